@@ -1,0 +1,37 @@
+"""The mathematics of every norm, in plain torch.
+
+    >>> from norm_plugin.norms import NORM_TYPES, build_norm
+    >>> norm = build_norm("powernorm", 512, alpha_fwd=0.9, warmup_updates=8000)
+    >>> y = norm(x, padding_mask=mask)  # x: (T, B, C), mask: (B, T), True at padding
+
+Every module of this folder is imported here, so a new norm is a new file and nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from norm_plugin.norms._contract import Norm
+from norm_plugin.norms._registry import (
+    NORM_TYPES,
+    NormSpec,
+    Option,
+    build_norm,
+    norm_spec,
+    register_norm,
+)
+
+__all__ = [
+    "NORM_TYPES",
+    "Norm",
+    "NormSpec",
+    "Option",
+    "build_norm",
+    "norm_spec",
+    "register_norm",
+]
+
+for _module in pkgutil.iter_modules(__path__):
+    if not _module.name.startswith("_"):
+        importlib.import_module(f"{__name__}.{_module.name}")

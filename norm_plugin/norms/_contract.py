@@ -1,0 +1,99 @@
+"""The contract of a norm: shapes, padding and precision, written once for all of them."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Optional
+
+import torch
+from torch import Tensor, nn
+
+
+class Norm(nn.Module):
+    """A normalization over the last dimension (or over positions) of its input.
+
+    A subclass implements :meth:`normalize` and is free of dtypes, padding conventions and
+    checks: :meth:`forward` takes care of those.
+
+    Args:
+        dim: size C of the last dimension.
+
+    Attributes:
+        batch_statistics: True when the output at one position depends in training on other
+            positions. Such a norm leaves padding out, and stays out of decoders by default,
+            where it would let a position see its future.
+    """
+
+    batch_statistics: ClassVar[bool] = False
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        if dim < 1:
+            raise ValueError(f"dim is {dim}; a norm needs at least one channel")
+        self.dim = dim
+
+    def forward(self, x: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
+        """Normalize ``x``.
+
+        Half precision is computed in float32 from here to the last multiplication, and cast
+        back once, at the end.
+
+        Args:
+            x: (T, B, C), or (..., C).
+            padding_mask: bool, True at padding: (B, T) for a three-dimensional ``x``, else
+                the shape of ``x`` without its last dimension. None: no padding.
+
+        Returns:
+            Shape and dtype of ``x``.
+
+        Raises:
+            ValueError: the last dimension is not C, or the mask does not fit ``x``.
+        """
+        if x.size(-1) != self.dim:
+            raise ValueError(
+                f"{type(self).__name__} was built for {self.dim} channels, "
+                f"but its input has shape {tuple(x.shape)}"
+            )
+        valid = None if padding_mask is None else valid_positions(x, padding_mask)
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        return self.normalize(wide, valid).to(x.dtype)
+
+    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+        """Normalize ``x``, whose dtype is float32 or float64.
+
+        Args:
+            x: (..., C).
+            valid: bool (...), True at real positions; None: every position is real.
+
+        Returns:
+            (..., C), the dtype of ``x``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define normalize()")
+
+    def extra_repr(self) -> str:
+        """What ``print(model)`` shows between the brackets."""
+        return str(self.dim)
+
+
+class AffineNorm(Norm):
+    """A norm with a learned gain and offset per channel: ``weight`` (gamma), ``bias`` (beta)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+
+    def affine(self, x_hat: Tensor) -> Tensor:
+        """gamma * x_hat + beta, (..., C) to (..., C), in the dtype of ``x_hat``."""
+        return x_hat * self.weight.to(x_hat.dtype) + self.bias.to(x_hat.dtype)
+
+
+def valid_positions(x: Tensor, padding_mask: Tensor) -> Tensor:
+    """The real positions of ``x``: bool, its shape without C, from fairseq's (B, T) mask."""
+    mask = padding_mask.t() if x.dim() == 3 and padding_mask.dim() == 2 else padding_mask
+    if mask.shape != x.shape[:-1]:
+        wanted = (x.size(1), x.size(0)) if x.dim() == 3 else tuple(x.shape[:-1])
+        raise ValueError(
+            f"padding_mask has shape {tuple(padding_mask.shape)}; an input of shape "
+            f"{tuple(x.shape)} needs {wanted}"
+        )
+    return ~mask.to(torch.bool)

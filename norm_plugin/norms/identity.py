@@ -1,0 +1,25 @@
+"""No normalization: y = x, the ablation that both AdaNorm's and later papers report."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from torch import Tensor
+
+from norm_plugin.norms._contract import Norm
+from norm_plugin.norms._registry import register_norm
+
+
+@register_norm("none", formula="x", paper="the ablation of Xu et al. 2019, Table 2")
+class Identity(Norm):
+    """The input, unchanged.
+
+    Options:
+        eps: accepted, so that one sweep can set it for every norm; it has no effect
+    """
+
+    def __init__(self, dim: int, *, eps: float = 1e-5) -> None:
+        super().__init__(dim)
+
+    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+        return x

@@ -1,0 +1,69 @@
+"""LayerNorm (Ba, Kiros and Hinton 2016, Eq. 3), with and without its affine map.
+
+    y = gamma * (x - mu) / sigma + beta,    mu, sigma over the C channels of one position,
+    sigma^2 = mean_c (x_c - mu)^2 + eps     (biased, eps inside the root)
+
+``layernorm-simple`` (Xu et al. 2019, section 3.1) drops gamma and beta.
+
+Both call torch's own kernel, as stock fairseq does, so ``layernorm`` is bit-equal to it. That
+kernel computes its statistics in float32 for half precision input and casts back at its end.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from norm_plugin.norms._contract import AffineNorm, Norm
+from norm_plugin.norms._registry import register_norm
+
+
+def standardize(x: Tensor, eps: float) -> Tensor:
+    """(x - mu) / sigma over the last dimension, with its exact gradient. x: (..., C)."""
+    return F.layer_norm(x, x.shape[-1:], eps=eps)
+
+
+@register_norm(
+    "layernorm",
+    formula="gamma * (x - mu) / sigma + beta",
+    paper="Ba et al. 2016, Eq. 3",
+)
+class LayerNorm(AffineNorm):
+    """LayerNorm with gain and offset.
+
+    Options:
+        eps: added to the variance, inside the root
+    """
+
+    def __init__(self, dim: int, *, eps: float = 1e-5) -> None:
+        super().__init__(dim)
+        self.eps = eps
+
+    def forward(self, x: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
+        """Like :meth:`Norm.forward`, but dtypes are left to torch, as in stock fairseq.
+
+        Under autocast torch gives float32 for half precision input; stock models rely on it.
+        """
+        return F.layer_norm(x, (self.dim,), self.weight, self.bias, self.eps)
+
+
+@register_norm(
+    "layernorm-simple",
+    formula="(x - mu) / sigma",
+    paper="Xu et al. 2019, section 3.1",
+)
+class LayerNormSimple(Norm):
+    """LayerNorm without gain and offset: no parameters.
+
+    Options:
+        eps: added to the variance, inside the root
+    """
+
+    def __init__(self, dim: int, *, eps: float = 1e-5) -> None:
+        super().__init__(dim)
+        self.eps = eps
+
+    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+        return standardize(x, self.eps)

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Lints, type-checks and tests the checkout. See --help.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+bin=${NORM_VENV:-.venv}/bin  # used from the root only
+
+usage() {
+  cat <<EOF
+Usage: scripts/test.sh [PYTEST ARGUMENT...]
+
+Runs scripts/setup.sh, then ruff (lint and format), shellcheck, mypy and pytest, and stops at the
+first that fails. Arguments go to pytest: scripts/test.sh tests/norms -k powernorm
+
+Environment:
+  NORM_DATA_DIR    folder of the real corpora; tests that need one skip without it
+  OMP_NUM_THREADS  threads of one torch process (else: 2, or 1 on a single core)
+  NORM_VENV        the virtual environment, as for scripts/setup.sh
+EOF
+}
+
+section() {  # section TITLE COMMAND...
+  local title=$1 start=$SECONDS status=0
+  shift
+  printf '== %s\n' "$title"
+  "$@" || status=$?
+  if ((status)); then
+    printf 'error: %s failed (see above)\n' "$title" >&2
+    exit "$status"
+  fi
+  printf '   passed in %d s\n' "$((SECONDS - start))"
+}
+
+shell_scripts() {  # every one that git tracks or would track
+  git ls-files --cached --others --exclude-standard -- '*.sh' .ci/run
+}
+
+main() {
+  case ${1:-} in
+    -h | --help) usage; return ;;
+  esac
+  local -a scripts
+  cd "$root"
+  scripts/setup.sh
+  mapfile -t scripts < <(shell_scripts)
+
+  section "ruff check" "$bin/ruff" check
+  section "ruff format" "$bin/ruff" format --check
+  section "shellcheck" "$bin/shellcheck" "${scripts[@]}"
+  section "mypy" "$bin/mypy"
+
+  # The models of the tests are small: more threads would only wait for each other.
+  local threads=2
+  if (($(nproc) < 2)); then threads=1; fi
+  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}
+  echo "== pytest"
+  exec "$bin/python" -m pytest "$@"
+}
+
+main "$@"

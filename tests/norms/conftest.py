@@ -1,0 +1,24 @@
+"""Batches with ragged padding, as a Transformer sees them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+TIME, BATCH, DIM = 7, 4, 12
+
+
+@pytest.fixture
+def ragged():
+    """x (T, B, C) in float64 and its padding mask (B, T), of lengths 7, 5, 2 and 1."""
+
+    def make(seed=0, dtype=torch.float64, dim=DIM):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(TIME, BATCH, dim, generator=generator, dtype=torch.float64)
+        # channels of unlike size and offset, so that no statistic is trivially 0 or 1
+        x = x * torch.linspace(0.5, 2.0, dim, dtype=torch.float64) + 0.3
+        lengths = torch.tensor([7, 5, 2, 1])
+        mask = torch.arange(TIME).unsqueeze(0) >= lengths.unsqueeze(1)
+        return x.to(dtype), mask
+
+    return make

@@ -1,0 +1,284 @@
+"""The contract of a norm, over every registered norm: shapes, padding, precision, options."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec, register_norm
+from norm_plugin.norms import _registry as registry
+
+DIM = 12
+EXACT_GRADIENT = [name for name in NORM_TYPES if name not in ("adanorm", "powernorm")]
+WITH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
+
+pytestmark = pytest.mark.filterwarnings("error")
+every_norm = pytest.mark.parametrize("name", NORM_TYPES)
+norms_with_statistics = pytest.mark.parametrize("name", WITH_STATISTICS)
+
+
+@every_norm
+@pytest.mark.parametrize("shape", [(7, 4, DIM), (5, DIM), (DIM,), (2, 3, 4, DIM), (0, 4, DIM)])
+def test_keeps_shape_and_dtype_for_any_leading_dimensions(name, shape):
+    x = torch.randn(shape)
+    y = build_norm(name, DIM)(x)
+    assert y.shape == x.shape and y.dtype == x.dtype
+
+
+@every_norm
+def test_layout_does_not_matter(name, ragged):
+    x, mask = ragged(dtype=torch.float32)
+    strided = x.transpose(0, 1).contiguous().transpose(0, 1)
+    assert not strided.is_contiguous()
+    # sums run in another order over another layout
+    torch.testing.assert_close(
+        build_norm(name, DIM)(strided, mask), build_norm(name, DIM)(x, mask), rtol=1e-5, atol=1e-6
+    )
+
+
+@every_norm
+@pytest.mark.parametrize("training", [True, False])
+def test_padding_columns_change_nothing_at_real_positions(name, training, ragged):
+    x, mask = ragged()
+    g = torch.randn_like(x).masked_fill(mask.t().unsqueeze(-1), 0)
+    padded_x = torch.cat([x, torch.full((3, *x.shape[1:]), 1e3, dtype=x.dtype)])
+    padded_mask = torch.cat([mask, mask.new_ones(mask.size(0), 3)], dim=1)
+    padded_g = torch.cat([g, torch.zeros(3, *x.shape[1:], dtype=x.dtype)])
+
+    plain, padded = (build_norm(name, DIM).double().train(training) for _ in range(2))
+    real = (~mask.t()).unsqueeze(-1)
+    for _ in range(3):
+        one, two = x.clone().requires_grad_(), padded_x.clone().requires_grad_()
+        y, padded_y = plain(one, mask), padded(two, padded_mask)
+        y.backward(g)
+        padded_y.backward(padded_g)
+        # the same sums with zeros between: float64 rounding only
+        close = {"rtol": 1e-12, "atol": 1e-12}
+        torch.testing.assert_close(padded_y[: len(x)] * real, y * real, **close)
+        torch.testing.assert_close(two.grad[: len(x)] * real, one.grad * real, **close)
+        assert not two.grad[len(x) :].any(), "gradient reached padding"
+    for ours, theirs in zip(plain.parameters(), padded.parameters()):
+        torch.testing.assert_close(theirs.grad, ours.grad, **close)
+    for key, value in plain.state_dict().items():
+        torch.testing.assert_close(padded.state_dict()[key], value, **close)
+
+
+@every_norm
+def test_what_stands_at_padding_cannot_be_seen(name, ragged):
+    x, mask = ragged()
+    poisoned = x.masked_fill(mask.t().unsqueeze(-1), float("nan"))
+    real = ~mask.t()
+    norm, other = build_norm(name, DIM).double(), build_norm(name, DIM).double()
+    assert torch.equal(norm(poisoned, mask)[real], other(x, mask)[real])
+    for key, value in other.state_dict().items():
+        assert torch.equal(norm.state_dict()[key], value), key
+
+
+@pytest.mark.parametrize("name", EXACT_GRADIENT)
+def test_gradient_is_exact(name, ragged):
+    x, mask = ragged(dim=4)
+    norm = build_norm(name, 4).double()
+    assert torch.autograd.gradcheck(lambda z: norm(z, mask), (x.requires_grad_(),))
+
+
+@every_norm
+def test_half_precision_is_computed_in_float32(name, ragged):
+    x, mask = ragged(dtype=torch.float32)
+    x = x.bfloat16()
+    half, full = build_norm(name, DIM).bfloat16(), build_norm(name, DIM)
+    y = half(x, mask)
+    assert y.dtype == torch.bfloat16
+    # one rounding to bfloat16 (8 bits) at the end, none before
+    torch.testing.assert_close(y.float(), full(x.float(), mask), rtol=2**-8, atol=2**-8)
+
+
+@every_norm
+def test_large_half_precision_values_stay_finite(name):
+    x = torch.full((6, 2, DIM), 1e4, dtype=torch.float16)
+    x[::2] *= -1
+    y = build_norm(name, DIM).half()(x)
+    assert y.isfinite().all()
+
+
+@norms_with_statistics
+def test_statistics_stay_in_float32(name, ragged):
+    x, mask = ragged(dtype=torch.float32)
+    norm = build_norm(name, DIM)
+    norm(x, mask)
+    before = copy.deepcopy(norm.state_dict())
+    norm.half()
+    for key, buffer in norm.named_buffers():
+        assert torch.equal(buffer, before[key]) and buffer.dtype == before[key].dtype, key
+
+
+@norms_with_statistics
+def test_statistics_move_in_training_only(name, ragged):
+    x, mask = ragged(dtype=torch.float32)
+    norm = build_norm(name, DIM).eval()
+    fresh = copy.deepcopy(norm.state_dict())
+    norm(x, mask)
+    assert all(torch.equal(norm.state_dict()[key], value) for key, value in fresh.items())
+    norm.train()
+    norm(x.requires_grad_(), mask).sum().backward()
+    moved = [key for key, value in fresh.items() if not torch.equal(norm.state_dict()[key], value)]
+    assert set(moved) == {key for key, _ in norm.named_buffers()}
+
+
+@norms_with_statistics
+def test_recomputing_a_forward_moves_nothing_and_repeats_it(name, ragged):
+    x, mask = ragged(dtype=torch.float32)
+    plain, checkpointed = build_norm(name, DIM), build_norm(name, DIM)
+    for _ in range(3):
+        one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
+        plain(one, mask).square().sum().backward()
+        y = torch.utils.checkpoint.checkpoint(checkpointed, two, mask, use_reentrant=True)
+        y.square().sum().backward()
+        assert torch.equal(two.grad, one.grad)
+    for key, value in plain.state_dict().items():
+        assert torch.equal(checkpointed.state_dict()[key], value), key
+
+
+@norms_with_statistics
+def test_state_dict_carries_the_warmup(name, ragged):
+    if "warmup_updates" not in {option.name for option in norm_spec(name).options}:
+        pytest.skip(f"{name} has no warm-up")
+    x, mask = ragged(dtype=torch.float32)
+    norm = build_norm(name, DIM, warmup_updates=3)
+    for _ in range(2):
+        norm(x, mask)
+    loaded = build_norm(name, DIM, warmup_updates=3)
+    loaded.load_state_dict(norm.state_dict())
+    assert loaded.in_warmup
+    loaded(x, mask)
+    assert not loaded.in_warmup
+
+
+@norms_with_statistics
+def test_a_trainer_counts_the_updates(name, ragged):
+    if "warmup_updates" not in {option.name for option in norm_spec(name).options}:
+        pytest.skip(f"{name} has no warm-up")
+    x, mask = ragged(dtype=torch.float32)
+    norm = build_norm(name, DIM, warmup_updates=2)
+    for _ in range(5):  # five micro-batches of the second update
+        norm.set_num_updates(1)
+        assert norm.in_warmup
+        norm(x, mask)
+    norm.set_num_updates(2)
+    assert not norm.in_warmup
+    assert norm.state_dict()["num_updates"].item() == 2
+
+
+@every_norm
+def test_a_wrong_input_says_what_is_wrong(name):
+    if name == "layernorm":
+        pytest.skip("torch's own kernel speaks for layernorm, as in stock fairseq")
+    norm = build_norm(name, DIM)
+    with pytest.raises(ValueError, match=f"built for {DIM} channels"):
+        norm(torch.randn(7, 4, DIM + 1))
+    with pytest.raises(ValueError, match=r"padding_mask has shape \(4, 6\).*needs \(4, 7\)"):
+        norm(torch.randn(7, 4, DIM), torch.zeros(4, 6, dtype=torch.bool))
+
+
+@every_norm
+def test_an_unknown_option_lists_the_right_ones(name):
+    own = ", ".join(option.name for option in norm_spec(name).options)
+    with pytest.raises(ValueError, match=f"no option 'epsilon'; its options are {own}"):
+        build_norm(name, DIM, epsilon=1e-5)
+    with pytest.raises(ValueError, match="eps is 'small'; it must be of type float"):
+        build_norm(name, DIM, eps="small")
+
+
+@every_norm
+def test_it_declares_itself(name):
+    spec = norm_spec(name)
+    assert spec.formula and spec.paper and spec.cls.__doc__
+    assert "eps" in [option.name for option in spec.options]
+    for option in spec.options:
+        assert option.help, option.name
+        assert option.parse(str(option.default)) == option.default
+
+
+def test_an_unknown_norm_lists_all():
+    with pytest.raises(ValueError, match=r"unknown norm 'powrnorm'; choose from .*powernorm"):
+        build_norm("powrnorm", DIM)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha_fwd": 1.0}, r"alpha_fwd is 1.0; it must be in \[0, 1\)"),
+        ({"alpha_bwd": -0.1}, "alpha_bwd is -0.1"),
+        ({"layer_scale_groups": 5}, "layer_scale_groups is 5; it must be 0 or divide 12"),
+        ({"warmup_updates": -1}, "warmup_updates is -1; it must be 0 or more"),
+        ({"warmup_updates": 1.5}, "warmup_updates is 1.5; it must be of type int"),
+        ({"warmup_updates": True}, "warmup_updates is True; it must be of type int"),
+    ],
+)
+def test_powernorm_refuses_values_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        build_norm("powernorm", DIM, **options)
+
+
+@pytest.fixture
+def empty_registry(monkeypatch):
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    monkeypatch.setattr(registry, "NORM_TYPES", list(registry.NORM_TYPES))
+
+
+@pytest.mark.usefixtures("empty_registry")
+class TestRegistration:
+    def test_a_new_norm_is_known_at_once(self):
+        @register_norm("half", formula="x / 2", paper="none")
+        class Half(Norm):
+            """Half.
+
+            Options:
+                by: the divisor, explained
+                    over two lines
+            """
+
+            def __init__(self, dim: int, *, by: float = 2.0) -> None:
+                super().__init__(dim)
+                self.by = by
+
+            def normalize(self, x, valid):
+                return x / self.by
+
+        assert torch.equal(build_norm("half", 2, by="4")(torch.ones(2)), torch.full((2,), 0.25))
+        (option,) = norm_spec("half").options
+        assert option.help == "the divisor, explained over two lines"
+        with pytest.raises(ValueError, match="registered twice"):
+            register_norm("half", formula="", paper="")(Half)
+
+    @pytest.mark.parametrize(
+        ("kind", "doc", "message"),
+        [
+            (float, "", "explain option 'by'"),
+            (bool, "x\n\nOptions:\n    by: b\n", "a flag can be int, float, str"),
+        ],
+    )
+    def test_a_bad_declaration_is_refused(self, kind, doc, message):
+        class Bad(Norm):
+            def __init__(self, dim: int, *, by: float = 2.0) -> None:
+                super().__init__(dim)
+
+        Bad.__init__.__annotations__["by"] = kind
+        Bad.__doc__ = doc
+        with pytest.raises(ValueError, match=message):
+            register_norm("bad", formula="", paper="")(Bad)
+
+    def test_one_word_has_one_type(self):
+        class Clash(Norm):
+            """Clash.
+
+            Options:
+                alpha_fwd: a string, where powernorm has a float
+            """
+
+            def __init__(self, dim: int, *, alpha_fwd: str = "") -> None:
+                super().__init__(dim)
+
+        with pytest.raises(ValueError, match="'alpha_fwd' is str in norm 'clash' but float in"):
+            register_norm("clash", formula="", paper="")(Clash)

@@ -1,0 +1,89 @@
+"""A machine for scripts/setup.sh: a checkout, and a PATH with stand-ins for Python, pip and g++."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+COPIED = ("scripts/setup.sh", "requirements.lock", "setup.py", "pyproject.toml")
+TOOLS = (
+    *("awk", "bash", "cat", "cp", "dirname", "env", "flock", "grep", "ls"),
+    *("mkdir", "mv", "nproc", "realpath", "rm", "sha256sum"),
+)
+
+# Answers what setup.sh asks of an interpreter, and notes what it is told to do in $FAKE_CALLS.
+PYTHON = """#!/usr/bin/env bash
+case "$*" in
+  *version_info*) echo "{version}" ;;
+  "-c import ensurepip, venv") [[ -z ${{FAKE_NO_VENV_MODULE:-}} ]] ;;
+  *Python.h*) [[ -z ${{FAKE_NO_HEADERS:-}} ]] ;;
+  "-c import pip" | "-c import torch"*) exit 0 ;;
+  "-m venv "*)
+    echo "venv $3" >>"$FAKE_CALLS"
+    mkdir -p "$3/bin"
+    [[ -z ${{FAKE_VENV_ERROR:-}} ]] || {{ echo "$FAKE_VENV_ERROR"; exit 1; }}
+    cp "$0" "$3/bin/python"
+    echo "VIRTUAL_ENV=$3" >"$3/bin/activate" ;;
+  "-m pip install "*)
+    echo "pip $* CUDA_HOME=${{CUDA_HOME-none}}" >>"$FAKE_CALLS"
+    [[ -z ${{FAKE_PIP_KILLS_SETUP:-}} ]] || kill -KILL $PPID
+    [[ -z ${{FAKE_PIP_ERROR:-}} ]] || {{ echo "$FAKE_PIP_ERROR"; exit 1; }} ;;
+  *) echo "the stand-in for Python has no answer to: $*" >&2; exit 99 ;;
+esac
+"""
+
+
+class FakeMachine:
+    """Files below ``folder``; nothing outside is reached but a few harmless commands."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "checkout"
+        self.bin = folder / "bin"
+        self.venv = self.root / ".venv"
+        self.stamp = self.venv / "setup.stamp"
+        self.log = self.venv / "setup.log"
+        self.calls_file = folder / "calls"
+        for name in COPIED:
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(CHECKOUT / name, self.root / name)
+        self.bin.mkdir(parents=True)
+        for tool in TOOLS:
+            (self.bin / tool).symlink_to(shutil.which(tool) or f"{tool} is not on PATH")
+        self.calls_file.touch()
+        self.add_command("python3", PYTHON.format(version="3.11.7"))
+        self.add_command("g++", "#!/usr/bin/env bash\n")
+
+    def add_command(self, name: str, text: str) -> None:
+        path = self.bin / name
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def add_python(self, name: str, version: str) -> None:
+        self.add_command(name, PYTHON.format(version=version))
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Start setup.sh with ``environment`` on top of the bare minimum."""
+        clean = {"PATH": str(self.bin), "FAKE_CALLS": str(self.calls_file), **environment}
+        return subprocess.Popen(
+            [str(self.root / "scripts/setup.sh"), *arguments],
+            env=clean,
+            cwd=self.root.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments, **environment)
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def take_calls(self) -> list[str]:
+        """What Python and pip were told to do since the last time; "venv" or "pip" comes first."""
+        calls = self.calls_file.read_text().splitlines()
+        os.truncate(self.calls_file, 0)
+        return calls

@@ -1,0 +1,217 @@
+"""scripts/setup.sh on machines that are new, ready or interrupted, and twice at once."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+from pathlib import Path
+
+import pytest
+
+from fake_machine import FakeMachine
+
+
+def kinds(calls: list[str]) -> list[str]:
+    return [call.split()[0] for call in calls]
+
+
+# --- the ordinary way
+
+
+def test_first_run_installs_everything_in_order(machine: FakeMachine) -> None:
+    done = machine.run()
+
+    assert (done.returncode, done.stderr) == (0, "")
+    calls = [call.replace(" CUDA_HOME=none", "") for call in machine.take_calls()]
+    assert kinds(calls) == ["venv", "pip", "pip", "pip", "pip"]
+    lock = machine.root / "requirements.lock"
+    assert f"-c {lock} torch " in calls[1]
+    assert calls[2].endswith(f"--no-build-isolation --no-deps -c {lock} fairseq-fixed")
+    assert calls[3].endswith(f"--no-build-isolation --no-deps -r {lock}")
+    assert calls[4].endswith(f"--no-build-isolation --no-deps -e {machine.root}")
+    assert machine.stamp.is_file()
+
+
+def test_fairseq_is_built_without_its_cuda_parts(machine: FakeMachine) -> None:
+    machine.run(CUDA_HOME="/opt/cuda")
+
+    assert all(call.endswith("CUDA_HOME=none") for call in machine.take_calls()[1:])
+
+
+def test_each_step_prints_one_line(machine: FakeMachine) -> None:
+    lines = machine.run().stdout.splitlines()
+
+    assert all(line.startswith("setup: ") for line in lines)
+    assert len(lines) == 7  # the environment, four installations, the check, ready
+
+
+def test_nothing_to_do_is_silent_and_calls_no_pip(ready: FakeMachine) -> None:
+    done = ready.run()
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert ready.take_calls() == []
+
+
+def test_nothing_to_do_needs_neither_compiler_nor_python(ready: FakeMachine) -> None:
+    (ready.bin / "g++").unlink()
+    (ready.bin / "python3").unlink()
+
+    assert ready.run().returncode == 0
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "setup.py", "pyproject.toml"])
+def test_a_changed_file_installs_again_into_the_same_environment(
+    ready: FakeMachine, name: str
+) -> None:
+    with (ready.root / name).open("a") as file:
+        file.write("# changed\n")
+
+    assert ready.run().returncode == 0
+    assert kinds(ready.take_calls()) == ["pip"] * 4
+
+
+def test_another_python_in_the_environment_installs_again(ready: FakeMachine) -> None:
+    (ready.venv / "bin/python").write_bytes(
+        (ready.venv / "bin/python").read_bytes().replace(b"3.11.7", b"3.11.9")
+    )
+
+    assert ready.run().returncode == 0
+    assert kinds(ready.take_calls()) == ["pip"] * 4
+
+
+def test_a_moved_checkout_gets_a_new_environment(ready: FakeMachine, tmp_path: Path) -> None:
+    ready.root.rename(tmp_path / "elsewhere")
+    ready.root = tmp_path / "elsewhere"
+
+    assert ready.run().returncode == 0
+    assert ready.take_calls()[0] == f"venv {tmp_path}/elsewhere/.venv"
+
+
+def test_a_checkout_that_takes_over_an_environment_installs_itself(
+    ready: FakeMachine, tmp_path: Path
+) -> None:
+    other = FakeMachine(tmp_path / "other")
+    done = other.run(NORM_VENV=str(ready.venv))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"-e {other.root} " in other.take_calls()[-1]
+
+
+def test_norm_venv_counts_from_the_root_of_the_checkout(machine: FakeMachine) -> None:
+    assert machine.run(NORM_VENV="env/norms").returncode == 0
+    assert machine.take_calls()[0] == f"venv {machine.root}/env/norms"
+
+
+# --- which Python
+
+
+def made_with(machine: FakeMachine, **environment: str) -> str:
+    """The version of the Python that setup.sh takes."""
+    done = machine.run(**environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[0].split()[-1]
+
+
+def test_takes_a_named_python_where_python3_is_too_old(machine: FakeMachine) -> None:
+    machine.add_python("python3", "3.9.2")
+    machine.add_python("python3.12", "3.12.4")
+    assert made_with(machine) == "3.12.4"
+
+
+def test_passes_over_a_shim_with_nothing_behind_it(machine: FakeMachine) -> None:
+    machine.add_command("python3", "#!/usr/bin/env bash\necho 'not installed' >&2; exit 127\n")
+    machine.add_python("python3.13", "3.13.0")
+    assert made_with(machine) == "3.13.0"
+
+
+def test_prefers_a_python_that_hydra_supports(machine: FakeMachine) -> None:
+    machine.add_python("python3", "3.14.1")
+    machine.add_python("python3.13", "3.13.0")
+    assert made_with(machine) == "3.13.0"
+
+
+def test_takes_a_newer_python_as_the_last_resort_and_says_so(machine: FakeMachine) -> None:
+    machine.add_python("python3", "3.14.1")
+    done = machine.run()
+    assert done.returncode == 0
+    assert "fairseq-hydra-train may not start" in done.stderr
+
+
+def test_the_variable_python_comes_first(machine: FakeMachine) -> None:
+    machine.add_python("mine", "3.12.1")
+    assert made_with(machine, PYTHON=str(machine.bin / "mine")) == "3.12.1"
+
+
+# --- interrupted, and twice at once
+
+
+def test_a_killed_run_is_finished_by_the_next(machine: FakeMachine) -> None:
+    killed = machine.run(FAKE_PIP_KILLS_SETUP="1")
+    assert killed.returncode == -signal.SIGKILL
+    assert kinds(machine.take_calls()) == ["venv", "pip"]
+
+    assert machine.run().returncode == 0
+    assert kinds(machine.take_calls()) == ["pip"] * 4
+    assert machine.stamp.is_file()
+
+
+def test_a_run_killed_while_it_updates_leaves_no_stamp(ready: FakeMachine) -> None:
+    original = (ready.root / "setup.py").read_text()
+    (ready.root / "setup.py").write_text(original + "# changed\n")
+    ready.run(FAKE_PIP_KILLS_SETUP="1")
+    ready.take_calls()
+
+    (ready.root / "setup.py").write_text(original)
+    assert ready.run().returncode == 0
+    assert kinds(ready.take_calls()) == ["pip"] * 4
+
+
+@pytest.mark.parametrize("lost", ["bin/python", "bin/activate"])
+def test_a_half_made_environment_is_made_anew(ready: FakeMachine, lost: str) -> None:
+    (ready.venv / lost).unlink()
+    (ready.venv / "leftover").touch()
+    ready.stamp.unlink()
+
+    assert ready.run().returncode == 0
+    assert kinds(ready.take_calls()) == ["venv"] + ["pip"] * 4
+    assert not (ready.venv / "leftover").exists()
+
+
+def test_packages_that_a_killed_pip_left_half_are_forgotten(ready: FakeMachine) -> None:
+    site = ready.venv / "lib/python3.11/site-packages"
+    whole, half, old = site / "a-1.dist-info", site / "b-1.dist-info", site / "~c"
+    for folder in (whole, half, old):
+        folder.mkdir(parents=True)
+    (whole / "INSTALLER").touch()
+    ready.stamp.unlink()
+
+    assert ready.run().returncode == 0
+    assert [path.exists() for path in (whole, half, old)] == [True, False, False]
+
+
+@pytest.mark.parametrize("first_finishes", [True, False])
+def test_the_second_of_two_waits_for_the_first(ready: FakeMachine, first_finishes: bool) -> None:
+    stamp = ready.stamp.read_text()
+    ready.stamp.unlink()
+    with (ready.root / ".venv.lock").open("w") as lock:  # as the first run holds it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = ready.start()
+        assert second.stdout is not None
+        assert "another set-up of this folder is running" in second.stdout.readline()
+        assert ready.take_calls() == []
+        if first_finishes:
+            ready.stamp.write_text(stamp)
+    out, err = second.communicate(timeout=60)
+
+    assert (second.returncode, err) == (0, "")
+    assert kinds(ready.take_calls()) == ([] if first_finishes else ["pip"] * 4)
+    assert (out == "") == first_finishes
+
+
+def test_two_at_once_make_one_environment(machine: FakeMachine) -> None:
+    both = [machine.start(), machine.start()]
+    for process in both:
+        _, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (0, "")
+
+    assert kinds(machine.take_calls()) == ["venv"] + ["pip"] * 4

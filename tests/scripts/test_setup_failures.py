@@ -1,0 +1,141 @@
+"""scripts/setup.sh on machines that lack something: one line that says what, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+from fake_machine import FakeMachine
+
+UNREACHABLE = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError'"
+
+
+def old_python(machine: FakeMachine) -> dict[str, str]:
+    machine.add_python("python3", "3.8.18")
+    return {}
+
+
+def python_two(machine: FakeMachine) -> dict[str, str]:
+    machine.add_python("python3", "2.7.18")
+    return {}
+
+
+def no_python(machine: FakeMachine) -> dict[str, str]:
+    (machine.bin / "python3").unlink()
+    return {}
+
+
+def old_python_asked_for(machine: FakeMachine) -> dict[str, str]:
+    machine.add_python("old", "3.10.1")
+    return {"PYTHON": "old"}
+
+
+def absent_python_asked_for(machine: FakeMachine) -> dict[str, str]:
+    return {"PYTHON": "python9"}
+
+
+def no_compiler(machine: FakeMachine) -> dict[str, str]:
+    (machine.bin / "g++").unlink()
+    return {}
+
+
+def broken_compiler(machine: FakeMachine) -> dict[str, str]:
+    machine.add_command("clang-99", "#!/usr/bin/env bash\necho 'no <vector>' >&2; exit 1\n")
+    return {"CXX": "clang-99"}
+
+
+def no_venv_module(machine: FakeMachine) -> dict[str, str]:
+    return {"FAKE_NO_VENV_MODULE": "1"}
+
+
+def no_headers(machine: FakeMachine) -> dict[str, str]:
+    return {"FAKE_NO_HEADERS": "1"}
+
+
+def no_flock(machine: FakeMachine) -> dict[str, str]:
+    (machine.bin / "flock").unlink()
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("lacking", "what", "cure"),
+    [
+        (old_python, "no Python >= 3.11 on PATH (python3 is 3.8.18)", "set PYTHON"),
+        (python_two, "no Python >= 3.11 on PATH (python3 is 2.7.18)", "set PYTHON"),
+        (no_python, "no Python >= 3.11 on PATH (none at all)", "set PYTHON"),
+        (old_python_asked_for, "PYTHON=old is Python 3.10.1", ">= 3.11 or unset it"),
+        (absent_python_asked_for, "PYTHON=python9 does not run", ">= 3.11 or unset it"),
+        (no_compiler, "no working C++ compiler (g++)", "apt install build-essential"),
+        (broken_compiler, "no working C++ compiler (clang-99)", "set CXX"),
+        (no_venv_module, "python3 has no venv module", "apt install python3-venv"),
+        (no_headers, "python3 has no header files", "apt install python3-dev"),
+        (no_flock, "no flock command", "install util-linux"),
+    ],
+)
+def test_a_lack_is_one_line_before_anything_is_made(
+    machine: FakeMachine,
+    lacking: Callable[[FakeMachine], dict[str, str]],
+    what: str,
+    cure: str,
+) -> None:
+    done = machine.run(**lacking(machine))
+
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {what}")
+    assert cure in line
+    assert done.stdout == ""
+    assert not machine.venv.exists()
+
+
+@pytest.mark.parametrize(
+    ("said_by_pip", "explained"),
+    [
+        (UNREACHABLE + "\nERROR: No matching distribution found", "cannot reach its package index"),
+        ("OSError: [Errno 28] No space left on device", "the disk is full"),
+        ("ERROR: Failed building wheel for fairseq-fixed", "the build failed"),
+        ("ERROR: No matching distribution found for torch", "set PYTHON to Python 3.11 to 3.13"),
+        ("something new", "see the end of the log"),
+    ],
+)
+def test_a_failure_of_pip_is_one_line_that_names_the_log(
+    machine: FakeMachine, said_by_pip: str, explained: str
+) -> None:
+    done = machine.run(FAKE_PIP_ERROR=said_by_pip)
+
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: installing torch and the build tools: ")
+    assert explained in line
+    assert str(machine.log) in line
+    assert said_by_pip in machine.log.read_text()
+    assert not machine.stamp.exists()
+
+
+def test_a_failure_of_venv_is_one_line_and_the_next_run_starts_over(machine: FakeMachine) -> None:
+    done = machine.run(FAKE_VENV_ERROR="Error: Command 'ensurepip' died")
+
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: python3 -m venv failed (Error: Command 'ensurepip' died)")
+    assert machine.run().returncode == 0
+
+
+def test_a_folder_of_something_else_is_not_touched(machine: FakeMachine, tmp_path: Path) -> None:
+    treasure = tmp_path / "home/treasure"
+    treasure.parent.mkdir()
+    treasure.touch()
+
+    done = machine.run(NORM_VENV=str(treasure.parent))
+
+    assert done.returncode == 1
+    assert "remove it or set NORM_VENV to another place" in done.stderr
+    assert treasure.exists()
+
+
+def test_an_unknown_argument_is_an_error(machine: FakeMachine) -> None:
+    done = machine.run("--fast")
+    assert (done.returncode, machine.take_calls()) == (1, [])
+    assert done.stderr == "error: unknown argument --fast; see scripts/setup.sh --help\n"

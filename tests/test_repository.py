@@ -1,0 +1,114 @@
+"""Habits of every file: commands explain themselves, files are short, nothing is unfinished."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MOST_LINES = 300
+SOURCED_ONLY = {"lib.sh"}  # shell files that are no command of their own
+# Put together from parts so that this file does not contain them.
+OUTSIDE_FOLDER = "../" + "shared"
+LEFTOVER_MARKS = ("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")
+
+
+def repository_files() -> list[Path]:
+    """What git tracks or would track."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = [ROOT / name for name in listed.split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+if not (ROOT / ".git").exists():
+    pytest.skip("not a git checkout: no list of the project's files", allow_module_level=True)
+
+FILES = repository_files()
+SHELL_SCRIPTS = [path for path in FILES if path.suffix == ".sh" or path == ROOT / ".ci/run"]
+
+
+def below(*folders: str) -> list[Path]:
+    return [path for path in FILES if path.relative_to(ROOT).parts[0] in folders]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def is_command(path: Path) -> bool:
+    if path.suffix == ".sh":
+        return path.name not in SOURCED_ONLY
+    return path.suffix == ".py" and (
+        path.name == "__main__.py" or 'if __name__ == "__main__"' in text_of(path)
+    )
+
+
+SCRIPTS = [name_of(path) for path in below("scripts", "data-prep") if is_command(path)]
+MODULES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in below("norm_plugin")
+    if is_command(path)
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_script_explains_itself(script: str) -> None:
+    interpreter = "bash" if script.endswith(".sh") else sys.executable
+    done = subprocess.run(
+        [interpreter, script, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "usage" in done.stdout.lower()
+
+
+# In this process, which has paid for importing torch and fairseq.
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_that_is_a_command_explains_itself(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [module, "--help"])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_module(module, run_name="__main__")
+    assert stopped.value.code in (0, None)
+    assert "usage" in capsys.readouterr().out.lower()
+
+
+@pytest.mark.parametrize("path", SHELL_SCRIPTS, ids=name_of)
+def test_shell_scripts_run_and_stop_at_errors(path: Path) -> None:
+    assert os.access(path, os.X_OK), "chmod +x is missing"
+    lines = text_of(path).splitlines()
+    assert lines[0] == "#!/usr/bin/env bash"
+    assert "set -euo pipefail" in lines
+
+
+def test_files_are_short() -> None:
+    source = [p for p in below("norm_plugin", "data-prep", "scripts") if p.suffix in (".py", ".sh")]
+    assert source
+    lengths = {name_of(path): len(text_of(path).splitlines()) for path in source}
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
+
+
+def test_only_the_continuous_integration_knows_the_folder_beside_the_checkout() -> None:
+    naming = [name_of(path) for path in FILES if OUTSIDE_FOLDER in text_of(path)]
+    assert naming == [".ci/run"]
+
+
+def test_no_marks_of_unfinished_work() -> None:
+    marked = [
+        f"{name_of(path)}: {mark}"
+        for path in FILES
+        for mark in LEFTOVER_MARKS
+        if mark in text_of(path)
+    ]
+    assert marked == []

@@ -1,0 +1,8 @@
+"""The fairseq side: importing this registers ``norm_transformer`` and its architectures."""
+
+from __future__ import annotations
+
+from norm_plugin.models import architectures as architectures
+from norm_plugin.models.transformer import NormTransformerModel
+
+__all__ = ["NormTransformerModel"]

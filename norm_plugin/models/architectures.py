@@ -1,0 +1,59 @@
+"""The architectures: fairseq's own, each also with its placement in the name.
+
+``norm_transformer_iwslt_de_en`` is ``transformer_iwslt_de_en`` with the norms of this plugin;
+``..._preln`` and ``..._postln`` are the same with the placement fixed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict
+
+from fairseq.models import register_model_architecture
+from fairseq.models.transformer import transformer_legacy as stock
+
+# Importing the model registers it, which its architectures need
+from norm_plugin.models import transformer as transformer
+from norm_plugin.models.placement import apply_placement
+from norm_plugin.models.warmup import default_warmup
+
+
+def tiny(args: Any) -> None:
+    """Transformer-Tiny of Wu et al. 2021: 4+4 layers, 128 channels, FFN 256, 4 heads."""
+    for side in ("encoder", "decoder"):
+        for name, value in (
+            ("embed_dim", 128),
+            ("ffn_embed_dim", 256),
+            ("layers", 4),
+            ("attention_heads", 4),
+        ):
+            key = f"{side}_{name}"
+            setattr(args, key, getattr(args, key, value))
+    stock.base_architecture(args)
+
+
+STOCK_ARCHITECTURES: Dict[str, Callable[[Any], None]] = {
+    "norm_transformer": stock.base_architecture,
+    "norm_transformer_tiny": tiny,
+    "norm_transformer_iwslt_de_en": stock.transformer_iwslt_de_en,
+    "norm_transformer_wmt_en_de": stock.transformer_wmt_en_de,
+    "norm_transformer_wmt_en_de_big": stock.transformer_wmt_en_de_big,
+    "norm_transformer_wmt_en_de_big_t2t": stock.transformer_wmt_en_de_big_t2t,
+}
+SUFFIXES = {"": "", "_preln": "pre", "_postln": "post"}
+
+
+def register(name: str, fill_defaults: Callable[[Any], None], placement: str) -> None:
+    """Register one architecture; fairseq calls it on flags and on YAML alike."""
+
+    def architecture(args: Any) -> None:
+        apply_placement(args, placement)
+        fill_defaults(args)
+        args.norm_type = getattr(args, "norm_type", "layernorm")
+        default_warmup(args)
+
+    register_model_architecture("norm_transformer", name)(architecture)
+
+
+for _name, _fill_defaults in STOCK_ARCHITECTURES.items():
+    for _suffix, _placement in SUFFIXES.items():
+        register(_name + _suffix, _fill_defaults, _placement)

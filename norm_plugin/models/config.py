@@ -1,0 +1,135 @@
+"""The configuration of ``norm_transformer``: fairseq's own, and what the norms declare."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any, Dict, List, Optional, Tuple, Type
+
+from fairseq.dataclass import ChoiceEnum
+from fairseq.models.transformer import TransformerConfig
+from omegaconf import OmegaConf
+
+from norm_plugin.models.placement import PLACEMENTS
+from norm_plugin.models.sites import (
+    SITE_FLAGS,
+    check_site_flags,
+    chosen_specs,
+    norm_type_field,
+    norm_type_of,
+    option_field,
+    present_sites,
+)
+from norm_plugin.norms import NORM_TYPES, Option, norm_spec
+
+NESTED = ("encoder", "decoder", "quant_noise")
+
+
+def norm_options() -> Dict[str, List[Tuple[str, Option]]]:
+    """Every option of every norm: its name to the norms that have it, with their form of it."""
+    options: Dict[str, List[Tuple[str, Option]]] = {}
+    for name in NORM_TYPES:
+        for option in norm_spec(name).options:
+            options.setdefault(option.name, []).append((name, option))
+    return options
+
+
+def config_class() -> Type[TransformerConfig]:
+    """fairseq's TransformerConfig with a field for each flag of this plugin.
+
+    It is made anew at each call, so that norms registered after import have their flags too.
+    Every field but ``norm_type`` is None when not given.
+    """
+    names = ChoiceEnum(list(NORM_TYPES))
+    fields = [
+        ("norm_type", names, _field("layernorm", "norm of every site of the model")),
+        (
+            "norm_placement",
+            Optional[ChoiceEnum(list(PLACEMENTS))],
+            _field(None, "where norms stand; sets --{encoder,decoder}-normalize-before"),
+        ),
+    ]
+    for flag, text in SITE_FLAGS.items():
+        fields.append((norm_type_field(flag), Optional[names], _field(None, text)))
+    for name, owners in norm_options().items():
+        option = owners[0][1]
+        kind = ChoiceEnum(list(option.choices)) if option.choices else option.type
+        text = f"{option.help} [{', '.join(owner for owner, _ in owners)}]"
+        fields.append((option_field(name), Optional[kind], _field(None, text)))
+    return dataclasses.make_dataclass("NormTransformerConfig", fields, bases=(TransformerConfig,))
+
+
+def _field(default: Any, text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"help": text})
+
+
+def build_config(args: Any) -> TransformerConfig:
+    """The checked, typed configuration of a run.
+
+    Args:
+        args: the flat Namespace of a command line, or the ``model`` node of a YAML file.
+
+    Raises:
+        ValueError: an unknown key, norm or option, or an option that no chosen norm has.
+    """
+    cls = config_class()
+    if OmegaConf.is_config(args):
+        values = OmegaConf.to_container(args, resolve=True)
+        _reject_unknown_keys(values, cls)
+        args = argparse.Namespace(**values)
+    for flag in ["", *SITE_FLAGS]:
+        name = getattr(args, norm_type_field(flag) if flag else "norm_type", None)
+        if name is not None:
+            norm_spec(name)
+    cfg = cls.from_namespace(args)
+    check_site_flags(cfg)
+    _parse_options(cfg)
+    return cfg
+
+
+def store_choices(args: Any, cfg: TransformerConfig) -> None:
+    """Write the norm of every site back into ``args``, which fairseq stores with the run."""
+    for site in present_sites(cfg):
+        if site.flag != "embedding":  # one flag, but two sites, which may differ
+            setattr(args, norm_type_field(site.flag), norm_type_of(cfg, site))
+
+
+def _parse_options(cfg: Any) -> None:
+    """Give the options of the chosen norms their types; refuse options of other norms."""
+    chosen = chosen_specs(cfg)
+    for name, owners in norm_options().items():
+        value = getattr(cfg, option_field(name), None)
+        if value is None:
+            continue
+        taking = [option for owner, option in owners if norm_spec(owner) in chosen]
+        if not taking:
+            raise ValueError(
+                f"--{option_field(name).replace('_', '-')} is an option of "
+                f"{', '.join(owner for owner, _ in owners)}, but the chosen norms are "
+                f"{', '.join(spec.name for spec in chosen)}: drop it, or choose such a norm"
+            )
+        for option in taking:
+            setattr(cfg, option_field(name), option.parse(value))
+
+
+def _reject_unknown_keys(values: Dict[str, Any], cls: Type[TransformerConfig]) -> None:
+    """fairseq checks no key of a model without a registered dataclass; a slip would be lost."""
+    nested = [key for key in NESTED if key in values]
+    if nested:
+        raise ValueError(
+            f"model.{nested[0]} is a nested group; write flat keys such as "
+            f"model.{nested[0]}_{'pq' if nested[0] == 'quant_noise' else 'layers'}"
+        )
+    known = {"_name", "arch"}
+    for field in dataclasses.fields(cls):
+        if field.name in NESTED:
+            inner = dataclasses.fields(getattr(cls(), field.name))
+            known.update(f"{field.name}_{one.name}" for one in inner)
+        else:
+            known.add(field.name)
+    unknown = sorted(set(values) - known)
+    if unknown:
+        near = [key for key in sorted(known) if key.startswith("norm_")]
+        raise ValueError(
+            f"unknown model key {', '.join(unknown)}; the keys of the norms are {', '.join(near)}"
+        )

@@ -1,0 +1,114 @@
+"""fairseq's Transformer layers with the norm of each site put in place."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Any, Iterable, Iterator, Optional, Tuple
+
+from fairseq.distributed import fsdp_wrap
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from fairseq.modules.transformer_layer import (
+    TransformerDecoderLayerBase,
+    TransformerEncoderLayerBase,
+)
+from torch import Tensor, nn
+
+from norm_plugin.models.sites import (
+    DECODER_LAYER_SITES,
+    ENCODER_LAYER_SITES,
+    Site,
+    build_site,
+)
+
+
+class PaddingMask:
+    """The padding mask of the batch in work, handed to norms by a forward pre-hook.
+
+    fairseq's layers call ``norm(x)``; the hook makes that ``norm(x, mask)``, so nothing of
+    their forward has to be written again.
+    """
+
+    def __init__(self) -> None:
+        self.mask: Optional[Tensor] = None
+
+    @contextmanager
+    def holding(self, mask: Optional[Tensor]) -> Iterator[None]:
+        """Hand out ``mask``, (B, T) and True at padding, or None, within this context."""
+        self.mask = mask
+        try:
+            yield
+        finally:
+            self.mask = None
+
+    def __call__(self, norm: nn.Module, inputs: Tuple[Tensor, ...]) -> Tuple[Any, ...]:
+        """The hook: append the mask to the inputs of ``norm``, whose x is (T, B, C)."""
+        return (*inputs, self.mask)
+
+
+class EmbeddingPaddingMask(PaddingMask):
+    """The same for the norm of the embeddings, the one place where fairseq's x is (B, T, C)."""
+
+    def __call__(self, norm: nn.Module, inputs: Tuple[Tensor, ...]) -> Tuple[Any, ...]:
+        return (*inputs, None if self.mask is None else self.mask.t())
+
+
+def install_norms(
+    module: nn.Module, cfg: Any, sites: Iterable[Site], dim: int, padding: PaddingMask
+) -> None:
+    """Replace the LayerNorms that fairseq built in ``module`` by the norms of ``sites``.
+
+    It draws no random numbers, so every norm starts from the same weights elsewhere. A site
+    that the model lacks (None, as the final norm under post-norm) stays absent.
+    """
+    for site in sites:
+        if getattr(module, site.attribute, None) is not None:
+            norm = build_site(cfg, site, dim)
+            norm.register_forward_pre_hook(padding)
+            setattr(module, site.attribute, norm)
+
+
+class NormTransformerEncoderLayer(TransformerEncoderLayerBase):
+    """An encoder layer whose norms are those of the configuration."""
+
+    def __init__(self, cfg: Any, return_fc: bool = False) -> None:
+        super().__init__(cfg, return_fc)
+        self.padding = PaddingMask()
+        install_norms(self, cfg, ENCODER_LAYER_SITES, self.embed_dim, self.padding)
+
+    def forward(
+        self, x: Tensor, encoder_padding_mask: Optional[Tensor], *args: Any, **kwargs: Any
+    ) -> Any:
+        """As in fairseq; x: (T, B, C), encoder_padding_mask: (B, T) or None."""
+        with self.padding.holding(encoder_padding_mask):
+            return super().forward(x, encoder_padding_mask, *args, **kwargs)
+
+
+class NormTransformerDecoderLayer(TransformerDecoderLayerBase):
+    """A decoder layer whose norms are those of the configuration."""
+
+    def __init__(self, cfg: Any, no_encoder_attn: bool = False) -> None:
+        super().__init__(cfg, no_encoder_attn)
+        self.padding = PaddingMask()
+        install_norms(self, cfg, DECODER_LAYER_SITES, self.embed_dim, self.padding)
+
+    def forward(
+        self,
+        x: Tensor,
+        *args: Any,
+        self_attn_padding_mask: Optional[Tensor] = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As in fairseq; x: (T, B, C), self_attn_padding_mask: (B, T) or None."""
+        with self.padding.holding(self_attn_padding_mask):
+            return super().forward(
+                x, *args, self_attn_padding_mask=self_attn_padding_mask, **kwargs
+            )
+
+
+def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
+    """Activation checkpointing and FSDP around a layer, as the flags of the run ask."""
+    checkpoint = cfg.checkpoint_activations
+    if checkpoint:
+        layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+    # A checkpointed layer is always wrapped, whatever its size
+    return fsdp_wrap(layer, min_num_params=0 if checkpoint else cfg.min_params_to_wrap)

@@ -1,0 +1,73 @@
+"""fairseq's encoder and decoder stacks with the norms of the configuration."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase
+from torch import Tensor, nn
+
+from norm_plugin.models.layers import (
+    EmbeddingPaddingMask,
+    NormTransformerDecoderLayer,
+    NormTransformerEncoderLayer,
+    PaddingMask,
+    install_norms,
+    wrap_layer,
+)
+from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES
+
+
+def install_stack_norms(
+    stack: Union[TransformerEncoderBase, TransformerDecoderBase], cfg: Any, side: str
+) -> None:
+    """Put the final and the embedding norm of a stack in place."""
+    dim = getattr(cfg, side).embed_dim
+    stack.padding = PaddingMask()
+    stack.embedding_padding = EmbeddingPaddingMask()
+    install_norms(stack, cfg, [FINAL_SITES[side]], dim, stack.padding)
+    install_norms(stack, cfg, [EMBEDDING_SITES[side]], dim, stack.embedding_padding)
+
+
+class NormTransformerEncoder(TransformerEncoderBase):
+    """A stack of :class:`NormTransformerEncoderLayer`."""
+
+    def __init__(self, cfg: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(cfg, *args, **kwargs)
+        install_stack_norms(self, cfg, "encoder")
+
+    def build_encoder_layer(self, cfg: Any) -> nn.Module:
+        return wrap_layer(NormTransformerEncoderLayer(cfg, return_fc=self.return_fc), cfg)
+
+    def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """As in fairseq; src_tokens: (B, T)."""
+        mask = src_tokens.eq(self.padding_idx)
+        with self.padding.holding(mask), self.embedding_padding.holding(mask):
+            return super().forward(src_tokens, *args, **kwargs)
+
+
+class NormTransformerDecoder(TransformerDecoderBase):
+    """A stack of :class:`NormTransformerDecoderLayer`."""
+
+    def __init__(self, cfg: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(cfg, *args, **kwargs)
+        install_stack_norms(self, cfg, "decoder")
+
+    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
+        return wrap_layer(NormTransformerDecoderLayer(cfg, no_encoder_attn), cfg)
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Any = None,
+        incremental_state: Optional[Any] = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """As in fairseq; prev_output_tokens: (B, T), whose last one alone is decoded in steps."""
+        in_work = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
+        mask = in_work.eq(self.padding_idx)
+        with self.padding.holding(mask), self.embedding_padding.holding(mask):
+            return super().extract_features(
+                prev_output_tokens, encoder_out, incremental_state, *args, **kwargs
+            )

@@ -1,0 +1,53 @@
+"""The model ``norm_transformer``: fairseq's Transformer with a chosen norm at every site."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any
+
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import register_model
+from fairseq.models.transformer import TransformerModelBase
+from omegaconf import OmegaConf, open_dict
+from torch import nn
+
+from norm_plugin.models.config import build_config, config_class, store_choices
+from norm_plugin.models.sites import describe_sites
+from norm_plugin.models.stacks import NormTransformerDecoder, NormTransformerEncoder
+
+logger = logging.getLogger(__name__)
+
+
+@register_model("norm_transformer")
+class NormTransformerModel(TransformerModelBase):
+    """fairseq's Transformer; with ``--norm-type layernorm`` it is the stock model.
+
+    It is registered without a dataclass: flags, architecture defaults and YAML all reach a
+    model in both ``fairseq-train`` and ``fairseq-hydra-train`` only that way. fairseq then
+    checks no key of the model, so :func:`build_config` does.
+    """
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """The flags of fairseq's Transformer and those that the norms declare."""
+        gen_parser_from_dataclass(parser, config_class()(), delete_default=True, with_prefix="")
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> NormTransformerModel:
+        """Build the model from flags or YAML; raises ValueError for a setting that is wrong."""
+        cfg = build_config(args)
+        with open_dict(args) if OmegaConf.is_config(args) else contextlib.nullcontext():
+            store_choices(args, cfg)
+        logger.info(describe_sites(cfg))
+        return super().build_model(cfg, task)
+
+    @classmethod
+    def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Embedding) -> Any:
+        return NormTransformerEncoder(cfg, src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> Any:
+        return NormTransformerDecoder(
+            cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention
+        )

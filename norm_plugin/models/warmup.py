@@ -1,0 +1,47 @@
+"""The default of ``--norm-warmup-updates``: the learning-rate warm-up of the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from norm_plugin.models.sites import chosen_specs, option_field
+
+KEY = option_field("warmup_updates")
+
+
+def default_warmup(args: Any) -> None:
+    """Fill in ``norm_warmup_updates`` where a chosen norm has a warm-up and none was given.
+
+    Args:
+        args: the Namespace of a command line, which holds the scheduler's flags too, or the
+            ``model`` node of a YAML file, whose root has the node ``lr_scheduler``.
+
+    Raises:
+        ValueError: the learning-rate scheduler of the run has no warm-up to follow.
+    """
+    wanted = any(
+        option.name == "warmup_updates" for spec in chosen_specs(args) for option in spec.options
+    )
+    if not wanted or getattr(args, KEY, None) is not None:
+        return
+    from_yaml = OmegaConf.is_config(args)
+    updates = _from_yaml(args) if from_yaml else getattr(args, "warmup_updates", None)
+    if updates is None:
+        raise ValueError(
+            f"the run's learning-rate scheduler has no warmup_updates for the norm to follow: "
+            f"give --{KEY.replace('_', '-')} (model.{KEY} in YAML), 0 for none"
+        )
+    setattr(args, KEY, int(updates))
+
+
+def _from_yaml(node: Any) -> Any:
+    """``lr_scheduler.warmup_updates`` of the file that ``node`` belongs to, or None."""
+    node[KEY] = "${lr_scheduler.warmup_updates}"
+    try:
+        return node[KEY]
+    except OmegaConfBaseException:
+        node[KEY] = None
+        return None

@@ -1,0 +1,157 @@
+"""Flags and YAML keys: both reach the norms, and a wrong one is an error that helps."""
+
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from norm_plugin.models.architectures import STOCK_ARCHITECTURES, SUFFIXES
+from norm_plugin.models.config import config_class, norm_options
+from norm_plugin.norms import Norm, register_norm
+from norm_plugin.norms import _registry as registry
+
+
+def encoder_norm(model):
+    return model.encoder.layers[0].self_attn_layer_norm
+
+
+def test_flags_reach_the_norm(build):
+    norm = encoder_norm(
+        build("--norm-type", "powernorm", "--norm-alpha-fwd", "0.99", "--norm-eps", "1e-3")
+    )
+    assert (norm.alpha_fwd, norm.alpha_bwd, norm.eps) == (0.99, 0.9, 1e-3)
+
+
+def test_yaml_keys_reach_the_norm_in_their_types(build_yaml):
+    # YAML 1.1 reads 1e-3 as a string
+    norm = encoder_norm(build_yaml(norm_type="powernorm", norm_eps="1e-3", norm_alpha_fwd=0.99))
+    assert (norm.alpha_fwd, norm.alpha_bwd, norm.eps) == (0.99, 0.9, 1e-3)
+
+
+def test_every_option_has_a_field_that_is_unset():
+    cfg = config_class()()
+    for name in norm_options():
+        assert getattr(cfg, f"norm_{name}") is None
+
+
+def test_an_option_goes_to_each_chosen_norm_that_has_it(build):
+    model = build("--norm-type", "adanorm", "--norm-type-decoder", "rmsnorm", "--norm-eps", "1e-3")
+    assert encoder_norm(model).eps == 1e-3
+    assert model.decoder.layers[0].final_layer_norm.eps == 1e-3
+
+
+def test_an_option_of_another_norm_is_refused(build):
+    message = "--norm-alpha-fwd is an option of powernorm, but the chosen norms are adanorm"
+    with pytest.raises(ValueError, match=message):
+        build("--norm-type", "adanorm", "--norm-alpha-fwd", "0.9")
+
+
+def test_an_unknown_norm_names_the_right_ones(build, build_yaml, capsys):
+    with pytest.raises(SystemExit):
+        build("--norm-type", "powrnorm")
+    assert "invalid choice: 'powrnorm'" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="unknown norm 'powrnorm'; choose from .*powernorm"):
+        build_yaml(norm_type="powrnorm")
+    with pytest.raises(ValueError, match="unknown norm 'powrnorm'; choose from .*powernorm"):
+        build_yaml(norm_type_encoder_ffn="powrnorm")
+
+
+def test_an_unknown_yaml_key_is_refused(build_yaml):
+    message = "unknown model key norm_alpha_forward; .*norm_alpha_fwd"
+    with pytest.raises(ValueError, match=message):
+        build_yaml(norm_type="powernorm", norm_alpha_forward=0.9)
+    with pytest.raises(ValueError, match="model.encoder is a nested group"):
+        build_yaml(encoder={"layers": 3})
+
+
+def test_warmup_defaults_to_that_of_the_learning_rate(build, build_yaml):
+    flags = ("--norm-type", "powernorm")
+    assert encoder_norm(build(*flags, "--warmup-updates", "123")).warmup_updates == 123
+    assert encoder_norm(build(*flags, "--norm-warmup-updates", "0")).warmup_updates == 0
+    yaml = {"lr_scheduler": {"warmup_updates": 321}, "norm_type": "powernorm"}
+    assert encoder_norm(build_yaml(**yaml)).warmup_updates == 321
+    assert encoder_norm(build_yaml(**yaml, norm_warmup_updates=7)).warmup_updates == 7
+
+
+def test_without_a_learning_rate_warmup_one_must_be_given(build, build_yaml):
+    message = "give --norm-warmup-updates"
+    with pytest.raises(ValueError, match=message):
+        build("--norm-type", "powernorm", lr_scheduler="tri_stage")
+    with pytest.raises(ValueError, match=message):
+        build_yaml(norm_type="powernorm", lr_scheduler={})
+
+
+def test_the_choices_are_stored_with_the_run(task):
+    from fairseq import models
+
+    model = {"_name": "norm_transformer_tiny", "norm_type": "powernorm", "norm_placement": "pre"}
+    cfg = OmegaConf.create({"lr_scheduler": {"warmup_updates": 10}, "model": model})
+    models.build_model(cfg.model, task)
+    stored = OmegaConf.to_container(cfg.model, resolve=True)
+    assert stored["norm_warmup_updates"] == 10
+    assert stored["norm_type_encoder_final"] == "powernorm"
+    assert stored["norm_type_decoder_cross"] == "layernorm"
+    # and a model built from what was stored is the same one, without a scheduler to ask
+    again = models.build_model(OmegaConf.create(stored), task)
+    assert encoder_norm(again).warmup_updates == 10
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("stock", STOCK_ARCHITECTURES)
+def test_placement_of_architectures(placement, stock, build):
+    for model in (
+        build(*TINY, arch=f"{stock}_{placement}ln"),
+        build("--norm-placement", placement, *TINY, arch=stock),
+    ):
+        for stack in (model.encoder, model.decoder):
+            assert stack.layers[0].normalize_before == (placement == "pre")
+            assert (stack.layer_norm is not None) == (placement == "pre")
+
+
+TINY = ("--encoder-embed-dim", "32", "--decoder-embed-dim", "32", "--encoder-ffn-embed-dim", "32")
+assert set(SUFFIXES) == {"", "_preln", "_postln"}
+
+
+def test_stock_placement_flags_keep_their_meaning(build):
+    model = build("--encoder-normalize-before")
+    assert model.encoder.layers[0].normalize_before
+    assert not model.decoder.layers[0].normalize_before
+
+
+@pytest.mark.parametrize(
+    ("arch", "flags"),
+    [
+        ("norm_transformer_tiny", ["--norm-placement", "post", "--encoder-normalize-before"]),
+        ("norm_transformer_tiny_postln", ["--decoder-normalize-before"]),
+        ("norm_transformer_tiny_postln", ["--norm-placement", "pre"]),
+        ("norm_transformer_tiny_preln", ["--norm-placement", "post"]),
+    ],
+)
+def test_contradictory_placement_is_refused(arch, flags, build):
+    with pytest.raises(ValueError, match="contradicts"):
+        build(*flags, arch=arch)
+
+
+def test_a_norm_registered_later_has_its_flags(build, monkeypatch):
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    names = list(registry.NORM_TYPES)
+
+    @register_norm("late", formula="x * by", paper="a user's own")
+    class Late(Norm):
+        """Late.
+
+        Options:
+            by: the factor
+        """
+
+        def __init__(self, dim: int, *, by: int = 1) -> None:
+            super().__init__(dim)
+            self.by = by
+
+        def normalize(self, x, valid):
+            return x * self.by
+
+    try:
+        assert encoder_norm(build("--norm-type", "late", "--norm-by", "3")).by == 3
+    finally:
+        registry.NORM_TYPES[:] = names

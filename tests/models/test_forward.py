@@ -1,0 +1,112 @@
+"""Norms inside a model: padding, activation checkpointing, decoding step by step, copies."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from norm_plugin.norms import NORM_TYPES, norm_spec
+
+every_norm = pytest.mark.parametrize("name", NORM_TYPES)
+EVERY_SITE = ("--norm-placement", "pre", "--layernorm-embedding")
+
+
+def everywhere(name, *flags):
+    """The flags for ``name`` at every site, the decoder's too, with a warm-up of one update."""
+    if "warmup_updates" in {option.name for option in norm_spec(name).options}:
+        flags = ("--norm-warmup-updates", "1", *flags)
+    return ("--norm-type", name, "--norm-type-decoder", name, *EVERY_SITE, *flags)
+
+
+def step(model, batch, pad):
+    """Loss, gradients and statistics of one training forward and backward in float64."""
+    model.zero_grad()
+    logits = model(**batch)[0]
+    real = batch["prev_output_tokens"].ne(pad).unsqueeze(-1)
+    loss = (logits.square() * real).sum()
+    loss.backward()
+    return loss.detach(), {key: value.grad for key, value in model.named_parameters()}
+
+
+@every_norm
+def test_padding_columns_change_nothing(name, build, batch, task):
+    pad = task.source_dictionary.pad()
+    wider = {
+        "src_tokens": torch.nn.functional.pad(batch["src_tokens"], (3, 0), value=pad),
+        "src_lengths": batch["src_lengths"],
+        "prev_output_tokens": torch.nn.functional.pad(
+            batch["prev_output_tokens"], (0, 2), value=pad
+        ),
+    }
+    plain, padded = (build(*everywhere(name)).double() for _ in range(2))
+    for update in range(3):
+        plain.set_num_updates(update)
+        padded.set_num_updates(update)
+        loss, grads = step(plain, batch, pad)
+        padded_loss, padded_grads = step(padded, wider, pad)
+        # float64 sums in another order, through two layers: far below any real effect
+        close = {"rtol": 1e-9, "atol": 1e-9}
+        torch.testing.assert_close(padded_loss, loss, **close)
+        for key, grad in grads.items():
+            torch.testing.assert_close(padded_grads[key], grad, **close, msg=key)
+    for key, value in plain.state_dict().items():
+        torch.testing.assert_close(padded.state_dict()[key], value, **close, msg=key)
+
+
+@every_norm
+def test_checkpointed_activations_give_the_same_update(name, build, batch, task):
+    pad = task.source_dictionary.pad()
+    plain = build(*everywhere(name)).double()
+    checkpointed = build(*everywhere(name, "--checkpoint-activations")).double()
+    # gradients of the encoder's output are summed in another order; float64 rounding only
+    close = {"rtol": 1e-9, "atol": 1e-9}
+    for update in range(3):
+        plain.set_num_updates(update)
+        checkpointed.set_num_updates(update)
+        loss, grads = step(plain, batch, pad)
+        other_loss, other_grads = step(checkpointed, batch, pad)
+        torch.testing.assert_close(other_loss, loss, **close)
+        for key, grad in grads.items():
+            torch.testing.assert_close(other_grads[key], grad, **close, msg=key)
+    for key, value in plain.state_dict().items():
+        torch.testing.assert_close(checkpointed.state_dict()[key], value, **close, msg=key)
+
+
+@every_norm
+def test_decoding_step_by_step_equals_decoding_at_once(name, build, batch):
+    model = build(*everywhere(name)).double()
+    model.train()(**batch)  # so that running statistics are not the initial ones
+    model.eval()
+    tokens = batch["prev_output_tokens"][:2, :5]
+    encoder_out = model.encoder(batch["src_tokens"][:2], batch["src_lengths"][:2])
+    at_once = model.decoder(tokens, encoder_out=encoder_out)[0]
+    state = {}
+    for length in range(1, 6):
+        one = model.decoder(tokens[:, :length], encoder_out, incremental_state=state)[0]
+        # fairseq takes the softmax of attention in float32, whose last bits depend on the layout
+        torch.testing.assert_close(one[:, 0], at_once[:, length - 1], rtol=1e-5, atol=1e-5)
+
+
+@every_norm
+def test_a_copy_is_independent(name, build, batch, task):
+    """--store-ema deep-copies the model; the hooks of the copy must serve the copy."""
+    pad = task.source_dictionary.pad()
+    model = build(*everywhere(name))
+    step(model, batch, pad)
+    ema = copy.deepcopy(model)
+    before = copy.deepcopy(model.state_dict())
+    step(ema, batch, pad)
+    assert all(torch.equal(model.state_dict()[key], value) for key, value in before.items())
+    step(model, batch, pad)
+    for key, value in model.state_dict().items():
+        assert torch.equal(ema.state_dict()[key], value), key
+
+
+@every_norm
+def test_no_mask_is_kept_after_a_forward(name, build, batch):
+    model = build(*everywhere(name))
+    model(**batch)
+    masks = [m.padding.mask for m in model.modules() if hasattr(m, "padding")]
+    assert len(masks) == 6 and masks == [None] * 6

@@ -1,0 +1,109 @@
+"""Every norm reaches every site that it is asked for, and no other."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
+
+ENCODER = {"encoder-self": "self_attn_layer_norm", "encoder-ffn": "final_layer_norm"}
+DECODER = {
+    "decoder-self": "self_attn_layer_norm",
+    "decoder-cross": "encoder_attn_layer_norm",
+    "decoder-ffn": "final_layer_norm",
+}
+FLAGS = [*ENCODER, "encoder-final", *DECODER, "decoder-final", "embedding"]
+ALL_SITES = ("--norm-placement", "pre", "--layernorm-embedding")
+
+
+def norms_by_site(model):
+    """Site flag to the types of all modules there, over layers and both embeddings."""
+    found = {
+        site: [type(getattr(layer, attribute)) for layer in stack.layers]
+        for stack, sites in ((model.encoder, ENCODER), (model.decoder, DECODER))
+        for site, attribute in sites.items()
+    }
+    found["encoder-final"] = [type(model.encoder.layer_norm)]
+    found["decoder-final"] = [type(model.decoder.layer_norm)]
+    found["embedding"] = [
+        type(model.encoder.layernorm_embedding),
+        type(model.decoder.layernorm_embedding),
+    ]
+    return found
+
+
+@pytest.mark.parametrize("name", NORM_TYPES)
+def test_norm_type_reaches_every_site(name, build):
+    model = build("--norm-type", name, "--norm-type-decoder", name, *ALL_SITES)
+    cls = norm_spec(name).cls
+    assert norms_by_site(model) == {
+        **dict.fromkeys([*ENCODER], [cls] * 2),
+        **dict.fromkeys([*DECODER], [cls] * 2),
+        **dict.fromkeys(["encoder-final", "decoder-final"], [cls]),
+        "embedding": [cls] * 2,
+    }
+    # and nothing else normalizes: 2 x 2 + 1 + 1 in the encoder, 3 x 2 + 1 + 1 in the decoder
+    assert sum(isinstance(module, Norm) for module in model.modules()) == 14
+    assert not any(type(module).__module__.startswith("torch") for module in norm_modules(model))
+
+
+def norm_modules(model):
+    return [module for name, module in model.named_modules() if "norm" in name.rpartition(".")[2]]
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_a_site_flag_reaches_that_site_alone(flag, build):
+    model = build(f"--norm-type-{flag}", "rmsnorm", *ALL_SITES)
+    changed = {
+        site
+        for site, types in norms_by_site(model).items()
+        if set(types) == {norm_spec("rmsnorm").cls}
+    }
+    assert changed == {flag}
+
+
+def test_the_more_specific_flag_wins(build):
+    model = build(
+        *("--norm-type", "adanorm", "--norm-type-encoder", "rmsnorm"),
+        *("--norm-type-encoder-ffn", "none", *ALL_SITES),
+    )
+    types = {site: found[0] for site, found in norms_by_site(model).items()}
+    wanted = dict.fromkeys(FLAGS, "adanorm")
+    wanted.update({"encoder-self": "rmsnorm", "encoder-final": "rmsnorm"})
+    wanted.update({"encoder-ffn": "none", "embedding": "rmsnorm"})
+    assert types == {site: norm_spec(name).cls for site, name in wanted.items()}
+    assert type(model.decoder.layernorm_embedding) is norm_spec("adanorm").cls
+
+
+@pytest.mark.parametrize("name", [n for n in NORM_TYPES if norm_spec(n).batch_statistics])
+def test_batch_statistics_leave_the_decoder_on_layernorm(name, build):
+    found = norms_by_site(build("--norm-type", name, *ALL_SITES))
+    layernorm, cls = norm_spec("layernorm").cls, norm_spec(name).cls
+    assert {found[site][0] for site in [*DECODER, "decoder-final"]} == {layernorm}
+    assert {found[site][0] for site in [*ENCODER, "encoder-final"]} == {cls}
+    assert found["embedding"] == [cls, layernorm]
+
+
+@pytest.mark.parametrize(
+    ("flags", "site"),
+    [
+        (["--norm-type-encoder-final", "rmsnorm", "--norm-placement", "post"], "encoder-final"),
+        (["--norm-type-embedding", "rmsnorm"], "embedding"),
+    ],
+)
+def test_a_flag_for_an_absent_site_is_refused(flags, site, build):
+    with pytest.raises(ValueError, match=f"--norm-type-{site} rmsnorm: this model has no such"):
+        build(*flags)
+
+
+def test_the_choice_of_every_site_is_logged(build, caplog):
+    with caplog.at_level(logging.INFO, logger="norm_plugin"):
+        build("--norm-type", "powernorm", "--norm-alpha-fwd", "0.95", "--norm-placement", "pre")
+    (line,) = [record.getMessage() for record in caplog.records if "norms:" in record.getMessage()]
+    assert line == (
+        "norms: encoder-self=powernorm, encoder-ffn=powernorm, encoder-final=powernorm, "
+        "decoder-self=layernorm, decoder-cross=layernorm, decoder-ffn=layernorm, "
+        "decoder-final=layernorm (options: alpha_fwd=0.95, warmup_updates=4000)"
+    )

@@ -1,0 +1,8 @@
+"""From checkpoints to a table: averaging, scoring, results with their provenance.
+
+``average``      average the last checkpoints of a run
+``checkpoints``  load, save and number checkpoints; repair a folder after a kill
+``score``        tokenised BLEU and sacrebleu of the output of fairseq-generate
+``results``      one JSON file for a finished run
+``tables``       Markdown tables from those files, also into the README
+"""

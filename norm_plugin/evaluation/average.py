@@ -1,0 +1,214 @@
+"""Average the weights of several checkpoints of one run.
+
+    python -m norm_plugin.evaluation.average --inputs DIR --last-epochs 10 --output DIR/avg10.pt
+
+Floating tensors, parameters and buffers alike, become their mean: summed in float64, whose
+rounding lies far below that of the stored types, and cast back to the type of the newest input.
+Integer and boolean tensors are counters and switches, for which a mean has no sense (fairseq's own
+tool sums them and floor-divides): they come from the newest input, and so does everything else,
+such as the settings. The newest input is the one with the most updates. Tensors that share memory
+in it share memory in the output. The state of the optimizer does not belong to the averaged
+weights and is dropped; fairseq needs none to decode, validate or start a fine-tuning.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, Sequence
+
+import torch
+
+from norm_plugin.evaluation._command import EvaluationError, require_folder, run_command
+from norm_plugin.evaluation.checkpoints import (
+    State,
+    load_checkpoint,
+    num_updates,
+    numbered_checkpoints,
+    save_checkpoint,
+)
+
+
+def is_averaged(value: Any) -> bool:
+    """Whether an entry of a model's state becomes a mean, and is not taken from the newest."""
+    return torch.is_tensor(value) and value.is_floating_point()
+
+
+class RunningMean:
+    """The mean of checkpoints added one by one; holds one sum and the newest's other entries."""
+
+    def __init__(self) -> None:
+        self.paths: list[Path] = []
+        self.sums: dict[str, torch.Tensor] = {}
+        self.newest: State = {}
+        self.newest_updates = -1
+        self.dtypes: dict[str, torch.dtype] = {}
+        self.twins: dict[str, str] = {}
+
+    def add(self, path: Path, state: State) -> None:
+        """Add one checkpoint, whose tensors are taken over; ``path`` names it in errors."""
+        state.pop("last_optimizer_state", None)
+        model = state["model"]
+        averaged = {name: value for name, value in model.items() if is_averaged(value)}
+        if self.paths:
+            self._check_same_model(path, model, averaged)
+        for name, tensor in averaged.items():
+            if name in self.sums:
+                self.sums[name] += tensor
+            else:
+                self.sums[name] = tensor.to(torch.float64, copy=True)
+        updates = num_updates(state)
+        updates = 0 if updates is None else updates
+        if updates >= self.newest_updates:
+            self.newest_updates = updates
+            self.newest = state
+            self.dtypes = {name: tensor.dtype for name, tensor in averaged.items()}
+            self.twins = _shared_tensors(averaged)
+            model.update(dict.fromkeys(averaged))  # only the sums are needed from here on
+        self.paths.append(path)
+
+    def _check_same_model(self, path: Path, model: State, averaged: State) -> None:
+        here, there = set(model), set(self.newest["model"])
+        first = self.paths[0].name
+        if here != there:
+            name = min(here ^ there)
+            owner, other = (path.name, first) if name in here else (first, path.name)
+            problem = f"{owner} has the entry '{name}', {other} has not"
+        else:
+            problem = self._differing_entry(path, averaged, first)
+        if problem:
+            raise EvaluationError(
+                f"cannot average {path} with {first}: {problem}; "
+                "give only checkpoints of one run, or of runs with the same model"
+            )
+
+    def _differing_entry(self, path: Path, averaged: State, first: str) -> str:
+        different_kind = set(averaged) ^ set(self.sums)
+        if different_kind:
+            return f"'{min(different_kind)}' is a floating tensor in only one of them"
+        for name, tensor in averaged.items():
+            shape, expected = tuple(tensor.shape), tuple(self.sums[name].shape)
+            if shape != expected:
+                return f"'{name}' has shape {shape} in {path.name} and {expected} in {first}"
+        return ""
+
+    def result(self) -> State:
+        """The checkpoint with the mean weights; ``averaged_from`` lists the inputs' names."""
+        model = self.newest["model"]
+        for name, dtype in self.dtypes.items():
+            mean = (self.sums[name] / len(self.paths)).to(dtype)
+            twin = self.twins[name]
+            model[name] = model[twin] if twin != name and torch.equal(model[twin], mean) else mean
+        self.newest["averaged_from"] = [path.name for path in self.paths]
+        return self.newest
+
+
+def _shared_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
+    """For each name the first name of a tensor with the same memory, often itself."""
+    first: dict[tuple[Any, ...], str] = {}
+    return {
+        name: first.setdefault((tensor.data_ptr(), tensor.shape, tensor.stride()), name)
+        for name, tensor in tensors.items()
+    }
+
+
+def average_checkpoints(paths: Sequence[Path]) -> State:
+    """The mean of the checkpoints at ``paths``, read one at a time.
+
+    Raises EvaluationError where one is missing, unreadable or of another model.
+    """
+    mean = RunningMean()
+    for path in paths:
+        mean.add(path, load_checkpoint(path))
+    return mean.result()
+
+
+def select_checkpoints(folder: Path, kind: str, count: int, upper_bound: int | None) -> list[Path]:
+    """The last ``count`` "epoch" or "update" checkpoints, oldest first, up to ``upper_bound``."""
+    found = numbered_checkpoints(folder, kind)
+    if upper_bound is not None:
+        found = [(number, path) for number, path in found if number <= upper_bound]
+    if len(found) < count:
+        bound = "" if upper_bound is None else f" up to {kind} {upper_bound}"
+        raise EvaluationError(
+            f"{count} {kind} checkpoints are asked for and {len(found)} found in {folder}{bound}; "
+            "train longer, keep more of them (fairseq's --keep-... flags) or ask for fewer"
+        )
+    return [path for _, path in reversed(found[:count])]
+
+
+def _inputs(args: argparse.Namespace) -> list[Path]:
+    folders = [path for path in args.inputs if path.is_dir()]
+    kind = "epoch" if args.last_epochs is not None else "update"
+    count = args.last_updates if args.last_epochs is None else args.last_epochs
+    if folders and len(args.inputs) > 1:
+        raise EvaluationError(f"--inputs takes one folder or only files; {folders[0]} is a folder")
+    if folders and count is None:
+        raise EvaluationError(f"{folders[0]} is a folder: add --last-epochs or --last-updates")
+    if folders:
+        return select_checkpoints(folders[0], kind, count, args.upper_bound)
+    if count is not None or args.upper_bound is not None:
+        raise EvaluationError(
+            "--last-epochs, --last-updates and --upper-bound choose from a folder, and --inputs "
+            f"{args.inputs[0]} is not one; name an existing folder, or leave these flags out"
+        )
+    return list(args.inputs)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
+    return number
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m norm_plugin.evaluation.average",
+        description="Average the weights of several checkpoints of one run.",
+    )
+    parser.add_argument(
+        "--inputs",
+        nargs="+",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="one folder of checkpoints, or the files to average",
+    )
+    parser.add_argument("--output", type=Path, required=True, help="the checkpoint to write")
+    last = parser.add_mutually_exclusive_group()
+    last.add_argument(
+        "--last-epochs",
+        type=_positive,
+        metavar="N",
+        help="the last N of checkpoint<EPOCH>.pt in the folder",
+    )
+    last.add_argument(
+        "--last-updates",
+        type=_positive,
+        metavar="N",
+        help="the last N of checkpoint_<EPOCH>_<UPDATES>.pt in the folder",
+    )
+    parser.add_argument(
+        "--upper-bound",
+        type=_positive,
+        metavar="N",
+        help="leave out later epochs or updates than this",
+    )
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    args = _parse(argv)
+    require_folder(args.output)
+    paths = _inputs(args)
+    if args.output.resolve() in [path.resolve() for path in paths]:
+        raise EvaluationError(f"--output {args.output} is one of the inputs; choose another name")
+    save_checkpoint(average_checkpoints(paths), args.output)
+    print(f"averaged {', '.join(path.name for path in paths)} into {args.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

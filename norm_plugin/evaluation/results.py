@@ -1,0 +1,190 @@
+"""The result of a finished run: ``results/<experiment>/<norm>-seed<N>.json``.
+
+A score never stands alone there: settings, seed, code, versions, data, size and speed stand beside
+it. What cannot be known is null.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+from pathlib import Path
+from typing import Any, Dict, Sequence
+
+from norm_plugin.evaluation._command import (
+    EvaluationError,
+    read_json,
+    run_command,
+    write_text,
+)
+from norm_plugin.evaluation.checkpoints import load_checkpoint
+from norm_plugin.evaluation.provenance import git_state, machine, plain_settings, versions
+from norm_plugin.evaluation.score import score_log
+from norm_plugin.evaluation.training import model_facts, training_facts
+
+SCHEMA = 1
+Result = Dict[str, Any]
+
+
+def result_name(norm: str, seed: int) -> str:
+    """The file name of a result: ``powernorm-seed1.json``."""
+    return f"{norm}-seed{seed}.json"
+
+
+def collect_result(args: argparse.Namespace) -> Result:
+    """All of a finished run, from its files; raises EvaluationError where they do not agree."""
+    manifest = read_json(args.data / "manifest.json")
+    last, decoded = load_checkpoint(args.last), load_checkpoint(args.checkpoint)
+    cfg = last.get("cfg") or {}
+    _check_seed(args, cfg)
+    model = model_facts(args.checkpoint, args.data / "bin")
+    return {
+        "schema": SCHEMA,
+        "experiment": args.experiment,
+        "norm": args.norm,
+        "seed": args.seed,
+        "sites": model.pop("sites"),
+        "bleu": _score(args, manifest),
+        "split": args.split,
+        "model": model,
+        "training": training_facts(last),
+        "averaged_from": decoded.get("averaged_from"),
+        "settings": plain_settings(cfg),
+        "data": {
+            "corpus": manifest.get("corpus"),
+            "settings": manifest.get("settings"),
+            "checksum": manifest.get("checksum"),
+        },
+        "git": git_state(Path(__file__).parent),
+        "versions": versions(),
+        "machine": machine(cpu=bool((cfg.get("common") or {}).get("cpu"))),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def _check_seed(args: argparse.Namespace, cfg: dict[str, Any]) -> None:
+    seed = (cfg.get("common") or {}).get("seed")
+    if seed is not None and seed != args.seed:
+        raise EvaluationError(f"--seed {args.seed}, but {args.last} was trained with seed {seed}")
+
+
+def _score(args: argparse.Namespace, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Score against the untouched text, which for a corpus without raw/ is the tokenised one."""
+    language = manifest.get("target")
+    if not language:
+        raise EvaluationError(f"{args.data / 'manifest.json'} does not name the target language")
+    folder = "raw" if (args.data / "raw").is_dir() else "tok"
+    reference = args.data / folder / f"{args.split}.{language}"
+    lowercase = bool((manifest.get("settings") or {}).get("lowercase"))
+    scores = score_log(args.generate_log, reference, language, lowercase)
+    scores["sacrebleu"]["reference"] = f"{folder}/{reference.name}"
+    return scores
+
+
+def write_result(result: Result, out: Path) -> Path:
+    """Write a result under ``out``, atomically, and return its path."""
+    path = out / result["experiment"] / result_name(result["norm"], result["seed"])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EvaluationError(f"cannot make {path.parent}: {error.strerror}") from error
+    write_text(
+        path,
+        json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n",
+    )
+    return path
+
+
+def read_results(folder: Path) -> list[Result]:
+    """The results of an experiment's folder, sorted by norm and seed.
+
+    Raises EvaluationError where there is none, or a file is not a result of this schema.
+    """
+    results = []
+    for path in sorted(folder.glob("*.json")):
+        result = read_json(path)
+        if not isinstance(result, dict) or result.get("schema") != SCHEMA:
+            raise EvaluationError(f"{path} is not a result of schema {SCHEMA}; write it again")
+        if path.name != result_name(result["norm"], result["seed"]):
+            raise EvaluationError(f"{path} holds {result['norm']}, seed {result['seed']}")
+        results.append(result)
+    if not results:
+        raise EvaluationError(f"no results in {folder}")
+    return sorted(results, key=lambda result: (result["norm"], result["seed"]))
+
+
+def summary(result: Result) -> str:
+    """A few lines for a person."""
+    tokenised, plain = result["bleu"]["tokenised"], result["bleu"]["sacrebleu"]
+    training, model = result["training"], result["model"]
+    return "\n".join(
+        (
+            f"{result['experiment']} {result['norm']} seed {result['seed']} ({result['split']})",
+            f"  BLEU       {tokenised['score']:.2f}  ({tokenised['label']})",
+            f"  sacrebleu  {plain['score']:.2f}  ({plain['signature']})",
+            f"  model      {model['parameters']:,} parameters",
+            f"  training   {training['updates']} updates in {training['seconds']} s, "
+            f"{training['updates_per_second']} updates/s",
+        )
+    )
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m norm_plugin.evaluation.results",
+        description="Write the result of a finished run to OUT/<experiment>/<norm>-seed<N>.json.",
+    )
+    parser.add_argument("--experiment", required=True, help="name of the experiment")
+    parser.add_argument("--norm", required=True, help="the norm as asked for")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="what was decoded: the averaged checkpoint",
+    )
+    parser.add_argument(
+        "--last",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the run's last checkpoint: settings, time, speed",
+    )
+    parser.add_argument(
+        "--generate-log",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="what fairseq-generate --remove-bpe printed",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="the prepared corpus, with manifest.json and bin/",
+    )
+    parser.add_argument("--split", default="test", help="default: %(default)s")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s"
+    )
+    args = parser.parse_args(argv)
+    for name in ("experiment", "norm"):
+        if "/" in getattr(args, name) or getattr(args, name).startswith("."):
+            parser.error(f"--{name} becomes a file name: no '/' in it, no '.' before it")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; prints a short summary."""
+    args = _parse(argv)
+    result = collect_result(args)
+    path = write_result(result, args.out)
+    print(f"{summary(result)}\n  written to {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

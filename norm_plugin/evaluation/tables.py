@@ -1,0 +1,160 @@
+"""Markdown tables of results, on screen or in the README.
+
+The two commands:
+
+    python -m norm_plugin.evaluation.tables results/multi30k
+    python -m norm_plugin.evaluation.tables --readme README.md [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from pathlib import Path
+from typing import Any, Iterable, Sequence
+
+from scipy import stats
+
+from norm_plugin.evaluation._command import (
+    EvaluationError,
+    read_text,
+    run_command,
+    write_text,
+)
+from norm_plugin.evaluation.readme import Generators, fill
+from norm_plugin.evaluation.results import Result, read_results
+
+HEADER = (
+    "Norm",
+    "Seeds",
+    "Parameters",
+    "BLEU (tokenised)",
+    "95 % interval",
+    "sacrebleu",
+    "updates/s",
+)
+# Runs with one norm must agree in these sections of their settings to be averaged.
+SAME = ("model", "task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
+
+
+def table(results: Sequence[Result]) -> str:
+    """The table of an experiment, a row a norm, and under it what the scores are.
+
+    Raises EvaluationError where runs cannot stand in one table: other data, another split, or
+    seeds of one norm with different settings.
+    """
+    _check_same(results, "data checksum", [result["data"]["checksum"] for result in results])
+    _check_same(results, "split", [result["split"] for result in results])
+    norms: dict[str, list[Result]] = {}
+    for result in results:
+        norms.setdefault(result["norm"], []).append(result)
+    rows = [_row(norm, runs) for norm, runs in norms.items()]
+    lines = [_line(HEADER), _line(["---", *["---:"] * (len(HEADER) - 1)])]
+    lines += [_line(row) for row in rows]
+    labels = _distinct(result["bleu"]["tokenised"]["label"] for result in results)
+    signatures = _distinct(result["bleu"]["sacrebleu"]["signature"] for result in results)
+    lines += ["", f"BLEU (tokenised): {'; '.join(labels)}."]
+    lines += [f"sacrebleu: {', '.join(f'`{signature}`' for signature in signatures)}."]
+    if any(len(runs) > 1 for runs in norms.values()):
+        lines += ["Several seeds: mean; the interval is Student's t for the mean of BLEU."]
+    return "\n".join(lines)
+
+
+def _row(norm: str, runs: Sequence[Result]) -> list[str]:
+    for section in SAME:
+        _check_same(runs, f"settings of {section}", [run["settings"][section] for run in runs])
+    bleu = [run["bleu"]["tokenised"]["score"] for run in runs]
+    sacrebleu = [run["bleu"]["sacrebleu"]["score"] for run in runs]
+    speeds = [run["training"]["updates_per_second"] for run in runs]
+    seeds = ", ".join(str(run["seed"]) for run in runs)
+    return [
+        norm,
+        seeds if len(runs) == 1 else f"{seeds} (n = {len(runs)})",
+        f"{runs[0]['model']['parameters']:,}",
+        f"{statistics.mean(bleu):.2f}",
+        "one seed" if len(runs) == 1 else f"± {half_interval(bleu):.2f}",
+        f"{statistics.mean(sacrebleu):.2f}",
+        "unknown" if None in speeds else f"{statistics.mean(speeds):.2f}",
+    ]
+
+
+def half_interval(values: Sequence[float], confidence: float = 0.95) -> float:
+    """Half the width of the confidence interval of the mean, by Student's t; two values or more."""
+    count = len(values)
+    quantile = stats.t.ppf((1 + confidence) / 2, count - 1)
+    return float(quantile * statistics.stdev(values) / math.sqrt(count))
+
+
+def _check_same(results: Sequence[Result], what: str, values: Sequence[Any]) -> None:
+    for other, value in zip(results[1:], values[1:]):
+        if value != values[0]:
+            names = [f"{result['norm']} seed {result['seed']}" for result in (results[0], other)]
+            raise EvaluationError(
+                f"{names[0]} and {names[1]} of {other['experiment']} differ in {what}"
+                f"{_difference(values[0], value)}; run them alike, or give one another name"
+            )
+
+
+def _difference(first: Any, second: Any) -> str:
+    if isinstance(first, dict) and isinstance(second, dict):
+        missing = object()
+        keys = [k for k in {**first, **second} if first.get(k, missing) != second.get(k, missing)]
+        first, second = ({key: value.get(key) for key in keys} for value in (first, second))
+    return f" ({first} and {second})"
+
+
+def _distinct(values: Iterable[str]) -> list[str]:
+    return sorted(set(values))
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def fill_readme(path: Path, generators: Generators, check: bool) -> bool:
+    """Write the blocks of a Markdown file anew, or only ``check``; returns whether it was stale."""
+    old = read_text(path)
+    new = fill(old, generators)
+    if new != old and not check:
+        write_text(path, new)
+    return new != old
+
+
+def generators(root: Path) -> Generators:
+    """What fills the blocks of a README that stands in ``root``, by the name of the block."""
+    return {"results/": lambda name: table(read_results(root / name))}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m norm_plugin.evaluation.tables",
+        description="Print the table of an experiment, or fill the blocks of a README.",
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("folder", nargs="?", type=Path, help="results/<experiment>")
+    what.add_argument(
+        "--readme",
+        type=Path,
+        metavar="FILE",
+        help="fill its blocks, <!-- begin:NAME --> to <!-- end:NAME -->",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="with --readme: change nothing, exit 1 when stale"
+    )
+    args = parser.parse_args(argv)
+    if args.readme is None:
+        print(table(read_results(args.folder)))
+        return 0
+    stale = fill_readme(args.readme, generators(args.readme.resolve().parent), args.check)
+    if stale and args.check:
+        message = f"{args.readme} is stale: run python -m norm_plugin.evaluation.tables --readme"
+        print(f"error: {message} {args.readme}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

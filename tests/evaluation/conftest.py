@@ -1,0 +1,50 @@
+"""Small hand-made checkpoints in the form of fairseq's."""
+
+from __future__ import annotations
+
+import argparse
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+import torch
+
+SaveRun = Callable[..., Path]
+
+
+@pytest.fixture
+def save_checkpoint_file() -> SaveRun:
+    """``save(path, weight=..., updates=...)`` writes a checkpoint as fairseq-train does."""
+
+    def save(path: Path, updates: int = 1, extra_state: Any = None, **model: Any) -> Path:
+        model = model or {"weight": torch.full((2, 3), float(updates))}
+        cfg = {
+            "common": {"seed": 1, "cpu": True, "tensorboard_logdir": "tb"},
+            "model": argparse.Namespace(_name="tiny", save_dir="/home/someone/run", dropout=0.1),
+            "checkpoint": {"save_dir": "/home/someone/run", "best_checkpoint_metric": "loss"},
+        }
+        state = {
+            "args": None,
+            "cfg": cfg,
+            "model": OrderedDict(model),
+            "optimizer_history": [{"num_updates": updates}],
+            "extra_state": extra_state or {"train_iterator": {"epoch": 2}},
+            "last_optimizer_state": {"exp_avg": torch.ones(2, 3)},
+        }
+        torch.save(state, path)
+        return path
+
+    return save
+
+
+@pytest.fixture
+def truncate() -> Callable[[Path], Path]:
+    """Keep only the first half of a file, as a copy that was killed does."""
+
+    def cut(path: Path) -> Path:
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2])
+        return path
+
+    return cut

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from norm_plugin.evaluation._command import EvaluationError, run_command
+from norm_plugin.evaluation.average import average_checkpoints
+from norm_plugin.evaluation.checkpoints import save_checkpoint
+from norm_plugin.evaluation.results import main, read_results, write_result
+from norm_plugin.evaluation.training import model_facts, training_facts
+
+DATA = Path(__file__).parent / "data"
+DIM, FFN, WORDS = 8, 16, 16
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    """A prepared corpus whose dictionary has 16 entries, fairseq's four among them."""
+    folder = tmp_path_factory.mktemp("prepared")
+    (folder / "bin").mkdir(parents=True)
+    for language in ("en", "de"):
+        text = "".join(f"w{i} 1\n" for i in range(WORDS - 4))
+        (folder / "bin" / f"dict.{language}.txt").write_text(text)
+    (folder / "raw").mkdir()
+    shutil.copy(DATA / "reference.de", folder / "raw" / "test.de")
+    manifest = {"corpus": "tiny", "target": "de", "checksum": "c0ffee"}
+    manifest["settings"] = {"lowercase": True}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def train_state(prepared):
+    """``train_state(*flags)``: a checkpoint's content as fairseq-train would store it."""
+    from fairseq import options, tasks
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from omegaconf import OmegaConf
+
+    def make(*flags: str):
+        arguments = [str(prepared / "bin"), "--task=translation", "-sen", "-tde", "--cpu"]
+        arguments += ["--arch=norm_transformer", "--share-all-embeddings", "--seed=3"]
+        for side in ("encoder", "decoder"):
+            arguments += [f"--{side}-layers=1", f"--{side}-embed-dim={DIM}"]
+            arguments += [f"--{side}-ffn-embed-dim={FFN}", f"--{side}-attention-heads=2"]
+        arguments += ["--max-tokens=100", "--save-dir=/home/someone/checkpoints", *flags]
+        args = options.parse_args_and_arch(options.get_training_parser(), arguments)
+        cfg = convert_namespace_to_omegaconf(args)
+        model = tasks.setup_task(cfg.task).build_model(cfg.model)
+        wall = (800, "train_wall", "StopwatchMeter", {"sum": 20.0, "n": 0.0})
+        words = (180, "wpb", "AverageMeter", {"sum": torch.tensor(5000), "count": 50})
+        return {
+            "args": None,
+            "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
+            "model": model.state_dict(),
+            "optimizer_history": [
+                {"num_updates": 90, "optimizer_name": "Adam", "lr_scheduler_state": {}}
+            ],
+            "task_state": {},
+            "extra_state": {
+                "train_iterator": {"epoch": 4},
+                "previous_training_time": 33.25,
+                "best": 2.5,
+                "metrics": {"default": [wall, words]},
+            },
+            "last_optimizer_state": {},
+        }
+
+    return make
+
+
+def attention(dim: int) -> int:
+    return 4 * (dim * dim + dim)
+
+
+FEED_FORWARD = 2 * DIM * FFN + FFN + DIM
+WITHOUT_NORMS = WORDS * DIM + 3 * attention(DIM) + 2 * FEED_FORWARD
+
+
+def test_size_and_sites_of_a_model(tmp_path, prepared, train_state) -> None:
+    path = tmp_path / "model.pt"
+    torch.save(train_state("--norm-type=rmsnorm", "--norm-type-decoder=layernorm"), path)
+    facts = model_facts(path, prepared / "bin")
+    # RMSNorm has a weight, LayerNorm a weight and a bias; tied embeddings count once.
+    assert facts["norm_parameters"] == 2 * DIM + 3 * 2 * DIM
+    assert facts["parameters"] == WITHOUT_NORMS + facts["norm_parameters"]
+    assert facts["sites"] == {
+        "encoder-self": "rmsnorm",
+        "encoder-ffn": "rmsnorm",
+        "decoder-self": "layernorm",
+        "decoder-cross": "layernorm",
+        "decoder-ffn": "layernorm",
+    }
+
+
+def test_a_stock_model_has_no_sites(tmp_path, prepared, train_state) -> None:
+    path = tmp_path / "model.pt"
+    torch.save(train_state("--arch=transformer", "--encoder-normalize-before"), path)
+    facts = model_facts(path, prepared / "bin")
+    assert facts["sites"] is None
+    assert facts["norm_parameters"] == 6 * 2 * DIM
+    assert facts["parameters"] == WITHOUT_NORMS + facts["norm_parameters"]
+
+
+def test_training_facts(train_state) -> None:
+    assert training_facts(train_state()) == {
+        "updates": 90,
+        "epochs": 3,
+        "seconds": 33.2,
+        "updates_per_second": 2.5,
+        "tokens_per_second": 250.0,
+        "measured_updates": 50,
+        "best_valid": {"metric": "loss", "value": 2.5},
+    }
+
+
+def test_what_a_checkpoint_lacks_is_none() -> None:
+    facts = training_facts({"model": {}})
+    best = facts.pop("best_valid")
+    assert set(facts.values()) == {None}
+    assert set(best.values()) == {None}
+    state = {"extra_state": {"best": float("nan")}}
+    assert training_facts(state)["best_valid"]["value"] is None
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory, train_state) -> Path:
+    """The checkpoints of a finished run and their average."""
+    folder = tmp_path_factory.mktemp("run")
+    paths = [folder / f"checkpoint{epoch}.pt" for epoch in (1, 2)]
+    for path in paths:
+        torch.save(train_state("--norm-type=rmsnorm"), path)
+    save_checkpoint(average_checkpoints(paths), folder / "average.pt")
+    return folder
+
+
+@pytest.fixture
+def finished(tmp_path, prepared, run_folder) -> dict[str, str]:
+    """The arguments for the result of a finished run."""
+    return {
+        "--experiment": "tiny",
+        "--norm": "rmsnorm",
+        "--seed": "3",
+        "--checkpoint": str(run_folder / "average.pt"),
+        "--last": str(run_folder / "checkpoint2.pt"),
+        "--generate-log": str(DATA / "generate.log"),
+        "--data": str(prepared),
+        "--out": str(tmp_path / "results"),
+    }
+
+
+def command_line(arguments: dict[str, str]) -> list[str]:
+    return [word for pair in arguments.items() for word in pair]
+
+
+def test_a_result_file(tmp_path, finished, capsys) -> None:
+    assert main(command_line(finished)) == 0
+    path = tmp_path / "results" / "tiny" / "rmsnorm-seed3.json"
+    text = path.read_text(encoding="utf-8")
+    result = json.loads(text)
+    assert text == json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    assert result["bleu"]["tokenised"]["score"] == 76.55
+    assert "case:lc" in result["bleu"]["sacrebleu"]["signature"]
+    assert result["bleu"]["sacrebleu"]["reference"] == "raw/test.de"
+    assert result["averaged_from"] == ["checkpoint1.pt", "checkpoint2.pt"]
+    assert result["data"]["checksum"] == "c0ffee"
+    assert result["settings"]["model"]["norm_type"] == "rmsnorm"
+    assert result["settings"]["common"]["seed"] == 3
+    assert result["training"]["updates"] == 90
+    assert result["sites"]["encoder-self"] == "rmsnorm"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", result["date"])
+    assert not re.search(r'"[^"]*(/home|/tmp|~/)', text)
+    assert str(tmp_path.parent) not in text
+    printed = capsys.readouterr().out
+    assert "76.55" in printed
+    assert str(path) in printed
+    assert read_results(path.parent) == [result]
+
+
+def test_a_wrong_seed_is_refused(finished, capsys) -> None:
+    with pytest.raises(SystemExit) as stop:
+        run_command(lambda: main(command_line({**finished, "--seed": "4"})))
+    assert stop.value.code == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: --seed 4, but ")
+    assert error.endswith("trained with seed 3")
+
+
+@pytest.mark.parametrize("flag", ["--checkpoint", "--last", "--generate-log", "--data"])
+def test_a_missing_input_is_named(tmp_path, finished, flag) -> None:
+    missing = str(tmp_path / "missing")
+    with pytest.raises(EvaluationError, match=re.escape(missing)):
+        main(command_line({**finished, flag: missing}))
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_model_that_does_not_fit_the_data_is_named(tmp_path, finished, prepared) -> None:
+    shutil.copytree(prepared, tmp_path / "other")
+    (tmp_path / "other" / "bin" / "dict.de.txt").write_text("one 1\n")
+    (tmp_path / "other" / "bin" / "dict.en.txt").write_text("one 1\n")
+    with pytest.raises(EvaluationError, match=r"(?s)average\.pt.*size mismatch"):
+        main(command_line({**finished, "--data": str(tmp_path / "other")}))
+
+
+def test_results_are_sorted_and_checked(tmp_path) -> None:
+    for norm, seed in (("rmsnorm", 2), ("layernorm", 10), ("layernorm", 9)):
+        result = {"schema": 1, "experiment": "e", "norm": norm, "seed": seed}
+        write_result(result, tmp_path)
+    found = [(result["norm"], result["seed"]) for result in read_results(tmp_path / "e")]
+    assert found == [("layernorm", 9), ("layernorm", 10), ("rmsnorm", 2)]
+    with pytest.raises(EvaluationError, match="no results in"):
+        read_results(tmp_path / "f")
+    bad = tmp_path / "e" / "other.json"
+    bad.write_text('{"schema": 2}')
+    with pytest.raises(EvaluationError, match=r"other\.json is not a result of schema 1"):
+        read_results(tmp_path / "e")
+    bad.write_text('{"schema"')
+    with pytest.raises(EvaluationError, match=r"other\.json is not JSON"):
+        read_results(tmp_path / "e")

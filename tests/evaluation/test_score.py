@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from norm_plugin.evaluation._command import EvaluationError
+from norm_plugin.evaluation.score import (
+    detokenise,
+    fairseq_bleu,
+    main,
+    read_generate_log,
+    score_log,
+)
+
+# What fairseq-generate --remove-bpe printed for a small model and eight sentences, one of them
+# with words that the dictionary lacks; out of order, as always.
+DATA = Path(__file__).parent / "data"
+LOG = DATA / "generate.log"
+REFERENCE = DATA / "reference.de"
+
+
+def edited(tmp_path: Path, edit) -> Path:
+    path = tmp_path / "generate.log"
+    path.write_text(edit(LOG.read_text(encoding="utf-8")), encoding="utf-8")
+    return path
+
+
+def without(text: str, start: str) -> str:
+    return "".join(line for line in text.splitlines(True) if not line.startswith(start))
+
+
+def test_sentences_are_sorted() -> None:
+    log = read_generate_log(LOG)
+    assert (log.split, log.beam, len(log.hypotheses)) == ("test", 5, 8)
+    assert log.references[3] == "ein hund schläft unter dem großen tisch ."
+    assert log.hypotheses[1] == "zwei mäner sehen den roten zug nicht ."
+
+
+def test_tokenised_bleu_is_what_fairseq_printed() -> None:
+    score = score_log(LOG, REFERENCE, "de", lowercase=True)["tokenised"]
+    last = LOG.read_text(encoding="utf-8").splitlines()[-1]
+    assert last.endswith(
+        f"BLEU4 = {score['score']:.2f}, {'/'.join(f'{p:.1f}' for p in score['precisions'])} "
+        f"(BP={score['brevity_penalty']:.3f}, ratio={score['length_ratio']:.3f}, "
+        f"syslen={score['system_length']}, reflen={score['reference_length']})"
+    )
+    assert score["score"] == 76.55
+    assert "after BPE removal" in score["label"]
+    assert "lower-cased" in score["label"]
+
+
+def test_unknown_words_match_nothing() -> None:
+    # A reference's <unk> stands as <<unk>> in the log; in the dictionary it matches nothing.
+    # Precisions 5/6, 4/5, 3/4, 2/3: their product is 1/3, and 100 / 3 ** 0.25 = 75.98.
+    for reference in ("a b c d e <<unk>>", "a b c d e <unk>"):
+        assert fairseq_bleu([reference], ["a b c d e <unk>"]).startswith("BLEU4 = 75.98,")
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_sacrebleu_equals_its_command(tmp_path, lowercase) -> None:
+    hypotheses = tmp_path / "hypotheses"
+    lines = detokenise(read_generate_log(LOG).hypotheses, "de")
+    hypotheses.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", str(REFERENCE), "-i", str(hypotheses), "-w", "4"]
+    command += ["-lc"] if lowercase else []
+    printed = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    score = score_log(LOG, REFERENCE, "de", lowercase)["sacrebleu"]
+    assert score["score"] == printed["score"]
+    assert score["signature"] == printed["signature"]
+    assert f"case:{'lc' if lowercase else 'mixed'}" in score["signature"]
+
+
+def test_detokenised_text_has_no_escapes() -> None:
+    tokens = ["er sagte : &quot; kalt ! &quot;", "brot &amp; milch ."]
+    assert detokenise(tokens, "de") == ['er sagte: "kalt!"', "brot & milch."]
+
+
+def test_only_the_best_of_several_translations_counts(tmp_path) -> None:
+    path = edited(tmp_path, lambda text: re.sub(r"(D-0\t.*\n)", r"\1D-0\t-9.0\tworse\n", text))
+    assert read_generate_log(path).hypotheses == read_generate_log(LOG).hypotheses
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda text: without(text, "Generate"), "truncated"),
+        (lambda text: text + text, "twice"),
+        (lambda text: text + text.splitlines(True)[-1], "several runs"),
+        (lambda text: without(text, "D-3"), "lacks translation D-3;"),
+        (lambda text: without(text, "T-3"), "lacks reference T-3;"),
+        (lambda text: re.sub(r"\w-[234]\t.*\n", "", text), "lacks reference T-2 and 2 more"),
+        (lambda text: without(without(text, "T-"), "D-"), "holds no translation"),
+        (lambda text: text.replace("zug nicht", "zu@@ g nicht"), "BPE segment 'zu@@'"),
+        (
+            lambda text: re.sub(r"BLEU4 = .*", "BLEU = 1.0 2/3/4/5", text),
+            "not with fairseq's BLEU4",
+        ),
+        (lambda text: text.replace("= 76.55", "= 76.56"), "its sentences give 'BLEU4 = 76.55"),
+        (lambda text: re.sub(r"(D-3\t\S+)\t.*", r"\1\tein hund", text), "its sentences give"),
+    ],
+)
+def test_a_bad_log_is_refused(tmp_path, edit, message) -> None:
+    path = edited(tmp_path, edit)
+    with pytest.raises(EvaluationError) as error:
+        score_log(path, REFERENCE, "de", lowercase=True)
+    assert message in str(error.value)
+    assert str(path) in str(error.value) or "sentences give" in message
+
+
+def test_another_number_of_references(tmp_path) -> None:
+    # What fairseq leaves of nine sentences with its --required-batch-size-multiple of 8.
+    reference = tmp_path / "raw.de"
+    reference.write_text(REFERENCE.read_text(encoding="utf-8") + "Noch einer.\n", encoding="utf-8")
+    with pytest.raises(EvaluationError) as error:
+        score_log(LOG, reference, "de", lowercase=True)
+    assert f"{LOG} holds 8 translations and {reference} 9 lines" in str(error.value)
+    assert "--required-batch-size-multiple 1" in str(error.value)
+
+
+def test_a_line_ends_at_newline_only(tmp_path) -> None:
+    # U+2028 and U+0085 inside a sentence are no line ends, as in data-prep.
+    reference = tmp_path / "raw.de"
+    text = REFERENCE.read_text(encoding="utf-8").replace("Hund schläft", "Hund\u2028schläft\x85")
+    reference.write_text(text, encoding="utf-8")
+    score_log(LOG, reference, "de", lowercase=True)
+
+
+def test_the_command_prints_both(capsys) -> None:
+    arguments = ["--generate-log", str(LOG), "--reference", str(REFERENCE), "--target-lang", "de"]
+    assert main([*arguments, "--lowercase"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == score_log(LOG, REFERENCE, "de", lowercase=True)

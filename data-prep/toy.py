@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Write the embedded toy corpus (English to Velan, an invented language) and prepare it.
+
+The grammar is in velan.py. The text is lower-cased, needs no BPE, takes seconds, and one --seed
+gives the same bytes on every machine. Language codes: en and xx.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import steps
+from corpus import add_common_arguments, make_recipe, positive_int, publish, run_command
+from velan import SOURCE, TARGET, Grammar
+
+
+def generate(seed: int, sizes: dict[str, int]) -> dict[str, list[str]]:
+    """The tokenised lines of every file, `train.en` and so on; no sentence is in two splits."""
+    pairs = Grammar(seed).sentences()
+    files = {}
+    for split, size in sizes.items():
+        part = list(islice(pairs, size))
+        files[f"{split}.{SOURCE}"] = [source for source, _ in part]
+        files[f"{split}.{TARGET}"] = [target for _, target in part]
+    return files
+
+
+def detokenise(line: str) -> str:
+    """A sentence as it is written: its full stop follows the last word at once."""
+    return line[: -len(" .")] + "."
+
+
+def build(work: Path, files: dict[str, list[str]], workers: int) -> None:
+    """Fill `work` with raw/, tok/ and bin/; there is no BPE."""
+    for name, lines in files.items():
+        steps.write_lines(work / "tok" / name, lines)
+        if not name.startswith("train."):
+            steps.write_lines(work / "raw" / name, map(detokenise, lines))
+    steps.report(f"write {', '.join(files)}")
+    steps.binarise(work / "tok", work / "bin", SOURCE, TARGET, workers)
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line; `argv` is sys.argv without it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common_arguments(parser)
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="default: %(default)s")
+    for split, size in {"train": 8000, "valid": 500, "test": 500}.items():
+        parser.add_argument(
+            f"--{split}",
+            type=positive_int,
+            default=size,
+            metavar="N",
+            help="pairs (default: %(default)s)",
+        )
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write and prepare the corpus; raises PrepError for an --out that holds something else."""
+    args = parse_args(argv)
+    sizes = {split: getattr(args, split) for split in steps.SPLITS}
+    files = generate(args.seed, sizes)
+    inputs = {
+        name: hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+        for name, lines in files.items()
+    }
+    settings = {"seed": args.seed, **sizes}
+    recipe = make_recipe("toy", SOURCE, TARGET, settings, inputs)
+    publish(args.out, recipe, partial(build, files=files, workers=args.workers), args.overwrite)
+
+
+if __name__ == "__main__":
+    run_command(main)

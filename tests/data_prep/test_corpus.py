@@ -1,0 +1,209 @@
+"""OUT appears all at once or not at all, and its manifest tells what it is."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import corpus
+import steps
+from steps import SPLITS, PrepError
+
+DATA_PREP = Path(corpus.__file__).parent
+
+
+def recipe(**settings):
+    return corpus.make_recipe("tiny", "en", "de", settings, {"a.en": "0" * 64})
+
+
+def build(work, text="a b c\nd\n"):
+    """A corpus without any model behind it: the files that `publish` looks at."""
+    for split in SPLITS:
+        for language in ("en", "de"):
+            steps.write_lines(work / "tok" / f"{split}.{language}", text.splitlines())
+            for suffix in ("bin", "idx"):
+                steps.write_lines(work / "bin" / f"{split}.en-de.{language}.{suffix}", [])
+    for language in ("en", "de"):
+        steps.write_lines(work / "bin" / f"dict.{language}.txt", ["a 1"])
+
+
+def fail(work):
+    build(work)
+    raise PrepError("in the middle")
+
+
+def never(work):
+    raise AssertionError("built again")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_manifest_counts_and_digests(tmp_path):
+    out = tmp_path / "out"
+    checksum = corpus.publish(out, recipe(merges=1), build, overwrite=False)
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["counts"] == {
+        "tok": {f"{s}.{x}": {"lines": 2, "tokens": 4} for s in SPLITS for x in ("en", "de")}
+    }
+    assert manifest["settings"] == {"merges": 1}
+    assert manifest["files"]["tok/train.en"] == hashlib.sha256(b"a b c\nd\n").hexdigest()
+    assert len(manifest["files"]) == 8
+    # The overall checksum, again from its definition.
+    lines = sorted(f"{digest}  {name}\n" for name, digest in manifest["files"].items())
+    assert checksum == manifest["checksum"] == hashlib.sha256("".join(lines).encode()).hexdigest()
+    assert set(manifest["versions"]) == {"python", "sacremoses", "subword-nmt", "fairseq"}
+    assert names(tmp_path) == [".out.lock", "out"]
+
+
+def test_checksum_changes_with_one_byte_and_not_with_the_place(tmp_path):
+    one = corpus.publish(tmp_path / "one", recipe(), build, overwrite=False)
+    same = corpus.publish(tmp_path / "same", recipe(), build, overwrite=False)
+    other = corpus.publish(tmp_path / "x", recipe(), lambda w: build(w, "a b c\ne\n"), False)
+    assert one == same != other
+
+
+def test_checksum_takes_bpe_text_where_there_is_bpe(tmp_path):
+    def with_bpe(work):
+        build(work)
+        (work / "bpe").mkdir()
+        for path in (work / "tok").iterdir():
+            steps.write_lines(work / "bpe" / path.name, ["a@@ b"])
+
+    corpus.publish(tmp_path / "out", recipe(), with_bpe, overwrite=False)
+    files = corpus.read_manifest(tmp_path / "out")["files"]
+    assert "bpe/train.en" in files and "tok/train.en" not in files
+
+
+def test_the_same_again_does_nothing(tmp_path, capsys):
+    first = corpus.publish(tmp_path / "out", recipe(), build, overwrite=False)
+    capsys.readouterr()
+    assert corpus.publish(tmp_path / "out", recipe(), never, overwrite=False) == first
+    assert "nothing to do" in capsys.readouterr().err
+
+
+def test_other_settings_or_inputs_are_an_error(tmp_path):
+    out = tmp_path / "out"
+    corpus.publish(out, recipe(merges=1), build, overwrite=False)
+    with pytest.raises(
+        PrepError, match=r'"merges": 1.*"merges": 2.*another --out or .*--overwrite'
+    ):
+        corpus.publish(out, recipe(merges=2), never, overwrite=False)
+    other = {**recipe(merges=1), "inputs": {"a.en": "1" * 64}}
+    with pytest.raises(PrepError, match="other input files"):
+        corpus.publish(out, other, never, overwrite=False)
+    corpus.publish(out, recipe(merges=2), build, overwrite=True)
+    assert corpus.read_manifest(out)["settings"] == {"merges": 2}
+    assert names(tmp_path) == [".out.lock", "out"]
+
+
+@pytest.mark.parametrize("lost", ["bin/train.en-de.de.idx", "tok/test.en"])
+def test_a_lost_file_is_named(tmp_path, lost):
+    out = tmp_path / "out"
+    corpus.publish(out, recipe(), build, overwrite=False)
+    (out / lost).unlink()
+    with pytest.raises(PrepError, match=f"has lost {lost}; pass --overwrite"):
+        corpus.publish(out, recipe(), never, overwrite=False)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_of_somebody_else_is_never_touched(tmp_path, overwrite):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("years of work")
+    with pytest.raises(PrepError, match="not a prepared corpus; choose another --out"):
+        corpus.publish(tmp_path / "out", recipe(), build, overwrite)
+    assert names(tmp_path / "out") == ["thesis.txt"]
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    (tmp_path / "out").mkdir()
+    corpus.publish(tmp_path / "out", recipe(), build, overwrite=False)
+    assert "manifest.json" in names(tmp_path / "out")
+
+
+def test_failure_in_the_middle_leaves_nothing(tmp_path):
+    with pytest.raises(PrepError, match="in the middle"):
+        corpus.publish(tmp_path / "out", recipe(), fail, overwrite=False)
+    assert names(tmp_path) == [".out.lock"]
+
+
+def test_failure_while_overwriting_keeps_the_old(tmp_path):
+    out = tmp_path / "out"
+    first = corpus.publish(out, recipe(), build, overwrite=False)
+    with pytest.raises(PrepError, match="in the middle"):
+        corpus.publish(out, recipe(merges=2), fail, overwrite=True)
+    assert corpus.publish(out, recipe(), never, overwrite=False) == first
+
+
+def test_after_a_kill_the_same_command_starts_again(tmp_path):
+    out = tmp_path / "out"
+    script = (
+        "import os, signal, sys; sys.path.insert(0, sys.argv[1])\n"
+        "import corpus, steps; from pathlib import Path\n"
+        "def build(work):\n"
+        "    steps.write_lines(work / 'tok' / 'train.en', ['half'])\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "corpus.publish(Path(sys.argv[2]), {}, build, False)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, DATA_PREP, out], check=False)
+    assert killed.returncode == -9
+    assert len([name for name in names(tmp_path) if name.startswith("out.tmp-")]) == 1
+    assert not out.exists()
+    like = ["out.tmp-1.txt", "out.tmp-mine"]  # names that look like ours and are not
+    for name in like:
+        (tmp_path / name).mkdir()
+    corpus.publish(out, recipe(), build, overwrite=False)
+    assert names(tmp_path) == [".out.lock", "out", *like]
+
+
+def test_a_kill_between_the_two_renames_loses_nothing(tmp_path):
+    out = tmp_path / "out"
+    first = corpus.publish(out, recipe(), build, overwrite=False)
+    os.rename(out, tmp_path / "out.tmp-123.old")
+    assert corpus.publish(out, recipe(), never, overwrite=False) == first
+    assert names(tmp_path) == [".out.lock", "out"]
+
+
+def test_a_second_process_waits_and_then_has_nothing_to_do(tmp_path, monkeypatch):
+    out, said, results = tmp_path / "out", [], []
+    waits = threading.Event()
+
+    def hear(message):
+        said.append(message)
+        waits.set()
+
+    monkeypatch.setattr(steps, "report", hear)
+    monkeypatch.setattr(corpus, "report", said.append)
+    second = threading.Thread(
+        target=lambda: results.append(corpus.publish(out, recipe(), never, False))
+    )
+    with open(tmp_path / ".out.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second.start()
+        assert waits.wait(timeout=30)
+        build(out)
+        checksum = corpus._write_manifest(out, recipe())
+    second.join(timeout=30)
+    assert results == [checksum]
+    assert "another process is preparing" in said[0] and "nothing to do" in said[1]
+
+
+def test_run_command_prints_one_line(capsys):
+    def full():
+        raise OSError(28, "No space left on device", "out/tok/train.en")
+
+    with pytest.raises(SystemExit) as stop:
+        corpus.run_command(full)
+    assert stop.value.code == 1
+    assert capsys.readouterr().err == (
+        "error: [Errno 28] No space left on device: 'out/tok/train.en'\n"
+    )

@@ -1,0 +1,192 @@
+"""multi30k.py on a tiny stand-in, its refusals, and the real corpus where it is."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fetch
+import multi30k
+import steps
+from steps import PrepError
+
+LINES = {"train": 40, "valid": 8, "test": 8}
+
+
+def caption(split, language, number):
+    if language == "en":
+        return f"A man's {split} No. {number} waits – near the U.S.A."
+    return f"Ein Mann {split} Nr. {number} wartet „hier“ im Schnee."
+
+
+@pytest.fixture
+def raw(tmp_path, monkeypatch):
+    """A folder in the layout of the real one, and the table of its line counts."""
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    table = {split: (stem, LINES[split]) for split, (stem, _) in multi30k.FILES.items()}
+    monkeypatch.setattr(multi30k, "FILES", table)
+    for split, (stem, lines) in table.items():
+        for language in multi30k.LANGUAGES:
+            text = "".join(f"{caption(split, language, n)}\n" for n in range(lines))
+            (folder / f"{stem}.{language}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+    return folder
+
+
+def prepare(raw, out, *more):
+    multi30k.main(["--raw", str(raw), "--out", str(out), "--merges", "50", "--workers", "1", *more])
+
+
+def binarise_nothing(text, destination, source, target, workers):
+    """Stands in for the seconds of fairseq-preprocess where they are not the point."""
+    for split in steps.SPLITS:
+        for language in (source, target):
+            for suffix in ("bin", "idx"):
+                name = f"{split}.{source}-{target}.{language}.{suffix}"
+                steps.write_lines(destination / name, [])
+    for language in (source, target):
+        steps.write_lines(destination / f"dict.{language}.txt", [])
+
+
+def listing(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_from_raw_to_bin(raw, tmp_path):
+    out = tmp_path / "out"
+    prepare(raw, out)
+    assert listing(out) == ["bin", "bpe", "manifest.json", "raw", "tok"]
+    assert listing(out / "raw") == ["test.de", "test.en", "valid.de", "valid.en"]
+    assert (out / "raw" / "test.de").read_text().splitlines()[7] == caption("test", "de", 7)
+    tokenised = (out / "tok" / "valid.en").read_text().splitlines()
+    assert tokenised[3] == "a man &apos;s valid no. 3 waits - near the u.s.a ."
+    for name in ("train.en", "test.de"):
+        segmented = (out / "bpe" / name).read_text()
+        assert "@@ " in segmented
+        assert segmented.replace("@@ ", "") == (out / "tok" / name).read_text()
+    assert len((out / "bpe" / "codes").read_text().splitlines()) == 51
+    # Plain files and more processes give the same data.
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for path in raw.iterdir():
+        (plain / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
+    prepare(plain, tmp_path / "plain-out", "--workers", "3")
+    manifests = [
+        json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "plain-out")
+    ]
+    assert manifests[0]["checksum"] == manifests[1]["checksum"]
+    for path in (out / "bin").iterdir():
+        assert path.read_bytes() == (tmp_path / "plain-out" / "bin" / path.name).read_bytes()
+
+
+def test_the_same_again_does_nothing_and_other_settings_are_refused(
+    raw, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(steps, "binarise", binarise_nothing)
+    prepare(raw, tmp_path / "out")
+    capsys.readouterr()
+    prepare(raw, tmp_path / "out")
+    assert "nothing to do" in capsys.readouterr().err
+    with pytest.raises(PrepError, match=r'"merges": 50.*"merges": 51'):
+        prepare(raw, tmp_path / "out", "--merges", "51")
+
+
+def test_refusals_name_the_file_and_leave_nothing(raw, tmp_path):
+    out = tmp_path / "out"
+    whole = (raw / "val.de.gz").read_bytes()
+
+    (raw / "val.de.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(PrepError, match=r"val\.de\.gz is truncated or damaged after \d+ lines"):
+        prepare(raw, out)
+    (raw / "val.de.gz").write_bytes(gzip.compress(b"eins\nzwei\n"))
+    with pytest.raises(
+        PrepError, match=r"val\.en\.gz has 8 lines and .*val\.de\.gz has 2; 8 are expected"
+    ):
+        prepare(raw, out)
+    (raw / "val.de.gz").unlink()
+    with pytest.raises(PrepError, match=r"neither val\.de\.gz nor val\.de is in"):
+        prepare(raw, out)
+    assert listing(tmp_path) == ["raw"]
+
+
+@pytest.mark.parametrize("step", ["learn_joint_bpe", "apply_bpe", "binarise"])
+def test_a_failing_step_leaves_nothing(raw, tmp_path, monkeypatch, step):
+    def fail(*args):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(steps, step, fail)
+    with pytest.raises(PrepError, match=r"cannot make .*out: the disk is full"):
+        prepare(raw, tmp_path / "out")
+    assert listing(tmp_path) == [".out.lock", "raw"]
+
+
+def test_without_raw_it_downloads_beside_out(raw, tmp_path, monkeypatch, capsys):
+    def download(base_url, digests, folder):
+        assert base_url.startswith("https://") and digests == multi30k.DIGESTS
+        shutil.copytree(raw, folder)
+
+    monkeypatch.setattr(fetch, "download_all", download)
+    monkeypatch.setattr(steps, "binarise", binarise_nothing)
+    command = ["--out", str(tmp_path / "out"), "--merges", "50", "--workers", "1"]
+    multi30k.main(command)
+    assert listing(tmp_path) == [".out.lock", "out", "out.download", "raw"]
+    # The published checksums say that OUT is right, without the files.
+    shutil.rmtree(tmp_path / "out.download")
+    multi30k.main(command)
+    assert "nothing to do" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--raw", "nowhere"], 1, "error: neither train.en.gz nor train.en is in nowhere\n"),
+        (["--merges", "0"], 2, "argument --merges: 0 is not at least 1\n"),
+        (["--src", "de"], 2, "--src and --tgt are both de\n"),
+    ],
+)
+def test_the_command_refuses_in_one_line(tmp_path, arguments, status, message):
+    command = [sys.executable, multi30k.__file__, "--out", "out", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert done.stderr.endswith(message) and "Traceback" not in done.stderr
+    assert listing(tmp_path) == []
+
+
+# ---- the real corpus --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def real():
+    root = os.environ.get("NORM_DATA_DIR")
+    if not root or not (Path(root) / "multi30k").is_dir():
+        pytest.skip("NORM_DATA_DIR names no folder with multi30k/ in it")
+    return Path(root) / "multi30k"
+
+
+def test_real_files_are_the_published_ones(real):
+    assert {p.name: steps.file_digest(p) for p in real.glob("*.gz")} == multi30k.DIGESTS
+    assert len(multi30k.find_raw(real)) == 6
+
+
+def test_real_corpus(real, tmp_path):
+    # Few merges: learning and applying them is most of the time.
+    multi30k.main(["--raw", str(real), "--out", str(tmp_path / "out"), "--merges", "100"])
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    lines = {name: count["lines"] for name, count in manifest["counts"]["tok"].items()}
+    assert lines == {
+        **{"train.en": 29000, "train.de": 29000},
+        **{"valid.en": 1014, "valid.de": 1014, "test.en": 1000, "test.de": 1000},
+    }
+    # A change here changes every result on this corpus: make it knowingly.
+    tokens = {side: manifest["counts"]["tok"][f"train.{side}"]["tokens"] for side in ("en", "de")}
+    assert tokens == {"en": 377535, "de": 360784}
+    assert (tmp_path / "out" / "tok" / "test.de").read_text().splitlines()[1] == (
+        "ein boston terrier läuft über saftig-grünes gras vor einem weißen zaun ."
+    )

@@ -4,7 +4,9 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-python=$root/.venv/bin/python
+python=${NORM_VENV:-$root/.venv}/bin/python
+# fairseq calls torch by names that torch warns about, a screen of it at each start
+export PYTHONWARNINGS=${PYTHONWARNINGS:-ignore}
 
 # Set by the options below; a script may set other defaults after sourcing this.
 norm=layernorm seed=1 work=$root/work raw='' further=()
@@ -98,11 +100,7 @@ prepare() {
   local corpus=$1
   shift
   if [[ -z $raw && -d ${NORM_DATA_DIR:-}/$corpus ]]; then raw=$NORM_DATA_DIR/$corpus; fi
-  mkdir -p "$data"
-  exec 7>"$data.lock"
-  flock 7
   "$python" "data-prep/$corpus.py" --out "$data" ${raw:+--raw "$raw"} "$@"
-  exec 7>&-
   key=$(sha256sum "$data/manifest.json")
 }
 

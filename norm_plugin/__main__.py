@@ -5,25 +5,21 @@ from __future__ import annotations
 import argparse
 import os
 
-from norm_plugin.norms import NORM_TYPES, norm_spec
-
-
-def describe_norm(name: str) -> str:
-    """Name, formula and paper of a norm, and a line for each of its options."""
-    spec = norm_spec(name)
-    lines = [name, f"    {spec.formula}", f"    {spec.paper}"]
-    for option in spec.options:
-        flag = "--norm-" + option.name.replace("_", "-")
-        lines.append(f"    {flag} {option.type_name} (default {option.default}): {option.help}")
-    return "\n".join(lines)
+from norm_plugin.listing import norm_text
+from norm_plugin.norms import NORM_TYPES
 
 
 def main() -> None:
     """Print the folder of the plugin, or what it offers."""
-    parser = argparse.ArgumentParser(prog="python -m norm_plugin", description=__doc__)
-    parser.add_argument("--list", action="store_true", help="every norm, its options, its paper")
+    parser = argparse.ArgumentParser(
+        prog="python -m norm_plugin",
+        description="Print the folder to give to fairseq's --user-dir.",
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print every norm, its options and its paper instead"
+    )
     if parser.parse_args().list:
-        print("\n\n".join(describe_norm(name) for name in NORM_TYPES))
+        print("\n\n".join(map(norm_text, NORM_TYPES)))
     else:
         print(os.path.dirname(os.path.abspath(__file__)))
 

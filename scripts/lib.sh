@@ -4,7 +4,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-python=${NORM_VENV:-$root/.venv}/bin/python
+python=${NORM_VENV:-.venv}/bin/python  # used from the root only
 # fairseq calls torch by names that torch warns about, a screen of it at each start
 export PYTHONWARNINGS=${PYTHONWARNINGS:-ignore}
 

@@ -25,6 +25,7 @@ from norm_plugin.evaluation._command import (
 )
 from norm_plugin.evaluation.readme import Generators, fill
 from norm_plugin.evaluation.results import Result, read_results
+from norm_plugin.listing import norms_table, options_table, sites_table
 
 HEADER = (
     "Norm",
@@ -124,7 +125,12 @@ def fill_readme(path: Path, generators: Generators, check: bool) -> bool:
 
 def generators(root: Path) -> Generators:
     """What fills the blocks of a README that stands in ``root``, by the name of the block."""
-    return {"results/": lambda name: table(read_results(root / name))}
+    return {
+        "results/": lambda name: table(read_results(root / name)),
+        "norms": lambda _: norms_table(),
+        "options": lambda _: options_table(),
+        "sites": lambda _: sites_table(),
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> int:

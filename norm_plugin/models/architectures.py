@@ -13,6 +13,7 @@ from fairseq.models.transformer import transformer_legacy as stock
 
 # Importing the model registers it, which its architectures need
 from norm_plugin.models import transformer as transformer
+from norm_plugin.models.config import build_config
 from norm_plugin.models.placement import apply_placement
 from norm_plugin.models.warmup import default_warmup
 
@@ -50,6 +51,7 @@ def register(name: str, fill_defaults: Callable[[Any], None], placement: str) ->
         fill_defaults(args)
         args.norm_type = getattr(args, "norm_type", "layernorm")
         default_warmup(args)
+        build_config(args)  # so that a wrong flag stops the command before it makes anything
 
     register_model_architecture("norm_transformer", name)(architecture)
 

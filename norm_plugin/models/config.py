@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import Any, Dict, List, Optional, Tuple, Type
+from typing import Any, Dict, Optional, Type
 
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf
 
+from norm_plugin.listing import declared_options
 from norm_plugin.models.placement import PLACEMENTS
 from norm_plugin.models.sites import (
     SITE_FLAGS,
@@ -20,18 +21,9 @@ from norm_plugin.models.sites import (
     option_field,
     present_sites,
 )
-from norm_plugin.norms import NORM_TYPES, Option, norm_spec
+from norm_plugin.norms import NORM_TYPES, norm_spec
 
 NESTED = ("encoder", "decoder", "quant_noise")
-
-
-def norm_options() -> Dict[str, List[Tuple[str, Option]]]:
-    """Every option of every norm: its name to the norms that have it, with their form of it."""
-    options: Dict[str, List[Tuple[str, Option]]] = {}
-    for name in NORM_TYPES:
-        for option in norm_spec(name).options:
-            options.setdefault(option.name, []).append((name, option))
-    return options
 
 
 def config_class() -> Type[TransformerConfig]:
@@ -51,7 +43,7 @@ def config_class() -> Type[TransformerConfig]:
     ]
     for flag, text in SITE_FLAGS.items():
         fields.append((norm_type_field(flag), Optional[names], _field(None, text)))
-    for name, owners in norm_options().items():
+    for name, owners in declared_options().items():
         option = owners[0][1]
         kind = ChoiceEnum(list(option.choices)) if option.choices else option.type
         text = f"{option.help} [{', '.join(owner for owner, _ in owners)}]"
@@ -97,7 +89,7 @@ def store_choices(args: Any, cfg: TransformerConfig) -> None:
 def _parse_options(cfg: Any) -> None:
     """Give the options of the chosen norms their types; refuse options of other norms."""
     chosen = chosen_specs(cfg)
-    for name, owners in norm_options().items():
+    for name, owners in declared_options().items():
         value = getattr(cfg, option_field(name), None)
         if value is None:
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,8 @@ from fairseq import models, options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
+
+from commands import ROOT
 
 SMALL = ("--encoder-layers", "2", "--decoder-layers", "2", "--dropout", "0")
 
@@ -69,3 +73,16 @@ def batch(task):
         "src_lengths": source.ne(pad).sum(dim=1),
         "prev_output_tokens": target,
     }
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory):
+    """The binarised toy corpus: 400, 40 and 40 pairs."""
+    out = tmp_path_factory.mktemp("data") / "toy"
+    command = ["--out", out, "--train", 400, "--valid", 40, "--test", 40, "--workers", 1]
+    subprocess.run(
+        [sys.executable, ROOT / "data-prep" / "toy.py", *map(str, command)],
+        check=True,
+        capture_output=True,
+    )
+    return out / "bin"

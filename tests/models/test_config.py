@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
+from norm_plugin.listing import declared_options
 from norm_plugin.models.architectures import STOCK_ARCHITECTURES, SUFFIXES
-from norm_plugin.models.config import config_class, norm_options
+from norm_plugin.models.config import config_class
 from norm_plugin.norms import Norm, register_norm
 from norm_plugin.norms import _registry as registry
 
@@ -30,7 +31,7 @@ def test_yaml_keys_reach_the_norm_in_their_types(build_yaml):
 
 def test_every_option_has_a_field_that_is_unset():
     cfg = config_class()()
-    for name in norm_options():
+    for name in declared_options():
         assert getattr(cfg, f"norm_{name}") is None
 
 

@@ -1,0 +1,85 @@
+"""What the norms declare, as text for a terminal and as Markdown for the README."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Sequence, Tuple
+
+from norm_plugin.norms import NORM_TYPES, Option, norm_spec
+
+
+def flag_of(option: Option) -> str:
+    """The command-line flag of an option: ``alpha_fwd`` -> ``--norm-alpha-fwd``."""
+    return "--norm-" + option.name.replace("_", "-")
+
+
+def norm_text(name: str) -> str:
+    """Name, formula and paper of a norm, and a line for each of its options."""
+    spec = norm_spec(name)
+    lines = [name, f"    {spec.formula}", f"    {spec.paper}"]
+    for option in spec.options:
+        kind = f"{option.type_name}, default {option.default}"
+        lines.append(f"    {flag_of(option)} ({kind}): {option.help}")
+    return "\n".join(lines)
+
+
+def norms_table() -> str:
+    """Markdown: a row a norm."""
+    rows = [("`--norm-type`", "formula", "paper", "sites of `--norm-type`")]
+    for name in NORM_TYPES:
+        spec = norm_spec(name)
+        sites = "encoder; the decoder keeps layernorm" if spec.batch_statistics else "all"
+        rows.append((f"`{name}`", f"`{spec.formula}`", spec.paper, sites))
+    return markdown(rows)
+
+
+def options_table() -> str:
+    """Markdown: a row an option, with the norms that have it."""
+    rows = [("flag", "type", "default", "norms", "meaning")]
+    for owners in declared_options().values():
+        option = owners[0][1]
+        helps = {one.help: None for _, one in owners}
+        rows.append(
+            (
+                f"`{flag_of(option)}`",
+                option.type_name.replace("|", "\\|"),
+                _defaults(owners),
+                ", ".join(name for name, _ in owners),
+                "; ".join(helps),
+            )
+        )
+    return markdown(rows)
+
+
+def declared_options() -> Dict[str, List[Tuple[str, Option]]]:
+    """Every option of every norm: its name to the norms that have it, with their form of it."""
+    options: Dict[str, List[Tuple[str, Option]]] = {}
+    for name in NORM_TYPES:
+        for option in norm_spec(name).options:
+            options.setdefault(option.name, []).append((name, option))
+    return options
+
+
+def sites_table() -> str:
+    """Markdown: the flags that choose norms and their place."""
+    from norm_plugin.models.config import config_class
+    from norm_plugin.models.sites import SITE_FLAGS, norm_type_field
+
+    cfg = config_class()()
+    fields = ["norm_type", *map(norm_type_field, SITE_FLAGS), "norm_placement"]
+    rows = [("flag", "meaning")]
+    rows += [(f"`--{field.replace('_', '-')}`", cfg._get_help(field)) for field in fields]
+    return markdown(rows)
+
+
+def _defaults(owners: List[Tuple[str, Option]]) -> str:
+    values = {option.default for _, option in owners}
+    if len(values) == 1:
+        return str(values.pop())
+    return ", ".join(f"{option.default} ({name})" for name, option in owners)
+
+
+def markdown(rows: Sequence[Tuple[str, ...]]) -> str:
+    """A Markdown table; the first row is its head."""
+    head, *body = rows
+    lines = [head, tuple("---" for _ in head), *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,76 @@
+"""fairseq's commands, run as a user runs them, on a small toy corpus."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PLUGIN = ROOT / "norm_plugin"
+# One layer, 512 tokens a batch: an update takes a few hundredths of a second.
+SMALL = {
+    "--encoder-layers": 1,
+    "--decoder-layers": 1,
+    "--max-tokens": 512,
+    "--optimizer": "adam",
+    "--lr": 0.003,
+    "--lr-scheduler": "inverse_sqrt",
+    "--warmup-updates": 4,
+    "--criterion": "label_smoothed_cross_entropy",
+    "--label-smoothing": 0.1,
+    "--dropout": 0.1,
+    "--seed": 3,
+    "--log-format": "json",
+    "--log-interval": 1,
+    "--num-workers": 0,
+    "--task": "translation",
+}
+
+
+def run(module, *words, check=True, stdin=None):
+    """Run ``python -m module words`` with one thread; returns the finished process."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, words)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if check and done.returncode:
+        raise AssertionError(f"{module} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    return done
+
+
+def train(data, save_dir, *words, arch="norm_transformer_tiny", plugin=PLUGIN, **kwargs):
+    """fairseq-train on the CPU, with the settings above unless ``words`` say otherwise."""
+    flags = [word for pair in SMALL.items() for word in pair]
+    user_dir = ["--user-dir", plugin] if plugin else []
+    command = [data, "--cpu", "--arch", arch, *user_dir, *flags, "--save-dir", save_dir, *words]
+    return run("fairseq_cli.train", *command, **kwargs)
+
+
+def losses(done):
+    """The loss of every update as fairseq printed it, by number of updates."""
+    found = {}
+    for line in (done.stdout + done.stderr).splitlines():
+        _, found_here, record = line.partition("| train_inner | ")
+        if found_here:
+            values = json.loads(record)
+            found[int(values["num_updates"])] = (values["loss"], values["gnorm"])
+    return found
+
+
+def generate(data, checkpoint, *words):
+    """The translations of fairseq-generate, by sentence."""
+    done = run(
+        *("fairseq_cli.generate", data, "--user-dir", PLUGIN, "--path", checkpoint, "--cpu"),
+        *("--beam", 2, "--required-batch-size-multiple", 1, "--max-len-b", 20, *words),
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("H-")]
+    return {line.split("\t")[0]: line.split("\t")[1:] for line in lines}

@@ -1,0 +1,102 @@
+"""scripts/lib.sh: a stage is done once, and again when its words or those before it change."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def lib(tmp_path):
+    """Run shell code after sourcing lib.sh, in a run folder of its own."""
+
+    def run(code, *words):
+        start = f'source scripts/lib.sh; work={tmp_path}; parse_options "$@"; '
+        return subprocess.run(
+            ["bash", "-c", start + code, "lib", *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+BEGIN = f"begin toy configs/toy.yaml {ROOT}; "
+
+
+def test_a_stage_runs_once(lib):
+    code = BEGIN + "stage average echo one; stage generate echo two"
+    first, second = lib(code), lib(code)
+    assert "one\n" in first.stdout and "two\n" in first.stdout
+    assert "one\n" not in second.stdout and "two\n" not in second.stdout
+    assert second.stdout.count("was done before") == 2
+
+
+def test_changed_words_run_it_and_what_follows_again(lib):
+    lib(BEGIN + "stage average echo one; stage generate echo two")
+    again = lib(BEGIN + "stage average echo other; stage generate echo two")
+    assert "other\n" in again.stdout and "two\n" in again.stdout
+
+
+def test_a_failed_stage_is_not_done(lib):
+    failed = lib(BEGIN + "stage average false; echo unreached")
+    assert failed.returncode != 0 and "unreached" not in failed.stdout
+    assert "one\n" in lib(BEGIN + "stage average echo one").stdout
+
+
+def test_training_begun_with_other_settings_is_left_alone(lib):
+    lib(BEGIN + "stage train false")
+    other = lib(BEGIN + "stage train true")
+    assert other.returncode != 0
+    assert "was begun with other settings; remove" in other.stderr
+    assert lib(BEGIN + "stage train false").returncode != 0  # still held by the first settings
+
+
+def test_further_flags_make_another_run(lib):
+    show = BEGIN + 'echo "$label"'
+    plain, one, two = lib(show), lib(show, "--", "--a", "b c"), lib(show, "--", "--a", "b", "c")
+    assert plain.stdout == "layernorm\n"
+    assert one.stdout.startswith("layernorm+") and two.stdout.startswith("layernorm+")
+    assert one.stdout != two.stdout
+
+
+def test_the_same_run_cannot_go_on_twice(lib, tmp_path):
+    lock = tmp_path / "runs/toy/layernorm-seed1/lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as held:
+        subprocess.run(["flock", "--nonblock", str(held.fileno())], pass_fds=[held.fileno()])
+        second = lib(BEGIN + "echo unreached")
+    assert second.returncode != 0 and "unreached" not in second.stdout
+    assert "is in use: the same run is going on elsewhere" in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--norm-type"], "--norm-type needs a value"),
+        (["--colour", "red"], "unknown option --colour"),
+        (["powernorm", "x"], "unknown option powernorm"),
+    ],
+)
+def test_wrong_options_are_refused(words, message, lib):
+    done = lib("echo unreached", *words)
+    assert done.returncode != 0 and message in done.stderr and not done.stdout
+
+
+def test_run_multi30k_refuses_an_unknown_preset():
+    done = subprocess.run(
+        ["bash", "scripts/run_multi30k.sh", "--preset", "gpu"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert done.stderr == "error: --preset is gpu; choose paper or cpu\n"

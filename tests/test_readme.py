@@ -1,0 +1,61 @@
+"""The README: its generated blocks are fresh, its commands exist, its example works."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from norm_plugin.evaluation.tables import fill_readme, generators
+from norm_plugin.listing import norm_text
+from norm_plugin.models.architectures import STOCK_ARCHITECTURES
+from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
+from norm_plugin.norms import _registry as registry
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+TEXT = README.read_text(encoding="utf-8")
+
+
+def code_blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.DOTALL)
+
+
+def test_generated_blocks_are_fresh():
+    stale = fill_readme(README, generators(ROOT), check=True)
+    assert not stale, "run python -m norm_plugin.evaluation.tables --readme README.md"
+
+
+@pytest.mark.parametrize("name", NORM_TYPES)
+def test_every_norm_and_option_of_the_list_is_in_the_tables(name):
+    assert f"| `{name}` | `{norm_spec(name).formula}` |" in TEXT
+    for line in norm_text(name).splitlines()[3:]:
+        flag, _, meaning = line.strip().partition(" ")
+        row = next(row for row in TEXT.splitlines() if row.startswith(f"| `{flag}` |"))
+        assert name in row.split("|")[4] and meaning.partition(": ")[2] in row
+
+
+def test_every_script_it_names_exists():
+    names = set(re.findall(r"(?:scripts|configs|data-prep)/[\w.]+\w", TEXT))
+    assert "scripts/demo.sh" in names
+    assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+def test_every_architecture_is_named():
+    assert [name for name in STOCK_ARCHITECTURES if f"`{name}`" not in TEXT] == []
+
+
+def test_the_example_norm_works_in_25_lines(monkeypatch):
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    names = list(registry.NORM_TYPES)
+    (example,) = [block for block in code_blocks("python") if "@register_norm" in block]
+    assert len([line for line in example.splitlines() if line.strip()]) <= 25
+    try:
+        exec(compile(example, "README.md", "exec"), {"__name__": "readme_example"})
+        x = torch.randn(5, 3, 8)
+        norm = build_norm("tanhnorm", 8, alpha=0.7)
+        torch.testing.assert_close(norm(x), torch.tanh(0.7 * x))
+    finally:
+        registry.NORM_TYPES[:] = names

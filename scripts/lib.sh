@@ -61,7 +61,7 @@ begin() {
   fi
   run=$work/runs/$experiment/$label-seed$seed
   mkdir -p "$run/stages"
-  exec 8>"$run/lock"
+  exec 8>>"$run/lock"
   flock --nonblock 8 || die "$run is in use: the same run is going on elsewhere"
 }
 
@@ -111,9 +111,12 @@ flags_of() {
   mapfile -t flags <<<"$words"
 }
 
+# fairseq prints its whole configuration in one line of 15,000 characters; the result holds it too.
+hide_settings() { sed --unbuffered "/{'_name': None, 'common'/d"; }
+
 train() {
   "$python" -m norm_plugin.evaluation.checkpoints repair "$run/checkpoints"
-  "$python" -m fairseq_cli.train "$data/bin" --log-file "$run/train.log" "$@"
+  "$python" -m fairseq_cli.train "$data/bin" --log-file "$run/train.log" "$@" | hide_settings
 }
 
 # average N: the last N epochs' checkpoints.
@@ -124,8 +127,9 @@ average() {
 
 # generate FLAG...: translate the test set with the averaged weights.
 generate() {
-  "$python" -m fairseq_cli.generate "$data/bin" --user-dir norm_plugin --path "$run/averaged.pt" --gen-subset test \
-    --remove-bpe --required-batch-size-multiple 1 "$@" >"$run/generate.log.tmp"
+  "$python" -m fairseq_cli.generate "$data/bin" --user-dir norm_plugin --gen-subset test \
+    --path "$run/averaged.pt" --remove-bpe --required-batch-size-multiple 1 "$@" \
+    2>&1 >"$run/generate.log.tmp" | hide_settings
   mv "$run/generate.log.tmp" "$run/generate.log"
 }
 

@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any, Callable, Dict
 
 from fairseq.models import register_model_architecture
 from fairseq.models.transformer import transformer_legacy as stock
+from omegaconf import OmegaConf
 
 # Importing the model registers it, which its architectures need
 from norm_plugin.models import transformer as transformer
@@ -43,13 +45,31 @@ STOCK_ARCHITECTURES: Dict[str, Callable[[Any], None]] = {
 SUFFIXES = {"": "", "_preln": "pre", "_postln": "post"}
 
 
+def fill_in(args: Any, fill_defaults: Callable[[Any], None]) -> None:
+    """Let ``fill_defaults`` complete a Namespace, or the ``model`` node of a YAML file.
+
+    Such a function asks ``getattr(args, name, default)``, and a node of omegaconf 2.0 answers
+    None for a name that it lacks, so a Namespace stands in for it. fairseq's trainer asks the
+    node itself for ``base_layers`` in that way.
+    """
+    if not OmegaConf.is_config(args):
+        fill_defaults(args)
+        return
+    given = OmegaConf.to_container(args, resolve=True)
+    values = argparse.Namespace(**{"base_layers": 0, **given})
+    fill_defaults(values)
+    for name, value in vars(values).items():
+        setattr(args, name, value)
+
+
 def register(name: str, fill_defaults: Callable[[Any], None], placement: str) -> None:
     """Register one architecture; fairseq calls it on flags and on YAML alike."""
 
     def architecture(args: Any) -> None:
         apply_placement(args, placement)
-        fill_defaults(args)
-        args.norm_type = getattr(args, "norm_type", "layernorm")
+        fill_in(args, fill_defaults)
+        if getattr(args, "norm_type", None) is None:
+            args.norm_type = "layernorm"
         default_warmup(args)
         build_config(args)  # so that a wrong flag stops the command before it makes anything
 

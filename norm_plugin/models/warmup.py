@@ -39,9 +39,8 @@ def default_warmup(args: Any) -> None:
 
 def _from_yaml(node: Any) -> Any:
     """``lr_scheduler.warmup_updates`` of the file that ``node`` belongs to, or None."""
-    node[KEY] = "${lr_scheduler.warmup_updates}"
+    probe = OmegaConf.create({KEY: "${lr_scheduler.warmup_updates}"}, parent=node)
     try:
-        return node[KEY]
+        return probe[KEY]
     except OmegaConfBaseException:
-        node[KEY] = None
         return None

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parent / "norm_plugin" / "__init__.py"
 VERSION = re.search(r'^__version__ = "(.+)"$', PACKAGE.read_text(encoding="utf-8"), re.M).group(1)
 
 REQUIREMENTS = [
-    "torch>=1.13",
+    "torch>=2.4",  # the first whose safe loader can be told of a class by name
     'torch>=2.6; python_version >= "3.11"',
     # The fairseq on the package index neither builds nor imports on Python >= 3.11; fairseq-fixed
     # does, under the same import name. Older Pythons take fairseq's main branch from git, which a

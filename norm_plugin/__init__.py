@@ -15,8 +15,7 @@ __version__ = "0.1.0"
 
 # torch >= 2.6 loads checkpoints with weights_only=True, and fairseq stores the flags of a
 # command line as a Namespace. Naming that one class keeps the safe loader on.
-if hasattr(torch.serialization, "add_safe_globals"):
-    torch.serialization.add_safe_globals([argparse.Namespace])
+torch.serialization.add_safe_globals([argparse.Namespace])
 
 # fairseq skips a plugin's models/ when the package was imported by name before, so the
 # registrations are imported here and not left to fairseq.

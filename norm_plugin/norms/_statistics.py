@@ -27,14 +27,7 @@ def masked_mean(x: Tensor, valid: Optional[Tensor]) -> Tensor:
 
 def in_backward() -> bool:
     """True inside a backward pass: activation checkpointing computes a forward again."""
-    if hasattr(torch._C, "_current_graph_task_id"):
-        return bool(torch._C._current_graph_task_id() != -1)
-    # torch 1.13 has no such number; but only a running backward pass takes a final callback
-    try:
-        torch.autograd.Variable._execution_engine.queue_callback(lambda: None)
-    except RuntimeError:
-        return False
-    return True
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 class BatchStatisticsNorm(AffineNorm):

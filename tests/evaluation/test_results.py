@@ -147,7 +147,7 @@ def finished(tmp_path, prepared, run_folder) -> dict[str, str]:
         "--seed": "3",
         "--checkpoint": str(run_folder / "average.pt"),
         "--last": str(run_folder / "checkpoint2.pt"),
-        "--generate-log": str(DATA / "generate.log"),
+        "--generate-log": str(DATA / "generate.txt"),
         "--data": str(prepared),
         "--out": str(tmp_path / "results"),
     }

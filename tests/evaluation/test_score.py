@@ -20,7 +20,7 @@ from norm_plugin.evaluation.score import (
 # What fairseq-generate --remove-bpe printed for a small model and eight sentences, one of them
 # with words that the dictionary lacks; out of order, as always.
 DATA = Path(__file__).parent / "data"
-LOG = DATA / "generate.log"
+LOG = DATA / "generate.txt"
 REFERENCE = DATA / "reference.de"
 
 

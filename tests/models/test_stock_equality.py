@@ -36,3 +36,8 @@ def test_all_norms_share_one_initialisation(name, build):
     other = build("--norm-placement", "pre", "--norm-type", name).state_dict()
     shared = [key for key in reference if "norm" not in key]
     assert shared and all(torch.equal(other[key], reference[key]) for key in shared)
+
+
+def test_encoder_layers_keep_off_the_fused_layernorm(build):
+    """fairseq 0.12.2 asks this attribute before it runs a loaded layer as one LayerNorm kernel."""
+    assert [layer.can_use_fastpath for layer in build().encoder.layers] == [False, False]

@@ -24,29 +24,25 @@ def norm_text(name: str) -> str:
 
 def norms_table() -> str:
     """Markdown: a row a norm."""
-    rows = [("`--norm-type`", "formula", "paper", "sites of `--norm-type`")]
+    rows = [("`--norm-type`", "formula", "paper", "sites of `--norm-type`", "gradient")]
     for name in NORM_TYPES:
         spec = norm_spec(name)
         sites = "encoder; the decoder keeps layernorm" if spec.batch_statistics else "all"
-        rows.append((f"`{name}`", f"`{spec.formula}`", spec.paper, sites))
+        gradient = "exact" if spec.cls.exact_gradient else "approximate by design"
+        rows.append((f"`{name}`", f"`{spec.formula}`", spec.paper, sites, gradient))
     return markdown(rows)
 
 
 def options_table() -> str:
-    """Markdown: a row an option, with the norms that have it."""
+    """Markdown: a row for each meaning of an option, with the norms that give it that meaning."""
     rows = [("flag", "type", "default", "norms", "meaning")]
     for owners in declared_options().values():
-        option = owners[0][1]
-        helps = {one.help: None for _, one in owners}
-        rows.append(
-            (
-                f"`{flag_of(option)}`",
-                option.type_name.replace("|", "\\|"),
-                _defaults(owners),
-                ", ".join(name for name, _ in owners),
-                "; ".join(helps),
-            )
-        )
+        for meaning in dict.fromkeys(option.help for _, option in owners):
+            own = [(name, option) for name, option in owners if option.help == meaning]
+            option = own[0][1]
+            names = ", ".join(name for name, _ in own)
+            kind = option.type_name
+            rows.append((f"`{flag_of(option)}`", kind, _defaults(own), names, meaning))
     return markdown(rows)
 
 
@@ -79,7 +75,7 @@ def _defaults(owners: List[Tuple[str, Option]]) -> str:
 
 
 def markdown(rows: Sequence[Tuple[str, ...]]) -> str:
-    """A Markdown table; the first row is its head."""
-    head, *body = rows
+    """A Markdown table; the first row is its head. A ``|`` within a cell is escaped."""
+    head, *body = [tuple(cell.replace("|", "\\|") for cell in row) for row in rows]
     lines = [head, tuple("---" for _ in head), *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

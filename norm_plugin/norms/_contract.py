@@ -21,9 +21,12 @@ class Norm(nn.Module):
         batch_statistics: True when the output at one position depends in training on other
             positions. Such a norm leaves padding out, and stays out of decoders by default,
             where it would let a position see its future.
+        exact_gradient: False when the backward pass is by design not the derivative of the
+            forward pass.
     """
 
     batch_statistics: ClassVar[bool] = False
+    exact_gradient: ClassVar[bool] = True
 
     def __init__(self, dim: int) -> None:
         super().__init__()

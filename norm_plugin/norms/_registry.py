@@ -16,6 +16,8 @@ from norm_plugin.norms._contract import Norm
 
 NormClass = TypeVar("NormClass", bound=Type[Norm])
 OptionValue = Union[int, float, str]
+SWITCH = {"on", "off"}
+"""The choices of an option that YAML may hand over as a boolean, as it reads a bare ``on``."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Option:
         Raises:
             ValueError: not of that type, or not one of the choices.
         """
+        if isinstance(value, bool) and set(self.choices) == SWITCH:
+            value = "on" if value else "off"
         try:
             parsed = self.type(value)
         except (TypeError, ValueError):

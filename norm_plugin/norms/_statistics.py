@@ -2,27 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, ClassVar, Optional
+from typing import Any, Callable, ClassVar, List, Optional, Sequence, Tuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from norm_plugin.norms._contract import AffineNorm
+from norm_plugin.norms._workers import sum_over_workers, worker_count
+
+
+def zero_padding(x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    """``x`` with 0 at padding, where no gradient passes. x: (..., C); valid: bool (...) or None."""
+    # where, not a product: an infinity at a padded position must not become NaN
+    return x if valid is None else torch.where(valid.unsqueeze(-1), x, x.new_zeros(()))
+
+
+def masked_means(
+    xs: Sequence[Tensor], valid: Optional[Tensor], sync: bool = False
+) -> Tuple[List[Tensor], Tensor]:
+    """Means over the real positions, (1/n) sum_V x, of tensors of one shape.
+
+    Args:
+        xs: each (..., C).
+        valid: bool (...), True at real positions; None: every position is real.
+        sync: let V be the real positions of all workers. One all-reduce serves all means.
+
+    Returns:
+        The means, each (C,), and n, (). Without a single real position the means are 0.
+    """
+    sums = [zero_padding(x, valid).reshape(-1, x.size(-1)).sum(dim=0) for x in xs]
+    rows = xs[0].numel() // max(xs[0].size(-1), 1)
+    count = xs[0].new_full((), rows) if valid is None else valid.sum().to(xs[0].dtype)
+    if sync:
+        together = sum_over_workers(torch.cat([*sums, count.unsqueeze(0)]))
+        *sums, count = together.split([*(one.size(0) for one in sums), 1])
+        count = count.squeeze(0).detach()
+    return [one / count.clamp(min=1) for one in sums], count
 
 
 def masked_mean(x: Tensor, valid: Optional[Tensor]) -> Tensor:
-    """Mean over the real positions: (1/n) sum_V x. x: (..., C); valid: bool (...) or None.
+    """The mean of one tensor over the real positions of this worker: see :func:`masked_means`."""
+    return masked_means([x], valid)[0][0]
 
-    Returns:
-        (C,). Without a single real position it is 0, never NaN.
-    """
-    rows = x.reshape(-1, x.size(-1))
-    if valid is None:
-        return rows.sum(dim=0) / max(rows.size(0), 1)
-    keep = valid.reshape(-1, 1)
-    # where, not a product: an infinity at a padded position must not become NaN
-    total = torch.where(keep, rows, rows.new_zeros(())).sum(dim=0)
-    return total / keep.sum().clamp(min=1)
+
+def move(buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
+    """buffer <- (1 - w) buffer + w value, in place, unless ``count`` real positions are none."""
+    step = weight * (count > 0).to(buffer.dtype)
+    buffer.add_(step * (value.detach() - buffer))
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise ValueError unless ``value``, the share of a running form that stays, is in [0, 1)."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} is {value}; it must be in [0, 1)")
 
 
 def in_backward() -> bool:
@@ -33,28 +65,36 @@ def in_backward() -> bool:
 class BatchStatisticsNorm(AffineNorm):
     """A norm whose statistics run over the positions of a batch, with running forms of them.
 
-    It counts optimizer updates for a warm-up. Under fairseq the trainer reports them through
+    Running forms move once for each training forward, never in its recomputation, and not for
+    a batch without a real position. Floating buffers never fall below float32: ``model.half()``
+    leaves them.
+
+    It counts optimizer updates. Under fairseq the trainer reports them through
     :meth:`set_num_updates`; elsewhere every training forward counts as one. The count is the
-    integer buffer ``num_updates``, part of the checkpoint. Floating buffers never fall below
-    float32: ``model.half()`` leaves them.
+    integer buffer ``num_updates``, part of the checkpoint.
 
     Args:
         dim: number of channels.
         warmup_updates: updates during which batch statistics normalize.
+        sync: ``on`` takes statistics over the positions of all workers, forward and backward,
+            and each of them then holds the same running form.
     """
 
     batch_statistics: ClassVar[bool] = True
     num_updates: Tensor
 
-    def __init__(self, dim: int, warmup_updates: int) -> None:
+    def __init__(self, dim: int, *, warmup_updates: int = 0, sync: str = "off") -> None:
         super().__init__(dim)
         if warmup_updates < 0:
             raise ValueError(f"warmup_updates is {warmup_updates}; it must be 0 or more")
         self.warmup_updates = warmup_updates
+        self.sync = sync == "on"
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64))
         # The same count as a Python number: reading a tensor would wait for the GPU.
         self._updates = 0
         self._trainer_counts = False
+        # What a training forward used besides its input, for its recomputation
+        self._seen: Any = None
 
     @property
     def in_warmup(self) -> bool:
@@ -88,3 +128,18 @@ class BatchStatisticsNorm(AffineNorm):
             if new is not None and new.dtype in (torch.float16, torch.bfloat16):
                 self._buffers[name] = old.to(new.device)
         return self
+
+
+def average_running_statistics(module: nn.Module) -> None:
+    """Give every worker the mean over workers of the running statistics held without sync.
+
+    To be called by all workers before validation and saving, so that neither depends on the
+    worker that does it. Counts, which are the same everywhere, stay. One worker: nothing to do.
+    """
+    if worker_count() == 1:
+        return
+    for norm in module.modules():
+        if isinstance(norm, BatchStatisticsNorm) and not norm.sync:
+            for buffer in norm.buffers(recurse=False):
+                if buffer.is_floating_point():
+                    buffer.copy_(sum_over_workers(buffer) / worker_count())

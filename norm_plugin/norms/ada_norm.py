@@ -7,16 +7,24 @@ so that dL/dx is LayerNorm's gradient for the upstream gradient C (1 - k y) * dL
 no parameters. The paper sets k = 0.1 and C = 2 on WMT14 En-De, IWSLT14 De-En and MNIST, 1 on
 IWSLT15 En-Vi, Enwiki8 and PTB, 0.3 on RT and SST5, with pre-norm and Kaiming initialisation.
 
-The released code differs: it takes the unbiased standard deviation and adds eps outside the
-root, and its flag reaches only the two norms at the end of the stacks. This file follows the
-paper. Statistics are in float32 at least; the cast back comes after the product.
+``variant=paper`` standardizes as LayerNorm does, ``variant=released`` as the released code:
+
+    paper       sigma^2 = (1/C) sum_c (x_c - mu)^2 + eps
+    released    sigma = s + eps,    s^2 = (1/(C - 1)) sum_c (x_c - mu)^2
+
+(C is here the number of channels.) The flag of the released code reaches only the two norms at
+the end of the stacks; here either variant stands wherever it is put. The released code fixes k
+at 0.1; here the option holds for both.
+
+Statistics are in float32 at least; the cast back comes after the product.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Optional
+from typing import ClassVar, Literal, Optional
 
+import torch
 from torch import Tensor
 
 from norm_plugin.norms._contract import Norm
@@ -24,9 +32,16 @@ from norm_plugin.norms._registry import register_norm
 from norm_plugin.norms.layer_norm import standardize
 
 
-def ada_norm(x: Tensor, scale: float, k: float, eps: float) -> Tensor:
-    """z = sg[C (1 - k y)] * y with C = ``scale``. x, z: (..., C)."""
-    y = standardize(x, eps)
+def standardize_as_released(x: Tensor, eps: float) -> Tensor:
+    """(x - mu) / (s + eps), s unbiased, over the last dimension. x: (..., C), C >= 2."""
+    centred = x - x.mean(dim=-1, keepdim=True)
+    # At a constant row the length is 0, where torch takes 0 for its derivative, as for x.std()
+    s = torch.linalg.vector_norm(centred, dim=-1, keepdim=True) / math.sqrt(x.size(-1) - 1)
+    return centred / (s + eps)
+
+
+def ada_norm(y: Tensor, scale: float, k: float) -> Tensor:
+    """z = sg[C (1 - k y)] * y with C = ``scale``, y standardized. y, z: (..., C)."""
     return (scale * (1 - k * y)).detach() * y
 
 
@@ -39,16 +54,31 @@ class AdaNorm(Norm):
     """LayerNorm without parameters, rescaled by a bounded function of its own output.
 
     Options:
-        eps: added to the variance, inside the root
+        eps: added to the variance, inside the root; with variant=released to the deviation
         scale: the constant C; the paper takes 2 on De-En and En-De, 1 on En-Vi, 0.3 on RT
         k: slope of the rescaling; the paper takes 0.1
+        variant: paper, or as the released code computes it
     """
 
-    def __init__(self, dim: int, *, eps: float = 1e-5, scale: float = 2.0, k: float = 0.1) -> None:
+    exact_gradient: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        eps: float = 1e-5,
+        scale: float = 2.0,
+        k: float = 0.1,
+        variant: Literal["paper", "released"] = "paper",
+    ) -> None:
         super().__init__(dim)
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(f"scale is {scale}; it must be positive and finite")
-        self.eps, self.scale, self.k = eps, scale, k
+        if variant == "released" and dim < 2:
+            raise ValueError(f"dim is {dim}; variant=released needs at least two channels")
+        self.eps, self.scale, self.k, self.variant = eps, scale, k, variant
 
     def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
-        return ada_norm(x, self.scale, self.k, self.eps)
+        released = self.variant == "released"
+        y = standardize_as_released(x, self.eps) if released else standardize(x, self.eps)
+        return ada_norm(y, self.scale, self.k)

@@ -17,74 +17,74 @@ warm-up as long as the learning rate's: during it x is divided by psi_B, with th
 gradient of that (PN-V, Definition 1), while psi and nu build up. Inference divides by psi.
 
 Where this parts from the paper: eps, which Algorithm 2 lacks, is added inside the root of
-psi^2. Where the released code parts from the paper: it divides the gradient by the batch's
-psi_B also after the warm-up, lets padding into the means of its backward pass, applies the
-moving average twice during warm-up, counts forwards instead of updates, and scales the layer
-by groups of channels. This file follows the paper.
+psi^2. ``variant=released`` is what the released code computes: see ``power_norm_released.py``.
+Workers are not synchronised unless asked for, as in the paper.
 
-Padded positions are divided too, but enter no mean and get no nu term. Everything is computed
-and stored in float32 at least; the cast back comes after gamma and beta.
+In training padded positions are 0 before gamma and beta, and enter no mean. Everything is
+computed and stored in float32 at least; the cast back comes after gamma and beta.
 """
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, ClassVar, Literal, Optional, Tuple
 
 import torch
 from torch import Tensor
 
+from norm_plugin.norms._layer_scale import check_layer_scale, layer_scale
 from norm_plugin.norms._registry import register_norm
-from norm_plugin.norms._statistics import BatchStatisticsNorm, in_backward, masked_mean
-from norm_plugin.norms.rms_norm import divide_by_rms
+from norm_plugin.norms._statistics import (
+    BatchStatisticsNorm,
+    check_share,
+    in_backward,
+    masked_means,
+    move,
+    zero_padding,
+)
+from norm_plugin.norms.power_norm_released import ReleasedPowerNorm, released_psi2
+from norm_plugin.norms.power_norm_v import divide_by_root, power_norm_v
 
 
-def layer_scale(x: Tensor, groups: int, eps: float) -> Tensor:
-    """x / sqrt(mean_c x^2 + eps) over each of ``groups`` groups of channels. x: (..., C)."""
-    if groups == 0:
-        return x
-    return divide_by_rms(x.unflatten(-1, (groups, -1)), eps).flatten(-2)
+class NuRecursion:
+    """nu_t = nu_{t-1} (1 - (1 - a_b) Gamma) + (1 - a_b) Lambda, for the backward pass of a batch.
 
+    Args:
+        nu: (C,), moved in place: the next backward pass must see what this one leaves.
+        valid: bool (...), True at real positions, or None.
+        alpha_bwd: a_b.
+        sync: means over the positions of all workers.
+    """
 
-def power_norm_v(x: Tensor, valid: Optional[Tensor], eps: float) -> Tuple[Tensor, Tensor]:
-    """PN-V, Definition 1: x / psi_B with its exact gradient, and psi_B^2 (C,). x: (..., C)."""
-    psi2 = masked_mean(x.square(), valid)
-    return x * torch.rsqrt(psi2 + eps), psi2.detach()
+    def __init__(self, nu: Tensor, valid: Optional[Tensor], alpha_bwd: float, sync: bool) -> None:
+        self.nu, self.valid, self.alpha_bwd, self.sync = nu, valid, alpha_bwd, sync
+
+    def move(self, x_hat: Tensor, g: Tensor) -> None:
+        """One step. x_hat, g: (..., C). Without a real position both means are 0."""
+        products = [x_hat.square(), g * x_hat]
+        (gamma, lambda_), _ = masked_means(products, self.valid, self.sync)
+        step = 1 - self.alpha_bwd
+        self.nu.mul_(1 - step * gamma).add_(step * lambda_)
 
 
 class RunningPowerNorm(torch.autograd.Function):
-    """x_hat = x / psi with the approximate gradient of Algorithm 2; moves ``nu`` in place."""
+    """x_hat = x / psi with the approximate gradient of Algorithm 2."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, psi: Tensor, nu: Tensor, valid: Optional[Tensor], alpha_bwd: float
-    ) -> Tensor:
-        """x: (..., C); psi, nu: (C,); valid: bool (...) or None."""
+    def forward(ctx: Any, x: Tensor, psi: Tensor, recursion: NuRecursion) -> Tensor:
+        """x: (..., C), 0 at padding; psi: (C,)."""
         x_hat = x / psi
-        ctx.save_for_backward(x_hat, psi, valid)
-        # nu is state, not an input: the next backward pass must see what this one leaves
-        ctx.nu, ctx.alpha_bwd = nu, alpha_bwd
+        ctx.save_for_backward(x_hat, psi)
+        ctx.recursion = recursion
         return x_hat
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
-        """Algorithm 2. At padded positions psi and nu are constants: g / psi."""
-        x_hat, psi, valid = ctx.saved_tensors
-        pull = ctx.nu.to(g.dtype) * x_hat
-        if valid is not None:
-            pull = pull * valid.unsqueeze(-1)
-        grad_x = (g - pull) / psi
-        move_nu(ctx.nu, x_hat, g, valid, ctx.alpha_bwd)
-        return grad_x, None, None, None, None
-
-
-def move_nu(
-    nu: Tensor, x_hat: Tensor, g: Tensor, valid: Optional[Tensor], alpha_bwd: float
-) -> None:
-    """nu_t = nu_{t-1} (1 - (1 - a_b) Gamma) + (1 - a_b) Lambda, in place. nu: (C,)."""
-    gamma = masked_mean(x_hat.square(), valid)
-    lambda_ = masked_mean(g * x_hat, valid)
-    nu.mul_(1 - (1 - alpha_bwd) * gamma).add_((1 - alpha_bwd) * lambda_)
+        """Algorithm 2, with the nu that the backward pass before this one has left."""
+        x_hat, psi = ctx.saved_tensors
+        grad_x = (g - ctx.recursion.nu.to(g.dtype) * x_hat) / psi
+        ctx.recursion.move(x_hat, g)
+        return grad_x, None, None
 
 
 @register_norm(
@@ -103,8 +103,12 @@ class PowerNorm(BatchStatisticsNorm):
         warmup_updates: optimizer updates during which the batch's own statistics normalize;
             under fairseq the default is the learning-rate warm-up of the run
         layer_scale_groups: layer-scale before the norm: 0 none, 1 the whole layer (the
-            paper), G over G groups of channels
+            paper), G over G groups of channels (released: as many as attention heads)
+        variant: paper, or as the released code computes it
+        sync: statistics over the positions of all workers; variant=released never does it
     """
+
+    exact_gradient: ClassVar[bool] = False
 
     psi2: Tensor
     nu: Tensor
@@ -118,46 +122,74 @@ class PowerNorm(BatchStatisticsNorm):
         alpha_bwd: float = 0.9,
         warmup_updates: int = 0,
         layer_scale_groups: int = 1,
+        variant: Literal["paper", "released"] = "paper",
+        sync: Literal["on", "off"] = "off",
     ) -> None:
-        super().__init__(dim, warmup_updates)
-        for name, alpha in (("alpha_fwd", alpha_fwd), ("alpha_bwd", alpha_bwd)):
-            if not 0 <= alpha < 1:
-                raise ValueError(f"{name} is {alpha}; it must be in [0, 1)")
-        if layer_scale_groups < 0 or (layer_scale_groups and dim % layer_scale_groups):
-            raise ValueError(
-                f"layer_scale_groups is {layer_scale_groups}; it must be 0 or divide {dim}"
-            )
+        synced = sync if variant == "paper" else "off"
+        super().__init__(dim, warmup_updates=warmup_updates, sync=synced)
+        check_share("alpha_fwd", alpha_fwd)
+        check_share("alpha_bwd", alpha_bwd)
+        check_layer_scale(layer_scale_groups, dim)
         self.eps, self.alpha_fwd, self.alpha_bwd = eps, alpha_fwd, alpha_bwd
-        self.layer_scale_groups = layer_scale_groups
+        self.layer_scale_groups, self.variant = layer_scale_groups, variant
         self.register_buffer("psi2", torch.ones(dim))
         self.register_buffer("nu", torch.zeros(dim))
-        self._seen = (self.in_warmup, self.psi2)
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """As in the base class; the released code counts its own forwards instead."""
+        if self.variant == "paper":
+            super().set_num_updates(num_updates)
 
     def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
         x = layer_scale(x, self.layer_scale_groups, self.eps)
         if not self.training:
-            return self.affine(x / self._root(self.psi2, x))
+            return self.affine(divide_by_root(x, self.psi2, self.eps))
         recomputing = in_backward()
         if not recomputing:  # activation checkpointing must repeat what this forward saw
-            self._seen = (self.in_warmup, self.psi2.clone())
-        in_warmup, psi2 = self._seen
-        if in_warmup:
-            x_hat, psi2_batch = power_norm_v(x, valid, self.eps)
-            self._move_nu_in_backward(x_hat, valid)
+            self._seen = (self._updates, self.psi2.clone())
+        updates, psi2 = self._seen
+        if self.variant == "released":
+            x_hat, moved = self._normalize_as_released(x, valid, psi2, t=updates + 1)
         else:
-            x_hat = RunningPowerNorm.apply(x, self._root(psi2, x), self.nu, valid, self.alpha_bwd)
-            psi2_batch = masked_mean(x.detach().square(), valid)
+            x_hat, moved = self._normalize_batch(x, valid, psi2, updates < self.warmup_updates)
         if not recomputing:
-            self.psi2.mul_(self.alpha_fwd).add_((1 - self.alpha_fwd) * psi2_batch)
+            self.psi2.copy_(moved)
             self.count_forward()
         return self.affine(x_hat)
+
+    def _normalize_batch(
+        self, x: Tensor, valid: Optional[Tensor], psi2: Tensor, in_warmup: bool
+    ) -> Tuple[Tensor, Tensor]:
+        """x_hat, (..., C), and the psi^2 to go on with, (C,)."""
+        recursion = NuRecursion(self.nu, valid, self.alpha_bwd, self.sync)
+        if in_warmup:
+            x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
+            if x_hat.requires_grad:  # autograd has the exact gradient; nu only watches it pass
+                seen = x_hat.detach()
+                x_hat.register_hook(
+                    lambda g: recursion.move(seen, torch.zeros_like(seen) if g is None else g)
+                )
+        else:
+            x = zero_padding(x, valid)
+            (psi2_batch,), count = masked_means([x.detach().square()], valid, self.sync)
+            x_hat = RunningPowerNorm.apply(x, self._root(psi2, x), recursion)
+        moved = psi2.clone()
+        move(moved, psi2_batch, 1 - self.alpha_fwd, count)
+        return x_hat, moved
+
+    def _normalize_as_released(
+        self, x: Tensor, valid: Optional[Tensor], psi2: Tensor, t: int
+    ) -> Tuple[Tensor, Tensor]:
+        """The same for ``variant=released``."""
+        (batch,), count = masked_means([x.detach().square()], valid)
+        some = count > 0
+        batch = torch.where(some, batch.to(psi2.dtype), psi2)
+        psi_batch = self._root(batch, x)
+        psi = psi_batch if t <= self.warmup_updates else self._root(psi2, x)
+        x_hat = ReleasedPowerNorm.apply(x, psi, psi_batch, self.nu, some, self.alpha_bwd)
+        moved = released_psi2(psi2, batch, t, self.warmup_updates, self.alpha_fwd)
+        return x_hat, torch.where(some, moved, psi2)
 
     def _root(self, psi2: Tensor, x: Tensor) -> Tensor:
         """psi = sqrt(psi^2 + eps), (C,), in the dtype of x."""
         return (psi2 + self.eps).sqrt().to(x.dtype)
-
-    def _move_nu_in_backward(self, x_hat: Tensor, valid: Optional[Tensor]) -> None:
-        """During the warm-up autograd has the exact gradient; nu only watches it pass."""
-        if x_hat.requires_grad:
-            seen = x_hat.detach()
-            x_hat.register_hook(lambda g: move_nu(self.nu, seen, g, valid, self.alpha_bwd))

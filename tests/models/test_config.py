@@ -29,6 +29,12 @@ def test_yaml_keys_reach_the_norm_in_their_types(build_yaml):
     assert (norm.alpha_fwd, norm.alpha_bwd, norm.eps) == (0.99, 0.9, 1e-3)
 
 
+@pytest.mark.parametrize(("word", "sync"), [("on", True), (True, True), (False, False)])
+def test_a_switch_may_come_as_a_boolean_of_yaml(word, sync, build_yaml):
+    # YAML 1.1 reads a bare `on` as true
+    assert encoder_norm(build_yaml(norm_type="powernorm", norm_sync=word)).sync is sync
+
+
 def test_every_option_has_a_field_that_is_unset():
     cfg = config_class()()
     for name in declared_options():
@@ -42,9 +48,9 @@ def test_an_option_goes_to_each_chosen_norm_that_has_it(build):
 
 
 def test_an_option_of_another_norm_is_refused(build):
-    message = "--norm-alpha-fwd is an option of powernorm, but the chosen norms are adanorm"
+    message = "--norm-alpha-bwd is an option of .*powernorm.*, but the chosen norms are adanorm"
     with pytest.raises(ValueError, match=message):
-        build("--norm-type", "adanorm", "--norm-alpha-fwd", "0.9")
+        build("--norm-type", "adanorm", "--norm-alpha-bwd", "0.9")
 
 
 def test_an_unknown_norm_names_the_right_ones(build, build_yaml, capsys):

@@ -133,7 +133,7 @@ def losses_of_hydra(done):
     [
         (["--norm-type", "powrnorm"], "invalid choice: 'powrnorm'"),
         (["--norm-beta", 0.9], "unrecognized arguments: --norm-beta 0.9"),
-        (["--norm-alpha-fwd", 0.9], "is an option of powernorm, but the chosen norms are layern"),
+        (["--norm-alpha-fwd", 0.9], "but the chosen norms are layernorm: drop it"),
         (["--norm-placement", "post", "--encoder-normalize-before"], "contradicts post-norm"),
     ],
 )

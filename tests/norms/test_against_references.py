@@ -7,22 +7,13 @@ import pytest
 import torch
 
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
-from references import REFERENCES
+from references import CASES, REFERENCES
 
 STEPS = 25
 # Both sides compute in float64 and differ in the order of sums only; 25 steps of statistics
 # gather rounding of 1e-16 each to well below this.
 TOLERANCE = 1e-10
-
-VARIANTS = {
-    "adanorm": [{}, {"scale": 1.0, "k": 0.3}],
-    "powernorm": [
-        {"warmup_updates": 10},
-        {"layer_scale_groups": 0, "alpha_fwd": 0.99, "alpha_bwd": 0.5},
-        {"layer_scale_groups": 4, "warmup_updates": 1},
-    ],
-}
-CASES = [(name, options) for name in NORM_TYPES for options in VARIANTS.get(name, [{}])]
+PAPER_NAMES = {"weight": "gamma", "bias": "beta"}
 
 
 def test_every_norm_has_a_transcription():
@@ -36,12 +27,11 @@ def build_pair(name, options, dim):
     for parameter in norm.parameters():
         torch.nn.init.normal_(parameter, mean=1.0)
     defaults = {option.name: option.default for option in norm_spec(name).options}
-    affine = {
-        ours: getattr(norm, theirs).detach().numpy()
-        for ours, theirs in (("gamma", "weight"), ("beta", "bias"))
-        if hasattr(norm, theirs)
+    parameters = {
+        PAPER_NAMES.get(key, key): parameter.detach().numpy()
+        for key, parameter in norm.named_parameters()
     }
-    return norm, REFERENCES[name](dim, **affine, **{**defaults, **options})
+    return norm, REFERENCES[name](dim, **parameters, **{**defaults, **options})
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)

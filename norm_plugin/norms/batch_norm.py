@@ -1,0 +1,164 @@
+"""BatchNorm (Ioffe and Szegedy 2015, Algorithm 1 and 2) over the positions of a batch.
+
+Per channel, over the set V of the n real positions:
+
+    mu_B      = (1/n) sum_V x
+    sigma_B^2 = (1/n) sum_V (x - mu_B)^2                       (biased)
+    x_hat     = (x - mu_B) / sqrt(sigma_B^2 + eps)             y = gamma * x_hat + beta
+
+with the exact gradient through both. Inference takes the running mean and variance,
+
+    running <- (1 - m) running + m batch                       (from 0 and 1)
+
+where m is ``momentum`` in torch's sense: the weight of the new value. It is the baseline of the
+PowerNorm paper (Shen et al. 2020), so its defaults are that paper's for a Transformer: the whole
+layer is scaled first, workers are synchronised, and m is 0.05, as released. That paper's warm-up
+postpones the use of running statistics in training, which BatchNorm never makes, so there is
+none to set.
+
+Where this parts from Ioffe and Szegedy, and from torch: the running variance is the biased one,
+so that a batch met again in inference gives what it gave in training.
+
+``variant=released`` is the baseline released with PowerNorm: padding is filled with mu_B, and
+the variance is taken over all N positions, so it is n/N of that above; workers are never
+synchronised. Assumed, since only that is known of it: the gradient is the exact one of this
+forward, and the running variance holds the same n/N of the biased variance.
+
+In training padded positions are 0 before gamma and beta. Everything is computed and stored in
+float32 at least; the cast back comes after gamma and beta.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from norm_plugin.norms._layer_scale import check_layer_scale, layer_scale
+from norm_plugin.norms._registry import register_norm
+from norm_plugin.norms._statistics import (
+    BatchStatisticsNorm,
+    in_backward,
+    masked_means,
+    move,
+    zero_padding,
+)
+
+
+class Standardized(NamedTuple):
+    """A batch, standardized; all but ``positions`` carry gradients.
+
+    Attributes:
+        x_hat: (..., C), 0 at padding.
+        mean: (C,).
+        variance: (C,), without eps.
+        positions: (), the number n of real ones.
+    """
+
+    x_hat: Tensor
+    mean: Tensor
+    variance: Tensor
+    positions: Tensor
+
+
+def batch_norm(
+    x: Tensor,
+    valid: Optional[Tensor],
+    eps: float,
+    sync: bool = False,
+    over_padding: bool = False,
+) -> Standardized:
+    """(x - mu_B) / sqrt(sigma_B^2 + eps) with its exact gradient.
+
+    Args:
+        x: (..., C).
+        valid: bool (...), True at real positions; None: every position is real.
+        eps: added to the variance, inside the root.
+        sync: statistics over the real positions of all workers.
+        over_padding: divide the variance's sum by all positions of ``x`` in place of n.
+    """
+    (mean,), count = masked_means([x], valid, sync)
+    centred = zero_padding(x - mean, valid)
+    (variance,), _ = masked_means([centred.square()], valid, sync)
+    if over_padding:
+        variance = variance * (count / max(x.numel() // max(x.size(-1), 1), 1))
+    return Standardized(centred * torch.rsqrt(variance + eps), mean, variance, count)
+
+
+class RunningMomentsNorm(BatchStatisticsNorm):
+    """A norm with the running mean and variance of its batches; its subclasses normalize.
+
+    Args:
+        dim: number of channels.
+        eps: added to the variances, inside the root.
+        momentum: weight of the new value in the running statistics, in (0, 1].
+        warmup_updates: see :class:`BatchStatisticsNorm`.
+        sync: see :class:`BatchStatisticsNorm`.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(
+        self, dim: int, eps: float, momentum: float, warmup_updates: int = 0, sync: str = "off"
+    ) -> None:
+        super().__init__(dim, warmup_updates=warmup_updates, sync=sync)
+        if not 0 < momentum <= 1:
+            raise ValueError(f"momentum is {momentum}; it must be in (0, 1]")
+        self.eps, self.momentum = eps, momentum
+        self.register_buffer("running_mean", torch.zeros(dim))
+        self.register_buffer("running_var", torch.ones(dim))
+
+    def standardize_by_running(self, x: Tensor) -> Tensor:
+        """(x - running mean) / sqrt(running variance + eps). x: (..., C)."""
+        root = (self.running_var + self.eps).sqrt()
+        return (x - self.running_mean.to(x.dtype)) / root.to(x.dtype)
+
+    def move_running(self, batch: Standardized) -> None:
+        """One step of the running statistics towards those of ``batch``, and one count."""
+        move(self.running_mean, batch.mean, self.momentum, batch.positions)
+        move(self.running_var, batch.variance, self.momentum, batch.positions)
+        self.count_forward()
+
+
+@register_norm(
+    "batchnorm",
+    formula="gamma * (x - mu_B) / sigma_B + beta,  mu_B, sigma_B over positions",
+    paper="Ioffe and Szegedy 2015, Algorithm 1 and 2; baseline of Shen et al. 2020",
+)
+class BatchNorm(RunningMomentsNorm):
+    """Mean and variance over the positions of the batch.
+
+    Options:
+        eps: added to the variances, inside the root
+        momentum: weight of the new value in the running mean and variance, as in torch
+        layer_scale_groups: layer-scale before the norm: 0 none, 1 the whole layer (the
+            paper), G over G groups of channels
+        variant: paper, or as the code released with PowerNorm computes it
+        sync: statistics over the positions of all workers; variant=released never does it
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        eps: float = 1e-5,
+        momentum: float = 0.05,
+        layer_scale_groups: int = 1,
+        variant: Literal["paper", "released"] = "paper",
+        sync: Literal["on", "off"] = "on",
+    ) -> None:
+        super().__init__(dim, eps, momentum, sync=sync if variant == "paper" else "off")
+        check_layer_scale(layer_scale_groups, dim)
+        self.layer_scale_groups, self.variant = layer_scale_groups, variant
+
+    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+        x = layer_scale(x, self.layer_scale_groups, self.eps)
+        if not self.training:
+            return self.affine(self.standardize_by_running(x))
+        released = self.variant == "released"
+        batch = batch_norm(x, valid, self.eps, self.sync, over_padding=released)
+        if not in_backward():
+            self.move_running(batch)
+        return self.affine(batch.x_hat)

@@ -1,0 +1,91 @@
+"""DetachNorm (Xu et al. 2019, "Understanding and Improving Layer Normalization", section 3).
+
+    y = (x - mu) / sigma      forward as in layernorm-simple: mu, sigma over the C channels of
+                              one position, sigma^2 = mean_c (x_c - mu)^2 + eps
+
+with statistics taken as constants in the backward pass. For the upstream gradient g = dL/dy:
+
+    detachnorm        mu and sigma constant    dL/dx = g / sigma
+    detachnorm-mean   mu constant              dL/dx = (g - y mean_c(g y)) / sigma
+    detachnorm-std    sigma constant           dL/dx = (g - mean_c g) / sigma
+
+The paper uses them to show that LayerNorm's worth lies in the derivatives of its statistics:
+without that of sigma training gets worse or diverges. It is the standard deviation that is
+constant, not the variance; for the gradient this is the same. There are no parameters.
+
+The released code differs: it takes the unbiased standard deviation and adds eps outside the
+root. This file keeps layernorm-simple's forward, so that the two differ in the backward pass
+only. Statistics are in float32 at least; the cast back comes after the division.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Optional
+
+from torch import Tensor
+
+from norm_plugin.norms._contract import Norm
+from norm_plugin.norms._registry import register_norm
+
+
+def detach_norm(x: Tensor, eps: float, detach_mean: bool, detach_std: bool) -> Tensor:
+    """(x - mu) / sigma with mu, sigma or both constant for the gradient. x, y: (..., C)."""
+    mu = x.mean(dim=-1, keepdim=True)
+    # sigma's own derivative does not depend on mu's, for x - mu sums to zero
+    centred = x - (mu.detach() if detach_mean else mu)
+    sigma = (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    return centred / (sigma.detach() if detach_std else sigma)
+
+
+@register_norm(
+    "detachnorm",
+    formula="(x - sg[mu]) / sg[sigma]",
+    paper="Xu et al. 2019, section 3",
+)
+class DetachNorm(Norm):
+    """LayerNorm without parameters whose mean and deviation carry no gradient.
+
+    Options:
+        eps: added to the variance, inside the root
+    """
+
+    exact_gradient: ClassVar[bool] = False
+    detach_mean: ClassVar[bool] = True
+    detach_std: ClassVar[bool] = True
+
+    def __init__(self, dim: int, *, eps: float = 1e-5) -> None:
+        super().__init__(dim)
+        self.eps = eps
+
+    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+        return detach_norm(x, self.eps, self.detach_mean, self.detach_std)
+
+
+@register_norm(
+    "detachnorm-mean",
+    formula="(x - sg[mu]) / sigma",
+    paper="Xu et al. 2019, section 3",
+)
+class DetachNormMean(DetachNorm):
+    """LayerNorm without parameters whose mean carries no gradient.
+
+    Options:
+        eps: added to the variance, inside the root
+    """
+
+    detach_std: ClassVar[bool] = False
+
+
+@register_norm(
+    "detachnorm-std",
+    formula="(x - mu) / sg[sigma]",
+    paper="Xu et al. 2019, section 3",
+)
+class DetachNormStd(DetachNorm):
+    """LayerNorm without parameters whose standard deviation carries no gradient.
+
+    Options:
+        eps: added to the variance, inside the root
+    """
+
+    detach_mean: ClassVar[bool] = False

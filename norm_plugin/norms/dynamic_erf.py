@@ -1,0 +1,46 @@
+"""Derf, Dynamic erf (Chen et al. 2025, "Stronger Normalization-Free Transformers", 2512.10938).
+
+    y = gamma * erf(alpha x + s) + beta                                          (Eq. 10)
+
+alpha and s are one learned number each, gamma and beta are per channel and start at 1 and 0.
+As in DyT there are no statistics. ``s`` is the parameter ``shift``.
+
+The paper itself could not be consulted. From its released code: alpha starts at 0.5 and s at 0;
+its language model starts alpha at 1 and scales its embeddings by a learned sqrt(C), which
+fairseq does with a fixed one. Here one ``alpha_init`` holds for all sites.
+
+erf and the map after it are in float32 at least; the cast back comes last.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor, nn
+
+from norm_plugin.norms._contract import AffineNorm
+from norm_plugin.norms._registry import register_norm
+from norm_plugin.norms.dynamic_tanh import learned_slope
+
+
+@register_norm(
+    "derf",
+    formula="gamma * erf(alpha x + s) + beta",
+    paper="Chen et al. 2025, arXiv 2512.10938, Eq. 10",
+)
+class DynamicErf(AffineNorm):
+    """A bounded function of each number, with a learned shift, in the place of a norm.
+
+    Options:
+        eps: accepted, so that one sweep can set it for every norm; it has no effect
+        alpha_init: where the learned slope alpha starts
+    """
+
+    def __init__(self, dim: int, *, eps: float = 1e-5, alpha_init: float = 0.5) -> None:
+        super().__init__(dim)
+        self.alpha = learned_slope(alpha_init)
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+        return self.affine(torch.erf(self.alpha.to(x.dtype) * x + self.shift.to(x.dtype)))

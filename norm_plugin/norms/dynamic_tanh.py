@@ -1,0 +1,53 @@
+"""DyT, Dynamic Tanh (Zhu et al. 2025, "Transformers without Normalization", 2503.10622).
+
+    y = gamma * tanh(alpha x) + beta
+
+alpha is one learned number a norm, gamma and beta are per channel and start at 1 and 0. There
+are no statistics: a bounded function takes the place of the normalization.
+
+alpha starts at 0.5, the released code's default. The paper could not be consulted beyond its
+abstract; the released code of its successor (see ``dynamic_erf.py``) starts alpha apart for
+attention, feed-forward and final norms in language models, and scales their embeddings by a
+learned sqrt(C), which fairseq does with a fixed one. Here one ``alpha_init`` holds for all sites.
+
+tanh and the map after it are in float32 at least; the cast back comes last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Optional
+
+import torch
+from torch import Tensor, nn
+
+from norm_plugin.norms._contract import AffineNorm
+from norm_plugin.norms._registry import register_norm
+
+
+def learned_slope(alpha_init: float) -> nn.Parameter:
+    """alpha, (1,), of a bounded function; raises ValueError unless positive and finite."""
+    if not (math.isfinite(alpha_init) and alpha_init > 0):
+        raise ValueError(f"alpha_init is {alpha_init}; it must be positive and finite")
+    return nn.Parameter(torch.full((1,), float(alpha_init)))
+
+
+@register_norm(
+    "dyt",
+    formula="gamma * tanh(alpha x) + beta",
+    paper="Zhu et al. 2025, arXiv 2503.10622",
+)
+class DynamicTanh(AffineNorm):
+    """A bounded function of each number in the place of a norm.
+
+    Options:
+        eps: accepted, so that one sweep can set it for every norm; it has no effect
+        alpha_init: where the learned slope alpha starts
+    """
+
+    def __init__(self, dim: int, *, eps: float = 1e-5, alpha_init: float = 0.5) -> None:
+        super().__init__(dim)
+        self.alpha = learned_slope(alpha_init)
+
+    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+        return self.affine(torch.tanh(self.alpha.to(x.dtype) * x))

@@ -1,0 +1,75 @@
+"""PowerNorm as its released code computes it: ``--norm-type powernorm --norm-variant released``.
+
+Per channel, at forward t = 1, 2, ... with a warm-up of W, over the n real positions V and all
+N positions, padding included:
+
+    forward     psi_B^2 = (1/n) sum_V x^2
+                x_hat   = x / psi_B  for t <= W,    x / psi_{t-1}  later
+                psi^2   <- ((t - 1) psi^2 + psi_B^2) / t          only for t < W, and then also
+                psi^2   <- a_f psi^2 + (1 - a_f) psi_B^2
+                y       = gamma * x_hat + beta
+    backward    g       = gamma * dL/dy
+                dL/dx   = (g - nu_{t-1} x_hat) / psi_B            during the warm-up and after
+                nu_t    = nu_{t-1} (1 - (1 - a_b) Gamma) + (1 - a_b) Lambda
+                Gamma   = (1/N) sum x_hat^2,    Lambda = (1/N) sum g x_hat
+
+each psi with eps inside its root. What differs from the paper is: the batch's psi_B under the
+gradient after the warm-up; Gamma and Lambda over padding too; the approximate gradient during
+the warm-up; both updates of psi^2 in it; and that t counts forwards, whatever the trainer
+reports. The released code stores nu / (1 - a_b), the same recursion. It fixes a_f = a_b = 0.9
+and scales the layer by as many groups as there are attention heads: that is
+``--norm-layer-scale-groups``. Workers are never synchronised.
+
+Written from these formulas. Beyond them: a batch without a real position is divided by psi and
+moves nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from norm_plugin.norms._statistics import masked_means
+
+
+def released_psi2(
+    psi2: Tensor, psi2_batch: Tensor, t: int, warmup: int, alpha_fwd: float
+) -> Tensor:
+    """The running psi^2 after forward ``t`` of a warm-up of ``warmup`` forwards. All (C,)."""
+    if t < warmup:
+        psi2 = ((t - 1) * psi2 + psi2_batch) / t
+    return alpha_fwd * psi2 + (1 - alpha_fwd) * psi2_batch
+
+
+class ReleasedPowerNorm(torch.autograd.Function):
+    """x_hat = x / psi, with psi_B under the gradient; moves ``nu`` in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        psi: Tensor,
+        psi_batch: Tensor,
+        nu: Tensor,
+        has_positions: Tensor,
+        alpha_bwd: float,
+    ) -> Tensor:
+        """x: (..., C); psi, psi_batch, nu: (C,); has_positions: bool ()."""
+        x_hat = x / psi
+        ctx.save_for_backward(x_hat, psi_batch, has_positions)
+        # nu is state, not an input: the next backward pass must see what this one leaves
+        ctx.nu, ctx.alpha_bwd = nu, alpha_bwd
+        return x_hat
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
+        """Every position alike, padding included."""
+        x_hat, psi_batch, has_positions = ctx.saved_tensors
+        grad_x = (g - ctx.nu.to(g.dtype) * x_hat) / psi_batch
+        (gamma, lambda_), _ = masked_means([x_hat.square(), g * x_hat], valid=None)
+        step = (1 - ctx.alpha_bwd) * has_positions.to(g.dtype)
+        ctx.nu.mul_(1 - step * gamma).add_(step * lambda_)
+        return grad_x, None, None, None, None, None

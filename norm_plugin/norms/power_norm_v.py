@@ -1,0 +1,96 @@
+"""PN-V (Shen et al. 2020, "PowerNorm: Rethinking Batch Normalization in Transformers").
+
+Definition 1, per channel, over the set V of the n real positions:
+
+    psi_B^2 = (1/n) sum_V x^2
+    x_hat   = x / psi_B                     y = gamma * x_hat + beta
+    dL/dx   = (g - x_hat mean_V(g x_hat)) / psi_B        with g = gamma * dL/dy
+
+which is BatchNorm with the quadratic mean in place of mean and variance, and the exact gradient
+through psi_B. Inference divides by the running psi^2 <- a_f psi^2 + (1 - a_f) psi_B^2, which
+starts at 1, as in PN. In every Transformer of the paper a layer-scale comes first, here the
+default too. The paper's warm-up postpones the use of running statistics in training, which PN-V
+never makes, so there is none to set. It is synchronised over workers, as in the paper.
+
+Where this parts from the paper: eps is added inside the root of psi^2; and Definition 1 says
+nothing of inference, for which a_f is taken from PN. PN-V was never released.
+
+Padded positions are 0 before gamma and beta in training. Everything is computed and stored in
+float32 at least; the cast back comes after gamma and beta.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from norm_plugin.norms._layer_scale import check_layer_scale, layer_scale
+from norm_plugin.norms._registry import register_norm
+from norm_plugin.norms._statistics import (
+    BatchStatisticsNorm,
+    check_share,
+    in_backward,
+    masked_means,
+    move,
+    zero_padding,
+)
+
+
+def power_norm_v(
+    x: Tensor, valid: Optional[Tensor], eps: float, sync: bool = False
+) -> Tuple[Tensor, Tensor, Tensor]:
+    """x / psi_B with its exact gradient, psi_B^2 (C,) and n (). x: (..., C)."""
+    x = zero_padding(x, valid)
+    (psi2,), count = masked_means([x.square()], valid, sync)
+    return x * torch.rsqrt(psi2 + eps), psi2.detach(), count
+
+
+def divide_by_root(x: Tensor, psi2: Tensor, eps: float) -> Tensor:
+    """x / sqrt(psi^2 + eps), in the dtype of x. x: (..., C); psi2: (C,)."""
+    return x / (psi2 + eps).sqrt().to(x.dtype)
+
+
+@register_norm(
+    "powernorm-v",
+    formula="gamma * x / psi_B + beta,  psi_B^2 = mean of x^2 over positions",
+    paper="Shen et al. 2020, Definition 1",
+)
+class PowerNormV(BatchStatisticsNorm):
+    """Quadratic mean over the positions of the batch.
+
+    Options:
+        eps: added to the mean squares, inside the root
+        alpha_fwd: a_f, how much of the running psi^2, which inference uses, one forward keeps
+        layer_scale_groups: layer-scale before the norm: 0 none, 1 the whole layer (the
+            paper), G over G groups of channels
+        sync: statistics over the positions of all workers
+    """
+
+    psi2: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        eps: float = 1e-5,
+        alpha_fwd: float = 0.9,
+        layer_scale_groups: int = 1,
+        sync: Literal["on", "off"] = "on",
+    ) -> None:
+        super().__init__(dim, sync=sync)
+        check_share("alpha_fwd", alpha_fwd)
+        check_layer_scale(layer_scale_groups, dim)
+        self.eps, self.alpha_fwd, self.layer_scale_groups = eps, alpha_fwd, layer_scale_groups
+        self.register_buffer("psi2", torch.ones(dim))
+
+    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+        x = layer_scale(x, self.layer_scale_groups, self.eps)
+        if not self.training:
+            return self.affine(divide_by_root(x, self.psi2, self.eps))
+        x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
+        if not in_backward():
+            move(self.psi2, psi2_batch, 1 - self.alpha_fwd, count)
+            self.count_forward()
+        return self.affine(x_hat)

@@ -1,0 +1,88 @@
+"""RepBN and its progressive form (Guo et al. 2024, "SLAB: Efficient Transformers with Simplified
+Linear Attention and Progressive Re-parameterized Batch Normalization", PRepBN).
+
+    RepBN(x)  = BN(x) + eta x                            eta learned, one number, from 1
+    PRepBN(x) = lambda LN(x) + (1 - lambda) RepBN(x),    lambda = max(0, 1 - t / T)
+
+at optimizer update t = 0, 1, ...; T is ``blend_updates``, 0 for RepBN from the start. LN has its
+own gamma and beta, which exist for T > 0 only. In inference RepBN folds into one affine map.
+
+Assumed, since the paper could not be read: the formulas and the start of eta are as its released
+code has them. Where this parts from that code: it blends in inference as in training, so a
+checkpoint of before T is validated as it was trained, where that code takes RepBN alone; t counts
+optimizer updates, not forwards; and its LN-only start, 0 steps by default, is left out. The
+running variance is biased, as in ``batchnorm``.
+
+In training BN(x) is beta at padded positions, and eta x is 0. Everything is computed and stored
+in float32 at least; the cast back comes last.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from norm_plugin.norms._registry import register_norm
+from norm_plugin.norms._statistics import in_backward, zero_padding
+from norm_plugin.norms.batch_norm import RunningMomentsNorm, batch_norm
+
+
+@register_norm(
+    "repbn",
+    formula="lambda LN(x) + (1 - lambda) (BN(x) + eta x),  lambda from 1 to 0, or 0",
+    paper="Guo et al. 2024, RepBN and PRepBN",
+)
+class RepBatchNorm(RunningMomentsNorm):
+    """BatchNorm beside a learned share of its input, reached from LayerNorm by degrees.
+
+    Options:
+        eps: added to the variances, inside the root
+        momentum: weight of the new value in the running mean and variance, as in torch
+        blend_updates: T, optimizer updates over which LayerNorm fades out; 0: never there
+        sync: statistics over the positions of all workers
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        blend_updates: int = 0,
+        sync: Literal["on", "off"] = "on",
+    ) -> None:
+        if blend_updates < 0:
+            raise ValueError(f"blend_updates is {blend_updates}; it must be 0 or more")
+        super().__init__(dim, eps, momentum, warmup_updates=blend_updates, sync=sync)
+        self.eta = nn.Parameter(torch.ones(1))
+        if blend_updates:
+            self.ln_weight = nn.Parameter(torch.ones(dim))
+            self.ln_bias = nn.Parameter(torch.zeros(dim))
+
+    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+        if not self.training:
+            return self._blend(x, self.standardize_by_running(x), self._layer_norm_share())
+        recomputing = in_backward()
+        if not recomputing:  # activation checkpointing must repeat what this forward saw
+            self._seen = self._layer_norm_share()
+        x = zero_padding(x, valid)
+        batch = batch_norm(x, valid, self.eps, self.sync)
+        if not recomputing:
+            self.move_running(batch)
+        return self._blend(x, batch.x_hat, self._seen)
+
+    def _layer_norm_share(self) -> float:
+        """lambda."""
+        return 1 - self._updates / self.warmup_updates if self.in_warmup else 0.0
+
+    def _blend(self, x: Tensor, x_hat: Tensor, share: float) -> Tensor:
+        """PRepBN of ``x``, whose standardized form is ``x_hat``, for lambda = ``share``."""
+        rep = self.affine(x_hat) + self.eta.to(x.dtype) * x
+        if not self.warmup_updates:
+            return rep
+        weight, bias = self.ln_weight.to(x.dtype), self.ln_bias.to(x.dtype)
+        # A share of 0 keeps ln_weight in the graph: DDP expects a gradient for each parameter
+        return share * F.layer_norm(x, (self.dim,), weight, bias, self.eps) + (1 - share) * rep

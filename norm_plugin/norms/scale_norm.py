@@ -1,0 +1,52 @@
+"""ScaleNorm (Nguyen and Salazar 2019, "Transformers without Tears", scaled l2 normalization).
+
+    y = g * x / ||x||,    ||x||^2 = sum_c x_c^2 + eps    over the C channels of one position
+
+g is one learned number a norm, which starts at sqrt(C): there y is RMSNorm's without its gain.
+
+Where this parts from the paper: the paper has no eps, and the released code bounds ||x|| from
+below by 1e-5 instead. There the gradient of a row of zeros is g / 1e-5, infinite in float16;
+with eps inside the root it is g / sqrt(eps), and where ||x|| is near sqrt(C) the two differ by
+less than float32 can show. The paper's FixNorm, a fixed length for word embeddings, is not part
+of this. The paper itself could not be consulted: formula and start of g are as its released
+code has them.
+
+The length is in float32 at least; the product with g too, and the cast back comes last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Optional
+
+import torch
+from torch import Tensor, nn
+
+from norm_plugin.norms._contract import Norm
+from norm_plugin.norms._registry import register_norm
+
+
+def unit_length(x: Tensor, eps: float) -> Tensor:
+    """x / sqrt(sum_c x_c^2 + eps) over the last dimension. x: (..., C)."""
+    return x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + eps)
+
+
+@register_norm(
+    "scalenorm",
+    formula="g * x / length(x)",
+    paper="Nguyen and Salazar 2019, scaled l2 normalization",
+)
+class ScaleNorm(Norm):
+    """Every position is brought to one learned length ``g``.
+
+    Options:
+        eps: added to the squared length, inside the root
+    """
+
+    def __init__(self, dim: int, *, eps: float = 1e-5) -> None:
+        super().__init__(dim)
+        self.eps = eps
+        self.g = nn.Parameter(torch.full((1,), math.sqrt(dim)))
+
+    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+        return unit_length(x, self.eps) * self.g.to(x.dtype)

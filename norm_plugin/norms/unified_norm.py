@@ -1,0 +1,153 @@
+"""Unified Normalization (Yang et al. 2022, "Unified Normalization for Accelerating and
+Stabilizing Transformers", UN).
+
+Per channel, over the set V of the n real positions of batch t and the M newest batches:
+
+    forward     sigma_t^2 = mean_V x^2
+                s^2       = (prod_{i<M} sigma_{t-i}^2)^(1/M)             geometric mean
+                z         = x / sqrt(s^2 + eps)                y = gamma * z + beta
+    backward    g         = gamma * dL/dy,    g_t = mean_V(g z)
+                psi_t     = a_b psi_{t-1} + (1 - a_b) (1/M) sum_{i<M} g_{t-i}
+                dL/dx     = (g - psi_t z) / sqrt(s^2 + eps)
+
+There is no mean to subtract. Inference divides by the running s^2 <- a_f s^2 + (1 - a_f) s_t^2,
+from 1. During the warm-up, and at an outlier, s^2 = sigma_t^2 and psi_t = g_t: the exact
+gradient of that, which is PN-V's.
+
+A batch is an outlier (``outlier_skip=on``) when in any channel of the layer the arithmetic mean
+of the window exceeds the geometric one by more than M Var(sigma), the variance that of the
+window before this batch came in; for one and the same full window this never happens. Its place
+in the windows is taken by the running s^2 and by psi_{t-1}, which themselves move towards
+sigma_t^2 and g_t.
+
+The paper could not be read; its equations were found in public notes on it, the rest in its
+released code, where they agree. Where this parts from that code: it also rescales the gradient
+by the ratio of s to the running s, within [1/5, 5], of which the equations know nothing; in the
+warm-up it takes psi_t, here the exact gradient stands; it takes the unbiased variance, here the
+biased one, for which the inequality holds; and it counts forwards, here optimizer updates. It
+leaves the outlier skip off for translation, with M = 4 and a warm-up of 4000: so off is the
+default. Found here: with M = 4 the gap of some channel among hundreds exceeds its bound by
+chance, and nearly every batch is an outlier (56 of 56 batches of white noise at 512 channels).
+Until M batches were seen, the window is as long as there are.
+
+In training padded positions are 0 before gamma and beta. Everything is computed and stored in
+float32 at least; the cast back comes after gamma and beta.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Literal, Optional
+
+import torch
+from torch import Tensor
+
+from norm_plugin.norms._registry import register_norm
+from norm_plugin.norms._statistics import (
+    check_share,
+    in_backward,
+    masked_means,
+    move,
+    zero_padding,
+)
+from norm_plugin.norms._window import WindowedNorm, WindowNorm, geometric_mean, push, window_mean
+
+
+def is_outlier(squares: Tensor, recorded: Tensor, filled: Tensor) -> Tensor:
+    """Whether the newest row of a full window makes it an outlier, bool ().
+
+    Args:
+        squares: (M, C), the window with that row.
+        recorded: (M, C), the window before that row came in.
+        filled: (), how many rows of ``recorded`` are filled.
+    """
+    size = squares.size(0)
+    gap = squares.mean(dim=0) - geometric_mean(squares, squares.new_full((), size))
+    spread = recorded.sqrt().var(dim=0, unbiased=False)
+    return (filled == size) & (gap > size * spread).any()
+
+
+@register_norm(
+    "unified",
+    formula="gamma * x / s + beta,  s^2 = geometric mean of the last M batches' mean of x^2",
+    paper="Yang et al. 2022, UN",
+)
+class UnifiedNorm(WindowNorm):
+    """Quadratic mean over positions, smoothed over batches, forward and backward.
+
+    Options:
+        eps: added to the mean squares, inside the root
+        alpha_fwd: a_f, how much of the running s^2, which inference uses, one forward keeps
+        alpha_bwd: a_b, how much of psi one backward pass keeps
+        window: M, the number of batches whose statistics are averaged
+        warmup_updates: optimizer updates during which the batch's own statistics normalize;
+            under fairseq the default is the learning-rate warm-up of the run
+        outlier_skip: let a batch that widens the window too much use its own statistics
+        sync: statistics over the positions of all workers
+    """
+
+    exact_gradient: ClassVar[bool] = False
+
+    psi: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        eps: float = 1e-5,
+        alpha_fwd: float = 0.9,
+        alpha_bwd: float = 0.9,
+        window: int = 4,
+        warmup_updates: int = 0,
+        outlier_skip: Literal["on", "off"] = "off",
+        sync: Literal["on", "off"] = "off",
+    ) -> None:
+        super().__init__(dim, eps, window, warmup_updates, sync)
+        check_share("alpha_fwd", alpha_fwd)
+        check_share("alpha_bwd", alpha_bwd)
+        self.alpha_fwd, self.alpha_bwd = alpha_fwd, alpha_bwd
+        self.outlier_skip = outlier_skip == "on"
+        self.register_buffer("psi", torch.zeros(dim))
+
+    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+        if not self.training:
+            return self.affine(self.divide_by_running(x))
+        x = zero_padding(x, valid)
+        if not in_backward():
+            (square,), count = masked_means([x.detach().square()], valid, self.sync)
+            self._take_in(square, count)
+        # activation checkpointing must repeat what this forward saw
+        square, outlier, in_warmup = self._seen
+        root = (square + self.eps).sqrt().to(x.dtype)
+        statistic = partial(self._gradient_statistic, outlier, in_warmup)
+        return self.affine(WindowedNorm.apply(x, root, valid, statistic, self.sync))
+
+    def _take_in(self, square: Tensor, count: Tensor) -> None:
+        """Move all that one forward moves, and keep what it is normalized by in ``_seen``.
+
+        Args:
+            square: (C,), sigma_t^2 of the batch.
+            count: (), its n.
+        """
+        recorded, filled = self.squares.clone(), self.squares_filled.clone()
+        push(self.squares, self.squares_filled, square, count)
+        outlier = torch.zeros((), dtype=torch.bool, device=square.device)
+        if self.outlier_skip and not self.in_warmup:
+            outlier = is_outlier(self.squares, recorded, filled) & (count > 0)
+        smoothed = geometric_mean(self.squares, self.squares_filled)
+        used = square if self.in_warmup else torch.where(outlier, square, smoothed)
+        self.squares[-1] = torch.where(outlier, self.running_square, self.squares[-1])
+        self._seen = (used, outlier, self.in_warmup)
+        move(self.running_square, used, 1 - self.alpha_fwd, count)
+        self.count_forward()
+
+    def _gradient_statistic(
+        self, outlier: Tensor, in_warmup: bool, g_mean: Tensor, count: Tensor
+    ) -> Tensor:
+        """psi_t from g_t, (C,) both; the backward pass of a batch moves the statistics once."""
+        kept = torch.where(outlier, self.psi, g_mean.to(self.psi.dtype))
+        push(self.gradients, self.gradients_filled, kept, count)
+        smoothed = window_mean(self.gradients, self.gradients_filled)
+        moved = torch.where(outlier, g_mean.to(self.psi.dtype), smoothed)
+        move(self.psi, moved, 1 - self.alpha_bwd, count)
+        return g_mean if in_warmup else torch.where(outlier, g_mean, self.psi.to(g_mean.dtype))

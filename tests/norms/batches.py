@@ -1,0 +1,34 @@
+"""Steps of training one norm, for the tests of norms with batch statistics."""
+
+from __future__ import annotations
+
+import torch
+
+from norm_plugin.norms import build_norm
+
+DIM = 12
+
+
+def new_norm(name, dim=DIM, **options):
+    torch.manual_seed(1)
+    norm = build_norm(name, dim, **options).double()
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter, mean=1.0)
+    return norm
+
+
+def step(norm, x, mask, g):
+    """One forward and backward pass; y and dL/dx."""
+    x = x.clone().requires_grad_()
+    y = norm(x, mask)
+    y.backward(g)
+    return y.detach(), x.grad
+
+
+def upstream(x, mask):
+    """dL/dy, 0 at padding."""
+    return torch.randn_like(x).masked_fill(mask.t().unsqueeze(-1), 0)
+
+
+def state_of(norm):
+    return {key: value.clone() for key, value in norm.named_buffers()}

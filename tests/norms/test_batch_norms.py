@@ -1,0 +1,181 @@
+"""What each norm with batch statistics promises for itself."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from batches import DIM, new_norm, step, upstream
+from norm_plugin.norms import build_norm
+from norm_plugin.norms._layer_scale import layer_scale
+from references import REFERENCES, VARIANTS
+
+# Both sides compute in float64, in another order.
+SAME = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def test_batchnorm_is_torchs_without_padding(ragged):
+    x, _ = ragged()
+    norm = new_norm("batchnorm", layer_scale_groups=0, momentum=0.3)
+    mean, variance = torch.zeros(DIM).double(), torch.ones(DIM).double()
+    theirs = x.clone().requires_grad_()
+    expected = F.batch_norm(
+        theirs.reshape(-1, DIM), mean, variance, norm.weight, norm.bias, True, 0.3, norm.eps
+    )
+    g = torch.randn_like(x)
+    y, dx = step(norm, x, None, g)
+    expected.backward(g.reshape(-1, DIM))
+    torch.testing.assert_close(y.reshape(-1, DIM), expected, **SAME)
+    torch.testing.assert_close(dx, theirs.grad, **SAME)
+    torch.testing.assert_close(norm.running_mean, mean, **SAME)
+    # torch keeps the unbiased variance
+    biased = 0.7 + (variance - 0.7) * (1 - DIM / x.numel())
+    torch.testing.assert_close(norm.running_var, biased, **SAME)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("powernorm-v", {"layer_scale_groups": 0}),
+        ("powernorm", {"warmup_updates": 1000}),
+        ("batchnorm", {"variant": "released"}),
+        ("unified", {"warmup_updates": 1000}),
+        ("mabn", {"warmup_updates": 1000}),
+        ("regularized-batchnorm", {"lambda_mean": 0.0, "lambda_std": 0.0}),
+    ],
+    ids=str,
+)
+def test_the_gradient_is_exact_also_here(name, options, ragged):
+    x, mask = ragged(dim=4)
+    norm = new_norm(name, 4, **options)
+    inputs = (x.requires_grad_(), *norm.parameters())
+    assert torch.autograd.gradcheck(lambda z, *_: norm(z, mask), inputs)
+
+
+def test_the_blend_has_an_exact_gradient(ragged):
+    x, mask = ragged(dim=4)
+    norm = new_norm("repbn", 4, blend_updates=10)
+    norm.set_num_updates(3)
+    inputs = (x.requires_grad_(), *norm.parameters())
+    assert torch.autograd.gradcheck(lambda z, *_: norm(z, mask), inputs)
+
+
+@pytest.mark.parametrize("groups", [0, 1, 2, 4])
+def test_layer_scale(groups, ragged):
+    x, _ = ragged(dim=4)
+    scaled = layer_scale(x, groups, 1e-5)
+    if groups == 0:
+        assert scaled is x
+    else:
+        for ours, part in zip(scaled.chunk(groups, -1), x.chunk(groups, -1)):
+            root = (part.square().sum(-1, keepdim=True) * groups / 4 + 1e-5).sqrt()
+            torch.testing.assert_close(ours, part / root, **SAME)
+    inputs = (x[:2].clone().requires_grad_(),)
+    assert torch.autograd.gradcheck(lambda z: layer_scale(z, groups, 1e-5), inputs)
+
+
+def test_the_trainer_counts_updates_but_not_for_released_powernorm(ragged):
+    paper = new_norm("powernorm", warmup_updates=2)
+    released = new_norm("powernorm", warmup_updates=2, variant="released")
+    for update in range(3):
+        for norm in (paper, released):
+            norm.set_num_updates(update)
+            for seed in range(2):  # micro-batches
+                norm(*ragged(seed))
+    assert (paper.num_updates.item(), released.num_updates.item()) == (2, 6)
+    released.set_num_updates(0)
+    assert released.num_updates.item() == 6
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_the_penalty_is_that_of_a_loss_with_it(reduction, ragged):
+    x, mask = ragged()
+    g = upstream(x, mask)
+    norm = new_norm(
+        "regularized-batchnorm", lambda_mean=3.0, lambda_std=2.0, loss_reduction=reduction
+    )
+    step(norm, *ragged(1), torch.zeros_like(x))
+    norm.loss_scale = 8.0
+    mean, variance = norm.running_mean.clone(), norm.running_var.clone()
+    _, dx = step(norm, x, mask, 8 * g)
+
+    theirs = x.clone().requires_grad_()
+    rows = theirs[~mask.t()]
+    root = (rows.var(0, unbiased=False) + norm.eps).sqrt()
+    y = (rows - rows.mean(0)) / root * norm.weight + norm.bias
+    penalty = 3 * (rows.mean(0) - mean).square().sum()
+    penalty = penalty + 2 * (root - (variance + norm.eps).sqrt()).square().sum()
+    loss = (y * g[~mask.t()]).sum() + penalty * (len(rows) if reduction == "sum" else 1)
+    (8 * loss).backward()
+    torch.testing.assert_close(dx, theirs.grad, **SAME)
+
+
+def test_unified_keeps_outliers_out_of_its_window(ragged):
+    norms = {on: new_norm("unified", outlier_skip=on, window=3) for on in ("on", "off")}
+    for seed in range(6):
+        for norm in norms.values():
+            norm(*ragged(seed))
+    x, mask = ragged(6)
+    ys = {on: norm(100 * x, mask) for on, norm in norms.items()}
+    # its own statistics bring the outlier to size 1; the window's would leave it larger
+    scaled = {on: (y.detach() - norms[on].bias) / norms[on].weight for on, y in ys.items()}
+    sizes = {on: z[~mask.t()].square().mean(0) for on, z in scaled.items()}
+    torch.testing.assert_close(sizes["on"], torch.ones(DIM).double(), rtol=1e-3, atol=0)
+    assert (sizes["off"] > 10).all()
+    assert norms["on"].squares.max() < 100 < norms["off"].squares.max()
+
+
+def test_the_transcriptions_meet_outliers_and_others(ragged):
+    options = {"eps": 1e-5, "alpha_fwd": 0.9, "alpha_bwd": 0.9}
+    options.update(VARIANTS["unified"][1])
+    reference = REFERENCES["unified"](DIM, gamma=1.0, beta=0.0, **options)
+    met = set()
+    for seed in range(25):
+        x, mask = ragged(seed)
+        reference.forward(x.reshape(-1, DIM).numpy(), (~mask.t()).reshape(-1).numpy())
+        reference.backward(torch.zeros(x.numel() // DIM, DIM).numpy())
+        met.add((reference.by_batch, reference.outlier))
+    assert met == {(True, False), (True, True), (False, False)}
+
+
+def test_repbn_goes_from_layernorm_to_batchnorm(ragged):
+    x, mask = ragged()
+    norm = new_norm("repbn", blend_updates=4)
+    real = ~mask.t()
+    layer_norm = F.layer_norm(x, (DIM,), norm.ln_weight, norm.ln_bias, norm.eps)[real]
+    norm.set_num_updates(0)
+    torch.testing.assert_close(norm(x, mask)[real], layer_norm, **SAME)
+    alone = new_norm("repbn")
+    alone.load_state_dict({key: norm.state_dict()[key] for key in alone.state_dict()})
+    for done, share in ((1, 0.75), (3, 0.25), (4, 0.0), (9, 0.0)):
+        norm.set_num_updates(done)
+        for training in (True, False):
+            rep = copy.deepcopy(alone).train(training)
+            rep.load_state_dict({key: norm.state_dict()[key] for key in rep.state_dict()})
+            expected = share * layer_norm + (1 - share) * rep(x, mask)[real]
+            blended = norm.train(training)(x, mask)[real]
+            torch.testing.assert_close(blended, expected, **SAME)
+    assert not norm.running_mean.eq(0).any() and alone.eta.shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("batchnorm", {"momentum": 0}, r"momentum is 0.0; it must be in \(0, 1\]"),
+        ("batchnorm", {"layer_scale_groups": 5}, "layer_scale_groups is 5; .* divide 12"),
+        ("batchnorm", {"sync": "yes"}, "sync is 'yes'; choose from on, off"),
+        ("powernorm-v", {"alpha_fwd": 1}, r"alpha_fwd is 1.0; it must be in \[0, 1\)"),
+        ("powernorm", {"variant": "old"}, "variant is 'old'; choose from paper, released"),
+        ("unified", {"window": 0}, "window is 0; it must be 1 or more"),
+        ("unified", {"alpha_bwd": -1}, "alpha_bwd is -1.0"),
+        ("mabn", {"renorm_limit": 0.5}, "renorm_limit is 0.5; it must be 1 or more"),
+        ("regularized-batchnorm", {"lambda_std": -1}, "lambda_std is -1.0; it must be 0 or more"),
+        ("repbn", {"blend_updates": -1}, "blend_updates is -1; it must be 0 or more"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        build_norm(name, DIM, **options)

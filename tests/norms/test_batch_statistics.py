@@ -1,0 +1,119 @@
+"""What holds for the norms with batch statistics, in each of the forms they are tested in."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from batches import DIM, new_norm, state_of, step, upstream
+from norm_plugin.norms import norm_spec
+from references import CASES
+
+FORMS = [(name, options) for name, options in CASES if norm_spec(name).batch_statistics]
+every_form = pytest.mark.parametrize(("name", "options"), FORMS, ids=str)
+
+
+def is_released(form):
+    return form[1].get("variant") == "released"
+
+
+@every_form
+def test_a_batch_of_padding_moves_no_statistic(name, options, ragged):
+    norm = new_norm(name, **options)
+    for seed in range(3):
+        x, mask = ragged(seed)
+        step(norm, x, mask, upstream(x, mask))
+    before = state_of(norm)
+    x, mask = ragged(3)
+    y, dx = step(norm, x, torch.ones_like(mask), torch.ones_like(x))
+    # x is of size 3; a division by the root of eps alone would bring it to 1000
+    assert y.abs().max() < 100 and dx.abs().max() < 100
+    for key, value in norm.named_buffers():
+        if value.is_floating_point() or key.endswith("filled"):
+            assert torch.equal(value, before[key]), key
+    norm.train()(x.new_zeros(0, 4, DIM))  # nor does a batch without any position
+    for key, value in norm.named_buffers():
+        assert not value.is_floating_point() or torch.equal(value, before[key]), key
+
+
+@every_form
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recomputing_repeats_a_forward_and_moves_nothing(name, options, reentrant, ragged):
+    plain, checkpointed = new_norm(name, **options), new_norm(name, **options)
+
+    def recomputed(x, mask):
+        return checkpoint(checkpointed, x, mask, use_reentrant=reentrant)
+
+    for seed in range(12):  # over the end of every warm-up
+        x, mask = ragged(seed)
+        g = upstream(x, mask)
+        y, dx = step(plain, x, mask, g)
+        other_y, other_dx = step(recomputed, x, mask, g)
+        assert torch.equal(other_y, y) and torch.equal(other_dx, dx), seed
+        for key, value in plain.named_buffers():
+            assert torch.equal(checkpointed.get_buffer(key), value), key
+
+
+@every_form
+def test_saving_and_loading_in_between_changes_no_bit(name, options, ragged):
+    through, resumed = new_norm(name, **options), new_norm(name, **options)
+    for seed in range(12):
+        x, mask = ragged(seed)
+        g = upstream(x, mask)
+        if seed in (3, 7):
+            saved, resumed = resumed.state_dict(), new_norm(name, **options)
+            resumed.load_state_dict(saved)
+        y, dx = step(through, x, mask, g)
+        other_y, other_dx = step(resumed, x, mask, g)
+        assert torch.equal(other_y, y) and torch.equal(other_dx, dx), seed
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_padding_columns_change_nothing_but_in_released_code(form, ragged):
+    name, options = form
+    plain, padded = new_norm(name, **options), new_norm(name, **options)
+    apart = 0.0
+    for seed in range(8):
+        x, mask = ragged(seed)
+        g = upstream(x, mask)
+        y, dx = step(plain, x, mask, g)
+        more = torch.full((3, *x.shape[1:]), 1e3, dtype=x.dtype)
+        wide_mask = torch.cat([mask, mask.new_ones(len(mask), 3)], dim=1)
+        wide_g = torch.cat([g, torch.zeros_like(more)])
+        wide_y, wide_dx = step(padded, torch.cat([x, more]), wide_mask, wide_g)
+        real = (~mask.t()).unsqueeze(-1)
+        for ours, theirs in ((wide_y[: len(x)], y), (wide_dx[: len(x)], dx)):
+            apart = max(apart, ((ours - theirs) * real).abs().max().item())
+    assert (apart > 1e-3) if is_released(form) else (apart < 1e-10)
+
+
+@every_form
+def test_inference_divides_by_running_statistics_alone(name, options, ragged):
+    """One affine map for all positions; repbn's LayerNorm, while it is there, is none."""
+    norm = new_norm(name, **options)
+    for seed in range(options.get("blend_updates", 3)):
+        norm(*ragged(seed))
+    x, mask = ragged(9)
+    if options.get("layer_scale_groups", 1) or name == "repbn":
+        x = x / x.square().mean(-1, keepdim=True).sqrt()  # what layer-scale leaves nearly alone
+    if "layer_scale_groups" in {option.name for option in norm_spec(name).options}:
+        norm.layer_scale_groups = 0
+    norm.eval()
+    before = state_of(norm)
+    y = norm(x, mask)
+    rows, values = x.reshape(-1, DIM), y.detach().reshape(-1, DIM)
+    slope = (values[1] - values[0]) / (rows[1] - rows[0])
+    torch.testing.assert_close(values, values[0] + slope * (rows - rows[0]), rtol=1e-7, atol=1e-7)
+    assert all(torch.equal(value, before[key]) for key, value in norm.named_buffers())
+
+
+@every_form
+def test_every_micro_batch_moves_the_statistics(name, options, ragged):
+    norm = new_norm(name, **options)
+    seen = []
+    for seed in range(3):
+        norm.set_num_updates(5)
+        norm(*ragged(seed))
+        seen.append(torch.cat([value.flatten() for value in state_of(norm).values()]))
+    assert not torch.equal(seen[0], seen[1]) and not torch.equal(seen[1], seen[2])

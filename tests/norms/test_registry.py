@@ -1,0 +1,77 @@
+"""How a norm is registered and looked up, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from norm_plugin.norms import Norm, build_norm, norm_spec, register_norm
+from norm_plugin.norms import _registry as registry
+
+
+def test_an_unknown_norm_lists_all():
+    with pytest.raises(ValueError, match=r"unknown norm 'powrnorm'; choose from .*powernorm"):
+        build_norm("powrnorm", 12)
+
+
+@pytest.fixture
+def empty_registry(monkeypatch):
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    monkeypatch.setattr(registry, "NORM_TYPES", list(registry.NORM_TYPES))
+
+
+@pytest.mark.usefixtures("empty_registry")
+class TestRegistration:
+    def test_a_new_norm_is_known_at_once(self):
+        @register_norm("half", formula="x / 2", paper="none")
+        class Half(Norm):
+            """Half.
+
+            Options:
+                by: the divisor, explained
+                    over two lines
+            """
+
+            def __init__(self, dim: int, *, by: float = 2.0) -> None:
+                super().__init__(dim)
+                self.by = by
+
+            def normalize(self, x, valid):
+                return x / self.by
+
+        assert torch.equal(build_norm("half", 2, by="4")(torch.ones(2)), torch.full((2,), 0.25))
+        (option,) = norm_spec("half").options
+        assert option.help == "the divisor, explained over two lines"
+        with pytest.raises(ValueError, match="registered twice"):
+            register_norm("half", formula="", paper="")(Half)
+
+    @pytest.mark.parametrize(
+        ("kind", "doc", "message"),
+        [
+            (float, "", "explain option 'by'"),
+            (bool, "x\n\nOptions:\n    by: b\n", "a flag can be int, float, str"),
+        ],
+    )
+    def test_a_bad_declaration_is_refused(self, kind, doc, message):
+        class Bad(Norm):
+            def __init__(self, dim: int, *, by: float = 2.0) -> None:
+                super().__init__(dim)
+
+        Bad.__init__.__annotations__["by"] = kind
+        Bad.__doc__ = doc
+        with pytest.raises(ValueError, match=message):
+            register_norm("bad", formula="", paper="")(Bad)
+
+    def test_one_word_has_one_type(self):
+        class Clash(Norm):
+            """Clash.
+
+            Options:
+                alpha_fwd: a string, where powernorm has a float
+            """
+
+            def __init__(self, dim: int, *, alpha_fwd: str = "") -> None:
+                super().__init__(dim)
+
+        with pytest.raises(ValueError, match="'alpha_fwd' is str in norm 'clash' but float in"):
+            register_norm("clash", formula="", paper="")(Clash)

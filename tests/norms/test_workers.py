@@ -1,0 +1,172 @@
+"""Two worker processes with ``sync=on`` equal one process on the joined batch."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
+from norm_plugin.norms._statistics import average_running_statistics
+from norm_plugin.norms._workers import sum_over_workers, worker_count
+
+DIM = 6
+WORKERS = 2
+STEPS = 4
+LIMIT = 120  # seconds until workers that hang are ended
+# lengths of the sentences of each worker: unlike numbers, then nothing but padding, then nothing
+LENGTHS = (([5, 2, 1], [4, 3]), ([1], [6, 6, 2]), ([5, 2, 1], [0, 0]), ([3, 3], []))
+# Both sides compute in float64, in another order of sums.
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+
+SYNCED = [
+    ("batchnorm", {}),
+    ("batchnorm", {"layer_scale_groups": 0}),
+    ("powernorm-v", {}),
+    ("powernorm", {"sync": "on"}),
+    ("powernorm", {"sync": "on", "warmup_updates": 2, "layer_scale_groups": 0}),
+    ("unified", {"sync": "on", "window": 2}),
+    ("unified", {"sync": "on", "window": 2, "warmup_updates": 1, "outlier_skip": "on"}),
+    ("mabn", {"sync": "on", "window": 2, "warmup_updates": 1}),
+    ("regularized-batchnorm", {"lambda_mean": 3.0, "lambda_std": 2.0}),
+    ("repbn", {"blend_updates": 3}),
+]
+APART = [("powernorm", {}), ("batchnorm", {"variant": "released"}), ("batchnorm", {"sync": "off"})]
+
+
+def new_norm(name, options):
+    torch.manual_seed(1)
+    norm = build_norm(name, DIM, **options).double()
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter, mean=1.0)
+    return norm
+
+
+def share_of(worker, step):
+    """x (T, B, C), mask (B, T) and dL/dy of a worker; a worker without sentences has no row."""
+    lengths = LENGTHS[step][worker] or [0]
+    time_steps = max(lengths) + 1 if LENGTHS[step][worker] else 0
+    generator = torch.Generator().manual_seed(10 * step + worker)
+    shape = (time_steps, len(lengths), DIM)
+    x = torch.randn(shape, generator=generator, dtype=torch.float64) * (1 + worker) + worker
+    mask = torch.arange(time_steps).unsqueeze(0) >= torch.tensor(lengths).unsqueeze(1)
+    g = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return x, mask, g.masked_fill(mask.t().unsqueeze(-1), 0)
+
+
+def joined(step):
+    """The same of all workers together, as rows: (N, C), (N,), (N, C)."""
+    shares = [share_of(worker, step) for worker in range(WORKERS)]
+    x = torch.cat([x.reshape(-1, DIM) for x, _, _ in shares])
+    mask = torch.cat([mask.t().reshape(-1) for _, mask, _ in shares])
+    return x, mask, torch.cat([g.reshape(-1, DIM) for _, _, g in shares])
+
+
+def train(norm, batches):
+    """What each step gives: y and dL/dx as rows, gradients of parameters, state."""
+    seen = []
+    for x, mask, g in batches:
+        norm.zero_grad()
+        x = x.clone().requires_grad_()
+        y = norm(x, mask)
+        y.backward(g)
+        seen.append(
+            {
+                "y": y.detach().reshape(-1, DIM),
+                "dx": x.grad.reshape(-1, DIM),
+                "parameters": [parameter.grad.clone() for parameter in norm.parameters()],
+                "state": {key: value.clone() for key, value in norm.named_buffers()},
+            }
+        )
+    return seen
+
+
+def work(worker, folder):
+    """One worker process: train every norm on its own share, and write down what it saw."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meeting",
+        rank=worker,
+        world_size=WORKERS,
+        timeout=timedelta(seconds=LIMIT / 2),
+    )
+    batches = [share_of(worker, step) for step in range(STEPS)]
+    synced = [train(new_norm(name, options), batches) for name, options in SYNCED]
+    apart = []
+    for name, options in APART:
+        norm = new_norm(name, options)
+        train(norm, batches)
+        average_running_statistics(torch.nn.ModuleList([norm]))
+        apart.append(dict(norm.named_buffers()))
+    torch.save({"synced": synced, "apart": apart}, f"{folder}/{worker}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def saw(tmp_path_factory):
+    """What each worker saw."""
+    folder = tmp_path_factory.mktemp("workers")
+    context = mp.start_processes(work, (str(folder),), nprocs=WORKERS, join=False)
+    deadline = time.monotonic() + LIMIT
+    while not context.join(timeout=1):  # raises what a worker raised
+        if time.monotonic() > deadline:
+            for process in context.processes:
+                process.kill()
+            pytest.fail(f"the workers were not done after {LIMIT} seconds")
+    return [torch.load(folder / f"{worker}.pt") for worker in range(WORKERS)]
+
+
+@pytest.mark.parametrize("case", range(len(SYNCED)), ids=[f"{n}-{o}" for n, o in SYNCED])
+def test_two_workers_equal_one_process_on_the_joined_batch(case, saw):
+    name, options = SYNCED[case]
+    one = train(new_norm(name, options), [joined(step) for step in range(STEPS)])
+    for step, expected in enumerate(one):
+        ours = [worker["synced"][case][step] for worker in saw]
+        for key in ("y", "dx"):
+            together = torch.cat([worker[key] for worker in ours])
+            torch.testing.assert_close(together, expected[key], **CLOSE, msg=f"{key}, {step}")
+        for index, gradient in enumerate(expected["parameters"]):
+            summed = sum(worker["parameters"][index] for worker in ours)
+            torch.testing.assert_close(summed, gradient, **CLOSE, msg=f"{index}, {step}")
+        for key, value in expected["state"].items():
+            for worker in ours:
+                torch.testing.assert_close(worker["state"][key], value, **CLOSE, msg=key)
+
+
+def test_every_norm_that_can_be_synced_is_tested():
+    can = {name for name in NORM_TYPES if "sync" in {o.name for o in norm_spec(name).options}}
+    assert can == {name for name, _ in SYNCED}
+    on = {name for name in can if build_norm(name, DIM).sync}
+    assert on == {"batchnorm", "powernorm-v", "regularized-batchnorm", "repbn"}
+
+
+@pytest.mark.parametrize("case", range(len(APART)), ids=[f"{n}-{o}" for n, o in APART])
+def test_statistics_held_apart_are_averaged(case, saw):
+    name, options = APART[case]
+    alone = []
+    for worker in range(WORKERS):
+        norm = new_norm(name, options)
+        train(norm, [share_of(worker, step) for step in range(STEPS)])
+        alone.append(dict(norm.named_buffers()))
+    for key, first in alone[0].items():
+        second = alone[1][key]
+        assert first.is_floating_point() != torch.equal(first, second), key
+        expected = (first + second) / 2 if first.is_floating_point() else first
+        for worker in saw:
+            torch.testing.assert_close(worker["apart"][case][key], expected, **CLOSE, msg=key)
+
+
+def test_a_process_alone_is_one_worker():
+    assert worker_count() == 1
+    x = torch.ones(2)
+    assert sum_over_workers(x) is x
+    norm = new_norm("powernorm", {})
+    train(norm, [share_of(0, 0)])
+    before = {key: value.clone() for key, value in norm.named_buffers()}
+    average_running_statistics(norm)
+    assert all(torch.equal(value, before[key]) for key, value in norm.named_buffers())

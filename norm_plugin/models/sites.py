@@ -103,6 +103,12 @@ def present_sites(cfg: Any) -> List[Site]:
     return [site for site in SITES if site not in absent]
 
 
+def sites_that_see_the_future(cfg: Any) -> List[Site]:
+    """The decoder's sites whose norm mixes positions in training; none unless asked for."""
+    decoder = [site for site in present_sites(cfg) if site.side == "decoder"]
+    return [site for site in decoder if norm_spec(norm_type_of(cfg, site)).batch_statistics]
+
+
 def check_site_flags(cfg: Any) -> None:
     """Refuse a flag for a site that the model does not have; raises ValueError."""
     present = {site.flag for site in present_sites(cfg)}

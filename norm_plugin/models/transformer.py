@@ -13,7 +13,7 @@ from omegaconf import OmegaConf, open_dict
 from torch import nn
 
 from norm_plugin.models.config import build_config, config_class, store_choices
-from norm_plugin.models.sites import describe_sites
+from norm_plugin.models.sites import describe_sites, sites_that_see_the_future
 from norm_plugin.models.stacks import NormTransformerDecoder, NormTransformerEncoder
 
 logger = logging.getLogger(__name__)
@@ -40,6 +40,13 @@ class NormTransformerModel(TransformerModelBase):
         with open_dict(args) if OmegaConf.is_config(args) else contextlib.nullcontext():
             store_choices(args, cfg)
         logger.info(describe_sites(cfg))
+        leaking = sites_that_see_the_future(cfg)
+        if leaking:
+            logger.warning(
+                "in training each target position sees its future through the batch statistics "
+                "of %s",
+                ", ".join(site.name for site in leaking),
+            )
         return super().build_model(cfg, task)
 
     @classmethod

@@ -107,3 +107,14 @@ def test_the_choice_of_every_site_is_logged(build, caplog):
         "decoder-self=layernorm, decoder-cross=layernorm, decoder-ffn=layernorm, "
         "decoder-final=layernorm (options: alpha_fwd=0.95, warmup_updates=4000)"
     )
+
+
+@pytest.mark.parametrize("name", NORM_TYPES)
+def test_batch_statistics_in_the_decoder_are_warned_of_once(name, build, caplog):
+    with caplog.at_level(logging.WARNING, logger="norm_plugin"):
+        build("--norm-type", name)
+        assert not caplog.records
+        build("--norm-type-decoder-ffn", name, "--norm-type-encoder", name)
+    warnings = [record.getMessage() for record in caplog.records]
+    expected = "in training each target position sees its future through the batch statistics of "
+    assert warnings == [expected + "decoder-ffn"] * norm_spec(name).batch_statistics

@@ -66,34 +66,26 @@ begin() {
 }
 
 # stage NAME COMMAND...: run COMMAND, unless it has finished before with the same words, after
-# stages that did too.
+# stages that did too. Training alone takes up what it finds, so it must not find other settings'.
 stage() {
-  local name=$1 stamp=$run/stages/$1 started=$run/stages/$1.started
+  local name=$1 stamp=$run/stages/$1 started=$run/stages/$1.started before
   shift
   key=$(printf '%s\0' "$key" "$@" | sha256sum | cut -d' ' -f1)
   if [[ -f $stamp && $(<"$stamp") == "$key" ]]; then
     say "$experiment $label, seed $seed: $name was done before"
     return
   fi
+  before=$(cat "$stamp" "$started" 2>/dev/null || true)
+  if [[ $name == train && -n $before && $before != "$key" ]]; then
+    die "$run/checkpoints is of other settings or data; remove $run, or choose another --work"
+  fi
   say "$experiment $label, seed $seed: $name"
   rm -f "$stamp"
   printf '%s\n' "$key" >"$started.new"
-  if [[ -f $started ]] && ! cmp -s "$started" "$started.new"; then
-    "clean_$name"
-  fi
   mv "$started.new" "$started"
   "$@"
   mv "$started" "$stamp"
 }
-
-# What a stage left behind under other settings must not be taken up by this one. Only training
-# takes up anything.
-clean_train() {
-  die "$run/checkpoints was begun with other settings; remove $run, or choose another --work"
-}
-clean_average() { :; }
-clean_generate() { :; }
-clean_score() { :; }
 
 # prepare CORPUS [FLAG...]: raw text to binarised data, by data-prep/CORPUS.py.
 prepare() {

@@ -40,11 +40,6 @@ def masked_means(
     return [one / count.clamp(min=1) for one in sums], count
 
 
-def masked_mean(x: Tensor, valid: Optional[Tensor]) -> Tensor:
-    """The mean of one tensor over the real positions of this worker: see :func:`masked_means`."""
-    return masked_means([x], valid)[0][0]
-
-
 def move(buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
     """buffer <- (1 - w) buffer + w value, in place, unless ``count`` real positions are none."""
     step = weight * (count > 0).to(buffer.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, ClassVar, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -40,10 +40,22 @@ def masked_means(
     return [one / count.clamp(min=1) for one in sums], count
 
 
+def finite_or(value: Tensor, instead: Tensor) -> Tensor:
+    """``value`` with the entries of ``instead`` where its own are NaN or infinite.
+
+    A statistic that was not finite once would never be again: an overflow of half precision,
+    which a trainer meets by leaving out the update, would end the run.
+    """
+    return torch.where(torch.isfinite(value), value, instead)
+
+
 def move(buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
-    """buffer <- (1 - w) buffer + w value, in place, unless ``count`` real positions are none."""
+    """buffer <- (1 - w) buffer + w value, in place, where ``value`` is finite.
+
+    Without a real position, ``count`` 0, nothing moves.
+    """
     step = weight * (count > 0).to(buffer.dtype)
-    buffer.add_(step * (value.detach() - buffer))
+    buffer.add_(step * (finite_or(value.detach().to(buffer.dtype), buffer) - buffer))
 
 
 def check_share(name: str, value: float) -> None:
@@ -68,6 +80,11 @@ class BatchStatisticsNorm(AffineNorm):
     :meth:`set_num_updates`; elsewhere every training forward counts as one. The count is the
     integer buffer ``num_updates``, part of the checkpoint.
 
+    Attributes:
+        loss_scale: the factor that the loss is multiplied with before its backward pass, as
+            mixed precision does; whoever multiplies it must say so here. Statistics of
+            gradients are kept in units of the loss itself.
+
     Args:
         dim: number of channels.
         warmup_updates: updates during which batch statistics normalize.
@@ -84,6 +101,7 @@ class BatchStatisticsNorm(AffineNorm):
             raise ValueError(f"warmup_updates is {warmup_updates}; it must be 0 or more")
         self.warmup_updates = warmup_updates
         self.sync = sync == "on"
+        self.loss_scale: Union[float, Tensor] = 1.0
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64))
         # The same count as a Python number: reading a tensor would wait for the GPU.
         self._updates = 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 
-from norm_plugin.norms._statistics import BatchStatisticsNorm, masked_means
+from norm_plugin.norms._statistics import BatchStatisticsNorm, finite_or, masked_means
 
 GradientStatistic = Callable[[Tensor, Tensor], Tensor]
 """From mean_V(g z) of a batch, (C,), and its n, (), to the psi that takes its place, (C,)."""
@@ -24,11 +24,12 @@ class WindowedNorm(torch.autograd.Function):
         valid: Optional[Tensor],
         statistic: GradientStatistic,
         sync: bool,
+        loss_scale: Union[float, Tensor],
     ) -> Tensor:
         """x: (..., C), 0 at padding; root: (C,), a constant; valid: bool (...) or None."""
         z = x / root
         ctx.save_for_backward(z, root, valid)
-        ctx.statistic, ctx.sync = statistic, sync
+        ctx.statistic, ctx.sync, ctx.loss_scale = statistic, sync, loss_scale
         return z
 
     @staticmethod
@@ -37,8 +38,9 @@ class WindowedNorm(torch.autograd.Function):
         """With psi = mean_V(g z) it would be the exact gradient, were ``root`` the batch's."""
         z, root, valid = ctx.saved_tensors
         (g_mean,), count = masked_means([g * z], valid, ctx.sync)
-        grad_x = (g - ctx.statistic(g_mean, count) * z) / root
-        return grad_x, None, None, None, None
+        psi = ctx.statistic(g_mean / ctx.loss_scale, count) * ctx.loss_scale
+        grad_x = (g - psi * z) / root
+        return grad_x, None, None, None, None, None
 
 
 class WindowNorm(BatchStatisticsNorm):
@@ -77,9 +79,13 @@ class WindowNorm(BatchStatisticsNorm):
 
 
 def push(window: Tensor, filled: Tensor, value: Tensor, count: Tensor) -> None:
-    """Let ``value``, (C,), in at the end of ``window``, (M, C), unless ``count`` is 0."""
+    """Let ``value``, (C,), in at the end of ``window``, (M, C), unless ``count`` is 0.
+
+    Where it is not finite, the value before it comes in once more.
+    """
     some = count > 0
-    rolled = torch.cat([window[1:], value.detach().to(window.dtype).unsqueeze(0)])
+    value = finite_or(value.detach().to(window.dtype), window[-1])
+    rolled = torch.cat([window[1:], value.unsqueeze(0)])
     window.copy_(torch.where(some, rolled, window))
     filled.copy_((filled + some).clamp(max=window.size(0)))
 

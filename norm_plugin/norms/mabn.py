@@ -94,7 +94,7 @@ class MovingAverageBatchNorm(WindowNorm):
         # activation checkpointing must repeat what this forward saw
         root, ratio, in_warmup = self._seen
         statistic = partial(self._gradient_statistic, in_warmup)
-        z = WindowedNorm.apply(x, root.to(x.dtype), valid, statistic, self.sync)
+        z = WindowedNorm.apply(x, root.to(x.dtype), valid, statistic, self.sync, self.loss_scale)
         return self.affine(ratio.to(x.dtype) * z)
 
     def _take_in(self, square: Tensor, count: Tensor) -> None:

@@ -26,7 +26,7 @@ computed and stored in float32 at least; the cast back comes after gamma and bet
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Optional, Tuple
+from typing import Any, ClassVar, Literal, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -36,12 +36,13 @@ from norm_plugin.norms._registry import register_norm
 from norm_plugin.norms._statistics import (
     BatchStatisticsNorm,
     check_share,
+    finite_or,
     in_backward,
     masked_means,
     move,
     zero_padding,
 )
-from norm_plugin.norms.power_norm_released import ReleasedPowerNorm, released_psi2
+from norm_plugin.norms.power_norm_released import ReleasedPowerNorm, next_nu, released_psi2
 from norm_plugin.norms.power_norm_v import divide_by_root, power_norm_v
 
 
@@ -53,17 +54,29 @@ class NuRecursion:
         valid: bool (...), True at real positions, or None.
         alpha_bwd: a_b.
         sync: means over the positions of all workers.
+        loss_scale: the factor in every g, which nu is kept without.
     """
 
-    def __init__(self, nu: Tensor, valid: Optional[Tensor], alpha_bwd: float, sync: bool) -> None:
+    def __init__(
+        self,
+        nu: Tensor,
+        valid: Optional[Tensor],
+        alpha_bwd: float,
+        sync: bool,
+        loss_scale: Union[float, Tensor],
+    ) -> None:
         self.nu, self.valid, self.alpha_bwd, self.sync = nu, valid, alpha_bwd, sync
+        self.loss_scale = loss_scale
+
+    def scaled(self, like: Tensor) -> Tensor:
+        """nu times the factor in g, (C,), in the dtype of ``like``."""
+        return self.nu.to(like.dtype) * self.loss_scale
 
     def move(self, x_hat: Tensor, g: Tensor) -> None:
         """One step. x_hat, g: (..., C). Without a real position both means are 0."""
         products = [x_hat.square(), g * x_hat]
         (gamma, lambda_), _ = masked_means(products, self.valid, self.sync)
-        step = 1 - self.alpha_bwd
-        self.nu.mul_(1 - step * gamma).add_(step * lambda_)
+        self.nu.copy_(next_nu(self.nu, gamma, lambda_ / self.loss_scale, 1 - self.alpha_bwd))
 
 
 class RunningPowerNorm(torch.autograd.Function):
@@ -82,7 +95,7 @@ class RunningPowerNorm(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
         """Algorithm 2, with the nu that the backward pass before this one has left."""
         x_hat, psi = ctx.saved_tensors
-        grad_x = (g - ctx.recursion.nu.to(g.dtype) * x_hat) / psi
+        grad_x = (g - ctx.recursion.scaled(g) * x_hat) / psi
         ctx.recursion.move(x_hat, g)
         return grad_x, None, None
 
@@ -161,7 +174,7 @@ class PowerNorm(BatchStatisticsNorm):
         self, x: Tensor, valid: Optional[Tensor], psi2: Tensor, in_warmup: bool
     ) -> Tuple[Tensor, Tensor]:
         """x_hat, (..., C), and the psi^2 to go on with, (C,)."""
-        recursion = NuRecursion(self.nu, valid, self.alpha_bwd, self.sync)
+        recursion = NuRecursion(self.nu, valid, self.alpha_bwd, self.sync, self.loss_scale)
         if in_warmup:
             x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
             if x_hat.requires_grad:  # autograd has the exact gradient; nu only watches it pass
@@ -186,9 +199,11 @@ class PowerNorm(BatchStatisticsNorm):
         batch = torch.where(some, batch.to(psi2.dtype), psi2)
         psi_batch = self._root(batch, x)
         psi = psi_batch if t <= self.warmup_updates else self._root(psi2, x)
-        x_hat = ReleasedPowerNorm.apply(x, psi, psi_batch, self.nu, some, self.alpha_bwd)
+        x_hat = ReleasedPowerNorm.apply(
+            x, psi, psi_batch, self.nu, some, self.alpha_bwd, self.loss_scale
+        )
         moved = released_psi2(psi2, batch, t, self.warmup_updates, self.alpha_fwd)
-        return x_hat, torch.where(some, moved, psi2)
+        return x_hat, finite_or(torch.where(some, moved, psi2), psi2)
 
     def _root(self, psi2: Tensor, x: Tensor) -> Tensor:
         """psi = sqrt(psi^2 + eps), (C,), in the dtype of x."""

@@ -26,12 +26,12 @@ moves nothing.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 
-from norm_plugin.norms._statistics import masked_means
+from norm_plugin.norms._statistics import finite_or, masked_means
 
 
 def released_psi2(
@@ -41,6 +41,11 @@ def released_psi2(
     if t < warmup:
         psi2 = ((t - 1) * psi2 + psi2_batch) / t
     return alpha_fwd * psi2 + (1 - alpha_fwd) * psi2_batch
+
+
+def next_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: Union[float, Tensor]) -> Tensor:
+    """nu_t = nu_{t-1} (1 - (1 - a_b) Gamma) + (1 - a_b) Lambda. All (C,); step: 1 - a_b."""
+    return finite_or((nu * (1 - step * gamma) + step * lambda_).to(nu.dtype), nu)
 
 
 class ReleasedPowerNorm(torch.autograd.Function):
@@ -55,12 +60,13 @@ class ReleasedPowerNorm(torch.autograd.Function):
         nu: Tensor,
         has_positions: Tensor,
         alpha_bwd: float,
+        loss_scale: Union[float, Tensor],
     ) -> Tensor:
         """x: (..., C); psi, psi_batch, nu: (C,); has_positions: bool ()."""
         x_hat = x / psi
         ctx.save_for_backward(x_hat, psi_batch, has_positions)
         # nu is state, not an input: the next backward pass must see what this one leaves
-        ctx.nu, ctx.alpha_bwd = nu, alpha_bwd
+        ctx.nu, ctx.alpha_bwd, ctx.loss_scale = nu, alpha_bwd, loss_scale
         return x_hat
 
     @staticmethod
@@ -68,8 +74,8 @@ class ReleasedPowerNorm(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
         """Every position alike, padding included."""
         x_hat, psi_batch, has_positions = ctx.saved_tensors
-        grad_x = (g - ctx.nu.to(g.dtype) * x_hat) / psi_batch
+        grad_x = (g - ctx.nu.to(g.dtype) * ctx.loss_scale * x_hat) / psi_batch
         (gamma, lambda_), _ = masked_means([x_hat.square(), g * x_hat], valid=None)
         step = (1 - ctx.alpha_bwd) * has_positions.to(g.dtype)
-        ctx.nu.mul_(1 - step * gamma).add_(step * lambda_)
-        return grad_x, None, None, None, None, None
+        ctx.nu.copy_(next_nu(ctx.nu, gamma, lambda_ / ctx.loss_scale, step))
+        return grad_x, None, None, None, None, None, None

@@ -13,9 +13,8 @@ The penalty reaches the loss without a term in it: its exact gradient joins the 
 this layer. ``loss_reduction`` says what loss that is. With ``sum``, fairseq's, L is summed over
 tokens and the trainer divides the gradient by their number, so the penalty is multiplied by the
 number n of positions, and the division leaves about what the formula says, also over several
-micro-batches and workers. With ``mean`` it is added as it stands. A loss that is multiplied
-before its backward pass, as mixed precision does, must be made known: set ``loss_scale`` on the
-module to the factor.
+micro-batches and workers. With ``mean`` it is added as it stands. Where the loss is multiplied
+before its backward pass, so is the penalty: see ``BatchStatisticsNorm.loss_scale``.
 
 Assumed, since the paper could not be read: squared Euclidean distances of means and of standard
 deviations, as a public implementation of the paper has them, and running statistics of before
@@ -79,9 +78,6 @@ def distance_penalty(
 class RegularizedBatchNorm(RunningMomentsNorm):
     """BatchNorm that keeps batch and running statistics together.
 
-    Attributes:
-        loss_scale: the factor that the loss was multiplied with before its backward pass.
-
     Options:
         eps: added to the variances, inside the root
         momentum: weight of the new value in the running mean and variance, as in torch
@@ -110,7 +106,7 @@ class RegularizedBatchNorm(RunningMomentsNorm):
             if not (math.isfinite(strength) and strength >= 0):
                 raise ValueError(f"{name} is {strength}; it must be 0 or more, and finite")
         self.lambda_mean, self.lambda_std = lambda_mean, lambda_std
-        self.loss_reduction, self.loss_scale = loss_reduction, 1.0
+        self.loss_reduction = loss_reduction
 
     def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
         if not self.training:
@@ -128,7 +124,7 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         penalty = distance_penalty(
             batch, mean, variance, self.eps, self.lambda_mean, self.lambda_std
         )
-        weight = (batch.positions > 0) * penalty.new_full((), self.loss_scale)
+        weight = (batch.positions > 0) * penalty.new_ones(()) * self.loss_scale
         if self.loss_reduction == "sum":
             # Every worker adds its share, and the gradient of synced statistics sums them
             weight = weight * batch.positions / (worker_count() if self.sync else 1)

@@ -120,7 +120,8 @@ class UnifiedNorm(WindowNorm):
         square, outlier, in_warmup = self._seen
         root = (square + self.eps).sqrt().to(x.dtype)
         statistic = partial(self._gradient_statistic, outlier, in_warmup)
-        return self.affine(WindowedNorm.apply(x, root, valid, statistic, self.sync))
+        z = WindowedNorm.apply(x, root, valid, statistic, self.sync, self.loss_scale)
+        return self.affine(z)
 
     def _take_in(self, square: Tensor, count: Tensor) -> None:
         """Move all that one forward moves, and keep what it is normalized by in ``_seen``.

@@ -117,3 +117,33 @@ def test_every_micro_batch_moves_the_statistics(name, options, ragged):
         norm(*ragged(seed))
         seen.append(torch.cat([value.flatten() for value in state_of(norm).values()]))
     assert not torch.equal(seen[0], seen[1]) and not torch.equal(seen[1], seen[2])
+
+
+@every_form
+def test_a_scaled_loss_gives_the_scaled_gradient_and_the_same_statistics(name, options, ragged):
+    """As under --fp16 and --amp; a power of two, so not even rounding differs."""
+    plain, scaled = new_norm(name, **options), new_norm(name, **options)
+    for seed in range(6):
+        scale = 2.0 ** (7 + seed)  # the scale changes during a run
+        scaled.loss_scale = scale if seed % 2 else torch.tensor(scale)
+        x, mask = ragged(seed)
+        g = upstream(x, mask)
+        _, dx = step(plain, x, mask, g)
+        _, scaled_dx = step(scaled, x, mask, scale * g)
+        assert torch.equal(scaled_dx, scale * dx), seed
+        for key, value in plain.named_buffers():
+            assert torch.equal(scaled.get_buffer(key), value), key
+
+
+@every_form
+@pytest.mark.parametrize("where", ["x", "g"])
+def test_an_overflow_leaves_every_statistic_finite(name, options, where, ragged):
+    norm = new_norm(name, **options)
+    for seed in range(6):
+        x, mask = ragged(seed)
+        g = upstream(x, mask)
+        if seed == 3:
+            (x if where == "x" else g)[0, 0, 5] = float("inf")
+        step(norm, x, mask, g)
+        for key, value in norm.named_buffers():
+            assert torch.isfinite(value).all(), (key, seed)

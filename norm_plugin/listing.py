@@ -57,11 +57,11 @@ def declared_options() -> Dict[str, List[Tuple[str, Option]]]:
 
 def sites_table() -> str:
     """Markdown: the flags that choose norms and their place."""
-    from norm_plugin.models.config import config_class
+    from norm_plugin.models.config import CHOICES, config_class
     from norm_plugin.models.sites import SITE_FLAGS, norm_type_field
 
     cfg = config_class()()
-    fields = ["norm_type", *map(norm_type_field, SITE_FLAGS), "norm_placement"]
+    fields = ["norm_type", *map(norm_type_field, SITE_FLAGS), *CHOICES]
     rows = [("flag", "meaning")]
     rows += [(f"`--{field.replace('_', '-')}`", cfg._get_help(field)) for field in fields]
     return markdown(rows)

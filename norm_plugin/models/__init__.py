@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from norm_plugin.models import architectures as architectures
+from norm_plugin.models import trainer_hooks
 from norm_plugin.models.transformer import NormTransformerModel
+
+trainer_hooks.install()
 
 __all__ = ["NormTransformerModel"]

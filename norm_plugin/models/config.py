@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import Any, Dict, Optional, Type
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Type
 
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf
 
 from norm_plugin.listing import declared_options
+from norm_plugin.models.initialisation import INITIALISATIONS, XAVIER
 from norm_plugin.models.placement import PLACEMENTS
 from norm_plugin.models.sites import (
     SITE_FLAGS,
@@ -26,6 +27,31 @@ from norm_plugin.norms import NORM_TYPES, norm_spec
 NESTED = ("encoder", "decoder", "quant_noise")
 
 
+class Choice(NamedTuple):
+    """A flag of the model that takes one of a few words."""
+
+    values: Iterable[str]
+    default: Optional[str]
+    help: str
+
+
+CHOICES = {
+    "norm_placement": Choice(
+        PLACEMENTS, None, "where norms stand; sets --{encoder,decoder}-normalize-before"
+    ),
+    "norm_init": Choice(
+        INITIALISATIONS,
+        XAVIER,
+        "weights at the start: xavier (fairseq's own), kaiming (every linear map of a layer, as "
+        "the AdaNorm paper advises), kaiming-attention (attention only, as its released code)",
+    ),
+    "norm_nan_check": Choice(
+        ("on", "off"), "on", "stop training where the input of a norm is NaN or infinite"
+    ),
+}
+"""The model's own flags besides those of sites and of norms."""
+
+
 def config_class() -> Type[TransformerConfig]:
     """fairseq's TransformerConfig with a field for each flag of this plugin.
 
@@ -35,12 +61,10 @@ def config_class() -> Type[TransformerConfig]:
     names = ChoiceEnum(list(NORM_TYPES))
     fields = [
         ("norm_type", names, _field("layernorm", "norm of every site of the model")),
-        (
-            "norm_placement",
-            Optional[ChoiceEnum(list(PLACEMENTS))],
-            _field(None, "where norms stand; sets --{encoder,decoder}-normalize-before"),
-        ),
     ]
+    for name, choice in CHOICES.items():
+        kind = Optional[ChoiceEnum(list(choice.values))]
+        fields.append((name, kind, _field(None, choice.help)))
     for flag, text in SITE_FLAGS.items():
         fields.append((norm_type_field(flag), Optional[names], _field(None, text)))
     for name, owners in declared_options().items():
@@ -74,6 +98,7 @@ def build_config(args: Any) -> TransformerConfig:
         if name is not None:
             norm_spec(name)
     cfg = cls.from_namespace(args)
+    _parse_choices(cfg)
     check_site_flags(cfg)
     _parse_options(cfg)
     return cfg
@@ -84,6 +109,19 @@ def store_choices(args: Any, cfg: TransformerConfig) -> None:
     for site in present_sites(cfg):
         if site.flag != "embedding":  # one flag, but two sites, which may differ
             setattr(args, norm_type_field(site.flag), norm_type_of(cfg, site))
+    for name in CHOICES:
+        setattr(args, name, getattr(cfg, name))
+
+
+def _parse_choices(cfg: Any) -> None:
+    """Fill in the defaults; refuse other words, which only a YAML file can bring here."""
+    for name, choice in CHOICES.items():
+        value = getattr(cfg, name, None)
+        if isinstance(value, bool):  # YAML reads on and off as such
+            value = "on" if value else "off"
+        if value is not None and value not in choice.values:
+            raise ValueError(f"{name} is {value!r}; choose from {', '.join(choice.values)}")
+        setattr(cfg, name, choice.default if value is None else str(value))
 
 
 def _parse_options(cfg: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import Any, Iterable, Iterator, Optional, Tuple
 
+import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import (
@@ -13,6 +14,7 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import Tensor, nn
 
+from norm_plugin.models.initialisation import INITIALISATIONS
 from norm_plugin.models.sites import (
     DECODER_LAYER_SITES,
     ENCODER_LAYER_SITES,
@@ -30,6 +32,7 @@ class PaddingMask:
 
     def __init__(self) -> None:
         self.mask: Optional[Tensor] = None
+        self.ignoring = False
 
     @contextmanager
     def holding(self, mask: Optional[Tensor]) -> Iterator[None]:
@@ -42,14 +45,35 @@ class PaddingMask:
 
     def __call__(self, norm: nn.Module, inputs: Tuple[Tensor, ...]) -> Tuple[Any, ...]:
         """The hook: append the mask to the inputs of ``norm``, whose x is (T, B, C)."""
-        return (*inputs, self.mask)
+        if self.ignoring:
+            x = inputs[0]
+            return (*inputs, x.new_ones(x.size(1), x.size(0), dtype=torch.bool))
+        return (*inputs, self.of_norm())
+
+    def of_norm(self) -> Optional[Tensor]:
+        """The mask as a norm takes it for the x of its site."""
+        return self.mask
 
 
 class EmbeddingPaddingMask(PaddingMask):
     """The same for the norm of the embeddings, the one place where fairseq's x is (B, T, C)."""
 
-    def __call__(self, norm: nn.Module, inputs: Tuple[Tensor, ...]) -> Tuple[Any, ...]:
-        return (*inputs, None if self.mask is None else self.mask.t())
+    def of_norm(self) -> Optional[Tensor]:
+        return None if self.mask is None else self.mask.t()
+
+
+@contextmanager
+def ignoring_every_position(model: nn.Module) -> Iterator[None]:
+    """Within this context every position is padding to the norms of ``model``."""
+    masks = [module.padding for module in model.modules() if hasattr(module, "padding")]
+    masks += [m.embedding_padding for m in model.modules() if hasattr(m, "embedding_padding")]
+    for mask in masks:
+        mask.ignoring = True
+    try:
+        yield
+    finally:
+        for mask in masks:
+            mask.ignoring = False
 
 
 def install_norms(
@@ -74,6 +98,7 @@ class NormTransformerEncoderLayer(TransformerEncoderLayerBase):
         super().__init__(cfg, return_fc)
         self.padding = PaddingMask()
         install_norms(self, cfg, ENCODER_LAYER_SITES, self.embed_dim, self.padding)
+        INITIALISATIONS[cfg.norm_init](self)
         # Some versions of fairseq run a loaded post-norm layer as one fused kernel, which knows
         # LayerNorm only and would pass these norms over
         self.can_use_fastpath = False
@@ -93,6 +118,7 @@ class NormTransformerDecoderLayer(TransformerDecoderLayerBase):
         super().__init__(cfg, no_encoder_attn)
         self.padding = PaddingMask()
         install_norms(self, cfg, DECODER_LAYER_SITES, self.embed_dim, self.padding)
+        INITIALISATIONS[cfg.norm_init](self)
 
     def forward(
         self,

@@ -138,17 +138,33 @@ def options_of(cfg: Any, spec: NormSpec) -> Dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def site_options(cfg: Any, site: Site) -> Dict[str, Any]:
+    """The options of the norm at ``site``: those given, and what it takes in a Transformer."""
+    spec = norm_spec(norm_type_of(cfg, site))
+    heads = getattr(cfg, site.side).attention_heads
+    after_encoder = site is FINAL_SITES["encoder"]
+    return spec.cls.transformer_options(options_of(cfg, spec), heads, after_encoder)
+
+
 def build_site(cfg: Any, site: Site, dim: int) -> Norm:
     """The norm of ``site`` over ``dim`` channels."""
-    spec = norm_spec(norm_type_of(cfg, site))
-    return spec.build(dim, **options_of(cfg, spec))
+    return norm_spec(norm_type_of(cfg, site)).build(dim, **site_options(cfg, site))
 
 
 def describe_sites(cfg: Any) -> str:
     """One line: the norm of each site and the options given for them."""
     chosen = ", ".join(f"{site.name}={norm_type_of(cfg, site)}" for site in present_sites(cfg))
-    options = {}
-    for spec in chosen_specs(cfg):
-        options.update(options_of(cfg, spec))
-    given = ", ".join(f"{name}={value}" for name, value in options.items())
+    shared: Dict[str, Any] = {}
+    of_sites = []
+    for site in present_sites(cfg):
+        options = site_options(cfg, site)
+        own = {name: value for name, value in options.items() if shared.get(name, value) != value}
+        shared = {**options, **shared}
+        if own:
+            of_sites.append(f"{site.name}: {_words(own)}")
+    given = "; ".join(filter(None, [_words(shared), *of_sites]))
     return f"norms: {chosen}" + (f" (options: {given})" if given else "")
+
+
+def _words(options: Dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in options.items())

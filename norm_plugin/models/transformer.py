@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any
+from typing import Any, Optional
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model
@@ -13,8 +13,10 @@ from omegaconf import OmegaConf, open_dict
 from torch import nn
 
 from norm_plugin.models.config import build_config, config_class, store_choices
+from norm_plugin.models.divergence import DivergenceWatch
 from norm_plugin.models.sites import describe_sites, sites_that_see_the_future
 from norm_plugin.models.stacks import NormTransformerDecoder, NormTransformerEncoder
+from norm_plugin.norms._statistics import BatchStatisticsNorm
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +29,9 @@ class NormTransformerModel(TransformerModelBase):
     model in both ``fairseq-train`` and ``fairseq-hydra-train`` only that way. fairseq then
     checks no key of the model, so :func:`build_config` does.
     """
+
+    watch: Optional[DivergenceWatch] = None
+    updates_done = 0
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -47,7 +52,34 @@ class NormTransformerModel(TransformerModelBase):
                 "of %s",
                 ", ".join(site.name for site in leaking),
             )
-        return super().build_model(cfg, task)
+        model = super().build_model(cfg, task)
+        if cfg.norm_nan_check == "on":
+            model.watch = DivergenceWatch(model)
+        return model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As in fairseq; in training it raises FloatingPointError where the run diverges."""
+        output = super().forward(*args, **kwargs)
+        if self.watch is not None:
+            self.watch.check(self.updates_done + 1)
+        return output
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """As in fairseq; it says so when a run begins anew with statistics of another."""
+        counts = [
+            norm.updates_counted
+            for norm in self.modules()
+            if isinstance(norm, BatchStatisticsNorm) and not norm.counts_forwards
+        ]
+        if counts and num_updates < counts[0]:
+            logger.info(
+                "training begins anew at update %d: the norms keep the running statistics of %d "
+                "updates, and their warm-up starts again",
+                num_updates,
+                counts[0] + 1,  # the count is that of before the last update
+            )
+        self.updates_done = num_updates
+        super().set_num_updates(num_updates)
 
     @classmethod
     def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: nn.Embedding) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Optional
+from typing import Any, ClassVar, Dict, Optional
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +71,19 @@ class Norm(nn.Module):
             (..., C), the dtype of ``x``.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define normalize()")
+
+    @classmethod
+    def transformer_options(
+        cls, options: Dict[str, Any], heads: int, after_encoder: bool
+    ) -> Dict[str, Any]:
+        """The options of this norm at one site of a Transformer, if other than given.
+
+        Args:
+            options: those given.
+            heads: attention heads of the stack.
+            after_encoder: the site is the final norm of the encoder.
+        """
+        return options
 
     def extra_repr(self) -> str:
         """What ``print(model)`` shows between the brackets."""

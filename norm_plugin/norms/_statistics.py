@@ -81,6 +81,7 @@ class BatchStatisticsNorm(AffineNorm):
     integer buffer ``num_updates``, part of the checkpoint.
 
     Attributes:
+        counts_forwards: whatever a trainer reports, every training forward counts as one.
         loss_scale: the factor that the loss is multiplied with before its backward pass, as
             mixed precision does; whoever multiplies it must say so here. Statistics of
             gradients are kept in units of the loss itself.
@@ -101,6 +102,7 @@ class BatchStatisticsNorm(AffineNorm):
             raise ValueError(f"warmup_updates is {warmup_updates}; it must be 0 or more")
         self.warmup_updates = warmup_updates
         self.sync = sync == "on"
+        self.counts_forwards = False
         self.loss_scale: Union[float, Tensor] = 1.0
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64))
         # The same count as a Python number: reading a tensor would wait for the GPU.
@@ -110,14 +112,20 @@ class BatchStatisticsNorm(AffineNorm):
         self._seen: Any = None
 
     @property
+    def updates_counted(self) -> int:
+        """``num_updates`` as a number; reading it does not wait for the device."""
+        return self._updates
+
+    @property
     def in_warmup(self) -> bool:
         """True while the statistics of the batch itself normalize it."""
         return self._updates < self.warmup_updates
 
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq's trainer before each forward with the updates done so far."""
-        self._trainer_counts = True
-        self._count(num_updates)
+        if not self.counts_forwards:
+            self._trainer_counts = True
+            self._count(num_updates)
 
     def count_forward(self) -> None:
         """Count one training forward as an update, unless a trainer does the counting."""

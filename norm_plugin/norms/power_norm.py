@@ -26,7 +26,7 @@ computed and stored in float32 at least; the cast back comes after gamma and bet
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Optional, Tuple, Union
+from typing import Any, ClassVar, Dict, Literal, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -42,7 +42,12 @@ from norm_plugin.norms._statistics import (
     move,
     zero_padding,
 )
-from norm_plugin.norms.power_norm_released import ReleasedPowerNorm, next_nu, released_psi2
+from norm_plugin.norms.power_norm_released import (
+    WARMUP_AFTER_ENCODER,
+    ReleasedPowerNorm,
+    next_nu,
+    released_psi2,
+)
 from norm_plugin.norms.power_norm_v import divide_by_root, power_norm_v
 
 
@@ -116,7 +121,8 @@ class PowerNorm(BatchStatisticsNorm):
         warmup_updates: optimizer updates during which the batch's own statistics normalize;
             under fairseq the default is the learning-rate warm-up of the run
         layer_scale_groups: layer-scale before the norm: 0 none, 1 the whole layer (the
-            paper), G over G groups of channels (released: as many as attention heads)
+            paper), G over G groups of channels; in a Transformer variant=released has as
+            many as attention heads unless told otherwise
         variant: paper, or as the released code computes it
         sync: statistics over the positions of all workers; variant=released never does it
     """
@@ -145,13 +151,19 @@ class PowerNorm(BatchStatisticsNorm):
         check_layer_scale(layer_scale_groups, dim)
         self.eps, self.alpha_fwd, self.alpha_bwd = eps, alpha_fwd, alpha_bwd
         self.layer_scale_groups, self.variant = layer_scale_groups, variant
+        self.counts_forwards = variant == "released"
         self.register_buffer("psi2", torch.ones(dim))
         self.register_buffer("nu", torch.zeros(dim))
 
-    def set_num_updates(self, num_updates: int) -> None:
-        """As in the base class; the released code counts its own forwards instead."""
-        if self.variant == "paper":
-            super().set_num_updates(num_updates)
+    @classmethod
+    def transformer_options(
+        cls, options: Dict[str, Any], heads: int, after_encoder: bool
+    ) -> Dict[str, Any]:
+        """The released code scales by heads, and fixes the warm-up after the encoder."""
+        if options.get("variant") != "released":
+            return options
+        fixed = {"warmup_updates": WARMUP_AFTER_ENCODER} if after_encoder else {}
+        return {"layer_scale_groups": heads, **options, **fixed}
 
     def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
         x = layer_scale(x, self.layer_scale_groups, self.eps)

@@ -16,9 +16,10 @@ N positions, padding included:
 each psi with eps inside its root. What differs from the paper is: the batch's psi_B under the
 gradient after the warm-up; Gamma and Lambda over padding too; the approximate gradient during
 the warm-up; both updates of psi^2 in it; and that t counts forwards, whatever the trainer
-reports. The released code stores nu / (1 - a_b), the same recursion. It fixes a_f = a_b = 0.9
-and scales the layer by as many groups as there are attention heads: that is
-``--norm-layer-scale-groups``. Workers are never synchronised.
+reports. The released code stores nu / (1 - a_b), the same recursion. It fixes a_f = a_b = 0.9,
+scales the layer by as many groups as there are attention heads, and gives the norm after the
+encoder a warm-up of 1000 forwards whatever the others have: in a Transformer, so does this; only
+``--norm-layer-scale-groups`` says otherwise. Workers are never synchronised.
 
 Written from these formulas. Beyond them: a batch without a real position is divided by psi and
 moves nothing.
@@ -32,6 +33,8 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms._statistics import finite_or, masked_means
+
+WARMUP_AFTER_ENCODER = 1000
 
 
 def released_psi2(

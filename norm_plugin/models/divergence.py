@@ -1,0 +1,95 @@
+"""A run that diverges stops at the first norm whose input is NaN or infinite, and says which."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from norm_plugin.norms import Norm
+from norm_plugin.norms._statistics import in_backward
+
+
+class Look(NamedTuple):
+    """What was seen of one norm's input in one forward; ``rms`` is a tensor () on its device."""
+
+    site: str
+    norm: Norm
+    rms: Tensor
+
+
+def root_mean_square(x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+    """Of the real positions of ``x``, (): NaN or infinite exactly where one of their values is.
+
+    One pass over x, (T, B, C), and none over a copy of it; padding_mask: (B, T) or None. (A
+    finite value beyond the root of the largest float32, 1e19, counts as infinite: so it is to
+    every norm that takes a square.)
+    """
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    lengths = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32 if half else None)
+    count = lengths.new_full((), lengths.numel())
+    if padding_mask is not None:
+        # where, not a product: attention makes NaN of a sentence of nothing but padding
+        real = ~padding_mask.t()
+        lengths, count = torch.where(real, lengths, lengths.new_zeros(())), real.sum()
+    return torch.linalg.vector_norm(lengths) / (count.clamp(min=1) * x.size(-1)).sqrt()
+
+
+class DivergenceWatch:
+    """Looks at the input of every norm in training, and once a forward at what was seen.
+
+    Reading a value waits for the GPU, so that is done for all sites together.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.looks: List[Look] = []
+        self.last: Dict[str, float] = {}
+        self.last_update = 0
+        for name, module in model.named_modules():
+            if isinstance(module, Norm):
+                module.register_forward_pre_hook(partial(self.look, name))
+
+    def look(self, site: str, norm: Norm, inputs: Tuple[Any, ...]) -> None:
+        """The hook. inputs: x and, in fairseq's stacks, its padding mask."""
+        if norm.training and not in_backward():
+            x, mask = (*inputs, None)[:2]
+            self.looks.append(Look(site, norm, root_mean_square(x.detach(), mask)))
+
+    def check(self, update: int) -> None:
+        """Raise FloatingPointError if a value seen since the last check is not finite.
+
+        Args:
+            update: the number of the optimizer update in work.
+        """
+        if not self.looks:
+            return
+        looks, self.looks = self.looks, []
+        values = torch.stack([look.rms.float() for look in looks]).tolist()
+        for look, value in zip(looks, values):
+            if not math.isfinite(value):
+                raise FloatingPointError(self._report(look, update))
+        self.last = {look.site: value for look, value in zip(looks, values)}
+        self.last_update = update
+
+    def _report(self, look: Look, update: int) -> str:
+        lines = [
+            f"{look.site} ({type(look.norm).__name__}): its input has a NaN or an infinity in "
+            f"update {update}"
+        ]
+        if look.site in self.last:
+            lines.append(
+                f"the last finite one, in update {self.last_update}, had a root mean square of "
+                f"{self.last[look.site]:.4g}"
+            )
+        for name, buffer in look.norm.named_buffers():
+            if buffer.is_floating_point() and buffer.numel():
+                low, high = buffer.min().item(), buffer.max().item()
+                lines.append(f"its last finite {name} is within {low:.4g} and {high:.4g}")
+        lines.append(
+            "try a lower learning rate, a longer warm-up or --clip-norm; --norm-nan-check off "
+            "trains on"
+        )
+        return "; ".join(lines)

@@ -1,0 +1,67 @@
+"""The weights that a layer starts from: ``--norm-init``.
+
+The AdaNorm paper (Xu et al. 2019, section 4) advises Kaiming initialisation with AdaNorm. It is a
+flag of its own, so that any norm can be compared under any of these:
+
+    xavier              fairseq's own, nothing is drawn anew: attention is Xavier uniform
+                        (Glorot and Bengio 2010), the feed-forward network is torch's default
+    kaiming             every linear map of a layer, Var(w) = 2 / fan_in (He et al. 2015, Eq. 10),
+                        uniform, with biases 0
+    kaiming-attention   what the code released with AdaNorm draws for ``--init_method km``: the
+                        projections of attention only, w uniform within 1 / sqrt(fan_in), which is
+                        Kaiming for a leaky ReLU of slope sqrt(5), with biases 0
+
+Assumed, since the paper names neither gain nor distribution: those of He et al. for ``kaiming``.
+Embeddings and the output projection stay fairseq's.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Callable, Dict, Iterator
+
+from fairseq.modules import MultiheadAttention
+from torch import nn
+
+XAVIER = "xavier"
+
+
+def attention_projections(layer: nn.Module) -> Iterator[nn.Linear]:
+    """W_Q, W_K, W_V and W_O of every attention of a Transformer layer."""
+    for module in layer.modules():
+        if isinstance(module, MultiheadAttention):
+            for projection in (module.q_proj, module.k_proj, module.v_proj, module.out_proj):
+                assert isinstance(projection, nn.Linear)
+                yield projection
+
+
+def linear_maps(layer: nn.Module) -> Iterator[nn.Linear]:
+    """Every linear map of a Transformer layer."""
+    return (module for module in layer.modules() if isinstance(module, nn.Linear))
+
+
+def kaiming(layer: nn.Module) -> None:
+    """He et al. 2015, Eq. 10, in every linear map of ``layer``."""
+    for linear in linear_maps(layer):
+        _draw(linear, slope=0.0)
+
+
+def kaiming_attention(layer: nn.Module) -> None:
+    """The released code's ``km``, in the attention of ``layer`` alone."""
+    for linear in attention_projections(layer):
+        _draw(linear, slope=math.sqrt(5))
+
+
+def _draw(linear: nn.Linear, slope: float) -> None:
+    """Uniform weights of variance 2 / ((1 + slope^2) fan_in), and no bias."""
+    nn.init.kaiming_uniform_(linear.weight, a=slope)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+
+
+INITIALISATIONS: Dict[str, Callable[[nn.Module], None]] = {
+    XAVIER: lambda layer: None,
+    "kaiming": kaiming,
+    "kaiming-attention": kaiming_attention,
+}
+"""The values of ``--norm-init``: what is done to a layer that fairseq has built."""

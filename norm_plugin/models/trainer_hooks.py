@@ -1,0 +1,106 @@
+"""What fairseq's trainer tells no model, told to it here.
+
+fairseq has no hook for these moments, so three of its functions are wrapped, which then do what
+they always did. Every worker calls them, so a collective operation may stand in a wrapper; a model
+without norms of this plugin notices nothing.
+
+    FairseqTask.train_step             what the loss is multiplied with; whether the batch is a
+                                       dummy, which a worker out of data computes to keep step
+    Trainer.begin_valid_epoch          a validation begins
+    checkpoint_utils.save_checkpoint   the run is about to be saved
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any, Callable, ContextManager, Union
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.tasks import FairseqTask
+from fairseq.trainer import Trainer
+from torch import Tensor, nn
+
+from norm_plugin.models.layers import ignoring_every_position
+from norm_plugin.norms._statistics import BatchStatisticsNorm, average_running_statistics
+
+Function = Callable[..., Any]
+MARK = "tells_the_norms"
+
+
+def loss_scale(optimizer: Any, like: Tensor) -> Union[float, Tensor]:
+    """The factor that ``optimizer.backward`` multiplies the loss with."""
+    scaler = getattr(optimizer, "scaler", None)
+    return 1.0 if scaler is None else scaler.scale(torch.ones((), device=like.device))
+
+
+def tell_loss_scale(model: nn.Module, optimizer: Any) -> None:
+    """Let every norm with statistics of gradients know the factor in them."""
+    norms = [module for module in model.modules() if isinstance(module, BatchStatisticsNorm)]
+    if norms:
+        scale = loss_scale(optimizer, norms[0].weight)
+        for norm in norms:
+            norm.loss_scale = scale
+
+
+def around_train_step(train_step: Function) -> Function:
+    """Around ``FairseqTask.train_step``."""
+
+    @functools.wraps(train_step)
+    def wrapper(
+        task: Any,
+        sample: Any,
+        model: nn.Module,
+        criterion: Any,
+        optimizer: Any,
+        update_num: int,
+        ignore_grad: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        tell_loss_scale(model, optimizer)
+        dummy: ContextManager[Any] = contextlib.nullcontext()
+        if ignore_grad:
+            dummy = ignoring_every_position(model)
+        with dummy:
+            return train_step(
+                task, sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs
+            )
+
+    return wrapper
+
+
+def around_begin_valid_epoch(begin_valid_epoch: Function) -> Function:
+    """Around ``Trainer.begin_valid_epoch``."""
+
+    @functools.wraps(begin_valid_epoch)
+    def wrapper(trainer: Any, epoch: int) -> Any:
+        average_running_statistics(trainer.get_model())
+        return begin_valid_epoch(trainer, epoch)
+
+    return wrapper
+
+
+def around_save_checkpoint(save_checkpoint: Function) -> Function:
+    """Around ``checkpoint_utils.save_checkpoint``."""
+
+    @functools.wraps(save_checkpoint)
+    def wrapper(cfg: Any, trainer: Any, *args: Any) -> Any:
+        average_running_statistics(trainer.get_model())
+        return save_checkpoint(cfg, trainer, *args)
+
+    return wrapper
+
+
+def install() -> None:
+    """Wrap fairseq's functions, once a process."""
+    for owner, name, around in (
+        (FairseqTask, "train_step", around_train_step),
+        (Trainer, "begin_valid_epoch", around_begin_valid_epoch),
+        (checkpoint_utils, "save_checkpoint", around_save_checkpoint),
+    ):
+        function = getattr(owner, name)
+        if not hasattr(function, MARK):
+            wrapper = around(function)
+            setattr(wrapper, MARK, True)
+            setattr(owner, name, wrapper)

@@ -41,18 +41,18 @@ def masked_means(
 
 
 def finite_or(value: Tensor, instead: Tensor) -> Tensor:
-    """``value`` with the entries of ``instead`` where its own are NaN or infinite.
+    """``value``, or ``instead`` if any entry of it is NaN or infinite. Both of one shape.
 
     A statistic that was not finite once would never be again: an overflow of half precision,
     which a trainer meets by leaving out the update, would end the run.
     """
-    return torch.where(torch.isfinite(value), value, instead)
+    return torch.where(torch.isfinite(value).all(), value, instead)
 
 
 def move(buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
-    """buffer <- (1 - w) buffer + w value, in place, where ``value`` is finite.
+    """buffer <- (1 - w) buffer + w value, in place.
 
-    Without a real position, ``count`` 0, nothing moves.
+    Without a real position, ``count`` 0, and where ``value`` is not finite, nothing moves.
     """
     step = weight * (count > 0).to(buffer.dtype)
     buffer.add_(step * (finite_or(value.detach().to(buffer.dtype), buffer) - buffer))

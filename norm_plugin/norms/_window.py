@@ -81,7 +81,7 @@ class WindowNorm(BatchStatisticsNorm):
 def push(window: Tensor, filled: Tensor, value: Tensor, count: Tensor) -> None:
     """Let ``value``, (C,), in at the end of ``window``, (M, C), unless ``count`` is 0.
 
-    Where it is not finite, the value before it comes in once more.
+    If it is not finite, the value before it comes in once more.
     """
     some = count > 0
     value = finite_or(value.detach().to(window.dtype), window[-1])

@@ -1,0 +1,54 @@
+"""fairseq's training loop in this process, on a model small enough for every norm in turn."""
+
+from __future__ import annotations
+
+import fairseq_cli.train
+from fairseq import checkpoint_utils, options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.trainer import Trainer
+
+from commands import SMALL
+from norm_plugin.norms import norm_spec
+
+NARROW = tuple(
+    word
+    for side in ("encoder", "decoder")
+    for word in (f"--{side}-embed-dim", 16, f"--{side}-ffn-embed-dim", 32)
+)
+
+
+def everywhere(name, warmup=4):
+    """The flags that put ``name`` at every site of a pre-norm model."""
+    flags = ("--norm-type", name, "--norm-type-decoder", name, "--norm-placement", "pre")
+    if "warmup_updates" in {option.name for option in norm_spec(name).options}:
+        flags += ("--norm-warmup-updates", warmup)
+    return flags
+
+
+def configure(data, save_dir, *flags):
+    """The configuration of fairseq-train for these flags."""
+    small = [word for pair in SMALL.items() for word in pair]
+    words = [data, "--cpu", "--arch", "norm_transformer_tiny", *small, *NARROW]
+    words += ["--encoder-attention-heads", 2, "--decoder-attention-heads", 2]
+    words += ["--save-dir", save_dir, *flags]
+    parser = options.get_training_parser()
+    return convert_namespace_to_omegaconf(
+        options.parse_args_and_arch(parser, [str(word) for word in words])
+    )
+
+
+def train_here(monkeypatch, data, save_dir, *flags, prepare=None):
+    """Run fairseq-train; returns its trainer. ``prepare`` is called with the model first."""
+    seen = []
+
+    class Watched(Trainer):
+        def __init__(self, cfg, task, model, criterion, *args):
+            if prepare is not None:
+                prepare(model)
+            super().__init__(cfg, task, model, criterion, *args)
+            seen.append(self)
+
+    monkeypatch.setattr(fairseq_cli.train, "Trainer", Watched)
+    monkeypatch.delattr(checkpoint_utils.save_checkpoint, "best", raising=False)
+    fairseq_cli.train.main(configure(data, save_dir, *flags))
+    return seen[0]

@@ -1,0 +1,103 @@
+"""A run stops at the first norm whose input is not finite."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+
+from commands import train
+from norm_plugin.models.divergence import root_mean_square
+
+PRE = ("--norm-placement", "pre")
+SITE = "encoder.layers.1.final_layer_norm"
+
+
+def spoil(model, value):
+    """Make the output of the second layer's attention ``value``: the norm after it sees it."""
+    with torch.no_grad():
+        model.encoder.layers[1].self_attn.out_proj.bias[3] = value
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_the_site_the_update_and_the_last_finite_values_are_named(value, build, batch):
+    model = build("--norm-type", "powernorm", "--norm-warmup-updates", "1", *PRE)
+    model.set_num_updates(6)
+    inputs = []
+    norm = model.get_submodule(SITE)
+    handle = norm.register_forward_pre_hook(lambda _, args: inputs.append(args))
+    model(**batch)
+    handle.remove()
+    low, high = norm.psi2.min().item(), norm.psi2.max().item()
+    x, mask = inputs[0]
+    rms = x[~mask.t()].square().mean().sqrt().item()
+    spoil(model, value)
+    model.set_num_updates(7)
+    with pytest.raises(FloatingPointError) as error:
+        model(**batch)
+    message = str(error.value)
+    assert message.startswith(f"{SITE} (PowerNorm): its input has a NaN or an infinity in update 8")
+    assert f"the last finite one, in update 7, had a root mean square of {rms:.4g}" in message
+    assert f"its last finite psi2 is within {low:.4g} and {high:.4g}" in message
+
+
+def test_the_first_site_may_be_the_embeddings(build, batch):
+    model = build("--norm-type", "rmsnorm", *PRE)
+    with torch.no_grad():
+        model.encoder.embed_tokens.weight[5:] = math.nan
+    with pytest.raises(FloatingPointError, match=r"^encoder.layers.0.self_attn_layer_norm \(RMS"):
+        model(**batch)
+
+
+def test_only_training_is_watched_and_off_watches_nothing(build, batch):
+    watched, unwatched = build(*PRE), build(*PRE, "--norm-nan-check", "off")
+    for model in (watched.eval(), unwatched):
+        spoil(model, math.nan)
+        assert model(**batch)[0].isnan().any()
+
+
+def test_padding_may_hold_anything(build, batch, task):
+    model = build("--norm-type", "batchnorm", *PRE)
+    batch["src_tokens"][3] = task.source_dictionary.pad()  # attention gives NaN for it
+    assert model.encoder(batch["src_tokens"], batch["src_lengths"])
+    model.watch.check(1)
+
+
+def test_recomputation_is_no_second_look(build, batch):
+    plain, checkpointed = build(*PRE), build(*PRE, "--checkpoint-activations")
+    for model in (plain, checkpointed):
+        model(**batch)[0].sum().backward()
+        assert model.watch.looks == []
+    assert len(plain.watch.last) == len(checkpointed.watch.last) == 2 * 2 + 1 + 2 * 3 + 1
+
+
+def test_a_copy_watches_itself(build, batch):
+    model = build(*PRE)
+    twin = copy.deepcopy(model)
+    spoil(twin, math.nan)
+    model(**batch)
+    with pytest.raises(FloatingPointError, match=SITE):
+        twin(**batch)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_the_root_mean_square_is_that_of_real_positions(dtype):
+    x = 300 * torch.randn(5, 3, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
+    mask = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 1, 1, 1], [1, 1, 1, 1, 1]], dtype=torch.bool)
+    expected = x[~mask.t()].double().square().mean().sqrt().item()
+    for value in (1.0, math.nan, math.inf):
+        x[4, 1] = value  # padding
+        # sums in float32 of some dozen values
+        assert root_mean_square(x, mask).item() == pytest.approx(expected, rel=1e-5)
+    x[0, 1, 2] = math.inf
+    assert not math.isfinite(root_mean_square(x, mask))
+
+
+def test_fairseq_train_ends_with_the_message(toy, tmp_path):
+    flags = ["--norm-type", "none", "--lr", 1e6, "--warmup-updates", 1, "--max-update", 30]
+    done = train(toy, tmp_path, *flags, *PRE, check=False)
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("FloatingPointError: encoder.layers.0.") and "(Identity)" in last

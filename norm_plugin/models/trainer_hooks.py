@@ -1,6 +1,6 @@
 """What fairseq's trainer tells no model, told to it here.
 
-fairseq has no hook for these moments, so three of its functions are wrapped, which then do what
+fairseq has no hook for these moments, so four of its functions are wrapped, which then do what
 they always did. Every worker calls them, so a collective operation may stand in a wrapper; a model
 without norms of this plugin notices nothing.
 
@@ -8,6 +8,8 @@ without norms of this plugin notices nothing.
                                        dummy, which a worker out of data computes to keep step
     Trainer.begin_valid_epoch          a validation begins
     checkpoint_utils.save_checkpoint   the run is about to be saved
+    EMA.__init__                       --store-ema multiplies every entry of the model by its
+                                       decay, which no counter bears
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any, Callable, ContextManager, Union
 
 import torch
 from fairseq import checkpoint_utils
+from fairseq.models.ema.ema import EMA
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from torch import Tensor, nn
@@ -92,12 +95,25 @@ def around_save_checkpoint(save_checkpoint: Function) -> Function:
     return wrapper
 
 
+def around_ema_init(init: Function) -> Function:
+    """Around ``EMA.__init__``: counters are copied from the model, not averaged."""
+
+    @functools.wraps(init)
+    def wrapper(ema: Any, model: nn.Module, *args: Any, **kwargs: Any) -> None:
+        init(ema, model, *args, **kwargs)
+        counters = {name for name, value in model.named_buffers() if not value.is_floating_point()}
+        ema.skip_keys = {*ema.skip_keys, *counters}
+
+    return wrapper
+
+
 def install() -> None:
     """Wrap fairseq's functions, once a process."""
     for owner, name, around in (
         (FairseqTask, "train_step", around_train_step),
         (Trainer, "begin_valid_epoch", around_begin_valid_epoch),
         (checkpoint_utils, "save_checkpoint", around_save_checkpoint),
+        (EMA, "__init__", around_ema_init),
     ):
         function = getattr(owner, name)
         if not hasattr(function, MARK):

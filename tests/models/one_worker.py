@@ -1,0 +1,33 @@
+"""One of several workers of fairseq-train on the CPU: run as a script by test_workers.py.
+
+It trains as its flags say and writes what its norms held before and after each averaging.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from fairseq_cli import train
+
+import norm_plugin  # noqa: F401  so that the hooks are there to be recorded
+from norm_plugin.models import trainer_hooks
+
+RECORD = Path(sys.argv.pop(1))
+seen = []
+
+
+def statistics(model):
+    return {key: value.clone() for key, value in model.named_buffers() if "norm" in key}
+
+
+def recording(model, average=trainer_hooks.average_running_statistics):
+    before = statistics(model)
+    average(model)
+    seen.append((before, statistics(model)))
+
+
+trainer_hooks.average_running_statistics = recording
+train.cli_main()
+torch.save(seen, RECORD)

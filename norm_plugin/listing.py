@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, Iterable, List, Sequence, Tuple
+
+from torch import Tensor
 
 from norm_plugin.norms import NORM_TYPES, Option, norm_spec
+
+_CHANNELS = 960  # of the norms that the table counts; no other size of theirs is as large
 
 
 def flag_of(option: Option) -> str:
@@ -16,6 +20,8 @@ def norm_text(name: str) -> str:
     """Name, formula and paper of a norm, and a line for each of its options."""
     spec = norm_spec(name)
     lines = [name, f"    {spec.formula}", f"    {spec.paper}"]
+    if spec.released:
+        lines.append(f"    its released code: {spec.released}")
     for option in spec.options:
         kind = f"{option.type_name}, default {option.default}"
         lines.append(f"    {flag_of(option)} ({kind}): {option.help}")
@@ -24,13 +30,37 @@ def norm_text(name: str) -> str:
 
 def norms_table() -> str:
     """Markdown: a row a norm."""
-    rows = [("`--norm-type`", "formula", "paper", "sites of `--norm-type`", "gradient")]
+    rows = [
+        (
+            *("`--norm-type`", "formula", "paper", "sites of `--norm-type`", "gradient"),
+            *("parameters", "statistics", "its released code"),
+        )
+    ]
     for name in NORM_TYPES:
         spec = norm_spec(name)
         sites = "encoder; the decoder keeps layernorm" if spec.batch_statistics else "all"
         gradient = "exact" if spec.cls.exact_gradient else "approximate by design"
-        rows.append((f"`{name}`", f"`{spec.formula}`", spec.paper, sites, gradient))
+        norm = spec.build(_CHANNELS)
+        parameters = _shapes(norm.named_parameters())
+        statistics = _shapes(norm.named_buffers())
+        rows.append(
+            (
+                *(f"`{name}`", f"`{spec.formula}`", spec.paper, sites, gradient),
+                *(parameters, statistics, spec.released or "-"),
+            )
+        )
     return markdown(rows)
+
+
+def _shapes(tensors: Iterable[Tuple[str, Tensor]]) -> str:
+    """``weight (C), eta (1)``; a counter, which is no statistic, is left out."""
+    words = {_CHANNELS: "C"}
+    named = [
+        f"{name} ({', '.join(str(words.get(size, size)) for size in tensor.shape) or '1'})"
+        for name, tensor in tensors
+        if tensor.is_floating_point()
+    ]
+    return ", ".join(named) or "none"
 
 
 def options_table() -> str:

@@ -56,6 +56,9 @@ main() {
   if ((workers > 4)); then workers=4; fi
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
   echo "== pytest"
+  if (($# == 0)); then  # of all tests, not of a choice: the norms and the averaging are covered
+    set -- --cov --cov-fail-under=95 --cov-report=term-missing
+  fi
   exec "$bin/python" -m pytest -n "$workers" --dist loadfile "$@"
 }
 

@@ -68,6 +68,7 @@ class NormSpec:
         formula: one line, in the paper's symbols.
         paper: authors, year and equation.
         options: in the order of the constructor.
+        released: how the public code of the paper differs.
     """
 
     name: str
@@ -75,6 +76,7 @@ class NormSpec:
     formula: str
     paper: str
     options: Tuple[Option, ...]
+    released: str = ""
 
     @property
     def batch_statistics(self) -> bool:
@@ -98,8 +100,16 @@ NORM_TYPES: List[str] = []
 """The names of all norms, in the order of registration."""
 
 
-def register_norm(name: str, *, formula: str, paper: str) -> Callable[[NormClass], NormClass]:
+def register_norm(
+    name: str, *, formula: str, paper: str, released: str = ""
+) -> Callable[[NormClass], NormClass]:
     """Class decorator: make a :class:`Norm` known as ``--norm-type name``.
+
+    Args:
+        name: the word of the flag.
+        formula: one line, in the paper's symbols.
+        paper: authors, year and equation.
+        released: how the paper's public code differs from this, if there is any; one line.
 
     Raises:
         ValueError: the name is taken, an option has no explanation or a type that cannot be
@@ -112,7 +122,7 @@ def register_norm(name: str, *, formula: str, paper: str) -> Callable[[NormClass
         options = _declared_options(cls)
         for spec in _SPECS.values():
             _check_same_types(name, options, spec)
-        _SPECS[name] = NormSpec(name, cls, formula, paper, options)
+        _SPECS[name] = NormSpec(name, cls, formula, paper, options, released)
         NORM_TYPES.append(name)
         return cls
 

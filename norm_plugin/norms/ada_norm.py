@@ -49,6 +49,10 @@ def ada_norm(y: Tensor, scale: float, k: float) -> Tensor:
     "adanorm",
     formula="sg[C (1 - k y)] * y,  y = (x - mu) / sigma",
     paper="Xu et al. 2019, section 4",
+    released=(
+        "unbiased std, eps outside the root, at the two final norms "
+        "only; the first two are `variant=released`"
+    ),
 )
 class AdaNorm(Norm):
     """LayerNorm without parameters, rescaled by a bounded function of its own output.

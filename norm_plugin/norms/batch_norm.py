@@ -126,6 +126,9 @@ class RunningMomentsNorm(BatchStatisticsNorm):
     "batchnorm",
     formula="gamma * (x - mu_B) / sigma_B + beta,  mu_B, sigma_B over positions",
     paper="Ioffe and Szegedy 2015, Algorithm 1 and 2; baseline of Shen et al. 2020",
+    released=(
+        "padding filled with the mean, n/N of the variance, no sync; that is `variant=released`"
+    ),
 )
 class BatchNorm(RunningMomentsNorm):
     """Mean and variance over the positions of the batch.

@@ -41,6 +41,7 @@ def detach_norm(x: Tensor, eps: float, detach_mean: bool, detach_std: bool) -> T
     "detachnorm",
     formula="(x - sg[mu]) / sg[sigma]",
     paper="Xu et al. 2019, section 3",
+    released="unbiased std, eps outside the root",
 )
 class DetachNorm(Norm):
     """LayerNorm without parameters whose mean and deviation carry no gradient.
@@ -65,6 +66,7 @@ class DetachNorm(Norm):
     "detachnorm-mean",
     formula="(x - sg[mu]) / sigma",
     paper="Xu et al. 2019, section 3",
+    released="unbiased std, eps outside the root",
 )
 class DetachNormMean(DetachNorm):
     """LayerNorm without parameters whose mean carries no gradient.
@@ -80,6 +82,7 @@ class DetachNormMean(DetachNorm):
     "detachnorm-std",
     formula="(x - mu) / sg[sigma]",
     paper="Xu et al. 2019, section 3",
+    released="unbiased std, eps outside the root",
 )
 class DetachNormStd(DetachNorm):
     """LayerNorm without parameters whose standard deviation carries no gradient.

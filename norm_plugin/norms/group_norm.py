@@ -34,6 +34,7 @@ def standardize_groups(x: Tensor, groups: int, eps: float) -> Tensor:
     "groupnorm",
     formula="gamma * (x - mu_i) / sigma_i + beta,  i: the group of the channel",
     paper="Wu and He 2018, Eq. 1 and 7",
+    released="statistics run over the positions of an image too; 32 groups",
 )
 class GroupNorm(AffineNorm):
     """LayerNorm over each group of channels by itself.

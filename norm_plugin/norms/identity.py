@@ -10,7 +10,12 @@ from norm_plugin.norms._contract import Norm
 from norm_plugin.norms._registry import register_norm
 
 
-@register_norm("none", formula="x", paper="the ablation of Xu et al. 2019, Table 2")
+@register_norm(
+    "none",
+    formula="x",
+    paper="the ablation of Xu et al. 2019, Table 2",
+    released="none",
+)
 class Identity(Norm):
     """The input, unchanged.
 

@@ -29,6 +29,7 @@ def standardize(x: Tensor, eps: float) -> Tensor:
     "layernorm",
     formula="gamma * (x - mu) / sigma + beta",
     paper="Ba et al. 2016, Eq. 3",
+    released="none: torch's own kernel, as in stock fairseq",
 )
 class LayerNorm(AffineNorm):
     """LayerNorm with gain and offset.
@@ -53,6 +54,7 @@ class LayerNorm(AffineNorm):
     "layernorm-simple",
     formula="(x - mu) / sigma",
     paper="Xu et al. 2019, section 3.1",
+    released="none",
 )
 class LayerNormSimple(Norm):
     """LayerNorm without gain and offset: no parameters.

@@ -109,6 +109,11 @@ class RunningPowerNorm(torch.autograd.Function):
     "powernorm",
     formula="gamma * x / psi + beta,  psi^2 = running mean of x^2 over positions",
     paper="Shen et al. 2020, Definition 2 and Algorithm 2",
+    released=(
+        "psi of the batch under the gradient, padding in its means, "
+        "approximate gradient and two steps of psi in the warm-up, groups as "
+        "heads; that is `variant=released`"
+    ),
 )
 class PowerNorm(BatchStatisticsNorm):
     """Running quadratic mean over positions, forward and backward.

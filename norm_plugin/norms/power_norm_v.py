@@ -56,6 +56,7 @@ def divide_by_root(x: Tensor, psi2: Tensor, eps: float) -> Tensor:
     "powernorm-v",
     formula="gamma * x / psi_B + beta,  psi_B^2 = mean of x^2 over positions",
     paper="Shen et al. 2020, Definition 1",
+    released="never released",
 )
 class PowerNormV(BatchStatisticsNorm):
     """Quadratic mean over the positions of the batch.

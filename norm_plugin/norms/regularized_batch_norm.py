@@ -74,6 +74,7 @@ def distance_penalty(
     "regularized-batchnorm",
     formula="batchnorm;  loss + lambda_mu (mu_B - mu)^2 + lambda_sigma (sigma_B - sigma)^2",
     paper="Wang et al. 2022, RBN",
+    released="code not consulted",
 )
 class RegularizedBatchNorm(RunningMomentsNorm):
     """BatchNorm that keeps batch and running statistics together.

@@ -26,6 +26,7 @@ def divide_by_rms(x: Tensor, eps: float) -> Tensor:
     "rmsnorm",
     formula="gamma * x / rms(x)",
     paper="Zhang and Sennrich 2019, Eq. 4",
+    released="has an optional offset",
 )
 class RMSNorm(Norm):
     """Root mean square over channels, with a gain and no offset.

@@ -35,6 +35,7 @@ def unit_length(x: Tensor, eps: float) -> Tensor:
     "scalenorm",
     formula="g * x / length(x)",
     paper="Nguyen and Salazar 2019, scaled l2 normalization",
+    released="a length of at least 1e-5 in place of eps",
 )
 class ScaleNorm(Norm):
     """Every position is brought to one learned length ``g``.

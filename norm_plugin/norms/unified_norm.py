@@ -71,6 +71,10 @@ def is_outlier(squares: Tensor, recorded: Tensor, filled: Tensor) -> Tensor:
     "unified",
     formula="gamma * x / s + beta,  s^2 = geometric mean of the last M batches' mean of x^2",
     paper="Yang et al. 2022, UN",
+    released=(
+        "gradient rescaled by the ratio of s to running s, unbiased "
+        "variance, warm-up counts forwards"
+    ),
 )
 class UnifiedNorm(WindowNorm):
     """Quadratic mean over positions, smoothed over batches, forward and backward.

@@ -1,4 +1,4 @@
-"""One of several workers of fairseq-train on the CPU: run as a script by test_workers.py.
+"""One of several workers of fairseq-train on the CPU: run as a script by test_two_workers.py.
 
 It trains as its flags say and writes what its norms held before and after each averaging.
 """

@@ -118,3 +118,21 @@ def test_batch_statistics_in_the_decoder_are_warned_of_once(name, build, caplog)
     warnings = [record.getMessage() for record in caplog.records]
     expected = "in training each target position sees its future through the batch statistics of "
     assert warnings == [expected + "decoder-ffn"] * norm_spec(name).batch_statistics
+
+
+def test_released_powernorm_scales_by_heads_and_fixes_the_last_warmup(build, caplog):
+    """As its public code does in a Transformer: 4 heads, 1000 forwards after the encoder."""
+    released = ("--norm-type", "powernorm", "--norm-variant", "released", "--norm-placement", "pre")
+    with caplog.at_level(logging.INFO, "norm_plugin.models.transformer"):
+        model = build(*released, "--norm-warmup-updates", "40")
+    norms = [layer.self_attn_layer_norm for layer in model.encoder.layers]
+    assert [(norm.layer_scale_groups, norm.warmup_updates) for norm in norms] == [(4, 40)] * 2
+    last = model.encoder.layer_norm
+    assert (last.layer_scale_groups, last.warmup_updates) == (4, 1000)
+    (line,) = [line for line in caplog.messages if line.startswith("norms: ")]
+    assert "layer_scale_groups=4" in line and "; encoder-final: warmup_updates=1000)" in line
+
+    model = build(*released, "--norm-warmup-updates", "40", "--norm-layer-scale-groups", "2")
+    assert model.encoder.layer_norm.layer_scale_groups == 2
+    paper = build("--norm-type", "powernorm", "--norm-placement", "pre").encoder.layer_norm
+    assert (paper.layer_scale_groups, paper.warmup_updates) == (1, 4000)  # that of the run

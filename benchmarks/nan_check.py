@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""What --norm-nan-check costs on a CPU: its share of the time of an update.
+
+OMP_NUM_THREADS=2 python benchmarks/nan_check.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from types import SimpleNamespace
+from typing import Any, Callable
+
+import torch
+from fairseq import models, options
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+from norm_plugin.models.divergence import DivergenceWatch
+
+VOCABULARY = 2000
+SENTENCE = 16
+
+
+def build(arch: str, norm: str) -> torch.nn.Module:
+    """The model of ``arch`` with ``norm`` at every site and the check on."""
+    dictionary = Dictionary()
+    for word in range(VOCABULARY):
+        dictionary.add_symbol(str(word))
+    words = ["DATA", "--arch", arch, "--norm-type", norm, "--norm-placement", "pre"]
+    words += ["--lr-scheduler", "inverse_sqrt", "--share-all-embeddings"]
+    args = options.parse_args_and_arch(options.get_training_parser(), words)
+    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    return models.build_model(convert_namespace_to_omegaconf(args).model, task)
+
+
+def seconds(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tokens: int) -> float:
+    """The time of one update on ``tokens`` source and as many target tokens."""
+    words = torch.randint(4, VOCABULARY, (tokens // SENTENCE, SENTENCE))
+    lengths = torch.full((len(words),), SENTENCE)
+    start = time.perf_counter()
+    optimizer.zero_grad()
+    logits, _ = model(words, lengths, words)
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), words.flatten()).backward()
+    optimizer.step()
+    return time.perf_counter() - start
+
+
+class Stopwatch:
+    """The time spent in the methods of the check, which on a CPU is all that it costs."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        for name in ("look", "check"):
+            setattr(DivergenceWatch, name, self.timed(getattr(DivergenceWatch, name)))
+
+    def timed(self, method: Callable[..., None]) -> Callable[..., None]:
+        def wrapper(*args: Any) -> None:
+            start = time.perf_counter()
+            method(*args)
+            self.spent += time.perf_counter() - start
+
+        return wrapper
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--arch", default="norm_transformer_tiny", help="default: %(default)s")
+    parser.add_argument("--norm-type", default="layernorm", help="default: %(default)s")
+    parser.add_argument("--tokens", type=int, default=4096, help="a batch (default: %(default)s)")
+    parser.add_argument("--updates", type=int, default=50, help="of each (default: %(default)s)")
+    args = parser.parse_args()
+    torch.manual_seed(1)
+    stopwatch = Stopwatch()  # before the model is built, whose hooks it times
+    model = build(args.arch, args.norm_type)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    shares = []
+    for update in range(args.updates + 2):
+        stopwatch.spent = 0.0
+        elapsed = seconds(model, optimizer, args.tokens)
+        if update >= 2:  # the first ones warm up
+            shares.append(100 * stopwatch.spent / (elapsed - stopwatch.spent))
+    low, middle, high = statistics.quantiles(shares, n=4)
+    print(
+        f"{args.arch}, {args.norm_type}, {args.tokens} tokens: the check adds {middle:.2f} % to an "
+        f"update ({low:.2f} to {high:.2f} %, quartiles of {args.updates})"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -89,7 +89,7 @@ class RunningMean:
     def _taken_from_newest(self, state: State) -> set[str]:
         if self.running_stats != "last":
             return set()
-        import_user_dir(state)  # it may have norms of its own
+        import_user_dir(state)
         return running_statistics(state["model"])
 
     def _check_same_model(self, path: Path, model: State, averaged: State) -> None:
@@ -229,12 +229,20 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="leave out later epochs or updates than this",
     )
+    _add_running_stats(parser)
+    args = parser.parse_args(argv)
+    if args.running_stats != "reestimate" and (args.batches or args.data):
+        parser.error("--batches and --data belong to --running-stats reestimate")
+    return args
+
+
+def _add_running_stats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--running-stats",
         choices=MODES,
         default="average",
         help="running statistics of norms: their mean (default), those of the newest input, or "
-        "of the averaged weights over training batches",
+        "new ones, of the averaged weights over training batches",
     )
     parser.add_argument(
         "--batches",
@@ -248,10 +256,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="DIR",
         help="with --running-stats reestimate: the binarised data (default: where the run had it)",
     )
-    args = parser.parse_args(argv)
-    if args.running_stats != "reestimate" and (args.batches or args.data):
-        parser.error("--batches and --data belong to --running-stats reestimate")
-    return args
+
+
+def _settle_statistics(args: argparse.Namespace, state: State, newest: Path) -> str:
+    """Re-estimate the running statistics if asked for; returns a line on where they are from."""
+    import_user_dir(state)  # it may have norms of its own
+    if not running_statistics(state["model"]):
+        return "no norm of this model has running statistics: there are only weights to average"
+    if args.running_stats == "last":
+        return f"running statistics taken from {newest.name}"
+    return reestimate(state, newest, args.batches or DEFAULT_BATCHES, args.data)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -263,9 +277,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise EvaluationError(f"--output {args.output} is one of the inputs; choose another name")
     mean = mean_of(paths, args.running_stats)
     state = mean.result()
-    if args.running_stats == "reestimate":
-        batches = args.batches or DEFAULT_BATCHES
-        print(reestimate(state, mean.newest_path, batches, args.data))
+    if args.running_stats != "average":
+        print(_settle_statistics(args, state, mean.newest_path))
     save_checkpoint(state, args.output)
     print(f"averaged {', '.join(path.name for path in paths)} into {args.output}")
     return 0

@@ -11,7 +11,7 @@ from norm_plugin.evaluation._command import EvaluationError
 from norm_plugin.evaluation.checkpoints import State
 
 # All that fairseq raises where settings, weights and data do not fit together.
-UNFIT = (OSError, RuntimeError, ValueError, KeyError)
+UNFIT = (OSError, RuntimeError, ValueError, LookupError)
 
 
 def build_model(

@@ -89,15 +89,14 @@ def reestimate(
     Raises:
         EvaluationError: the data is missing or does not fit, or a statistic is not finite.
     """
-    statistics = running_statistics(state["model"])
-    if not statistics:
-        return "no norm of this model has running statistics: nothing to re-estimate"
     model, cfg, task = build_model(checkpoint, data, weights=state["model"])
     hooks = _hook(model)
     _forward(model, cfg, task, batches)
     _write_back(hooks, dict(model.named_modules()), state["model"])
     moved = {name for hook in hooks.values() for name in hook.names}
-    kept = sorted({entry.rpartition(".")[2] for entry in statistics} - moved)
+    state["running_stats_batches"] = batches
+    names = {entry.rpartition(".")[2] for entry in running_statistics(state["model"])}
+    kept = sorted(names - moved)
     line = f"running statistics re-estimated from {batches} batches of {cfg.task.data}"
     return line + (f"; {', '.join(kept)} of the backward pass as averaged" if kept else "")
 
@@ -129,25 +128,24 @@ def train_batches(model: Any, cfg: Any, task: Any) -> Iterator[Any]:
     """The batches of a run on one worker, as its trainer makes them, epoch after epoch."""
     from fairseq.utils import resolve_max_positions
 
-    subset, max_tokens = cfg.dataset.train_subset, cfg.dataset.max_tokens
+    subset, limit = cfg.dataset.train_subset, cfg.dataset.max_tokens
     try:
         task.load_dataset(subset, epoch=1, combine=True)
+        epochs = task.get_batch_iterator(
+            dataset=task.dataset(subset),
+            max_tokens=limit,
+            max_sentences=cfg.dataset.batch_size,
+            max_positions=resolve_max_positions(task.max_positions(), model.max_positions(), limit),
+            ignore_invalid_inputs=True,
+            required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
+            seed=cfg.common.seed,
+        )
     except UNFIT as error:
         raise EvaluationError(
-            f"cannot read the training data in {cfg.task.data}: {error}"
+            f"cannot make training batches of the data in {cfg.task.data}: {error}"
         ) from error
-    positions = resolve_max_positions(task.max_positions(), model.max_positions(), max_tokens)
-    epochs = task.get_batch_iterator(
-        dataset=task.dataset(subset),
-        max_tokens=max_tokens,
-        max_sentences=cfg.dataset.batch_size,
-        max_positions=positions,
-        ignore_invalid_inputs=True,
-        required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
-        seed=cfg.common.seed,
-    )
     if not len(epochs):
-        raise EvaluationError(f"the training data in {cfg.task.data} has no sentence that fits")
+        raise EvaluationError(f"the training data in {cfg.task.data} does not fill one batch")
     while True:
         yield from epochs.next_epoch_itr()
 

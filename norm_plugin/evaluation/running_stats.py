@@ -11,7 +11,7 @@ from norm_plugin.evaluation._command import EvaluationError
 from norm_plugin.evaluation.checkpoints import State
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, norm_spec
 
-# How the three ways of --running-stats treat them: see the head of average.py.
+# Of --running-stats: see the head of average.py.
 MODES = ("average", "last", "reestimate")
 COUNT = "num_updates"
 _DIM = 8  # of the norms built here to look at; any width has the same buffers

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq.trainer import Trainer
 
 from norm_plugin.evaluation import reestimate as module
 from norm_plugin.evaluation._command import EvaluationError
@@ -224,8 +225,8 @@ def test_data_that_moved(tmp_path, data, capsys) -> None:
     with pytest.raises(EvaluationError, match=f"{gone}, does not exist; .*--data"):
         main([*command, "--output", str(output)])
     assert not output.exists()
-    assert main([*command, "--batches", "1", "--data", str(data), "--output", str(output)]) == 0
-    assert f"from 1 batches of {data}\n" in capsys.readouterr().out
+    assert main([*command, "--data", str(data), "--output", str(output)]) == 0
+    assert f"from 100 batches of {data}\n" in capsys.readouterr().out
 
 
 def test_data_that_does_not_fit(tmp_path, data) -> None:
@@ -246,6 +247,18 @@ def test_data_that_does_not_fit(tmp_path, data) -> None:
     path, state = checkpoint(tmp_path, data, *flags_of("batchnorm"), "--max-source-positions=2")
     with pytest.raises(EvaluationError, match=f"{cannot} {data}"):  # all sentences are longer
         reestimate(state, path, 1)
+
+
+def test_the_batches_are_those_of_the_runs_trainer(tmp_path, data) -> None:
+    path, _ = checkpoint(tmp_path, data, *flags_of("batchnorm"), "--seed=11", "--max-tokens=64")
+    model, cfg, task = build_model(path)
+    ours = list(itertools.islice(train_batches(model, cfg, task), 12))
+    criterion = task.build_criterion(cfg.criterion)
+    epochs = Trainer(cfg, task, model, criterion).get_train_iterator(epoch=1)
+    theirs = list(epochs.next_epoch_itr())
+    assert len(theirs) < len(ours)
+    for one, other in zip(ours, [*theirs, *epochs.next_epoch_itr()]):
+        assert torch.equal(one["id"], other["id"])
 
 
 def test_batches_and_data_are_of_reestimate_alone(tmp_path, capsys) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from norm_plugin.evaluation._command import EvaluationError
-from norm_plugin.evaluation.building import import_user_dir
+from norm_plugin.evaluation.building import build_model, import_user_dir
 from norm_plugin.evaluation.checkpoints import load_checkpoint
 from norm_plugin.evaluation.reestimate import reestimate
 from norm_plugin.norms import _registry as registry
@@ -135,7 +135,13 @@ def test_a_norm_that_is_not_registered(tmp_path, data, monkeypatch) -> None:
         reestimate(state, path, 1)
 
 
-def test_a_user_dir_that_is_gone() -> None:
+def test_a_user_dir_that_is_gone(tmp_path, data) -> None:
+    path = tmp_path / "run.pt"
+    state = run_state(data)
+    state["cfg"]["common"]["user_dir"] = "/nowhere/theirs"
+    torch.save(state, path)
+    with pytest.raises(EvaluationError, match="cannot import /nowhere/theirs"):
+        build_model(path)
     with pytest.raises(EvaluationError, match="cannot import /nowhere/theirs, the --user-dir"):
         import_user_dir({"cfg": {"common": {"user_dir": "/nowhere/theirs"}}})
 

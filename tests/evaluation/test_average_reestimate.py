@@ -249,9 +249,9 @@ def test_data_that_does_not_fit(tmp_path, data) -> None:
         reestimate(state, path, 1)
 
 
-def test_the_batches_are_those_of_the_runs_trainer(tmp_path, data) -> None:
-    sizes = ("--seed=11", "--max-tokens=64", "--batch-size=8")  # short ones meet the last
-    path, _ = checkpoint(tmp_path, data, *flags_of("batchnorm"), *sizes)
+@pytest.mark.parametrize("sizes", [["--max-tokens=64"], ["--max-tokens=500", "--batch-size=8"]])
+def test_the_batches_are_those_of_the_runs_trainer(tmp_path, data, sizes) -> None:
+    path, _ = checkpoint(tmp_path, data, *flags_of("batchnorm"), "--seed=11", *sizes)
     model, cfg, task = build_model(path)
     ours = list(itertools.islice(train_batches(model, cfg, task), 12))
     criterion = task.build_criterion(cfg.criterion)

@@ -1,6 +1,7 @@
 """From checkpoints to a table: averaging, scoring, results with their provenance.
 
-``average``      average the last checkpoints of a run
+``average``      average the last checkpoints of a run, with ``running_stats`` and ``reestimate``
+``building``     the model of a checkpoint, built anew by fairseq
 ``checkpoints``  load, save and number checkpoints; repair a folder after a kill
 ``score``        tokenised BLEU and sacrebleu of the output of fairseq-generate
 ``results``      one JSON file for a finished run

@@ -4,6 +4,13 @@
 
 Floating tensors, parameters and buffers alike, become their mean: summed in float64, whose
 rounding lies far below that of the stored types, and cast back to the type of the newest input.
+``--running-stats`` says what becomes of the norms' running statistics, by which inference
+normalizes:
+
+    average       their mean, like the weights'
+    last          those of the newest input
+    reestimate    those of the averaged weights, over training batches: see reestimate.py
+
 Integer and boolean tensors are counters and switches, for which a mean has no sense (fairseq's own
 tool sums them and floor-divides): they come from the newest input, and so does everything else,
 such as the settings. The newest input is the one with the most updates. Tensors that share memory
@@ -20,6 +27,7 @@ from typing import Any, Sequence
 import torch
 
 from norm_plugin.evaluation._command import EvaluationError, require_folder, run_command
+from norm_plugin.evaluation.building import import_user_dir
 from norm_plugin.evaluation.checkpoints import (
     State,
     load_checkpoint,
@@ -27,6 +35,8 @@ from norm_plugin.evaluation.checkpoints import (
     numbered_checkpoints,
     save_checkpoint,
 )
+from norm_plugin.evaluation.reestimate import DEFAULT_BATCHES, reestimate
+from norm_plugin.evaluation.running_stats import MODES, running_statistics
 
 
 def is_averaged(value: Any) -> bool:
@@ -35,12 +45,18 @@ def is_averaged(value: Any) -> bool:
 
 
 class RunningMean:
-    """The mean of checkpoints added one by one; holds one sum and the newest's other entries."""
+    """The mean of checkpoints added one by one; holds one sum and the newest's other entries.
 
-    def __init__(self) -> None:
+    Args:
+        running_stats: one of ``MODES``; "reestimate" averages, for its second step to replace.
+    """
+
+    def __init__(self, running_stats: str = "average") -> None:
+        self.running_stats = running_stats
         self.paths: list[Path] = []
         self.sums: dict[str, torch.Tensor] = {}
         self.newest: State = {}
+        self.newest_path = Path()
         self.newest_updates = -1
         self.dtypes: dict[str, torch.dtype] = {}
         self.twins: dict[str, str] = {}
@@ -49,7 +65,10 @@ class RunningMean:
         """Add one checkpoint, whose tensors are taken over; ``path`` names it in errors."""
         state.pop("last_optimizer_state", None)
         model = state["model"]
-        averaged = {name: value for name, value in model.items() if is_averaged(value)}
+        kept = self._taken_from_newest(state)
+        averaged = {
+            name: value for name, value in model.items() if is_averaged(value) and name not in kept
+        }
         if self.paths:
             self._check_same_model(path, model, averaged)
         for name, tensor in averaged.items():
@@ -61,11 +80,17 @@ class RunningMean:
         updates = 0 if updates is None else updates
         if updates >= self.newest_updates:
             self.newest_updates = updates
-            self.newest = state
+            self.newest, self.newest_path = state, path
             self.dtypes = {name: tensor.dtype for name, tensor in averaged.items()}
             self.twins = _shared_tensors(averaged)
             model.update(dict.fromkeys(averaged))  # only the sums are needed from here on
         self.paths.append(path)
+
+    def _taken_from_newest(self, state: State) -> set[str]:
+        if self.running_stats != "last":
+            return set()
+        import_user_dir(state)
+        return running_statistics(state["model"])
 
     def _check_same_model(self, path: Path, model: State, averaged: State) -> None:
         here, there = set(model), set(self.newest["model"])
@@ -93,13 +118,17 @@ class RunningMean:
         return ""
 
     def result(self) -> State:
-        """The checkpoint with the mean weights; ``averaged_from`` lists the inputs' names."""
+        """The checkpoint with the mean weights.
+
+        ``averaged_from`` lists the inputs' names, ``running_stats`` names the mode.
+        """
         model = self.newest["model"]
         for name, dtype in self.dtypes.items():
             mean = (self.sums[name] / len(self.paths)).to(dtype)
             twin = self.twins[name]
             model[name] = model[twin] if twin != name and torch.equal(model[twin], mean) else mean
         self.newest["averaged_from"] = [path.name for path in self.paths]
+        self.newest["running_stats"] = self.running_stats
         return self.newest
 
 
@@ -112,15 +141,20 @@ def _shared_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
     }
 
 
-def average_checkpoints(paths: Sequence[Path]) -> State:
-    """The mean of the checkpoints at ``paths``, read one at a time.
+def mean_of(paths: Sequence[Path], running_stats: str) -> RunningMean:
+    """The checkpoints at ``paths``, read one at a time and added up.
 
     Raises EvaluationError where one is missing, unreadable or of another model.
     """
-    mean = RunningMean()
+    mean = RunningMean(running_stats)
     for path in paths:
         mean.add(path, load_checkpoint(path))
-    return mean.result()
+    return mean
+
+
+def average_checkpoints(paths: Sequence[Path], running_stats: str = "average") -> State:
+    """The mean of the checkpoints at ``paths``; raises EvaluationError as :func:`mean_of`."""
+    return mean_of(paths, running_stats).result()
 
 
 def select_checkpoints(folder: Path, kind: str, count: int, upper_bound: int | None) -> list[Path]:
@@ -195,7 +229,43 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="leave out later epochs or updates than this",
     )
-    return parser.parse_args(argv)
+    _add_running_stats(parser)
+    args = parser.parse_args(argv)
+    if args.running_stats != "reestimate" and (args.batches or args.data):
+        parser.error("--batches and --data belong to --running-stats reestimate")
+    return args
+
+
+def _add_running_stats(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--running-stats",
+        choices=MODES,
+        default="average",
+        help="running statistics of norms: their mean (default), those of the newest input, or "
+        "new ones, of the averaged weights over training batches",
+    )
+    parser.add_argument(
+        "--batches",
+        type=_positive,
+        metavar="K",
+        help=f"with --running-stats reestimate: how many (default {DEFAULT_BATCHES})",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="with --running-stats reestimate: the binarised data (default: where the run had it)",
+    )
+
+
+def _settle_statistics(args: argparse.Namespace, state: State, newest: Path) -> str:
+    """Re-estimate the running statistics if asked for; returns a line on where they are from."""
+    import_user_dir(state)  # it may have norms of its own
+    if not running_statistics(state["model"]):
+        return "no norm of this model has running statistics: there are only weights to average"
+    if args.running_stats == "last":
+        return f"running statistics taken from {newest.name}"
+    return reestimate(state, newest, args.batches or DEFAULT_BATCHES, args.data)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -205,7 +275,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     paths = _inputs(args)
     if args.output.resolve() in [path.resolve() for path in paths]:
         raise EvaluationError(f"--output {args.output} is one of the inputs; choose another name")
-    save_checkpoint(average_checkpoints(paths), args.output)
+    mean = mean_of(paths, args.running_stats)
+    state = mean.result()
+    if args.running_stats != "average":
+        print(_settle_statistics(args, state, mean.newest_path))
+    save_checkpoint(state, args.output)
     print(f"averaged {', '.join(path.name for path in paths)} into {args.output}")
     return 0
 

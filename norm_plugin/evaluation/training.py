@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any, Mapping
 
-from norm_plugin.evaluation._command import EvaluationError
+from norm_plugin.evaluation.building import build_model
 from norm_plugin.evaluation.checkpoints import State, num_updates
 
 # fairseq's meters in a checkpoint: (priority, name, class, state) under each group of meters
@@ -68,19 +68,9 @@ def model_facts(checkpoint: Path, binarised: Path) -> dict[str, Any]:
     (None for a model that is not ours). ``binarised`` holds the dictionaries. Raises
     EvaluationError where model and data do not fit together.
     """
-    from fairseq import checkpoint_utils
-
     from norm_plugin.models.sites import SITES, norm_type_of
 
-    try:
-        models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task(
-            [str(checkpoint)], arg_overrides={"data": str(binarised)}
-        )
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
-        raise EvaluationError(
-            f"cannot build the model of {checkpoint} with the data in {binarised}: {error}"
-        ) from error
-    model = models[0]
+    model, cfg, _ = build_model(checkpoint, binarised)
     modules = dict(model.named_modules())
     found = {
         site.name: [module for path, module in modules.items() if _stands_at(path, site)]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,19 +14,16 @@ from norm_plugin.evaluation.average import average_checkpoints
 from norm_plugin.evaluation.checkpoints import save_checkpoint
 from norm_plugin.evaluation.results import main, read_results, write_result
 from norm_plugin.evaluation.training import model_facts, training_facts
+from tiny_run import DIM, FFN, WORDS, run_state, write_dictionaries
 
 DATA = Path(__file__).parent / "data"
-DIM, FFN, WORDS = 8, 16, 16
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory) -> Path:
-    """A prepared corpus whose dictionary has 16 entries, fairseq's four among them."""
+    """A prepared corpus, as far as it takes to build a model and to score."""
     folder = tmp_path_factory.mktemp("prepared")
-    (folder / "bin").mkdir(parents=True)
-    for language in ("en", "de"):
-        text = "".join(f"w{i} 1\n" for i in range(WORDS - 4))
-        (folder / "bin" / f"dict.{language}.txt").write_text(text)
+    write_dictionaries(folder / "bin")
     (folder / "raw").mkdir()
     shutil.copy(DATA / "reference.de", folder / "raw" / "test.de")
     manifest = {"corpus": "tiny", "target": "de", "checksum": "c0ffee"}
@@ -37,40 +35,7 @@ def prepared(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def train_state(prepared):
     """``train_state(*flags)``: a checkpoint's content as fairseq-train would store it."""
-    from fairseq import options, tasks
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-    from omegaconf import OmegaConf
-
-    def make(*flags: str):
-        arguments = [str(prepared / "bin"), "--task=translation", "-sen", "-tde", "--cpu"]
-        arguments += ["--arch=norm_transformer", "--share-all-embeddings", "--seed=3"]
-        for side in ("encoder", "decoder"):
-            arguments += [f"--{side}-layers=1", f"--{side}-embed-dim={DIM}"]
-            arguments += [f"--{side}-ffn-embed-dim={FFN}", f"--{side}-attention-heads=2"]
-        arguments += ["--max-tokens=100", "--save-dir=/home/someone/checkpoints", *flags]
-        args = options.parse_args_and_arch(options.get_training_parser(), arguments)
-        cfg = convert_namespace_to_omegaconf(args)
-        model = tasks.setup_task(cfg.task).build_model(cfg.model)
-        wall = (800, "train_wall", "StopwatchMeter", {"sum": 20.0, "n": 0.0})
-        words = (180, "wpb", "AverageMeter", {"sum": torch.tensor(5000), "count": 50})
-        return {
-            "args": None,
-            "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
-            "model": model.state_dict(),
-            "optimizer_history": [
-                {"num_updates": 90, "optimizer_name": "Adam", "lr_scheduler_state": {}}
-            ],
-            "task_state": {},
-            "extra_state": {
-                "train_iterator": {"epoch": 4},
-                "previous_training_time": 33.25,
-                "best": 2.5,
-                "metrics": {"default": [wall, words]},
-            },
-            "last_optimizer_state": {},
-        }
-
-    return make
+    return partial(run_state, prepared / "bin")
 
 
 def attention(dim: int) -> int:

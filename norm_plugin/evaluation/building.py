@@ -1,0 +1,81 @@
+"""The model of a checkpoint, built anew by fairseq from the settings stored with it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, Tuple
+
+import norm_plugin
+from norm_plugin.evaluation._command import EvaluationError
+from norm_plugin.evaluation.checkpoints import State
+
+# All that fairseq raises where settings, weights and data do not fit together.
+UNFIT = (OSError, RuntimeError, ValueError, LookupError)
+
+
+def build_model(
+    checkpoint: Path, data: Path | None = None, weights: State | None = None
+) -> Tuple[Any, Any, Any]:
+    """The model of ``checkpoint``, its configuration and its task.
+
+    Args:
+        checkpoint: its settings are used.
+        data: the folder that holds the dictionaries; None: the one it was trained on.
+        weights: the state of the model, in place of the one in ``checkpoint``; not changed.
+
+    Raises:
+        EvaluationError: the data is missing, or does not fit the model.
+    """
+    from fairseq import checkpoint_utils
+
+    overrides = {} if data is None else {"data": str(data)}
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), overrides)
+    if state.get("cfg") is None:
+        raise EvaluationError(f"{checkpoint} has no entry 'cfg': it does not say how it was made")
+    import_user_dir(state)
+    folder = state["cfg"].task.data
+    check_data(folder, checkpoint)
+    if weights is not None:
+        state["model"] = dict(weights)  # fairseq renames old entries in place
+    try:
+        models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
+            [str(checkpoint)], state=state
+        )
+    except UNFIT as error:
+        raise EvaluationError(
+            f"cannot build the model of {checkpoint} with the data in {folder}: {error}"
+        ) from error
+    return models[0], cfg, task
+
+
+def check_data(data: str, checkpoint: Path) -> None:
+    """Raise EvaluationError unless each folder of ``data``, joined by colons, exists."""
+    from fairseq.utils import split_paths
+
+    for folder in split_paths(data):
+        if not Path(folder).is_dir():
+            raise EvaluationError(
+                f"the data of {checkpoint}, {folder}, does not exist; "
+                "name the folder of the binarised data with --data"
+            )
+
+
+def import_user_dir(state: State) -> None:
+    """Import the ``--user-dir`` that a checkpoint was trained with, if it is not this plugin.
+
+    Norms and tasks that it registers are known from then on. Raises EvaluationError where it
+    cannot be imported.
+    """
+    user_dir = ((state.get("cfg") or {}).get("common") or {}).get("user_dir")
+    if user_dir is None or Path(user_dir).name == norm_plugin.__name__:
+        return
+    from fairseq.utils import import_user_module
+
+    try:
+        import_user_module(argparse.Namespace(user_dir=user_dir))
+    except (OSError, ImportError) as error:
+        raise EvaluationError(
+            f"cannot import {user_dir}, the --user-dir of the checkpoint: {error}; "
+            "put it there again, or run this where the training ran"
+        ) from error

@@ -1,0 +1,164 @@
+"""Running statistics that belong to given weights: the plain mean over training batches.
+
+The statistics that a run saved belong to the weights it had then. Here K training batches go
+through the weights as they are, forward only, in training mode, and each running statistic
+becomes the plain mean of the K batches' own ones (for ``unified`` and ``mabn``, of those of
+their windows), whatever it was before:
+
+- In its first forward a norm starts from 0, uses the statistics of the batch itself, as in a
+  warm-up, and gives it the weight 1; the k-th forward has the weight 1/k, and normalizes as
+  after the warm-up. A norm that LayerDrop passes over counts its own forwards.
+- The batches are those of fairseq's iterator with the run's own seed and max-tokens, epoch
+  after epoch from the first. That seed also fixes dropout: the result is the same each time.
+- Dropout is on. The statistics are then what training would have gathered with these weights,
+  so this differs from ``average`` and ``last`` in the weights alone; and the activations in
+  inference keep the scale that, dropout averaged out, they had in training. Without dropout the
+  variances would be smaller, and each norm's output larger than the layers after it have learned.
+- What only a backward pass moves (nu of ``powernorm``, psi and the gradients' window of
+  ``unified`` and ``mabn``) stays as it was, and so do the counts of updates.
+
+Data in several shards: the batches are those of the first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+from typing import Any, Dict, Iterator
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from norm_plugin.evaluation._command import EvaluationError
+from norm_plugin.evaluation.building import UNFIT, build_model
+from norm_plugin.evaluation.checkpoints import State
+from norm_plugin.evaluation.running_stats import moved_by_forward, running_statistics, spec_of
+from norm_plugin.norms import Norm
+
+# About 400,000 tokens in the papers' recipes: an epoch of Multi30k.
+DEFAULT_BATCHES = 100
+
+
+class PlainMean:
+    """A forward pre-hook that makes a norm's running statistics the mean over its forwards.
+
+    Attributes:
+        forwards: how many there were.
+    """
+
+    def __init__(self, norm: Norm) -> None:
+        spec = spec_of(norm)
+        self.names = moved_by_forward(spec)
+        self.options = {option.name for option in spec.options}
+        if not self.options & {"momentum", "alpha_fwd"}:
+            raise EvaluationError(
+                f"norm {spec.name} has neither an option momentum nor alpha_fwd, so its running "
+                "statistics cannot be re-estimated; choose --running-stats average or last"
+            )
+        self.forwards = 0
+
+    def __call__(self, norm: Any, inputs: Any) -> None:
+        """Give the forward that follows its weight."""
+        first = self.forwards == 0
+        self.forwards += 1
+        if first:
+            for name in self.names:
+                getattr(norm, name).zero_()
+        weight = 1 / self.forwards
+        if "momentum" in self.options:
+            norm.momentum = weight
+        else:
+            norm.alpha_fwd = 1 - weight
+        if "warmup_updates" in self.options:
+            norm.warmup_updates = sys.maxsize if first else 0
+
+
+def reestimate(
+    state: State, checkpoint: Path, batches: int = DEFAULT_BATCHES, data: Path | None = None
+) -> str:
+    """Replace the running statistics in ``state``; returns the line that says what was done.
+
+    Args:
+        state: of a checkpoint; the statistics in its model are changed in place.
+        checkpoint: a file with the same model, whose settings are used.
+        batches: K.
+        data: the binarised data; None: the folder that the run was trained on.
+
+    Raises:
+        EvaluationError: the data is missing or does not fit, or a statistic is not finite.
+    """
+    model, cfg, task = build_model(checkpoint, data, weights=state["model"])
+    hooks = _hook(model)
+    _forward(model, cfg, task, batches)
+    _write_back(hooks, dict(model.named_modules()), state["model"])
+    moved = {name for hook in hooks.values() for name in hook.names}
+    state["running_stats_batches"] = batches
+    names = {entry.rpartition(".")[2] for entry in running_statistics(state["model"])}
+    kept = sorted(names - moved)
+    line = f"running statistics re-estimated from {batches} batches of {cfg.task.data}"
+    return line + (f"; {', '.join(kept)} of the backward pass as averaged" if kept else "")
+
+
+def _hook(model: nn.Module) -> Dict[str, PlainMean]:
+    """Put a PlainMean before every norm with batch statistics; by the path of the norm."""
+    hooks = {}
+    for path, module in model.named_modules():
+        if isinstance(module, Norm) and module.batch_statistics:
+            hooks[path] = PlainMean(module)
+            module.register_forward_pre_hook(hooks[path])
+    return hooks
+
+
+def _forward(model: nn.Module, cfg: Any, task: Any, batches: int) -> None:
+    from fairseq.utils import apply_to_sample, set_torch_seed
+
+    on_gpu = torch.cuda.is_available() and not cfg.common.cpu
+    device = torch.device("cuda" if on_gpu else "cpu")
+    model.to(device).train()
+    chosen = itertools.islice(train_batches(model, cfg, task), batches)
+    set_torch_seed(cfg.common.seed)
+    with torch.no_grad():
+        for sample in tqdm(chosen, "re-estimating", batches, leave=False, disable=None):
+            model(**apply_to_sample(lambda tensor: tensor.to(device), sample["net_input"]))
+
+
+def train_batches(model: Any, cfg: Any, task: Any) -> Iterator[Any]:
+    """The batches of a run on one worker, as its trainer makes them, epoch after epoch."""
+    from fairseq.utils import resolve_max_positions
+
+    subset, limit = cfg.dataset.train_subset, cfg.dataset.max_tokens
+    try:
+        task.load_dataset(subset, epoch=1, combine=True)
+        epochs = task.get_batch_iterator(
+            dataset=task.dataset(subset),
+            max_tokens=limit,
+            max_sentences=cfg.dataset.batch_size,
+            max_positions=resolve_max_positions(task.max_positions(), model.max_positions(), limit),
+            ignore_invalid_inputs=True,
+            required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
+            seed=cfg.common.seed,
+        )
+    except UNFIT as error:
+        raise EvaluationError(
+            f"cannot make training batches of the data in {cfg.task.data}: {error}"
+        ) from error
+    if not len(epochs):
+        raise EvaluationError(f"the training data in {cfg.task.data} does not fill one batch")
+    while True:
+        yield from epochs.next_epoch_itr()
+
+
+def _write_back(hooks: Dict[str, PlainMean], modules: Dict[str, Any], model: State) -> None:
+    """Copy the statistics of the hooked norms into the state ``model``."""
+    for path, hook in hooks.items():
+        if not hook.forwards:
+            raise EvaluationError(
+                f"no batch reached the norm {path}; give more of them with --batches"
+            )
+        for name in hook.names:
+            buffer = getattr(modules[path], name)
+            if not bool(torch.isfinite(buffer).all()):
+                raise EvaluationError(f"{path}.{name} is not finite: the weights have diverged")
+            model[f"{path}.{name}"].copy_(buffer)

@@ -50,6 +50,7 @@ def collect_result(args: argparse.Namespace) -> Result:
         "model": model,
         "training": training_facts(last),
         "averaged_from": decoded.get("averaged_from"),
+        "running_stats": decoded.get("running_stats"),
         "settings": plain_settings(cfg),
         "data": {
             "corpus": manifest.get("corpus"),

@@ -55,7 +55,7 @@ def fill_in(args: Any, fill_defaults: Callable[[Any], None]) -> None:
     if not OmegaConf.is_config(args):
         fill_defaults(args)
         return
-    given = OmegaConf.to_container(args, resolve=True)
+    given: Any = OmegaConf.to_container(args, resolve=True)
     values = argparse.Namespace(**{"base_layers": 0, **given})
     fill_defaults(values)
     for name, value in vars(values).items():

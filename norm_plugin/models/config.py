@@ -58,18 +58,18 @@ def config_class() -> Type[TransformerConfig]:
     It is made anew at each call, so that norms registered after import have their flags too.
     Every field but ``norm_type`` is None when not given.
     """
-    names = ChoiceEnum(list(NORM_TYPES))
+    names: Any = ChoiceEnum(list(NORM_TYPES))
     fields = [
         ("norm_type", names, _field("layernorm", "norm of every site of the model")),
     ]
     for name, choice in CHOICES.items():
-        kind = Optional[ChoiceEnum(list(choice.values))]
-        fields.append((name, kind, _field(None, choice.help)))
+        words: Any = ChoiceEnum(list(choice.values))
+        fields.append((name, Optional[words], _field(None, choice.help)))
     for flag, text in SITE_FLAGS.items():
         fields.append((norm_type_field(flag), Optional[names], _field(None, text)))
     for name, owners in declared_options().items():
         option = owners[0][1]
-        kind = ChoiceEnum(list(option.choices)) if option.choices else option.type
+        kind: Any = ChoiceEnum(list(option.choices)) if option.choices else option.type
         text = f"{option.help} [{', '.join(owner for owner, _ in owners)}]"
         fields.append((option_field(name), Optional[kind], _field(None, text)))
     return dataclasses.make_dataclass("NormTransformerConfig", fields, bases=(TransformerConfig,))
@@ -90,7 +90,7 @@ def build_config(args: Any) -> TransformerConfig:
     """
     cls = config_class()
     if OmegaConf.is_config(args):
-        values = OmegaConf.to_container(args, resolve=True)
+        values: Any = OmegaConf.to_container(args, resolve=True)
         _reject_unknown_keys(values, cls)
         args = argparse.Namespace(**values)
     for flag in ["", *SITE_FLAGS]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Any, Iterable, Iterator, Optional, Tuple
+from typing import Any, Iterable, Iterator, List, Optional, Tuple
 
 import torch
 from fairseq.distributed import fsdp_wrap
@@ -65,7 +65,7 @@ class EmbeddingPaddingMask(PaddingMask):
 @contextmanager
 def ignoring_every_position(model: nn.Module) -> Iterator[None]:
     """Within this context every position is padding to the norms of ``model``."""
-    masks = [module.padding for module in model.modules() if hasattr(module, "padding")]
+    masks: List[Any] = [module.padding for module in model.modules() if hasattr(module, "padding")]
     masks += [m.embedding_padding for m in model.modules() if hasattr(m, "embedding_padding")]
     for mask in masks:
         mask.ignoring = True

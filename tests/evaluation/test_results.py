@@ -132,6 +132,7 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     assert "case:lc" in result["bleu"]["sacrebleu"]["signature"]
     assert result["bleu"]["sacrebleu"]["reference"] == "raw/test.de"
     assert result["averaged_from"] == ["checkpoint1.pt", "checkpoint2.pt"]
+    assert result["running_stats"] == "average"
     assert result["data"]["checksum"] == "c0ffee"
     assert result["settings"]["model"]["norm_type"] == "rmsnorm"
     assert result["settings"]["common"]["seed"] == 3

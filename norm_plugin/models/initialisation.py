@@ -5,13 +5,13 @@ flag of its own, so that any norm can be compared under any of these:
 
     xavier              fairseq's own, nothing is drawn anew: attention is Xavier uniform
                         (Glorot and Bengio 2010), the feed-forward network is torch's default
-    kaiming             every linear map of a layer, Var(w) = 2 / fan_in (He et al. 2015, Eq. 10),
-                        uniform, with biases 0
-    kaiming-attention   what the code released with AdaNorm draws for ``--init_method km``: the
-                        projections of attention only, w uniform within 1 / sqrt(fan_in), which is
-                        Kaiming for a leaky ReLU of slope sqrt(5), with biases 0
+    kaiming             every linear map of a layer: w uniform within 1 / sqrt(fan_in), biases 0
+    kaiming-attention   the projections of attention only, which is all that the code released
+                        with AdaNorm reaches by ``--init_method km``
 
-Assumed, since the paper names neither gain nor distribution: those of He et al. for ``kaiming``.
+Kaiming initialisation (He et al. 2015, Eq. 15) is Var(w) = 2 / ((1 + a^2) fan_in) for a leaky
+ReLU of slope a. The paper names neither a nor the distribution; both are taken from its released
+code, a = sqrt(5) and uniform, which is also torch's default for the weights of a linear map.
 Embeddings and the output projection stay fairseq's.
 """
 
@@ -24,6 +24,7 @@ from fairseq.modules import MultiheadAttention
 from torch import nn
 
 XAVIER = "xavier"
+SLOPE = math.sqrt(5)  # a
 
 
 def attention_projections(layer: nn.Module) -> Iterator[nn.Linear]:
@@ -41,20 +42,20 @@ def linear_maps(layer: nn.Module) -> Iterator[nn.Linear]:
 
 
 def kaiming(layer: nn.Module) -> None:
-    """He et al. 2015, Eq. 10, in every linear map of ``layer``."""
+    """Kaiming initialisation of every linear map of ``layer``."""
     for linear in linear_maps(layer):
-        _draw(linear, slope=0.0)
+        _draw(linear)
 
 
 def kaiming_attention(layer: nn.Module) -> None:
     """The released code's ``km``, in the attention of ``layer`` alone."""
     for linear in attention_projections(layer):
-        _draw(linear, slope=math.sqrt(5))
+        _draw(linear)
 
 
-def _draw(linear: nn.Linear, slope: float) -> None:
-    """Uniform weights of variance 2 / ((1 + slope^2) fan_in), and no bias."""
-    nn.init.kaiming_uniform_(linear.weight, a=slope)
+def _draw(linear: nn.Linear) -> None:
+    """Uniform weights of variance 2 / ((1 + a^2) fan_in), and no bias."""
+    nn.init.kaiming_uniform_(linear.weight, a=SLOPE)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
 

@@ -107,6 +107,9 @@ print_command() {
   printf '%s\n' "${line% }"
 }
 
+# fairseq prints its whole configuration in one line of 15,000 characters; the result holds it too.
+hide_settings() { sed --unbuffered "/{'_name': None, 'common'/d"; }
+
 # act_to FILE COMMAND...: what COMMAND prints becomes FILE, when it has ended well.
 act_to() {
   local file=$1
@@ -114,7 +117,7 @@ act_to() {
   if [[ $dry ]]; then
     printf '%s >%q\n' "$(print_command "$@")" "$file"
   else
-    "$@" >"$file.tmp"
+    "$@" 2>&1 >"$file.tmp" | hide_settings >&2
     mv "$file.tmp" "$file"
   fi
 }

@@ -115,6 +115,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         prog="python -m norm_plugin.recipes",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # the flags after --further are not ours
     )
     parser.add_argument("recipe", help="a primary file of configs/, without .yaml")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for hydra")

@@ -120,12 +120,14 @@ def test_new_batches_each_epoch_as_a_resumed_run_makes_them():
         assert "True" in parsed(name).update_epoch_batch_itr
 
 
-@pytest.mark.parametrize(("name", "recipe"), CHOICES)
+@pytest.mark.parametrize(
+    ("name", "recipe"), [*CHOICES, *((name, None) for name in PRIMARY if name not in RECIPES)]
+)
 def test_a_smoke_run_is_small_and_ends_after_sixty_updates(name, recipe):
-    args = parsed(name, recipe, "size=smoke")
+    overrides = ["size=smoke", *([recipe] if recipe else [])]
+    args = parsed(name, *overrides)
     assert (args.max_update, args.update_freq, args.encoder_embed_dim) == (60, [1], 64)
-    recipe = read_recipe(name, [recipe, "size=smoke"])
-    assert averaging_flags(recipe) == ["--last-updates", "2"]
+    assert averaging_flags(read_recipe(name, overrides)) == ["--last-updates", "2"]
 
 
 def test_as_many_checkpoints_are_averaged_as_the_user_keeps():

@@ -1,93 +1,111 @@
-"""The folder of a prepared corpus: how it appears all at once, and what its manifest says.
+"""The folder of a prepared corpus: how each of its two halves appears all at once.
 
 OUT/raw   the untouched reference text of valid and test, for sacrebleu
-OUT/tok   tokenised text
-OUT/bpe   BPE-segmented text and the codes (absent for a corpus without BPE)
-OUT/bin   what fairseq-train reads
+OUT/tok   tokenised text (with sentencepiece, which needs no tokeniser: the raw text, lower-cased
+          where the corpus is)
+OUT/bpe   text in subword units and the model that cut it (absent for a corpus without)
+OUT/bin   what fairseq-train reads: the dictionaries, and later the binary text
 OUT/manifest.json   settings, counts and digests; its `checksum` is the identity of the data
+OUT/bin/binarised.json   of which data and by which fairseq bin/ was made
 """
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import json
 import os
-import platform
 import shutil
-import sys
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Callable, Dict
 
-from steps import SPLITS, PrepError, file_digest, only_one_process, read_lines, report
+from manifest import (
+    Counts,
+    Recipe,
+    digests_of,
+    read_manifest,
+    tool_versions,
+    write_json,
+    write_manifest,
+)
+from steps import SPLITS, PrepError, only_one_process, report
 
-MANIFEST = "manifest.json"
-FORMAT = 1  # to be raised when a change of the code makes other data of the same settings
-# Tool in the manifest: the distributions that provide it.
-TOOLS = {
-    "sacremoses": ("sacremoses",),
-    "subword-nmt": ("subword-nmt",),
-    "fairseq": ("fairseq-fixed", "fairseq"),
-}
+BINARISED = "binarised.json"
 
-Recipe = Dict[str, Any]
-
-
-def make_recipe(
-    corpus: str, source: str, target: str, settings: dict[str, Any], inputs: dict[str, str]
-) -> Recipe:
-    """All that determines the data; `inputs` maps the name of each input to its SHA-256."""
-    return {
-        "format": FORMAT,
-        "corpus": corpus,
-        "source": source,
-        "target": target,
-        "settings": settings,
-        "inputs": inputs,
-    }
+Build = Callable[[Path], Dict[str, Counts]]
 
 
-def publish(out: Path, recipe: Recipe, build: Callable[[Path], None], overwrite: bool) -> str:
+def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> str:
     """Make OUT by `build`, or find it made already by the same recipe; returns the checksum.
 
     `build` fills a temporary folder beside OUT, which takes OUT's name only when it is
-    complete, so a failure or a kill at any moment leaves OUT as it was. Raises PrepError where
-    OUT holds something else or cannot be written.
+    complete, so a failure or a kill at any moment leaves OUT as it was; it returns the counts of
+    the raw text. Raises PrepError where OUT holds something else or cannot be written.
     """
     out = out.resolve()
-    checksum = None if overwrite else _find_complete(out, recipe)
+    checksum = None if overwrite or missing_files(out) else find_prepared(out, recipe)
     if checksum is None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with only_one_process(out.parent / f".{out.name}.lock", f"preparing {out}"):
+        with _lock(out):
             _remove_leftovers(out)
+            _remove_leftovers(out / "bin")
             # The process that we waited for may have done our work.
-            checksum = None if overwrite else _find_complete(out, recipe)
+            checksum = None if overwrite else find_prepared(out, recipe)
             if checksum is None:
-                checksum = _make(out, recipe, build)
+                _make(out, lambda work: write_manifest(work, recipe, build(work)))
+                checksum = str(read_manifest(out)["checksum"])
                 report(f"done: the corpus lies in {out}")
                 return checksum
     report(f"nothing to do: the corpus lies complete in {out}")
     return checksum
 
 
-def _make(out: Path, recipe: Recipe, build: Callable[[Path], None]) -> str:
-    if out.exists() and not _is_empty(out):
-        read_manifest(out)  # --overwrite replaces a prepared corpus and nothing else
-    work = out.with_name(f"{out.name}.tmp-{os.getpid()}")
-    work.mkdir()
+def publish_binarised(out: Path, build: Callable[[Path], None], overwrite: bool) -> None:
+    """Make OUT/bin by `build` for the text in OUT, or find it made already for the same text."""
+    out = out.resolve()
+    if not (out / "manifest.json").is_file():
+        raise PrepError(f"{out} holds no prepared text to binarise; run --only prepare first")
+    with _lock(out):
+        _remove_leftovers(out / "bin")
+        inputs = {
+            "checksum": read_manifest(out)["checksum"],
+            "fairseq": tool_versions().get("fairseq"),
+        }
+        names = _binary_files(out)
+        if not overwrite and _is_binarised(out / "bin", inputs, names):
+            report(f"nothing to do: the text is binarised in {out / 'bin'}")
+            return
+
+        def fill(work: Path) -> None:
+            build(work)
+            write_json(work / BINARISED, {**inputs, "files": digests_of(work, names)})
+
+        _replace(out / "bin", fill)
+    report(f"done: binarised in {out / 'bin'}")
+
+
+def _binary_files(out: Path) -> list[str]:
+    manifest = read_manifest(out)
+    source, target = manifest["source"], manifest["target"]
+    return [
+        f"{split}.{source}-{target}.{language}.{suffix}"
+        for split in SPLITS
+        for language in (source, target)
+        for suffix in ("bin", "idx")
+    ]
+
+
+def _is_binarised(folder: Path, inputs: dict[str, Any], names: list[str]) -> bool:
     try:
-        build(work)
-        checksum = _write_manifest(work, recipe)
-        _put_in_place(work, out)
-    except OSError as error:  # a full disk, for one, comes without the name of a file
-        raise PrepError(f"cannot make {out}: {error}") from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return checksum
+        record = json.loads((folder / BINARISED).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return False
+    if {key: record.get(key) for key in inputs} != inputs:
+        return False
+    return all((folder / name).is_file() for name in names) and record.get("files") == digests_of(
+        folder, names
+    )
 
 
-def _find_complete(out: Path, recipe: Recipe) -> str | None:
+def find_prepared(out: Path, recipe: Recipe) -> str | None:
     """The checksum of a complete OUT made by the same recipe; None where OUT is to be made."""
     if not out.exists() or _is_empty(out):
         return None
@@ -101,100 +119,45 @@ def _find_complete(out: Path, recipe: Recipe) -> str | None:
             for key in changed
         )
         raise PrepError(f"{out} was prepared with {what}; choose another --out or pass --overwrite")
-    missing = [name for name in expected_files(manifest) if not (out / name).is_file()]
+    missing = missing_files(out)
     if missing:
         raise PrepError(f"{out} has lost {', '.join(missing)}; pass --overwrite to make it again")
     checksum: str = manifest["checksum"]
     return checksum
 
 
-def read_manifest(out: Path) -> dict[str, Any]:
-    """OUT/manifest.json; raises PrepError where OUT is not a folder that `publish` made."""
-    try:
-        manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        manifest = None
-    if not isinstance(manifest, dict) or not {"corpus", "files", "checksum"} <= manifest.keys():
-        raise PrepError(f"{out} exists and is not a prepared corpus; choose another --out")
-    return manifest
-
-
-def expected_files(manifest: dict[str, Any]) -> list[str]:
-    """Names, relative to OUT, of the files without which a corpus is not complete."""
-    source, target = manifest["source"], manifest["target"]
-    binary = [
-        f"bin/{split}.{source}-{target}.{language}.{suffix}"
-        for split in SPLITS
-        for language in (source, target)
-        for suffix in ("bin", "idx")
-    ]
-    return [*manifest["files"], *binary]
-
-
-# ---- the manifest ---------------------------------------------------------------------------
-
-
-def _write_manifest(work: Path, recipe: Recipe) -> str:
-    """Write work/manifest.json and return the checksum in it."""
-    languages = (recipe["source"], recipe["target"])
-    names = [f"{split}.{language}" for split in SPLITS for language in languages]
-    counts = {
-        folder: {
-            name: count_text(work / folder / name)
-            for name in names
-            if (work / folder / name).is_file()
-        }
-        for folder in ("raw", "tok", "bpe")
-        if (work / folder).is_dir()
-    }
-    # What the model sees: the last text step and the dictionaries.
-    text = "bpe" if "bpe" in counts else "tok"
-    identity = [f"{text}/{name}" for name in names]
-    identity += [f"bin/dict.{language}.txt" for language in languages]
-    digests = {name: file_digest(work / name) for name in identity}
-    checksum = overall_checksum(digests)
-    manifest = {
-        **recipe,
-        "checksum": checksum,
-        "counts": counts,
-        "files": digests,
-        "versions": tool_versions(),
-    }
-    with open(work / MANIFEST, "w", encoding="utf-8", newline="\n") as stream:
-        json.dump(manifest, stream, indent=2)
-        stream.write("\n")
-    return checksum
-
-
-def overall_checksum(digests: dict[str, str]) -> str:
-    """SHA-256 over the sorted lines `digest  name`, the form that sha256sum prints."""
-    lines = sorted(f"{digest}  {name}\n" for name, digest in digests.items())
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def count_text(path: Path) -> dict[str, int]:
-    """Lines and whitespace-separated tokens of a text file."""
-    lines = tokens = 0
-    for line in read_lines(path):
-        lines += 1
-        tokens += len(line.split())
-    return {"lines": lines, "tokens": tokens}
-
-
-def tool_versions() -> dict[str, str]:
-    """Versions of Python and of the tools that shape the data, with the distribution's name."""
-    versions = {"python": platform.python_version()}
-    for tool, distributions in TOOLS.items():
-        for distribution in distributions:
-            try:
-                versions[tool] = f"{distribution} {version(distribution)}"
-                break
-            except PackageNotFoundError:
-                continue
-    return versions
+def missing_files(out: Path) -> list[str]:
+    """What a prepared OUT has lost of the text and dictionaries that its manifest names."""
+    if not out.exists() or _is_empty(out):
+        return []
+    return [name for name in read_manifest(out)["files"] if not (out / name).is_file()]
 
 
 # ---- the folder -----------------------------------------------------------------------------
+
+
+def _lock(out: Path) -> AbstractContextManager[None]:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return only_one_process(out.parent / f".{out.name}.lock", f"preparing {out}")
+
+
+def _make(out: Path, build: Callable[[Path], Any]) -> None:
+    if out.exists() and not _is_empty(out):
+        read_manifest(out)  # --overwrite replaces a prepared corpus and nothing else
+    _replace(out, build)
+
+
+def _replace(folder: Path, build: Callable[[Path], Any]) -> None:
+    """Give the name `folder` to what `build` makes in a temporary folder beside it."""
+    work = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
+    work.mkdir()
+    try:
+        build(work)
+        _put_in_place(work, folder)
+    except OSError as error:  # a full disk, for one, comes without the name of a file
+        raise PrepError(f"cannot make {folder}: {error}") from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _is_empty(folder: Path) -> bool:
@@ -216,6 +179,8 @@ def _put_in_place(work: Path, out: Path) -> None:
 
 def _remove_leftovers(out: Path) -> None:
     """Clear what a killed run left; we hold the lock, so nobody is writing there."""
+    if not out.parent.is_dir():
+        return
     prefix = f"{out.name}.tmp-"
     for path in out.parent.iterdir():
         if not path.name.startswith(prefix):
@@ -227,43 +192,3 @@ def _remove_leftovers(out: Path) -> None:
             os.rename(path, out)  # killed between the two renames of _put_in_place
         else:
             shutil.rmtree(path, ignore_errors=True)
-
-
-# ---- the command line -----------------------------------------------------------------------
-
-
-def positive_int(text: str) -> int:
-    """argparse type: an integer of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
-    return value
-
-
-def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags that every corpus has."""
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder for the prepared corpus"
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="make it again where DIR holds one already"
-    )
-    parser.add_argument(
-        "--workers",
-        type=positive_int,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes (default: one a core); the result does not depend on it",
-    )
-
-
-def run_command(main: Callable[[], None]) -> None:
-    """Run a command; a failure that the user can mend is one line on stderr and exit status 1."""
-    try:
-        main()
-    except (PrepError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        print("error: interrupted; nothing is left half-written", file=sys.stderr)
-        sys.exit(130)

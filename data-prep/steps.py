@@ -1,9 +1,9 @@
-"""The steps that every corpus goes through: check, tokenise, BPE, binarise.
+"""Reading, checking and writing lines, in one process or in several.
 
-Each function reads files and writes files; none holds a whole corpus in memory. They write
-straight into the folder they are given: `corpus.publish` makes that folder appear all at once.
-Text is UTF-8 and a line ends at "\\n" and nowhere else, because characters such as U+2028
-occur inside real sentences and would shift one side of a corpus against the other.
+Nothing here holds a whole corpus in memory, and files are written straight into the folder that
+is given: `corpus.publish` makes that folder appear all at once. Text is UTF-8 and a line ends at
+"\\n" and nowhere else, because characters such as U+2028 occur inside real sentences and would
+shift one side of a corpus against the other.
 """
 
 from __future__ import annotations
@@ -11,29 +11,24 @@ from __future__ import annotations
 import fcntl
 import gzip
 import hashlib
-import io
 import multiprocessing
-import re
 import signal
-import subprocess
 import sys
 import zlib
-from collections import Counter
+from collections import deque
 from contextlib import contextmanager
-from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, List
+from typing import IO, Any, Callable, Iterable, Iterator, TypeVar
 
-from sacremoses import MosesPunctNormalizer, MosesTokenizer
-from subword_nmt import learn_bpe as subword_learn
-from subword_nmt.apply_bpe import BPE
 from tqdm import tqdm
 
 CHUNK_LINES = 2000
+CHUNKS_WAITING = 4  # a worker; more would only fill memory
 SPLITS = ("train", "valid", "test")
 
-LinesFunction = Callable[[List[str]], List[str]]
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class PrepError(Exception):
@@ -66,18 +61,23 @@ def read_lines(path: Path) -> Iterator[str]:
     Raises PrepError, naming the file and the line, where the file is missing, its gzip stream
     is cut or damaged, or a line is not UTF-8.
     """
+    if not path.is_file():
+        raise PrepError(f"{path} is missing")
+    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
+        yield from decode_lines(stream, str(path))
+
+
+def decode_lines(stream: Iterable[bytes] | IO[bytes], name: str) -> Iterator[str]:
+    """Yield the lines of an open file without their newline; `name` is for the errors."""
     number = 0
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
-            for line in stream:
-                number += 1
-                yield line.rstrip(b"\n").decode("utf-8")
-    except FileNotFoundError:
-        raise PrepError(f"{path} is missing") from None
+        for line in stream:
+            number += 1
+            yield line.rstrip(b"\n").decode("utf-8")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise PrepError(f"{path} is truncated or damaged after {number:,} lines: {error}") from None
+        raise PrepError(f"{name} is truncated or damaged after {number:,} lines: {error}") from None
     except UnicodeDecodeError as error:
-        raise PrepError(f"{path}, line {number:,}, is not UTF-8: {error}") from None
+        raise PrepError(f"{name}, line {number:,}, is not UTF-8: {error}") from None
 
 
 def count_lines(path: Path) -> int:
@@ -115,37 +115,45 @@ def file_digest(path: Path) -> str:
 
 
 class Workers:
-    """Applies a function to chunks of lines, in order, in this process or in several."""
+    """Applies a function to chunks, in order, in this process or in several."""
 
-    def __init__(self, pool: Any | None) -> None:
+    def __init__(self, pool: Any | None, count: int) -> None:
         self._pool = pool
+        self.count = count
 
-    def map(self, function: LinesFunction, chunks: Iterable[list[str]]) -> Iterator[list[str]]:
+    def map(self, function: Callable[[T], R], chunks: Iterable[T]) -> Iterator[R]:
         """Yield `function(chunk)` for each chunk, in the order of the chunks."""
         if self._pool is None:
-            return map(function, chunks)
-        iterator: Iterator[list[str]] = self._pool.imap(function, chunks)
-        return iterator
+            yield from map(function, chunks)
+            return
+        # Not Pool.imap: where we write more slowly than the workers work, its results pile up.
+        waiting: deque[Any] = deque()
+        for chunk in chunks:
+            waiting.append(self._pool.apply_async(function, (chunk,)))
+            if len(waiting) > CHUNKS_WAITING * self.count:
+                yield waiting.popleft().get()
+        while waiting:
+            yield waiting.popleft().get()
 
 
 @contextmanager
 def start_workers(count: int) -> Iterator[Workers]:
     """Start `count` processes for `write_mapped`; with 1 everything stays in this process."""
     if count == 1:
-        yield Workers(None)
+        yield Workers(None, 1)
         return
     # "spawn", so that the workers inherit no open file: a lock held here ends with us.
     with multiprocessing.get_context("spawn").Pool(count, _leave_interrupts_to_parent) as pool:
-        yield Workers(pool)
+        yield Workers(pool, count)
 
 
 def _leave_interrupts_to_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def chunked(lines: Iterable[str], size: int = CHUNK_LINES) -> Iterator[list[str]]:
-    """Cut an iterable of lines into lists of at most `size`."""
-    iterator = iter(lines)
+def chunked(items: Iterable[T], size: int = CHUNK_LINES) -> Iterator[list[T]]:
+    """Cut an iterable, of lines for one, into lists of at most `size`."""
+    iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
 
@@ -159,7 +167,11 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def write_mapped(
-    function: LinesFunction, source: Path, target: Path, workers: Workers, label: str
+    function: Callable[[list[str]], list[str]],
+    source: Path,
+    target: Path,
+    workers: Workers,
+    label: str,
 ) -> None:
     """Write `function` of the lines of `source` to `target`, in order, chunk by chunk."""
     results = workers.map(function, chunked(read_lines(source)))
@@ -172,96 +184,3 @@ def write_mapped(
                 bar.update(len(lines))
                 written += len(lines)
     report(f"{label}: {written:,} lines")
-
-
-# ---- tokenisation ---------------------------------------------------------------------------
-
-
-class PerlMosesTokenizer(MosesTokenizer):
-    """sacremoses, with the one rule of Moses' tokenizer.perl that it lacks.
-
-    The full stop that ends a sentence is always its own token, also after an abbreviation or
-    an initial: `U.S.A.` -> `U.S.A .`
-    """
-
-    def handles_nonbreaking_prefixes(self, text: str) -> str:
-        """Split off full stops where they end a sentence; called by `tokenize`."""
-        return re.sub(r"(?<=\S)\.$", " .", super().handles_nonbreaking_prefixes(text))
-
-
-@lru_cache(maxsize=None)
-def _moses(language: str) -> tuple[MosesPunctNormalizer, PerlMosesTokenizer]:
-    return MosesPunctNormalizer(language), PerlMosesTokenizer(language)
-
-
-def tokenise_lines(lines: list[str], language: str, lowercase: bool) -> list[str]:
-    """Normalise punctuation, tokenise as Moses does (with its XML escapes), lower-case.
-
-    The escapes (`&apos;` ...) are tokenizer.perl's default, on which the published tokenised
-    BLEU rests; sacremoses' detokeniser undoes them.
-    """
-    normaliser, tokeniser = _moses(language)
-    tokenised = (tokeniser.tokenize(normaliser.normalize(line), return_str=True) for line in lines)
-    return [line.lower() if lowercase else line for line in tokenised]
-
-
-def tokenise(source: Path, target: Path, language: str, lowercase: bool, workers: Workers) -> None:
-    """Write the tokenised text of `source` to `target`."""
-    function = partial(tokenise_lines, language=language, lowercase=lowercase)
-    write_mapped(function, source, target, workers, f"tokenise {target.name}")
-
-
-# ---- byte-pair encoding ---------------------------------------------------------------------
-
-
-def learn_joint_bpe(tokenised: Iterable[Path], codes: Path, merges: int) -> None:
-    """Learn `merges` BPE operations on all `tokenised` files together and write them to `codes`."""
-    words: Counter[str] = Counter()
-    for path in tokenised:
-        for line in read_lines(path):
-            words.update(line.split())
-    vocabulary = [f"{word} {count}" for word, count in words.items()]
-    codes.parent.mkdir(parents=True, exist_ok=True)
-    # The library shows its progress bar always; ours is silent away from a terminal.
-    subword_learn.tqdm = partial(tqdm, desc="learn BPE", leave=False, disable=None)
-    with open(codes, "w", encoding="utf-8", newline="\n") as stream:
-        subword_learn.learn_bpe(vocabulary, stream, merges, is_dict=True)
-    report(f"learn BPE: {count_lines(codes) - 1:,} merges from {len(vocabulary):,} words")
-
-
-@lru_cache(maxsize=1)
-def _bpe(codes: str) -> BPE:
-    return BPE(io.StringIO(codes))
-
-
-def segment_lines(lines: list[str], codes: str) -> list[str]:
-    """Segment tokenised lines by the BPE operations in the text `codes`."""
-    bpe = _bpe(codes)
-    return [bpe.segment(line) for line in lines]
-
-
-def apply_bpe(source: Path, target: Path, codes: Path, workers: Workers) -> None:
-    """Write the BPE segments of tokenised `source` to `target`."""
-    function = partial(segment_lines, codes=codes.read_text(encoding="utf-8"))
-    write_mapped(function, source, target, workers, f"apply BPE to {target.name}")
-
-
-# ---- binarising -----------------------------------------------------------------------------
-
-
-def binarise(text: Path, destination: Path, source: str, target: str, workers: int) -> None:
-    """Run fairseq-preprocess on `text`/{train,valid,test}.* with one dictionary for both sides."""
-    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--joined-dictionary"]
-    command += ["--source-lang", source, "--target-lang", target]
-    command += [f"--{split}pref={text / split}" for split in SPLITS]
-    command += ["--destdir", str(destination), "--workers", str(workers)]
-    finished = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
-    if finished.returncode != 0:
-        lines = finished.stdout.strip().splitlines() or ["it printed nothing"]
-        raise PrepError(f"fairseq-preprocess ended with {finished.returncode}: {lines[-1]}")
-    # The log holds nothing but paths in a folder that is about to be renamed.
-    (destination / "preprocess.log").unlink()
-    types = count_lines(destination / f"dict.{source}.txt")
-    report(f"binarise: a joint dictionary of {types:,} types")

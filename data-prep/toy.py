@@ -14,7 +14,10 @@ from itertools import islice
 from pathlib import Path
 
 import steps
-from corpus import add_common_arguments, make_recipe, positive_int, publish, run_command
+from binarise import binarise, make_dictionaries
+from command import add_common_arguments, positive_int, run_command
+from corpus import publish, publish_binarised
+from manifest import Counts, make_recipe
 from velan import SOURCE, TARGET, Grammar
 
 
@@ -34,14 +37,15 @@ def detokenise(line: str) -> str:
     return line[: -len(" .")] + "."
 
 
-def build(work: Path, files: dict[str, list[str]], workers: int) -> None:
-    """Fill `work` with raw/, tok/ and bin/; there is no BPE."""
+def build(work: Path, files: dict[str, list[str]], workers: int) -> dict[str, Counts]:
+    """Fill `work` with raw/, tok/ and the dictionaries; there is no BPE, and no raw train."""
     for name, lines in files.items():
         steps.write_lines(work / "tok" / name, lines)
         if not name.startswith("train."):
             steps.write_lines(work / "raw" / name, map(detokenise, lines))
     steps.report(f"write {', '.join(files)}")
-    steps.binarise(work / "tok", work / "bin", SOURCE, TARGET, workers)
+    make_dictionaries(work / "tok", work / "bin", SOURCE, TARGET, True, workers)
+    return {}
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -65,6 +69,15 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> None:
     """Write and prepare the corpus; raises PrepError for an --out that holds something else."""
     args = parse_args(argv)
+    if args.only in (None, "prepare"):
+        _prepare(args)
+    if args.only in (None, "binarize"):
+        publish_binarised(args.out, partial(_binarise, args=args), args.overwrite)
+    if args.only == "fetch":
+        steps.report("nothing to do: the toy corpus is made here")
+
+
+def _prepare(args: argparse.Namespace) -> None:
     sizes = {split: getattr(args, split) for split in steps.SPLITS}
     files = generate(args.seed, sizes)
     inputs = {
@@ -74,6 +87,11 @@ def main(argv: list[str] | None = None) -> None:
     settings = {"seed": args.seed, **sizes}
     recipe = make_recipe("toy", SOURCE, TARGET, settings, inputs)
     publish(args.out, recipe, partial(build, files=files, workers=args.workers), args.overwrite)
+
+
+def _binarise(work: Path, args: argparse.Namespace) -> None:
+    out = args.out
+    binarise(out / "tok", out / "bin", work, SOURCE, TARGET, True, args.workers)
 
 
 if __name__ == "__main__":

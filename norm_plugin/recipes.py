@@ -1,21 +1,29 @@
-"""The hyper-parameters of an experiment live in ``configs/*.yaml``; this reads them as flags.
+"""The hyper-parameters of an experiment live in ``configs/``; this reads them as flags.
 
 ``fairseq-hydra-train`` takes those files directly. ``fairseq-train`` and ``fairseq-generate``
-take the flags that this prints, one word a line:
+take the flags that this prints, one word a line, composed by hydra with the same overrides:
 
-    mapfile -t flags < <(python -m norm_plugin.recipes configs/multi30k_cpu.yaml)
+    mapfile -t flags < <(python -m norm_plugin.recipes iwslt14_de_en norm=powernorm)
     fairseq-train DATA "${flags[@]}"
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import shlex
 import sys
-from typing import Any, Dict, List
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
 
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
 from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
+from norm_plugin.workers import Recipe, for_workers
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 NAME_FLAGS = {
     "task": "--task",
     "model": "--arch",
@@ -26,39 +34,66 @@ NAME_FLAGS = {
 """fairseq's group of a YAML file to the flag that its ``_name`` stands for."""
 
 GENERATION = "generation"
-NOT_FAIRSEQ = ("hydra", "defaults")
 
 
-def recipe_flags(path: str, generation: bool = False) -> List[str]:
-    """The flags of ``fairseq-train``, or of ``fairseq-generate``, that say what a recipe says.
-
-    Args:
-        path: a primary file of ``configs/``.
-        generation: give the decoding flags instead of the training flags.
+def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """What ``fairseq-hydra-train --config-name name overrides`` composes, in plain types.
 
     Raises:
-        ValueError: the file is not there, or holds something that has no form as a flag.
+        ValueError: no such recipe, or an override that hydra refuses.
     """
+    if not (CONFIGS / f"{name}.yaml").is_file():
+        known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+        raise ValueError(f"no recipe {name} in {CONFIGS}; choose from {known or 'none'}")
+    logging.getLogger("hydra").setLevel(logging.WARNING)  # fairseq turns every logger up
     try:
-        recipe = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except FileNotFoundError:
-        raise ValueError(f"no recipe {path}; the recipes are the files of configs/") from None
-    if not isinstance(recipe, dict):
-        raise ValueError(f"{path} is not a recipe: it must hold groups such as task and model")
-    flags: List[str] = []
-    for group, values in recipe.items():
-        if group not in NOT_FAIRSEQ and (group == GENERATION) == generation:
-            flags += _group_flags(path, str(group), values)
-    return flags
+        with initialize_config_dir(str(CONFIGS), version_base="1.1"):
+            composed = compose(name, list(overrides))
+        recipe = OmegaConf.to_container(composed, resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        # hydra ends with where it looked, which is always our own folder.
+        reason = " ".join(str(error).partition("Config search path")[0].split())
+        raise ValueError(f"recipe {' '.join([name, *overrides])}: {reason}") from error
+    assert isinstance(recipe, dict)  # hydra composes nothing else
+    return {str(group): values for group, values in recipe.items()}
 
 
-def _group_flags(path: str, group: str, values: Dict[str, Any]) -> List[str]:
+def training_flags(recipe: Recipe) -> List[str]:
+    """The flags of ``fairseq-train`` that say what a recipe says."""
+    groups = (group for group in recipe if group != GENERATION)
+    return [flag for group in groups for flag in _group_flags(group, recipe[group])]
+
+
+def generation_flags(recipe: Recipe) -> List[str]:
+    """The flags of ``fairseq-generate`` that say what a recipe says."""
+    return _group_flags(GENERATION, recipe.get(GENERATION, {}))
+
+
+def averaging_flags(recipe: Recipe, further: Sequence[str] = ()) -> List[str]:
+    """The flags of ``norm_plugin.evaluation.average``: it takes as many checkpoints as are kept.
+
+    Args:
+        further: flags of ``fairseq-train`` that come after those of the recipe.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    checkpoint = recipe["checkpoint"]
+    for key in ("keep_interval_updates", "keep_last_epochs"):
+        parser.add_argument(_flag(key), type=int, default=checkpoint.get(key, -1))
+    kept, _ = parser.parse_known_args(list(further))
+    if kept.keep_interval_updates > 0:
+        return ["--last-updates", str(kept.keep_interval_updates)]
+    if kept.keep_last_epochs > 0:
+        return ["--last-epochs", str(kept.keep_last_epochs)]
+    raise ValueError("the recipe keeps no number of checkpoints: set checkpoint.keep_last_epochs")
+
+
+def _group_flags(group: str, values: Dict[str, Any]) -> List[str]:
     flags: List[str] = []
     for key, value in values.items():
         if key == "_name":
             flags += [NAME_FLAGS[group], str(value)]
         elif isinstance(value, dict):
-            raise ValueError(f"{path}: {group}.{key} is a group in a group; write flat keys")
+            raise ValueError(f"{group}.{key} is a group in a group; write flat keys")
         elif value is True:
             flags.append(_flag(key))
         elif value is not None and value is not False and value != MISSING:
@@ -75,18 +110,81 @@ def _word(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def main() -> None:
-    """Print the flags of a recipe."""
-    parser = argparse.ArgumentParser(prog="python -m norm_plugin.recipes", description=__doc__)
-    parser.add_argument("recipe", help="a file of configs/")
-    parser.add_argument("--generation", action="store_true", help="the flags of fairseq-generate")
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m norm_plugin.recipes",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # the flags after --further are not ours
+    )
+    parser.add_argument("recipe", help="a primary file of configs/, without .yaml")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for hydra")
+    parser.set_defaults(what="training")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--generation",
+        action="store_const",
+        const="generation",
+        dest="what",
+        help="the flags of fairseq-generate",
+    )
+    what.add_argument(
+        "--averaging",
+        action="store_const",
+        const="averaging",
+        dest="what",
+        help="the flags of the averaging",
+    )
+    what.add_argument(
+        "--arrays", action="store_true", help="all three, as bash arrays: training, averaging, ..."
+    )
+    parser.add_argument(
+        "--gpus",
+        metavar="N",
+        help="the training flags for N GPUs: as many as are given, the recipe's batch kept; "
+        "'auto': one, or the CPU where there is none",
+    )
+    parser.add_argument(
+        "--elsewhere", action="store_true", help="with --gpus: they need not be in this machine"
+    )
+    parser.add_argument(
+        "--change-batch", action="store_true", help="with --gpus: let the batch grow with them"
+    )
     parser.add_argument("--shell", action="store_true", help="on one line, ready to paste")
-    args = parser.parse_args()
+    parser.add_argument(
+        "--further",
+        nargs=argparse.REMAINDER,
+        default=[],
+        metavar="FLAG",
+        help="all that follows: flags of fairseq-train that come after those of the recipe",
+    )
+    return parser.parse_args(argv)
+
+
+def all_flags(args: argparse.Namespace) -> Dict[str, List[str]]:
+    """The flags of the training, the averaging and the generation that a command line asks for."""
+    recipe = read_recipe(args.recipe, args.overrides)
+    workers = {"elsewhere": args.elsewhere, "change_batch": args.change_batch}
+    trained = for_workers(recipe, args.gpus, args.further, **workers) if args.gpus else recipe
+    return {
+        "training": [*training_flags(trained), *args.further],
+        "averaging": averaging_flags(recipe, args.further),
+        "generation": generation_flags(recipe),
+    }
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Print the flags of a recipe."""
+    args = _parse(argv)
     try:
-        flags = recipe_flags(args.recipe, args.generation)
+        flags = all_flags(args)
     except ValueError as error:
         sys.exit(f"error: {error}")
-    print(shlex.join(flags) if args.shell else "\n".join(flags))
+    if args.arrays:
+        print("\n".join(f"{name}=({shlex.join(words)})" for name, words in flags.items()))
+        return
+    words = flags[args.what]
+    print(shlex.join(words) if args.shell else "\n".join(words))
 
 
 if __name__ == "__main__":

@@ -20,13 +20,14 @@ norm=''
 parse_options "$@"
 norms=("$norm")
 [[ -n $norm ]] || norms=(layernorm adanorm powernorm none)
+results=$work/results
 
-scripts/setup.sh
 for norm in "${norms[@]}"; do
-  begin toy configs/toy.yaml "$work/data/toy"
-  prepare toy
-  train_to_score 3 "$work/results"
+  begin toy toy
+  prepare
+  train_to_score
 done
+[[ -z $dry ]] || exit 0
 printf '\n'
 "$python" -m norm_plugin.evaluation.tables "$work/results/toy"
 printf '\nOne seed on a toy corpus: it shows that everything runs, not which norm is better.\n'

@@ -9,7 +9,8 @@ python=${NORM_VENV:-.venv}/bin/python  # used from the root only
 export PYTHONWARNINGS=${PYTHONWARNINGS:-ignore}
 
 # Set by the options below; a script may set other defaults after sourcing this.
-norm=layernorm seed=1 work=$root/work raw='' further=()
+norm=layernorm seed=1 work=$root/work raw='' recipe='' gpus=auto subword='' results=results
+smoke='' dry='' tensorboard='' srun='' change_batch='' precision=() further=() data_flags=()
 
 options_help() {
   cat <<'TEXT'
@@ -17,6 +18,16 @@ options_help() {
   --seed N        seed of weights, dropout and order of batches (default 1)
   --raw DIR       folder with the raw corpus (default: NORM_DATA_DIR/<corpus>, else downloaded)
   --work DIR      where data, checkpoints and translations go (default: work)
+  --subword S     subword-nmt (default), or sentencepiece, trained on raw text
+  --gpus N        GPUs of this machine to train on (default: one, or the CPU where there is none);
+                  the batch of an update stays that of the recipe, or N is refused
+  --change-batch  with --gpus: let the batch of an update grow with the GPUs instead
+  --fp16, --bf16  train in half precision (on a GPU)
+  --smoke         the whole path in minutes on two cores: a tiny model and 60 updates; the result
+                  stays in the --work folder
+  --tensorboard   write the curves for TensorBoard to <run>/tensorboard
+  --srun          inside a Slurm job: start the training by srun; see scripts/slurm/train.sh
+  --dry-run       print the commands that would run, ready to paste, and do nothing else
   -- FLAGS        further flags of fairseq-train, the norm's own options among them
 
 Stopped at any point, the same command goes on where it was. One that has finished does nothing.
@@ -28,47 +39,132 @@ die() {
   exit 1
 }
 
-say() { printf '%s  %s\n' "$(date +%H:%M:%S)" "$1"; }
+say() {
+  if [[ $dry ]]; then printf '# %s\n' "$1"; else printf '%s  %s\n' "$(date +%H:%M:%S)" "$1"; fi
+}
 
 # parse_options "$@": the shared options; script_option, where defined, takes any other.
 parse_options() {
   while (($#)); do
     case $1 in
       -h | --help) usage; exit 0 ;;
-      --) further=("${@:2}"); return ;;
-      --*) [[ $# -ge 2 ]] || die "$1 needs a value; see --help" ;;
+      --) further+=("${@:2}"); break ;;
+      --smoke) smoke=smoke ;;
+      --dry-run) dry=1 ;;
+      --tensorboard) tensorboard=1 ;;
+      --srun) srun=1 ;;
+      --change-batch) change_batch=1 ;;
+      --fp16 | --bf16) precision=("$1") ;;
+      --*)
+        [[ $# -ge 2 ]] || die "$1 needs a value; see --help"
+        value_option "$1" "$2"
+        shift ;;
+      *) unknown_option "$1" ;;
     esac
-    case $1 in
-      --norm-type) norm=$2 ;;
-      --seed) seed=$2 ;;
-      --raw) raw=$2 ;;
-      --work) work=$2 ;;
-      *) script_option "$1" "$2" ;;
-    esac
-    shift 2
+    shift
   done
+  further=("${precision[@]}" "${further[@]}")
+}
+
+value_option() {
+  case $1 in
+    --norm-type) norm=$2 ;;
+    --seed) seed=$2 ;;
+    --raw) raw=$2 ;;
+    --work) work=$2 ;;
+    --subword) subword=$2 ;;
+    --gpus) gpus=$2 ;;
+    *) script_option "$1" "$2" ;;
+  esac
 }
 
 # script_option NAME VALUE: an option of one script alone; scripts redefine it.
-script_option() { die "unknown option $1; see --help (flags of fairseq-train come after --)"; }
+script_option() { unknown_option "$1"; }
 
-# begin EXPERIMENT RECIPE DATA: name the run and keep a second one out of its folder.
+unknown_option() { die "unknown option $1; see --help (flags of fairseq-train come after --)"; }
+
+# The one of the scripts whose experiment has the recipes of several papers.
+recipe_help() {
+  cat <<'TEXT'
+  --recipe R      the paper whose hyper-parameters are used: adanorm (default; Xu et al. 2019) or
+                  powernorm (Shen et al. 2020), where that has results on this corpus
+TEXT
+}
+
+recipe_option() {
+  [[ $1 == --recipe ]] || unknown_option "$1"
+  recipe=$2
+}
+
+# --- commands and stages --------------------------------------------------------------------
+
+# act COMMAND...: run it, or with --dry-run print it.
+act() { if [[ $dry ]]; then print_command "$@"; else "$@"; fi; }
+
+print_command() {
+  local line
+  printf -v line '%q ' "$@"
+  printf '%s\n' "${line% }"
+}
+
+# fairseq prints its whole configuration in one line of 15,000 characters; the result holds it too.
+hide_settings() { sed --unbuffered "/{'_name': None, 'common'/d"; }
+
+# act_to FILE COMMAND...: what COMMAND prints becomes FILE, when it has ended well.
+act_to() {
+  local file=$1
+  shift
+  if [[ $dry ]]; then
+    printf '%s >%q\n' "$(print_command "$@")" "$file"
+  else
+    "$@" 2>&1 >"$file.tmp" | hide_settings >&2
+    mv "$file.tmp" "$file"
+  fi
+}
+
+# begin CONFIG CORPUS [VARIANT]: name the run of configs/CONFIG.yaml on the data of
+# data-prep/CORPUS.py, read its flags, and keep a second one out of its folder.
 begin() {
-  experiment=$1 recipe=$2 data=$3 label=$norm key=''
+  scripts/setup.sh >&2  # also for --dry-run: it reads the recipes
+  local config=$1
+  corpus=$2 key='' label=$norm
+  case $subword in subword-nmt) subword='' ;; '' | sentencepiece) ;;
+    *) die "--subword is $subword; choose subword-nmt or sentencepiece" ;;
+  esac
+  experiment=$config${recipe:+_$recipe}${subword:+_$subword}${smoke:+_$smoke}
+  data=$work/data/$corpus${3:+-$3}${subword:+-$subword}
+  if [[ $smoke ]]; then results=$work/results; fi
   # Another set of flags is another run: it must not resume, or overwrite, that of the norm alone.
   if ((${#further[@]})); then
     label+=+$(printf '%s\0' "${further[@]}" | sha256sum | cut -c1-6)
   fi
   run=$work/runs/$experiment/$label-seed$seed
+  read_recipe "$config" "norm=$norm" "common.seed=$seed" ${recipe:+"recipe=$recipe"} \
+    ${smoke:+"size=$smoke"}
+  if [[ $dry ]]; then
+    print_command cd "$root"
+    print_command mkdir -p "$run"
+    return
+  fi
   mkdir -p "$run/stages"
   exec 8>>"$run/lock"
   flock --nonblock 8 || die "$run is in use: the same run is going on elsewhere"
 }
 
+# read_recipe CONFIG OVERRIDE...: its flags, into the arrays training, averaging and generation.
+read_recipe() {
+  local arrays
+  arrays=$("$python" -m norm_plugin.recipes "$@" --arrays --gpus "$gpus" \
+    ${dry:+--elsewhere} ${srun:+--elsewhere} ${change_batch:+--change-batch} \
+    --further "${further[@]}")
+  training=() averaging=() generation=()
+  eval "$arrays"
+}
+
 # stage NAME COMMAND...: run COMMAND, unless it has finished before with the same words, after
 # stages that did too. Training alone takes up what it finds, so it must not find other settings'.
 stage() {
-  local name=$1 stamp=$run/stages/$1 started=$run/stages/$1.started before
+  local name=$1 stamp=$run/stages/$1 started=$run/stages/$1.started before start=$SECONDS
   shift
   key=$(printf '%s\0' "$key" "$@" | sha256sum | cut -d' ' -f1)
   if [[ -f $stamp && $(<"$stamp") == "$key" ]]; then
@@ -80,68 +176,69 @@ stage() {
     die "$run/checkpoints is of other settings or data; remove $run, or choose another --work"
   fi
   say "$experiment $label, seed $seed: $name"
+  if [[ $dry ]]; then "$@"; return; fi
   rm -f "$stamp"
   printf '%s\n' "$key" >"$started.new"
   mv "$started.new" "$started"
   "$@"
+  printf '%s\n' $((SECONDS - start)) >"$run/stages/$name.seconds"
   mv "$started" "$stamp"
 }
 
-# prepare CORPUS [FLAG...]: raw text to binarised data, by data-prep/CORPUS.py.
+# --- the steps of a run ---------------------------------------------------------------------
+
+# Raw text to binarised data. Each stage sees for itself whether its inputs and settings have
+# changed, as several runs share the data.
 prepare() {
-  local corpus=$1
-  shift
   if [[ -z $raw && -d ${NORM_DATA_DIR:-}/$corpus ]]; then raw=$NORM_DATA_DIR/$corpus; fi
-  "$python" "data-prep/$corpus.py" --out "$data" ${raw:+--raw "$raw"} "$@"
-  key=$(sha256sum "$data/manifest.json")
+  local stage
+  for stage in fetch prepare binarize; do
+    say "$experiment: $stage"
+    act "$python" "data-prep/$corpus.py" --out "$data" ${raw:+--raw "$raw"} --only "$stage" \
+      ${subword:+--subword "$subword"} "${data_flags[@]}"
+  done
+  if [[ -f $data/manifest.json ]]; then key=$(sha256sum "$data/manifest.json"); fi
 }
-
-# flags_of RECIPE [--generation]: its flags, into the array flags.
-flags_of() {
-  local words
-  words=$("$python" -m norm_plugin.recipes "$@")
-  mapfile -t flags <<<"$words"
-}
-
-# fairseq prints its whole configuration in one line of 15,000 characters; the result holds it too.
-hide_settings() { sed --unbuffered "/{'_name': None, 'common'/d"; }
 
 train() {
-  "$python" -m norm_plugin.evaluation.checkpoints repair "$run/checkpoints"
-  "$python" -m fairseq_cli.train "$data/bin" --log-file "$run/train.log" "$@" | hide_settings
+  local -a launch=() unkeyed=(--log-file "$run/train.log") report=(cat)
+  if [[ $tensorboard ]]; then unkeyed+=(--tensorboard-logdir "$run/tensorboard"); fi
+  if [[ $srun ]]; then
+    # fairseq asks Slurm for the rest; the port must be one that no other job on the node takes
+    launch=(srun --kill-on-bad-exit=1)
+    unkeyed+=(--distributed-port $((20000 + ${SLURM_JOB_ID:-0} % 20000)))
+  fi
+  if [[ -z $dry ]]; then report=("$python" scripts/progress.py --runs "$work/runs/$experiment" -- "$@"); fi
+  act "$python" -m norm_plugin.evaluation.checkpoints repair "$run/checkpoints"
+  act "${launch[@]}" "$python" -m fairseq_cli.train "$data/bin" "${unkeyed[@]}" "$@" |
+    "${report[@]}"
 }
 
-# average N: the last N epochs' checkpoints.
 average() {
-  "$python" -m norm_plugin.evaluation.average --inputs "$run/checkpoints" --last-epochs "$1" \
-    --output "$run/averaged.pt"
+  act "$python" -m norm_plugin.evaluation.average --inputs "$run/checkpoints" \
+    --output "$run/averaged.pt" "$@"
 }
 
 # generate FLAG...: translate the test set with the averaged weights.
 generate() {
-  "$python" -m fairseq_cli.generate "$data/bin" --user-dir norm_plugin --gen-subset test \
-    --path "$run/averaged.pt" --remove-bpe --required-batch-size-multiple 1 "$@" \
-    2>&1 >"$run/generate.log.tmp" | hide_settings
-  mv "$run/generate.log.tmp" "$run/generate.log"
+  act_to "$run/generate.log" "$python" -m fairseq_cli.generate "$data/bin" --user-dir norm_plugin \
+    --gen-subset test --path "$run/averaged.pt" "--remove-bpe${subword:+=$subword}" \
+    --required-batch-size-multiple 1 "$@"
 }
 
 # score RESULTS: write RESULTS/<experiment>/<norm>-seed<N>.json.
 score() {
-  "$python" -m norm_plugin.evaluation.results --experiment "$experiment" --norm "$label" \
+  act "$python" -m norm_plugin.evaluation.results --experiment "$experiment" --norm "$label" \
     --seed "$seed" --checkpoint "$run/averaged.pt" --last "$run/checkpoints/checkpoint_last.pt" \
     --generate-log "$run/generate.log" --data "$data" --out "$1"
 }
 
-# train_to_score AVERAGED RESULTS: all stages of a run after its data is prepared.
+# train_to_score: all stages of a run after its data is prepared.
 train_to_score() {
-  local flags
-  flags_of "$recipe"
-  stage train train "${flags[@]}" --save-dir "$run/checkpoints" --norm-type "$norm" \
-    --seed "$seed" "${further[@]}"
-  stage average average "$1"
-  flags_of "$recipe" --generation
-  stage generate generate "${flags[@]}"
-  stage score score "$2"
+  stage train train "${training[@]}" --save-dir "$run/checkpoints"
+  stage average average "${averaging[@]}"
+  stage generate generate "${generation[@]}"
+  stage score score "$results"
   say "checkpoints in $run/checkpoints, translations in $run/generate.log"
 }
 

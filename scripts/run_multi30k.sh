@@ -19,18 +19,18 @@ TEXT
 
 preset=paper
 script_option() {
-  [[ $1 == --preset ]] || die "unknown option $1; see --help (flags of fairseq-train come after --)"
+  [[ $1 == --preset ]] || unknown_option "$1"
   preset=$2
 }
 
 parse_options "$@"
 case $preset in
-  paper) merges=10000 averaged=10 ;;
-  cpu) merges=2000 averaged=4 ;;
+  paper) merges=10000 ;;
+  cpu) merges=2000 ;;
   *) die "--preset is $preset; choose paper or cpu" ;;
 esac
 
-scripts/setup.sh
-begin "multi30k_$preset" "configs/multi30k_$preset.yaml" "$work/data/multi30k-$merges"
-prepare multi30k --merges "$merges"
-train_to_score "$averaged" results
+data_flags=(--merges "$merges")
+begin "multi30k_$preset" multi30k "$merges"
+prepare
+train_to_score

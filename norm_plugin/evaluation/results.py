@@ -20,10 +20,12 @@ from norm_plugin.evaluation._command import (
 )
 from norm_plugin.evaluation.checkpoints import load_checkpoint
 from norm_plugin.evaluation.provenance import git_state, machine, plain_settings, versions
-from norm_plugin.evaluation.score import score_log
+from norm_plugin.evaluation.score import TextForm, score_log
 from norm_plugin.evaluation.training import model_facts, training_facts
 
 SCHEMA = 1
+TOKENISED_REFERENCE = ("iwslt15",)  # the corpora whose raw text comes tokenised
+COMPOUND_SPLIT = ("wmt14",)  # those whose papers report that score
 Result = Dict[str, Any]
 
 
@@ -77,10 +79,21 @@ def _score(args: argparse.Namespace, manifest: dict[str, Any]) -> dict[str, Any]
         raise EvaluationError(f"{args.data / 'manifest.json'} does not name the target language")
     folder = "raw" if (args.data / "raw").is_dir() else "tok"
     reference = args.data / folder / f"{args.split}.{language}"
-    lowercase = bool((manifest.get("settings") or {}).get("lowercase"))
-    scores = score_log(args.generate_log, reference, language, lowercase)
+    scores = score_log(args.generate_log, reference, text_form(manifest))
     scores["sacrebleu"]["reference"] = f"{folder}/{reference.name}"
     return scores
+
+
+def text_form(manifest: dict[str, Any]) -> TextForm:
+    """How the translations of a prepared corpus are to be scored."""
+    settings, corpus = manifest.get("settings") or {}, manifest.get("corpus")
+    return TextForm(
+        manifest["target"],
+        lowercase=bool(settings.get("lowercase")),
+        subword=settings.get("subword", "subword-nmt"),
+        tokenised_reference=corpus in TOKENISED_REFERENCE,
+        compound_split=corpus in COMPOUND_SPLIT,
+    )
 
 
 def write_result(result: Result, out: Path) -> Path:
@@ -117,18 +130,24 @@ def read_results(folder: Path) -> list[Result]:
 
 def summary(result: Result) -> str:
     """A few lines for a person."""
-    tokenised, plain = result["bleu"]["tokenised"], result["bleu"]["sacrebleu"]
     training, model = result["training"], result["model"]
+    scores = [
+        f"  {score['score']:5.2f}  {score['label']}{_signature(score)}"
+        for score in result["bleu"].values()
+    ]
     return "\n".join(
         (
             f"{result['experiment']} {result['norm']} seed {result['seed']} ({result['split']})",
-            f"  BLEU       {tokenised['score']:.2f}  ({tokenised['label']})",
-            f"  sacrebleu  {plain['score']:.2f}  ({plain['signature']})",
+            *scores,
             f"  model      {model['parameters']:,} parameters",
             f"  training   {training['updates']} updates in {training['seconds']} s, "
             f"{training['updates_per_second']} updates/s",
         )
     )
+
+
+def _signature(score: dict[str, Any]) -> str:
+    return f" ({score['signature']})" if "signature" in score else ""
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -1,195 +1,113 @@
-"""Score the output of fairseq-generate: tokenised BLEU and sacrebleu.
+"""Score the output of fairseq-generate by the BLEUs that papers mix up, each with its label.
 
     python -m norm_plugin.evaluation.score --generate-log LOG --reference RAW --target-lang de
 
-Two figures, never one without the other:
-
-- fairseq's own BLEU4 on tokens after BPE removal, as the papers report it. It is read from the last
-  line of the log and computed again from the sentences; a difference is an error.
-- sacrebleu on detokenised text against the untouched reference, with its signature.
+- ``tokenised``: fairseq's own BLEU4 on tokens after BPE removal, as the papers report it. It is
+  read from the last line of the log and computed again from the sentences; a difference is an
+  error.
+- ``compound_split``, where asked for: the same after ``a-b`` has become ``a ##AT##-##AT## b`` on
+  both sides, as the papers report it on WMT14 En-De.
+- ``sacrebleu`` on detokenised text against the untouched reference, with its signature.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Sequence
 
 from norm_plugin.evaluation._command import EvaluationError, read_lines, run_command
-
-TARGET = re.compile(r"T-(\d+)\t(.*)")
-HYPOTHESIS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")
-LAST_LINE = re.compile(r"Generate (\S+) with beam=(\d+): (.*)")
-BLEU4 = re.compile(
-    r"BLEU4 = (?P<score>[\d.]+), (?P<precisions>[\d./]+) \(BP=(?P<brevity>[\d.]+), "
-    r"ratio=(?P<ratio>[\d.]+), syslen=(?P<syslen>\d+), reflen=(?P<reflen>\d+)\)"
+from norm_plugin.evaluation.bleu import (
+    bleu4_parts,
+    detokenise,
+    fairseq_bleu,
+    score_sacrebleu,
+    split_compounds,
 )
-AGAIN = "run fairseq-generate again"
-# fairseq leaves out a last batch whose size is no multiple of 8, its default.
-ALL = "with --required-batch-size-multiple 1, without which fairseq drops a smaller last batch"
+from norm_plugin.evaluation.generate_log import AGAIN, ALL, SUBWORDS, GenerateLog, read_generate_log
 
 
-@dataclass
-class GenerateLog:
-    """What a log of fairseq-generate says; sentences in the order of the corpus."""
+@dataclass(frozen=True)
+class TextForm:
+    """What has to be known of a corpus to score its translations.
 
-    split: str
-    beam: int
-    printed: str  #: "BLEU4 = ...", the score as fairseq printed it
-    references: list[str]  #: tokens after BPE removal
-    hypotheses: list[str]  #: the best translation of each, tokens after BPE removal
-
-
-def read_generate_log(path: Path, bpe_separator: str = "@@") -> GenerateLog:
-    """Read the log of one fairseq-generate run with --remove-bpe.
-
-    Raises EvaluationError for a log that is truncated, lacks a sentence, holds several runs, was
-    scored otherwise than by fairseq's BLEU4, or still has BPE segments in it.
+    Attributes:
+        language: of the target side, for the detokeniser.
+        lowercase: the model has seen lower-cased text.
+        subword: one of ``SUBWORDS``; with sentencepiece the translations are plain text.
+        tokenised_reference: the reference itself comes tokenised, as Stanford's IWSLT15 does.
+        compound_split: report that score too.
     """
-    references, hypotheses, results = _sentences(path)
-    if len(results) != 1:
-        problem = "holds several runs" if results else "is truncated: it does not end with a score"
-        raise EvaluationError(f"{path} {problem}; {AGAIN}")
-    _check_complete(path, references, hypotheses)
-    _check_no_bpe(path, bpe_separator, [*references.values(), *hypotheses.values()])
-    split, beam, printed = results[0]
-    if not BLEU4.fullmatch(printed):
-        raise EvaluationError(f"{path} ends with '{printed}', not with fairseq's BLEU4; {AGAIN}")
-    order = range(len(references))
-    return GenerateLog(
-        split, int(beam), printed, [references[i] for i in order], [hypotheses[i] for i in order]
-    )
+
+    language: str
+    lowercase: bool = False
+    subword: str = "subword-nmt"
+    tokenised_reference: bool = False
+    compound_split: bool = False
 
 
-def _sentences(path: Path) -> tuple[dict[int, str], dict[int, str], list[tuple[str, ...]]]:
-    """References and best translations by number, and (split, beam, score) of each last line."""
-    references: dict[int, str] = {}
-    hypotheses: dict[int, str] = {}
-    results: list[tuple[str, ...]] = []
-    for line in read_lines(path):
-        target, hypothesis = TARGET.fullmatch(line), HYPOTHESIS.fullmatch(line)
-        last = LAST_LINE.fullmatch(line)
-        if target:
-            if int(target.group(1)) in references:
-                raise EvaluationError(f"{path} has line T-{target.group(1)} twice; {AGAIN}")
-            references[int(target.group(1))] = target.group(2)
-        elif hypothesis:
-            # With --nbest there are several a sentence, the best first.
-            hypotheses.setdefault(int(hypothesis.group(1)), hypothesis.group(2))
-        elif last:
-            results.append(last.groups())
-    return references, hypotheses, results
-
-
-def _check_complete(path: Path, references: dict[int, str], hypotheses: dict[int, str]) -> None:
-    expected = set(range(max([*references, *hypotheses], default=-1) + 1))
-    for kind, found in (("reference T", references), ("translation D", hypotheses)):
-        missing = sorted(expected - set(found))
-        if missing:
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise EvaluationError(f"{path} lacks {kind}-{missing[0]}{more}; {AGAIN} {ALL}")
-    if not expected:
-        raise EvaluationError(f"{path} holds no translation; {AGAIN}, without --quiet")
-
-
-def _check_no_bpe(path: Path, separator: str, lines: list[str]) -> None:
-    for line in lines:
-        for token in line.split():
-            if separator and token.endswith(separator):
-                raise EvaluationError(
-                    f"{path} holds the BPE segment '{token}'; {AGAIN} with --remove-bpe, "
-                    "or name the right --bpe-separator"
-                )
-
-
-def score_tokenised(log: GenerateLog) -> dict[str, Any]:
-    """fairseq's BLEU4 of a log, checked by computing it again from the sentences."""
-    computed = fairseq_bleu(log.references, log.hypotheses)
-    if computed != log.printed:
-        raise EvaluationError(
-            f"fairseq-generate printed '{log.printed}' and its sentences give '{computed}'; {AGAIN}"
-        )
-    parts = BLEU4.fullmatch(log.printed)
-    assert parts is not None  # read_generate_log has checked it
-    return {
-        "score": float(parts["score"]),
-        "precisions": [float(number) for number in parts["precisions"].split("/")],
-        "brevity_penalty": float(parts["brevity"]),
-        "length_ratio": float(parts["ratio"]),
-        "system_length": int(parts["syslen"]),
-        "reference_length": int(parts["reflen"]),
-        "label": f"fairseq BLEU4 on tokens after BPE removal, {log.split}, beam {log.beam}",
-    }
-
-
-def fairseq_bleu(references: Sequence[str], hypotheses: Sequence[str]) -> str:
-    """The line that fairseq's scorer prints for sentences of space-separated tokens."""
-    from fairseq.data import Dictionary
-    from fairseq.scoring.bleu import BleuConfig, Scorer
-
-    words = Dictionary()
-    scorer = Scorer(BleuConfig(pad=words.pad(), eos=words.eos(), unk=words.unk()))
-    for reference, hypothesis in zip(references, hypotheses):
-        scorer.add(words.encode_line(reference), words.encode_line(hypothesis))
-    line: str = scorer.result_string()
-    return line
-
-
-def detokenise(lines: Sequence[str], language: str) -> list[str]:
-    """Undo Moses tokenisation, its XML escapes included."""
-    from sacremoses import MosesDetokenizer
-
-    detokeniser = MosesDetokenizer(language)
-    return [detokeniser.detokenize(line.split(), unescape=True) for line in lines]
-
-
-def score_sacrebleu(
-    hypotheses: Sequence[str], references: Sequence[str], lowercase: bool
-) -> dict[str, Any]:
-    """sacrebleu's corpus BLEU of plain text, with its signature.
-
-    ``lowercase`` compares without case, for models of lower-cased text; the signature says so.
-    """
-    from sacrebleu.metrics import BLEU
-
-    metric = BLEU(lowercase=lowercase)
-    score = metric.corpus_score(list(hypotheses), [list(references)])
-    return {
-        "score": round(score.score, 4),
-        "precisions": [round(number, 4) for number in score.precisions],
-        "brevity_penalty": round(score.bp, 4),
-        "signature": str(metric.get_signature()),
-    }
-
-
-def score_log(
-    log_path: Path, reference: Path, language: str, lowercase: bool, bpe_separator: str = "@@"
-) -> dict[str, Any]:
-    """Both scores, ``{"tokenised": ..., "sacrebleu": ...}``, of a log of fairseq-generate.
+def score_log(log_path: Path, reference: Path, form: TextForm) -> dict[str, Any]:
+    """The scores of a log of fairseq-generate: ``{"tokenised": ..., "sacrebleu": ...}``.
 
     ``reference`` is the untouched text of the target side, a sentence a line, in corpus order.
     """
-    log = read_generate_log(log_path, bpe_separator)
+    log = read_generate_log(log_path, form.subword)
     references = read_lines(reference)
     if len(references) != len(log.hypotheses):
         raise EvaluationError(
             f"{log_path} holds {len(log.hypotheses)} translations and {reference} "
             f"{len(references)} lines; if that is the raw text of '{log.split}', {AGAIN} {ALL}"
         )
-    tokenised = score_tokenised(log)
-    if lowercase:
-        tokenised["label"] += ", lower-cased"
-    return {
-        "tokenised": tokenised,
-        "sacrebleu": score_sacrebleu(detokenise(log.hypotheses, language), references, lowercase),
-    }
+    scores = {"tokenised": score_tokenised(log, form)}
+    if form.compound_split:
+        scores["compound_split"] = score_compound_split(log, form)
+    scores["sacrebleu"] = score_detokenised(log, references, form)
+    return scores
+
+
+def score_tokenised(log: GenerateLog, form: TextForm) -> dict[str, Any]:
+    """fairseq's BLEU4 of a log, checked by computing it again from the sentences."""
+    computed = fairseq_bleu(log.references, log.hypotheses)
+    if computed != log.printed:
+        raise EvaluationError(
+            f"fairseq-generate printed '{log.printed}' and its sentences give '{computed}'; {AGAIN}"
+        )
+    what = "tokens after BPE removal"
+    if form.subword == "sentencepiece":
+        what = "words of plain text, not tokenised, which is not the papers' score"
+    return {**bleu4_parts(computed), "label": _label(f"fairseq BLEU4 on {what}", log, form)}
+
+
+def score_compound_split(log: GenerateLog, form: TextForm) -> dict[str, Any]:
+    """fairseq's BLEU4 of a log after the compounds of both sides are split at their hyphens."""
+    sides = [[split_compounds(line) for line in side] for side in (log.references, log.hypotheses)]
+    what = "fairseq BLEU4 on tokens after BPE removal, compounds split"
+    return {**bleu4_parts(fairseq_bleu(*sides)), "label": _label(what, log, form)}
+
+
+def score_detokenised(
+    log: GenerateLog, references: Sequence[str], form: TextForm
+) -> dict[str, Any]:
+    """sacrebleu of a log in plain text, against references that are plain text, or made so."""
+    hypotheses: Sequence[str] = log.hypotheses
+    what = "sacrebleu on detokenised text"
+    if form.subword != "sentencepiece" or form.tokenised_reference:
+        hypotheses = detokenise(hypotheses, form.language)
+    if form.tokenised_reference:
+        references = detokenise(references, form.language)
+        what += ", the reference detokenised too, as it comes tokenised"
+    score = score_sacrebleu(hypotheses, references, form.lowercase)
+    return {**score, "label": _label(what, log, form)}
+
+
+def _label(what: str, log: GenerateLog, form: TextForm) -> str:
+    return f"{what}, {log.split}, beam {log.beam}{', lower-cased' if form.lowercase else ''}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; prints both scores as JSON."""
+    """The command line; prints the scores as JSON."""
     parser = argparse.ArgumentParser(
         prog="python -m norm_plugin.evaluation.score",
         description="Score the output of fairseq-generate by fairseq's BLEU4 and by sacrebleu.",
@@ -209,14 +127,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="the untouched target text, a sentence a line",
     )
     parser.add_argument("--target-lang", required=True, help="language to detokenise by, as 'de'")
+    switches = {
+        "--lowercase": "compare without case (models of lower-cased text)",
+        "--tokenised-reference": "the reference is tokenised text, and is detokenised too",
+        "--compound-split": "also score with compounds split at hyphens (WMT14 En-De)",
+    }
+    for flag, text in switches.items():
+        parser.add_argument(flag, action="store_true", help=text)
     parser.add_argument(
-        "--lowercase", action="store_true", help="compare without case (models of lower-cased text)"
+        "--subword", choices=list(SUBWORDS), default="subword-nmt", help="default: %(default)s"
     )
-    parser.add_argument("--bpe-separator", default="@@", help="default: %(default)s")
     args = parser.parse_args(argv)
-    scores = score_log(
-        args.generate_log, args.reference, args.target_lang, args.lowercase, args.bpe_separator
+    form = TextForm(
+        args.target_lang,
+        args.lowercase,
+        args.subword,
+        args.tokenised_reference,
+        args.compound_split,
     )
+    scores = score_log(args.generate_log, args.reference, form)
     print(json.dumps(scores, indent=2, ensure_ascii=False))
     return 0
 

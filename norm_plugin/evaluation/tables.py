@@ -23,6 +23,8 @@ from norm_plugin.evaluation._command import (
     run_command,
     write_text,
 )
+from norm_plugin.evaluation.commands import command_lines
+from norm_plugin.evaluation.published import published_table
 from norm_plugin.evaluation.readme import Generators, fill
 from norm_plugin.evaluation.results import Result, read_results
 from norm_plugin.listing import norms_table, options_table, sites_table
@@ -127,6 +129,8 @@ def generators(root: Path) -> Generators:
     """What fills the blocks of a README that stands in ``root``, by the name of the block."""
     return {
         "results/": lambda name: table(read_results(root / name)),
+        "published/": lambda name: published_table(name.partition("/")[2], root / "results"),
+        "command/": lambda name: command_lines(name.partition("/")[2]),
         "norms": lambda _: norms_table(),
         "options": lambda _: options_table(),
         "sites": lambda _: sites_table(),

@@ -14,14 +14,19 @@ from pathlib import Path
 import pytest
 
 import corpus
+import manifest
 import steps
+from command import run_command
 from steps import SPLITS, PrepError
 
 DATA_PREP = Path(corpus.__file__).parent
 
 
 def recipe(**settings):
-    return corpus.make_recipe("tiny", "en", "de", settings, {"a.en": "0" * 64})
+    return manifest.make_recipe("tiny", "en", "de", settings, {"a.en": "0" * 64})
+
+
+RAW_COUNTS = {"train.en": {"lines": 3, "tokens": 5}}
 
 
 def build(work, text="a b c\nd\n"):
@@ -29,10 +34,18 @@ def build(work, text="a b c\nd\n"):
     for split in SPLITS:
         for language in ("en", "de"):
             steps.write_lines(work / "tok" / f"{split}.{language}", text.splitlines())
-            for suffix in ("bin", "idx"):
-                steps.write_lines(work / "bin" / f"{split}.en-de.{language}.{suffix}", [])
     for language in ("en", "de"):
         steps.write_lines(work / "bin" / f"dict.{language}.txt", ["a 1"])
+    return RAW_COUNTS
+
+
+def binarise(work, content="binary"):
+    for split in SPLITS:
+        for language in ("en", "de"):
+            for suffix in ("bin", "idx"):
+                steps.write_lines(work / f"{split}.en-de.{language}.{suffix}", [content])
+    for language in ("en", "de"):
+        steps.write_lines(work / f"dict.{language}.txt", ["a 1"])
 
 
 def fail(work):
@@ -51,17 +64,18 @@ def names(folder):
 def test_manifest_counts_and_digests(tmp_path):
     out = tmp_path / "out"
     checksum = corpus.publish(out, recipe(merges=1), build, overwrite=False)
-    manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["counts"] == {
-        "tok": {f"{s}.{x}": {"lines": 2, "tokens": 4} for s in SPLITS for x in ("en", "de")}
+    written = json.loads((out / "manifest.json").read_text())
+    assert written["counts"] == {
+        "raw": RAW_COUNTS,
+        "tok": {f"{s}.{x}": {"lines": 2, "tokens": 4} for s in SPLITS for x in ("en", "de")},
     }
-    assert manifest["settings"] == {"merges": 1}
-    assert manifest["files"]["tok/train.en"] == hashlib.sha256(b"a b c\nd\n").hexdigest()
-    assert len(manifest["files"]) == 8
+    assert written["settings"] == {"merges": 1}
+    assert written["files"]["tok/train.en"] == hashlib.sha256(b"a b c\nd\n").hexdigest()
+    assert len(written["files"]) == 8
     # The overall checksum, again from its definition.
-    lines = sorted(f"{digest}  {name}\n" for name, digest in manifest["files"].items())
-    assert checksum == manifest["checksum"] == hashlib.sha256("".join(lines).encode()).hexdigest()
-    assert set(manifest["versions"]) == {"python", "sacremoses", "subword-nmt", "fairseq"}
+    lines = sorted(f"{digest}  {name}\n" for name, digest in written["files"].items())
+    assert checksum == written["checksum"] == hashlib.sha256("".join(lines).encode()).hexdigest()
+    assert set(written["versions"]) == {"python", *manifest.TOOLS}
     assert names(tmp_path) == [".out.lock", "out"]
 
 
@@ -78,9 +92,10 @@ def test_checksum_takes_bpe_text_where_there_is_bpe(tmp_path):
         (work / "bpe").mkdir()
         for path in (work / "tok").iterdir():
             steps.write_lines(work / "bpe" / path.name, ["a@@ b"])
+        return {}
 
     corpus.publish(tmp_path / "out", recipe(), with_bpe, overwrite=False)
-    files = corpus.read_manifest(tmp_path / "out")["files"]
+    files = manifest.read_manifest(tmp_path / "out")["files"]
     assert "bpe/train.en" in files and "tok/train.en" not in files
 
 
@@ -102,11 +117,11 @@ def test_other_settings_or_inputs_are_an_error(tmp_path):
     with pytest.raises(PrepError, match="other input files"):
         corpus.publish(out, other, never, overwrite=False)
     corpus.publish(out, recipe(merges=2), build, overwrite=True)
-    assert corpus.read_manifest(out)["settings"] == {"merges": 2}
+    assert manifest.read_manifest(out)["settings"] == {"merges": 2}
     assert names(tmp_path) == [".out.lock", "out"]
 
 
-@pytest.mark.parametrize("lost", ["bin/train.en-de.de.idx", "tok/test.en"])
+@pytest.mark.parametrize("lost", ["bin/dict.en.txt", "tok/test.en"])
 def test_a_lost_file_is_named(tmp_path, lost):
     out = tmp_path / "out"
     corpus.publish(out, recipe(), build, overwrite=False)
@@ -191,7 +206,7 @@ def test_a_second_process_waits_and_then_has_nothing_to_do(tmp_path, monkeypatch
         second.start()
         assert waits.wait(timeout=30)
         build(out)
-        checksum = corpus._write_manifest(out, recipe())
+        checksum = manifest.write_manifest(out, recipe(), {})
     second.join(timeout=30)
     assert results == [checksum]
     assert "another process is preparing" in said[0] and "nothing to do" in said[1]
@@ -202,8 +217,64 @@ def test_run_command_prints_one_line(capsys):
         raise OSError(28, "No space left on device", "out/tok/train.en")
 
     with pytest.raises(SystemExit) as stop:
-        corpus.run_command(full)
+        run_command(full)
     assert stop.value.code == 1
     assert capsys.readouterr().err == (
         "error: [Errno 28] No space left on device: 'out/tok/train.en'\n"
     )
+
+
+# ---- bin/ ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    corpus.publish(tmp_path / "out", recipe(), build, overwrite=False)
+    return tmp_path / "out"
+
+
+def test_binarising_is_done_once_and_again_when_something_changed(prepared, capsys):
+    corpus.publish_binarised(prepared, binarise, overwrite=False)
+    capsys.readouterr()
+    corpus.publish_binarised(prepared, never, overwrite=False)
+    assert "nothing to do" in capsys.readouterr().err
+    # A file of the same size and other content, as a failing disk leaves it.
+    changed = prepared / "bin" / "test.en-de.en.bin"
+    changed.write_bytes(b"y" * changed.stat().st_size)
+    corpus.publish_binarised(prepared, binarise, overwrite=False)
+    assert changed.read_text() == "binary\n"
+    corpus.publish(prepared, recipe(merges=3), lambda w: build(w, "other\n"), overwrite=True)
+    assert names(prepared / "bin") == ["dict.de.txt", "dict.en.txt"]
+    corpus.publish_binarised(prepared, lambda work: binarise(work, "new"), overwrite=False)
+    assert changed.read_text() == "new\n"
+    assert names(prepared) == ["bin", "manifest.json", "tok"]
+
+
+def test_binarising_leaves_the_identity_of_the_data_alone(prepared):
+    before = (prepared / "manifest.json").read_bytes()
+    corpus.publish_binarised(prepared, binarise, overwrite=False)
+    assert (prepared / "manifest.json").read_bytes() == before
+    corpus.publish(prepared, recipe(), never, overwrite=False)
+
+
+def test_there_is_nothing_to_binarise_before_prepare(tmp_path):
+    with pytest.raises(PrepError, match=r"no prepared text to binarise; run --only prepare"):
+        corpus.publish_binarised(tmp_path / "out", never, overwrite=False)
+
+
+def test_a_failure_while_binarising_keeps_the_text(prepared):
+    def full(work):
+        binarise(work)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(PrepError, match=r"cannot make .*bin: .*No space left"):
+        corpus.publish_binarised(prepared, full, overwrite=False)
+    assert names(prepared) == ["bin", "manifest.json", "tok"]
+    assert names(prepared / "bin") == ["dict.de.txt", "dict.en.txt"]
+
+
+def test_a_kill_while_bin_is_replaced_loses_nothing(prepared):
+    os.rename(prepared / "bin", prepared / "bin.tmp-123.old")
+    (prepared / "bin.tmp-123").mkdir()
+    corpus.publish(prepared, recipe(), never, overwrite=False)
+    assert names(prepared) == ["bin", "manifest.json", "tok"]

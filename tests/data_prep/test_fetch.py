@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import tarfile
 import threading
+import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -12,7 +15,12 @@ import fetch
 from steps import PrepError
 
 CONTENT = bytes(range(256)) * 1000
-DIGESTS = {"train.en.gz": hashlib.sha256(CONTENT).hexdigest()}
+NAME = "train.en.gz"
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+def source(*urls, name=NAME, digest=DIGEST):
+    return fetch.Source(name, tuple(f"{url}/{name}" for url in urls), digest)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -22,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
         server = self.server
         server.ranges.append(self.headers["Range"])
         body, start = server.content, 0
-        if self.path != "/files/train.en.gz":
+        if not self.path.startswith("/files/train"):
             self.send_error(404)
             return
         if self.headers["Range"] and not server.plain:
@@ -55,9 +63,9 @@ def server(monkeypatch):
 
 def test_download_once(server, tmp_path):
     folder = tmp_path / "raw"
-    fetch.download_all(server.url, DIGESTS, folder)
+    fetch.download_all([source(server.url)], folder)
     assert (folder / "train.en.gz").read_bytes() == CONTENT
-    fetch.download_all(server.url, DIGESTS, folder)
+    fetch.download_all([source(server.url)], folder)
     assert server.ranges == [None]
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "train.en.gz"]
 
@@ -65,10 +73,10 @@ def test_download_once(server, tmp_path):
 def test_a_broken_connection_is_resumed(server, tmp_path):
     server.cut = 100_000
     with pytest.raises(PrepError, match=r"ended after 100,000 of 256,000 bytes.*same command"):
-        fetch.download_all(server.url, DIGESTS, tmp_path)
+        fetch.download_all([source(server.url)], tmp_path)
     assert not (tmp_path / "train.en.gz").exists()
     server.cut = None
-    fetch.download_all(server.url, DIGESTS, tmp_path)
+    fetch.download_all([source(server.url)], tmp_path)
     assert server.ranges == [None, "bytes=100000-"]
     assert (tmp_path / "train.en.gz").read_bytes() == CONTENT
 
@@ -76,37 +84,91 @@ def test_a_broken_connection_is_resumed(server, tmp_path):
 def test_a_server_without_ranges_starts_over(server, tmp_path):
     server.plain = True
     (tmp_path / "train.en.gz.part").write_bytes(b"x" * 1000)
-    fetch.download_all(server.url, DIGESTS, tmp_path)
+    fetch.download_all([source(server.url)], tmp_path)
     assert (tmp_path / "train.en.gz").read_bytes() == CONTENT
 
 
 def test_a_part_that_is_whole_is_taken(server, tmp_path):
     (tmp_path / "train.en.gz.part").write_bytes(CONTENT)
-    fetch.download_all(server.url, DIGESTS, tmp_path)
+    fetch.download_all([source(server.url)], tmp_path)
     assert (tmp_path / "train.en.gz").read_bytes() == CONTENT
 
 
 def test_a_wrong_checksum_is_not_kept(server, tmp_path):
     server.content = CONTENT[:-1] + b"!"
-    expected = DIGESTS["train.en.gz"]
-    with pytest.raises(
-        PrepError, match=rf"train\.en\.gz has SHA-256 \w{{64}}, expected {expected}"
-    ):
-        fetch.download_all(server.url, DIGESTS, tmp_path)
+    with pytest.raises(PrepError, match=rf"train\.en\.gz has SHA-256 \w{{64}}, expected {DIGEST}"):
+        fetch.download_all([source(server.url)], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_a_wrong_file_in_the_folder_is_named_and_left(server, tmp_path):
     (tmp_path / "train.en.gz").write_bytes(b"mine")
     with pytest.raises(PrepError, match=r"train\.en\.gz is not the published file"):
-        fetch.download_all(server.url, DIGESTS, tmp_path)
+        fetch.download_all([source(server.url)], tmp_path)
     assert (tmp_path / "train.en.gz").read_bytes() == b"mine"
 
 
 def test_no_such_file_and_no_server_say_what_to_do(server, tmp_path):
     with pytest.raises(PrepError, match=r"other\.gz: HTTP Error 404.*--raw"):
-        fetch.download_all(server.url, {"other.gz": "0" * 64}, tmp_path)
-    digests = {"train.en.gz": "0" * 64, "train.de.gz": "0" * 64}
+        fetch.download_all([source(server.url, name="other.gz")], tmp_path)
+    both = [source(server.url), source(server.url, name="train.de.gz")]
     server.server_close()  # from here on a connection is refused
     with pytest.raises(PrepError, match=r"put train\.en\.gz, train\.de\.gz into .*--raw"):
-        fetch.download_all(server.url, digests, tmp_path)
+        fetch.download_all(both, tmp_path)
+
+
+def test_mirrors_are_tried_in_order(server, tmp_path):
+    nowhere = server.url.replace("/files", "/moved")
+    fetch.download_all([source(nowhere, server.url)], tmp_path)
+    assert (tmp_path / NAME).read_bytes() == CONTENT
+    fetch.download_all([source(server.url, nowhere)], tmp_path / "again")
+    assert server.ranges == [None, None, None]
+    with pytest.raises(PrepError, match=r"moved/\S+: HTTP Error 404.*; nor .*gone/\S+: HTTP Error"):
+        gone = server.url.replace("/files", "/gone")
+        fetch.download_all([source(nowhere, gone)], tmp_path / "more")
+
+
+def test_a_proxy_of_the_environment_is_asked(server, tmp_path, monkeypatch):
+    # As a proxy, the server is asked for a whole address, which is none of its files.
+    monkeypatch.setattr(urllib.request, "_opener", None)  # made once, of the environment then
+    monkeypatch.setenv("http_proxy", server.url.rpartition("/")[0])
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with pytest.raises(PrepError, match=r"http://elsewhere\.invalid/\S+: HTTP Error 404"):
+        fetch.download_all([source("http://elsewhere.invalid")], tmp_path)
+    assert server.ranges == [None]
+
+
+def test_the_first_download_is_remembered_by_its_checksum(server, tmp_path):
+    unpublished = [source(server.url, digest=None)]
+    assert fetch.known_digests(unpublished, tmp_path) is None
+    fetch.download_all(unpublished, tmp_path)
+    assert (tmp_path / f"{NAME}.sha256").read_text() == f"{DIGEST}  {NAME}\n"
+    assert fetch.known_digests(unpublished, tmp_path) == {NAME: DIGEST}
+    (tmp_path / NAME).write_bytes(CONTENT[:-1] + b"!")
+    with pytest.raises(PrepError, match=r"is not the first downloaded file .*remove it"):
+        fetch.download_all(unpublished, tmp_path)
+    # Removed, as told: what is downloaded now must be what was downloaded then.
+    (tmp_path / NAME).unlink()
+    server.content = CONTENT[:-1] + b"?"
+    with pytest.raises(PrepError, match=rf"expected {DIGEST}; it was not kept"):
+        fetch.download_all(unpublished, tmp_path)
+
+
+def test_a_file_put_there_by_hand_gets_its_checksum(tmp_path):
+    (tmp_path / NAME).write_bytes(CONTENT)
+    fetch.download_all([source("http://127.0.0.1:9", digest=None)], tmp_path)
+    assert (tmp_path / f"{NAME}.sha256").read_text().startswith(DIGEST)
+
+
+def test_half_an_archive_is_never_remembered(server, tmp_path):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        member = tarfile.TarInfo("a")
+        member.size = len(CONTENT)
+        archive.addfile(member, io.BytesIO(CONTENT))
+    server.content = stream.getvalue()[:600]
+    half = [source(server.url, name="train.tgz", digest=None)]
+    with pytest.raises(PrepError, match=r"train\.tgz\.part is truncated or damaged"):
+        fetch.download_all(half, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]

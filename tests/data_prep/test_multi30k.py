@@ -14,9 +14,12 @@ import pytest
 
 import fetch
 import multi30k
+import preparation
+import stages
 import steps
 from steps import PrepError
 
+ROOT = Path(__file__).resolve().parents[2]
 LINES = {"train": 40, "valid": 8, "test": 8}
 
 
@@ -44,15 +47,13 @@ def prepare(raw, out, *more):
     multi30k.main(["--raw", str(raw), "--out", str(out), "--merges", "50", "--workers", "1", *more])
 
 
-def binarise_nothing(text, destination, source, target, workers):
+def make_no_dictionaries(text, destination, source, target, joint, workers):
     """Stands in for the seconds of fairseq-preprocess where they are not the point."""
-    for split in steps.SPLITS:
-        for language in (source, target):
-            for suffix in ("bin", "idx"):
-                name = f"{split}.{source}-{target}.{language}.{suffix}"
-                steps.write_lines(destination / name, [])
     for language in (source, target):
         steps.write_lines(destination / f"dict.{language}.txt", [])
+
+
+TEXT_ONLY = ("--only", "prepare")
 
 
 def listing(folder):
@@ -77,22 +78,22 @@ def test_from_raw_to_bin(raw, tmp_path):
     plain.mkdir()
     for path in raw.iterdir():
         (plain / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
-    prepare(plain, tmp_path / "plain-out", "--workers", "3")
+    prepare(plain, tmp_path / "plain-out", "--workers", "3", *TEXT_ONLY)
     manifests = [
         json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "plain-out")
     ]
     assert manifests[0]["checksum"] == manifests[1]["checksum"]
-    for path in (out / "bin").iterdir():
-        assert path.read_bytes() == (tmp_path / "plain-out" / "bin" / path.name).read_bytes()
+    assert manifests[0]["files"] == manifests[1]["files"]
+    assert len(listing(out / "bin")) == 15
 
 
 def test_the_same_again_does_nothing_and_other_settings_are_refused(
     raw, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(steps, "binarise", binarise_nothing)
-    prepare(raw, tmp_path / "out")
+    monkeypatch.setattr(stages, "make_dictionaries", make_no_dictionaries)
+    prepare(raw, tmp_path / "out", *TEXT_ONLY)
     capsys.readouterr()
-    prepare(raw, tmp_path / "out")
+    prepare(raw, tmp_path / "out", *TEXT_ONLY)
     assert "nothing to do" in capsys.readouterr().err
     with pytest.raises(PrepError, match=r'"merges": 50.*"merges": 51'):
         prepare(raw, tmp_path / "out", "--merges", "51")
@@ -113,28 +114,40 @@ def test_refusals_name_the_file_and_leave_nothing(raw, tmp_path):
     (raw / "val.de.gz").unlink()
     with pytest.raises(PrepError, match=r"neither val\.de\.gz nor val\.de is in"):
         prepare(raw, out)
-    assert listing(tmp_path) == ["raw"]
+    assert listing(tmp_path) == [".out.lock", "raw"]
 
 
-@pytest.mark.parametrize("step", ["learn_joint_bpe", "apply_bpe", "binarise"])
-def test_a_failing_step_leaves_nothing(raw, tmp_path, monkeypatch, step):
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [
+        (preparation, "learn_subwords"),
+        (preparation, "write_pieces"),
+        (stages, "make_dictionaries"),
+    ],
+)
+def test_a_failing_step_leaves_nothing(raw, tmp_path, monkeypatch, module, step):
     def fail(*args):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(steps, step, fail)
+    monkeypatch.setattr(module, step, fail)
     with pytest.raises(PrepError, match=r"cannot make .*out: the disk is full"):
         prepare(raw, tmp_path / "out")
     assert listing(tmp_path) == [".out.lock", "raw"]
 
 
 def test_without_raw_it_downloads_beside_out(raw, tmp_path, monkeypatch, capsys):
-    def download(base_url, digests, folder):
-        assert base_url.startswith("https://") and digests == multi30k.DIGESTS
-        shutil.copytree(raw, folder)
+    def download(sources, folder):
+        assert sources == multi30k.CORPUS.sources
+        shutil.copytree(raw, folder, dirs_exist_ok=True)
 
     monkeypatch.setattr(fetch, "download_all", download)
-    monkeypatch.setattr(steps, "binarise", binarise_nothing)
+    monkeypatch.setattr(stages, "make_dictionaries", make_no_dictionaries)
     command = ["--out", str(tmp_path / "out"), "--merges", "50", "--workers", "1"]
+    with pytest.raises(PrepError, match=r"out\.download lacks train\.en\.gz.*--only fetch first"):
+        multi30k.main([*command, *TEXT_ONLY])
+    multi30k.main([*command, "--only", "fetch"])
+    assert listing(tmp_path) == [".out.lock", "out.download", "raw"]
+    command += TEXT_ONLY
     multi30k.main(command)
     assert listing(tmp_path) == [".out.lock", "out", "out.download", "raw"]
     # The published checksums say that OUT is right, without the files.
@@ -172,12 +185,13 @@ def real():
 
 def test_real_files_are_the_published_ones(real):
     assert {p.name: steps.file_digest(p) for p in real.glob("*.gz")} == multi30k.DIGESTS
-    assert len(multi30k.find_raw(real)) == 6
+    multi30k.check(real)
 
 
 def test_real_corpus(real, tmp_path):
-    # Few merges: learning and applying them is most of the time.
-    multi30k.main(["--raw", str(real), "--out", str(tmp_path / "out"), "--merges", "100"])
+    multi30k.main(
+        ["--raw", str(real), "--out", str(tmp_path / "out"), "--merges", "2000", *TEXT_ONLY]
+    )
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     lines = {name: count["lines"] for name, count in manifest["counts"]["tok"].items()}
     assert lines == {
@@ -187,6 +201,8 @@ def test_real_corpus(real, tmp_path):
     # A change here changes every result on this corpus: make it knowingly.
     tokens = {side: manifest["counts"]["tok"][f"train.{side}"]["tokens"] for side in ("en", "de")}
     assert tokens == {"en": 377535, "de": 360784}
+    results = json.loads((ROOT / "results/multi30k_cpu/layernorm-seed1.json").read_text())
+    assert manifest["checksum"] == results["data"]["checksum"]
     assert (tmp_path / "out" / "tok" / "test.de").read_text().splitlines()[1] == (
         "ein boston terrier läuft über saftig-grünes gras vor einem weißen zaun ."
     )

@@ -170,7 +170,7 @@ def test_the_command(tmp_path):
     command = [sys.executable, toy.__file__, "--out", out, "--train", "300", "--valid", "20"]
     command += ["--test", "20"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines()[-1] == f"done: the corpus lies in {out}"
+    assert done.stderr.splitlines()[-1] == f"done: binarised in {out / 'bin'}"
     assert sorted(path.name for path in out.iterdir()) == ["bin", "manifest.json", "raw", "tok"]
     manifest = json.loads((out / "manifest.json").read_text())
     assert (manifest["source"], manifest["target"]) == ("en", "xx")

@@ -12,7 +12,8 @@ import torch
 from norm_plugin.evaluation._command import EvaluationError, run_command
 from norm_plugin.evaluation.average import average_checkpoints
 from norm_plugin.evaluation.checkpoints import save_checkpoint
-from norm_plugin.evaluation.results import main, read_results, write_result
+from norm_plugin.evaluation.results import main, read_results, text_form, write_result
+from norm_plugin.evaluation.score import TextForm
 from norm_plugin.evaluation.training import model_facts, training_facts
 from tiny_run import DIM, FFN, WORDS, run_state, write_dictionaries
 
@@ -170,6 +171,25 @@ def test_a_model_that_does_not_fit_the_data_is_named(tmp_path, finished, prepare
     (tmp_path / "other" / "bin" / "dict.en.txt").write_text("one 1\n")
     with pytest.raises(EvaluationError, match=r"(?s)average\.pt.*size mismatch"):
         main(command_line({**finished, "--data": str(tmp_path / "other")}))
+
+
+@pytest.mark.parametrize(
+    ("manifest", "form"),
+    [
+        ({"corpus": "toy", "target": "xx", "settings": {"seed": 1}}, TextForm("xx")),
+        (
+            {"corpus": "iwslt14", "target": "en", "settings": {"lowercase": True}},
+            TextForm("en", lowercase=True),
+        ),
+        (
+            {"corpus": "iwslt15", "target": "vi", "settings": {"subword": "sentencepiece"}},
+            TextForm("vi", subword="sentencepiece", tokenised_reference=True),
+        ),
+        ({"corpus": "wmt14", "target": "de"}, TextForm("de", compound_split=True)),
+    ],
+)
+def test_the_manifest_says_how_to_score(manifest, form) -> None:
+    assert text_form(manifest) == form
 
 
 def test_results_are_sorted_and_checked(tmp_path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,19 +10,16 @@ from pathlib import Path
 import pytest
 
 from norm_plugin.evaluation._command import EvaluationError
-from norm_plugin.evaluation.score import (
-    detokenise,
-    fairseq_bleu,
-    main,
-    read_generate_log,
-    score_log,
-)
+from norm_plugin.evaluation.bleu import detokenise, fairseq_bleu, split_compounds
+from norm_plugin.evaluation.generate_log import read_generate_log
+from norm_plugin.evaluation.score import TextForm, main, score_log
 
 # What fairseq-generate --remove-bpe printed for a small model and eight sentences, one of them
 # with words that the dictionary lacks; out of order, as always.
 DATA = Path(__file__).parent / "data"
 LOG = DATA / "generate.txt"
 REFERENCE = DATA / "reference.de"
+LOWER = TextForm("de", lowercase=True)
 
 
 def edited(tmp_path: Path, edit) -> Path:
@@ -42,7 +40,7 @@ def test_sentences_are_sorted() -> None:
 
 
 def test_tokenised_bleu_is_what_fairseq_printed() -> None:
-    score = score_log(LOG, REFERENCE, "de", lowercase=True)["tokenised"]
+    score = score_log(LOG, REFERENCE, LOWER)["tokenised"]
     last = LOG.read_text(encoding="utf-8").splitlines()[-1]
     assert last.endswith(
         f"BLEU4 = {score['score']:.2f}, {'/'.join(f'{p:.1f}' for p in score['precisions'])} "
@@ -69,7 +67,7 @@ def test_sacrebleu_equals_its_command(tmp_path, lowercase) -> None:
     command = [sys.executable, "-m", "sacrebleu", str(REFERENCE), "-i", str(hypotheses), "-w", "4"]
     command += ["-lc"] if lowercase else []
     printed = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    score = score_log(LOG, REFERENCE, "de", lowercase)["sacrebleu"]
+    score = score_log(LOG, REFERENCE, TextForm("de", lowercase))["sacrebleu"]
     assert score["score"] == printed["score"]
     assert score["signature"] == printed["signature"]
     assert f"case:{'lc' if lowercase else 'mixed'}" in score["signature"]
@@ -78,6 +76,106 @@ def test_sacrebleu_equals_its_command(tmp_path, lowercase) -> None:
 def test_detokenised_text_has_no_escapes() -> None:
     tokens = ["er sagte : &quot; kalt ! &quot;", "brot &amp; milch ."]
     assert detokenise(tokens, "de") == ['er sagte: "kalt!"', "brot & milch."]
+
+
+# --- compounds split, for WMT14
+
+COMPOUNDS = {
+    "a well-known man": "a well ##AT##-##AT## known man",
+    "a-b-c": "a ##AT##-##AT## b-c",
+    "ab-cd-ef": "ab ##AT##-##AT## cd ##AT##-##AT## ef",
+    "10 - 12 -x y- --": "10 - 12 -x y- --",
+    "a---b": "a ##AT##-##AT## --b",
+    "ü-ä no\u00a0-\u00a0break": "ü ##AT##-##AT## ä no\u00a0 ##AT##-##AT## \u00a0break",
+}
+
+
+@pytest.mark.parametrize("line", COMPOUNDS)
+def test_compounds_are_split(line) -> None:
+    assert split_compounds(line) == COMPOUNDS[line]
+
+
+@pytest.mark.skipif(shutil.which("perl") is None, reason="perl is not installed")
+def test_compounds_are_split_as_by_perl() -> None:
+    text = "".join(f"{line}\n" for line in COMPOUNDS)
+    command = ["perl", "-ple", "s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g"]
+    split = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+    assert split.splitlines() == list(COMPOUNDS.values())
+
+
+def with_hyphens(text: str) -> str:
+    """The log after half of its translations and all references hold compounds; no score yet."""
+    text = re.sub(r"^(T-\d+\t\w+) ", r"\1-", text, flags=re.MULTILINE)
+    return re.sub(r"^(D-[0246]\t\S+\t\w+) ", r"\1-", text, flags=re.MULTILINE)
+
+
+def test_compound_split_bleu_equals_fairseq_score(tmp_path) -> None:
+    path = edited(tmp_path, with_hyphens)
+    log = read_generate_log(path)
+    printed = fairseq_bleu(log.references, log.hypotheses)
+    path.write_text(re.sub(r"BLEU4 = .*", printed, path.read_text(encoding="utf-8")))
+    scores = score_log(path, REFERENCE, TextForm("de", compound_split=True))
+    files = []
+    for name, lines in (("ref", log.references), ("sys", log.hypotheses)):
+        files += [f"--{name}", str(tmp_path / name)]
+        text = "".join(f"{split_compounds(line)}\n" for line in lines)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    command = [sys.executable, "-W", "ignore", "-m", "fairseq_cli.score", *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    score = scores["compound_split"]["score"]
+    assert f"BLEU4 = {score:.2f}, " in done.stdout.splitlines()[-1]
+    assert score != scores["tokenised"]["score"]
+    assert "compounds split" in scores["compound_split"]["label"]
+
+
+def test_compounds_are_split_only_where_asked() -> None:
+    assert list(score_log(LOG, REFERENCE, LOWER)) == ["tokenised", "sacrebleu"]
+
+
+# --- other forms of text
+
+
+def test_a_tokenised_reference_is_detokenised_too(tmp_path) -> None:
+    # Stanford's files of IWSLT15: tokenised, with escapes.
+    log = read_generate_log(LOG)
+    reference = tmp_path / "reference"
+    lines = [line.replace("nicht .", "&quot; nicht &quot; .") for line in log.hypotheses]
+    reference.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    same = [line for line in lines if "&quot;" not in line]
+    assert 0 < len(same) < len(lines)
+    form = TextForm("de", tokenised_reference=True)
+    score = score_log(LOG, reference, form)["sacrebleu"]
+    assert "the reference detokenised too" in score["label"]
+    plain = tmp_path / "plain"
+    plain.write_text("".join(f"{line}\n" for line in detokenise(lines, "de")), encoding="utf-8")
+    assert "&quot;" not in plain.read_text(encoding="utf-8")
+    assert score["score"] == score_log(LOG, plain, TextForm("de"))["sacrebleu"]["score"]
+
+
+def test_translations_of_sentencepiece_are_plain_text_already(tmp_path) -> None:
+    def plain(text: str) -> str:
+        return re.sub(r"^(D-0\t\S+)\t.*", r"\1\tEr sagt : so", text, flags=re.MULTILINE)
+
+    path = edited(tmp_path, plain)
+    log = read_generate_log(path, "sentencepiece")
+    printed = fairseq_bleu(log.references, log.hypotheses)
+    path.write_text(re.sub(r"BLEU4 = .*", printed, path.read_text(encoding="utf-8")))
+    reference = tmp_path / "reference"
+    reference.write_text("".join(f"{line}\n" for line in log.hypotheses), encoding="utf-8")
+    scores = score_log(path, reference, TextForm("de", subword="sentencepiece"))
+    assert scores["sacrebleu"]["score"] == 100  # a detokeniser would have moved the colon
+    assert "not tokenised" in scores["tokenised"]["label"]
+
+
+def test_segments_of_sentencepiece_are_refused(tmp_path) -> None:
+    path = edited(tmp_path, lambda text: text.replace("zug nicht", "\u2581zu g nicht"))
+    with pytest.raises(EvaluationError, match="with --remove-bpe=sentencepiece"):
+        read_generate_log(path, "sentencepiece")
+
+
+def test_an_unknown_kind_of_subwords_is_refused() -> None:
+    with pytest.raises(EvaluationError, match="choose from subword-nmt, sentencepiece"):
+        read_generate_log(LOG, "characters")
 
 
 def test_only_the_best_of_several_translations_counts(tmp_path) -> None:
@@ -107,7 +205,7 @@ def test_only_the_best_of_several_translations_counts(tmp_path) -> None:
 def test_a_bad_log_is_refused(tmp_path, edit, message) -> None:
     path = edited(tmp_path, edit)
     with pytest.raises(EvaluationError) as error:
-        score_log(path, REFERENCE, "de", lowercase=True)
+        score_log(path, REFERENCE, LOWER)
     assert message in str(error.value)
     assert str(path) in str(error.value) or "sentences give" in message
 
@@ -117,7 +215,7 @@ def test_another_number_of_references(tmp_path) -> None:
     reference = tmp_path / "raw.de"
     reference.write_text(REFERENCE.read_text(encoding="utf-8") + "Noch einer.\n", encoding="utf-8")
     with pytest.raises(EvaluationError) as error:
-        score_log(LOG, reference, "de", lowercase=True)
+        score_log(LOG, reference, LOWER)
     assert f"{LOG} holds 8 translations and {reference} 9 lines" in str(error.value)
     assert "--required-batch-size-multiple 1" in str(error.value)
 
@@ -127,11 +225,11 @@ def test_a_line_ends_at_newline_only(tmp_path) -> None:
     reference = tmp_path / "raw.de"
     text = REFERENCE.read_text(encoding="utf-8").replace("Hund schläft", "Hund\u2028schläft\x85")
     reference.write_text(text, encoding="utf-8")
-    score_log(LOG, reference, "de", lowercase=True)
+    score_log(LOG, reference, LOWER)
 
 
 def test_the_command_prints_both(capsys) -> None:
     arguments = ["--generate-log", str(LOG), "--reference", str(REFERENCE), "--target-lang", "de"]
     assert main([*arguments, "--lowercase"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed == score_log(LOG, REFERENCE, "de", lowercase=True)
+    assert printed == score_log(LOG, REFERENCE, LOWER)

@@ -11,24 +11,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def lib(tmp_path):
+def lib(checkout):
     """Run shell code after sourcing lib.sh, in a run folder of its own."""
-
-    def run(code, *words):
-        start = f'source scripts/lib.sh; work={tmp_path}; parse_options "$@"; '
-        return subprocess.run(
-            ["bash", "-c", start + code, "lib", *words],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-    return run
+    return checkout.lib
 
 
-BEGIN = f"begin toy configs/toy.yaml {ROOT}; "
+BEGIN = "begin toy toy; "
 
 
 def test_a_stage_runs_once(lib):
@@ -70,8 +58,8 @@ def test_further_flags_make_another_run(lib):
     assert one.stdout != two.stdout
 
 
-def test_the_same_run_cannot_go_on_twice(lib, tmp_path):
-    lock = tmp_path / "runs/toy/layernorm-seed1/lock"
+def test_the_same_run_cannot_go_on_twice(lib, checkout):
+    lock = checkout.work / "runs/toy/layernorm-seed1/lock"
     lock.parent.mkdir(parents=True)
     with lock.open("w") as held:
         subprocess.run(["flock", "--nonblock", str(held.fileno())], pass_fds=[held.fileno()])

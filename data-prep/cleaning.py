@@ -1,0 +1,34 @@
+"""Which sentence pairs are kept: the rules of Moses' clean-corpus-n.perl."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tokenisation import single_spaces
+
+LONGEST_WORD = 1000  # characters
+
+
+class Limits(NamedTuple):
+    """What clean-corpus-n.perl is told: -ratio, and the fewest and most words of a side."""
+
+    ratio: float = 1.5
+    shortest: int = 1
+    longest: int = 175
+
+    def keep(self, source: str, target: str) -> bool:
+        """Whether a pair of tidied lines stays in the corpus."""
+        words = source.split(" "), target.split(" ")
+        few, many = sorted(map(len, words))
+        if not source or not target or few < self.shortest or many > self.longest:
+            return False
+        return many / few <= self.ratio and max(map(len, words[0] + words[1])) <= LONGEST_WORD
+
+
+def tidy(line: str) -> str:
+    """The line with single spaces, and without `|`, which Moses keeps for factors.
+
+    The script leaves `|` alone where the first line of the corpus has one; no text here has
+    factors, and tokenised text has no `|`.
+    """
+    return single_spaces(line.replace("|", ""))

@@ -1,0 +1,125 @@
+"""What a prepared corpus says of itself: settings, inputs, counts, digests, versions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Dict, Iterable
+
+from steps import SPLITS, PrepError, file_digest, read_lines
+
+MANIFEST = "manifest.json"
+FORMAT = 1  # to be raised when a change of the code makes other data of the same settings
+# Tool in the manifest: the distributions that provide it.
+TOOLS = {
+    "sacremoses": ("sacremoses",),
+    "regex": ("regex",),
+    "subword-nmt": ("subword-nmt",),
+    "sentencepiece": ("sentencepiece",),
+    "fairseq": ("fairseq-fixed", "fairseq"),
+}
+
+Recipe = Dict[str, Any]
+Counts = Dict[str, int]  # of "lines" and "tokens"
+
+
+def make_recipe(
+    corpus: str, source: str, target: str, settings: dict[str, Any], inputs: dict[str, str]
+) -> Recipe:
+    """All that determines the data; `inputs` maps the name of each input to its SHA-256."""
+    return {
+        "format": FORMAT,
+        "corpus": corpus,
+        "source": source,
+        "target": target,
+        "settings": settings,
+        "inputs": inputs,
+    }
+
+
+def read_manifest(out: Path) -> dict[str, Any]:
+    """OUT/manifest.json; raises PrepError where OUT is not a folder that `publish` made."""
+    try:
+        manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        manifest = None
+    if not isinstance(manifest, dict) or not {"corpus", "files", "checksum"} <= manifest.keys():
+        raise PrepError(f"{out} exists and is not a prepared corpus; choose another --out")
+    return manifest
+
+
+def write_manifest(work: Path, recipe: Recipe, raw_counts: dict[str, Counts]) -> str:
+    """Write work/manifest.json and return the checksum in it.
+
+    `raw_counts` are those of text that is read and not kept: raw/ holds no training text.
+    """
+    languages = (recipe["source"], recipe["target"])
+    names = [f"{split}.{language}" for split in SPLITS for language in languages]
+    counts = {
+        folder: {
+            name: count_text(work / folder / name)
+            for name in names
+            if (work / folder / name).is_file()
+        }
+        for folder in ("raw", "tok", "bpe")
+        if (work / folder).is_dir()
+    }
+    counts["raw"] = {**raw_counts, **counts.get("raw", {})}
+    # What the model sees: the last text step and the dictionaries.
+    text = "bpe" if "bpe" in counts else "tok"
+    identity = [f"{text}/{name}" for name in names]
+    identity += [f"bin/dict.{language}.txt" for language in languages]
+    digests = digests_of(work, identity)
+    checksum = overall_checksum(digests)
+    manifest = {
+        **recipe,
+        "checksum": checksum,
+        "counts": counts,
+        "files": digests,
+        "versions": tool_versions(),
+    }
+    write_json(work / MANIFEST, manifest)
+    return checksum
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write an indented JSON file that ends with a newline."""
+    with open(path, "w", encoding="utf-8", newline="\n") as stream:
+        json.dump(content, stream, indent=2)
+        stream.write("\n")
+
+
+def digests_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Name: SHA-256 of files in `folder`."""
+    return {name: file_digest(folder / name) for name in names}
+
+
+def overall_checksum(digests: dict[str, str]) -> str:
+    """SHA-256 over the sorted lines `digest  name`, the form that sha256sum prints."""
+    lines = sorted(f"{digest}  {name}\n" for name, digest in digests.items())
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def count_text(path: Path) -> Counts:
+    """Lines and whitespace-separated tokens of a text file."""
+    lines = tokens = 0
+    for line in read_lines(path):
+        lines += 1
+        tokens += len(line.split())
+    return {"lines": lines, "tokens": tokens}
+
+
+def tool_versions() -> dict[str, str]:
+    """Versions of Python and of the tools that shape the data, with the distribution's name."""
+    versions = {"python": platform.python_version()}
+    for tool, distributions in TOOLS.items():
+        for distribution in distributions:
+            try:
+                versions[tool] = f"{distribution} {version(distribution)}"
+                break
+            except PackageNotFoundError:
+                continue
+    return versions

@@ -1,0 +1,278 @@
+"""From a raw corpus to subword text: what every corpus goes through, as a stream of pairs.
+
+Chunks of pairs are read here, worked on in the worker processes, and written here in their
+order, so that memory does not grow with the corpus.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, Callable, Iterable, Iterator, NamedTuple, Tuple
+
+from tqdm import tqdm
+
+import subwords
+from cleaning import Limits, tidy
+from fetch import Source
+from manifest import Counts
+from steps import SPLITS, PrepError, Workers, chunked, read_lines, report
+from text_rules import TextRules, apply_rules
+
+Pair = Tuple[str, str]
+Languages = Tuple[str, str]  # source, target
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What sets one corpus apart from another; `read` yields the raw lines of one side."""
+
+    name: str
+    languages: Languages
+    sources: tuple[Source, ...]
+    read: Callable[[Path, str, str], Iterator[str]]  # raw folder, split, language
+    check: Callable[[Path], None]  # raises PrepError where the raw files are not whole
+    rules: TextRules
+    # The raw files in a folder, where they are not named as `sources` are.
+    inputs_in: Callable[[Path], list[Path]] | None = None
+    # Rules of a split that has others than the training text.
+    other_rules: dict[str, TextRules] = field(default_factory=dict)
+    official_lines: dict[str, int] = field(default_factory=dict)  # of a split; others are an error
+    merges: int | None = None
+    types: dict[str, int] = field(default_factory=dict)  # of a language, where merges is None
+    joint: bool = True  # one subword model and one dictionary for both languages
+    clean_words: Limits | None = None  # training pairs, as words
+    clean_pieces: Limits | None = None  # training pairs, in subword units
+    valid_every: int = 0  # every Nth clean training pair is for validation instead
+
+    def inputs(self, raw: Path) -> list[Path]:
+        """The raw files in the folder `raw`; raises PrepError where some are missing."""
+        if self.inputs_in is not None:
+            return self.inputs_in(raw)
+        missing = [source.name for source in self.sources if not (raw / source.name).is_file()]
+        if missing:
+            raise PrepError(f"{raw} lacks {', '.join(missing)}")
+        return [raw / source.name for source in self.sources]
+
+    def rules_of(self, split: str, tokenizer: str, moses_dir: str) -> TextRules:
+        """The rules of a split with the tokenizer that the user chose; "" is for raw text."""
+        rules = self.other_rules.get(split, self.rules)
+        if not rules.tokenizer:  # the text comes tokenised, and with escapes
+            return rules._replace(unescape=not tokenizer)
+        return rules._replace(tokenizer=tokenizer, moses_dir=moses_dir if tokenizer else "")
+
+
+class Choices(NamedTuple):
+    """What the user chose."""
+
+    languages: Languages
+    subword: str
+    tokenizer: str
+    moses_dir: str
+    merges: int | None
+
+
+# ---- pairs ----------------------------------------------------------------------------------
+
+
+def read_pairs(corpus: Corpus, raw: Path, split: str, languages: Languages) -> Iterator[Pair]:
+    """Yield the raw pairs of a split; raises PrepError where a line has no partner."""
+    sides = [corpus.read(raw, split, language) for language in languages]
+    number = 0
+    for source, target in zip_longest(*sides):
+        if source is None or target is None:
+            longer, left = (0, sides[0]) if target is None else (1, sides[1])
+            more = number + 1 + sum(1 for _ in left)
+            raise PrepError(
+                f"{split} has {more:,} lines in {languages[longer]} and {number:,} in "
+                f"{languages[1 - longer]}; line N of one must be the translation of line N of "
+                "the other"
+            )
+        number += 1
+        if split != "train" and not (source.strip() and target.strip()):
+            language = languages[0 if not source.strip() else 1]
+            raise PrepError(f"{split}, line {number:,}, is empty in {language}")
+        yield source, target
+    if number == 0:
+        raise PrepError(f"{split} is empty")
+    expected = corpus.official_lines.get(split, number)
+    if number != expected:
+        raise PrepError(f"{split} has {number:,} lines; {expected:,} are expected")
+
+
+class Words(NamedTuple):
+    """A chunk of pairs after tokenisation and cleaning: what is kept, and what went in."""
+
+    raw: list[Pair]
+    pairs: list[Pair]
+    lines: int
+    tokens: list[int]
+
+
+def make_words(
+    chunk: list[Pair], languages: Languages, rules: TextRules, clean: bool, limits: Limits | None
+) -> Words:
+    """Tokenise a chunk; with `clean`, leave out empty pairs and those past the limits."""
+    sides = [list(side) for side in zip(*chunk)]
+    made = [apply_rules(side, language, rules) for side, language in zip(sides, languages)]
+    kept = Words([], [], len(chunk), [sum(len(line.split()) for line in side) for side in sides])
+    for raw, pair in zip(chunk, zip(*made)):
+        source, target = map(tidy, pair) if limits else pair
+        if clean and not (limits.keep(source, target) if limits else source and target):
+            continue
+        kept.raw.append(raw)
+        kept.pairs.append((source, target))
+    return kept
+
+
+def make_pieces(
+    chunk: list[Pair],
+    segmenters: list[Callable[[list[str]], list[str]]],
+    limits: Limits | None,
+) -> list[Pair]:
+    """Cut a chunk into subword units; with `limits`, leave out the pairs past them."""
+    sides = [segment(list(side)) for segment, side in zip(segmenters, zip(*chunk))]
+    pairs = list(zip(*sides))
+    if limits is None:
+        return pairs
+    tidied = [(tidy(source), tidy(target)) for source, target in pairs]
+    return [pair for pair in tidied if limits.keep(*pair)]
+
+
+class PairWriter:
+    """Writes both sides of a parallel text, `stem`.SOURCE and `stem`.TARGET; closed by `files`."""
+
+    def __init__(self, stem: Path, languages: Languages, files: ExitStack) -> None:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        self._streams: list[IO[str]] = []
+        for language in languages:
+            stream = open(f"{stem}.{language}", "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+            self._streams.append(files.enter_context(stream))
+
+    def write(self, pairs: Iterable[Pair]) -> None:
+        """Append the pairs."""
+        for pair in pairs:
+            for stream, line in zip(self._streams, pair):
+                stream.write(line + "\n")
+
+
+# ---- the steps ------------------------------------------------------------------------------
+
+
+def write_words(
+    corpus: Corpus, raw: Path, work: Path, split: str, choices: Choices, workers: Workers
+) -> dict[str, Counts]:
+    """Write tok/ of a split, and raw/ but of the training text; returns the counts of the raw."""
+    clean = split == "train"
+    function = partial(
+        make_words,
+        languages=choices.languages,
+        rules=corpus.rules_of(split, choices.tokenizer, choices.moses_dir),
+        clean=clean,
+        limits=corpus.clean_words if clean else None,
+    )
+    pairs = read_pairs(corpus, raw, split, choices.languages)
+    lines = kept = 0
+    tokens = [0, 0]
+    with ExitStack() as files, tqdm(desc=split, unit=" pairs", leave=False, disable=None) as bar:
+        text = _Splitter(work, split, corpus.valid_every if clean else 0, choices.languages, files)
+        for words in workers.map(function, chunked(pairs)):
+            text.write(words)
+            lines += words.lines
+            kept += len(words.pairs)
+            tokens = [sum(both) for both in zip(tokens, words.tokens)]
+            bar.update(words.lines)
+    report(f"tokenise {split}: {lines:,} pairs, {lines - kept:,} left out")
+    if kept == 0:
+        raise PrepError(f"{split} has no pair within {corpus.clean_words}")
+    return {
+        f"{split}.{language}": {"lines": lines, "tokens": count}
+        for language, count in zip(choices.languages, tokens)
+    }
+
+
+class _Splitter:
+    """Writes words to tok/ and raw text to raw/, with every Nth pair set aside for validation."""
+
+    def __init__(
+        self, work: Path, split: str, valid_every: int, languages: Languages, files: ExitStack
+    ) -> None:
+        names = {split, "valid"} if valid_every else {split}
+        self._tok = {n: PairWriter(work / "tok" / n, languages, files) for n in names}
+        self._raw = {n: PairWriter(work / "raw" / n, languages, files) for n in names - {"train"}}
+        self._split, self._valid_every, self._number = split, valid_every, 0
+
+    def write(self, words: Words) -> None:
+        for raw, pair in zip(words.raw, words.pairs):
+            self._number += 1
+            aside = self._valid_every and self._number % self._valid_every == 0
+            name = "valid" if aside else self._split
+            self._tok[name].write([pair])
+            if name in self._raw:
+                self._raw[name].write([raw])
+
+
+def learn_subwords(corpus: Corpus, work: Path, choices: Choices) -> dict[str, Path]:
+    """Learn from tok/train.* and write the models to bpe/; returns the model of each language."""
+    suffix = ".model" if choices.subword == "sentencepiece" else ""
+    stem = "sentencepiece" if suffix else "codes"
+    models = {}
+    groups = [list(choices.languages)] if corpus.joint else [[x] for x in choices.languages]
+    for languages in groups:
+        part = "" if corpus.joint else f".{languages[0]}"
+        model = work / "bpe" / f"{stem}{part}{suffix}"
+        training = [work / "tok" / f"train.{language}" for language in languages]
+        types = corpus.types.get(languages[0], 0)
+        if suffix:
+            subwords.learn_sentencepiece(training, model, choices.merges or types)
+        elif choices.merges:
+            subwords.learn_bpe(subwords.count_words(training), model, choices.merges)
+        else:
+            subwords.learn_bpe_of_types(subwords.count_words(training), model, types)
+        models.update(dict.fromkeys(languages, model))
+    return models
+
+
+def write_pieces(
+    corpus: Corpus,
+    work: Path,
+    split: str,
+    choices: Choices,
+    models: dict[str, Path],
+    workers: Workers,
+) -> None:
+    """Write bpe/ of a split from its tok/."""
+    function = partial(
+        make_pieces,
+        segmenters=[
+            subwords.segmenter(choices.subword, models[language]) for language in choices.languages
+        ],
+        limits=corpus.clean_pieces if split == "train" else None,
+    )
+    sides = [read_lines(work / "tok" / f"{split}.{language}") for language in choices.languages]
+    kept = 0
+    with ExitStack() as files, tqdm(desc=split, unit=" pairs", leave=False, disable=None) as bar:
+        text = PairWriter(work / "bpe" / split, choices.languages, files)
+        pairs: Iterator[Pair] = zip(*sides)  # type: ignore[assignment]
+        for pieces in workers.map(function, chunked(pairs)):
+            text.write(pieces)
+            kept += len(pieces)
+            bar.update(len(pieces))
+    report(f"segment {split}: {kept:,} pairs")
+
+
+def write_text(
+    corpus: Corpus, raw: Path, work: Path, choices: Choices, workers: Workers
+) -> dict[str, Counts]:
+    """Fill raw/, tok/ and bpe/ of `work`; returns the counts of the raw text."""
+    counts: dict[str, Counts] = {}
+    for split in reversed(SPLITS):  # the short ones first: their errors show at once
+        if not (split == "valid" and corpus.valid_every):
+            counts.update(write_words(corpus, raw, work, split, choices, workers))
+    models = learn_subwords(corpus, work, choices)
+    for split in SPLITS:
+        write_pieces(corpus, work, split, choices, models, workers)
+    return counts

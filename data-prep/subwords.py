@@ -1,0 +1,158 @@
+"""Subword units: the papers' BPE by subword-nmt, and sentencepiece; both learned and applied here.
+
+A model is named with its digest, so that a worker process keeps the one that it has read and
+never takes another corpus's for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Callable, Iterable, Iterator
+
+import sentencepiece
+from subword_nmt import learn_bpe as subword_learn
+from subword_nmt.apply_bpe import BPE
+from tqdm import tqdm
+
+from steps import PrepError, count_lines, file_digest, read_lines, report, write_lines
+
+METHODS = ("subword-nmt", "sentencepiece")
+MOST_CACHED_WORDS = 200_000  # a process; all words of WMT14 would take gigabytes
+# sentencepiece holds its training text in memory; past this it learns from every Nth line.
+MOST_TRAINING_LINES = 2_000_000
+
+Segment = Callable[[str], str]
+
+
+def words_of(line: str) -> list[str]:
+    """What stands between single spaces, which is what subword-nmt calls a word."""
+    return [word for word in line.split(" ") if word]
+
+
+# ---- byte-pair encoding ---------------------------------------------------------------------
+
+
+def count_words(paths: Iterable[Path]) -> Counter[str]:
+    """How often each word occurs in all the files together."""
+    words: Counter[str] = Counter()
+    for path in paths:
+        for line in read_lines(path):
+            words.update(words_of(line))
+    return words
+
+
+def learn_bpe(words: Counter[str], codes: Path, merges: int) -> None:
+    """Learn `merges` BPE operations, or as many as there are, and write them to `codes`."""
+    vocabulary = [f"{word} {count}" for word, count in words.items()]
+    codes.parent.mkdir(parents=True, exist_ok=True)
+    # The library shows its progress bar always; ours is silent away from a terminal.
+    subword_learn.tqdm = partial(tqdm, desc="learn BPE", leave=False, disable=None)
+    with open(codes, "w", encoding="utf-8", newline="\n") as stream:
+        subword_learn.learn_bpe(vocabulary, stream, merges, is_dict=True)
+    report(f"learn BPE: {count_lines(codes) - 1:,} merges from {len(vocabulary):,} words")
+
+
+def learn_bpe_of_types(words: Counter[str], codes: Path, types: int) -> None:
+    """Write to `codes` as many operations as segment `words` into at most `types` types.
+
+    A merge adds one type and may end two others, so that the number of types is found by trying.
+    """
+    learn_bpe(words, codes, 2 * types)
+    lines = list(read_lines(codes))
+    fewest, most = 0, len(lines) - 1
+    while fewest < most:
+        middle = (fewest + most + 1) // 2
+        if _count_types(words, codes, middle) <= types:
+            fewest = middle
+        else:
+            most = middle - 1
+    found = _count_types(words, codes, fewest)
+    if found > types:
+        raise PrepError(f"{types:,} types are too few: the letters alone are {found:,}")
+    write_lines(codes, lines[: fewest + 1])
+    report(f"learn BPE: {fewest:,} merges give {found:,} types, at most {types:,} are wanted")
+
+
+def _count_types(words: Iterable[str], codes: Path, merges: int) -> int:
+    with open(codes, encoding="utf-8") as stream:
+        bpe = BPE(stream, merges)
+    return len({piece for word in words for piece in bpe.segment_tokens([word])})
+
+
+def _bpe_segment(codes: str) -> Segment:
+    with open(codes, encoding="utf-8") as stream:
+        bpe = BPE(stream)
+    known: dict[str, str] = {}
+
+    def segment(line: str) -> str:
+        pieces = []
+        for word in words_of(line):
+            if word not in known:
+                if len(known) >= MOST_CACHED_WORDS:
+                    known.clear()
+                known[word] = " ".join(bpe.segment_tokens([word]))
+                bpe.cache.clear()  # `known` does its work
+            pieces.append(known[word])
+        return " ".join(pieces)
+
+    return segment
+
+
+# ---- sentencepiece --------------------------------------------------------------------------
+
+
+def learn_sentencepiece(training: list[Path], model: Path, pieces: int) -> None:
+    """Learn a BPE model of `pieces` pieces from raw text and write it to `model`."""
+    total = sum(map(count_lines, training))
+    model.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(model, "wb") as stream:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=_every(training, -(-total // MOST_TRAINING_LINES)),
+                model_writer=stream,
+                vocab_size=pieces,
+                model_type="bpe",
+                character_coverage=1.0,
+                num_threads=1,  # the model must not depend on the number of cores
+                minloglevel=2,
+            )
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise PrepError(f"sentencepiece cannot learn {pieces:,} pieces: {reason}") from None
+    report(f"learn sentencepiece: {pieces:,} pieces from {total:,} lines")
+
+
+def _every(paths: Iterable[Path], step: int) -> Iterator[str]:
+    for path in paths:
+        for number, line in enumerate(read_lines(path)):
+            if number % step == 0:
+                yield line
+
+
+def _sentencepiece_segment(model: str) -> Segment:
+    processor = sentencepiece.SentencePieceProcessor(model_file=model)
+
+    def segment(line: str) -> str:
+        return " ".join(processor.encode(line, out_type=str))
+
+    return segment
+
+
+# ---- applying -------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4)
+def _load(method: str, model: str, digest: str) -> Segment:
+    return _bpe_segment(model) if method == "subword-nmt" else _sentencepiece_segment(model)
+
+
+def segment_lines(lines: list[str], method: str, model: str, digest: str) -> list[str]:
+    """The lines cut into subword units by the file `model`, whose SHA-256 is `digest`."""
+    return list(map(_load(method, model, digest), lines))
+
+
+def segmenter(method: str, model: Path) -> Callable[[list[str]], list[str]]:
+    """`segment_lines` with its model, to be sent to other processes."""
+    return partial(segment_lines, method=method, model=str(model), digest=file_digest(model))

@@ -1,0 +1,105 @@
+"""The rules that turn a raw line into the words that BPE segments, as one picklable value."""
+
+from __future__ import annotations
+
+import html
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from sacremoses import MosesPunctNormalizer
+
+from steps import PrepError
+from tokenisation import (
+    PerlMosesTokenizer,
+    PerlPunctNormalizer,
+    lower_case,
+    remove_control_characters,
+    single_spaces,
+)
+
+TOKENIZERS = ("sacremoses", "moses")
+PERL_SCRIPTS = {
+    "normalise": "scripts/tokenizer/normalize-punctuation.perl",
+    "control": "scripts/tokenizer/remove-non-printing-char.perl",
+    "tokenise": "scripts/tokenizer/tokenizer.perl",
+}
+
+
+class TextRules(NamedTuple):
+    """What is done to a raw line, in this order; the default is nothing at all."""
+
+    plain_apostrophe: bool = False  # ’ to ', as fairseq's scripts do to test sets
+    unescape: bool = False  # &apos; and the like, of text that comes tokenised
+    normalise: str = ""  # punctuation: "perl" as Moses does, "sacremoses" as its port does
+    no_control: bool = False  # control characters to spaces
+    tokenizer: str = ""  # one of TOKENIZERS; empty: only the white space is made single spaces
+    aggressive: bool = False  # the tokenizer splits a-b to a @-@ b
+    lowercase: bool = False
+    moses_dir: str = ""  # a checkout of Moses, for "moses"
+
+
+# Made once a language and process; building their tables takes longer than a thousand lines.
+_tokenizer = lru_cache(maxsize=None)(PerlMosesTokenizer)
+_perl_normalizer = lru_cache(maxsize=None)(PerlPunctNormalizer)
+_other_normalizer = lru_cache(maxsize=None)(MosesPunctNormalizer)
+
+
+def apply_rules(lines: list[str], language: str, rules: TextRules) -> list[str]:
+    """The lines after `rules`; as many as went in."""
+    perl = rules.tokenizer == "moses"
+    if rules.plain_apostrophe:
+        lines = [line.replace("’", "'") for line in lines]
+    if rules.unescape:
+        lines = [html.unescape(line) for line in lines]
+    if rules.normalise == "sacremoses":
+        lines = [_other_normalizer(language).normalize(line) for line in lines]
+    elif rules.normalise:
+        if perl:
+            lines = _run_perl("normalise", rules, lines, language)
+        else:
+            lines = [_perl_normalizer(language).normalize(line) for line in lines]
+    if rules.no_control:
+        if perl:
+            lines = _run_perl("control", rules, lines)
+        else:
+            lines = [remove_control_characters(line) for line in lines]
+    if perl:
+        options = ["-q", "-l", language, *(["-a"] if rules.aggressive else [])]
+        lines = _run_perl("tokenise", rules, lines, *options)
+    elif rules.tokenizer:
+        lines = [_tokenizer(language).tokenize_line(line, rules.aggressive) for line in lines]
+    else:
+        lines = [single_spaces(line) for line in lines]
+    return [lower_case(line) for line in lines] if rules.lowercase else lines
+
+
+def _run_perl(step: str, rules: TextRules, lines: list[str], *options: str) -> list[str]:
+    command = ["perl", str(Path(rules.moses_dir) / PERL_SCRIPTS[step]), *options]
+    text = "".join(f"{line}\n" for line in lines).encode()
+    done = subprocess.run(command, input=text, capture_output=True)
+    # Cut at "\n" and nowhere else; splitlines would find more line ends.
+    result = done.stdout.decode().split("\n")[:-1]
+    if done.returncode != 0 or len(result) != len(lines):
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise PrepError(
+            f"{' '.join(command)} ended with {done.returncode} and {len(result):,} lines for "
+            f"{len(lines):,}: {said[-1]}"
+        )
+    return result
+
+
+def check_moses(folder: Path) -> None:
+    """Raise PrepError where `folder` is no checkout of Moses or the scripts do not run."""
+    for name in PERL_SCRIPTS.values():
+        if not (folder / name).is_file():
+            raise PrepError(
+                f"--moses-dir {folder} holds no {name}; pass a checkout of mosesdecoder, or "
+                "--tokenizer sacremoses, which gives the same bytes without Perl"
+            )
+    try:
+        rules = TextRules(tokenizer="moses", moses_dir=str(folder))
+        apply_rules(["a line"], "en", rules)
+    except FileNotFoundError:
+        raise PrepError("--tokenizer moses needs perl on the PATH; there is none") from None

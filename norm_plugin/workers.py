@@ -1,0 +1,91 @@
+"""One recipe on any number of GPUs: the batch of an update stays the same.
+
+A recipe's batch is ``max_tokens`` times ``update_freq`` on one worker. N workers each take an N-th
+of its parts; where that is no whole number, nothing is done unless the user asks for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from typing import Any, Dict, Sequence
+
+import torch
+
+Recipe = Dict[str, Dict[str, Any]]
+
+AUTO = "auto"
+HALF = ("--fp16", "--bf16", "--memory-efficient-fp16", "--memory-efficient-bf16")
+
+
+def for_workers(
+    recipe: Recipe,
+    gpus: str,
+    further: Sequence[str] = (),
+    *,
+    elsewhere: bool = False,
+    change_batch: bool = False,
+) -> Recipe:
+    """``recipe`` for a number of GPUs, or for the CPU; the given one is not changed.
+
+    Args:
+        gpus: a number, or "auto" for one GPU, or the CPU where there is none.
+        further: the user's own flags of ``fairseq-train``, which win over the recipe.
+        elsewhere: the GPUs are not those of this machine.
+        change_batch: let the batch grow with the GPUs.
+
+    Raises:
+        ValueError: fewer GPUs than asked for, a recipe or a precision that does not fit, or a
+            batch that cannot be divided.
+    """
+    present = torch.cuda.device_count()
+    recipe = copy.deepcopy(recipe)
+    common = recipe.setdefault("common", {})
+    for_cpu = bool(common.get("cpu")) or "--cpu" in further
+    if gpus == AUTO and (for_cpu or present == 0):
+        _check_precision(further)
+        common["cpu"] = True
+        return recipe
+    count = 1 if gpus == AUTO else _count(gpus)
+    if for_cpu:
+        raise ValueError(f"--gpus {gpus}, but the recipe is one for the CPU; leave --gpus out")
+    if count > present and not elsewhere:
+        raise ValueError(f"--gpus {count}, but this machine has {present}; ask for at most as many")
+    recipe.setdefault("distributed_training", {})["distributed_world_size"] = count
+    if count > 1 and not change_batch:
+        _keep_batch(recipe, count, further)
+    return recipe
+
+
+def _check_precision(further: Sequence[str]) -> None:
+    half = [flag for flag in HALF if flag in further]
+    if half:
+        raise ValueError(f"{half[0]} needs a GPU, and this run is on the CPU; leave it out")
+
+
+def _count(gpus: str) -> int:
+    if not gpus.isdigit() or int(gpus) < 1:
+        raise ValueError(f"--gpus is {gpus!r}; it must be a number from 1, or {AUTO}")
+    return int(gpus)
+
+
+def _keep_batch(recipe: Recipe, count: int, further: Sequence[str]) -> None:
+    """Divide ``update_freq`` by the number of workers, unless the user's own flags set it."""
+    tokens = recipe["dataset"]["max_tokens"]
+    (freq,) = recipe["optimization"].get("update_freq", [1])
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--max-tokens", type=int, default=tokens)
+    parser.add_argument("--update-freq")
+    own, _ = parser.parse_known_args(list(further))
+    if own.update_freq is not None:
+        return
+    parts, rest = divmod(tokens * freq, own.max_tokens * count)
+    if rest or not parts:
+        share, uneven = divmod(tokens * freq, count)
+        hint = "" if uneven or share > tokens else f" (-- --max-tokens {share})"
+        raise ValueError(
+            f"{count} GPUs of {own.max_tokens} tokens cannot share the recipe's batch of {tokens} "
+            f"x {freq} tokens: take another number of GPUs, other tokens a GPU{hint}, or "
+            "--change-batch"
+        )
+    recipe["optimization"]["update_freq"] = [parts]

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# One training on several GPUs or nodes under Slurm, a job for sbatch. See --help.
+#SBATCH --job-name=norm_plugin
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=32
+#SBATCH --time=48:00:00
+#SBATCH --output=slurm-%j.txt
+#SBATCH --requeue
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+Usage: sbatch [SBATCH OPTIONS] scripts/slurm/train.sh EXPERIMENT [OPTIONS] [-- FLAGS]
+   as: sbatch --nodes 4 scripts/slurm/train.sh run_wmt14 --recipe powernorm --fp16
+
+A template: submit it from the root of the checkout, on a file system that all nodes see, after
+scripts/setup.sh. It runs scripts/EXPERIMENT.sh with its OPTIONS and the GPUs of the job. srun
+starts one process a node, and fairseq's own Slurm start-up finds the others and starts one process
+a GPU. The batch of an update stays that of the recipe. Preparing, averaging, translating and
+scoring run on the first node. A job that is requeued goes on where it was.
+
+For sweeps over norms and seeds, one job each: scripts/slurm/sweep.sh
+TEXT
+}
+
+case ${1:-} in
+  -h | --help | '') usage; exit 0 ;;
+esac
+[[ -n ${SLURM_JOB_ID:-} ]] || { echo 'error: not in a Slurm job; submit it by sbatch' >&2; exit 1; }
+# Not the folder of this file: Slurm runs a copy of it.
+cd "${SLURM_SUBMIT_DIR:?}"
+experiment=$1
+shift
+[[ -x scripts/$experiment.sh ]] ||
+  { echo "error: no scripts/$experiment.sh here; submit from the root of the checkout" >&2; exit 1; }
+gpus=$((${SLURM_NNODES:?} * ${SLURM_GPUS_ON_NODE:?}))
+exec "scripts/$experiment.sh" --srun --gpus "$gpus" "$@"

@@ -1,0 +1,81 @@
+"""Archives are read as a stream, and one that is damaged or lies is refused as a whole."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import pytest
+
+import archives
+from steps import PrepError
+
+TEXT = "".join(f"{number} eins\u2028zwei\n" for number in range(2000)).encode()
+
+
+def pack(path, **changes):
+    """An archive of folder/, folder/a.de, and a third member with `changes` made to it."""
+    with tarfile.open(path, "w:gz") as archive:
+        folder = tarfile.TarInfo("folder")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+        for name in ("folder/a.de", "./folder/b.de"):
+            member = tarfile.TarInfo(name)
+            member.size = len(TEXT)
+            if name.endswith("b.de"):
+                for key, value in changes.items():
+                    setattr(member, key, value)
+            archive.addfile(member, io.BytesIO(TEXT))
+    return path
+
+
+def test_lines_of_a_member(tmp_path):
+    path = pack(tmp_path / "a.tgz")
+    archives.check_archive(path, ["folder/a.de", "folder/b.de"])
+    for name in ("folder/a.de", "folder/b.de"):
+        assert list(archives.member_lines(path, name)) == TEXT.decode().split("\n")[:-1]
+    with pytest.raises(PrepError, match=r"a\.tgz holds no folder/c\.de; it is another archive"):
+        archives.check_archive(path, ["folder/c.de"])
+    with pytest.raises(PrepError, match=r"a\.tgz holds no folder/c\.de"):
+        list(archives.member_lines(path, "folder/c.de"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "../b.de"}, r"'\.\./b\.de' points out of its folder"),
+        ({"name": "folder/../../b.de"}, r"points out of its folder"),
+        ({"name": "/etc/passwd"}, r"'/etc/passwd' points out of its folder"),
+        ({"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, r"is a link or a device"),
+        ({"type": tarfile.LNKTYPE, "linkname": "folder/a.de"}, r"is a link or a device"),
+        ({"type": tarfile.CHRTYPE}, r"is a link or a device"),
+        ({"type": tarfile.FIFOTYPE}, r"is a link or a device"),
+    ],
+)
+def test_a_member_that_is_not_to_be_trusted(tmp_path, changes, message):
+    path = pack(tmp_path / "a.tgz", **changes)
+    with pytest.raises(PrepError, match=rf"a\.tgz is not to be trusted: .*{message}"):
+        archives.check_archive(path, ["folder/a.de"])
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.02, 0.5, 0.99])
+def test_a_cut_archive(tmp_path, keep):
+    path = pack(tmp_path / "a.tgz")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * keep)])
+    with pytest.raises(PrepError, match=r"a\.tgz is truncated or damaged: .*fetch it again"):
+        archives.check_archive(path)
+
+
+def test_a_changed_byte_and_no_archive_at_all(tmp_path):
+    path = pack(tmp_path / "a.tgz")
+    whole = bytearray(path.read_bytes())
+    whole[-6] ^= 1  # in the checksum at the end
+    path.write_bytes(whole)
+    with pytest.raises(PrepError, match=r"a\.tgz is truncated or damaged"):
+        archives.check_archive(path)
+    path.write_bytes(b"<html>Not found</html>")
+    with pytest.raises(PrepError, match=r"a\.tgz is truncated or damaged"):
+        archives.check_archive(path)
+    with pytest.raises(PrepError, match=r"b\.tgz is missing"):
+        archives.check_archive(tmp_path / "b.tgz")

@@ -1,0 +1,41 @@
+"""Which pairs clean-corpus-n.perl keeps; the borders are from its source."""
+
+from __future__ import annotations
+
+import pytest
+
+from cleaning import Limits, tidy
+
+
+def words(count):
+    return " ".join("w" * count)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "kept"),
+    [
+        (2, 3, True),  # a ratio of exactly 1.5
+        (3, 2, True),
+        (4, 7, False),
+        (7, 4, False),
+        (175, 175, True),
+        (175, 176, False),
+        (176, 175, False),
+        (1, 1, True),
+        (0, 1, False),
+        (1, 0, False),
+    ],
+)
+def test_ratio_and_length(source, target, kept):
+    assert Limits(1.5, 1, 175).keep(words(source), words(target)) == kept
+
+
+def test_a_word_of_more_than_a_thousand_characters():
+    limits = Limits()
+    assert limits.keep("a " + "x" * 1000, "a b")
+    assert not limits.keep("a " + "x" * 1001, "a b")
+    assert not limits.keep("a b", "a " + "x" * 1001)
+
+
+def test_tidy():
+    assert tidy(" a\u00a0 b|c \u2028 | d\t") == "a bc d"

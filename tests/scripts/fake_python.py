@@ -1,0 +1,138 @@
+"""Stands in for a checkout's Python: notes each command in $FAKE_CALLS and does something like it.
+
+A command's output follows from its words and its inputs, so that a disturbed run can be compared
+with an undisturbed one. At the point number $FAKE_KILL_AT of a run, the whole run is killed.
+"""
+
+import hashlib
+import json
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+EPOCHS = 4
+
+
+def point():
+    """A moment at which the run can be killed; counted over all commands of a run."""
+    counter = Path(os.environ["FAKE_POINTS"])
+    with counter.open("a") as stream:
+        stream.write(".")
+    if counter.stat().st_size == int(os.environ.get("FAKE_KILL_AT", 0)):
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def digest(*parts):
+    """Of words that may name the folder of this checkout, where it lies left out."""
+    text = "\0".join(map(str, parts)).replace(os.environ["FAKE_FOLDER"], "")
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def value(words, flag):
+    """The last value of a flag, as argparse takes it."""
+    return words[len(words) - words[::-1].index(flag)]
+
+
+def write(path, text):
+    """Replace a file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(text)
+    point()
+    os.replace(new, path)
+    point()
+
+
+def recipes(words):
+    further = words[words.index("--further") + 1 :]
+    overrides = [word for word in words if "=" in word and word not in further]
+    print(f"training=({shlex.join(['--recipe', words[0], *overrides, *further])})")
+    print("averaging=(--last-epochs 2)\ngeneration=(--beam 5)")
+
+
+def data_prep(words):
+    """Each stage makes its file from the one before, unless that is done."""
+    out, stage = Path(value(words, "--out")), value(words, "--only")
+    file, source = {
+        "fetch": (out.with_name(f"{out.name}.download"), None),
+        "prepare": (out / "manifest.json", out.with_name(f"{out.name}.download")),
+        "binarize": (out / "bin/data", out / "manifest.json"),
+    }[stage]
+    if not file.exists():
+        write(file, digest(stage, source.read_text() if source else ""))
+
+
+def train(words):
+    """A chain of checkpoints, each from the one before it; the last one is a mere copy."""
+    folder = Path(value(words, "--save-dir"))
+    last = folder / "checkpoint_last.pt"
+    start = int(last.read_text().split()[0]) if last.exists() else 0
+    state = last.read_text() if last.exists() else digest(*words)
+    for epoch in range(start + 1, EPOCHS + 1):
+        state = f"{epoch} {digest(state, Path(words[0], 'data').read_text())}"
+        write(folder / f"checkpoint{epoch}.pt", state)
+        with last.open("w") as stream:
+            point()
+            stream.write(state)
+        print("epoch", epoch, flush=True)
+
+
+def repair(words):
+    folder = Path(words[1])
+    last = folder / "checkpoint_last.pt"
+    whole = sorted(folder.glob("checkpoint?.pt"))
+    if whole and not (last.exists() and last.read_text()):
+        write(last, whole[-1].read_text())
+    for path in folder.glob("*.new"):
+        path.unlink()
+
+
+def average(words):
+    folder = Path(value(words, "--inputs"))
+    last = [(folder / f"checkpoint{epoch}.pt").read_text() for epoch in (EPOCHS - 1, EPOCHS)]
+    write(Path(value(words, "--output")), digest(*last))
+
+
+def generate(words):
+    print("first half", flush=True)
+    point()
+    print(digest(*words, Path(value(words, "--path")).read_text()), flush=True)
+    point()
+
+
+def results(words):
+    name = f"{value(words, '--norm')}-seed{value(words, '--seed')}.json"
+    folder = Path(value(words, "--out"), value(words, "--experiment"))
+    write(folder / name, digest(Path(value(words, "--generate-log")).read_text()))
+
+
+MODULES = {
+    "norm_plugin.recipes": recipes,
+    "fairseq_cli.train": train,
+    "norm_plugin.evaluation.checkpoints": repair,
+    "norm_plugin.evaluation.average": average,
+    "fairseq_cli.generate": generate,
+    "norm_plugin.evaluation.results": results,
+}
+
+
+def main(words):
+    point()
+    if words[0] == "scripts/progress.py":
+        for line in sys.stdin:
+            print(line, end="", flush=True)
+        return
+    with open(os.environ["FAKE_CALLS"], "a") as stream:
+        stream.write(json.dumps(words) + "\n")
+    if words[0] == "-m":
+        MODULES[words[1]](words[2:])
+    else:
+        assert words[0].startswith("data-prep/"), words
+        data_prep(words[1:])
+    point()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

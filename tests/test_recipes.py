@@ -1,0 +1,181 @@
+"""configs/: what hydra composes of them, as flags and under fairseq's schema."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+
+import pytest
+import torch
+from fairseq import options
+from fairseq.dataclass.configs import FairseqConfig
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+
+from norm_plugin.norm_configs import norm_config, stale_configs, write_configs
+from norm_plugin.norms import NORM_TYPES
+from norm_plugin.recipes import (
+    CONFIGS,
+    averaging_flags,
+    generation_flags,
+    main,
+    read_recipe,
+    training_flags,
+)
+
+PRIMARY = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+RECIPES = {
+    "iwslt14_de_en": ("adanorm", "powernorm"),
+    "iwslt15_en_vi": ("adanorm",),
+    "wmt14_en_de": ("adanorm", "powernorm"),
+}
+CHOICES = [(name, f"recipe={recipe}") for name in RECIPES for recipe in RECIPES[name]]
+
+
+def parsed(name, *overrides):
+    """What fairseq-train understands of the flags of a recipe."""
+    flags = training_flags(read_recipe(name, overrides))
+    return options.parse_args_and_arch(options.get_training_parser(), ["DATA", *flags])
+
+
+@pytest.mark.parametrize(("name", "recipe"), CHOICES)
+def test_the_numbers_of_the_papers(name, recipe):
+    args = parsed(name, recipe)
+    corpus = name.partition("_")[0]
+    expected = {
+        "iwslt14": ((0.3, 0.1, 0.1), [0.0015], 8000, 1e-4),
+        "iwslt15": ((0.1, 0.0, 0.0), [0.001], 8000, 0.0),
+        "wmt14": ((0.3, 0.1, 0.1), [0.001], 4000, 0.0),
+    }[corpus]
+    if (corpus, recipe) == ("wmt14", "recipe=powernorm"):
+        expected = (expected[0], [0.003], 8000, 0.0)
+    dropout = (args.dropout, args.attention_dropout, args.activation_dropout)
+    assert (dropout, args.lr, args.warmup_updates, args.weight_decay) == expected
+    assert args.encoder_normalize_before and args.decoder_normalize_before
+    assert (args.clip_norm, args.label_smoothing, args.warmup_init_lr) == (0.0, 0.1, 1e-7)
+    assert (args.max_tokens, args.adam_betas) == (4096, "(0.9, 0.98)")
+    assert args.share_all_embeddings == (corpus != "iwslt15")
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe", "freq"),
+    [
+        ("iwslt14_de_en", "adanorm", [2]),
+        ("iwslt14_de_en", "powernorm", [1]),
+        ("iwslt15_en_vi", "adanorm", [1]),
+        ("wmt14_en_de", "adanorm", [1]),
+        ("wmt14_en_de", "powernorm", [128]),
+    ],
+)
+def test_the_batches_of_the_papers(name, recipe, freq):
+    assert parsed(name, f"recipe={recipe}").update_freq == freq
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_decoding_is_that_of_the_papers(name):
+    beam, lenpen = ("4", "0.6") if name == "wmt14_en_de" else ("5", "1.0")
+    recipe = read_recipe(name)
+    assert generation_flags(recipe) == ["--beam", beam, "--lenpen", lenpen]
+    assert averaging_flags(recipe) == ["--last-epochs", "10"]
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"), [("iwslt15_en_vi", 1.0), ("iwslt14_de_en", None), ("wmt14_en_de", None)]
+)
+def test_adanorm_has_its_constant_of_the_corpus(name, scale):
+    adanorm, layernorm = parsed(name, "norm=adanorm"), parsed(name, "norm=layernorm")
+    assert getattr(adanorm, "norm_scale", None) == scale  # None: the norm's default, 2
+    assert getattr(layernorm, "norm_scale", None) is None
+
+
+def test_the_small_experiment_keeps_its_flags():
+    """results/multi30k_cpu was measured with these."""
+    flags = training_flags(read_recipe("multi30k_cpu"))
+    text = """--user-dir norm_plugin --seed 1 --cpu --log-interval 50 --task translation
+        --source-lang en --target-lang de --arch norm_transformer_tiny --norm-type layernorm
+        --norm-placement pre --share-all-embeddings --dropout 0.1
+        --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --optimizer adam
+        --adam-betas '(0.9, 0.98)' --lr-scheduler inverse_sqrt --warmup-updates 1000
+        --warmup-init-lr 1e-07 --lr 0.005 --clip-norm 0.0 --max-epoch 12 --max-tokens 4096
+        --num-workers 0 --save-dir checkpoints --keep-last-epochs 4"""
+    assert sorted(flags) == sorted(shlex.split(text))
+
+
+@pytest.mark.parametrize("name", PRIMARY)
+@pytest.mark.parametrize("norm", ["adanorm", "none", "powernorm"])
+def test_every_experiment_composes_under_the_schema_of_fairseq(name, norm):
+    # fairseq-hydra-train stores its schema under the name of the primary file.
+    ConfigStore.instance().store(name=name, node=FairseqConfig)
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base="1.1"):
+            composed = compose(name, [f"norm={norm}", "task.data=DATA"])
+        assert composed.model.norm_type == norm
+        assert composed.generation.beam in (4, 5)
+    finally:
+        del ConfigStore.instance().repo[f"{name}.yaml"]
+
+
+def test_new_batches_each_epoch_as_a_resumed_run_makes_them():
+    for name in RECIPES:
+        assert "True" in parsed(name).update_epoch_batch_itr
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"), [*CHOICES, *((name, None) for name in PRIMARY if name not in RECIPES)]
+)
+def test_a_smoke_run_is_small_and_ends_after_sixty_updates(name, recipe):
+    overrides = ["size=smoke", *([recipe] if recipe else [])]
+    args = parsed(name, *overrides)
+    assert (args.max_update, args.update_freq, args.encoder_embed_dim) == (60, [1], 64)
+    assert averaging_flags(read_recipe(name, overrides)) == ["--last-updates", "2"]
+
+
+def test_as_many_checkpoints_are_averaged_as_the_user_keeps():
+    recipe = read_recipe("iwslt14_de_en")
+    assert averaging_flags(recipe, ["--keep-last-epochs", "3"]) == ["--last-epochs", "3"]
+    words = ["--save-interval-updates", "50", "--keep-interval-updates", "4"]
+    assert averaging_flags(recipe, words) == ["--last-updates", "4"]
+    with pytest.raises(ValueError, match=r"set checkpoint\.keep_last_epochs"):
+        averaging_flags({"checkpoint": {}})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["iwslt14"], "no recipe iwslt14 in"),
+        (["iwslt14_de_en", "norm=laynorm"], "Available options in 'norm': adanorm"),
+        (["iwslt15_en_vi", "recipe=powernorm"], "Available options in 'recipe/iwslt15_en_vi'"),
+        (["toy", "model.dorpout=0.3"], "Could not override 'model.dorpout'"),
+    ],
+)
+def test_a_wrong_choice_is_one_line(words, message):
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert message in str(stopped.value)
+    assert "\n" not in str(stopped.value) and "provider=" not in str(stopped.value)
+
+
+def test_the_arrays_are_read_by_bash(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    main(["toy", "--arrays", "--further", "--a", "it's $HOME"])
+    code = capsys.readouterr().out + 'printf "%s\\n" "${training[@]: -2}" "${averaging[@]}"'
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["--a", "it's $HOME", "--last-epochs", "3"]
+
+
+def test_the_files_of_the_norms_are_fresh():
+    assert not stale_configs(CONFIGS / "norm"), "run python -m norm_plugin.norm_configs"
+    assert len(list((CONFIGS / "norm").glob("*.yaml"))) == len(NORM_TYPES)
+
+
+def test_stale_files_are_written_anew(tmp_path):
+    write_configs(stale_configs(tmp_path))
+    assert stale_configs(tmp_path) == {}
+    (tmp_path / "rmsnorm.yaml").write_text("norm_type: layernorm\n")
+    (tmp_path / "none.yaml").unlink()
+    (tmp_path / "gone.yaml").write_text("norm_type: gone\n")
+    stale = stale_configs(tmp_path)
+    assert {path.stem for path in stale} == {"rmsnorm", "none", "gone"}
+    write_configs(stale)
+    assert (tmp_path / "rmsnorm.yaml").read_text() == norm_config("rmsnorm")
+    assert not (tmp_path / "gone.yaml").exists()

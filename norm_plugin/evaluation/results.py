@@ -58,6 +58,7 @@ def collect_result(args: argparse.Namespace) -> Result:
             "corpus": manifest.get("corpus"),
             "settings": manifest.get("settings"),
             "checksum": manifest.get("checksum"),
+            "training_pairs": training_pairs(manifest),
         },
         "git": git_state(Path(__file__).parent),
         "versions": versions(),
@@ -94,6 +95,14 @@ def text_form(manifest: dict[str, Any]) -> TextForm:
         tokenised_reference=corpus in TOKENISED_REFERENCE,
         compound_split=corpus in COMPOUND_SPLIT,
     )
+
+
+def training_pairs(manifest: dict[str, Any]) -> int | None:
+    """The number of pairs that a prepared corpus trains on; None where it is not written."""
+    counts = manifest.get("counts") or {}
+    text = counts.get("bpe") or counts.get("tok") or {}
+    pairs: int | None = (text.get(f"train.{manifest.get('source')}") or {}).get("lines")
+    return pairs
 
 
 def write_result(result: Result, out: Path) -> Path:

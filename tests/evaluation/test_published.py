@@ -20,8 +20,9 @@ def measured(table, paper, norm):
     return row.split("|")[-2].strip()
 
 
-def write(folder, experiment, norm, seed, **bleu):
+def write(folder, experiment, norm, seed, training_pairs=5_000_000, **bleu):
     result = {"schema": 1, "experiment": experiment, "norm": norm, "seed": seed}
+    result["data"] = {"training_pairs": training_pairs}
     result["bleu"] = {kind: {"score": score} for kind, score in bleu.items()}
     write_result(result, folder)
 
@@ -43,6 +44,12 @@ def test_a_result_stands_beside_the_paper_whose_recipe_it_took(tmp_path):
     assert measured(table, "PowerNorm", "`batchnorm`") == NOT_RUN
     assert measured(table, "AdaNorm", "`layernorm`") == NOT_RUN
     assert measured(table, "Admin", "pre-norm") == NOT_RUN
+
+
+@pytest.mark.parametrize("training_pairs", [None, 5_000])
+def test_a_run_on_a_part_of_the_corpus_is_not_the_papers(training_pairs, tmp_path):
+    write(tmp_path, "iwslt15_en_vi_adanorm", "adanorm", 1, training_pairs, tokenised=12.0)
+    assert measured(published_table("iwslt15_en_vi", tmp_path), "AdaNorm", "`adanorm`") == NOT_RUN
 
 
 def test_on_wmt14_the_score_with_compounds_split_counts(tmp_path):

@@ -27,7 +27,8 @@ def prepared(tmp_path_factory) -> Path:
     write_dictionaries(folder / "bin")
     (folder / "raw").mkdir()
     shutil.copy(DATA / "reference.de", folder / "raw" / "test.de")
-    manifest = {"corpus": "tiny", "target": "de", "checksum": "c0ffee"}
+    manifest = {"corpus": "tiny", "source": "en", "target": "de", "checksum": "c0ffee"}
+    manifest["counts"] = {"tok": {"train.en": {"lines": 9}}, "bpe": {"train.en": {"lines": 7}}}
     manifest["settings"] = {"lowercase": True}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder
@@ -135,6 +136,7 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     assert result["averaged_from"] == ["checkpoint1.pt", "checkpoint2.pt"]
     assert result["running_stats"] == "average"
     assert result["data"]["checksum"] == "c0ffee"
+    assert result["data"]["training_pairs"] == 7
     assert result["settings"]["model"]["norm_type"] == "rmsnorm"
     assert result["settings"]["common"]["seed"] == 3
     assert result["training"]["updates"] == 90

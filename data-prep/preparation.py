@@ -257,7 +257,7 @@ def write_pieces(
     kept = 0
     with ExitStack() as files, tqdm(desc=split, unit=" pairs", leave=False, disable=None) as bar:
         text = PairWriter(work / "bpe" / split, choices.languages, files)
-        pairs: Iterator[Pair] = zip(*sides)  # type: ignore[assignment]
+        pairs: Iterator[Pair] = zip(*sides)
         for pieces in workers.map(function, chunked(pairs)):
             text.write(pieces)
             kept += len(pieces)

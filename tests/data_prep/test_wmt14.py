@@ -7,6 +7,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +35,7 @@ def lines_of(split, name, language):
         return [
             "<doc>",
             f'<seg id="1">It’s “A” – B-{language}.</seg>',
-            '<seg id="2"> Zwei. </seg>',
+            '<seg id="2"> Zwei und drei. </seg>',
             "</doc>",
         ]
     # Lines that are no pair at all, one too unequal, and some that stay.
@@ -88,7 +90,7 @@ def test_wmt14(raw, tmp_path):
     assert tokens[1] == "The &quot; well @-@ known &quot; europarl No. 0 - 0 ."
     assert [line.split()[6] for line in tokens[1::21]] == ["europarl", "commoncrawl", "news"]
     assert next(steps.read_lines(out / "tok" / "test.en")) == "It &apos;s “ A ” – B @-@ en ."
-    assert list(steps.read_lines(out / "raw" / "test.de")) == ["It’s “A” – B-de.", "Zwei."]
+    assert list(steps.read_lines(out / "raw" / "test.de")) == ["It’s “A” – B-de.", "Zwei und drei."]
 
 
 def test_an_archive_of_another_name_or_content(raw, tmp_path):
@@ -98,6 +100,16 @@ def test_an_archive_of_another_name_or_content(raw, tmp_path):
     (raw / "dev.tgz").unlink()
     with pytest.raises(PrepError, match=r"raw lacks dev\.tgz"):
         run(raw, tmp_path / "out")
+
+
+def test_the_benchmark_runs_and_projects(raw):
+    script = Path(__file__).resolve().parents[2] / "benchmarks" / "preparation.py"
+    command = [sys.executable, script, "--raw", raw, "--pairs", "30", "60", "--merges", "20"]
+    command += ["--workers", "1", "--no-csv"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("30 pairs on 1 cores, pairs/s: tokenise ")
+    assert lines[4].startswith("60 pairs on 1 cores") and "on 8 cores: about" in lines[7]
 
 
 def test_real_newstest2014():

@@ -35,11 +35,11 @@ def test_learning_counts_all_files(tmp_path):
 
 
 def test_merges_are_those_of_subword_nmt(monkeypatch):
-    # Few letters, so that pairs overlap (aaa) and one symbol comes about in two ways (ab c, a bc).
+    # Runs of a letter, so that pairs overlap and one symbol comes about in two ways (a aa, aa a).
     monkeypatch.setattr(subword_nmt.learn_bpe, "tqdm", lambda numbers: numbers)
     random = Random(2)
     for _ in range(100):
-        drawn = ["".join(random.choices("aabc", k=random.randint(2, 9))) for _ in range(60)]
+        drawn = ["".join(random.choices("aaaab", k=random.randint(2, 14))) for _ in range(60)]
         words = {word: random.randint(1, 50) for word in drawn}
         expected = io.StringIO()
         lines = [f"{word} {count}" for word, count in words.items()]

@@ -100,7 +100,6 @@ class _Text:
         number_of_code = np.zeros(len(codes) and codes.max() + 1, np.int32)
         number_of_code[known] = np.arange(len(known))
         self.symbols = [chr(code >> 1) + (END if code & 1 else "") for code in known.tolist()]
-        self._number_of = {symbol: number for number, symbol in enumerate(self.symbols)}
         self._symbol = number_of_code[codes]
         self._word = np.repeat(np.arange(len(words), dtype=np.int32), lengths)
         self._frequency = np.fromiter(words.values(), np.int64, len(words))
@@ -128,27 +127,17 @@ class _Text:
         left = self._find(first, second)
         right = self._next[left]
         gone = self._pairs_at(self._previous[left], left, right)
-        name = self.symbols[first] + self.symbols[second]
-        existed = name in self._number_of
-        merged = self._number_of.setdefault(name, len(self.symbols))
-        if not existed:
-            self.symbols.append(name)
+        # Always a new one: what is next to each other is merged at once wherever it is, so that
+        # one string never comes about in two ways.
+        merged = len(self.symbols)
+        self.symbols.append(self.symbols[first] + self.symbols[second])
         after = self._next[right]
         self._next[left] = after
         self._previous[after[after >= 0]] = left[after >= 0]
         self._symbol[left] = merged
         self._symbol[right] = -1
-        found = left
-        if existed:
-            # subword-nmt counts all occurrences in the words that it changes, old ones again.
-            old = self._places[merged]
-            old = old[self._symbol[old] == merged]
-            self._places[merged] = np.union1d(old, left)
-            in_changed = np.isin(self._word[old], self._word[left])
-            found = np.union1d(old[in_changed], left)
-        else:
-            self._places[merged] = left
-        return gone, self._pairs_at(self._previous[found], found)
+        self._places[merged] = left
+        return gone, self._pairs_at(self._previous[left], left)
 
     def _find(self, first: int, second: int) -> Array:
         """Places of `first` with `second` next to it, none overlapping, in order."""

@@ -35,7 +35,7 @@ def test_learning_counts_all_files(tmp_path):
 
 
 def test_merges_are_those_of_subword_nmt(monkeypatch):
-    # Runs of a letter, so that pairs overlap and one symbol comes about in two ways (a aa, aa a).
+    # Runs of a letter, so that pairs overlap.
     monkeypatch.setattr(subword_nmt.learn_bpe, "tqdm", lambda numbers: numbers)
     random = Random(2)
     for _ in range(100):

@@ -15,6 +15,8 @@ REQUIREMENTS = [
     # does, under the same import name. Older Pythons take fairseq's main branch from git, which a
     # requirement here could only name by its address: there the user installs it first.
     'fairseq-fixed>=0.12.3.1; python_version >= "3.11"',
+    "numpy",
+    "regex",
     "sacrebleu",
     "sacremoses",
     "scipy",

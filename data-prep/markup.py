@@ -15,7 +15,7 @@ def segments(lines: Iterable[str]) -> Iterator[str]:
     """The text of every line that holds a `<seg id=`; entities such as `&amp;` stay."""
     for line in lines:
         if "<seg id" in line:
-            yield SEGMENT_END.sub("", SEGMENT_START.sub("", line))
+            yield SEGMENT_END.sub("", SEGMENT_START.sub("", line)).strip()
 
 
 def talks(lines: Iterable[str]) -> Iterator[str]:

@@ -26,6 +26,16 @@ Pair = Tuple[str, str]
 Languages = Tuple[str, str]  # source, target
 
 
+class Choices(NamedTuple):
+    """What the user chose."""
+
+    languages: Languages
+    subword: str
+    tokenizer: str  # empty where the text comes tokenised, or is to stay raw
+    moses_dir: str
+    merges: int | None
+
+
 @dataclass(frozen=True)
 class Corpus:
     """What sets one corpus apart from another; `read` yields the raw lines of one side."""
@@ -57,22 +67,13 @@ class Corpus:
             raise PrepError(f"{raw} lacks {', '.join(missing)}")
         return [raw / source.name for source in self.sources]
 
-    def rules_of(self, split: str, tokenizer: str, moses_dir: str) -> TextRules:
-        """The rules of a split with the tokenizer that the user chose; "" is for raw text."""
+    def rules_of(self, split: str, choices: Choices) -> TextRules:
+        """The rules of a split as the user chose; sentencepiece takes text without tokeniser."""
         rules = self.other_rules.get(split, self.rules)
-        if not rules.tokenizer:  # the text comes tokenised, and with escapes
-            return rules._replace(unescape=not tokenizer)
-        return rules._replace(tokenizer=tokenizer, moses_dir=moses_dir if tokenizer else "")
-
-
-class Choices(NamedTuple):
-    """What the user chose."""
-
-    languages: Languages
-    subword: str
-    tokenizer: str
-    moses_dir: str
-    merges: int | None
+        if choices.subword == "sentencepiece":
+            # Text that comes tokenised also comes with escapes, which only a detokeniser undoes.
+            return rules._replace(tokenizer="", unescape=not rules.tokenizer)
+        return rules._replace(tokenizer=choices.tokenizer, moses_dir=choices.moses_dir)
 
 
 # ---- pairs ----------------------------------------------------------------------------------
@@ -170,7 +171,7 @@ def write_words(
     function = partial(
         make_words,
         languages=choices.languages,
-        rules=corpus.rules_of(split, choices.tokenizer, choices.moses_dir),
+        rules=corpus.rules_of(split, choices),
         clean=clean,
         limits=corpus.clean_words if clean else None,
     )
@@ -256,7 +257,7 @@ def write_pieces(
     kept = 0
     with ExitStack() as files, tqdm(desc=split, unit=" pairs", leave=False, disable=None) as bar:
         text = PairWriter(work / "bpe" / split, choices.languages, files)
-        pairs: Iterator[Pair] = zip(*sides)  # type: ignore[assignment]
+        pairs: Iterator[Pair] = zip(*sides)
         for pieces in workers.map(function, chunked(pairs)):
             text.write(pieces)
             kept += len(pieces)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Callable, Iterable, Iterator
 
 import sentencepiece
-from subword_nmt import learn_bpe as subword_learn
 from subword_nmt.apply_bpe import BPE
 from tqdm import tqdm
 
+from bpe_learning import learn_merges
 from steps import PrepError, count_lines, file_digest, read_lines, report, write_lines
 
 METHODS = ("subword-nmt", "sentencepiece")
@@ -45,13 +46,11 @@ def count_words(paths: Iterable[Path]) -> Counter[str]:
 
 def learn_bpe(words: Counter[str], codes: Path, merges: int) -> None:
     """Learn `merges` BPE operations, or as many as there are, and write them to `codes`."""
-    vocabulary = [f"{word} {count}" for word, count in words.items()]
-    codes.parent.mkdir(parents=True, exist_ok=True)
-    # The library shows its progress bar always; ours is silent away from a terminal.
-    subword_learn.tqdm = partial(tqdm, desc="learn BPE", leave=False, disable=None)
-    with open(codes, "w", encoding="utf-8", newline="\n") as stream:
-        subword_learn.learn_bpe(vocabulary, stream, merges, is_dict=True)
-    report(f"learn BPE: {count_lines(codes) - 1:,} merges from {len(vocabulary):,} words")
+    learned = tqdm(
+        learn_merges(words, merges), desc="learn BPE", total=merges, leave=False, disable=None
+    )
+    write_lines(codes, chain(["#version: 0.2"], map(" ".join, learned)))
+    report(f"learn BPE: {count_lines(codes) - 1:,} merges from {len(words):,} words")
 
 
 def learn_bpe_of_types(words: Counter[str], codes: Path, types: int) -> None:

@@ -233,7 +233,7 @@ def prepared(tmp_path):
     return tmp_path / "out"
 
 
-def test_binarising_is_done_once_and_again_when_something_changed(prepared, capsys):
+def test_binarising_is_done_once_and_again_when_something_changed(prepared, monkeypatch, capsys):
     corpus.publish_binarised(prepared, binarise, overwrite=False)
     capsys.readouterr()
     corpus.publish_binarised(prepared, never, overwrite=False)
@@ -243,6 +243,10 @@ def test_binarising_is_done_once_and_again_when_something_changed(prepared, caps
     changed.write_bytes(b"y" * changed.stat().st_size)
     corpus.publish_binarised(prepared, binarise, overwrite=False)
     assert changed.read_text() == "binary\n"
+    with monkeypatch.context() as other:
+        other.setattr(corpus, "tool_versions", lambda: {"fairseq": "another"})
+        corpus.publish_binarised(prepared, lambda work: binarise(work, "later"), overwrite=False)
+    assert changed.read_text() == "later\n"
     corpus.publish(prepared, recipe(merges=3), lambda w: build(w, "other\n"), overwrite=True)
     assert names(prepared / "bin") == ["dict.de.txt", "dict.en.txt"]
     corpus.publish_binarised(prepared, lambda work: binarise(work, "new"), overwrite=False)

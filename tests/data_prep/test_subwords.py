@@ -7,10 +7,12 @@ from collections import Counter
 from random import Random
 
 import pytest
+import subword_nmt.learn_bpe
 from subword_nmt.apply_bpe import BPE
 
 import steps
 import subwords
+from bpe_learning import learn_merges
 from steps import PrepError
 
 TEXT = ["the lower the newer", "newest and lowest & widest", "the  wide\u00a0low end"] * 4
@@ -30,6 +32,34 @@ def test_learning_counts_all_files(tmp_path):
     assert codes.read_text().splitlines() == ["#version: 0.2", "a b", "c d</w>"]
     segment = subwords.segmenter("subword-nmt", codes)
     assert segment(["abx abx cd", ""]) == ["ab@@ x ab@@ x cd", ""]
+
+
+def test_merges_are_those_of_subword_nmt(monkeypatch):
+    # Runs of a letter, so that pairs overlap.
+    monkeypatch.setattr(subword_nmt.learn_bpe, "tqdm", lambda numbers: numbers)
+    random = Random(2)
+    for _ in range(100):
+        drawn = ["".join(random.choices("aaaab", k=random.randint(2, 14))) for _ in range(60)]
+        words = {word: random.randint(1, 50) for word in drawn}
+        expected = io.StringIO()
+        lines = [f"{word} {count}" for word, count in words.items()]
+        subword_nmt.learn_bpe.learn_bpe(lines, expected, 70, is_dict=True)
+        merges = [" ".join(merge) for merge in learn_merges(words, 70)]
+        assert merges == expected.getvalue().splitlines()[1:]
+
+
+def test_merges_of_much_text_are_those_of_subword_nmt(monkeypatch):
+    # Enough merges for the rare pairs to be set aside and fetched again.
+    monkeypatch.setattr(subword_nmt.learn_bpe, "tqdm", lambda numbers: numbers)
+    random = Random(3)
+    syllables = ["".join(random.choices("abcdefghij", k=2)) for _ in range(60)]
+    drawn = ("".join(random.choices(syllables, k=random.randint(1, 4))) for _ in range(3000))
+    words = {word: int(random.paretovariate(0.7)) + 1 for word in drawn}
+    expected = io.StringIO()
+    lines = [f"{word} {count}" for word, count in words.items()]
+    subword_nmt.learn_bpe.learn_bpe(lines, expected, 1000, is_dict=True)
+    merges = [" ".join(merge) for merge in learn_merges(words, 1000)]
+    assert merges == expected.getvalue().splitlines()[1:]
 
 
 def test_segments_are_those_of_subword_nmt(tmp_path, monkeypatch):

@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Measure the preparation of WMT14: pairs/s of tokenising, BPE learning and BPE applying.
+
+The text is the real newstest2014 (English and German) over and over, with made-up compounds of
+its own words put in, so that the vocabulary grows as that of real text does: 0.25 new words a
+line make 2.2 million of them in 4.5 million pairs. Appends a row for each size to
+benchmarks/results/preparation.csv.
+
+The projection takes tokenising and applying to grow with the pairs and to shrink with the cores,
+and counting and learning, which use one core, to grow with the pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import platform
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "data-prep"))
+
+import markup  # noqa: E402
+import wmt14  # noqa: E402
+from archives import member_lines  # noqa: E402
+from manifest import tool_versions  # noqa: E402
+from preparation import Choices, Corpus, learn_subwords, write_pieces, write_words  # noqa: E402
+from steps import start_workers  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results" / "preparation.csv"
+WMT14_PAIRS = 4_500_000
+TARGET_CORES = 8
+STEPS = ("tokenise", "learn", "apply")
+
+
+def repeated(lines: list[str], count: int, new_words: float, seed: int) -> Iterator[str]:
+    """`count` lines, those of `lines` over and over, with `new_words` compounds a line."""
+    draw = random.Random(seed)
+    words = [word for line in lines for word in line.split() if word.isalpha()]
+    for number in range(count):
+        line = lines[number % len(lines)]
+        if draw.random() < new_words:
+            line = f"{line} {draw.choice(words)}{draw.choice(words).lower()}"
+        yield line
+
+
+def benchmark_corpus(raw: Path, pairs: int, new_words: float) -> Corpus:
+    """WMT14 with `pairs` training pairs made of its test set."""
+    texts = {}
+    for language in wmt14.LANGUAGES:
+        ((archive, name),) = wmt14.members("test", language)
+        texts[language] = list(markup.segments(member_lines(raw / archive, name)))
+
+    def read(folder: Path, split: str, language: str) -> Iterator[str]:
+        seed = wmt14.LANGUAGES.index(language)
+        return repeated(texts[language], pairs, new_words, seed)
+
+    return replace(wmt14.CORPUS, read=read)
+
+
+def measure(raw: Path, pairs: int, args: argparse.Namespace) -> dict[str, float]:
+    """Seconds of each step for a corpus of `pairs` pairs."""
+    corpus = benchmark_corpus(raw, pairs, args.new_words)
+    choices = Choices(wmt14.LANGUAGES, "subword-nmt", "sacremoses", "", args.merges)
+    seconds = {}
+    with tempfile.TemporaryDirectory() as folder, start_workers(args.workers) as workers:
+        work = Path(folder)
+        start = time.perf_counter()
+        write_words(corpus, raw, work, "train", choices, workers)
+        seconds["tokenise"] = time.perf_counter() - start
+        start = time.perf_counter()
+        models = learn_subwords(corpus, work, choices)
+        seconds["learn"] = time.perf_counter() - start
+        start = time.perf_counter()
+        write_pieces(corpus, work, "train", choices, models, workers)
+        seconds["apply"] = time.perf_counter() - start
+    return seconds
+
+
+def peak_mib() -> tuple[float, float]:
+    """The most memory of this process so far, and of any one of its workers that has ended."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    main, worker = (resource.getrusage(kind).ru_maxrss / 1024 for kind in kinds)
+    return main, worker
+
+
+def projection(seconds: dict[str, float], pairs: int, workers: int, cores: int) -> float:
+    """Minutes for the whole of WMT14 on `cores` cores."""
+    parallel = (seconds["tokenise"] + seconds["apply"]) * workers / cores
+    return (parallel + seconds["learn"]) * WMT14_PAIRS / pairs / 60
+
+
+def commit() -> str:
+    """The commit of the checkout, with a + where files differ from it; empty outside of git."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def append_row(row: dict[str, object]) -> None:
+    """Append to the results, with a head where they are new."""
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    new = not RESULTS.exists()
+    with open(RESULTS, "a", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(row), lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line; `argv` is sys.argv without its first word."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--raw",
+        type=Path,
+        default=Path(os.environ.get("NORM_DATA_DIR", "")) / "wmt14",
+        metavar="DIR",
+        help="folder with test-full.tgz (default: NORM_DATA_DIR/wmt14)",
+    )
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        nargs="+",
+        default=[75_000, 150_000, 300_000],
+        metavar="N",
+        help="sizes (default: 75000 150000 300000)",
+    )
+    parser.add_argument("--merges", type=int, default=40_000, help="default: %(default)s")
+    parser.add_argument(
+        "--new-words", type=float, default=0.25, metavar="P", help="a line; default: %(default)s"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, help="default: one a core"
+    )
+    parser.add_argument("--no-csv", action="store_true", help="print only")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure every size and print the projections."""
+    args = parse_args(argv)
+    versions = tool_versions()
+    for pairs in args.pairs:
+        seconds = measure(args.raw, pairs, args)
+        main_mib, worker_mib = peak_mib()
+        minutes = {
+            cores: projection(seconds, pairs, args.workers, cores)
+            for cores in (args.workers, TARGET_CORES)
+        }
+        speeds = ", ".join(f"{step} {pairs / seconds[step]:,.0f}" for step in STEPS)
+        print(f"{pairs:,} pairs on {args.workers} cores, pairs/s: {speeds}")
+        print(f"  memory: {main_mib:,.0f} MiB and at most {worker_mib:,.0f} MiB a worker")
+        for cores, value in minutes.items():
+            print(f"  {WMT14_PAIRS:,} pairs on {cores} cores: about {value:,.0f} minutes")
+        if not args.no_csv:
+            append_row(
+                {
+                    "date": date.today().isoformat(),
+                    "commit": commit(),
+                    "pairs": pairs,
+                    "workers": args.workers,
+                    "cores": os.cpu_count(),
+                    "machine": platform.machine(),
+                    "merges": args.merges,
+                    "new_words": args.new_words,
+                    **{f"{step}_s": round(seconds[step], 2) for step in STEPS},
+                    "main_mib": round(main_mib),
+                    "worker_mib": round(worker_mib),
+                    "wmt14_8_cores_min": round(minutes[TARGET_CORES], 1),
+                    **versions,
+                }
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Learning BPE from millions of words in little memory: the merges of subword-nmt, in numpy.
+
+subword-nmt keeps a Python object for each pair of symbols in each word, 2 GB for a million words.
+Here all words are one array of symbols, and only where each symbol occurs is kept. The merges are
+the same, which a test holds; that includes what subword-nmt does about rare pairs, which it sets
+aside and counts only roughly (`_PairCounts`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Iterable, Iterator, Mapping, Tuple
+
+import numpy as np
+
+FEWEST = 2  # a pair that occurs less often is not merged
+PRUNE_EVERY = 100
+END = "</w>"  # is part of the last symbol of a word
+PART = 1 << 20  # places that are counted at once
+SHIFT = 32  # a pair of symbols is one integer, the first shifted by this
+
+Array = Any  # of numpy
+Changes = Iterable[Tuple[int, int]]
+
+
+def learn_merges(words: Mapping[str, int], most: int) -> Iterator[tuple[str, str]]:
+    """Yield at most `most` merges, best first; `words` tells how often each word occurs."""
+    text = _Text(words)
+    pairs = _PairCounts(text.count_pairs(), text.symbols)
+    for number in range(most):
+        best = pairs.best(number)
+        if best is None:
+            return
+        first, second = best >> SHIFT, best & ((1 << SHIFT) - 1)
+        yield text.symbols[first], text.symbols[second]
+        pairs.change(*text.merge(first, second))
+        pairs.finish(best, number)
+
+
+class _PairCounts:
+    """How often each pair occurs, with the rare ones set aside so that the best is found soon."""
+
+    def __init__(self, counts: dict[int, int], symbols: list[str]) -> None:
+        self._symbols = symbols
+        self._counts = defaultdict(int, counts)
+        self._aside: defaultdict[int, int] = defaultdict(int, counts)
+        self._threshold = max(counts.values(), default=0) / 10
+
+    def best(self, number: int) -> int | None:
+        """The most frequent pair for merge `number`, of equals the last by its symbols."""
+        highest = max(self._counts.values(), default=-1)
+        if not self._counts or (number and highest < self._threshold):
+            self._prune()
+            self._counts = self._aside.copy()
+            highest = max(self._counts.values(), default=0)
+            self._threshold = highest * number / (number + 10000.0)
+            self._prune()
+        if highest < FEWEST:
+            return None
+        equals = (pair for pair, count in self._counts.items() if count == highest)
+        return max(equals, key=self._names)
+
+    def _names(self, pair: int) -> tuple[str, str]:
+        return self._symbols[pair >> SHIFT], self._symbols[pair & ((1 << SHIFT) - 1)]
+
+    def change(self, fewer: Changes, more: Changes) -> None:
+        """Subtract and add what a merge has changed."""
+        for pair, count in fewer:
+            self._counts[pair] -= count
+        for pair, count in more:
+            self._counts[pair] += count
+
+    def finish(self, merged: int, number: int) -> None:
+        """The merged pair occurs no more; from time to time the rare ones are set aside."""
+        self._counts[merged] = 0
+        if number % PRUNE_EVERY == 0:
+            self._prune()
+
+    def _prune(self) -> None:
+        for pair in [pair for pair, count in self._counts.items() if count < self._threshold]:
+            count = self._counts.pop(pair)
+            # A negative count is a change to one that was set aside before.
+            total = count + self._aside[pair] if count < 0 else count
+            if total:
+                self._aside[pair] = total
+            else:
+                self._aside.pop(pair, None)
+
+
+class _Text:
+    """All words one after another: a symbol at each place, and links to the places around it."""
+
+    def __init__(self, words: Mapping[str, int]) -> None:
+        lengths = np.fromiter(map(len, words), np.int64, len(words))
+        letters = np.frombuffer("".join(words).encode("utf-32-le"), np.int32)
+        last = np.cumsum(lengths) - 1
+        codes = letters * 2
+        codes[last] += 1  # odd: ends a word
+        known = np.flatnonzero(np.bincount(codes))
+        number_of_code = np.zeros(len(codes) and codes.max() + 1, np.int32)
+        number_of_code[known] = np.arange(len(known))
+        self.symbols = [chr(code >> 1) + (END if code & 1 else "") for code in known.tolist()]
+        self._symbol = number_of_code[codes]
+        self._word = np.repeat(np.arange(len(words), dtype=np.int32), lengths)
+        self._frequency = np.fromiter(words.values(), np.int64, len(words))
+        places = np.arange(len(letters), dtype=np.int32)
+        self._next = places + 1
+        self._next[last] = -1
+        self._previous = places - 1
+        self._previous[last - lengths + 1] = -1
+        by_symbol = np.argsort(self._symbol, kind="stable").astype(np.int32)
+        sizes = np.bincount(self._symbol, minlength=len(known))
+        # Where each symbol occurs, in order; places that have since been merged are among them.
+        self._places = dict(enumerate(np.split(by_symbol, np.cumsum(sizes)[:-1])))
+
+    def count_pairs(self) -> dict[int, int]:
+        """How often each pair occurs."""
+        counts: defaultdict[int, int] = defaultdict(int)
+        for start in range(0, len(self._symbol), PART):
+            part = np.arange(start, min(start + PART, len(self._symbol)), dtype=np.int32)
+            for pair, count in self._count(part):
+                counts[pair] += count
+        return counts
+
+    def merge(self, first: int, second: int) -> tuple[Changes, Changes]:
+        """Make one symbol of the pair wherever it occurs; returns the pairs gone and the new."""
+        left = self._find(first, second)
+        right = self._next[left]
+        gone = self._pairs_at(self._previous[left], left, right)
+        # Always a new one: what is next to each other is merged at once wherever it is, so that
+        # one string never comes about in two ways.
+        merged = len(self.symbols)
+        self.symbols.append(self.symbols[first] + self.symbols[second])
+        after = self._next[right]
+        self._next[left] = after
+        self._previous[after[after >= 0]] = left[after >= 0]
+        self._symbol[left] = merged
+        self._symbol[right] = -1
+        self._places[merged] = left
+        return gone, self._pairs_at(self._previous[left], left)
+
+    def _find(self, first: int, second: int) -> Array:
+        """Places of `first` with `second` next to it, none overlapping, in order."""
+        if len(self._places[first]) <= len(self._places[second]):
+            left = self._places[first] = self._still(first)
+        else:
+            right = self._places[second] = self._still(second)
+            left = self._previous[right]
+            left = left[left >= 0]
+            left = left[self._symbol[left] == first]
+        right = self._next[left]
+        left = left[(right >= 0) & (self._symbol[right] == second)]
+        if first == second and len(left):  # of aaa the first two
+            follows = np.concatenate([[False], left[1:] == self._next[left[:-1]]])
+            number = np.arange(len(left))
+            start = np.maximum.accumulate(np.where(follows, 0, number))
+            left = left[(number - start) % 2 == 0]
+        return left
+
+    def _still(self, symbol: int) -> Array:
+        places = self._places[symbol]
+        return places[self._symbol[places] == symbol]
+
+    def _pairs_at(self, *places: Array) -> Changes:
+        starts = np.unique(np.concatenate(places))
+        return self._count(starts[starts >= 0])
+
+    def _count(self, starts: Array) -> Changes:
+        """Pair and number of occurrences, of the pairs that begin at the given places."""
+        starts = starts[self._next[starts] >= 0]
+        pairs = self._symbol[starts].astype(np.int64) << SHIFT
+        pairs |= self._symbol[self._next[starts]]
+        found, which = np.unique(pairs, return_inverse=True)
+        counts = np.bincount(which, self._frequency[self._word[starts]], len(found))
+        return zip(found.tolist(), counts.astype(np.int64).tolist())

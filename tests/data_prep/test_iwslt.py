@@ -1,0 +1,217 @@
+"""iwslt14.py and iwslt15.py on tiny stand-ins in the original layout, and on the real test sets."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import iwslt14
+import iwslt15
+import stages
+import steps
+from steps import PrepError
+
+PAIRS = 100
+# Of what Moses' scripts make of the real test set.
+DIGESTS14 = {
+    "de": "e718c783e33160b7d72af8f733756a466e0d0c016eff8ab624c1b0d1d01cbbdf",
+    "en": "4b127beb9050511a3e6209cd837ff36f623a3a423666b32aba6e208b7330cf4c",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_dictionaries(monkeypatch):
+    """fairseq takes seconds, and other tests look at what it makes."""
+
+    def make(text, destination, source, target, joint, workers):
+        for language in (source, target):
+            steps.write_lines(destination / f"dict.{language}.txt", [f"joint {joint:d}"])
+
+    monkeypatch.setattr(stages, "make_dictionaries", make)
+
+
+def read(path):
+    return list(steps.read_lines(path))
+
+
+def run(module, raw, out, *more):
+    command = ["--raw", str(raw), "--out", str(out), "--only", "prepare", "--workers", "1"]
+    module.main([*command, "--merges", "30", *more])
+    return json.loads((out / "manifest.json").read_text())
+
+
+# ---- IWSLT14 ------------------------------------------------------------------------------------
+
+
+def talk(language):
+    """train.tags: two lines too long or too unequal, and PAIRS that stay."""
+    lines = ["<url>http://talks</url>", "<keywords>a, b</keywords>", "<talkid>1</talkid>"]
+    lines += [f"<title>Ein Titel {language}</title>", "<description>Über A &amp; B</description>"]
+    lines += ["", "one two three four" if language == "en" else "eins", "wort " * 176]
+    return lines + [f" Satz “{n}” {language}, it’s Nr. {n}." for n in range(PAIRS - 2)]
+
+
+def xml(name, language):
+    return [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        f"<title>{name}</title>",
+        f'<seg id="1"> {name} {language}: It’s “A”. </seg>',
+        '  <seg id="22">Zwei &amp; drei</seg>',
+    ]
+
+
+@pytest.fixture
+def archive(tmp_path, monkeypatch):
+    path = tmp_path / "raw14" / "de-en.tgz"
+    path.parent.mkdir()
+    with tarfile.open(path, "w:gz") as stream:
+        for language in ("de", "en"):
+            texts = {f"train.tags.de-en.{language}": talk(language)}
+            for name in iwslt14.TEST_SETS:
+                texts[f"IWSLT14.{name}.de-en.{language}.xml"] = xml(name, language)
+            for name, lines in texts.items():
+                content = "".join(f"{line}\n" for line in lines).encode()
+                member = tarfile.TarInfo(f"de-en/{name}")
+                member.size = len(content)
+                stream.addfile(member, io.BytesIO(content))
+    monkeypatch.setattr(iwslt14, "CORPUS", replace(iwslt14.CORPUS, official_lines={"test": 10}))
+    return path.parent
+
+
+def test_iwslt14(archive, tmp_path):
+    out = tmp_path / "out"
+    manifest = run(iwslt14, archive, out)
+    assert (manifest["source"], manifest["target"]) == ("de", "en")
+    # 100 clean pairs: the 23rd, 46th, 69th and 92nd are for validation.
+    counts = {name: c["lines"] for name, c in manifest["counts"]["tok"].items()}
+    sizes = {"train": 96, "valid": 4, "test": 10}
+    assert counts == {f"{s}.{x}": n for s, n in sizes.items() for x in ("de", "en")}
+    assert manifest["counts"]["raw"]["train.de"]["lines"] == 103
+    assert read(out / "tok" / "train.de")[:3] == [
+        "ein titel de",
+        "über a &amp; amp ; b",
+        "satz “ 0 ” de , it ’ s nr. 0 .",
+    ]
+    assert read(out / "raw" / "valid.en")[0] == " Satz “20” en, it’s Nr. 20."
+    assert read(out / "tok" / "valid.en")[0] == "satz “ 20 ” en , it ’ s nr. 20 ."
+    # The test set, in the order of its parts; there alone ’ becomes '.
+    assert read(out / "raw" / "test.en")[:2] == ["TED.dev2010 en: It’s “A”.", "Zwei &amp; drei"]
+    assert read(out / "tok" / "test.en")[2] == "tedx.dev2012 en : it &apos;s “ a ” ."
+    assert read(out / "bin" / "dict.de.txt") == ["joint 1"]
+    other = run(iwslt14, archive, tmp_path / "other", "--src", "en", "--tgt", "de")
+    assert other["counts"] == manifest["counts"]
+
+
+def test_iwslt14_with_sentencepiece(archive, tmp_path):
+    out = tmp_path / "out"
+    manifest = run(iwslt14, archive, out, "--subword", "sentencepiece", "--merges", "60")
+    assert manifest["settings"] == {
+        **{"merges": 60, "lowercase": True},
+        **{"subword": "sentencepiece", "tokenizer": "none"},
+    }
+    assert read(out / "tok" / "test.en")[0] == "ted.dev2010 en: it's “a”."
+    assert (out / "bpe" / "sentencepiece.model").is_file()
+    pieces = read(out / "bpe" / "test.en")[0]
+    assert pieces.replace(" ", "").replace("▁", " ") == " ted.dev2010 en: it's “a”."
+
+
+def test_wrong_counts_and_wrong_archives_are_errors(archive, tmp_path, monkeypatch):
+    real = replace(iwslt14.CORPUS, official_lines={"test": 6750})
+    monkeypatch.setattr(iwslt14, "CORPUS", real)
+    with pytest.raises(PrepError, match=r"test has 10 lines; 6,750 are expected"):
+        run(iwslt14, archive, tmp_path / "out")
+    with pytest.raises(PrepError, match=r"raw14/nowhere lacks de-en\.tgz"):
+        run(iwslt14, archive / "nowhere", tmp_path / "out")
+    path = archive / "de-en.tgz"
+    path.write_bytes(path.read_bytes()[:-300])
+    with pytest.raises(PrepError, match=r"de-en\.tgz is truncated or damaged"):
+        run(iwslt14, archive, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# ---- IWSLT15 ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stanford(tmp_path, monkeypatch):
+    folder = tmp_path / "raw15"
+    lines = {"train": 60, "tst2012": 4, "tst2013": 5}
+    for stem, count in lines.items():
+        for language, text in (("en", "He &apos;s in"), ("vi", "Tôi &quot; ở &quot;")):
+            steps.write_lines(
+                folder / f"{stem}.{language}", [f"{text} {n} ." for n in range(count)]
+            )
+    official = {"valid": 4, "test": 5}
+    monkeypatch.setattr(iwslt15, "OFFICIAL_LINES", official)
+    monkeypatch.setattr(iwslt15, "CORPUS", replace(iwslt15.CORPUS, official_lines=official))
+    return folder
+
+
+def test_iwslt15(stanford, tmp_path):
+    out = tmp_path / "out"
+    manifest = run(iwslt15, stanford, out)
+    assert (manifest["source"], manifest["target"]) == ("en", "vi")
+    for folder in ("raw", "tok"):
+        assert read(out / folder / "test.en")[3] == "He &apos;s in 3 ."
+    for language in ("en", "vi"):
+        assert len(read(out / "bpe" / f"codes.{language}")) > 5
+        assert read(out / "bin" / f"dict.{language}.txt") == ["joint 0"]
+    # Without --merges each side goes to the paper's number of types, as far as it can.
+    iwslt15.main(["--raw", str(stanford), "--out", str(tmp_path / "own"), "--only", "prepare"])
+    own = json.loads((tmp_path / "own" / "manifest.json").read_text())
+    assert own["settings"]["merges"] == {"en": 7669, "vi": 6669}
+
+
+def test_iwslt15_with_sentencepiece_has_no_escapes(stanford, tmp_path):
+    run(iwslt15, stanford, tmp_path / "out", "--subword", "sentencepiece")
+    assert read(tmp_path / "out" / "tok" / "test.vi")[0] == 'Tôi " ở " 0 .'
+    assert read(tmp_path / "out" / "raw" / "test.vi")[0] == "Tôi &quot; ở &quot; 0 ."
+    assert (tmp_path / "out" / "bpe" / "sentencepiece.vi.model").is_file()
+
+
+def test_a_line_without_its_partner(stanford, tmp_path, capsys):
+    english, vietnamese = stanford / "train.en", stanford / "train.vi"
+    lines = read(vietnamese)
+    steps.write_lines(vietnamese, lines[:-1])
+    with pytest.raises(PrepError, match=r"train\.en has 60 lines and \S+train\.vi has 59; line N"):
+        run(iwslt15, stanford, tmp_path / "out")
+    steps.write_lines(vietnamese, [*lines[:7], " ", *lines[8:]])
+    run(iwslt15, stanford, tmp_path / "out")
+    assert "train: 60 pairs, 1 left out" in capsys.readouterr().err
+    kept = [n for n in range(60) if n != 7]
+    assert read(tmp_path / "out" / "tok" / "train.en") == [read(english)[n] for n in kept]
+    assert read(tmp_path / "out" / "tok" / "train.vi") == [lines[n] for n in kept]
+    steps.write_lines(stanford / "tst2013.vi", ["một", "", "ba", "bốn", "năm"])
+    with pytest.raises(PrepError, match=r"test, line 2, is empty in vi"):
+        run(iwslt15, stanford, tmp_path / "more")
+
+
+# ---- the real test sets -------------------------------------------------------------------------
+
+
+def real(name):
+    root = os.environ.get("NORM_DATA_DIR")
+    if not root or not (Path(root) / name).is_dir():
+        pytest.skip(f"NORM_DATA_DIR names no folder with {name}/ in it")
+    return Path(root) / name
+
+
+def test_real_iwslt14(tmp_path):
+    manifest = run(iwslt14, real("iwslt14"), tmp_path / "out")
+    digests = {x: steps.file_digest(tmp_path / "out" / "tok" / f"test.{x}") for x in ("de", "en")}
+    assert digests == DIGESTS14
+    assert manifest["counts"]["tok"]["test.de"]["lines"] == 6750
+
+
+def test_real_iwslt15(tmp_path):
+    raw = real("iwslt15")
+    manifest = run(iwslt15, raw, tmp_path / "out")
+    counts = manifest["counts"]["bpe"]
+    assert [counts[f"{s}.vi"]["lines"] for s in ("valid", "test")] == [1553, 1268]
+    assert read(tmp_path / "out" / "tok" / "test.en") == read(raw / "tst2013.en")

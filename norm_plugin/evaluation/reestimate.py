@@ -111,9 +111,13 @@ def _hook(model: nn.Module) -> Dict[str, PlainMean]:
     return hooks
 
 
-def _forward(model: nn.Module, cfg: Any, task: Any, batches: int) -> None:
+def _forward(model: Any, cfg: Any, task: Any, batches: int) -> None:
     from fairseq.utils import apply_to_sample, set_torch_seed
 
+    from norm_plugin.models.divergence import DivergenceWatch
+
+    if getattr(model, "watch", None) is None:  # a batch that is not finite moves no statistic
+        model.watch = DivergenceWatch(model)
     on_gpu = torch.cuda.is_available() and not cfg.common.cpu
     device = torch.device("cuda" if on_gpu else "cpu")
     model.to(device).train()
@@ -121,7 +125,12 @@ def _forward(model: nn.Module, cfg: Any, task: Any, batches: int) -> None:
     set_torch_seed(cfg.common.seed)
     with torch.no_grad():
         for sample in tqdm(chosen, "re-estimating", batches, leave=False, disable=None):
-            model(**apply_to_sample(lambda tensor: tensor.to(device), sample["net_input"]))
+            batch = apply_to_sample(lambda tensor: tensor.to(device), sample["net_input"])
+            try:
+                model(**batch)
+            except FloatingPointError as error:
+                what = str(error).split(";")[0]
+                raise EvaluationError(f"the weights have diverged: {what}") from error
 
 
 def train_batches(model: Any, cfg: Any, task: Any) -> Iterator[Any]:
@@ -158,7 +167,4 @@ def _write_back(hooks: Dict[str, PlainMean], modules: Dict[str, Any], model: Sta
                 f"no batch reached the norm {path}; give more of them with --batches"
             )
         for name in hook.names:
-            buffer = getattr(modules[path], name)
-            if not bool(torch.isfinite(buffer).all()):
-                raise EvaluationError(f"{path}.{name} is not finite: the weights have diverged")
-            model[f"{path}.{name}"].copy_(buffer)
+            model[f"{path}.{name}"].copy_(getattr(modules[path], name))

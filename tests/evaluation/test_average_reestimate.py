@@ -311,10 +311,12 @@ def test_a_norm_that_no_batch_reaches(tmp_path, data) -> None:
         reestimate(state, path, 2)
 
 
-def test_weights_that_diverged(tmp_path, data) -> None:
-    path, state = checkpoint(tmp_path, data, *flags_of("batchnorm"))
+@pytest.mark.parametrize("check", ["on", "off"])
+def test_weights_that_diverged(check, tmp_path, data) -> None:
+    flags = (*flags_of("batchnorm"), "--norm-nan-check", check)
+    path, state = checkpoint(tmp_path, data, *flags)
     state["model"]["encoder.layers.0.fc2.bias"][0] = float("nan")
-    with pytest.raises(EvaluationError, match="is not finite: the weights have diverged"):
+    with pytest.raises(EvaluationError, match="weights have diverged: encoder.layers.1.self_attn"):
         reestimate(state, path, 2)
 
 

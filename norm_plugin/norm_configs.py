@@ -3,8 +3,9 @@
     python -m norm_plugin.norm_configs            write configs/norm/<norm>.yaml anew
     python -m norm_plugin.norm_configs --check    change nothing, exit 1 when one is stale
 
-A file lists every option of its norm, since hydra takes an override only of a key that is there:
-``norm=powernorm model.norm_alpha_fwd=0.95``. A null leaves the option at its default.
+A file lists every option of its norm, and ``norm_init`` and the like, since hydra takes an override
+only of a key that is there: ``norm=powernorm model.norm_alpha_fwd=0.95``. A null leaves the option
+at its default.
 """
 
 from __future__ import annotations
@@ -26,10 +27,17 @@ norm_type: {name}
 
 
 def norm_config(name: str) -> str:
-    """The file of a norm: its name, and a null for each of its options."""
+    """The file of a norm: its name, and a null for each of its options and of the model's own."""
+    from norm_plugin.models.config import CHOICES
+
     spec = norm_spec(name)
     text = HEAD.format(formula=spec.formula, name="'none'" if name == "none" else name)
     lines = [f"norm_{option.name}: null  # {option.default}\n" for option in spec.options]
+    lines += [
+        f"{key}: null  # {choice.default}\n"
+        for key, choice in CHOICES.items()
+        if choice.default is not None  # the placement is the recipe's
+    ]
     return text + "".join(lines)
 
 

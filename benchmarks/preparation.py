@@ -73,16 +73,18 @@ def measure(raw: Path, pairs: int, args: argparse.Namespace) -> dict[str, float]
     corpus = benchmark_corpus(raw, pairs, args.new_words)
     choices = Choices(wmt14.LANGUAGES, "subword-nmt", "sacremoses", "", args.merges)
     seconds = {}
-    with tempfile.TemporaryDirectory() as folder, start_workers(args.workers) as workers:
+    with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         start = time.perf_counter()
-        write_words(corpus, raw, work, "train", choices, workers)
+        with start_workers(args.workers) as workers:
+            write_words(corpus, raw, work, "train", choices, workers)
         seconds["tokenise"] = time.perf_counter() - start
         start = time.perf_counter()
         models = learn_subwords(corpus, work, choices)
         seconds["learn"] = time.perf_counter() - start
         start = time.perf_counter()
-        write_pieces(corpus, work, "train", choices, models, workers)
+        with start_workers(args.workers) as workers:
+            write_pieces(corpus, work, "train", choices, models, workers)
         seconds["apply"] = time.perf_counter() - start
     return seconds
 

@@ -19,7 +19,7 @@ import subwords
 from cleaning import Limits, tidy
 from fetch import Source
 from manifest import Counts
-from steps import SPLITS, PrepError, Workers, chunked, read_lines, report
+from steps import SPLITS, PrepError, Workers, chunked, read_lines, report, start_workers
 from text_rules import TextRules, apply_rules
 
 Pair = Tuple[str, str]
@@ -266,14 +266,17 @@ def write_pieces(
 
 
 def write_text(
-    corpus: Corpus, raw: Path, work: Path, choices: Choices, workers: Workers
+    corpus: Corpus, raw: Path, work: Path, choices: Choices, processes: int
 ) -> dict[str, Counts]:
     """Fill raw/, tok/ and bpe/ of `work`; returns the counts of the raw text."""
     counts: dict[str, Counts] = {}
-    for split in reversed(SPLITS):  # the short ones first: their errors show at once
-        if not (split == "valid" and corpus.valid_every):
-            counts.update(write_words(corpus, raw, work, split, choices, workers))
+    with start_workers(processes) as workers:
+        for split in reversed(SPLITS):  # the short ones first: their errors show at once
+            if not (split == "valid" and corpus.valid_every):
+                counts.update(write_words(corpus, raw, work, split, choices, workers))
+    # Learning takes the most memory; no idle workers keep theirs beside it.
     models = learn_subwords(corpus, work, choices)
-    for split in SPLITS:
-        write_pieces(corpus, work, split, choices, models, workers)
+    with start_workers(processes) as workers:
+        for split in SPLITS:
+            write_pieces(corpus, work, split, choices, models, workers)
     return counts

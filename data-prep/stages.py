@@ -11,7 +11,7 @@ from command import add_common_arguments, positive_int
 from corpus import publish, publish_binarised
 from manifest import Counts, make_recipe, read_manifest
 from preparation import Choices, Corpus, write_text
-from steps import PrepError, file_digest, report, start_workers
+from steps import PrepError, file_digest, report
 from subwords import METHODS
 from text_rules import TOKENIZERS, check_moses
 
@@ -143,8 +143,7 @@ def _prepare(corpus: Corpus, args: argparse.Namespace) -> None:
         _fetch_or_refuse(corpus, args)
         raw = _raw_folder(args)
         corpus.check(raw)
-        with start_workers(args.workers) as workers:
-            counts = write_text(corpus, raw, work, choices, workers)
+        counts = write_text(corpus, raw, work, choices, args.workers)
         make_dictionaries(
             work / "bpe", work / "bin", *choices.languages, corpus.joint, args.workers
         )

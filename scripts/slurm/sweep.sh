@@ -27,6 +27,7 @@ config=$1 data=$(realpath -- "$2")
 shift 2
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+sweeps=$(realpath -m -- work/sweeps)
 job=()
 if [[ $launcher == submitit_slurm ]]; then
   job=(hydra.launcher.gpus_per_node=1 hydra.launcher.timeout_min=2880)
@@ -35,4 +36,4 @@ fi
 exec "${NORM_VENV:-.venv}/bin/fairseq-hydra-train" --multirun --config-dir configs \
   --config-name "$config" "hydra/launcher=$launcher" "hydra.sweep.dir=work/sweeps/$config" \
   hydra.job.chdir=false "task.data=$data" "common.user_dir=$PWD/norm_plugin" "${job[@]}" \
-  "checkpoint.save_dir='$PWD/work/sweeps/$config/\${model.norm_type}-seed\${common.seed}'" "$@"
+  "checkpoint.save_dir='$sweeps/$config/\${model.norm_type}-seed\${common.seed}'" "$@"

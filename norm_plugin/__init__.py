@@ -11,6 +11,8 @@ import importlib.util
 
 import torch
 
+from norm_plugin import kernels as kernels  # from here on build_norm gives fused forms
+
 __version__ = "0.1.0"
 
 # torch >= 2.6 loads checkpoints with weights_only=True, and fairseq stores the flags of a

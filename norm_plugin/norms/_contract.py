@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Dict, Optional
+from typing import Any, Callable, ClassVar, Dict, Optional
 
 import torch
 from torch import Tensor, nn
+
+FusedForm = Callable[["Norm", Tensor, Optional[Tensor]], Optional[Tensor]]
+"""From a norm, x (..., C) and the real positions to y; None where it cannot serve this x."""
 
 
 class Norm(nn.Module):
@@ -23,10 +26,13 @@ class Norm(nn.Module):
             where it would let a position see its future.
         exact_gradient: False when the backward pass is by design not the derivative of the
             forward pass.
+        fused: computes the same in fewer passes over memory where it can; None: there is no
+            such form. Given to a norm from outside, by those who build it.
     """
 
     batch_statistics: ClassVar[bool] = False
     exact_gradient: ClassVar[bool] = True
+    fused: Optional[FusedForm] = None
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -57,6 +63,9 @@ class Norm(nn.Module):
                 f"but its input has shape {tuple(x.shape)}"
             )
         valid = None if padding_mask is None else valid_positions(x, padding_mask)
+        fused = None if self.fused is None else self.fused(self, x, valid)
+        if fused is not None:
+            return fused
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         return self.normalize(wide, valid).to(x.dtype)
 

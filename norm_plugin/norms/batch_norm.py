@@ -115,11 +115,17 @@ class RunningMomentsNorm(BatchStatisticsNorm):
         root = (self.running_var + self.eps).sqrt()
         return (x - self.running_mean.to(x.dtype)) / root.to(x.dtype)
 
-    def move_running(self, batch: Standardized) -> None:
-        """One step of the running statistics towards those of ``batch``, and one count."""
-        move(self.running_mean, batch.mean, self.momentum, batch.positions)
-        move(self.running_var, batch.variance, self.momentum, batch.positions)
-        self.count_forward()
+    def move_running(self, mean: Tensor, variance: Tensor, positions: Tensor) -> None:
+        """One step towards the statistics of a batch, and one count; none in a recomputation.
+
+        Args:
+            mean, variance: (C,).
+            positions: (), the number n of real ones.
+        """
+        if not in_backward():
+            move(self.running_mean, mean, self.momentum, positions)
+            move(self.running_var, variance, self.momentum, positions)
+            self.count_forward()
 
 
 @register_norm(
@@ -162,6 +168,5 @@ class BatchNorm(RunningMomentsNorm):
             return self.affine(self.standardize_by_running(x))
         released = self.variant == "released"
         batch = batch_norm(x, valid, self.eps, self.sync, over_padding=released)
-        if not in_backward():
-            self.move_running(batch)
+        self.move_running(batch.mean, batch.variance, batch.positions)
         return self.affine(batch.x_hat)

@@ -91,14 +91,14 @@ class MovingAverageBatchNorm(WindowNorm):
         x = zero_padding(x, valid)
         if not in_backward():
             (square,), count = masked_means([x.detach().square()], valid, self.sync)
-            self._take_in(square, count)
+            self.take_in(square, count)
         # activation checkpointing must repeat what this forward saw
         root, ratio, in_warmup = self._seen
-        statistic = partial(self._gradient_statistic, in_warmup)
+        statistic = partial(self.gradient_statistic, in_warmup)
         z = WindowedNorm.apply(x, root.to(x.dtype), valid, statistic, self.sync, self.loss_scale)
         return self.affine(ratio.to(x.dtype) * z)
 
-    def _take_in(self, square: Tensor, count: Tensor) -> None:
+    def take_in(self, square: Tensor, count: Tensor) -> None:
         """Move all that one forward moves, and keep what it is normalized by in ``_seen``.
 
         Args:
@@ -115,7 +115,7 @@ class MovingAverageBatchNorm(WindowNorm):
         move(self.running_square, used, 1 - self.alpha_fwd, count)
         self.count_forward()
 
-    def _gradient_statistic(self, in_warmup: bool, g_mean: Tensor, count: Tensor) -> Tensor:
+    def gradient_statistic(self, in_warmup: bool, g_mean: Tensor, count: Tensor) -> Tensor:
         """The mean of the window of g_t, (C,), which the backward pass of a batch moves once."""
         push(self.gradients, self.gradients_filled, g_mean, count)
         averaged = window_mean(self.gradients, self.gradients_filled)

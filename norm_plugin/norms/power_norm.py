@@ -81,6 +81,10 @@ class NuRecursion:
         """One step. x_hat, g: (..., C). Without a real position both means are 0."""
         products = [x_hat.square(), g * x_hat]
         (gamma, lambda_), _ = masked_means(products, self.valid, self.sync)
+        self.step(gamma, lambda_)
+
+    def step(self, gamma: Tensor, lambda_: Tensor) -> None:
+        """One step, given its two means, (C,) each."""
         self.nu.copy_(next_nu(self.nu, gamma, lambda_ / self.loss_scale, 1 - self.alpha_bwd))
 
 
@@ -174,24 +178,34 @@ class PowerNorm(BatchStatisticsNorm):
         x = layer_scale(x, self.layer_scale_groups, self.eps)
         if not self.training:
             return self.affine(divide_by_root(x, self.psi2, self.eps))
-        recomputing = in_backward()
-        if not recomputing:  # activation checkpointing must repeat what this forward saw
-            self._seen = (self._updates, self.psi2.clone())
-        updates, psi2 = self._seen
+        updates, psi2 = self.start()
         if self.variant == "released":
             x_hat, moved = self._normalize_as_released(x, valid, psi2, t=updates + 1)
         else:
             x_hat, moved = self._normalize_batch(x, valid, psi2, updates < self.warmup_updates)
-        if not recomputing:
-            self.psi2.copy_(moved)
-            self.count_forward()
+        self.finish(moved)
         return self.affine(x_hat)
+
+    def start(self) -> Tuple[int, Tensor]:
+        """The updates done and psi^2, (C,), that a training forward works with.
+
+        Activation checkpointing must repeat what the forward saw that it computes again.
+        """
+        if not in_backward():
+            self._seen = (self._updates, self.psi2.clone())
+        return self._seen
+
+    def finish(self, psi2: Tensor) -> None:
+        """What a training forward leaves: psi^2, (C,), and one count; none in a recomputation."""
+        if not in_backward():
+            self.psi2.copy_(psi2)
+            self.count_forward()
 
     def _normalize_batch(
         self, x: Tensor, valid: Optional[Tensor], psi2: Tensor, in_warmup: bool
     ) -> Tuple[Tensor, Tensor]:
         """x_hat, (..., C), and the psi^2 to go on with, (C,)."""
-        recursion = NuRecursion(self.nu, valid, self.alpha_bwd, self.sync, self.loss_scale)
+        recursion = self.recursion(valid)
         if in_warmup:
             x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
             if x_hat.requires_grad:  # autograd has the exact gradient; nu only watches it pass
@@ -202,10 +216,18 @@ class PowerNorm(BatchStatisticsNorm):
         else:
             x = zero_padding(x, valid)
             (psi2_batch,), count = masked_means([x.detach().square()], valid, self.sync)
-            x_hat = RunningPowerNorm.apply(x, self._root(psi2, x), recursion)
+            x_hat = RunningPowerNorm.apply(x, self.root(psi2, x), recursion)
+        return x_hat, self.next_psi2(psi2, psi2_batch, count)
+
+    def recursion(self, valid: Optional[Tensor]) -> NuRecursion:
+        """That of nu for a batch whose real positions are ``valid``."""
+        return NuRecursion(self.nu, valid, self.alpha_bwd, self.sync, self.loss_scale)
+
+    def next_psi2(self, psi2: Tensor, psi2_batch: Tensor, count: Tensor) -> Tensor:
+        """psi_t^2 from psi_{t-1}^2 and psi_B^2, (C,) each, over n = ``count`` positions."""
         moved = psi2.clone()
         move(moved, psi2_batch, 1 - self.alpha_fwd, count)
-        return x_hat, moved
+        return moved
 
     def _normalize_as_released(
         self, x: Tensor, valid: Optional[Tensor], psi2: Tensor, t: int
@@ -214,14 +236,20 @@ class PowerNorm(BatchStatisticsNorm):
         (batch,), count = masked_means([x.detach().square()], valid)
         some = count > 0
         batch = torch.where(some, batch.to(psi2.dtype), psi2)
-        psi_batch = self._root(batch, x)
-        psi = psi_batch if t <= self.warmup_updates else self._root(psi2, x)
+        psi_batch = self.root(batch, x)
+        psi = psi_batch if t <= self.warmup_updates else self.root(psi2, x)
         x_hat = ReleasedPowerNorm.apply(
             x, psi, psi_batch, self.nu, some, self.alpha_bwd, self.loss_scale
         )
-        moved = released_psi2(psi2, batch, t, self.warmup_updates, self.alpha_fwd)
-        return x_hat, finite_or(torch.where(some, moved, psi2), psi2)
+        return x_hat, self.next_psi2_as_released(psi2, batch, t, some)
 
-    def _root(self, psi2: Tensor, x: Tensor) -> Tensor:
+    def next_psi2_as_released(
+        self, psi2: Tensor, psi2_batch: Tensor, t: int, some: Tensor
+    ) -> Tensor:
+        """psi^2 after forward t, (C,); as it was without ``some`` real position, bool ()."""
+        moved = released_psi2(psi2, psi2_batch, t, self.warmup_updates, self.alpha_fwd)
+        return finite_or(torch.where(some, moved, psi2), psi2)
+
+    def root(self, psi2: Tensor, x: Tensor) -> Tensor:
         """psi = sqrt(psi^2 + eps), (C,), in the dtype of x."""
         return (psi2 + self.eps).sqrt().to(x.dtype)

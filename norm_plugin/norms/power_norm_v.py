@@ -91,7 +91,11 @@ class PowerNormV(BatchStatisticsNorm):
         if not self.training:
             return self.affine(divide_by_root(x, self.psi2, self.eps))
         x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
+        self.move_running(psi2_batch, count)
+        return self.affine(x_hat)
+
+    def move_running(self, psi2_batch: Tensor, count: Tensor) -> None:
+        """One step towards psi_B^2, (C,), of n = ``count`` positions; none in a recomputation."""
         if not in_backward():
             move(self.psi2, psi2_batch, 1 - self.alpha_fwd, count)
             self.count_forward()
-        return self.affine(x_hat)

@@ -113,10 +113,9 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         if not self.training:
             return self.affine(self.standardize_by_running(x))
         batch = batch_norm(x, valid, self.eps, self.sync)
-        recomputing = in_backward()
-        if not recomputing:  # activation checkpointing must repeat what this forward saw
+        if not in_backward():  # activation checkpointing must repeat what this forward saw
             self._seen = (self.running_mean.clone(), self.running_var.clone())
-            self.move_running(batch)
+        self.move_running(batch.mean, batch.variance, batch.positions)
         return self.affine(self._add_penalty(batch))
 
     def _add_penalty(self, batch: Standardized) -> Tensor:

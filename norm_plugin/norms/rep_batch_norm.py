@@ -66,13 +66,11 @@ class RepBatchNorm(RunningMomentsNorm):
     def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
         if not self.training:
             return self._blend(x, self.standardize_by_running(x), self._layer_norm_share())
-        recomputing = in_backward()
-        if not recomputing:  # activation checkpointing must repeat what this forward saw
+        if not in_backward():  # activation checkpointing must repeat what this forward saw
             self._seen = self._layer_norm_share()
         x = zero_padding(x, valid)
         batch = batch_norm(x, valid, self.eps, self.sync)
-        if not recomputing:
-            self.move_running(batch)
+        self.move_running(batch.mean, batch.variance, batch.positions)
         return self._blend(x, batch.x_hat, self._seen)
 
     def _layer_norm_share(self) -> float:

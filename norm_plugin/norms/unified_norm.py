@@ -119,15 +119,15 @@ class UnifiedNorm(WindowNorm):
         x = zero_padding(x, valid)
         if not in_backward():
             (square,), count = masked_means([x.detach().square()], valid, self.sync)
-            self._take_in(square, count)
+            self.take_in(square, count)
         # activation checkpointing must repeat what this forward saw
         square, outlier, in_warmup = self._seen
         root = (square + self.eps).sqrt().to(x.dtype)
-        statistic = partial(self._gradient_statistic, outlier, in_warmup)
+        statistic = partial(self.gradient_statistic, outlier, in_warmup)
         z = WindowedNorm.apply(x, root, valid, statistic, self.sync, self.loss_scale)
         return self.affine(z)
 
-    def _take_in(self, square: Tensor, count: Tensor) -> None:
+    def take_in(self, square: Tensor, count: Tensor) -> None:
         """Move all that one forward moves, and keep what it is normalized by in ``_seen``.
 
         Args:
@@ -146,7 +146,7 @@ class UnifiedNorm(WindowNorm):
         move(self.running_square, used, 1 - self.alpha_fwd, count)
         self.count_forward()
 
-    def _gradient_statistic(
+    def gradient_statistic(
         self, outlier: Tensor, in_warmup: bool, g_mean: Tensor, count: Tensor
     ) -> Tensor:
         """psi_t from g_t, (C,) both; the backward pass of a batch moves the statistics once."""

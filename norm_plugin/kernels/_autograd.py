@@ -1,0 +1,31 @@
+"""What the backward passes of all fused forms share."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from norm_plugin.kernels._ops import statistics_dtype
+
+
+def refuse_second_order() -> None:
+    """Raise RuntimeError in a backward pass that is itself to be differentiated."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "a fused norm has no second derivative (create_graph=True); the plain form has: "
+            "set NORM_KERNELS=off, or call norm_plugin.kernels.set_kernels(model, 'off')"
+        )
+
+
+def wide(parameter: Tensor, x: Tensor) -> Tensor:
+    """A parameter or buffer, contiguous, in the dtype that statistics of ``x`` are in."""
+    return parameter.detach().to(statistics_dtype(x)).contiguous()
+
+
+def like(gradient: Optional[Tensor], parameter: Optional[Tensor]) -> Optional[Tensor]:
+    """A gradient as the parameter's dtype and shape demand; None for no parameter."""
+    if gradient is None or parameter is None:
+        return None
+    return gradient.to(parameter.dtype).view(parameter.shape)

@@ -1,0 +1,71 @@
+"""Which backend computes a norm: ``--norm-kernels``, ``NORM_KERNELS``, the device and dtype."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from typing import Any, Dict, Optional
+
+from torch import Tensor
+
+from norm_plugin.kernels import _cpu, _triton
+from norm_plugin.kernels._ops import Ops
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "NORM_KERNELS"
+AUTO, OFF, COMPILE = "auto", "off", "compile"
+BACKENDS: Dict[str, Any] = {"cpu": _cpu, "triton": _triton}
+"""By the word of the choice; each module has a ``load()``."""
+DEVICES = {"cpu": "cpu", "cuda": "triton"}
+"""The backend that serves a kind of device."""
+CHOICES = (AUTO, OFF, *BACKENDS, COMPILE)
+
+
+def resolve(choice: Optional[str]) -> str:
+    """The choice that holds: NORM_KERNELS where it is set, else ``choice``, else ``auto``.
+
+    The environment wins, so that a checkpoint stored with another machine's choice still loads.
+
+    Raises:
+        ValueError: an unknown word, or a backend asked for by name that this machine lacks.
+    """
+    given = os.environ.get(VARIABLE)
+    source, word = (VARIABLE, given) if given else ("norm_kernels", choice or AUTO)
+    if word not in CHOICES:
+        raise ValueError(f"{source} is {word!r}; choose from {', '.join(CHOICES)}")
+    if word in BACKENDS:
+        ops, found = BACKENDS[word].load()
+        if ops is None:
+            raise ValueError(
+                f"{source} is {word!r}, but its kernels are not there: {found}. "
+                f"{VARIABLE}={AUTO} takes what is there"
+            )
+    return word
+
+
+def describe(choice: str) -> str:
+    """The choice and what stands behind it, for logs and results: ``auto: cpu (C++, avx2)``."""
+    if choice in (OFF, COMPILE):
+        return {OFF: "off: plain torch", COMPILE: "compile: torch.compile of plain torch"}[choice]
+    names = BACKENDS if choice == AUTO else [choice]
+    return f"{choice}: " + ", ".join(f"{name} ({BACKENDS[name].load()[1]})" for name in names)
+
+
+def ops_for(choice: str, x: Tensor) -> Optional[Ops]:
+    """The backend that computes a norm of ``x``; None: plain torch does."""
+    backend = DEVICES.get(x.device.type)
+    if backend is None or choice not in (AUTO, backend):
+        return None
+    ops: Optional[Ops] = _loaded(backend)
+    return ops
+
+
+@functools.lru_cache(maxsize=None)
+def _loaded(backend: str) -> Any:
+    """The backend, or None; what is found is logged once a process."""
+    ops, found = BACKENDS[backend].load()
+    if ops is None:
+        logger.warning("norms run in plain torch, which is slower: %s kernels %s", backend, found)
+    return ops

@@ -1,0 +1,134 @@
+"""Norms over the positions of a batch, as few passes forward and backward.
+
+All of them map u, the input after its layer-scale, channel by channel,
+
+    y  = (u - shift) gain + offset           at real positions, else offset
+    du = a dy + c + b (u - shift)            at real positions, else 0
+
+and differ in where shift, gain, a, b and c come from: a subclass of :class:`Batch` says that.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from norm_plugin.kernels._autograd import like, refuse_second_order, wide
+from norm_plugin.kernels._ops import Ops
+from norm_plugin.norms._contract import AffineNorm
+from norm_plugin.norms._workers import sum_over_workers
+
+Gradients = Tuple[Tensor, Tensor, Tensor]
+"""Of x, (N, C), of weight and of bias, (C,) each."""
+
+
+class Batch:
+    """One batch on its way through a norm, and what the backward pass needs to know of it.
+
+    Args:
+        ops: the backend.
+        valid: bool (N,), or None.
+        groups: of the layer-scale in front; 0: none.
+        eps: inside every root.
+        sync: sums run over the positions of all workers.
+    """
+
+    count: Tensor
+
+    def __init__(
+        self, ops: Ops, valid: Optional[Tensor], groups: int, eps: float, sync: bool
+    ) -> None:
+        self.ops, self.valid, self.groups, self.eps, self.sync = ops, valid, groups, eps, sync
+        self.rate: Optional[Tensor] = None
+        self.shift: Optional[Tensor] = None
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """y, (N, C). x: (N, C), contiguous; weight, bias: (C,)."""
+        raise NotImplementedError
+
+    def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
+        """dy: (N, C), contiguous; x, weight: as in ``forward``."""
+        raise NotImplementedError
+
+    def means(self, sums: Tensor, rows: int) -> Tensor:
+        """(1/n) of sums over V, (C,), of ``rows`` positions; finds n, of all workers if synced."""
+        if self.valid is None:
+            self.count = sums.new_full((), rows)
+        else:
+            self.count = self.valid.sum().to(sums.dtype)
+        if self.sync:
+            together = sum_over_workers(torch.cat([sums, self.count.unsqueeze(0)]))
+            sums, self.count = together[:-1], together[-1]
+        return sums / self.count.clamp(min=1)
+
+    def more_means(self, sums: Tensor) -> Tensor:
+        """(1/n) of other sums over the same V, any shape."""
+        return (sum_over_workers(sums) if self.sync else sums) / self.count.clamp(min=1)
+
+    def moments(self, x: Tensor, centre: bool) -> Tuple[Tensor, Tensor]:
+        """sum_V u and the squares, (C,) each; see :class:`Ops`. Keeps the rate."""
+        total, squares, self.rate = self.ops.column_moments(
+            x, self.valid, self.groups, self.eps, centre
+        )
+        return total, squares
+
+    def map(
+        self, x: Tensor, gain: Tensor, offset: Tensor, fill: bool = True
+    ) -> Tuple[Tensor, Tensor]:
+        """y, (N, C), and the sums of squares, (2, C). Keeps the rate."""
+        y, self.rate, squares = self.ops.column_map(
+            x, self.rate, self.valid, self.groups, self.eps, self.shift, gain, offset, fill
+        )
+        return y, squares
+
+    def products(self, dy: Tensor, x: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        """sum_N dy, sum_V dy and sum_V dy (u - shift), (C,) each."""
+        every, real, with_u = self.ops.column_products(dy, x, self.rate, self.valid, self.shift)
+        return every, real, with_u
+
+
+class ColumnNorm(torch.autograd.Function):
+    """y of a :class:`Batch`, which is asked again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, batch: Batch) -> Tensor:
+        """x: (N, C); weight, bias: (C,)."""
+        x = x.contiguous()
+        ctx.save_for_backward(x, weight, bias)
+        ctx.batch = batch
+        return batch.forward(x, wide(weight, x), wide(bias, x))
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tuple[Optional[Tensor], ...]:
+        """The gradients of x, weight and bias."""
+        refuse_second_order()
+        x, weight, bias = ctx.saved_tensors
+        dx, of_weight, of_bias = ctx.batch.backward(dy.contiguous(), x, wide(weight, x))
+        return dx, like(of_weight, weight), like(of_bias, bias), None
+
+
+def column_norm(norm: AffineNorm, x: Tensor, batch: Batch) -> Tensor:
+    """y, (N, C), of ``batch`` with the gain and offset of ``norm``. x: (N, C)."""
+    y: Tensor = ColumnNorm.apply(x, norm.weight, norm.bias, batch)
+    return y
+
+
+def infer(
+    norm: AffineNorm, x: Tensor, ops: Ops, groups: int, eps: float, root: Tensor, mean: Any = None
+) -> Optional[Tensor]:
+    """gamma (u - mean) / root + beta in one pass; None if a gradient is wanted.
+
+    Args:
+        x: (N, C).
+        groups: of the layer-scale in front; 0: none.
+        eps: inside its root.
+        root, mean: (C,), running statistics; no mean: 0.
+    """
+    if torch.is_grad_enabled() and (x.requires_grad or norm.weight.requires_grad):
+        return None
+    shift = None if mean is None else wide(mean, x)
+    gain = wide(norm.weight, x) / wide(root, x)
+    x = x.contiguous()
+    return ops.column_map(x, None, None, groups, eps, shift, gain, wide(norm.bias, x), True)[0]

@@ -1,0 +1,55 @@
+"""Norms over the channels of one position, as one pass forward and one backward."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from norm_plugin.kernels._autograd import like, refuse_second_order, wide
+from norm_plugin.kernels._ops import Ops, RowRule
+
+
+class RowNorm(torch.autograd.Function):
+    """y of a :class:`RowRule`; the backward pass standardizes its saved input once more."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Optional[Tensor],
+        bias: Optional[Tensor],
+        rule: RowRule,
+        ops: Ops,
+    ) -> Tensor:
+        """x: (N, C); weight, bias: (C,) or None."""
+        x = x.contiguous()
+        gain = None if weight is None else wide(weight, x)
+        y, mean, rate = ops.row_forward(x, gain, None if bias is None else wide(bias, x), rule)
+        ctx.save_for_backward(x, mean, rate, weight, bias)
+        ctx.rule, ctx.ops = rule, ops
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tuple[Optional[Tensor], ...]:
+        """The gradients of x, weight and bias."""
+        refuse_second_order()
+        x, mean, rate, weight, bias = ctx.saved_tensors
+        gain = None if weight is None else wide(weight, x)
+        dx, of_weight, of_bias = ctx.ops.row_backward(
+            dy.contiguous(), x, mean, rate, gain, ctx.rule
+        )
+        return dx, like(of_weight, weight), like(of_bias, bias), None, None
+
+
+def row_norm(
+    x: Tensor,
+    ops: Ops,
+    rule: RowRule,
+    weight: Optional[Tensor] = None,
+    bias: Optional[Tensor] = None,
+) -> Tensor:
+    """y of ``rule``, (N, C), with its gradients. x: (N, C); weight, bias: (C,) or None."""
+    y: Tensor = RowNorm.apply(x, weight, bias, rule, ops)
+    return y

@@ -1,0 +1,341 @@
+// norm_plugin.kernels._native: the passes of _ops.py over torch's tensors, on the CPU.
+#include <ATen/Parallel.h>
+#include <torch/extension.h>
+
+#include <algorithm>
+#include <string>
+
+#include "passes.h"
+
+namespace {
+using at::Tensor;
+using MaybeTensor = std::optional<Tensor>;
+using namespace norm_plugin;
+
+enum class Level { plain, avx2, avx512 };
+Level chosen_level = Level::plain;
+
+template <class T>
+const Passes<T> &passes() {
+  switch (chosen_level) {
+    case Level::avx512: return avx512::passes(T());
+    case Level::avx2: return avx2::passes(T());
+    default: return plain::passes(T());
+  }
+}
+
+bool machine_has(const std::string &level) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (level == "avx2") return avx2;
+  if (level == "avx512")
+    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#endif
+  return level == "plain";
+}
+
+void use_level(const std::string &level) {
+  TORCH_CHECK_VALUE(machine_has(level), "this machine has no level ", level);
+  chosen_level = level == "avx512" ? Level::avx512 : level == "avx2" ? Level::avx2 : Level::plain;
+}
+
+// --- tensors to pointers ---------------------------------------------------------------------
+
+void check(const Tensor &like, const Tensor &t, at::IntArrayRef shape, const char *name) {
+  TORCH_CHECK_VALUE(t.sizes() == shape && t.is_contiguous() && t.device().is_cpu() &&
+                        t.scalar_type() == like.scalar_type(),
+                    name, " must be contiguous, on the CPU, of shape ", shape, " and dtype ",
+                    like.scalar_type(), ", not of shape ", t.sizes(), " and dtype ", t.scalar_type());
+}
+
+template <class T>
+T *pointer(const Tensor &like, const MaybeTensor &t, at::IntArrayRef shape, const char *name) {
+  if (!t) return nullptr;
+  check(like, *t, shape, name);
+  return t->data_ptr<T>();
+}
+
+void check_input(const Tensor &x) {
+  TORCH_CHECK_VALUE(x.dim() == 2 && x.is_contiguous() && x.device().is_cpu() && x.size(1) > 0,
+                    "x must be N x C, contiguous and on the CPU, not ", x.sizes());
+}
+
+const bool *valid_rows(const Tensor &x, const MaybeTensor &valid) {
+  if (!valid) return nullptr;
+  TORCH_CHECK_VALUE(valid->numel() == x.size(0) && valid->is_contiguous() &&
+                        valid->scalar_type() == at::kBool && valid->device().is_cpu(),
+                    "valid must be bool, contiguous, on the CPU and ", x.size(0), " long");
+  return valid->data_ptr<bool>();
+}
+
+// --- blocks and their sums -------------------------------------------------------------------
+
+int64_t block_count(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
+
+template <class Args>
+void each_block(void (*pass)(const Args &, int64_t), const Args &args) {
+  // torch's own bound on what a second thread is worth
+  const int64_t numbers = kBlockRows * args.channels;
+  const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / numbers);
+  at::parallel_for(0, block_count(args.rows), grain, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) pass(args, block);
+  });
+}
+
+// Room for sums of `kinds` kinds over each block.
+Tensor room(const Tensor &x, int64_t kinds) {
+  return at::empty({block_count(x.size(0)), kinds, x.size(1)}, x.options());
+}
+
+// The blocks' sums added in order: (kinds, C).
+Tensor total(const Tensor &sums) { return sums.size(0) == 1 ? sums[0] : sums.sum(0); }
+
+// --- rows ------------------------------------------------------------------------------------
+
+template <class T>
+RowArgs<T> row_args(const Tensor &x, const MaybeTensor &weight, const MaybeTensor &mean,
+                    const Tensor &rate, const py::handle &rule) {
+  RowArgs<T> a{};
+  a.rows = x.size(0), a.channels = x.size(1);
+  a.x = x.data_ptr<T>();
+  a.weight = pointer<T>(x, weight, {a.channels}, "weight");
+  a.groups = rate.size(1);
+  TORCH_CHECK_VALUE(a.channels % a.groups == 0, "groups must divide the channels");
+  a.mean = pointer<T>(x, mean, {a.rows, a.groups}, "mean");
+  a.rate = pointer<T>(x, rate, {a.rows, a.groups}, "rate");
+  a.eps = rule.attr("eps").cast<double>();
+  a.released = rule.attr("released").cast<bool>();
+  a.through_mean = rule.attr("through_mean").cast<bool>();
+  a.through_rate = rule.attr("through_rate").cast<bool>();
+  const py::object bend = rule.attr("bend");
+  a.bend = !bend.is_none();
+  if (a.bend) std::tie(a.bend_scale, a.bend_slope) = bend.cast<std::pair<double, double>>();
+  return a;
+}
+
+std::tuple<Tensor, MaybeTensor, Tensor> row_forward(const Tensor &x, const MaybeTensor &weight,
+                                                    const MaybeTensor &bias,
+                                                    const py::object &rule) {
+  check_input(x);
+  const int64_t groups = rule.attr("groups").cast<int64_t>();
+  Tensor y = at::empty_like(x), rate = at::empty({x.size(0), groups}, x.options());
+  MaybeTensor mean;
+  if (rule.attr("centre").cast<bool>()) mean = at::empty_like(rate);
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "row_forward", [&] {
+    auto a = row_args<scalar_t>(x, weight, mean, rate, rule);
+    a.bias = pointer<scalar_t>(x, bias, {a.channels}, "bias");
+    a.y = y.data_ptr<scalar_t>();
+    py::gil_scoped_release without_python;
+    each_block(passes<scalar_t>().row_forward, a);
+  });
+  return {y, mean, rate};
+}
+
+std::tuple<Tensor, MaybeTensor, MaybeTensor> row_backward(const Tensor &dy, const Tensor &x,
+                                                          const MaybeTensor &mean,
+                                                          const Tensor &rate,
+                                                          const MaybeTensor &weight,
+                                                          const py::object &rule) {
+  check_input(x);
+  Tensor dx = at::empty_like(x), sums;
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "row_backward", [&] {
+    auto a = row_args<scalar_t>(x, weight, mean, rate, rule);
+    a.dy = pointer<scalar_t>(x, dy, x.sizes(), "dy");
+    a.y = dx.data_ptr<scalar_t>();
+    if (weight) sums = room(x, 2), a.sums = sums.data_ptr<scalar_t>();
+    py::gil_scoped_release without_python;
+    each_block(passes<scalar_t>().row_backward, a);
+    if (weight) sums = total(sums);
+  });
+  if (!weight) return {dx, std::nullopt, std::nullopt};
+  return {dx, sums[0], sums[1]};
+}
+
+// --- bounded functions -----------------------------------------------------------------------
+
+template <class T>
+PointArgs<T> point_args(const Tensor &x, const std::string &function, double slope, double shift,
+                        const Tensor &weight) {
+  TORCH_CHECK_VALUE(function == "tanh" || function == "erf", "no function ", function);
+  PointArgs<T> a{};
+  a.rows = x.size(0), a.channels = x.size(1);
+  a.x = x.data_ptr<T>();
+  a.weight = pointer<T>(x, weight, {a.channels}, "weight");
+  a.slope = slope, a.shift = shift;
+  a.erf = function == "erf";
+  return a;
+}
+
+Tensor pointwise_forward(const Tensor &x, const std::string &function, const Tensor &slope,
+                         const MaybeTensor &shift, const Tensor &weight, const Tensor &bias) {
+  check_input(x);
+  Tensor y = at::empty_like(x);
+  const double by = shift ? shift->item<double>() : 0.0;
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "pointwise_forward", [&] {
+    auto a = point_args<scalar_t>(x, function, slope.item<double>(), by, weight);
+    a.bias = pointer<scalar_t>(x, bias, {a.channels}, "bias");
+    a.y = y.data_ptr<scalar_t>();
+    py::gil_scoped_release without_python;
+    each_block(passes<scalar_t>().point_forward, a);
+  });
+  return y;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> pointwise_backward(
+    const Tensor &dy, const Tensor &x, const std::string &function, const Tensor &slope,
+    const MaybeTensor &shift, const Tensor &weight) {
+  check_input(x);
+  Tensor dx = at::empty_like(x), sums = room(x, 4);
+  const double by = shift ? shift->item<double>() : 0.0;
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "pointwise_backward", [&] {
+    auto a = point_args<scalar_t>(x, function, slope.item<double>(), by, weight);
+    a.dy = pointer<scalar_t>(x, dy, x.sizes(), "dy");
+    a.y = dx.data_ptr<scalar_t>(), a.sums = sums.data_ptr<scalar_t>();
+    py::gil_scoped_release without_python;
+    each_block(passes<scalar_t>().point_backward, a);
+    sums = total(sums);
+  });
+  return {dx, sums[2].sum(0, true), sums[3].sum(0, true), sums[0], sums[1]};
+}
+
+// --- columns ---------------------------------------------------------------------------------
+
+template <class T>
+ColumnArgs<T> column_args(const Tensor &x, const MaybeTensor &rate, const MaybeTensor &valid) {
+  ColumnArgs<T> a{};
+  a.rows = x.size(0), a.channels = x.size(1);
+  a.x = x.data_ptr<T>();
+  a.valid = valid_rows(x, valid);
+  if (rate) {
+    a.groups = rate->size(1);
+    TORCH_CHECK_VALUE(a.channels % a.groups == 0, "groups must divide the channels");
+    a.rate = pointer<T>(x, rate, {a.rows, a.groups}, "rate");
+  }
+  return a;
+}
+
+MaybeTensor room_for_rates(const Tensor &x, int64_t groups) {
+  if (groups == 0) return std::nullopt;
+  return at::empty({x.size(0), groups}, x.options());
+}
+
+// Sums over all positions from those of each block, (blocks, 3, C): Chan, Golub and LeVeque
+// 1983, for all blocks at once.
+std::tuple<Tensor, Tensor> merge_moments(const Tensor &blocks) {
+  const Tensor means = blocks.select(1, 0), squares = blocks.select(1, 1);
+  const Tensor counts = blocks.select(1, 2).slice(1, 0, 1);
+  const Tensor sum = (means * counts).sum(0);
+  const Tensor mean = sum / counts.sum().clamp_min(1);
+  return {sum, squares.sum(0) + ((means - mean).square() * counts).sum(0)};
+}
+
+std::tuple<Tensor, Tensor, MaybeTensor> column_moments(const Tensor &x, const MaybeTensor &valid,
+                                                       int64_t groups, double eps, bool centre) {
+  check_input(x);
+  MaybeTensor rate = room_for_rates(x, groups);
+  Tensor sums = room(x, 3);
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "column_moments", [&] {
+    auto a = column_args<scalar_t>(x, rate, valid);
+    a.eps = eps, a.centre = centre, a.find_rate = true;
+    a.sums = sums.data_ptr<scalar_t>();
+    py::gil_scoped_release without_python;
+    each_block(passes<scalar_t>().column_moments, a);
+  });
+  if (centre) {
+    const auto [sum, squares] = merge_moments(sums);
+    return {sum, squares, rate};
+  }
+  const Tensor both = total(sums);
+  return {both[0], both[1], rate};
+}
+
+std::tuple<Tensor, MaybeTensor, Tensor> column_map(const Tensor &x, MaybeTensor rate,
+                                                   const MaybeTensor &valid, int64_t groups,
+                                                   double eps, const MaybeTensor &shift,
+                                                   const Tensor &gain, const Tensor &offset,
+                                                   bool fill) {
+  check_input(x);
+  const bool find_rate = !rate;
+  if (find_rate) rate = room_for_rates(x, groups);
+  Tensor y = at::empty_like(x), sums = room(x, 2);
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "column_map", [&] {
+    auto a = column_args<scalar_t>(x, rate, valid);
+    a.eps = eps, a.fill = fill, a.find_rate = find_rate;
+    a.shift = pointer<scalar_t>(x, shift, {a.channels}, "shift");
+    a.gain = pointer<scalar_t>(x, gain, {a.channels}, "gain");
+    a.offset = pointer<scalar_t>(x, offset, {a.channels}, "offset");
+    a.y = y.data_ptr<scalar_t>(), a.sums = sums.data_ptr<scalar_t>();
+    py::gil_scoped_release without_python;
+    each_block(passes<scalar_t>().column_map, a);
+    sums = total(sums);
+  });
+  return {y, rate, sums};
+}
+
+// sum dy over padding and over V become sum over all and over V.
+Tensor with_padding(const Tensor &sums) {
+  sums[0] += sums[1];
+  return sums;
+}
+
+Tensor column_products(const Tensor &dy, const Tensor &x, const MaybeTensor &rate,
+                       const MaybeTensor &valid, const MaybeTensor &shift) {
+  check_input(x);
+  Tensor sums = room(x, 3);
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "column_products", [&] {
+    auto a = column_args<scalar_t>(x, rate, valid);
+    a.dy = pointer<scalar_t>(x, dy, x.sizes(), "dy");
+    a.shift = pointer<scalar_t>(x, shift, {a.channels}, "shift");
+    a.sums = sums.data_ptr<scalar_t>();
+    py::gil_scoped_release without_python;
+    each_block(passes<scalar_t>().column_products, a);
+    sums = total(sums);
+  });
+  return with_padding(sums);
+}
+
+std::tuple<Tensor, Tensor> column_gradient(const Tensor &dy, const Tensor &x,
+                                           const MaybeTensor &rate, const MaybeTensor &valid,
+                                           const MaybeTensor &shift, const Tensor &of_dy,
+                                           const MaybeTensor &constant, const Tensor &of_u,
+                                           bool with_sums) {
+  check_input(x);
+  Tensor dx = at::empty_like(x);
+  Tensor sums = with_sums ? room(x, 3) : at::empty({0}, x.options());
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "column_gradient", [&] {
+    auto a = column_args<scalar_t>(x, rate, valid);
+    a.dy = pointer<scalar_t>(x, dy, x.sizes(), "dy");
+    a.shift = pointer<scalar_t>(x, shift, {a.channels}, "shift");
+    a.of_dy = pointer<scalar_t>(x, of_dy, {a.channels}, "of_dy");
+    a.constant = pointer<scalar_t>(x, constant, {a.channels}, "constant");
+    a.of_u = pointer<scalar_t>(x, of_u, {a.channels}, "of_u");
+    a.y = dx.data_ptr<scalar_t>();
+    a.sums = with_sums ? sums.data_ptr<scalar_t>() : nullptr;
+    py::gil_scoped_release without_python;
+    each_block(passes<scalar_t>().column_gradient, a);
+    if (with_sums) sums = with_padding(total(sums));
+  });
+  return {dx, sums};
+}
+
+// Half precision, which a CPU computes in float32 anyway, comes here widened.
+bool takes(const Tensor &x) {
+  return x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble;
+}
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  module.def("takes", &takes);
+  module.def("machine_has", &machine_has);
+  module.def("use_level", &use_level);
+  module.def("row_forward", &row_forward);
+  module.def("row_backward", &row_backward);
+  module.def("pointwise_forward", &pointwise_forward);
+  module.def("pointwise_backward", &pointwise_backward);
+  module.def("column_moments", &column_moments);
+  module.def("column_map", &column_map);
+  module.def("column_products", &column_products);
+  module.def("column_gradient", &column_gradient);
+}

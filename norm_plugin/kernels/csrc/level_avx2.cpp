@@ -1,0 +1,14 @@
+// Only called where the machine has these instructions.
+#include "passes.h"
+
+#if defined(__x86_64__) && defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#elif defined(__x86_64__)
+#pragma GCC target("avx2,fma")
+#endif
+#define NORM_PLUGIN_LEVEL avx2
+#define NORM_PLUGIN_BYTES 32
+#include "level.h"
+#if defined(__x86_64__) && defined(__clang__)
+#pragma clang attribute pop
+#endif

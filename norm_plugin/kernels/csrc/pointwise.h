@@ -1,0 +1,148 @@
+// Bounded functions of each number. Included inside the namespace of a level.
+//
+// The polynomials are minimax fits of this project, of a relative error under 1e-7; float64 and
+// the numbers that fill no vector go to the C library.
+
+typedef Vec<float> Floats;
+typedef Vec<double> Doubles;
+typedef Lanes<float>::bits Bits;
+
+inline Floats magnitude(Floats v) { return Floats(Bits(v) & 0x7fffffff); }
+inline Floats with_sign(Floats v, Floats sign) {
+  return Floats(Bits(v) | (Bits(sign) & Bits(Bits{} + INT32_MIN)));
+}
+inline Floats choose(Bits mask, Floats yes, Floats no) {
+  return Floats((mask & Bits(yes)) | (~mask & Bits(no)));
+}
+
+// e^v = 2^n e^r with |r| <= ln(2)/2, for v from -87 to 88 and the nearer end outside.
+inline Floats exponential(Floats v) {
+  v = choose(v > 88.0f, Floats{} + 88.0f, v);
+  v = choose(v < -87.0f, Floats{} - 87.0f, v);
+  const float to_integer = 12582912.0f;  // 1.5 * 2^23: adding it leaves no digit behind the point
+  const Floats n = (v * 1.44269504f + to_integer) - to_integer;
+  const Floats r = (v - n * 0.693145752f) - n * 1.42860677e-6f;  // ln 2 in two parts
+  Floats p = 1.392618181e-3f * r + 8.36317763e-3f;
+  p = p * r + 4.166655463e-2f;
+  p = p * r + 1.6666577e-1f;
+  p = p * r + 0.5f;
+  const Floats e = (p * r) * r + r + 1.0f;
+  return Floats(Bits(e) + (__builtin_convertvector(n, Bits) << 23));
+}
+
+template <class Function>
+inline Doubles each(Doubles v, Function function) {
+  for (int i = 0; i < kWidth<double>; ++i) v[i] = function(double(v[i]));
+  return v;
+}
+
+struct Tanh {
+  static inline Floats value(Floats v) {
+    const Floats s = v * v;
+    Floats p = -6.045165097e-3f * s + 2.096132911e-2f;
+    p = p * s - 5.384326318e-2f;
+    p = p * s + 1.333271885e-1f;
+    p = p * s - 3.333332843e-1f;
+    const Floats small = (p * s) * v + v;
+    const Floats large = 1.0f - 2.0f / (exponential(2.0f * magnitude(v)) + 1.0f);
+    const Floats t = choose(s < 0.4f, small, with_sign(large, v));
+    return choose(v == v, t, v);  // NaN stays NaN
+  }
+  static inline float value(float v) { return __builtin_tanhf(v); }
+  static inline double value(double v) { return __builtin_tanh(v); }
+  static inline Doubles value(Doubles v) { return each(v, [](double one) { return __builtin_tanh(one); }); }
+  // The derivative at v, where the value is t.
+  template <class V>
+  static inline V slope(V, V t) {
+    return 1 - t * t;
+  }
+};
+
+struct Erf {
+  static inline Floats value(Floats v) {
+    const Floats s = v * v, t = magnitude(v);
+    Floats p = 7.875875063e-5f * s - 8.016864287e-4f;
+    p = p * s + 5.189087423e-3f;
+    p = p * s - 2.685421201e-2f;
+    p = p * s + 1.128359472e-1f;
+    p = p * s - 3.761262667e-1f;
+    const Floats small = (p * s) * v + 1.128379166f * v;
+    // 1 - erf(t) = e^(t q(t)) up to t = 4, behind which it is 0
+    Floats q = 2.940336913e-7f * t - 4.840379238e-6f;
+    q = q * t + 1.578444586e-5f;
+    q = q * t + 2.61620513e-4f;
+    q = q * t - 3.62526573e-3f;
+    q = q * t + 2.394028025e-2f;
+    q = q * t - 1.06579908e-1f;
+    q = q * t - 6.348933411e-1f;
+    q = q * t - 1.128720089f;
+    const Floats large = choose(t > 4.0f, Floats{} + 1.0f, 1.0f - exponential(q * t));
+    return choose(v == v, choose(s < 1.0f, small, with_sign(large, v)), v);
+  }
+  static inline float value(float v) { return __builtin_erff(v); }
+  static inline double value(double v) { return __builtin_erf(v); }
+  static inline Doubles value(Doubles v) { return each(v, [](double one) { return __builtin_erf(one); }); }
+  static inline Floats slope(Floats v, Floats) { return 1.12837917f * exponential(-v * v); }
+  static inline float slope(float v, float) { return 1.12837917f * __builtin_expf(-v * v); }
+  static inline double slope(double v, double) {
+    return 1.1283791670955126 * __builtin_exp(-v * v);
+  }
+  static inline Doubles slope(Doubles v, Doubles) {
+    return each(v, [](double one) { return slope(one, one); });
+  }
+};
+
+template <class F, class T>
+void point_forward_of(const PointArgs<T> &a, int64_t first, int64_t last) {
+  for (int64_t row = first; row < last; ++row) {
+    const T *x = a.x + row * a.channels;
+    T *y = a.y + row * a.channels;
+    sweep<T>(a.channels, [&](int64_t i, auto v) {
+      using V = decltype(v);
+      V f = F::value(load<V>(x + i) * a.slope + a.shift);
+      store<V>(y + i, f * load<V>(a.weight + i) + load<V>(a.bias + i));
+    });
+  }
+}
+
+template <class F, class T>
+void point_backward_of(const PointArgs<T> &a, int64_t first, int64_t last, T *sums) {
+  T *of_weight = sums, *of_bias = of_weight + a.channels;
+  T *of_slope = of_bias + a.channels, *of_shift = of_slope + a.channels;
+  for (int64_t i = 0; i < 4 * a.channels; ++i) sums[i] = 0;
+  for (int64_t row = first; row < last; ++row) {
+    const T *x = a.x + row * a.channels, *dy = a.dy + row * a.channels;
+    T *dx = a.y + row * a.channels;
+    sweep<T>(a.channels, [&](int64_t i, auto v) {
+      using V = decltype(v);
+      const V one = load<V>(x + i), g = load<V>(dy + i);
+      const V u = one * a.slope + a.shift, f = F::value(u);
+      const V du = g * F::slope(u, f) * load<V>(a.weight + i);
+      store<V>(dx + i, du * a.slope);
+      store<V>(of_weight + i, load<V>(of_weight + i) + g * f);
+      store<V>(of_bias + i, load<V>(of_bias + i) + g);
+      store<V>(of_slope + i, load<V>(of_slope + i) + du * one);
+      store<V>(of_shift + i, load<V>(of_shift + i) + du);
+    });
+  }
+}
+
+template <class T>
+inline int64_t end_of(const PointArgs<T> &a, int64_t block) {
+  const int64_t last = (block + 1) * kBlockRows;
+  return last < a.rows ? last : a.rows;
+}
+
+template <class T>
+void point_forward(const PointArgs<T> &a, int64_t block) {
+  const int64_t first = block * kBlockRows, last = end_of(a, block);
+  a.erf ? point_forward_of<Erf>(a, first, last) : point_forward_of<Tanh>(a, first, last);
+}
+
+template <class T>
+void point_backward(const PointArgs<T> &a, int64_t block) {
+  const int64_t first = block * kBlockRows, last = end_of(a, block);
+  T *sums = a.sums + block * 4 * a.channels;
+  a.erf ? point_backward_of<Erf>(a, first, last, sums)
+        : point_backward_of<Tanh>(a, first, last, sums);
+}

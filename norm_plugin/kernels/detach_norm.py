@@ -1,0 +1,19 @@
+"""DetachNorm: layernorm-simple whose gradient leaves out mu, sigma or both."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from torch import Tensor
+
+from norm_plugin.kernels._fused import fuses
+from norm_plugin.kernels._ops import Ops, RowRule
+from norm_plugin.kernels._row_norm import row_norm
+from norm_plugin.norms.detach_norm import DetachNorm, DetachNormMean, DetachNormStd
+
+
+@fuses(DetachNorm, DetachNormMean, DetachNormStd)
+def detach_norm(norm: DetachNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Tensor:
+    """(x - mu) / sigma. x, y: (N, C)."""
+    rule = RowRule(norm.eps, through_mean=not norm.detach_mean, through_rate=not norm.detach_std)
+    return row_norm(x, ops, rule)

@@ -1,0 +1,19 @@
+"""DyT: tanh and the affine map in one pass."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from torch import Tensor
+
+from norm_plugin.kernels._fused import fuses
+from norm_plugin.kernels._ops import Ops
+from norm_plugin.kernels._pointwise import Pointwise
+from norm_plugin.norms.dynamic_tanh import DynamicTanh
+
+
+@fuses(DynamicTanh)
+def dynamic_tanh(norm: DynamicTanh, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Tensor:
+    """gamma * tanh(alpha x) + beta. x, y: (N, C)."""
+    y: Tensor = Pointwise.apply(x, norm.alpha, None, norm.weight, norm.bias, "tanh", ops)
+    return y

@@ -1,0 +1,18 @@
+"""GroupNorm: each group of channels standardized, and the affine map, in one pass."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from torch import Tensor
+
+from norm_plugin.kernels._fused import fuses
+from norm_plugin.kernels._ops import Ops, RowRule
+from norm_plugin.kernels._row_norm import row_norm
+from norm_plugin.norms.group_norm import GroupNorm
+
+
+@fuses(GroupNorm)
+def group_norm(norm: GroupNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Tensor:
+    """gamma * (x - mu_i) / sigma_i + beta. x, y: (N, C)."""
+    return row_norm(x, ops, RowRule(norm.eps, groups=norm.groups), norm.weight, norm.bias)

@@ -1,0 +1,20 @@
+"""layernorm-simple; ``layernorm`` itself stays torch's own kernel, as in stock fairseq."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from torch import Tensor
+
+from norm_plugin.kernels._fused import fuses
+from norm_plugin.kernels._ops import Ops, RowRule
+from norm_plugin.kernels._row_norm import row_norm
+from norm_plugin.norms.layer_norm import LayerNormSimple
+
+
+@fuses(LayerNormSimple)
+def layer_norm_simple(
+    norm: LayerNormSimple, x: Tensor, valid: Optional[Tensor], ops: Ops
+) -> Tensor:
+    """(x - mu) / sigma. x, y: (N, C)."""
+    return row_norm(x, ops, RowRule(norm.eps))

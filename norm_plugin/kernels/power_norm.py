@@ -1,0 +1,74 @@
+"""PowerNorm of the paper: one pass forward and one backward, for both divide by known numbers.
+
+During the warm-up it is PN-V, whose backward pass nu watches.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from torch import Tensor
+
+from norm_plugin.kernels._column_norm import Batch, Gradients, column_norm, infer
+from norm_plugin.kernels._fused import fuses
+from norm_plugin.kernels._ops import Ops
+from norm_plugin.kernels.power_norm_released import power_norm_as_released
+from norm_plugin.kernels.power_norm_v import PowerNormVBatch
+from norm_plugin.norms.power_norm import NuRecursion, PowerNorm
+
+
+class WarmingUp(PowerNormVBatch):
+    """PN-V, with the recursion of nu looking on."""
+
+    recursion: Optional[NuRecursion]
+
+    def watch(self, lambda_: Tensor) -> None:
+        if self.recursion is not None:
+            self.recursion.step(self.psi2 * self.inverse.square(), lambda_)
+
+
+class Running(Batch):
+    """x_hat = u / psi_{t-1} with the approximate gradient of Algorithm 2."""
+
+    psi2: Tensor
+    psi: Tensor
+    recursion: NuRecursion
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y, squares = self.map(x, weight / self.psi, bias)
+        self.psi2 = self.means(squares[0], len(x))
+        return y
+
+    def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
+        of_dy = weight / self.psi
+        of_u = -self.recursion.scaled(self.psi) / self.psi.square()
+        dx, (every, _, with_u) = self.ops.column_gradient(
+            dy, x, self.rate, self.valid, None, of_dy, None, of_u, True
+        )
+        with_x_hat = with_u / self.psi
+        lambda_ = self.more_means(weight * with_x_hat)
+        self.recursion.step(self.psi2 / self.psi.square(), lambda_)
+        return dx, with_x_hat, every
+
+
+@fuses(PowerNorm)
+def power_norm(norm: PowerNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Optional[Tensor]:
+    """gamma * x_hat + beta. x, y: (N, C)."""
+    if not norm.training:
+        return infer(norm, x, ops, norm.layer_scale_groups, norm.eps, norm.root(norm.psi2, x))
+    updates, psi2 = norm.start()
+    if norm.variant == "released":
+        y, moved = power_norm_as_released(norm, x, valid, ops, psi2, t=updates + 1)
+    else:
+        in_warmup = updates < norm.warmup_updates
+        kind: Any = WarmingUp if in_warmup else Running
+        batch = kind(ops, valid, norm.layer_scale_groups, norm.eps, norm.sync)
+        batch.recursion = norm.recursion(valid)
+        if in_warmup and not x.requires_grad:
+            batch.recursion = None  # a backward pass that ends before x shows nu nothing
+        else:
+            batch.psi = norm.root(psi2, x)
+        y = column_norm(norm, x, batch)
+        moved = norm.next_psi2(psi2, batch.psi2, batch.count)
+    norm.finish(moved)
+    return y

@@ -1,0 +1,18 @@
+"""RMSNorm: divided by the root mean square and multiplied with gamma in one pass."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from torch import Tensor
+
+from norm_plugin.kernels._fused import fuses
+from norm_plugin.kernels._ops import Ops, RowRule
+from norm_plugin.kernels._row_norm import row_norm
+from norm_plugin.norms.rms_norm import RMSNorm
+
+
+@fuses(RMSNorm)
+def rms_norm(norm: RMSNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Tensor:
+    """gamma * x / rms. x, y: (N, C)."""
+    return row_norm(x, ops, RowRule(norm.eps, centre=False), norm.weight)

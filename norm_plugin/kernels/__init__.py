@@ -13,13 +13,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from norm_plugin.kernels._choice import AUTO, CHOICES, OFF, VARIABLE, describe, resolve
+from norm_plugin.kernels._choice import AUTO, KERNELS, OFF, VARIABLE, describe, resolve
 from norm_plugin.kernels._fused import give_fused_form, has_fused_form, set_kernels
 from norm_plugin.norms._registry import AFTER_BUILDING
 
 __all__ = [
     "AUTO",
-    "CHOICES",
+    "KERNELS",
     "OFF",
     "VARIABLE",
     "describe",

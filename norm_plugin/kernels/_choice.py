@@ -20,7 +20,7 @@ BACKENDS: Dict[str, Any] = {"cpu": _cpu, "triton": _triton}
 """By the word of the choice; each module has a ``load()``."""
 DEVICES = {"cpu": "cpu", "cuda": "triton"}
 """The backend that serves a kind of device."""
-CHOICES = (AUTO, OFF, *BACKENDS, COMPILE)
+KERNELS = (AUTO, OFF, *BACKENDS, COMPILE)
 
 
 def resolve(choice: Optional[str]) -> str:
@@ -33,8 +33,8 @@ def resolve(choice: Optional[str]) -> str:
     """
     given = os.environ.get(VARIABLE)
     source, word = (VARIABLE, given) if given else ("norm_kernels", choice or AUTO)
-    if word not in CHOICES:
-        raise ValueError(f"{source} is {word!r}; choose from {', '.join(CHOICES)}")
+    if word not in KERNELS:
+        raise ValueError(f"{source} is {word!r}; choose from {', '.join(KERNELS)}")
     if word in BACKENDS:
         ops, found = BACKENDS[word].load()
         if ops is None:
@@ -57,6 +57,7 @@ def ops_for(choice: str, x: Tensor) -> Optional[Ops]:
     """The backend that computes a norm of ``x``; None: plain torch does."""
     backend = DEVICES.get(x.device.type)
     if backend is None or choice not in (AUTO, backend):
+        _say_once(f"{choice} kernels do not serve {x.device.type} tensors")
         return None
     ops: Optional[Ops] = _loaded(backend)
     return ops
@@ -67,5 +68,11 @@ def _loaded(backend: str) -> Any:
     """The backend, or None; what is found is logged once a process."""
     ops, found = BACKENDS[backend].load()
     if ops is None:
-        logger.warning("norms run in plain torch, which is slower: %s kernels %s", backend, found)
+        _say_once(f"{backend} kernels {found}")
     return ops
+
+
+@functools.lru_cache(maxsize=None)
+def _say_once(why: str) -> None:
+    """Log a fallback, once a process for each reason."""
+    logger.warning("norms run in plain torch, which is slower: %s", why)

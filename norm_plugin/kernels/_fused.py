@@ -59,7 +59,7 @@ class Fused:
 
 
 def give_fused_form(norm: Norm, choice: Optional[str] = None) -> None:
-    """Let ``norm`` compute by ``choice`` of ``CHOICES`` from now on; None: what holds here."""
+    """Let ``norm`` compute by ``choice`` of ``KERNELS`` from now on; None: what holds here."""
     resolved = _choice.resolve(choice)
     norm.fused = None
     if resolved == _choice.COMPILE:

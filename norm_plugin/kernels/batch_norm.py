@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Union
+from typing import Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -41,20 +41,16 @@ class BatchNormBatch(Batch):
         every, real, with_u = self.products(dy, x)
         with_x_hat = with_u * self.inverse
         means = self.more_means(torch.stack([weight * real, weight * with_x_hat]))
-        constant = -means[0] * self.inverse
-        of_u = -means[1] * self.inverse.square() * self.share
+        constant, of_u = self.coefficients(*means)
+        of_dy = weight * self.inverse
         dx, _ = self.ops.column_gradient(
-            dy,
-            x,
-            self.rate,
-            self.valid,
-            self.shift,
-            weight * self.inverse,
-            constant,
-            of_u,
-            False,
+            dy, x, self.rate, self.valid, self.shift, of_dy, constant, of_u, False
         )
         return dx, with_x_hat, every
+
+    def coefficients(self, of_g: Tensor, of_gx: Tensor) -> Tuple[Tensor, Tensor]:
+        """c and b of du, (C,) each, from mean_V(g) and mean_V(g x_hat)."""
+        return -of_g * self.inverse, -of_gx * self.inverse.square() * self.share
 
 
 def infer_by_moments(

@@ -10,6 +10,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf
 
+from norm_plugin.kernels import AUTO, KERNELS, VARIABLE, describe, resolve
 from norm_plugin.listing import declared_options
 from norm_plugin.models.initialisation import INITIALISATIONS, XAVIER
 from norm_plugin.models.placement import PLACEMENTS
@@ -48,8 +49,17 @@ CHOICES = {
     "norm_nan_check": Choice(
         ("on", "off"), "on", "stop training where the input of a norm is NaN or infinite"
     ),
+    "norm_kernels": Choice(
+        KERNELS,
+        AUTO,
+        "what computes the norms: auto (the device's own kernels, else plain torch), off (plain "
+        f"torch), cpu, triton, compile (torch.compile); {VARIABLE} in the environment wins",
+    ),
 }
 """The model's own flags besides those of sites and of norms."""
+
+KERNELS_FOUND = "norm_kernels_found"
+"""Stored with a run beside its flags, for the reader: what computed its norms."""
 
 
 def config_class() -> Type[TransformerConfig]:
@@ -111,6 +121,7 @@ def store_choices(args: Any, cfg: TransformerConfig) -> None:
             setattr(args, norm_type_field(site.flag), norm_type_of(cfg, site))
     for name in CHOICES:
         setattr(args, name, getattr(cfg, name))
+    setattr(args, KERNELS_FOUND, describe(resolve(cfg.norm_kernels)))
 
 
 def _parse_choices(cfg: Any) -> None:
@@ -150,7 +161,7 @@ def _reject_unknown_keys(values: Dict[str, Any], cls: Type[TransformerConfig]) -
             f"model.{nested[0]} is a nested group; write flat keys such as "
             f"model.{nested[0]}_{'pq' if nested[0] == 'quant_noise' else 'layers'}"
         )
-    known = {"_name", "arch"}
+    known = {"_name", "arch", KERNELS_FOUND}
     for field in dataclasses.fields(cls):
         if field.name in NESTED:
             inner = dataclasses.fields(getattr(cls(), field.name))

@@ -12,6 +12,7 @@ from fairseq.models.transformer import TransformerModelBase
 from omegaconf import OmegaConf, open_dict
 from torch import nn
 
+from norm_plugin.kernels import describe, resolve, set_kernels
 from norm_plugin.models.config import build_config, config_class, store_choices
 from norm_plugin.models.divergence import DivergenceWatch
 from norm_plugin.models.sites import describe_sites, sites_that_see_the_future
@@ -45,6 +46,8 @@ class NormTransformerModel(TransformerModelBase):
         with open_dict(args) if OmegaConf.is_config(args) else contextlib.nullcontext():
             store_choices(args, cfg)
         logger.info(describe_sites(cfg))
+        kernels = resolve(cfg.norm_kernels)
+        logger.info("norm kernels: %s", describe(kernels))
         leaking = sites_that_see_the_future(cfg)
         if leaking:
             logger.warning(
@@ -53,6 +56,7 @@ class NormTransformerModel(TransformerModelBase):
                 ", ".join(site.name for site in leaking),
             )
         model = super().build_model(cfg, task)
+        set_kernels(model, cfg.norm_kernels)
         if cfg.norm_nan_check == "on":
             model.watch = DivergenceWatch(model)
         return model

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Tuple, Union
+from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 
-from norm_plugin.norms._statistics import BatchStatisticsNorm, finite_or, masked_means
+from norm_plugin.norms._statistics import (
+    BatchStatisticsNorm,
+    finite_or,
+    in_backward,
+    masked_means,
+    zero_padding,
+)
 
 GradientStatistic = Callable[[Tensor, Tensor], Tensor]
 """From mean_V(g z) of a batch, (C,), and its n, (), to the psi that takes its place, (C,)."""
+
+
+class Used(NamedTuple):
+    """What one batch is normalized with: x_hat = ratio * x / root.
+
+    Attributes:
+        root: (C,), a constant for the gradient.
+        statistic: moves the windows of the backward pass.
+        ratio: (C,), a constant too; None for 1.
+    """
+
+    root: Tensor
+    statistic: GradientStatistic
+    ratio: Optional[Tensor] = None
 
 
 class WindowedNorm(torch.autograd.Function):
@@ -72,6 +92,33 @@ class WindowNorm(BatchStatisticsNorm):
         self.register_buffer("gradients", torch.zeros(window, dim))
         self.register_buffer("gradients_filled", torch.zeros((), dtype=torch.int64))
         self.register_buffer("running_square", torch.ones(dim))
+
+    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+        if not self.training:
+            return self.affine(self.divide_by_running(x))
+        x = zero_padding(x, valid)
+        if not in_backward():
+            (square,), count = masked_means([x.detach().square()], valid, self.sync)
+            self.take_in(square, count)
+        root, statistic, ratio = self.used()
+        z = WindowedNorm.apply(x, root.to(x.dtype), valid, statistic, self.sync, self.loss_scale)
+        return self.affine(z if ratio is None else ratio.to(x.dtype) * z)
+
+    def take_in(self, square: Tensor, count: Tensor) -> None:
+        """Move all that one forward moves, and keep what it is normalized by in ``_seen``.
+
+        Args:
+            square: (C,), mean_V x^2 of the batch.
+            count: (), its n.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define take_in()")
+
+    def used(self) -> Used:
+        """What ``_seen`` says that this batch is normalized with, or was the first time.
+
+        Activation checkpointing must repeat what the forward saw that it computes again.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define used()")
 
     def divide_by_running(self, x: Tensor) -> Tensor:
         """x / sqrt(running sigma^2 + eps), for inference. x: (..., C)."""

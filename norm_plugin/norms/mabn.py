@@ -32,19 +32,13 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import ClassVar, Literal, Optional
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from norm_plugin.norms._registry import register_norm
-from norm_plugin.norms._statistics import (
-    check_share,
-    in_backward,
-    masked_means,
-    move,
-    zero_padding,
-)
-from norm_plugin.norms._window import WindowedNorm, WindowNorm, push, window_mean
+from norm_plugin.norms._statistics import check_share, move
+from norm_plugin.norms._window import Used, WindowNorm, push, window_mean
 
 
 @register_norm(
@@ -85,26 +79,12 @@ class MovingAverageBatchNorm(WindowNorm):
             raise ValueError(f"renorm_limit is {renorm_limit}; it must be 1 or more, and finite")
         self.alpha_fwd, self.renorm_limit = alpha_fwd, renorm_limit
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
-        if not self.training:
-            return self.affine(self.divide_by_running(x))
-        x = zero_padding(x, valid)
-        if not in_backward():
-            (square,), count = masked_means([x.detach().square()], valid, self.sync)
-            self.take_in(square, count)
-        # activation checkpointing must repeat what this forward saw
+    def used(self) -> Used:
         root, ratio, in_warmup = self._seen
-        statistic = partial(self.gradient_statistic, in_warmup)
-        z = WindowedNorm.apply(x, root.to(x.dtype), valid, statistic, self.sync, self.loss_scale)
-        return self.affine(ratio.to(x.dtype) * z)
+        return Used(root, partial(self.gradient_statistic, in_warmup), ratio)
 
     def take_in(self, square: Tensor, count: Tensor) -> None:
-        """Move all that one forward moves, and keep what it is normalized by in ``_seen``.
-
-        Args:
-            square: (C,), chi_t^2 of the batch.
-            count: (), its n.
-        """
+        """square is chi_t^2."""
         push(self.squares, self.squares_filled, square, count)
         averaged = window_mean(self.squares, self.squares_filled)
         used = square.to(averaged.dtype) if self.in_warmup else averaged

@@ -37,7 +37,7 @@ from torch import Tensor
 from norm_plugin.norms._registry import register_norm
 from norm_plugin.norms._statistics import in_backward
 from norm_plugin.norms._workers import worker_count
-from norm_plugin.norms.batch_norm import RunningMomentsNorm, Standardized, batch_norm
+from norm_plugin.norms.batch_norm import RunningMomentsNorm, batch_norm
 
 
 class AddPenalty(torch.autograd.Function):
@@ -57,16 +57,17 @@ class AddPenalty(torch.autograd.Function):
 
 
 def distance_penalty(
-    batch: Standardized,
+    batch_mean: Tensor,
+    batch_variance: Tensor,
     mean: Tensor,
     variance: Tensor,
     eps: float,
     lambda_mean: float,
     lambda_std: float,
 ) -> Tensor:
-    """lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B - sigma|^2, (). mean, variance: (C,)."""
-    of_means = (batch.mean - mean).square().sum()
-    deviation, running = (batch.variance + eps).sqrt(), (variance + eps).sqrt()
+    """lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B - sigma|^2, (), of statistics (C,)."""
+    of_means = (batch_mean - mean).square().sum()
+    deviation, running = (batch_variance + eps).sqrt(), (variance + eps).sqrt()
     return lambda_mean * of_means + lambda_std * (deviation - running).square().sum()
 
 
@@ -113,19 +114,37 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         if not self.training:
             return self.affine(self.standardize_by_running(x))
         batch = batch_norm(x, valid, self.eps, self.sync)
-        if not in_backward():  # activation checkpointing must repeat what this forward saw
-            self._seen = (self.running_mean.clone(), self.running_var.clone())
-        self.move_running(batch.mean, batch.variance, batch.positions)
-        return self.affine(self._add_penalty(batch))
+        self.see_and_move(batch.mean, batch.variance, batch.positions)
+        penalty = self.penalty(batch.mean, batch.variance)
+        weight = self.penalty_weight(batch.positions)
+        return self.affine(AddPenalty.apply(batch.x_hat, penalty, weight))
 
-    def _add_penalty(self, batch: Standardized) -> Tensor:
-        """x_hat of ``batch``, through which the penalty's gradient joins the backward pass."""
-        mean, variance = (seen.to(batch.mean.dtype) for seen in self._seen)
-        penalty = distance_penalty(
-            batch, mean, variance, self.eps, self.lambda_mean, self.lambda_std
+    def see_and_move(self, mean: Tensor, variance: Tensor, positions: Tensor) -> None:
+        """:meth:`move_running`; what was there before is kept for the penalty.
+
+        Activation checkpointing must repeat what the forward saw that it computes again.
+        """
+        if not in_backward():
+            self._seen = (self.running_mean.clone(), self.running_var.clone())
+        self.move_running(mean, variance, positions)
+
+    def penalty(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """The penalty on a batch's mean and variance, (C,) each: ()."""
+        seen_mean, seen_variance = (one.to(mean.dtype) for one in self._seen)
+        return distance_penalty(
+            mean,
+            variance,
+            seen_mean,
+            seen_variance,
+            self.eps,
+            self.lambda_mean,
+            self.lambda_std,
         )
-        weight = (batch.positions > 0) * penalty.new_ones(()) * self.loss_scale
+
+    def penalty_weight(self, positions: Tensor) -> Tensor:
+        """What the penalty counts beside the loss of this worker, (), for n positions, ()."""
+        weight = (positions > 0) * torch.ones_like(positions) * self.loss_scale
         if self.loss_reduction == "sum":
             # Every worker adds its share, and the gradient of synced statistics sums them
-            weight = weight * batch.positions / (worker_count() if self.sync else 1)
-        return AddPenalty.apply(batch.x_hat, penalty, weight)
+            weight = weight * positions / (worker_count() if self.sync else 1)
+        return weight

@@ -37,20 +37,14 @@ float32 at least; the cast back comes after gamma and beta.
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar, Literal, Optional
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from norm_plugin.norms._registry import register_norm
-from norm_plugin.norms._statistics import (
-    check_share,
-    in_backward,
-    masked_means,
-    move,
-    zero_padding,
-)
-from norm_plugin.norms._window import WindowedNorm, WindowNorm, geometric_mean, push, window_mean
+from norm_plugin.norms._statistics import check_share, move
+from norm_plugin.norms._window import Used, WindowNorm, geometric_mean, push, window_mean
 
 
 def is_outlier(squares: Tensor, recorded: Tensor, filled: Tensor) -> Tensor:
@@ -113,27 +107,13 @@ class UnifiedNorm(WindowNorm):
         self.outlier_skip = outlier_skip == "on"
         self.register_buffer("psi", torch.zeros(dim))
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
-        if not self.training:
-            return self.affine(self.divide_by_running(x))
-        x = zero_padding(x, valid)
-        if not in_backward():
-            (square,), count = masked_means([x.detach().square()], valid, self.sync)
-            self.take_in(square, count)
-        # activation checkpointing must repeat what this forward saw
+    def used(self) -> Used:
         square, outlier, in_warmup = self._seen
-        root = (square + self.eps).sqrt().to(x.dtype)
-        statistic = partial(self.gradient_statistic, outlier, in_warmup)
-        z = WindowedNorm.apply(x, root, valid, statistic, self.sync, self.loss_scale)
-        return self.affine(z)
+        root = (square + self.eps).sqrt()
+        return Used(root, partial(self.gradient_statistic, outlier, in_warmup))
 
     def take_in(self, square: Tensor, count: Tensor) -> None:
-        """Move all that one forward moves, and keep what it is normalized by in ``_seen``.
-
-        Args:
-            square: (C,), sigma_t^2 of the batch.
-            count: (), its n.
-        """
+        """square is sigma_t^2."""
         recorded, filled = self.squares.clone(), self.squares_filled.clone()
         push(self.squares, self.squares_filled, square, count)
         outlier = torch.zeros((), dtype=torch.bool, device=square.device)

@@ -1,0 +1,50 @@
+"""Regularized BatchNorm: BatchNorm, and the gradient of the penalty added per channel."""
+
+from __future__ import annotations
+
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from norm_plugin.kernels._column_norm import column_norm
+from norm_plugin.kernels._fused import fuses
+from norm_plugin.kernels._ops import Ops
+from norm_plugin.kernels.batch_norm import BatchNormBatch, infer_by_moments
+from norm_plugin.norms._workers import worker_count
+from norm_plugin.norms.regularized_batch_norm import RegularizedBatchNorm
+
+
+class RegularizedBatch(BatchNormBatch):
+    """BatchNorm whose mu_B and sigma_B^2 get the penalty's gradient too."""
+
+    norm: RegularizedBatchNorm
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y = super().forward(x, weight, bias)
+        self.norm.see_and_move(self.mean, self.variance, self.count)
+        with torch.enable_grad():
+            statistics = [one.detach().requires_grad_() for one in (self.mean, self.variance)]
+            penalty = self.norm.penalty(*statistics)
+        of_mean, of_variance = torch.autograd.grad(penalty, statistics)
+        weight_of_all = self.norm.penalty_weight(self.count) * (worker_count() if self.sync else 1)
+        # mu_B is 1/n of each u, sigma_B^2 is 2 (u - mu_B)/n
+        per_position = weight_of_all / self.count.clamp(min=1)
+        self.pull = of_mean * per_position, 2 * of_variance * per_position
+        return y
+
+    def coefficients(self, of_g: Tensor, of_gx: Tensor) -> Tuple[Tensor, Tensor]:
+        constant, of_u = super().coefficients(of_g, of_gx)
+        return constant + self.pull[0], of_u + self.pull[1]
+
+
+@fuses(RegularizedBatchNorm)
+def regularized_batch_norm(
+    norm: RegularizedBatchNorm, x: Tensor, valid: Optional[Tensor], ops: Ops
+) -> Optional[Tensor]:
+    """gamma * x_hat + beta. x, y: (N, C)."""
+    if not norm.training:
+        return infer_by_moments(norm, x, ops, groups=0)
+    batch = RegularizedBatch(ops, valid, 0, norm.eps, norm.sync)
+    batch.norm = norm
+    return column_norm(norm, x, batch)

@@ -48,7 +48,7 @@ digest() {  # of everything that decides what the environment holds; fails witho
   local version
   version=$(python_version "$venv/bin/python") || return 1
   { printf '%s\n' "$root" "$venv" "$version"
-    cat "$root"/{requirements.lock,setup.py,pyproject.toml}
+    cat "$root"/{requirements.lock,setup.py,pyproject.toml} "$root"/norm_plugin/kernels/csrc/*
   } | sha256sum
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Optional
+from typing import Any, Optional, Type
 
 import torch
 from torch import Tensor
@@ -13,14 +13,15 @@ from norm_plugin.norms._contract import FusedForm
 
 
 @functools.lru_cache(maxsize=None)
-def _compiled_normalize() -> Any:
-    """One compiled function for all norms; torch tells their kinds and shapes apart."""
-    return torch.compile(_plain, dynamic=True)
+def _compiled(cls: Type[Norm]) -> Any:
+    """``normalize`` of a kind of norm; torch bounds how often it compiles each function anew."""
+    return torch.compile(cls.normalize, dynamic=True)
 
 
-def _plain(norm: Norm, x: Tensor) -> Tensor:
+def _call(norm: Norm, x: Tensor, valid: Optional[Tensor]) -> Tensor:
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    return norm.normalize(wide, None).to(x.dtype)
+    y: Tensor = _compiled(type(norm))(norm, wide, None)
+    return y.to(x.dtype)
 
 
 def compiled_form(norm: Norm) -> Optional[FusedForm]:
@@ -29,8 +30,3 @@ def compiled_form(norm: Norm) -> Optional[FusedForm]:
     What those norms keep from one batch to the next, and count, is no part of a graph.
     """
     return None if norm.batch_statistics else _call
-
-
-def _call(norm: Norm, x: Tensor, valid: Optional[Tensor]) -> Tensor:
-    y: Tensor = _compiled_normalize()(norm, x)
-    return y

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
+from norm_plugin.kernels import VARIABLE
+
 TIME, BATCH, DIM = 7, 4, 12
+
+
+@pytest.fixture(scope="module", autouse=True, params=["off", "cpu"])
+def kernels(request):
+    """Everything here holds of the plain norms and of their fused forms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, request.param)
+        yield request.param
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-COPIED = ("scripts/setup.sh", "requirements.lock", "setup.py", "pyproject.toml")
+CSRC = "norm_plugin/kernels/csrc/rows.h"  # one of the sources of the C++ kernels
+COPIED = ("scripts/setup.sh", "requirements.lock", "setup.py", "pyproject.toml", CSRC)
 TOOLS = (
     *("awk", "bash", "cat", "cp", "dirname", "env", "flock", "grep", "ls"),
     *("mkdir", "mv", "nproc", "realpath", "rm", "sha256sum"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fake_machine import FakeMachine
+from fake_machine import CSRC, FakeMachine
 
 
 def kinds(calls: list[str]) -> list[str]:
@@ -59,7 +59,7 @@ def test_nothing_to_do_needs_neither_compiler_nor_python(ready: FakeMachine) -> 
     assert ready.run().returncode == 0
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "setup.py", "pyproject.toml"])
+@pytest.mark.parametrize("name", ["requirements.lock", "setup.py", "pyproject.toml", CSRC])
 def test_a_changed_file_installs_again_into_the_same_environment(
     ready: FakeMachine, name: str
 ) -> None:

@@ -1,0 +1,146 @@
+"""--norm-kernels and NORM_KERNELS: who wins, what is refused, what is said."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from norm_plugin.kernels import (
+    AUTO,
+    KERNELS,
+    OFF,
+    VARIABLE,
+    _choice,
+    _cpu,
+    describe,
+    resolve,
+    set_kernels,
+)
+from norm_plugin.norms import build_norm
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def no_variable(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+@pytest.fixture
+def not_built(monkeypatch):
+    """A machine where no compiler was found."""
+    missing = lambda: (None, "not built (no compiler)")  # noqa: E731
+    monkeypatch.setattr(_cpu, "load", missing)
+    _choice._loaded.cache_clear()
+    _choice._say_once.cache_clear()
+    yield
+    _choice._loaded.cache_clear()
+    _choice._say_once.cache_clear()
+
+
+def test_the_environment_wins_over_the_flag(monkeypatch):
+    assert resolve(None) == AUTO and resolve("off") == OFF
+    monkeypatch.setenv(VARIABLE, "off")
+    assert resolve("cpu") == OFF
+    assert build_norm("adanorm", 8).fused is None
+
+
+def test_an_unknown_word_is_refused_with_the_right_ones(monkeypatch):
+    with pytest.raises(ValueError, match="norm_kernels is 'fast'; choose from auto, off, cpu"):
+        resolve("fast")
+    monkeypatch.setenv(VARIABLE, "fast")
+    with pytest.raises(ValueError, match="NORM_KERNELS is 'fast'; choose from auto, off, cpu"):
+        build_norm("adanorm", 8)
+
+
+def test_kernels_asked_for_by_name_must_be_there(not_built):
+    with pytest.raises(ValueError, match="'cpu', but its kernels are not there: not built.*=auto"):
+        resolve("cpu")
+
+
+def test_without_kernels_the_plain_form_computes_and_it_is_said_once(not_built, caplog):
+    torch.manual_seed(0)
+    x = torch.randn(5, 8)
+    with caplog.at_level(logging.WARNING):
+        outputs = [build_norm(name, 8)(x) for name in ("adanorm", "powernorm", "adanorm")]
+    assert [m for m in caplog.messages if "plain torch" in m] == [
+        "norms run in plain torch, which is slower: cpu kernels not built (no compiler)"
+    ]
+    plain = build_norm("adanorm", 8)
+    set_kernels(plain, OFF)
+    assert torch.equal(outputs[0], plain(x))
+
+
+@pytest.mark.parametrize("choice", KERNELS)
+def test_every_choice_is_described(choice, not_built):
+    assert describe(choice).startswith(f"{choice}: ")
+    if choice == AUTO:
+        assert "not built (no compiler)" in describe(choice)
+
+
+def test_a_device_without_kernels_is_left_to_the_plain_form(caplog):
+    _choice._say_once.cache_clear()
+    x = torch.empty(3, 8, device="meta")
+    with caplog.at_level(logging.WARNING):
+        assert _choice.ops_for("cpu", x) is None
+    assert "cpu kernels do not serve meta tensors" in caplog.text
+
+
+@pytest.mark.parametrize(("capability", "level"), [("default", "plain"), ("avx2", "avx2")])
+def test_torchs_own_variable_sets_the_level(capability, level, native):
+    if not native.machine_has(level):
+        pytest.skip(f"this machine has no {level}")
+    asked = "from norm_plugin.kernels import describe; print(describe('cpu'))"
+    done = subprocess.run(
+        [sys.executable, "-c", asked],
+        env={**os.environ, "ATEN_CPU_CAPABILITY": capability},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"cpu: cpu (C++, {level})\n"
+
+
+def test_a_level_that_the_machine_lacks_is_refused(native):
+    assert not native.machine_has("avx1024")
+    with pytest.raises(ValueError, match="this machine has no level avx1024"):
+        native.use_level("avx1024")
+
+
+@pytest.mark.parametrize("name", ["adanorm", "rmsnorm"])
+def test_compile_equals_the_plain_form(name):
+    torch.manual_seed(0)
+    x = torch.randn(6, 8)
+    compiled, plain = build_norm(name, 8), build_norm(name, 8)
+    set_kernels(compiled, "compile")
+    set_kernels(plain, OFF)
+    one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
+    g = torch.randn(6, 8)
+    compiled(one).backward(g)
+    plain(two).backward(g)
+    # float32 sums of 8 terms in another order
+    torch.testing.assert_close(one.grad, two.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_compile_leaves_statistics_over_positions_alone():
+    norm = build_norm("powernorm", 8)
+    set_kernels(norm, "compile")
+    assert norm.fused is None
+
+
+def test_importing_the_kernels_loads_neither_the_extension_nor_triton():
+    asked = (
+        "import sys, norm_plugin.norms\n"
+        "print({'triton', 'norm_plugin.kernels._native'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"

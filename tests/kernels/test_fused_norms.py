@@ -1,0 +1,194 @@
+"""Each fused form against its plain form: values, every gradient, statistics, layouts, errors."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from norm_plugin.kernels import has_fused_form, set_kernels
+from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "norms"))
+from references import CASES
+
+STEPS = 25
+DIM = 36  # which the options of every case divide, and no vector of the CPU does
+FUSED = [case for case in CASES if has_fused_form(norm_spec(case[0]).cls)]
+LEVELS = ("plain", "avx2", "avx512")
+# Sums run in another order. float64: 25 steps of statistics gather rounding of 1e-16 each to
+# well below this. float32: 6e-8 each, in sums of up to 123 terms, and tanh and erf, which are
+# exact to 1e-7; through psi and nu, errors of 25 steps add up.
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
+every_fused = pytest.mark.parametrize(("name", "options"), FUSED, ids=str)
+
+
+def test_which_norms_have_a_fused_form():
+    without = {name for name in NORM_TYPES if not has_fused_form(norm_spec(name).cls)}
+    # torch's own kernel; nothing to compute; a blend of two norms
+    assert without == {"layernorm", "none", "repbn"}
+
+
+def close(ours, theirs, what, dtype):
+    tolerance = TOLERANCE[dtype]
+    # of the largest entry: what cancels in a sum leaves the rounding of its terms
+    size = max(1.0, theirs.abs().max().item()) if theirs.numel() else 1.0
+    torch.testing.assert_close(
+        ours.double(),
+        theirs.double(),
+        rtol=tolerance,
+        atol=tolerance * size,
+        msg=lambda m: f"{what}: {m}",
+    )
+
+
+def train_both(plain, fused, batches, dtype):
+    """Compare everything that each step gives."""
+    for step, (x, mask, g) in enumerate(batches):
+        one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
+        plain.zero_grad()
+        fused.zero_grad()
+        y, fused_y = plain(one, mask), fused(two, mask)
+        assert fused_y.dtype == x.dtype and fused_y.shape == x.shape
+        y.backward(g)
+        fused_y.backward(g)
+        close(fused_y, y, f"y at step {step}", dtype)
+        close(two.grad, one.grad, f"dx at step {step}", dtype)
+        for (key, ours), theirs in zip(fused.named_parameters(), plain.parameters()):
+            close(ours.grad, theirs.grad, f"d{key} at step {step}", dtype)
+        for (key, ours), theirs in zip(fused.named_buffers(), plain.buffers()):
+            close(ours, theirs, f"{key} after step {step}", dtype)
+
+
+@every_fused
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_values_gradients_and_statistics(name, options, level, dtype, pair, draw, native):
+    if not native.machine_has(level):
+        pytest.skip(f"this machine has no {level}")
+    native.use_level(level)
+    plain, fused = pair(name, options, DIM, dtype)
+    train_both(plain, fused, [draw(step, DIM, dtype) for step in range(STEPS)], dtype)
+    plain.eval()
+    fused.eval()
+    x, mask, _ = draw(STEPS, DIM, dtype)
+    with torch.no_grad():
+        close(fused(x, mask), plain(x, mask), "y in inference", dtype)
+
+
+@every_fused
+def test_inference_with_a_gradient_is_that_of_the_plain_form(name, options, pair, draw):
+    plain, fused = pair(name, options, DIM)
+    x, mask, g = draw(0, DIM)
+    gradients = []
+    for norm in (plain.eval(), fused.eval()):
+        z = x.clone().requires_grad_()
+        norm(z, mask).backward(g)
+        gradients.append(z.grad)
+    close(gradients[1], gradients[0], "dx", torch.float64)
+
+
+@every_fused
+@pytest.mark.parametrize("layout", ["transposed", "strided", "expanded"])
+def test_layout_does_not_matter(name, options, layout, pair, draw):
+    x, mask, g = draw(0, DIM)
+    strange = {
+        "transposed": lambda v: v.transpose(0, 1).contiguous().transpose(0, 1),
+        "strided": lambda v: torch.stack([v, v.new_full(v.shape, float("nan"))], 3)[..., 0],
+        "expanded": lambda v: v[:1].expand_as(v),
+    }[layout]
+    plain, fused = pair(name, options, DIM)
+    assert not strange(x).is_contiguous()
+    one = strange(x).contiguous().requires_grad_()
+    two = strange(x).detach().requires_grad_()
+    y, fused_y = plain(one, mask), fused(two, mask)
+    y.backward(strange(g).contiguous())
+    fused_y.backward(strange(g))
+    close(fused_y, y, "y", torch.float64)
+    close(two.grad, one.grad, "dx", torch.float64)
+
+
+@every_fused
+@pytest.mark.parametrize("shape", [(0, 4, DIM), (3, 0, DIM)])
+def test_nothing_in_is_nothing_out(name, options, shape, pair):
+    _, fused = pair(name, options, DIM)
+    before = {key: value.clone() for key, value in fused.named_buffers()}
+    x = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+    y = fused(x, torch.zeros(shape[1], shape[0], dtype=torch.bool))
+    y.sum().backward()
+    assert y.shape == shape and x.grad.shape == shape
+    for parameter in fused.parameters():
+        assert torch.equal(parameter.grad, torch.zeros_like(parameter))
+    for key, value in fused.named_buffers():
+        assert key == "num_updates" or torch.equal(value, before[key]), key
+
+
+@every_fused
+def test_a_second_derivative_is_refused(name, options, pair, draw):
+    _, fused = pair(name, options, DIM)
+    x, mask, _ = draw(0, DIM)
+    y = fused(x.requires_grad_(), mask)
+    with pytest.raises(RuntimeError, match="no second derivative.*NORM_KERNELS=off"):
+        torch.autograd.grad(y.sum(), x, create_graph=True)
+
+
+@every_fused
+def test_the_backward_pass_keeps_the_input_and_little_else(name, options, pair, draw):
+    _, fused = pair(name, options, DIM)
+    x, mask, _ = draw(0, DIM)
+    kept = []
+    pack = lambda tensor: kept.append(tensor) or tensor  # noqa: E731
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        fused(x.requires_grad_(), mask)
+    storages = {
+        tensor.untyped_storage().data_ptr() for tensor in kept if tensor.numel() >= x.numel()
+    }
+    assert storages == {x.untyped_storage().data_ptr()}
+
+
+@every_fused
+def test_threads_and_runs_agree_to_the_bit(name, options, pair, draw):
+    """Blocks of rows are of one size and their sums are added in order, whoever does them."""
+    rows = 2000  # enough for torch to take a second thread
+    torch.manual_seed(0)
+    x, g = torch.randn(2, rows, DIM).unbind()
+    results = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 2):
+            torch.set_num_threads(threads)
+            _, fused = pair(name, options, DIM, torch.float32)
+            z = x.clone().requires_grad_()
+            y = fused(z)
+            y.backward(g)
+            results.append([y, z.grad, *(p.grad for p in fused.parameters()), *fused.buffers()])
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        assert all(map(torch.equal, results[0], other))
+
+
+@pytest.mark.parametrize("name", ["batchnorm", "regularized-batchnorm"])
+def test_a_mean_far_from_zero_costs_no_digits(name, pair):
+    options = {"layer_scale_groups": 0} if name == "batchnorm" else {}
+    _, fused = pair(name, options, DIM, torch.float32)
+    torch.manual_seed(0)
+    x = torch.randn(300, DIM) + 1000.0
+    momentum = fused.momentum
+    fused(x)
+    variance = (fused.running_var - (1 - momentum)) / momentum
+    # float32 holds these inputs to 6e-5 of their deviation; sums of raw squares would hold none
+    wanted = x.double().var(dim=0, unbiased=False)
+    torch.testing.assert_close(variance.double(), wanted, rtol=1e-3, atol=0)
+
+
+def test_set_kernels_reaches_every_norm_of_a_module():
+    model = torch.nn.Sequential(
+        build_norm("adanorm", 4), torch.nn.ModuleList([build_norm("dyt", 4)])
+    )
+    set_kernels(model, "off")
+    assert model[0].fused is None and model[1][0].fused is None
+    set_kernels(model, "cpu")
+    assert model[0].fused.choice == "cpu" and model[1][0].fused.choice == "cpu"

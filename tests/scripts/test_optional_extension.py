@@ -1,0 +1,65 @@
+"""setup.py builds the C++ kernels where it can, and installs all the same where it cannot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path("norm_plugin")
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """What setup.py needs of a checkout."""
+    (tmp_path / PACKAGE / "kernels").mkdir(parents=True)
+    for path in ("setup.py", "pyproject.toml", PACKAGE / "__init__.py"):
+        shutil.copy(ROOT / path, tmp_path / path)
+    shutil.copytree(ROOT / PACKAGE / "kernels" / "csrc", tmp_path / PACKAGE / "kernels" / "csrc")
+    (tmp_path / "bin").mkdir()
+    return tmp_path
+
+
+def build(checkout, **environment):
+    """The finished process of building the extension where no tool is on PATH."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("CC", "CXX", "LDSHARED")}
+    return subprocess.run(
+        [sys.executable, "setup.py", "build_ext", "--inplace"],
+        cwd=checkout,
+        env={**kept, "PATH": str(checkout / "bin"), **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def assert_survived(done, checkout):
+    assert done.returncode == 0, done.stderr
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("norm_plugin: ")]
+    assert "no C++ kernels (" in said
+    assert said.endswith("will run in plain torch, which is slower and gives the same results")
+    assert not list((checkout / PACKAGE).rglob("*.so"))
+
+
+def test_without_a_compiler(checkout):
+    assert_survived(build(checkout), checkout)
+
+
+def test_with_a_compiler_that_fails(checkout):
+    broken = checkout / "bin" / "c++"
+    broken.write_text("#!/bin/sh\necho 'internal compiler error' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    assert_survived(build(checkout, CXX=str(broken), CC=str(broken)), checkout)
+
+
+def test_without_torch_to_build_against(checkout):
+    (checkout / "torch.py").write_text("raise ImportError('No module named torch')\n")
+    done = build(checkout, PYTHONPATH=str(checkout))
+    assert_survived(done, checkout)
+    assert "--no-build-isolation lets them be built" in done.stderr

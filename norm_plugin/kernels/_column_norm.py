@@ -18,7 +18,7 @@ from torch import Tensor
 from norm_plugin.kernels._autograd import like, refuse_second_order, wide
 from norm_plugin.kernels._ops import Ops
 from norm_plugin.norms._contract import AffineNorm
-from norm_plugin.norms._workers import sum_over_workers
+from norm_plugin.norms._workers import sum_over_workers, worker_count
 
 Gradients = Tuple[Tensor, Tensor, Tensor]
 """Of x, (N, C), of weight and of bias, (C,) each."""
@@ -40,7 +40,8 @@ class Batch:
     def __init__(
         self, ops: Ops, valid: Optional[Tensor], groups: int, eps: float, sync: bool
     ) -> None:
-        self.ops, self.valid, self.groups, self.eps, self.sync = ops, valid, groups, eps, sync
+        self.ops, self.valid, self.groups, self.eps = ops, valid, groups, eps
+        self.sync = sync and worker_count() > 1
         self.rate: Optional[Tensor] = None
         self.shift: Optional[Tensor] = None
 
@@ -57,7 +58,7 @@ class Batch:
         if self.valid is None:
             self.count = sums.new_full((), rows)
         else:
-            self.count = self.valid.sum().to(sums.dtype)
+            self.count = self.valid.sum(dtype=sums.dtype)
         if self.sync:
             together = sum_over_workers(torch.cat([sums, self.count.unsqueeze(0)]))
             sums, self.count = together[:-1], together[-1]

@@ -158,6 +158,7 @@ class Ops(Protocol):
     ) -> Tuple[Tensor, Tensor]:
         """dx, and the three sums of column_products; without ``sums`` an empty tensor.
 
-        du = of_dy * dy + constant + of_u * (u - shift) at V, 0 at padding; then through the
+        du = of_dy * dy + constant + of_u * (u - shift) at V, 0 at padding (shift and constant are
+        both there or both None); then through the
         layer-scale, dx = rate (du - u mean(du u)) with the mean over the group, if there is one.
         """

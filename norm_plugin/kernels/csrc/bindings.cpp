@@ -221,14 +221,27 @@ MaybeTensor room_for_rates(const Tensor &x, int64_t groups) {
   return at::empty({x.size(0), groups}, x.options());
 }
 
-// Sums over all positions from those of each block, (blocks, 3, C): Chan, Golub and LeVeque
-// 1983, for all blocks at once.
-std::tuple<Tensor, Tensor> merge_moments(const Tensor &blocks) {
-  const Tensor means = blocks.select(1, 0), squares = blocks.select(1, 1);
-  const Tensor counts = blocks.select(1, 2).slice(1, 0, 1);
-  const Tensor sum = (means * counts).sum(0);
-  const Tensor mean = sum / counts.sum().clamp_min(1);
-  return {sum, squares.sum(0) + ((means - mean).square() * counts).sum(0)};
+// sum u and sum (u - mean)^2 over all positions from what each block has, (blocks, 3, C): Chan,
+// Golub and LeVeque 1983.
+template <class T>
+void merge_moments(const Tensor &blocks, T *sum, T *squares) {
+  const int64_t channels = blocks.size(2);
+  T positions = 0;
+  std::fill(sum, sum + channels, T(0));
+  std::fill(squares, squares + channels, T(0));
+  for (int64_t block = 0; block < blocks.size(0); ++block) {
+    const T *mean = blocks.const_data_ptr<T>() + block * 3 * channels;
+    const T *around_mean = mean + channels, count = mean[2 * channels];
+    if (count == 0) continue;
+    const T weight = positions == 0 ? 0 : positions * count / (positions + count);
+    const T share = positions == 0 ? 0 : 1 / positions;
+    for (int64_t c = 0; c < channels; ++c) {
+      const T distance = mean[c] - sum[c] * share;
+      squares[c] += around_mean[c] + distance * distance * weight;
+      sum[c] += mean[c] * count;
+    }
+    positions += count;
+  }
 }
 
 std::tuple<Tensor, Tensor, MaybeTensor> column_moments(const Tensor &x, const MaybeTensor &valid,
@@ -243,12 +256,15 @@ std::tuple<Tensor, Tensor, MaybeTensor> column_moments(const Tensor &x, const Ma
     py::gil_scoped_release without_python;
     each_block(passes<scalar_t>().column_moments, a);
   });
-  if (centre) {
-    const auto [sum, squares] = merge_moments(sums);
-    return {sum, squares, rate};
+  if (!centre) {
+    const Tensor both = total(sums);
+    return {both[0], both[1], rate};
   }
-  const Tensor both = total(sums);
-  return {both[0], both[1], rate};
+  Tensor sum = at::empty({x.size(1)}, x.options()), squares = at::empty_like(sum);
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "merge_moments", [&] {
+    merge_moments(sums, sum.data_ptr<scalar_t>(), squares.data_ptr<scalar_t>());
+  });
+  return {sum, squares, rate};
 }
 
 std::tuple<Tensor, MaybeTensor, Tensor> column_map(const Tensor &x, MaybeTensor rate,
@@ -311,6 +327,7 @@ std::tuple<Tensor, Tensor> column_gradient(const Tensor &dy, const Tensor &x,
     a.of_dy = pointer<scalar_t>(x, of_dy, {a.channels}, "of_dy");
     a.constant = pointer<scalar_t>(x, constant, {a.channels}, "constant");
     a.of_u = pointer<scalar_t>(x, of_u, {a.channels}, "of_u");
+    TORCH_CHECK_VALUE(!a.shift == !a.constant, "shift and constant come together");
     a.y = dx.data_ptr<scalar_t>();
     a.sums = with_sums ? sums.data_ptr<scalar_t>() : nullptr;
     py::gil_scoped_release without_python;

@@ -128,9 +128,9 @@ void column_moments(const ColumnArgs<T> &a, int64_t block) {
   });
 }
 
-// y, and sums (k = 1 with fill, else 2): sum u^2 over V, and over padding.
-template <class T>
-void column_map(const ColumnArgs<T> &a, int64_t block) {
+// y, and sums (k = 2): sum u^2 over V, and over padding without fill.
+template <bool shifted, class T>
+void column_map_of(const ColumnArgs<T> &a, int64_t block) {
   const Rows rows = rows_of(a, block);
   T *squares = block_sums(a, block, 2);
   const auto map = [&](int64_t from, int64_t to, T *sums) {
@@ -142,13 +142,15 @@ void column_map(const ColumnArgs<T> &a, int64_t block) {
         sweep<T>(n, [&](int64_t i, auto v) {
           using V = decltype(v);
           const int64_t c = begin + i;
-          const V shift = a.shift ? load<V>(a.shift + c) : V{};
+          V shift{};
+          if constexpr (shifted) shift = load<V>(a.shift + c);
           const V gain = load<V>(a.gain + c), offset = load<V>(a.offset + c);
           V sum = load<V>(sums + c);
           for (int64_t r = 0; r < R; ++r) {
             V u = load<V>(a.x + tile.at[r] + i) * tile.rate[r];
             sum += u * u;
-            store<V>(a.y + tile.at[r] + i, (u - shift) * gain + offset);
+            if constexpr (shifted) u -= shift;
+            store<V>(a.y + tile.at[r] + i, u * gain + offset);
           }
           store<V>(sums + c, sum);
         });
@@ -166,6 +168,11 @@ void column_map(const ColumnArgs<T> &a, int64_t block) {
     for (int64_t g = 0; a.rate && a.find_rate && g < a.groups; ++g)
       a.rate[rows.index[i] * a.groups + g] = 0;
   }
+}
+
+template <class T>
+void column_map(const ColumnArgs<T> &a, int64_t block) {
+  a.shift ? column_map_of<true>(a, block) : column_map_of<false>(a, block);
 }
 
 // sums[0] += dy of the rows at padding.
@@ -204,60 +211,90 @@ void column_products(const ColumnArgs<T> &a, int64_t block) {
   add_padding(a, rows, padding);
 }
 
-// du of one vector of channels of one row, for u and dy there.
-template <class V, class T>
-inline V of_u(const ColumnArgs<T> &a, int64_t c, V u, V dy) {
-  V z = a.shift ? u - load<V>(a.shift + c) : u;
+// du of one vector of channels of one row, for z = u - shift and dy there.
+template <bool constant, class V, class T>
+inline V of_u(const ColumnArgs<T> &a, int64_t c, V z, V dy) {
   V du = load<V>(a.of_dy + c) * dy + load<V>(a.of_u + c) * z;
-  return a.constant ? du + load<V>(a.constant + c) : du;
+  if constexpr (constant) du += load<V>(a.constant + c);
+  return du;
 }
 
-// dx, and the sums of column_products where there is room for them.
-template <class T>
-void column_gradient(const ColumnArgs<T> &a, int64_t block) {
-  const Rows rows = rows_of(a, block);
-  T *padding = a.sums ? block_sums(a, block, 3) : nullptr;
-  T *of_dy = padding + a.channels, *of_dyz = of_dy + a.channels;
-  in_tiles(0, rows.valid, [&](int64_t t, auto size) {
-    constexpr int64_t R = decltype(size)::size;
-    by_group<R>(a, rows.index + t, [&](const Tile<T, R> &tile, int64_t begin, int64_t n) {
-      Sum<T> dots[R];
-      sweep<T>(n, [&](int64_t i, auto v) {
-        using V = decltype(v);
-        const int64_t c = begin + i;
-        V one{}, two{};
-        for (int64_t r = 0; r < R; ++r) {
-          V dy = load<V>(a.dy + tile.at[r] + i);
-          V u = load<V>(a.x + tile.at[r] + i) * tile.rate[r];
-          V du = of_u<V>(a, c, u, dy);
-          if (a.rate)
-            dots[r].add(V(du * u));
-          else
-            store<V>(a.y + tile.at[r] + i, du);
-          one += dy;
-          two += dy * (a.shift ? u - load<V>(a.shift + c) : u);
-        }
-        if (a.sums) {
-          store<V>(of_dy + c, load<V>(of_dy + c) + one);
-          store<V>(of_dyz + c, load<V>(of_dyz + c) + two);
-        }
-      });
-      if (!a.rate) return;
+// The gradient of a tile of rows, group by group. shifted: there are shift and constant; scaled:
+// there is a layer-scale to go back through; summed: of_dy and of_dyz are added to.
+template <bool shifted, bool scaled, bool summed, int64_t R, class T>
+inline void gradient_of_tile(const ColumnArgs<T> &a, const int64_t *rows, T *of_dy, T *of_dyz) {
+  by_group<R>(a, rows, [&](const Tile<T, R> &tile, int64_t begin, int64_t n) {
+    const auto u_at = [&](int64_t r, int64_t i, auto v) {
+      return load<decltype(v)>(a.x + tile.at[r] + i) * tile.rate[r];
+    };
+    const auto z_of = [&](auto u, int64_t i) {
+      if constexpr (shifted) u -= load<decltype(u)>(a.shift + begin + i);
+      return u;
+    };
+    Sum<T> dots[R];
+    sweep<T>(n, [&](int64_t i, auto v) {
+      using V = decltype(v);
+      V one{}, two{};
+      for (int64_t r = 0; r < R; ++r) {
+        V u = u_at(r, i, v), z = z_of(u, i), dy = load<V>(a.dy + tile.at[r] + i);
+        V du = of_u<shifted>(a, begin + i, z, dy);
+        if constexpr (scaled)
+          dots[r].add(V(du * u));
+        else
+          store<V>(a.y + tile.at[r] + i, du);
+        one += dy;
+        two += dy * z;
+      }
+      if constexpr (summed) {
+        store<V>(of_dy + begin + i, load<V>(of_dy + begin + i) + one);
+        store<V>(of_dyz + begin + i, load<V>(of_dyz + begin + i) + two);
+      }
+    });
+    if constexpr (scaled) {
       T dot[R];
       for (int64_t r = 0; r < R; ++r) dot[r] = dots[r].total() / n;
       sweep<T>(n, [&](int64_t i, auto v) {
         using V = decltype(v);
         for (int64_t r = 0; r < R; ++r) {
-          V u = load<V>(a.x + tile.at[r] + i) * tile.rate[r];
-          V du = of_u<V>(a, begin + i, u, load<V>(a.dy + tile.at[r] + i));
+          V u = u_at(r, i, v), dy = load<V>(a.dy + tile.at[r] + i);
+          V du = of_u<shifted>(a, begin + i, z_of(u, i), dy);
           store<V>(a.y + tile.at[r] + i, (du - u * dot[r]) * tile.rate[r]);
         }
       });
-    });
+    }
+  });
+}
+
+template <bool shifted, bool scaled, bool summed, class T>
+void gradient_of_block(const ColumnArgs<T> &a, int64_t block) {
+  const Rows rows = rows_of(a, block);
+  T *padding = nullptr, *of_dy = nullptr, *of_dyz = nullptr;
+  if constexpr (summed) {
+    padding = block_sums(a, block, 3);
+    of_dy = padding + a.channels, of_dyz = of_dy + a.channels;
+  }
+  in_tiles(0, rows.valid, [&](int64_t t, auto size) {
+    constexpr int64_t R = decltype(size)::size;
+    gradient_of_tile<shifted, scaled, summed, R>(a, rows.index + t, of_dy, of_dyz);
   });
   for (int64_t r = rows.valid; r < rows.all; ++r)
     sweep<T>(a.channels, [&](int64_t c, auto v) {
       store(a.y + rows.index[r] * a.channels + c, decltype(v){});
     });
-  if (a.sums) add_padding(a, rows, padding);
+  if constexpr (summed) add_padding(a, rows, padding);
+}
+
+// dx, and the sums of column_products (k = 3) where there is room for them.
+template <class T>
+void column_gradient(const ColumnArgs<T> &a, int64_t block) {
+  const auto with = [&](auto shifted, auto scaled, auto summed) {
+    gradient_of_block<shifted.size, scaled.size, summed.size>(a, block);
+  };
+  const auto with_sums = [&](auto shifted, auto scaled) {
+    a.sums ? with(shifted, scaled, Size<1>()) : with(shifted, scaled, Size<0>());
+  };
+  const auto with_scale = [&](auto shifted) {
+    a.rate ? with_sums(shifted, Size<1>()) : with_sums(shifted, Size<0>());
+  };
+  a.shift ? with_scale(Size<1>()) : with_scale(Size<0>());
 }

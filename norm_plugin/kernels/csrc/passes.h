@@ -37,7 +37,7 @@ struct ColumnArgs {
   const bool *valid;                                 // null: all rows
   T *rate;                                           // (N, G); null without groups
   const T *shift, *gain, *offset;                    // shift: null for 0
-  const T *of_dy, *constant, *of_u;                  // constant: null for 0
+  const T *of_dy, *constant, *of_u;                  // constant: null if shift is
   T *y;                                              // y or dx
   T *sums;                                           // (blocks, k, C), or null
   int64_t rows, channels, groups;

@@ -1,24 +1,25 @@
 // Bounded functions of each number. Included inside the namespace of a level.
 //
-// The polynomials are minimax fits of this project, of a relative error under 1e-7; float64 and
-// the numbers that fill no vector go to the C library.
+// The rational functions are minimax fits of this project in v^2, of a relative error under 3e-8;
+// float64 and the numbers that fill no vector go to the C library.
 
 typedef Vec<float> Floats;
 typedef Vec<double> Doubles;
 typedef Lanes<float>::bits Bits;
 
-inline Floats magnitude(Floats v) { return Floats(Bits(v) & 0x7fffffff); }
-inline Floats with_sign(Floats v, Floats sign) {
-  return Floats(Bits(v) | (Bits(sign) & Bits(Bits{} + INT32_MIN)));
-}
 inline Floats choose(Bits mask, Floats yes, Floats no) {
   return Floats((mask & Bits(yes)) | (~mask & Bits(no)));
 }
 
-// e^v = 2^n e^r with |r| <= ln(2)/2, for v from -87 to 88 and the nearer end outside.
+// v, or the nearer of -bound and bound; NaN stays NaN.
+inline Floats within(Floats v, float bound) {
+  v = choose(v > bound, Floats{} + bound, v);
+  return choose(v < -bound, Floats{} - bound, v);
+}
+
+// e^v = 2^n e^r with |r| <= ln(2)/2, for |v| <= 87 and the nearer end outside.
 inline Floats exponential(Floats v) {
-  v = choose(v > 88.0f, Floats{} + 88.0f, v);
-  v = choose(v < -87.0f, Floats{} - 87.0f, v);
+  v = within(v, 87.0f);
   const float to_integer = 12582912.0f;  // 1.5 * 2^23: adding it leaves no digit behind the point
   const Floats n = (v * 1.44269504f + to_integer) - to_integer;
   const Floats r = (v - n * 0.693145752f) - n * 1.42860677e-6f;  // ln 2 in two parts
@@ -38,15 +39,17 @@ inline Doubles each(Doubles v, Function function) {
 
 struct Tanh {
   static inline Floats value(Floats v) {
+    v = within(v, 9.02f);  // where tanh is 1 to the last bit
     const Floats s = v * v;
-    Floats p = -6.045165097e-3f * s + 2.096132911e-2f;
-    p = p * s - 5.384326318e-2f;
-    p = p * s + 1.333271885e-1f;
-    p = p * s - 3.333332843e-1f;
-    const Floats small = (p * s) * v + v;
-    const Floats large = 1.0f - 2.0f / (exponential(2.0f * magnitude(v)) + 1.0f);
-    const Floats t = choose(s < 0.4f, small, with_sign(large, v));
-    return choose(v == v, t, v);  // NaN stays NaN
+    Floats p = 1.331755907e-8f * s + 2.058280307e-5f;
+    p = p * s + 3.49401387e-3f;
+    p = p * s + 1.337970829e-1f;
+    p = p * s + 0.9999999799f;
+    Floats q = 7.761518295e-7f * s + 3.28304401e-4f;
+    q = q * s + 2.587101802e-2f;
+    q = q * s + 4.671302395e-1f;
+    q = q * s + 1.0f;
+    return v * p / q;
   }
   static inline float value(float v) { return __builtin_tanhf(v); }
   static inline double value(double v) { return __builtin_tanh(v); }
@@ -60,24 +63,19 @@ struct Tanh {
 
 struct Erf {
   static inline Floats value(Floats v) {
-    const Floats s = v * v, t = magnitude(v);
-    Floats p = 7.875875063e-5f * s - 8.016864287e-4f;
-    p = p * s + 5.189087423e-3f;
-    p = p * s - 2.685421201e-2f;
-    p = p * s + 1.128359472e-1f;
-    p = p * s - 3.761262667e-1f;
-    const Floats small = (p * s) * v + 1.128379166f * v;
-    // 1 - erf(t) = e^(t q(t)) up to t = 4, behind which it is 0
-    Floats q = 2.940336913e-7f * t - 4.840379238e-6f;
-    q = q * t + 1.578444586e-5f;
-    q = q * t + 2.61620513e-4f;
-    q = q * t - 3.62526573e-3f;
-    q = q * t + 2.394028025e-2f;
-    q = q * t - 1.06579908e-1f;
-    q = q * t - 6.348933411e-1f;
-    q = q * t - 1.128720089f;
-    const Floats large = choose(t > 4.0f, Floats{} + 1.0f, 1.0f - exponential(q * t));
-    return choose(v == v, choose(s < 1.0f, small, with_sign(large, v)), v);
+    v = within(v, 3.93f);  // where erf is 1 to the last bit
+    const Floats s = v * v;
+    Floats p = 2.041953174e-6f * s + 2.847062071e-4f;
+    p = p * s + 3.776712405e-3f;
+    p = p * s + 5.278116681e-2f;
+    p = p * s + 1.907215426e-1f;
+    p = p * s + 1.128379146f;
+    Floats q = 3.799855355e-5f * s + 1.164442033e-3f;
+    q = q * s + 1.499164441e-2f;
+    q = q * s + 1.142309826e-1f;
+    q = q * s + 5.023553012e-1f;
+    q = q * s + 1.0f;
+    return v * p / q;
   }
   static inline float value(float v) { return __builtin_erff(v); }
   static inline double value(double v) { return __builtin_erf(v); }

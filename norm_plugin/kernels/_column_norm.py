@@ -20,8 +20,8 @@ from norm_plugin.kernels._ops import Ops
 from norm_plugin.norms._contract import AffineNorm
 from norm_plugin.norms._workers import sum_over_workers, worker_count
 
-Gradients = Tuple[Tensor, Tensor, Tensor]
-"""Of x, (N, C), of weight and of bias, (C,) each."""
+Gradients = Tuple[Tensor, ...]
+"""Of x, (N, C), of weight and of bias, (C,) each, and of what other parameters there are."""
 
 
 class Batch:
@@ -76,11 +76,11 @@ class Batch:
         return total, squares
 
     def map(
-        self, x: Tensor, gain: Tensor, offset: Tensor, fill: bool = True
+        self, x: Tensor, gain: Tensor, offset: Tensor, at_padding: Optional[Tensor]
     ) -> Tuple[Tensor, Tensor]:
         """y, (N, C), and the sums of squares, (2, C). Keeps the rate."""
         y, self.rate, squares = self.ops.column_map(
-            x, self.rate, self.valid, self.groups, self.eps, self.shift, gain, offset, fill
+            x, self.rate, self.valid, self.groups, self.eps, self.shift, gain, offset, at_padding
         )
         return y, squares
 
@@ -94,42 +94,54 @@ class ColumnNorm(torch.autograd.Function):
     """y of a :class:`Batch`, which is asked again in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, batch: Batch) -> Tensor:
-        """x: (N, C); weight, bias: (C,)."""
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, batch: Batch, *others: Tensor
+    ) -> Tensor:
+        """x: (N, C); weight, bias: (C,); others: what else ``batch`` has gradients of."""
         x = x.contiguous()
-        ctx.save_for_backward(x, weight, bias)
+        ctx.save_for_backward(x, weight, bias, *others)
         ctx.batch = batch
         return batch.forward(x, wide(weight, x), wide(bias, x))
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Tuple[Optional[Tensor], ...]:
-        """The gradients of x, weight and bias."""
+        """The gradients of x, weight, bias and the others."""
         refuse_second_order()
-        x, weight, bias = ctx.saved_tensors
-        dx, of_weight, of_bias = ctx.batch.backward(dy.contiguous(), x, wide(weight, x))
-        return dx, like(of_weight, weight), like(of_bias, bias), None
+        x, *parameters = ctx.saved_tensors
+        dx, *gradients = ctx.batch.backward(dy.contiguous(), x, wide(parameters[0], x))
+        of_weight, of_bias, *of_others = map(like, gradients, parameters)
+        return (dx, of_weight, of_bias, None, *of_others)
 
 
-def column_norm(norm: AffineNorm, x: Tensor, batch: Batch) -> Tensor:
+def column_norm(norm: AffineNorm, x: Tensor, batch: Batch, *others: Tensor) -> Tensor:
     """y, (N, C), of ``batch`` with the gain and offset of ``norm``. x: (N, C)."""
-    y: Tensor = ColumnNorm.apply(x, norm.weight, norm.bias, batch)
+    y: Tensor = ColumnNorm.apply(x, norm.weight, norm.bias, batch, *others)
     return y
 
 
 def infer(
-    norm: AffineNorm, x: Tensor, ops: Ops, groups: int, eps: float, root: Tensor, mean: Any = None
+    norm: AffineNorm,
+    x: Tensor,
+    ops: Ops,
+    groups: int,
+    eps: float,
+    root: Tensor,
+    mean: Optional[Tensor] = None,
+    slope: Optional[Tensor] = None,
 ) -> Optional[Tensor]:
-    """gamma (u - mean) / root + beta in one pass; None if a gradient is wanted.
+    """gamma (u - mean) / root + beta + slope u in one pass; None if a gradient is wanted.
 
     Args:
         x: (N, C).
         groups: of the layer-scale in front; 0: none.
         eps: inside its root.
         root, mean: (C,), running statistics; no mean: 0.
+        slope: (1,); only with a mean; None for 0.
     """
     if torch.is_grad_enabled() and (x.requires_grad or norm.weight.requires_grad):
         return None
     shift = None if mean is None else wide(mean, x)
-    gain = wide(norm.weight, x) / wide(root, x)
-    x = x.contiguous()
-    return ops.column_map(x, None, None, groups, eps, shift, gain, wide(norm.bias, x), True)[0]
+    gain, offset = wide(norm.weight, x) / wide(root, x), wide(norm.bias, x)
+    if slope is not None and shift is not None:
+        gain, offset = gain + slope, offset + slope * shift
+    return ops.column_map(x.contiguous(), None, None, groups, eps, shift, gain, offset, None)[0]

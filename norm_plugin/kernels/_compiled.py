@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Optional, Type
+from typing import Any, Dict, Optional, Type
 
 import torch
 from torch import Tensor
@@ -11,11 +10,14 @@ from torch import Tensor
 from norm_plugin.norms import Norm
 from norm_plugin.norms._contract import FusedForm
 
+_COMPILED: Dict[type, Any] = {}
 
-@functools.lru_cache(maxsize=None)
+
 def _compiled(cls: Type[Norm]) -> Any:
     """``normalize`` of a kind of norm; torch bounds how often it compiles each function anew."""
-    return torch.compile(cls.normalize, dynamic=True)
+    if cls not in _COMPILED:
+        _COMPILED[cls] = torch.compile(cls.normalize, dynamic=True)
+    return _COMPILED[cls]
 
 
 def _call(norm: Norm, x: Tensor, valid: Optional[Tensor]) -> Tensor:

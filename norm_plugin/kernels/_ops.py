@@ -122,16 +122,17 @@ class Ops(Protocol):
         shift: Optional[Tensor],
         gain: Tensor,
         offset: Tensor,
-        fill: bool,
+        at_padding: Optional[Tensor],
     ) -> Tuple[Tensor, Optional[Tensor], Tensor]:
         """y = (u - shift) * gain + offset, the rate, and (2, C): sums of u^2.
 
-        The first is sum_V u^2, the second the sum over the rows at padding, 0 with ``fill``.
+        The first is sum_V u^2, the second the sum over the rows at padding if they are mapped,
+        else 0.
 
         Args:
             rate: as from column_moments; None: it is computed here, if there are groups.
             shift: None for 0.
-            fill: padding gets y = offset; else it is mapped like every other row.
+            at_padding: y at padding; None: it is mapped like every other row.
         """
 
     def column_products(
@@ -158,7 +159,7 @@ class Ops(Protocol):
     ) -> Tuple[Tensor, Tensor]:
         """dx, and the three sums of column_products; without ``sums`` an empty tensor.
 
-        du = of_dy * dy + constant + of_u * (u - shift) at V, 0 at padding (shift and constant are
-        both there or both None); then through the
-        layer-scale, dx = rate (du - u mean(du u)) with the mean over the group, if there is one.
+        du = of_dy * dy + constant + of_u * (u - shift) at V, 0 at padding; shift and constant
+        are both there or both None. Then through the layer-scale, if there is one:
+        dx = rate (du - u mean(du u)) with the mean over the group.
         """

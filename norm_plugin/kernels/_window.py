@@ -27,7 +27,7 @@ class WindowBatch(Batch):
         root, self.statistic, ratio = self.norm.used()
         self.root = wide(root, x)
         self.gain = 1 / self.root if ratio is None else wide(ratio, x) / self.root
-        return self.map(x, weight * self.gain, bias)[0]
+        return self.map(x, weight * self.gain, bias, bias)[0]
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
         every, _, with_x = self.products(dy, x)

@@ -21,6 +21,11 @@ class BatchNormBatch(Batch):
     share: Union[float, Tensor] = 1.0
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        self.see(x)
+        return self.map(x, self.gain(weight), bias, bias)[0]
+
+    def see(self, x: Tensor) -> None:
+        """mu_B, sigma_B^2 and 1 / sigma_B, (C,) each."""
         total, squares = self.moments(x, centre=True)
         self.mean = self.shift = self.means(total, len(x))
         if self.sync:
@@ -30,7 +35,6 @@ class BatchNormBatch(Batch):
             self.share = self.count / max(len(x), 1)
             self.variance = self.variance * self.share
         self.inverse = torch.rsqrt(self.variance + self.eps)
-        return self.map(x, weight * self.inverse, bias)[0]
 
     def _between_workers(self, total: Tensor, x: Tensor) -> Tensor:
         """n (own mean - mu_B)^2: the squares around mu_B beyond those around the own mean."""
@@ -42,11 +46,14 @@ class BatchNormBatch(Batch):
         with_x_hat = with_u * self.inverse
         means = self.more_means(torch.stack([weight * real, weight * with_x_hat]))
         constant, of_u = self.coefficients(*means)
-        of_dy = weight * self.inverse
         dx, _ = self.ops.column_gradient(
-            dy, x, self.rate, self.valid, self.shift, of_dy, constant, of_u, False
+            dy, x, self.rate, self.valid, self.shift, self.gain(weight), constant, of_u, False
         )
         return dx, with_x_hat, every
+
+    def gain(self, weight: Tensor) -> Tensor:
+        """What u - mu_B is multiplied with, and dy in the backward pass, (C,)."""
+        return weight * self.inverse
 
     def coefficients(self, of_g: Tensor, of_gx: Tensor) -> Tuple[Tensor, Tensor]:
         """c and b of du, (C,) each, from mean_V(g) and mean_V(g x_hat)."""

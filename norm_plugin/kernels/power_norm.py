@@ -35,7 +35,7 @@ class Running(Batch):
     recursion: NuRecursion
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        y, squares = self.map(x, weight / self.psi, bias)
+        y, squares = self.map(x, weight / self.psi, bias, bias)
         self.psi2 = self.means(squares[0], len(x))
         return y
 

@@ -25,10 +25,10 @@ class ReleasedBatch(Batch):
         if self.in_warmup:
             self._see_batch(self.moments(x, centre=False)[1], x)
             self.psi = self.psi_batch
-            y, squares = self.map(x, weight / self.psi, bias, fill=False)
+            y, squares = self.map(x, weight / self.psi, bias, None)
         else:
             self.psi = self.norm.root(self.running, x)
-            y, squares = self.map(x, weight / self.psi, bias, fill=False)
+            y, squares = self.map(x, weight / self.psi, bias, None)
             self._see_batch(squares[0], x)
         self.gamma = squares.sum(dim=0) / (len(x) * self.psi.square())
         return y

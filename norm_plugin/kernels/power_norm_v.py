@@ -22,7 +22,7 @@ class PowerNormVBatch(Batch):
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         self.psi2 = self.means(self.moments(x, centre=False)[1], len(x))
         self.inverse = torch.rsqrt(self.psi2 + self.eps)
-        return self.map(x, weight * self.inverse, bias)[0]
+        return self.map(x, weight * self.inverse, bias, bias)[0]
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
         every, _, with_u = self.products(dy, x)

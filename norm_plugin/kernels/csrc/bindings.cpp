@@ -271,17 +271,18 @@ std::tuple<Tensor, MaybeTensor, Tensor> column_map(const Tensor &x, MaybeTensor 
                                                    const MaybeTensor &valid, int64_t groups,
                                                    double eps, const MaybeTensor &shift,
                                                    const Tensor &gain, const Tensor &offset,
-                                                   bool fill) {
+                                                   const MaybeTensor &at_padding) {
   check_input(x);
   const bool find_rate = !rate;
   if (find_rate) rate = room_for_rates(x, groups);
   Tensor y = at::empty_like(x), sums = room(x, 2);
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "column_map", [&] {
     auto a = column_args<scalar_t>(x, rate, valid);
-    a.eps = eps, a.fill = fill, a.find_rate = find_rate;
+    a.eps = eps, a.find_rate = find_rate;
     a.shift = pointer<scalar_t>(x, shift, {a.channels}, "shift");
     a.gain = pointer<scalar_t>(x, gain, {a.channels}, "gain");
     a.offset = pointer<scalar_t>(x, offset, {a.channels}, "offset");
+    a.at_padding = pointer<scalar_t>(x, at_padding, {a.channels}, "at_padding");
     a.y = y.data_ptr<scalar_t>(), a.sums = sums.data_ptr<scalar_t>();
     py::gil_scoped_release without_python;
     each_block(passes<scalar_t>().column_map, a);

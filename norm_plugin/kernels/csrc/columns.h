@@ -128,7 +128,7 @@ void column_moments(const ColumnArgs<T> &a, int64_t block) {
   });
 }
 
-// y, and sums (k = 2): sum u^2 over V, and over padding without fill.
+// y, and sums (k = 2): sum u^2 over V, and over padding that is mapped.
 template <bool shifted, class T>
 void column_map_of(const ColumnArgs<T> &a, int64_t block) {
   const Rows rows = rows_of(a, block);
@@ -158,12 +158,12 @@ void column_map_of(const ColumnArgs<T> &a, int64_t block) {
     });
   };
   map(0, rows.valid, squares);
-  if (!a.fill) return map(rows.valid, rows.all, squares + a.channels);
+  if (!a.at_padding) return map(rows.valid, rows.all, squares + a.channels);
   for (int64_t i = rows.valid; i < rows.all; ++i) {
     T *y = a.y + rows.index[i] * a.channels;
     sweep<T>(a.channels, [&](int64_t c, auto v) {
       using V = decltype(v);
-      store<V>(y + c, load<V>(a.offset + c));
+      store<V>(y + c, load<V>(a.at_padding + c));
     });
     for (int64_t g = 0; a.rate && a.find_rate && g < a.groups; ++g)
       a.rate[rows.index[i] * a.groups + g] = 0;

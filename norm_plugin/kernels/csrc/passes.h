@@ -37,12 +37,13 @@ struct ColumnArgs {
   const bool *valid;                                 // null: all rows
   T *rate;                                           // (N, G); null without groups
   const T *shift, *gain, *offset;                    // shift: null for 0
+  const T *at_padding;                               // null: padding is mapped too
   const T *of_dy, *constant, *of_u;                  // constant: null if shift is
   T *y;                                              // y or dx
   T *sums;                                           // (blocks, k, C), or null
   int64_t rows, channels, groups;
   double eps;
-  bool centre, find_rate, fill;
+  bool centre, find_rate;
 };
 
 // Each function works on one block: rows [block * kBlockRows, ...).

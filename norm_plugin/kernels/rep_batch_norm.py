@@ -1,0 +1,53 @@
+"""RepBN: BatchNorm and eta x in one map; what blends LayerNorm in as well stays plain."""
+
+from __future__ import annotations
+
+from typing import Optional, Tuple
+
+from torch import Tensor
+
+from norm_plugin.kernels._autograd import wide
+from norm_plugin.kernels._column_norm import Gradients, column_norm, infer
+from norm_plugin.kernels._fused import fuses
+from norm_plugin.kernels._ops import Ops
+from norm_plugin.kernels.batch_norm import BatchNormBatch
+from norm_plugin.norms.rep_batch_norm import RepBatchNorm
+
+
+class RepBatch(BatchNormBatch):
+    """gamma x_hat + beta + eta x = (gamma / sigma_B + eta) (x - mu_B) + beta + eta mu_B."""
+
+    eta: Tensor  # (1,)
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        self.see(x)
+        return self.map(x, self.gain(weight), bias + self.eta * self.mean, bias)[0]
+
+    def gain(self, weight: Tensor) -> Tensor:
+        return super().gain(weight) + self.eta
+
+    def products(self, dy: Tensor, x: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        every, real, with_centred = super().products(dy, x)
+        self.of_eta = (with_centred + self.mean * real).sum()
+        return every, real, with_centred
+
+    def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
+        gradients = super().backward(dy, x, weight)
+        return (*gradients, self.of_eta)
+
+
+@fuses(RepBatchNorm)
+def rep_batch_norm(
+    norm: RepBatchNorm, x: Tensor, valid: Optional[Tensor], ops: Ops
+) -> Optional[Tensor]:
+    """gamma * x_hat + beta + eta * x. x, y: (N, C)."""
+    if norm.warmup_updates:
+        return None
+    if not norm.training:
+        root = (norm.running_var + norm.eps).sqrt()
+        return infer(norm, x, ops, 0, norm.eps, root, norm.running_mean, wide(norm.eta, x))
+    batch = RepBatch(ops, valid, 0, norm.eps, norm.sync)
+    batch.eta = wide(norm.eta, x).detach()
+    y = column_norm(norm, x, batch, norm.eta)
+    norm.move_running(batch.mean, batch.variance, batch.count)
+    return y

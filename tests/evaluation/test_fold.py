@@ -133,7 +133,9 @@ def test_the_folder_of_the_output_must_exist(save, tmp_path):
 
 def test_a_run_never_resumes_from_a_folded_one(save, tmp_path):
     checkpoint = save(name="checkpoint1.pt")
-    main([str(checkpoint), "--output", str(tmp_path / "checkpoint_folded.pt")])
+    main(
+        [str(checkpoint), "--output", str(tmp_path / "checkpoint0_folded.pt")]
+    )  # the first by name
     (message,) = repair(tmp_path)
     assert "was missing; replaced by checkpoint1.pt" in message
     assert "folded_norms" not in load_checkpoint(tmp_path / "checkpoint_last.pt")

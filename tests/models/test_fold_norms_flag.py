@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import logging
 import sys
@@ -11,7 +12,7 @@ import fairseq_cli.interactive
 import fairseq_cli.validate
 import pytest
 import torch
-from fairseq import options
+from fairseq import checkpoint_utils, options
 from fairseq.models.transformer import TransformerModel
 
 from commands import PLUGIN
@@ -107,10 +108,21 @@ def test_a_folded_checkpoint_is_like_any_other(checkpoints, translations, said, 
     assert said()[-1] == f"{folded[0]}: no norm could be folded; it decodes as it is"
 
 
-def test_the_flag_goes_with_overrides_of_the_user(checkpoints, translations, said):
-    words = ("--model-overrides", "{'encoder_layerdrop': 0.5}", "--fold-norms")
-    assert translations(checkpoints[1], *words) == translations(checkpoints[1])
-    assert said()
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_flag_goes_with_overrides_of_the_user(order):
+    words = [["--fold-norms"], ["--model-overrides", "{'dropout': 0.5}"]][::order]
+    args = options.parse_args_and_arch(
+        options.get_generation_parser(), ["DATA", "--path", "a.pt", *words[0], *words[1]]
+    )
+    assert ast.literal_eval(args.model_overrides) == {"dropout": 0.5, "fold_norms": True}
+
+
+def test_the_overrides_of_the_caller_stay_as_they_are(checkpoints, said):
+    overrides = {"fold_norms": True}
+    for _ in range(2):  # fairseq-generate uses them again for a language model
+        checkpoint_utils.load_model_ensemble_and_task([str(checkpoints[0])], overrides)
+    assert overrides == {"fold_norms": True}
+    assert sum("encoder-self: batchnorm folded" in line for line in said()) == 2
 
 
 def test_validation_gives_the_same_loss(checkpoints, command, said, caplog):

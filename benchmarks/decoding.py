@@ -32,7 +32,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 import norm_plugin
 from norm_plugin.evaluation.provenance import git_state, machine, versions
-from norm_plugin.kernels import AUTO, describe
+from norm_plugin.kernels import describe, resolve
 from norm_plugin.models import fold_norms
 from norm_plugin.norms import norm_spec
 
@@ -176,7 +176,7 @@ def measure(
             {
                 **provenance(),
                 "arch": args.arch,
-                "kernels": describe(AUTO),
+                "kernels": describe(resolve(None)),
                 "norm": norm,
                 "form": form,
                 "stage": stage,

@@ -10,7 +10,7 @@ export PYTHONWARNINGS=${PYTHONWARNINGS:-ignore}
 
 # Set by the options below; a script may set other defaults after sourcing this.
 norm=layernorm seed=1 work=$root/work raw='' recipe='' gpus=auto subword='' results=results
-smoke='' dry='' tensorboard='' srun='' change_batch='' precision=() further=() data_flags=()
+smoke='' dry='' tensorboard='' srun='' change_batch='' fold='' precision=() further=() data_flags=()
 
 options_help() {
   cat <<'TEXT'
@@ -23,6 +23,7 @@ options_help() {
                   the batch of an update stays that of the recipe, or N is refused
   --change-batch  with --gpus: let the batch of an update grow with the GPUs instead
   --fp16, --bf16  train in half precision (on a GPU)
+  --fold-norms    translate with the norms folded into the linear maps after them, where possible
   --smoke         the whole path in minutes on two cores: a tiny model and 60 updates; the result
                   stays in the --work folder
   --tensorboard   write the curves for TensorBoard to <run>/tensorboard
@@ -54,6 +55,7 @@ parse_options() {
       --tensorboard) tensorboard=1 ;;
       --srun) srun=1 ;;
       --change-batch) change_batch=1 ;;
+      --fold-norms) fold=--fold-norms ;;
       --fp16 | --bf16) precision=("$1") ;;
       --*)
         [[ $# -ge 2 ]] || die "$1 needs a value; see --help"
@@ -237,7 +239,7 @@ score() {
 train_to_score() {
   stage train train "${training[@]}" --save-dir "$run/checkpoints"
   stage average average "${averaging[@]}"
-  stage generate generate "${generation[@]}"
+  stage generate generate "${generation[@]}" ${fold:+"$fold"}
   stage score score "$results"
   say "checkpoints in $run/checkpoints, translations in $run/generate.log"
 }

@@ -32,6 +32,7 @@ NAMES = {
     "update": re.compile(r"checkpoint_\d+_(\d+)\.pt"),
 }
 TEMPORARY = re.compile(r".+\.pt(\.\d+)?\.tmp")  # fairseq's and ours
+FOLDED = "folded_norms"  # an entry of what norm_plugin.evaluation.fold writes
 PICKLE_START = b"\x80"  # torch before 1.6 wrote a bare pickle, not an archive
 
 # All that torch.load raises for a file that is no checkpoint, or only a part of one.
@@ -156,7 +157,7 @@ def _restore_last(folder: Path) -> list[str]:
 def _most_updates(folder: Path) -> tuple[Path | None, list[str]]:
     """The checkpoint to resume from, and a line for each that cannot be read.
 
-    An average is none to resume from: the state of the optimizer is not in it.
+    An average, or a folded one, is none to resume from: it has no state of the optimizer.
     """
     best, most, messages = None, -1, []
     for path in _candidates(folder):
@@ -166,7 +167,8 @@ def _most_updates(folder: Path) -> tuple[Path | None, list[str]]:
             messages.append(f"passed over a checkpoint: {error}")
             continue
         updates = num_updates(state)
-        if updates is not None and updates > most and "averaged_from" not in state:
+        made = "averaged_from" in state or FOLDED in state
+        if updates is not None and updates > most and not made:
             best, most = path, updates
     return best, messages
 

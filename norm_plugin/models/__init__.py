@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from norm_plugin.models import architectures as architectures
-from norm_plugin.models import trainer_hooks
+from norm_plugin.models import generation_hooks, trainer_hooks
+from norm_plugin.models.folding import fold_norms
 from norm_plugin.models.transformer import NormTransformerModel
 
 trainer_hooks.install()
+generation_hooks.install()
 
-__all__ = ["NormTransformerModel"]
+__all__ = ["NormTransformerModel", "fold_norms"]

@@ -15,7 +15,9 @@ from norm_plugin.listing import declared_options
 from norm_plugin.models.initialisation import INITIALISATIONS, XAVIER
 from norm_plugin.models.placement import PLACEMENTS
 from norm_plugin.models.sites import (
+    IDENTITY,
     SITE_FLAGS,
+    Site,
     check_site_flags,
     chosen_specs,
     norm_type_field,
@@ -122,6 +124,19 @@ def store_choices(args: Any, cfg: TransformerConfig) -> None:
     for name in CHOICES:
         setattr(args, name, getattr(cfg, name))
     setattr(args, KERNELS_FOUND, describe(resolve(cfg.norm_kernels)))
+
+
+def store_folded(args: Any, sites: Iterable[Site]) -> None:
+    """Write into ``args``, the stored settings of a run, that the norms of ``sites`` are gone.
+
+    Options that no norm is left to take are unset, as a model refuses them.
+    """
+    for site in sites:
+        setattr(args, norm_type_field(site.flag), IDENTITY)
+    left = chosen_specs(config_class().from_namespace(args))
+    for name, owners in declared_options().items():
+        if not any(norm_spec(owner) in left for owner, _ in owners):
+            setattr(args, option_field(name), None)
 
 
 def _parse_choices(cfg: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, NamedTuple
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, norm_spec
 
 LAYERNORM = "layernorm"
+IDENTITY = "none"
 
 
 class Site(NamedTuple):

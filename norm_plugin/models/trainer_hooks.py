@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any, Callable, ContextManager, Union
+from typing import Any, ContextManager, Union
 
 import torch
 from fairseq import checkpoint_utils
@@ -26,10 +26,8 @@ from fairseq.trainer import Trainer
 from torch import Tensor, nn
 
 from norm_plugin.models.layers import ignoring_every_position
+from norm_plugin.models.wrapping import Function, wrap_once
 from norm_plugin.norms._statistics import BatchStatisticsNorm, average_running_statistics
-
-Function = Callable[..., Any]
-MARK = "tells_the_norms"
 
 
 def loss_scale(optimizer: Any, like: Tensor) -> Union[float, Tensor]:
@@ -115,8 +113,4 @@ def install() -> None:
         (checkpoint_utils, "save_checkpoint", around_save_checkpoint),
         (EMA, "__init__", around_ema_init),
     ):
-        function = getattr(owner, name)
-        if not hasattr(function, MARK):
-            wrapper = around(function)
-            setattr(wrapper, MARK, True)
-            setattr(owner, name, wrapper)
+        wrap_once(owner, name, around)

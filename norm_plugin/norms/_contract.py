@@ -7,6 +7,8 @@ from typing import Any, Callable, ClassVar, Dict, Optional
 import torch
 from torch import Tensor, nn
 
+from norm_plugin.norms._inference import CannotFold, ChannelMap
+
 FusedForm = Callable[["Norm", Tensor, Optional[Tensor]], Optional[Tensor]]
 """From a norm, x (..., C) and the real positions to y; None where it cannot serve this x."""
 
@@ -80,6 +82,14 @@ class Norm(nn.Module):
             (..., C), the dtype of ``x``.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define normalize()")
+
+    def inference_map(self) -> ChannelMap:
+        """This norm in inference, as a map that does not depend on its input.
+
+        Raises:
+            CannotFold: it is no such map; most norms are none.
+        """
+        raise CannotFold("it is computed from each input anew, in inference too")
 
     @classmethod
     def transformer_options(

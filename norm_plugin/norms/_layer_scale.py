@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from norm_plugin.norms._inference import CannotFold
 from norm_plugin.norms.rms_norm import divide_by_rms
 
 
@@ -25,3 +26,9 @@ def check_layer_scale(groups: int, dim: int) -> None:
     """Raise ValueError unless ``groups`` is 0 or divides ``dim``."""
     if groups < 0 or (groups and dim % groups):
         raise ValueError(f"layer_scale_groups is {groups}; it must be 0 or divide {dim}")
+
+
+def refuse_layer_scale(groups: int) -> None:
+    """Raise CannotFold where there is a layer-scale, which no map of fixed gains can follow."""
+    if groups:
+        raise CannotFold("its layer-scale divides each position by the position's own scale")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from norm_plugin.norms._contract import AffineNorm
+from norm_plugin.norms._inference import ChannelMap
 from norm_plugin.norms._workers import sum_over_workers, worker_count
 
 
@@ -121,6 +122,13 @@ class BatchStatisticsNorm(AffineNorm):
     def in_warmup(self) -> bool:
         """True while the statistics of the batch itself normalize it."""
         return self._updates < self.warmup_updates
+
+    def channel_map(
+        self, square: Tensor, eps: float, mean: Union[float, Tensor] = 0.0
+    ) -> ChannelMap:
+        """gamma * (x - mean) / sqrt(square + eps) + beta. square, mean: (C,)."""
+        gain = self.weight.detach().double() / (square.double() + eps).sqrt()
+        return ChannelMap(gain, self.bias.detach().double() - gain * mean)
 
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq's trainer before each forward with the updates done so far."""

@@ -7,6 +7,7 @@ from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
 import torch
 from torch import Tensor
 
+from norm_plugin.norms._inference import ChannelMap
 from norm_plugin.norms._statistics import (
     BatchStatisticsNorm,
     finite_or,
@@ -123,6 +124,9 @@ class WindowNorm(BatchStatisticsNorm):
     def divide_by_running(self, x: Tensor) -> Tensor:
         """x / sqrt(running sigma^2 + eps), for inference. x: (..., C)."""
         return x / (self.running_square + self.eps).sqrt().to(x.dtype)
+
+    def inference_map(self) -> ChannelMap:
+        return self.channel_map(self.running_square, self.eps)
 
 
 def push(window: Tensor, filled: Tensor, value: Tensor, count: Tensor) -> None:

@@ -35,7 +35,8 @@ from typing import Literal, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from norm_plugin.norms._layer_scale import check_layer_scale, layer_scale
+from norm_plugin.norms._inference import ChannelMap
+from norm_plugin.norms._layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
 from norm_plugin.norms._registry import register_norm
 from norm_plugin.norms._statistics import (
     BatchStatisticsNorm,
@@ -115,6 +116,9 @@ class RunningMomentsNorm(BatchStatisticsNorm):
         root = (self.running_var + self.eps).sqrt()
         return (x - self.running_mean.to(x.dtype)) / root.to(x.dtype)
 
+    def inference_map(self) -> ChannelMap:
+        return self.channel_map(self.running_var, self.eps, self.running_mean)
+
     def move_running(self, mean: Tensor, variance: Tensor, positions: Tensor) -> None:
         """One step towards the statistics of a batch, and one count; none in a recomputation.
 
@@ -170,3 +174,7 @@ class BatchNorm(RunningMomentsNorm):
         batch = batch_norm(x, valid, self.eps, self.sync, over_padding=released)
         self.move_running(batch.mean, batch.variance, batch.positions)
         return self.affine(batch.x_hat)
+
+    def inference_map(self) -> ChannelMap:
+        refuse_layer_scale(self.layer_scale_groups)
+        return super().inference_map()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Optional
 
+import torch
 from torch import Tensor
 
 from norm_plugin.norms._contract import Norm
+from norm_plugin.norms._inference import ChannelMap
 from norm_plugin.norms._registry import register_norm
 
 
@@ -28,3 +30,7 @@ class Identity(Norm):
 
     def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
         return x
+
+    def inference_map(self) -> ChannelMap:
+        ones = torch.ones(self.dim, dtype=torch.float64)
+        return ChannelMap(ones, torch.zeros_like(ones))

@@ -31,7 +31,8 @@ from typing import Any, ClassVar, Dict, Literal, Optional, Tuple, Union
 import torch
 from torch import Tensor
 
-from norm_plugin.norms._layer_scale import check_layer_scale, layer_scale
+from norm_plugin.norms._inference import ChannelMap
+from norm_plugin.norms._layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
 from norm_plugin.norms._registry import register_norm
 from norm_plugin.norms._statistics import (
     BatchStatisticsNorm,
@@ -185,6 +186,10 @@ class PowerNorm(BatchStatisticsNorm):
             x_hat, moved = self._normalize_batch(x, valid, psi2, updates < self.warmup_updates)
         self.finish(moved)
         return self.affine(x_hat)
+
+    def inference_map(self) -> ChannelMap:
+        refuse_layer_scale(self.layer_scale_groups)
+        return self.channel_map(self.psi2, self.eps)
 
     def start(self) -> Tuple[int, Tensor]:
         """The updates done and psi^2, (C,), that a training forward works with.

@@ -26,7 +26,8 @@ from typing import Literal, Optional, Tuple
 import torch
 from torch import Tensor
 
-from norm_plugin.norms._layer_scale import check_layer_scale, layer_scale
+from norm_plugin.norms._inference import ChannelMap
+from norm_plugin.norms._layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
 from norm_plugin.norms._registry import register_norm
 from norm_plugin.norms._statistics import (
     BatchStatisticsNorm,
@@ -93,6 +94,10 @@ class PowerNormV(BatchStatisticsNorm):
         x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
         self.move_running(psi2_batch, count)
         return self.affine(x_hat)
+
+    def inference_map(self) -> ChannelMap:
+        refuse_layer_scale(self.layer_scale_groups)
+        return self.channel_map(self.psi2, self.eps)
 
     def move_running(self, psi2_batch: Tensor, count: Tensor) -> None:
         """One step towards psi_B^2, (C,), of n = ``count`` positions; none in a recomputation."""

@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from norm_plugin.norms._inference import CannotFold, ChannelMap
 from norm_plugin.norms._registry import register_norm
 from norm_plugin.norms._statistics import in_backward, zero_padding
 from norm_plugin.norms.batch_norm import RunningMomentsNorm, batch_norm
@@ -72,6 +73,15 @@ class RepBatchNorm(RunningMomentsNorm):
         batch = batch_norm(x, valid, self.eps, self.sync)
         self.move_running(batch.mean, batch.variance, batch.positions)
         return self._blend(x, batch.x_hat, self._seen)
+
+    def inference_map(self) -> ChannelMap:
+        if self._layer_norm_share():
+            raise CannotFold(
+                f"LayerNorm has its share until update {self.warmup_updates}; "
+                f"this is update {self.updates_counted}"
+            )
+        batch_norm_map = super().inference_map()
+        return batch_norm_map._replace(gain=batch_norm_map.gain + self.eta.detach().double())
 
     def _layer_norm_share(self) -> float:
         """lambda."""

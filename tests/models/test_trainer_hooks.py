@@ -10,8 +10,8 @@ from fairseq import checkpoint_utils
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
-from norm_plugin.models import trainer_hooks
 from norm_plugin.models.trainer_hooks import install, loss_scale
+from norm_plugin.models.wrapping import MARK
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.norms._statistics import BatchStatisticsNorm
 
@@ -74,4 +74,4 @@ def test_fairseq_is_wrapped_once():
     before = [getattr(owner, name) for owner, name in owners]
     install()
     assert [getattr(owner, name) for owner, name in owners] == before
-    assert all(hasattr(function, trainer_hooks.MARK) for function in before)
+    assert all(hasattr(function, MARK) for function in before)

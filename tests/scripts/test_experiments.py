@@ -88,6 +88,15 @@ def test_options_reach_the_commands(words, flag, value, checkout):
     assert value is None or call[call.index(flag) + 1].endswith(value)
 
 
+def test_folding_changes_the_translation_alone(checkout):
+    checkout.script("run_wmt14")
+    checkout.take_calls()
+    again = checkout.script("run_wmt14", "--fold-norms")
+    assert again.stdout.count("was done before") == 2  # training and averaging
+    (generate,) = [call for call in checkout.take_calls() if "fairseq_cli.generate" in call]
+    assert generate[-1] == "--fold-norms"
+
+
 def test_watching_by_tensorboard_is_no_other_run(checkout):
     checkout.script("run_wmt14")
     again = checkout.script("run_wmt14", "--tensorboard")

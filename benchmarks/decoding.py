@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""What folding norms away saves in decoding: a model folded, the same unfolded, and LayerNorm's.
+
+python benchmarks/decoding.py --threads 2
+
+All models are of one architecture and start from the same weights. Their statistics are those of
+a few random batches, their gains and offsets a channel's own each. They take turns (A B A B):
+the encoder over one batch of random sentences, ragged, and the generation of a fixed number of
+words for it by fairseq's beam search, the encoder included. Before that the folded model must give
+the logits of the unfolded one. Every row of benchmarks/results/decoding.csv has the quartiles in
+milliseconds, and the ratio of the median to that of LayerNorm in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import csv
+import logging
+import statistics
+import time
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Callable
+
+import torch
+from fairseq import models, options
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.sequence_generator import SequenceGenerator
+
+import norm_plugin
+from norm_plugin.evaluation.provenance import git_state, machine, versions
+from norm_plugin.kernels import describe, resolve
+from norm_plugin.models import fold_norms
+from norm_plugin.norms import norm_spec
+
+RESULTS = Path(__file__).resolve().parent / "results" / "decoding.csv"
+LAYERNORM = "layernorm"
+TRAINING_BATCHES = 5
+CLOSE = 1e-3  # float32 rounding through twelve layers; the logits are of size 1
+Call = Callable[[], object]
+
+
+def dictionary_of(words: int) -> Dictionary:
+    """A dictionary of so many entries, fairseq's own among them."""
+    dictionary = Dictionary()
+    for number in range(words - len(dictionary)):
+        dictionary.add_symbol(str(number))
+    return dictionary
+
+
+def random_batch(dictionary: Dictionary, sentences: int, length: int) -> dict[str, torch.Tensor]:
+    """Sentences of half to all of ``length`` words, padded on the left as fairseq's sources are."""
+    words = torch.randint(dictionary.nspecial, len(dictionary), (sentences, length))
+    words[:, -1] = dictionary.eos()
+    lengths = torch.linspace(length, max(length // 2, 1), sentences).long()
+    padding = torch.arange(length) < (length - lengths).unsqueeze(1)
+    return {
+        "src_tokens": words.masked_fill(padding, dictionary.pad()),
+        "src_lengths": lengths,
+        "prev_output_tokens": words.roll(1, dims=1),
+    }
+
+
+def build(args: argparse.Namespace, norm: str, dictionary: Dictionary) -> Any:
+    """A pre-norm model with ``norm``, without layer-scale, in the encoder; statistics moved."""
+    flags = ["DATA", "--arch", args.arch, "--norm-type", norm, "--norm-placement", "pre"]
+    flags += ["--lr-scheduler", "inverse_sqrt", "--share-all-embeddings", "--dropout", "0"]
+    if "layer_scale_groups" in {option.name for option in norm_spec(norm).options}:
+        flags += ["--norm-layer-scale-groups", "0"]
+    parsed = options.parse_args_and_arch(options.get_training_parser(), flags)
+    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    torch.manual_seed(1)
+    model = models.build_model(convert_namespace_to_omegaconf(parsed).model, task)
+    for name, parameter in model.named_parameters():
+        if "layer_norm" in name:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    with torch.no_grad():
+        for update in range(TRAINING_BATCHES):
+            model.set_num_updates(update)
+            model.train()(**random_batch(dictionary, args.sentences, args.length))
+    return model.eval()
+
+
+def variants(
+    args: argparse.Namespace, dictionary: Dictionary, batch: dict[str, torch.Tensor]
+) -> dict[tuple[str, str], Any]:
+    """The models, by norm and form: LayerNorm's, and of each norm the unfolded and the folded."""
+    found = {(LAYERNORM, "unfolded"): build(args, LAYERNORM, dictionary)}
+    for norm in args.norms:
+        plain = build(args, norm, dictionary)
+        folded = copy.deepcopy(plain)
+        for folding in fold_norms(folded):
+            print(folding)
+        with torch.no_grad():
+            difference = (folded(**batch)[0] - plain(**batch)[0]).abs().max().item()
+        print(f"{norm}: the logits differ by {difference:.1e} at most")
+        if difference > CLOSE:
+            raise SystemExit(f"error: {norm} folded is another model ({difference:.1e} > {CLOSE})")
+        found[norm, "unfolded"], found[norm, "folded"] = plain, folded
+    return found
+
+
+def encoding(model: Any, batch: dict[str, torch.Tensor]) -> Call:
+    """The encoder over ``batch``."""
+
+    def call() -> object:
+        with torch.no_grad():
+            return model.encoder(batch["src_tokens"], batch["src_lengths"])
+
+    return call
+
+
+def generation(
+    model: Any, batch: dict[str, torch.Tensor], dictionary: Dictionary, args: argparse.Namespace
+) -> Call:
+    """Beam search over ``batch``, where no sentence may end before ``args.steps`` words."""
+    model.make_generation_fast_(beamable_mm_beam_size=args.beam, need_attn=False)
+    search = SequenceGenerator(
+        [model], dictionary, beam_size=args.beam, max_len_b=args.steps, min_len=args.steps
+    )
+    sample = {"net_input": {name: batch[name] for name in ("src_tokens", "src_lengths")}}
+    return lambda: search.generate([model], sample)
+
+
+def alternate(calls: dict[Any, Call], repetitions: int, warmup: int) -> dict[Any, list[float]]:
+    """Milliseconds of each call, each round calling all of them in turn."""
+    times: dict[Any, list[float]] = {name: [] for name in calls}
+    for number in range(-warmup, repetitions):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            if number >= 0:
+                times[name].append(1000 * (time.perf_counter() - start))
+    return times
+
+
+def provenance() -> dict[str, Any]:
+    """The first columns of every row: when, which code, which machine, which versions."""
+    code, found = git_state(Path(norm_plugin.__file__).parent), versions()
+    return {
+        "date": date.today().isoformat(),
+        "commit": f"{(code['commit'] or '')[:7]}{'+' if code['dirty'] else ''}",
+        **machine(cpu=True),
+        **{name: found[name] for name in ("python", "torch", "fairseq", "norm_plugin")},
+    }
+
+
+def append(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Append rows, all of the same columns; a file that is new begins with their names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = not path.exists()
+    with open(path, "a", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def measure(
+    stage: str, calls: dict[tuple[str, str], Call], args: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """A row for each model: its quartiles in ``stage``, encoder or generation."""
+    times = alternate(calls, args.repetitions, warmup=3)
+    unit = statistics.median(times[LAYERNORM, "unfolded"])
+    rows = []
+    for (norm, form), values in times.items():
+        p25, p50, p75 = statistics.quantiles(values, n=4, method="inclusive")
+        print(
+            f"{stage:10}  {norm:22}  {form:8}  {p50:9.2f} ms ({p25:.2f} to {p75:.2f})  "
+            f"{p50 / unit:.3f} of layernorm"
+        )
+        rows.append(
+            {
+                **provenance(),
+                "arch": args.arch,
+                "kernels": describe(resolve(None)),
+                "norm": norm,
+                "form": form,
+                "stage": stage,
+                **{key: getattr(args, key) for key in ("sentences", "length", "beam", "steps")},
+                "repetitions": args.repetitions,
+                **{"p25_ms": round(p25, 3), "p50_ms": round(p50, 3), "p75_ms": round(p75, 3)},
+                "ratio_to_layernorm": round(p50 / unit, 4),
+            }
+        )
+    return rows
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line; ``argv`` is sys.argv without its first word."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--arch", default="norm_transformer_iwslt_de_en", help="default: %(default)s")
+    add("--norms", nargs="+", default=["batchnorm", "powernorm"], help="default: %(default)s")
+    add("--words", type=int, default=10_149, help="of the vocabulary (default: %(default)s)")
+    add("--sentences", type=int, default=16, help="in the batch (default: %(default)s)")
+    add("--length", type=int, default=32, help="of the longest one (default: %(default)s)")
+    add("--beam", type=int, default=5, help="default: %(default)s")
+    add("--steps", type=int, default=20, help="words to generate (default: %(default)s)")
+    add("--repetitions", type=int, default=50, help="of each (default: %(default)s)")
+    add("--threads", type=int, default=2, help="default: %(default)s")
+    add("--output", type=Path, default=RESULTS, help="CSV to append to (default: %(default)s)")
+    add("--no-csv", action="store_true", help="print only")
+    args = parser.parse_args(argv)
+    if args.repetitions < 2:
+        parser.error("--repetitions must be 2 or more: there are no quartiles of one value")
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure both stages of all models, and append the rows."""
+    args = parse_args(argv)
+    logging.getLogger("norm_plugin").setLevel(logging.WARNING)
+    torch.set_num_threads(args.threads)
+    dictionary = dictionary_of(args.words)
+    torch.manual_seed(2)
+    batch = random_batch(dictionary, args.sentences, args.length)
+    found = variants(args, dictionary, batch)
+    rows = measure("encoder", {key: encoding(one, batch) for key, one in found.items()}, args)
+    searches = {key: generation(one, batch, dictionary, args) for key, one in found.items()}
+    rows += measure("generation", searches, args)
+    if not args.no_csv:
+        append(args.output, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Folding norms into the linear maps that follow them, for inference.
+
+A norm whose statistics are constants in inference is y = gain * x + offset there. Under pre-norm
+y goes into linear maps only, x + f(norm(x)), and for each of them
+
+    W y + b = (W diag(gain)) x + (b + W offset)
+
+so new weights and biases do the norm's work, and the norm goes. That holds for
+
+    encoder-self, decoder-self    q_proj, k_proj and v_proj of the attention
+    decoder-cross                 q_proj of the attention over the encoder
+    encoder-ffn, decoder-ffn      fc1
+    encoder-final                 k_proj and v_proj over the encoder, in every decoder layer
+
+The encoder's output is then what went into its final norm. A site folds as a whole or not at all.
+The products are made in float64 and rounded once; logits differ by rounding from there on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Dict, List, Set, Tuple
+
+import torch
+from torch import nn
+
+from norm_plugin.models.sites import (
+    FINAL_SITES,
+    IDENTITY,
+    Site,
+    norm_type_field,
+    norm_type_of,
+    present_sites,
+)
+from norm_plugin.models.transformer import NormTransformerModel
+from norm_plugin.norms import Norm, build_norm
+from norm_plugin.norms._inference import CannotFold, ChannelMap
+
+QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+MAPS_OF_LAYER: Dict[str, Tuple[str, ...]] = {
+    "encoder-self": QKV,
+    "encoder-ffn": ("fc1",),
+    "decoder-self": QKV,
+    "decoder-cross": ("encoder_attn.q_proj",),
+    "decoder-ffn": ("fc1",),
+}
+"""By site, the linear maps of the same layer that take the norm's output."""
+MAPS_OVER_ENCODER = ("encoder_attn.k_proj", "encoder_attn.v_proj")
+CROSS_SELF = {"decoder-self", "encoder-final"}
+"""Sites whose outputs go through the same maps with --cross-self-attention."""
+RESIDUAL = "its output is the residual stream, not only the input of linear maps"
+
+
+@dataclass(frozen=True)
+class Folding:
+    """What became of one site.
+
+    Attributes:
+        norm: its name.
+        reason: why it stays; empty: it was folded.
+        norms: paths in the model of the norms that are gone.
+        maps: paths of the linear maps that took them in.
+    """
+
+    site: Site
+    norm: str
+    reason: str = ""
+    norms: Tuple[str, ...] = ()
+    maps: Tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"{self.site.name}: {self.norm} stays: {self.reason}"
+        kinds = dict.fromkeys(path.rpartition(".")[2] for path in self.maps)
+        return (
+            f"{self.site.name}: {self.norm} folded, {len(self.norms)} "
+            f"into {len(self.maps)} linear maps ({', '.join(kinds)})"
+        )
+
+
+def fold_norms(model: nn.Module) -> List[Folding]:
+    """Fold every norm of ``model`` that can be folded; the model is for inference from then on.
+
+    Weights and biases are changed in place, and the norms' place is taken by ``none``, in
+    ``model.cfg`` too.
+
+    Returns:
+        One entry a site that has a norm.
+
+    Raises:
+        ValueError: the model is not a ``norm_transformer``.
+    """
+    if not isinstance(model, NormTransformerModel):
+        raise ValueError(f"{type(model).__name__} has no norms to fold; give a norm_transformer")
+    named = [site for site in present_sites(model.cfg) if norm_type_of(model.cfg, site) != IDENTITY]
+    return [_fold_site(model, site) for site in named]
+
+
+def _fold_site(model: NormTransformerModel, site: Site) -> Folding:
+    name = norm_type_of(model.cfg, site)
+    try:
+        plan = [
+            (owner, _inference_map(owner, site), _maps_after(model, owner, site))
+            for owner in _owners(model, site)
+        ]
+    except CannotFold as reason:
+        return Folding(site, name, reason=str(reason))
+    paths = {module: path for path, module in model.named_modules()}
+    norms: List[str] = []
+    maps: List[str] = []
+    for owner, channel_map, linears in plan:
+        norm = getattr(owner, site.attribute)
+        norms.append(paths[norm])
+        maps.extend(paths[linear] for linear in linears)
+        for linear in linears:
+            fold_into(linear, channel_map)
+        setattr(owner, site.attribute, build_norm(IDENTITY, norm.dim))
+    setattr(model.cfg, norm_type_field(site.flag), IDENTITY)
+    return Folding(site, name, norms=tuple(norms), maps=tuple(maps))
+
+
+def fold_into(linear: nn.Linear, channel_map: ChannelMap) -> None:
+    """Let ``linear`` give for x, (..., C), what it gave for gain * x + offset; in place."""
+    with torch.no_grad():
+        weight = linear.weight.double()
+        linear.bias.copy_(linear.bias.double() + weight @ channel_map.offset)
+        linear.weight.copy_(weight * channel_map.gain)
+
+
+def _owners(model: NormTransformerModel, site: Site) -> List[nn.Module]:
+    """The modules that have the norms of ``site``: layers, or the stack itself."""
+    stack = getattr(model, site.side)
+    if site.flag not in MAPS_OF_LAYER:
+        return [stack]
+    # children(): to iterate over layers under LayerDrop drops some of them
+    layers = stack.layers.children()
+    return [layer for layer in layers if getattr(layer, site.attribute, None) is not None]
+
+
+def _inference_map(owner: nn.Module, site: Site) -> ChannelMap:
+    """The norm of ``site`` in ``owner`` as a map."""
+    norm: Norm = getattr(owner, site.attribute)
+    on_the_stream = site.flag in MAPS_OF_LAYER and not owner.normalize_before
+    if on_the_stream or site.flag == "embedding":
+        raise CannotFold(RESIDUAL)
+    return norm.inference_map()
+
+
+def _maps_after(model: NormTransformerModel, owner: nn.Module, site: Site) -> List[nn.Linear]:
+    """The linear maps that take the output of the norm of ``site`` in ``owner``, all foldable."""
+    if site.flag in CROSS_SELF and model.cfg.cross_self_attention:
+        raise CannotFold("k_proj and v_proj take the encoder's output and the decoder's alike")
+    if site is FINAL_SITES["decoder"]:
+        found = [(owner, _output_map(owner))]
+    elif site is FINAL_SITES["encoder"]:
+        layers = [layer for layer in model.decoder.layers.children() if _attends(layer)]
+        found = [(layer, path) for layer in layers for path in MAPS_OVER_ENCODER]
+    else:
+        found = [(owner, path) for path in MAPS_OF_LAYER[site.flag]]
+    if not found:
+        raise CannotFold("no linear map takes its output")
+    shared = _shared_parameters(model)
+    return [_checked(attrgetter(path)(module), path, shared) for module, path in found]
+
+
+def _attends(layer: nn.Module) -> bool:
+    """Whether a layer of the decoder attends to the encoder."""
+    return getattr(layer, "encoder_attn", None) is not None
+
+
+def _output_map(decoder: Any) -> str:
+    """What takes the decoder's output first."""
+    if decoder.project_out_dim is not None:
+        return "project_out_dim"
+    return "output_projection" if decoder.adaptive_softmax is None else "adaptive_softmax"
+
+
+def _shared_parameters(model: nn.Module) -> Set[int]:
+    """``id`` of the parameters that stand at more than one place of the model."""
+    places = Counter(id(value) for _, value in model.named_parameters(remove_duplicate=False))
+    return {parameter for parameter, count in places.items() if count > 1}
+
+
+def _checked(linear: nn.Module, path: str, shared: Set[int]) -> nn.Linear:
+    """``linear``, if it can take a norm in; raises CannotFold."""
+    if type(linear) is not nn.Linear:
+        raise CannotFold(f"{path} is of type {type(linear).__name__}, no plain linear map")
+    if id(linear.weight) in shared:
+        raise CannotFold(f"{path} shares its weights with another module")
+    if "bias" not in dict(linear.named_parameters(recurse=False)):
+        raise CannotFold(f"{path} has no bias to take the offset")
+    return linear

@@ -1,0 +1,22 @@
+"""A norm whose statistics are constants in inference: a gain and an offset for each channel."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class ChannelMap(NamedTuple):
+    """y = gain * x + offset, channel by channel.
+
+    Attributes:
+        gain, offset: (C,), float64, so that what is made of them is rounded once.
+    """
+
+    gain: Tensor
+    offset: Tensor
+
+
+class CannotFold(ValueError):  # noqa: N818 -- an answer, not a mistake of anybody
+    """A norm cannot be folded into what follows it; the message is the reason."""

@@ -1,0 +1,218 @@
+"""Norms folded into the linear maps after them: the same logits, and why a site does not fold."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+
+import pytest
+import torch
+
+from norm_plugin.models import fold_norms
+from norm_plugin.models.config import build_config, store_folded
+from norm_plugin.models.sites import SITES
+from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.norms.identity import Identity
+
+PRE = ("--norm-placement", "pre")
+STREAM = "its output is the residual stream, not only the input of linear maps"
+ANEW = "it is computed from each input anew, in inference too"
+IN_LAYERS = ["encoder-self", "encoder-ffn", "decoder-self", "decoder-cross", "decoder-ffn"]
+FOLDABLE = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
+
+
+def plain(name, *flags):
+    """The flags for ``name`` without layer-scale at every site of a pre-norm model."""
+    options = {option.name for option in norm_spec(name).options}
+    if "layer_scale_groups" in options:
+        flags += ("--norm-layer-scale-groups", "0")
+    if "warmup_updates" in options:
+        flags += ("--norm-warmup-updates", "1")
+    return ("--norm-type", name, "--norm-type-decoder", name, *PRE, *flags)
+
+
+def trained(model, batch):
+    """``model`` in evaluation, with statistics, gains and offsets of a channel's own each."""
+    generator = torch.Generator().manual_seed(5)
+    for name, parameter in model.named_parameters():
+        if "layer_norm" in name:
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.data += 0.3 * noise.to(parameter.dtype)
+    for update in range(3):
+        model.set_num_updates(update)
+        model.train()(**batch)
+    return model.eval()
+
+
+def reasons(model):
+    return {folding.site.name: folding.reason for folding in fold_norms(model)}
+
+
+def norms_left(model):
+    names = [name for name, module in model.named_modules() if name.endswith("layer_norm")]
+    return [name for name in names if not isinstance(model.get_submodule(name), Identity)]
+
+
+# Folded weights are rounded once more, which attention makes larger where its logits are large, as
+# those of repbn. In float64 what is left is its softmax, which fairseq takes in float32 always.
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 1e-3)])
+@pytest.mark.parametrize("name", FOLDABLE)
+def test_logits_are_the_same(name, dtype, tolerance, build, batch):
+    model = trained(build(*plain(name)).to(dtype), batch)
+    expected = model(**batch)[0]
+    found = reasons(model)
+    assert [site for site, reason in found.items() if not reason] == [
+        *("encoder-self", "encoder-ffn", "encoder-final"),
+        *("decoder-self", "decoder-cross", "decoder-ffn"),
+    ]
+    assert norms_left(model) == ["decoder.layer_norm"]
+    torch.testing.assert_close(model(**batch)[0], expected, rtol=tolerance, atol=tolerance)
+
+
+def test_a_map_that_forgot_its_offset_would_be_seen(build, batch):
+    """The tolerance above is small beside what the norms do."""
+    model = trained(build(*plain("batchnorm")), batch)
+    expected = model(**batch)[0]
+    fold_norms(model)
+    with torch.no_grad():
+        model.encoder.layers[0].fc1.bias.zero_()
+    assert (model(**batch)[0] - expected).abs().max() > 1e-2
+
+
+def test_layers_that_layer_drop_leaves_out_fold_too(build, batch):
+    flags = ("--encoder-layerdrop", "0.9", "--decoder-layerdrop", "0.9")
+    model = trained(build(*plain("batchnorm"), *flags), batch)
+    expected = model(**batch)[0]
+    fold_norms(model.train())
+    assert norms_left(model) == ["decoder.layer_norm"]
+    torch.testing.assert_close(model.eval()(**batch)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_shared_embeddings_stay_as_they_are(build, batch):
+    model = trained(build(*plain("batchnorm", "--share-all-embeddings")), batch)
+    expected, embeddings = model(**batch)[0], model.encoder.embed_tokens.weight.clone()
+    found = reasons(model)
+    assert found["decoder-final"] == "output_projection shares its weights with another module"
+    assert torch.equal(model.decoder.output_projection.weight, embeddings)
+    torch.testing.assert_close(model(**batch)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_embeddings_are_normalized_where_they_stand(build):
+    found = reasons(build(*plain("batchnorm", "--layernorm-embedding")))
+    assert found["encoder-embedding"] == found["decoder-embedding"] == STREAM
+
+
+def test_only_what_folds_is_folded(build, batch):
+    model = trained(
+        build("--norm-type", "batchnorm", "--norm-layer-scale-groups", "0", *PRE), batch
+    )
+    expected = model(**batch)[0]
+    before = copy.deepcopy(model.decoder.layers[0].fc1.weight)
+    found = reasons(model)
+    assert found == {
+        **dict.fromkeys(["encoder-self", "encoder-ffn", "encoder-final"], ""),
+        **dict.fromkeys(["decoder-self", "decoder-cross", "decoder-ffn", "decoder-final"], ANEW),
+    }
+    assert torch.equal(model.decoder.layers[0].fc1.weight, before)
+    torch.testing.assert_close(model(**batch)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("groups", ["1", "4"])
+def test_layer_scale_does_not_fold(groups, build):
+    found = reasons(build("--norm-type", "powernorm", "--norm-layer-scale-groups", groups, *PRE))
+    assert (
+        found["encoder-ffn"] == "its layer-scale divides each position by the position's own scale"
+    )
+
+
+def test_post_norm_does_not_fold(build):
+    flags = ("--norm-placement", "post")
+    found = reasons(build(*plain("mabn")[:4], "--norm-warmup-updates", "1", *flags))
+    assert found == dict.fromkeys(IN_LAYERS, STREAM)
+
+
+def test_the_stacks_are_told_apart(build):
+    flags = ("--encoder-normalize-before", "--norm-warmup-updates", "1")
+    found = reasons(build(*plain("mabn")[:4], *flags))
+    assert [found[site] for site in IN_LAYERS] == ["", "", STREAM, STREAM, STREAM]
+    assert found["encoder-final"] == ""
+
+
+def test_norms_over_channels_do_not_fold(build):
+    assert set(reasons(build("--norm-type", "rmsnorm", *PRE)).values()) == {ANEW}
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ([], "output_projection has no bias to take the offset"),
+        (["--decoder-output-dim", "64"], "project_out_dim has no bias to take the offset"),
+        (
+            ["--adaptive-softmax-cutoff", "10,20"],
+            "adaptive_softmax is of type AdaptiveSoftmax, no plain linear map",
+        ),
+    ],
+)
+def test_the_last_norm_does_not_fold(flags, reason, build):
+    assert reasons(build(*plain("batchnorm", *flags)))["decoder-final"] == reason
+
+
+def test_joint_attention_takes_two_norms_at_once(build):
+    found = reasons(build(*plain("batchnorm", "--cross-self-attention", "--no-cross-attention")))
+    joint = "k_proj and v_proj take the encoder's output and the decoder's alike"
+    assert found["decoder-self"] == found["encoder-final"] == joint
+    assert found["decoder-ffn"] == ""
+
+
+def test_an_encoder_that_nothing_attends_to(build):
+    found = reasons(build(*plain("batchnorm", "--no-cross-attention")))
+    assert found["encoder-final"] == "no linear map takes its output"
+
+
+def test_another_kind_of_map_does_not_fold(build, batch):
+    class Quantized(torch.nn.Linear):
+        pass
+
+    model = trained(build(*plain("batchnorm")), batch)
+    layer = model.encoder.layers[1]
+    layer.fc1 = Quantized(layer.fc1.in_features, layer.fc1.out_features)
+    expected = model(**batch)[0]
+    assert reasons(model)["encoder-ffn"] == "fc1 is of type Quantized, no plain linear map"
+    # no layer of the site folds then
+    assert "encoder.layers.0.final_layer_norm" in norms_left(model)
+    torch.testing.assert_close(model(**batch)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_settings_say_what_is_left(build):
+    model = build(*plain("batchnorm"))
+    first = [str(folding) for folding in fold_norms(model)]
+    assert first[:2] == [
+        "encoder-self: batchnorm folded, 2 into 6 linear maps (q_proj, k_proj, v_proj)",
+        "encoder-ffn: batchnorm folded, 2 into 2 linear maps (fc1)",
+    ]
+    assert [str(folding) for folding in fold_norms(model)] == [
+        "decoder-final: batchnorm stays: output_projection has no bias to take the offset"
+    ]
+
+
+def test_a_model_of_another_kind_is_refused():
+    with pytest.raises(ValueError, match="Linear has no norms to fold; give a norm_transformer"):
+        fold_norms(torch.nn.Linear(2, 2))
+
+
+def test_options_that_no_norm_is_left_to_take_are_unset():
+    # powernorm goes, batchnorm stays: alpha_fwd must go, the layer-scale that both have stays
+    args = argparse.Namespace(
+        norm_type="powernorm",
+        norm_type_decoder_ffn="batchnorm",
+        norm_alpha_fwd=0.8,
+        norm_warmup_updates=1,
+        norm_layer_scale_groups=0,
+        encoder_normalize_before=True,
+        decoder_normalize_before=True,
+    )
+    store_folded(args, [site for site in SITES if site.flag.startswith("encoder-")])
+    assert args.norm_type_encoder_self == args.norm_type_encoder_final == "none"
+    assert args.norm_alpha_fwd is None and args.norm_warmup_updates is None
+    assert args.norm_layer_scale_groups == 0
+    build_config(args)  # which refuses an option that no norm has

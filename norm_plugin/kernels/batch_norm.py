@@ -27,7 +27,7 @@ class BatchNormBatch(Batch):
             squares = squares + self._between_workers(total, x)
         self.variance = self.more_means(squares)
         if self.over_padding:
-            self.share = self.count / len(x)
+            self.share = self.count / max(len(x), 1)
             self.variance = self.variance * self.share
         self.inverse = torch.rsqrt(self.variance + self.eps)
         return self.map(x, weight * self.inverse, bias)[0]

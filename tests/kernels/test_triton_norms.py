@@ -19,8 +19,8 @@ VARIANTS = {
     "powernorm-v": [{"layer_scale_groups": 0}, {"layer_scale_groups": 3}],
     "powernorm": [
         {"layer_scale_groups": 0},
-        {"layer_scale_groups": 3, "warmup_updates": 10},
-        {"layer_scale_groups": 4, "variant": "released", "warmup_updates": 10},
+        {"layer_scale_groups": 3, "warmup_updates": 2},
+        {"layer_scale_groups": 4, "variant": "released", "warmup_updates": 2},
     ],
 }
 FUSED = [name for name in NORM_TYPES if has_fused_form(norm_spec(name).cls)]

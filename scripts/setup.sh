@@ -16,8 +16,8 @@ usage() {
 Usage: scripts/setup.sh [--help]
 
 Makes the virtual environment .venv in the root of the checkout and installs there what
-requirements.lock names, then the project itself (editable). Prints nothing and returns at once
-when nothing is to do. May be started twice at once; an interrupted run is finished by the next.
+requirements.lock names (and requirements-cpu.lock, where torch is a build for the CPU), then the
+project itself (editable). Prints nothing and returns at once when nothing is to do. May be started twice at once; an interrupted run is finished by the next.
 Needs Python >= 3.$OLDEST_MINOR with its venv module and headers, a C++ compiler, and a package index
 for pip.
 
@@ -48,7 +48,8 @@ digest() {  # of everything that decides what the environment holds; fails witho
   local version
   version=$(python_version "$venv/bin/python") || return 1
   { printf '%s\n' "$root" "$venv" "$version"
-    cat "$root"/{requirements.lock,setup.py,pyproject.toml} "$root"/norm_plugin/kernels/csrc/*
+    cat "$root"/{requirements.lock,requirements-cpu.lock,setup.py,pyproject.toml} \
+      "$root"/norm_plugin/kernels/csrc/*
   } | sha256sum
 }
 
@@ -181,6 +182,11 @@ pip_install() {
   "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off --retries 2 "$@"
 }
 
+torch_brings_triton() {  # as its builds for a GPU do, in the version that they work with
+  "$venv/bin/python" -c 'import sys, torch
+sys.exit(not (torch.version.cuda or torch.version.hip))' &>/dev/null </dev/null
+}
+
 install_all() {
   local lock=$root/requirements.lock
   export MAX_JOBS=${MAX_JOBS:-$(jobs_allowed)}
@@ -190,6 +196,8 @@ install_all() {
   step "installing fairseq (compiles for two to four minutes the first time)" \
     pip_install --no-build-isolation --no-deps -c "$lock" fairseq-fixed
   step "installing the other libraries" pip_install --no-build-isolation --no-deps -r "$lock"
+  torch_brings_triton ||
+    step "installing triton" pip_install --no-deps -r "$root/requirements-cpu.lock"
   step "installing the project" pip_install --no-build-isolation --no-deps -e "$root"
   # A wheel that pip kept from a build with another torch installs well and does not load.
   step "checking that fairseq loads" "$venv/bin/python" -c \

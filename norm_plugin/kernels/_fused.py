@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Optional, Type
 
+import torch
 from torch import Tensor, nn
 
 from norm_plugin.kernels import _choice
@@ -19,6 +20,8 @@ from norm_plugin.norms import Norm
 Form = Callable[[Any, Tensor, Optional[Tensor], Ops], Optional[Tensor]]
 """From a norm, x (N, C), its real positions (N,) or None, and a backend to y (N, C); None where
 this state of the norm has no fused form."""
+
+HALF = (torch.float16, torch.bfloat16)
 
 _FORMS: Dict[Type[Norm], Form] = {}
 
@@ -50,7 +53,7 @@ class Fused:
         ops = _choice.ops_for(self.choice, x)
         if ops is None:
             return None
-        wide = x if ops.takes(x) else x.float()
+        wide = x.float() if x.dtype in HALF and not ops.takes(x) else x
         if not ops.takes(wide):
             return None
         rows = wide.reshape(-1, norm.dim)

@@ -9,6 +9,7 @@ from typing import Any, Optional
 
 from torch import Tensor
 
+from norm_plugin.kernels._autograd import wide
 from norm_plugin.kernels._column_norm import Batch, Gradients, column_norm, infer
 from norm_plugin.kernels._fused import fuses
 from norm_plugin.kernels._ops import Ops
@@ -55,7 +56,8 @@ class Running(Batch):
 def power_norm(norm: PowerNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Optional[Tensor]:
     """gamma * x_hat + beta. x, y: (N, C)."""
     if not norm.training:
-        return infer(norm, x, ops, norm.layer_scale_groups, norm.eps, norm.root(norm.psi2, x))
+        root = norm.root(norm.psi2, norm.psi2)
+        return infer(norm, x, ops, norm.layer_scale_groups, norm.eps, root)
     updates, psi2 = norm.start()
     if norm.variant == "released":
         y, moved = power_norm_as_released(norm, x, valid, ops, psi2, t=updates + 1)
@@ -67,7 +69,7 @@ def power_norm(norm: PowerNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) ->
         if in_warmup and not x.requires_grad:
             batch.recursion = None  # a backward pass that ends before x shows nu nothing
         else:
-            batch.psi = norm.root(psi2, x)
+            batch.psi = wide(norm.root(psi2, psi2), x)
         y = column_norm(norm, x, batch)
         moved = norm.next_psi2(psi2, batch.psi2, batch.count)
     norm.finish(moved)

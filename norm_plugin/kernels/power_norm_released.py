@@ -7,6 +7,7 @@ from typing import Optional, Tuple, Union
 import torch
 from torch import Tensor
 
+from norm_plugin.kernels._autograd import wide
 from norm_plugin.kernels._column_norm import Batch, Gradients, column_norm
 from norm_plugin.kernels._ops import Ops
 from norm_plugin.norms.power_norm import PowerNorm
@@ -27,7 +28,7 @@ class ReleasedBatch(Batch):
             self.psi = self.psi_batch
             y, squares = self.map(x, weight / self.psi, bias, None)
         else:
-            self.psi = self.norm.root(self.running, x)
+            self.psi = wide(self.norm.root(self.running, self.running), x)
             y, squares = self.map(x, weight / self.psi, bias, None)
             self._see_batch(squares[0], x)
         self.gamma = squares.sum(dim=0) / (len(x) * self.psi.square())
@@ -38,7 +39,7 @@ class ReleasedBatch(Batch):
         batch = self.means(squares, len(x))
         self.some = self.count > 0
         self.psi2 = torch.where(self.some, batch.to(self.running.dtype), self.running)
-        self.psi_batch = self.norm.root(self.psi2, x)
+        self.psi_batch = wide(self.norm.root(self.psi2, self.psi2), x)
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
         nu = self.norm.nu
@@ -48,7 +49,7 @@ class ReleasedBatch(Batch):
         )
         with_x_hat = with_u / self.psi
         lambda_ = weight * with_x_hat / (len(x) * self.loss_scale)
-        step = (1 - self.norm.alpha_bwd) * self.some.to(dy.dtype)
+        step = (1 - self.norm.alpha_bwd) * self.some.to(nu.dtype)
         nu.copy_(next_nu(nu, self.gamma, lambda_, step))
         return dx, with_x_hat, every
 

@@ -11,7 +11,7 @@ from typing import Optional
 from torch import Tensor
 
 from norm_plugin.kernels._fused import fuses
-from norm_plugin.kernels._ops import Ops, RowRule
+from norm_plugin.kernels._ops import Ops, RowRule, statistics_dtype
 from norm_plugin.kernels._row_norm import row_norm
 from norm_plugin.norms.scale_norm import ScaleNorm
 
@@ -19,5 +19,6 @@ from norm_plugin.norms.scale_norm import ScaleNorm
 @fuses(ScaleNorm)
 def scale_norm(norm: ScaleNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Tensor:
     """g * x / length. x, y: (N, C)."""
-    gain = (norm.g / math.sqrt(norm.dim)).expand(norm.dim)  # autograd sums its gradient
+    g = norm.g.to(statistics_dtype(x))
+    gain = (g / math.sqrt(norm.dim)).expand(norm.dim)  # autograd sums its gradient
     return row_norm(x, ops, RowRule(norm.eps / norm.dim, centre=False), gain)

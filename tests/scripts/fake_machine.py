@@ -9,7 +9,10 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CSRC = "norm_plugin/kernels/csrc/rows.h"  # one of the sources of the C++ kernels
-COPIED = ("scripts/setup.sh", "requirements.lock", "setup.py", "pyproject.toml", CSRC)
+COPIED = (
+    *("scripts/setup.sh", "requirements.lock", "requirements-cpu.lock"),
+    *("setup.py", "pyproject.toml", CSRC),
+)
 TOOLS = (
     *("awk", "bash", "cat", "cp", "dirname", "env", "flock", "grep", "ls"),
     *("mkdir", "mv", "nproc", "realpath", "rm", "sha256sum"),
@@ -21,6 +24,7 @@ case "$*" in
   *version_info*) echo "{version}" ;;
   "-c import ensurepip, venv") [[ -z ${{FAKE_NO_VENV_MODULE:-}} ]] ;;
   *Python.h*) [[ -z ${{FAKE_NO_HEADERS:-}} ]] ;;
+  *torch.version.cuda*) [[ -z ${{FAKE_CPU_TORCH:-}} ]] ;;
   "-c import pip" | "-c import torch"*) exit 0 ;;
   "-m venv "*)
     echo "venv $3" >>"$FAKE_CALLS"

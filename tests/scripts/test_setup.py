@@ -59,7 +59,17 @@ def test_nothing_to_do_needs_neither_compiler_nor_python(ready: FakeMachine) -> 
     assert ready.run().returncode == 0
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "setup.py", "pyproject.toml", CSRC])
+def test_triton_is_installed_where_torch_is_for_the_cpu_and_brings_none(
+    machine: FakeMachine,
+) -> None:
+    assert machine.run(FAKE_CPU_TORCH="1").returncode == 0
+    (call,) = [call for call in machine.take_calls() if "requirements-cpu.lock" in call]
+    assert f"--no-deps -r {machine.root}/requirements-cpu.lock" in call
+
+
+@pytest.mark.parametrize(
+    "name", ["requirements.lock", "requirements-cpu.lock", "setup.py", "pyproject.toml", CSRC]
+)
 def test_a_changed_file_installs_again_into_the_same_environment(
     ready: FakeMachine, name: str
 ) -> None:

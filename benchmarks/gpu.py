@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""What the norms cost on a GPU, forward plus backward, with a quarter of the positions padding.
+
+Each norm that has a fused form is timed beside torch.nn.LayerNorm on the same tensors: fused,
+plain, through torch.compile where that serves it, and as Liger or apex have it where those can be
+imported. Appends a row each to benchmarks/results/gpu.csv.
+
+The floor is the time in which the device copies as many bytes as must move: x, dy and x once more
+are read, y and dx written. Without a CUDA device: status 2, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib
+import statistics
+import sys
+from datetime import date
+from itertools import product
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+from torch import Tensor
+
+import norm_plugin
+from norm_plugin.evaluation.provenance import git_state
+from norm_plugin.kernels import describe, has_fused_form, set_kernels
+from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
+
+RESULTS = Path(__file__).resolve().parent / "results" / "gpu.csv"
+SIZES = ["4096x512", "8192x1024", "32768x1024", "8192x4096"]
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+CHOICES = {"fused": "triton", "plain": "off", "compile": "compile"}
+"""A provider, and the choice of kernels that makes it."""
+OTHERS = [
+    ("layernorm", "liger", "liger_kernel.transformers", "LigerLayerNorm"),
+    ("layernorm", "apex", "apex.normalization", "FusedLayerNorm"),
+    ("rmsnorm", "liger", "liger_kernel.transformers", "LigerRMSNorm"),
+    ("rmsnorm", "apex", "apex.normalization", "FusedRMSNorm"),
+]
+BATCH = 32
+MOVED = 5  # tensors of N x C: x, y, dy, x and dx
+COPIED = 1 << 28  # bytes, more than any cache holds
+HEAD_START = 2_000_000  # clock cycles, about a millisecond
+
+Step = Callable[[], object]
+
+
+def steps(norm: str, rows: int, channels: int, dtype: torch.dtype, device: str) -> dict[str, Step]:
+    """By provider, what computes y and every gradient once; torch.nn.LayerNorm comes first."""
+    torch.compiler.reset()  # beyond a number of variants it would leave all further ones plain
+    shape = (rows // BATCH, BATCH, channels)
+    x = torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
+    dy = torch.randn(shape, device=device, dtype=dtype)
+    lengths = torch.arange(BATCH, device=device) * shape[0] // (2 * BATCH) + shape[0] // 2
+    mask = torch.arange(shape[0], device=device) >= lengths.unsqueeze(1)
+
+    def step(call: Callable[[Tensor], Tensor], parameters: Any) -> Step:
+        wanted = [x, *parameters]
+        return lambda: torch.autograd.grad(call(x), wanted, dy)
+
+    layer_norm = torch.nn.LayerNorm(channels, device=device, dtype=dtype)
+    found = {"torch.nn.LayerNorm": step(layer_norm, layer_norm.parameters())}
+    for provider, choice in CHOICES.items():
+        module = build_norm(norm, channels).to(device, dtype)
+        if choice == "compile" and module.batch_statistics:
+            continue
+        set_kernels(module, choice)
+        found[provider] = step(lambda x, module=module: module(x, mask), module.parameters())
+    for name, provider, source, kind in OTHERS:
+        if name in (norm, "layernorm") and importable(source):
+            other = getattr(importlib.import_module(source), kind)(channels).to(device, dtype)
+            found[f"{provider} {kind}"] = step(other, other.parameters())
+    return found
+
+
+def importable(module: str) -> bool:
+    """Whether ``module`` can be imported here."""
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return False
+    return True
+
+
+def microseconds(work: dict[str, Step], repetitions: int, device: str) -> dict[str, list[float]]:
+    """The quartiles of each provider's times on the device, in turn, after as many unmeasured.
+
+    Each begins with cold caches, and when all of it is queued: in training, too, Python runs
+    ahead of the device.
+    """
+    times: dict[str, list[float]] = {name: [] for name in work}
+    cache = torch.empty(COPIED, dtype=torch.uint8, device=device)
+    for turn in range(2 * repetitions):
+        for name, step in work.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            cache.zero_()
+            torch.cuda._sleep(HEAD_START)
+            begin.record()
+            step()
+            end.record()
+            torch.cuda.synchronize()
+            if turn >= repetitions:
+                times[name].append(1000 * begin.elapsed_time(end))
+    return {name: statistics.quantiles(values) for name, values in times.items()}
+
+
+def bytes_per_microsecond(device: str, repetitions: int) -> float:
+    """Read and written by a copy on ``device``."""
+    source = torch.zeros(COPIED, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copy = {"copy": lambda: target.copy_(source)}
+    return 2 * COPIED / microseconds(copy, repetitions, device)["copy"][1]
+
+
+def append(rows: list[dict[str, Any]], path: Path) -> None:
+    """Append ``rows`` to the results, with a head where they are new."""
+    new = not path.exists()
+    with open(path, "a", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def measure(
+    norm: str, rows: int, channels: int, dtype: str, repetitions: int, speed: float, device: str
+) -> list[dict[str, Any]]:
+    """A row for each provider of ``norm``. speed: of a copy, bytes a microsecond."""
+    work = steps(norm, rows, channels, DTYPES[dtype], device)
+    floor = MOVED * rows * channels * DTYPES[dtype].itemsize / speed
+    table = []
+    for provider, (p25, p50, p75) in microseconds(work, repetitions, device).items():
+        row = {"norm": norm, "rows": rows, "channels": channels, "dtype": dtype}
+        row.update(provider=provider, repetitions=repetitions)
+        numbers = {"p25_us": p25, "p50_us": p50, "p75_us": p75, "floor_us": floor}
+        row.update({name: round(number, 2) for name, number in numbers.items()})
+        table.append(row)
+    return table
+
+
+def show(table: list[dict[str, Any]]) -> None:
+    """Print a line for each provider; torch.nn.LayerNorm is the first."""
+    for row in table:
+        ratio = row["p50_us"] / table[0]["p50_us"]
+        print(
+            f"{row['rows']:6} x {row['channels']:<5} {row['dtype']:8} {row['norm']:16} "
+            f"{row['provider']:20} {row['p50_us']:9.1f} us, {ratio:5.2f} of LayerNorm, "
+            f"{row['floor_us'] / row['p50_us']:4.0%} of the floor's speed",
+            flush=True,
+        )
+
+
+def provenance() -> dict[str, str]:
+    """Where and with what it was measured; a + marks code that differs from its commit."""
+    state = git_state(Path(norm_plugin.__file__).parent)
+    return {
+        "date": date.today().isoformat(),
+        "commit": f"{(state['commit'] or '')[:7]}{'+' if state['dirty'] else ''}",
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda or torch.version.hip),
+        "kernels": describe("triton"),
+    }
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line; ``argv`` is sys.argv without its first word."""
+    fused = [name for name in NORM_TYPES if has_fused_form(norm_spec(name).cls)]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--norms", nargs="+", choices=fused, default=fused, metavar="NORM")
+    parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="NxC", help="rows x channels")
+    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
+    parser.add_argument("--repetitions", type=int, default=100, help="default: %(default)s")
+    parser.add_argument("--no-csv", action="store_true", help="print only")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure every norm, size and dtype."""
+    args = parse_args(argv)
+    if not torch.cuda.is_available():
+        print("error: torch finds no CUDA device; nothing was measured", file=sys.stderr)
+        sys.exit(2)
+    source, speed = provenance(), bytes_per_microsecond("cuda", args.repetitions)
+    print(f"{source['device']}: a copy moves {speed / 1000:,.0f} GB/s")
+    for size, dtype, norm in product(args.sizes, args.dtypes, args.norms):
+        rows, channels = (int(number) for number in size.split("x"))
+        table = measure(norm, rows, channels, dtype, args.repetitions, speed, "cuda")
+        show(table)
+        if not args.no_csv:
+            append([{**source, **row} for row in table], RESULTS)
+
+
+if __name__ == "__main__":
+    main()

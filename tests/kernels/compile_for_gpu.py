@@ -1,0 +1,97 @@
+"""Compile the kernels for a GPU that need not be there; prints a line for each.
+
+What the interpreter accepts, Triton's compiler may refuse: names from outside of a kernel, types
+that change in a loop, a branch that leaves a variable undefined. Run by test_triton_compiles.py
+without TRITON_INTERPRET. A line: the kernel, its variant, the arguments that do not make a new
+variant, and whether it reads 16 bytes at once.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from norm_plugin.kernels import (
+    _triton_column_gradients,
+    _triton_columns,
+    _triton_pointwise,
+    _triton_rows,
+)
+from norm_plugin.kernels._triton_tiles import tiling
+
+AMPERE = GPUTarget("cuda", 80, 32)
+CHANNELS, GROUPS = 1024, 4
+ROW_OPTIONS = {"released": (False, True), "bent": (False, True)}
+# A kernel, its groups, what its flags may be, and the tensors that may be absent together
+KERNELS = [
+    (_triton_rows.forward_kernel, GROUPS, ROW_OPTIONS, ["weight_at", "bias_at", "mean_at"]),
+    (
+        _triton_rows.backward_kernel,
+        GROUPS,
+        {**ROW_OPTIONS, "through_mean": (True,), "through_rate": (True,)},
+        ["weight_at", "sums_at"],
+    ),
+    (_triton_pointwise.forward_kernel, 0, {"erf": (False, True)}, ["shift_at"]),
+    (_triton_pointwise.backward_kernel, 0, {"erf": (False, True)}, ["shift_at"]),
+    (_triton_columns.moments_kernel, GROUPS, {"centre": (False, True)}, ["valid_at", "rate_at"]),
+    (
+        _triton_columns.map_kernel,
+        GROUPS,
+        {"find_rate": (False, True)},
+        ["valid_at", "shift_at", "padding_at"],
+    ),
+    (_triton_column_gradients.products_kernel, 0, {}, ["rate_at", "valid_at", "shift_at"]),
+    (
+        _triton_column_gradients.gradient_kernel,
+        GROUPS,
+        {},
+        ["valid_at", "shift_at", "constant_at", "sums_at"],
+    ),
+]
+
+
+def kind_of(name, dtype):
+    """The type of an argument, as a launch would find it."""
+    if name in ("x_at", "dy_at", "y_at", "dx_at"):
+        return f"*{dtype}"
+    if name == "valid_at":
+        return "*u8"
+    if name.endswith("_at"):
+        return "*fp32"
+    return "i32" if name == "rows" else "fp32"
+
+
+def compiled(kernel, groups, flags, absent, dtype):
+    """The text of the kernel's machine code, in PTX."""
+    cut = tiling(CHANNELS, groups)
+    fixed = {**cut._asdict(), **flags, **dict.fromkeys(absent)}
+    names = kernel.arg_names
+    kinds = {name: "constexpr" if name in fixed else kind_of(name, dtype) for name in names}
+    values = {(place,): fixed[name] for place, name in enumerate(names) if name in fixed}
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, name in enumerate(names)
+        if kinds[name].startswith("*")
+    }
+    source = ASTSource(kernel, kinds, values, aligned)
+    return triton.compile(source, target=AMPERE, options={"num_warps": cut.warps}).asm["ptx"]
+
+
+def main():
+    for kernel, groups, options, optional in KERNELS:
+        general = [p.name for p in kernel.params if p.do_not_specialize]
+        for values in product(*options.values()):
+            flags = dict(zip(options, values))
+            for absent, dtype in (((), "bf16"), (optional, "fp32")):
+                ptx = compiled(kernel, groups, flags, absent, dtype)
+                module = kernel.fn.__module__.rpartition(".")[2]
+                variant = f"{dtype} {flags} {'without' if absent else 'with'} options"
+                wide = "wide" if ".v4.b32" in ptx else "narrow"
+                print(f"{module}.{kernel.fn.__name__}|{variant}|{','.join(general)}|{wide}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The passes of norm_plugin/kernels/_ops.py as formulas, in float64: slow and plain to see.
+
+Backward passes are autograd's, so that no derivative is written down twice. Shapes as there.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from norm_plugin.kernels._ops import RowRule
+
+
+def row_y(x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], rule: RowRule) -> Tensor:
+    """y, with constants of the gradient detached. x: (N, C)."""
+    groups = x.unflatten(1, (rule.groups, -1))
+    mean = groups.mean(2, keepdim=True) if rule.centre else torch.zeros(())
+    mean = mean if rule.through_mean else mean.detach()
+    squares = (groups - mean).square()
+    if rule.released:
+        rate = 1 / ((squares.sum(2, keepdim=True) / (groups.size(2) - 1)).sqrt() + rule.eps)
+    else:
+        rate = 1 / (squares.mean(2, keepdim=True) + rule.eps).sqrt()
+    rate = rate if rule.through_rate else rate.detach()
+    z = ((groups - mean) * rate).flatten(1)
+    if rule.bend is not None:
+        scale, slope = rule.bend
+        z = (scale * (1 - slope * z)).detach() * z
+    z = z if weight is None else weight * z
+    return z if bias is None else z + bias
+
+
+def pointwise_y(
+    x: Tensor,
+    function: str,
+    slope: Tensor,
+    shift: Optional[Tensor],
+    weight: Tensor,
+    bias: Tensor,
+) -> Tensor:
+    inner = slope * x if shift is None else slope * x + shift
+    return weight * getattr(torch, function)(inner) + bias
+
+
+def rates(x: Tensor, groups: int, eps: float) -> Optional[Tensor]:
+    """(N, G), or None without layer-scale."""
+    if groups == 0:
+        return None
+    return 1 / (x.unflatten(1, (groups, -1)).square().mean(2) + eps).sqrt()
+
+
+def scaled(x: Tensor, groups: int, eps: float) -> Tensor:
+    """u, (N, C)."""
+    rate = rates(x, groups, eps)
+    return x if rate is None else x * rate.repeat_interleave(x.size(1) // groups, 1)
+
+
+def du_to_dx(
+    dy: Tensor,
+    x: Tensor,
+    groups: int,
+    eps: float,
+    valid: Tensor,
+    shift: Tensor,
+    of_dy: Tensor,
+    constant: Tensor,
+    of_u: Tensor,
+) -> Tensor:
+    """dx, (N, C), 0 at padding."""
+    real = x[valid].requires_grad_()
+    u = scaled(real, groups, eps)
+    du = of_dy * dy[valid] + constant + of_u * (u.detach() - shift)
+    dx = torch.zeros_like(x)
+    (dx[valid],) = torch.autograd.grad(u, real, du)
+    return dx

@@ -1,0 +1,65 @@
+"""The backend in Triton where Triton is not, and what importing the package costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from norm_plugin.kernels import _triton
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def fresh():
+    """load() as in a process that has not called it."""
+    _triton.load.cache_clear()
+    yield _triton.load
+    _triton.load.cache_clear()
+
+
+def test_without_triton_it_says_so(fresh, monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)  # importing it now raises ImportError
+    ops, found = fresh()
+    assert ops is None
+    assert found.startswith("cannot be imported (")
+    assert "a CUDA build of torch brings its triton along" in found
+
+
+def test_it_names_its_version(fresh):
+    triton = pytest.importorskip("triton", reason="no triton: scripts/setup.sh installs it")
+    ops, found = fresh()
+    assert ops.__name__ == _triton.PASSES
+    assert found == f"Triton {triton.__version__}"
+
+
+def test_importing_the_package_imports_no_triton():
+    code = (
+        "import sys, torch\n"
+        "before = 'triton' in sys.modules\n"
+        "import norm_plugin, norm_plugin.kernels\n"
+        "sys.exit('triton' in sys.modules and not before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_gpu_that_is_too_old_is_said_once(monkeypatch, caplog):
+    pytest.importorskip("triton", reason="no triton: scripts/setup.sh installs it")
+    from norm_plugin.kernels._triton_tiles import is_served
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "an old one")
+    is_served.cache_clear()
+    device = torch.device("cuda", 0)
+    try:
+        assert not is_served(device)
+        assert not is_served(device)
+    finally:
+        is_served.cache_clear()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "an old one has compute capability 7.5, and Triton needs 8.0" in line

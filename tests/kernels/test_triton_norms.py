@@ -1,0 +1,159 @@
+"""Whole norms through the passes in Triton against their plain form."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from norm_plugin.kernels import _choice, has_fused_form, set_kernels
+from norm_plugin.kernels._fused import _FORMS, Fused
+from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
+from triton_backend import DEVICE, OPS
+
+DIM = 12
+STEPS = 25
+VARIANTS = {
+    "adanorm": [{"variant": "released"}, {"scale": 0.3, "k": 0.2}],
+    "batchnorm": [{"layer_scale_groups": 0}, {"layer_scale_groups": 3, "variant": "released"}],
+    "groupnorm": [{"groups": 2}],
+    "powernorm-v": [{"layer_scale_groups": 0}, {"layer_scale_groups": 3}],
+    "powernorm": [
+        {"layer_scale_groups": 0},
+        {"layer_scale_groups": 3, "warmup_updates": 2},
+        {"layer_scale_groups": 4, "variant": "released", "warmup_updates": 2},
+    ],
+}
+FUSED = [name for name in NORM_TYPES if has_fused_form(norm_spec(name).cls)]
+NORMS = [(name, options) for name in FUSED for options in ({}, *VARIANTS.get(name, []))]
+# The interpreter warns where a lane that is not stored divides by 0, which a GPU does in silence
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+
+
+@pytest.fixture(autouse=True)
+def triton_everywhere(monkeypatch):
+    """The interpreter takes tensors on the CPU, which the choice of kernels gives to C++."""
+    monkeypatch.setattr(_choice, "ops_for", lambda choice, x: OPS)
+
+
+def both_forms(name, options, dtype=torch.float32, dim=DIM):
+    """The plain and the fused form of one norm, with the same parameters, none of them 0 or 1."""
+    forms = []
+    for choice in ("off", "auto"):
+        torch.manual_seed(1)
+        norm = build_norm(name, dim, **options).to(DEVICE, dtype)
+        with torch.no_grad():
+            for parameter in norm.parameters():
+                parameter.add_(0.3 * torch.randn(parameter.shape).to(parameter))
+        set_kernels(norm, "off")
+        if choice == "auto":
+            norm.fused = Fused(_FORMS[type(norm)], choice)
+        forms.append(norm)
+    return forms
+
+
+def batch_of(seed, dtype=torch.float32, dim=DIM, padding=True):
+    """x and dL/dy, (T, B, C), and the mask (B, T) of the lengths 7, 5, 2 and 1."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(7, 4, dim, generator=generator) * torch.linspace(0.5, 2, dim) + 0.3
+    g = torch.randn(7, 4, dim, generator=generator)
+    mask = torch.arange(7).unsqueeze(0) >= torch.tensor([7, 5, 2, 1]).unsqueeze(1)
+    g = g.masked_fill(mask.t().unsqueeze(-1), 0) if padding else g
+    return x.to(DEVICE, dtype), g.to(DEVICE, dtype), mask.to(DEVICE) if padding else None
+
+
+def train(norm, x, g, mask):
+    """One forward and backward pass: y and every gradient, by name."""
+    norm.zero_grad()
+    x = x.detach().requires_grad_()
+    y = norm(x, mask)
+    y.backward(g)
+    return {"y": y.detach(), "x": x.grad, **{n: p.grad for n, p in norm.named_parameters()}}
+
+
+def compare(plain, fused, **tolerance):
+    assert plain.keys() == fused.keys()
+    for name, wanted in plain.items():
+        torch.testing.assert_close(
+            fused[name], wanted, **tolerance, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@pytest.mark.parametrize("name,options", NORMS)
+def test_25_steps_of_training_and_inference(name, options):
+    plain, fused = both_forms(name, options)
+    # float32, sums of 15 to 28 terms in another order; 25 steps move statistics by the same error
+    close = {"rtol": 1e-4, "atol": 2e-5}
+    for step in range(STEPS):
+        batch = batch_of(step)
+        compare(train(plain, *batch), train(fused, *batch), **close)
+    compare(dict(plain.named_buffers()), dict(fused.named_buffers()), **close)
+
+    x, _, mask = batch_of(STEPS)
+    with torch.no_grad():
+        torch.testing.assert_close(fused.eval()(x, mask), plain.eval()(x, mask), **close)
+
+
+@pytest.mark.parametrize("name,options", NORMS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(name, options, dtype):
+    plain, fused = both_forms(name, options, dtype)
+    # Both compute in float32 and round once, so a rare number falls to the other neighbour; the
+    # next step starts from statistics that are float32
+    close = {"rtol": torch.finfo(dtype).eps, "atol": torch.finfo(dtype).eps / 16}
+    for step in range(3):
+        batch = batch_of(step, dtype)
+        compare(train(plain, *batch), train(fused, *batch), **close)
+    statistics = [dict(norm.named_buffers()) for norm in (plain, fused)]
+    compare(*statistics, rtol=1e-5, atol=1e-5)
+
+    x, _, mask = batch_of(3, dtype)
+    with torch.no_grad():
+        torch.testing.assert_close(fused.eval()(x, mask), plain.eval()(x, mask), **close)
+
+
+@pytest.mark.parametrize("name,options", NORMS)
+def test_numbers_at_padding_reach_nothing(name, options):
+    _, fused = both_forms(name, options)
+    if not fused.batch_statistics or options.get("variant") == "released":
+        return  # those compute padding like every other position
+    x, g, mask = batch_of(0)
+    clean = train(fused, x, g, mask)
+    _, fused = both_forms(name, options)
+    dirty = train(fused, x.masked_fill(mask.t().unsqueeze(-1), float("nan")), g, mask)
+    compare(clean, dirty, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name,options", NORMS)
+def test_a_view_that_is_not_contiguous_and_an_empty_one(name, options):
+    plain, fused = both_forms(name, options)
+    x, g, _ = batch_of(0, padding=False)
+    views = x.transpose(0, 1)[:, ::2], g.transpose(0, 1)[:, ::2], None
+    compare(train(plain, *views), train(fused, *views), rtol=1e-4, atol=2e-5)
+    for empty in (x[:0], x[:, :0]):
+        compare(train(plain, empty, empty, None), train(fused, empty, empty, None), rtol=0, atol=0)
+    close = {"rtol": 1e-4, "atol": 2e-5}
+    compare(dict(plain.named_buffers()), dict(fused.named_buffers()), **close)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_an_odd_width(name):
+    # 102 = 3 * 34 channels fill no tile, and divide into the groups of the norms with groups
+    options = {"groups": 3} if name == "groupnorm" else {}
+    plain, fused = both_forms(name, options, dim=102)
+    batch = batch_of(0, dim=102)
+    compare(train(plain, *batch), train(fused, *batch), rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["layernorm-simple", "powernorm"])
+def test_float64_is_left_to_the_plain_form(name):
+    plain, fused = both_forms(name, {}, torch.float64)
+    batch = batch_of(0, torch.float64)
+    compare(train(plain, *batch), train(fused, *batch), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["layernorm-simple", "dyt", "powernorm"])
+def test_a_second_derivative_is_refused(name):
+    _, fused = both_forms(name, {})
+    x = batch_of(0)[0].requires_grad_()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(fused(x).sum(), x, create_graph=True)

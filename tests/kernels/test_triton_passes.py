@@ -1,0 +1,357 @@
+"""Each pass in Triton against its formula: any width and length, padding, half precision."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import slow_passes
+from norm_plugin.kernels._ops import RowRule
+from triton_backend import DEVICE, OPS
+
+# The interpreter warns where a lane that is not stored divides by 0, which a GPU does in silence
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+
+# A tile has 2,048 numbers: one that is not full, several with a rest, several spans of channels
+# and several tiles a program
+SIZES = [(1, 12), (37, 100), (300, 12), (37, 513)]
+RULES = {
+    "layernorm": RowRule(1e-5),
+    "rmsnorm": RowRule(1e-5, centre=False),
+    "adanorm": RowRule(1e-5, bend=(2.0, 0.1)),
+    "adanorm released": RowRule(1e-5, released=True, bend=(2.0, 0.1)),
+    "detached mean": RowRule(1e-5, through_mean=False),
+    "detached deviation": RowRule(1e-5, through_rate=False),
+    "groupnorm": RowRule(1e-5, groups=3),
+}
+# float32 against float64: sums of up to 513 terms, in another order, of results of size 1 to 10
+CLOSE = {"rtol": 2e-5, "atol": 1e-4}
+
+
+def numbers(*shape, seed=0, offset=0.0):
+    """Numbers as float64, each exact in bfloat16, so that every dtype sees the same ones."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(*shape, generator=generator) + offset
+    return x.bfloat16().double()
+
+
+def on_device(*tensors, dtype=torch.float32):
+    return [None if one is None else one.to(DEVICE, dtype) for one in tensors]
+
+
+def same(found, wanted, dtype=torch.float32, **tolerance):
+    assert (found is None) == (wanted is None)
+    if found is not None:
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.cpu().double(), wanted, **(tolerance or CLOSE))
+
+
+def rounded(dtype):
+    """The tolerance for what is stored in ``dtype``: one rounding, to either neighbour."""
+    return {"rtol": torch.finfo(dtype).eps, "atol": 1e-4} if dtype != torch.float32 else CLOSE
+
+
+def ragged(rows):
+    """Two real positions of three."""
+    return torch.arange(rows) % 3 != 1
+
+
+# --- rows
+
+
+@pytest.mark.parametrize(
+    "name,rows,channels",
+    [(name, *size) for name, rule in RULES.items() for size in SIZES if size[1] % rule.groups == 0],
+)
+def test_rows(name, rows, channels):
+    rule = RULES[name]
+    affine = rule.bend is None and rule.through_mean and rule.through_rate
+    check_rows(rule, rows, channels, affine, torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rows_in_half_precision(dtype):
+    check_rows(RULES["groupnorm"], 37, 12, True, dtype)
+
+
+def check_rows(rule, rows, channels, affine, dtype):
+    x = numbers(rows, channels, offset=0.5).requires_grad_()
+    dy, weight, bias = (numbers(*s, seed=1) for s in ((rows, channels), (channels,), (channels,)))
+    weight, bias = (weight.requires_grad_(), bias.requires_grad_()) if affine else (None, None)
+    wanted = slow_passes.row_y(x, weight, bias, rule)
+    gradients = torch.autograd.grad(wanted, [x, weight, bias] if affine else [x], dy)
+
+    wide_weight, wide_bias = on_device(weight, bias)
+    near, near_dy = on_device(x.detach(), dy, dtype=dtype)
+    y, mean, rate = OPS.row_forward(near, wide_weight, wide_bias, rule)
+    dx, *others = OPS.row_backward(near_dy, near, mean, rate, wide_weight, rule)
+
+    same(y, wanted.detach(), dtype, **rounded(dtype))
+    same(dx, gradients[0], dtype, **rounded(dtype))
+    assert (mean is None) == (not rule.centre)
+    assert rate.shape == (rows, rule.groups)
+    for found, gradient in zip(others, gradients[1:] or (None, None)):
+        same(found, gradient)
+
+
+def test_a_row_of_equal_numbers_has_no_gradient_through_its_released_deviation():
+    x = torch.ones(2, 12, device=DEVICE)
+    rule = RULES["adanorm released"]
+    _, mean, rate = OPS.row_forward(x, None, None, rule)
+    dx, *_ = OPS.row_backward(torch.ones_like(x), x, mean, rate, None, rule)
+    assert dx.isfinite().all()
+
+
+# --- bounded functions
+
+
+@pytest.mark.parametrize("rows,channels", [(37, 100), (37, 513)])
+@pytest.mark.parametrize("function", ["tanh", "erf"])
+@pytest.mark.parametrize("with_shift", [True, False])
+def test_bounded_functions(function, with_shift, rows, channels):
+    x = numbers(rows, channels)
+    dy, weight, bias = (numbers(*s, seed=1) for s in ((rows, channels), (channels,), (channels,)))
+    slope, shift = torch.tensor([0.7]).double(), torch.tensor([0.3]).double()
+    inputs = [one.requires_grad_() for one in (x, slope, shift, weight, bias)]
+    used = shift if with_shift else None
+    wanted = slow_passes.pointwise_y(x, function, slope, used, weight, bias)
+    given = inputs if with_shift else [x, slope, weight, bias]
+    gradients = torch.autograd.grad(wanted, given, dy)
+
+    near = on_device(*(one if one is None else one.detach() for one in (x, slope, used, weight)))
+    y = OPS.pointwise_forward(near[0], function, *near[1:], *on_device(bias.detach()))
+    found = OPS.pointwise_backward(*on_device(dy), near[0], function, *near[1:])
+
+    same(y, wanted.detach())
+    found = found if with_shift else [*found[:2], *found[3:]]
+    for one, gradient in zip(found, gradients):
+        # the slope's is a sum of 19,000 terms of size 1
+        same(one, gradient, rtol=2e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("function", ["tanh", "erf"])
+def test_bounded_functions_are_right_to_the_last_digits_everywhere(function):
+    x = torch.cat([torch.logspace(-8, 2, 500), torch.linspace(0, 10, 524)])
+    x = torch.stack([x, -x, x.flip(0)])
+    x[2, :3] = torch.tensor([math.inf, -math.inf, math.nan])
+    one, zero = torch.ones(1024), torch.zeros(1024)
+    y = OPS.pointwise_forward(*on_device(x), function, *on_device(one[:1], None, one, zero))
+    # one division and one exponential of float32: under 2^-21
+    same(y, getattr(torch, function)(x.double()), rtol=5e-7, atol=0, equal_nan=True)
+
+
+def test_an_unknown_function_is_named():
+    x = torch.ones(2, 4, device=DEVICE)
+    with pytest.raises(ValueError, match="no function 'sin'; choose from tanh, erf"):
+        OPS.pointwise_forward(x, "sin", x[0, :1], None, x[0], x[0])
+
+
+# --- columns
+
+
+@pytest.fixture(params=[(37, 100, 2), (300, 12, 3), (37, 513, 0), (150, 12, 0)], ids=str)
+def batch(request):
+    """x with NaN at padding, as float64 and on the device, the real positions, and the groups."""
+    rows, channels, groups = request.param
+    x, valid = numbers(rows, channels, offset=3.0), ragged(rows)
+    x[~valid] = math.nan
+    return x, on_device(x)[0], valid, valid.to(DEVICE), groups
+
+
+@pytest.mark.parametrize("centre", [True, False])
+def test_column_moments(batch, centre):
+    x, near, valid, near_valid, groups = batch
+    total, squares, rate = OPS.column_moments(near, near_valid, groups, 1e-5, centre)
+
+    u = slow_passes.scaled(x[valid], groups, 1e-5)
+    same(total, u.sum(0))
+    same(squares, (u - (u.mean(0) if centre else 0)).square().sum(0))
+    same(None if rate is None else rate[near_valid], slow_passes.rates(x[valid], groups, 1e-5))
+
+
+def test_column_moments_far_from_zero_keep_their_digits():
+    x = numbers(500, 12) + 1000  # the squares' sum is 5e8, whose last digit in float32 is 32
+    _, squares, _ = OPS.column_moments(*on_device(x), None, 0, 1e-5, True)
+    same(squares, (x - x.mean(0)).square().sum(0), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("fill", [True, False])
+@pytest.mark.parametrize("known_rate", [True, False])
+@pytest.mark.parametrize("with_shift", [True, False])
+def test_column_map(batch, fill, known_rate, with_shift):
+    x, near, valid, near_valid, groups = batch
+    if not fill:  # padding is mapped like the rest
+        x = x.nan_to_num(2.0)
+        (near,) = on_device(x)
+    shift, gain, offset, elsewhere = numbers(4, x.size(1), seed=1)
+    rate = None
+    if known_rate:
+        rate = OPS.column_moments(near, near_valid, groups, 1e-5, False)[2]
+    y, rate, squares = OPS.column_map(
+        near,
+        rate,
+        near_valid,
+        groups,
+        1e-5,
+        *on_device(shift if with_shift else None, gain, offset, elsewhere if fill else None),
+    )
+
+    u = slow_passes.scaled(x, groups, 1e-5)
+    wanted = (u - (shift if with_shift else 0)) * gain + offset
+    same(y, torch.where(valid[:, None], wanted, elsewhere) if fill else wanted)
+    at_padding = u[~valid].square().sum(0)
+    zero = torch.zeros_like(at_padding)
+    same(squares, torch.stack([u[valid].square().sum(0), zero if fill else at_padding]))
+    assert (rate is None) == (groups == 0)
+
+
+def test_rows_that_a_tile_has_beyond_the_last_reach_no_sum():
+    x = numbers(5, 12)
+    for elsewhere in (x[2], None):  # without eps their rate is infinite
+        _, rate, squares = OPS.column_map(
+            *on_device(x), None, None, 3, 0.0, None, *on_device(x[0], x[1], elsewhere)
+        )
+        u = slow_passes.scaled(x, 3, 0.0)
+        same(squares, torch.stack([u.square().sum(0), torch.zeros(12).double()]))
+        same(rate, slow_passes.rates(x, 3, 0.0))
+    for centre in (True, False):
+        total, _, _ = OPS.column_moments(*on_device(x), None, 3, 0.0, centre)
+        same(total, u.sum(0))
+
+
+@pytest.mark.parametrize("with_shift", [True, False])
+@pytest.mark.parametrize("with_constant", [True, False])
+@pytest.mark.parametrize("sums", [True, False])
+def test_column_products_and_gradient(batch, with_shift, with_constant, sums):
+    x, near, valid, near_valid, groups = batch
+    dy = numbers(*x.shape, seed=1)
+    of_dy, of_u, shift, constant = numbers(4, x.size(1), seed=2)
+    shift = shift if with_shift else torch.zeros_like(shift)
+    constant = constant if with_constant else torch.zeros_like(constant)
+    rate = OPS.column_moments(near, near_valid, groups, 1e-5, False)[2]
+    near_shift = on_device(shift)[0] if with_shift else None
+
+    dx, products = OPS.column_gradient(
+        *on_device(dy),
+        near,
+        rate,
+        near_valid,
+        near_shift,
+        *on_device(of_dy, constant if with_constant else None, of_u),
+        sums,
+    )
+
+    real = slow_passes.scaled(x[valid], groups, 1e-5) - shift
+    wanted = torch.stack([dy.sum(0), dy[valid].sum(0), (dy[valid] * real).sum(0)])
+    same(OPS.column_products(*on_device(dy), near, rate, near_valid, near_shift), wanted)
+    same(products, wanted if sums else torch.empty(0).double())
+    args = (groups, 1e-5, valid, shift, of_dy, constant, of_u)
+    same(dx, slow_passes.du_to_dx(dy, x, *args))
+
+
+def test_an_upstream_gradient_at_padding_reaches_nothing_but_the_sum_over_all():
+    x, valid = on_device(numbers(40, 12))[0], ragged(40).to(DEVICE)
+    dy = on_device(numbers(40, 12, seed=1))[0]
+    dirty = dy.masked_fill(~valid[:, None], math.nan)
+    one = torch.ones(12, device=DEVICE)
+    rate = OPS.column_moments(x, None, 3, 1e-5, False)[2]
+
+    clean_dx, clean = OPS.column_gradient(dy, x, rate, valid, None, one, None, one, True)
+    dx, sums = OPS.column_gradient(dirty, x, rate, valid, None, one, None, one, True)
+
+    assert torch.equal(dx, clean_dx)
+    assert torch.equal(sums[1:], clean[1:])
+    assert sums[0].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_columns_in_half_precision(dtype):
+    x, dy = numbers(40, 12), numbers(40, 12, seed=1)
+    gain, offset = numbers(2, 12, seed=2)
+    near, near_dy = on_device(x, dy, dtype=dtype)
+    y, rate, squares = OPS.column_map(
+        near, None, None, 3, 1e-5, None, *on_device(gain, offset), None
+    )
+    dx, products = OPS.column_gradient(
+        near_dy, near, rate, None, None, *on_device(gain, None, offset), True
+    )
+
+    u = slow_passes.scaled(x, 3, 1e-5)
+    same(y, u * gain + offset, dtype, **rounded(dtype))
+    same(squares[0], u.square().sum(0))
+    same(products[2], (dy * u).sum(0))
+    zero, every = torch.zeros(12).double(), torch.ones(40, dtype=torch.bool)
+    args = (3, 1e-5, every, zero, gain, zero, offset)
+    same(dx, slow_passes.du_to_dx(dy, x, *args), dtype, **rounded(dtype))
+
+
+# --- all
+
+
+def test_no_rows():
+    x = torch.ones(0, 12, device=DEVICE)
+    one = x.new_ones(12)
+    y, mean, rate = OPS.row_forward(x, one, one, RULES["groupnorm"])
+    assert y.shape == (0, 12)
+    for found in OPS.row_backward(x, x, mean, rate, one, RULES["groupnorm"])[1:]:
+        assert torch.equal(found, 0 * one)
+    for centre in (True, False):
+        total, squares, _ = OPS.column_moments(x, None, 3, 1e-5, centre)
+        assert torch.equal(torch.stack([total, squares]), x.new_zeros(2, 12))
+    y, rate, squares = OPS.column_map(x, None, None, 3, 1e-5, None, one, one, None)
+    assert y.shape == (0, 12)
+    assert torch.equal(squares, x.new_zeros(2, 12))
+    assert torch.equal(OPS.column_products(x, x, rate, None, None), x.new_zeros(3, 12))
+
+
+def test_no_real_position():
+    x, nowhere = torch.ones(5, 12, device=DEVICE), torch.zeros(5, dtype=torch.bool, device=DEVICE)
+    total, squares, _ = OPS.column_moments(x, nowhere, 0, 1e-5, True)
+    assert torch.equal(torch.stack([total, squares]), x.new_zeros(2, 12))
+
+
+def test_the_same_input_gives_the_same_bits():
+    x, dy = on_device(numbers(700, 12), numbers(700, 12, seed=1))
+    one = x.new_ones(12)
+    first, second = (
+        OPS.column_gradient(dy, x, None, None, None, one, None, one, True)[1:] for _ in range(2)
+    )
+    assert torch.equal(first[0], second[0])
+
+
+@pytest.mark.parametrize(
+    ("x", "dy", "valid", "complaint"),
+    [
+        (torch.ones(4, 6).t(), None, None, "x must be N x C and contiguous"),
+        (torch.ones(6, 4), torch.ones(6, 5), None, "dy must be contiguous and like x"),
+        (torch.ones(6, 4), torch.ones(6, 4).half(), None, "dy must be contiguous and like x"),
+        (torch.ones(6, 4), None, torch.ones(5, dtype=torch.bool), "valid must be bool.* 6 long"),
+        (torch.ones(6, 4), None, torch.ones(6), "valid must be bool"),
+    ],
+)
+def test_tensors_that_kernels_would_misread_are_refused(x, dy, valid, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        OPS.column_products(x if dy is None else dy, x, None, valid, None)
+
+
+def test_groups_that_do_not_divide_are_refused():
+    with pytest.raises(ValueError, match="5 groups do not divide 12 channels"):
+        OPS.column_moments(torch.ones(3, 12, device=DEVICE), None, 5, 1e-5, True)
+
+
+@pytest.mark.parametrize(
+    ("x", "taken"),
+    [
+        (torch.ones(2, 8192), True),
+        (torch.ones(2, 8193), False),
+        (torch.ones(2, 8).bfloat16(), True),
+        (torch.ones(2, 8).half(), True),
+        (torch.ones(2, 8).double(), False),
+        (torch.ones(2, 8).long(), False),
+        (torch.ones(2, 8, device="meta"), False),
+    ],
+)
+def test_what_it_takes(x, taken):
+    assert OPS.takes(x if x.is_meta else x.to(DEVICE)) == taken

@@ -1,0 +1,79 @@
+"""What the command lines of the benchmarks share."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from pathlib import Path
+from typing import Iterable, Sequence
+
+import torch
+
+from _setups import Setup, parse_setup
+from norm_plugin.evaluation._command import EvaluationError
+from norm_plugin.kernels import VARIABLE, resolve
+
+
+def benchmark_parser(text: str | None, output: Path) -> argparse.ArgumentParser:
+    """A parser with the options that every benchmark of norms has; ``text`` explains it."""
+    parser = argparse.ArgumentParser(
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--norms", nargs="+", metavar="NORM[:KEY=VALUE,...]", help="default: every norm"
+    )
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=output,
+        metavar="FILE",
+        help=f"append to it (default: benchmarks/results/{output.name})",
+    )
+    parser.add_argument("--no-csv", action="store_true", help="print only")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 where a target is missed, and name it"
+    )
+    return parser
+
+
+def choose_setups(words: Sequence[str] | None, known: Sequence[Setup]) -> list[Setup]:
+    """The setups that ``--norms`` asks for: of a norm alone, all that are ``known``.
+
+    Raises EvaluationError for a norm or an option that does not exist.
+    """
+    if words is None:
+        return list(known)
+    chosen: list[Setup] = []
+    for word in words:
+        try:
+            asked = parse_setup(word)
+        except ValueError as error:
+            raise EvaluationError(f"--norms: {error}") from error
+        chosen += [one for one in known if one.norm == word] or [asked]
+    return chosen
+
+
+def prepare_process(threads: int) -> None:
+    """Set the threads, and keep other loggers quiet.
+
+    Raises EvaluationError where fused forms could not be told from plain ones.
+    """
+    logging.getLogger("filelock").setLevel(logging.WARNING)  # fairseq turns every logger up
+    torch.set_num_threads(threads)
+    if os.environ.get(VARIABLE):
+        raise EvaluationError(f"{VARIABLE} is set, which overrides every choice here; unset it")
+    try:
+        resolve("cpu")
+    except ValueError as error:
+        raise EvaluationError(str(error)) from error
+
+
+def report(misses: Iterable[str]) -> int:
+    """Print each missed target; the status to exit with."""
+    lines = list(misses)
+    for line in lines:
+        print(f"missed: {line}")
+    print(f"{len(lines)} targets missed" if lines else "every target met")
+    return 1 if lines else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import warnings
 from pathlib import Path
 from typing import Iterable, Sequence
 
@@ -48,19 +49,17 @@ def choose_setups(words: Sequence[str] | None, known: Sequence[Setup]) -> list[S
     chosen: list[Setup] = []
     for word in words:
         try:
-            asked = parse_setup(word)
+            chosen += [one for one in known if one.norm == word] or [parse_setup(word)]
         except ValueError as error:
             raise EvaluationError(f"--norms: {error}") from error
-        chosen += [one for one in known if one.norm == word] or [asked]
     return chosen
 
 
 def prepare_process(threads: int) -> None:
-    """Set the threads, and keep other loggers quiet.
+    """Set the threads.
 
     Raises EvaluationError where fused forms could not be told from plain ones.
     """
-    logging.getLogger("filelock").setLevel(logging.WARNING)  # fairseq turns every logger up
     torch.set_num_threads(threads)
     if os.environ.get(VARIABLE):
         raise EvaluationError(f"{VARIABLE} is set, which overrides every choice here; unset it")
@@ -68,6 +67,12 @@ def prepare_process(threads: int) -> None:
         resolve("cpu")
     except ValueError as error:
         raise EvaluationError(str(error)) from error
+
+
+def quiet() -> None:
+    """Leave out what libraries log, all of it once fairseq is imported, and warn fairseq of."""
+    logging.getLogger().setLevel(logging.WARNING)
+    warnings.simplefilter("ignore")
 
 
 def report(misses: Iterable[str]) -> int:

@@ -26,6 +26,11 @@ class Setup(NamedTuple):
         """The norm; raises ValueError for an unknown norm or option."""
         return build_norm(self.norm, channels, **self.values())
 
+    @property
+    def word(self) -> str:
+        """As :func:`parse_setup` reads it."""
+        return ":".join(filter(None, [self.norm, self.options.replace(" ", ",")]))
+
     def __str__(self) -> str:
         return f"{self.norm} {self.options}".strip()
 

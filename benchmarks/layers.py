@@ -23,7 +23,7 @@ from typing import Iterator, Sequence
 
 import torch
 
-from _command import benchmark_parser, choose_setups, prepare_process, report
+from _command import benchmark_parser, choose_setups, prepare_process, quiet, report
 from _memory import keep_freed_memory
 from _providers import BOTH, DIRECTIONS, PROVIDERS, SLOW, UNIT, Call, make_calls, make_data
 from _records import RESULTS, Record, append, provenance
@@ -136,6 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; with --check the status is 1 where a target is missed."""
     args = parse_args(argv)
     setups = choose_setups(args.norms, layer_setups())
+    quiet()
     prepare_process(args.threads)
     keep_freed_memory()
     origin = provenance()

@@ -18,6 +18,7 @@ EAGER = ["torch", "plain", "fused", "reference"]  # compiling takes seconds a no
 @pytest.fixture(autouse=True)
 def prepared(monkeypatch):
     monkeypatch.setattr(layers, "keep_freed_memory", lambda: True)  # this process has other tests
+    monkeypatch.setattr(layers, "quiet", lambda: None)  # so are its loggers
     try:
         resolve("cpu")
     except ValueError as error:

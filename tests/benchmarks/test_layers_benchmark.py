@@ -51,6 +51,7 @@ def test_every_form_of_every_norm_runs(setup):
         calls = make_calls(setup, data, direction, EAGER)
         assert {"torch", "plain"} <= set(calls)
         assert ("reference" in calls) == (direction == BOTH)
+        assert calls["plain"].args[0].func.training == (direction == BOTH)
         for name, call in calls.items():
             data.x.grad = None
             call()

@@ -62,8 +62,8 @@ def test_the_newest_row_of_each_kind_counts(tmp_path):
         layer("adanorm", "fused", 0.814, channels=1024),
         layer("adanorm", "plain", 3.0),
         layer("adanorm", "fused", 1.5, options="variant=released"),
-        layer("adanorm", "fused", 99.0, channels=64),
-        layer("adanorm", "fused", 99.0, direction="forward"),
+        layer("adanorm", "fused", 99.0, channels=64, date="2025-01-01"),
+        layer("adanorm", "fused", 99.0, direction="forward", date="2025-01-01"),
     ]
     write(tmp_path, "layers", rows)
     text = speed_table("layers", tmp_path)

@@ -36,7 +36,22 @@ def benchmark_parser(text: str | None, output: Path) -> argparse.ArgumentParser:
     parser.add_argument(
         "--check", action="store_true", help="exit with 1 where a target is missed, and name it"
     )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="all of it tiny, to try the command; without --output it prints only",
+    )
     return parser
+
+
+def parse_benchmark(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None
+) -> argparse.Namespace:
+    """The options of a ``benchmark_parser``."""
+    args = parser.parse_args(argv)
+    if args.quick and args.output == parser.get_default("output"):
+        args.no_csv = True  # what is tiny must not pass for a result
+    return args
 
 
 def choose_setups(words: Sequence[str] | None, known: Sequence[Setup]) -> list[Setup]:

@@ -23,13 +23,20 @@ from typing import Iterator, Sequence
 
 import torch
 
-from _command import benchmark_parser, choose_setups, prepare_process, quiet, report
+from _command import (
+    benchmark_parser,
+    choose_setups,
+    parse_benchmark,
+    prepare_process,
+    quiet,
+    report,
+)
 from _memory import keep_freed_memory
 from _providers import BOTH, DIRECTIONS, PROVIDERS, SLOW, UNIT, Call, make_calls, make_data
 from _records import RESULTS, Record, append, provenance
 from _setups import TARGETS, Setup, layer_setups
 from _timing import alternate, quartiles
-from norm_plugin.evaluation._command import run_command
+from norm_plugin.evaluation._command import EvaluationError, run_command
 from norm_plugin.evaluation.speed import SIZES
 
 WARMUP = 5
@@ -41,8 +48,11 @@ GROWTH = [(rows, 512) for rows in GROWTH_ROWS] + [(4096, one) for one in GROWTH_
 def measure(setup: Setup, rows: int, channels: int, args: argparse.Namespace) -> list[Record]:
     """A row for each provider of ``setup`` at one size."""
     torch.manual_seed(1)
-    data = make_data(rows, channels)
-    calls = make_calls(setup, data, args.direction, [UNIT, *args.providers])
+    try:
+        data = make_data(rows, channels)
+        calls = make_calls(setup, data, args.direction, [UNIT, *args.providers])
+    except ValueError as error:
+        raise EvaluationError(f"{setup} at {rows:,} x {channels:,}: {error}") from error
     unit = calls.pop(UNIT)
     pairs = [
         _pair(unit, name, call, SLOW.get(name, args.repetitions)) for name, call in calls.items()
@@ -124,8 +134,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="rows 256 to 65,536 at 512 channels, channels 64 to 8,192 at 4,096 rows",
     )
-    parser.add_argument("--quick", action="store_true", help="one tiny size, to try the command")
-    args = parser.parse_args(argv)
+    args = parse_benchmark(parser, argv)
     args.providers = args.providers or (["plain", "fused"] if args.growth else list(PROVIDERS))
     if args.repetitions is None:
         args.repetitions = 2 if args.quick else 10 if args.growth else 50

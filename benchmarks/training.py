@@ -24,7 +24,14 @@ import sys
 from pathlib import Path
 from typing import Any, Iterator, Optional, Sequence
 
-from _command import benchmark_parser, choose_setups, prepare_process, quiet, report
+from _command import (
+    benchmark_parser,
+    choose_setups,
+    parse_benchmark,
+    prepare_process,
+    quiet,
+    report,
+)
 from _memory import peak_mib, resident_mib, return_freed_memory
 from _records import RESULTS, Record, append, provenance
 from _setups import Setup
@@ -160,11 +167,10 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="N",
         help="during which memory is measured; 0: not at all (default: %(default)s)",
     )
-    parser.add_argument("--quick", action="store_true", help="a tiny model, to try the command")
     parser.add_argument(
         "--peak", metavar="NORM", help=f"print the peak memory of one norm, or {STOCK}, in MiB"
     )
-    return parser.parse_args(argv)
+    return parse_benchmark(parser, argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

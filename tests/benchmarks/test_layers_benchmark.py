@@ -102,6 +102,19 @@ def test_check_tells_which_target_is_missed(tmp_path, capsys):
     assert "missed: dyt at 4,096 x 512: not measured; at most 1.0 is wanted" in out
 
 
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (["--rows", "7"], "dyt at 7 x 512: rows is 7; take a power of two from 4, or a multiple"),
+        (["--channels", "0"], "dyt at 4,096 x 0: dim is 0; a norm needs at least one channel"),
+    ],
+)
+def test_a_size_that_cannot_be(size, message):
+    words = ["--no-csv", "--threads", "1", "--norms", "dyt", "--providers", "fused"]
+    with pytest.raises(layers.EvaluationError, match=message):
+        layers.main([*words, *size])
+
+
 def test_misses():
     setup = Setup("adanorm")
     both = [measured(1.0), measured(0.9, size=SIZES[1])]

@@ -11,7 +11,13 @@ import pytest
 
 import _records
 import _timing
-from _command import choose_setups, prepare_process, report
+from _command import (
+    benchmark_parser,
+    choose_setups,
+    parse_benchmark,
+    prepare_process,
+    report,
+)
 from _records import append, provenance
 from _setups import TARGETS, Setup, layer_setups, parse_setup
 from _timing import alternate, quartiles
@@ -117,6 +123,15 @@ def test_the_choice_of_kernels_is_the_benchmark_s(monkeypatch):
     monkeypatch.setenv("NORM_KERNELS", "off")
     with pytest.raises(EvaluationError, match="NORM_KERNELS is set"):
         prepare_process(1)
+
+
+def test_what_is_tiny_is_no_result(tmp_path):
+    def no_csv(*words):
+        parser = benchmark_parser("", tmp_path / "results.csv")
+        return parse_benchmark(parser, words).no_csv
+
+    assert no_csv("--quick") and no_csv("--no-csv")
+    assert not no_csv() and not no_csv("--quick", "--output", str(tmp_path / "other.csv"))
 
 
 def test_a_missed_target_decides_the_status(capsys):

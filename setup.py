@@ -99,7 +99,7 @@ setup(
     python_requires=">=3.8",
     packages=find_packages(include=["norm_plugin*"]),
     install_requires=REQUIREMENTS,
-    extras_require={"test": TEST_REQUIREMENTS},
+    extras_require={"test": TEST_REQUIREMENTS, "plot": ["matplotlib"]},
     package_data={"norm_plugin.kernels": ["csrc/*"]},
     **optional_extension(),
 )

@@ -7,7 +7,6 @@ OMP_NUM_THREADS=2 python benchmarks/nan_check.py
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from types import SimpleNamespace
 from typing import Any, Callable
@@ -17,6 +16,7 @@ from fairseq import models, options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+from _timing import quartiles
 from norm_plugin.models.divergence import DivergenceWatch
 
 VOCABULARY = 2000
@@ -84,7 +84,7 @@ def main() -> None:
         elapsed = seconds(model, optimizer, args.tokens)
         if update >= 2:  # the first ones warm up
             shares.append(100 * stopwatch.spent / (elapsed - stopwatch.spent))
-    low, middle, high = statistics.quantiles(shares, n=4)
+    low, middle, high = quartiles(shares)
     print(
         f"{args.arch}, {args.norm_type}, {args.tokens} tokens: the check adds {middle:.2f} % to an "
         f"update ({low:.2f} to {high:.2f} %, quartiles of {args.updates})"

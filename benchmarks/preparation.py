@@ -13,12 +13,10 @@ and counting and learning, which use one core, to grow with the pairs.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import platform
 import random
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -102,22 +100,13 @@ def projection(seconds: dict[str, float], pairs: int, workers: int, cores: int) 
     return (parallel + seconds["learn"]) * WMT14_PAIRS / pairs / 60
 
 
-def commit() -> str:
-    """The commit of the checkout, with a + where files differ from it; empty outside of git."""
-    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip()
+def record(rows: list[dict[str, object]], output: Path) -> None:
+    """Append to the results."""
+    # Not before all is measured: this brings torch, whose memory would count into the preparation's
+    from _records import append, commit
 
-
-def append_row(row: dict[str, object]) -> None:
-    """Append to the results, with a head where they are new."""
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    new = not RESULTS.exists()
-    with open(RESULTS, "a", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(row), lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
+    origin = {"date": date.today().isoformat(), "commit": commit()}
+    append(output, [{**origin, **row} for row in rows])
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -147,6 +136,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, help="default: one a core"
     )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=RESULTS,
+        metavar="FILE",
+        help="append to it (default: benchmarks/results/preparation.csv)",
+    )
     parser.add_argument("--no-csv", action="store_true", help="print only")
     return parser.parse_args(argv)
 
@@ -155,6 +151,7 @@ def main(argv: list[str] | None = None) -> None:
     """Measure every size and print the projections."""
     args = parse_args(argv)
     versions = tool_versions()
+    rows: list[dict[str, object]] = []
     for pairs in args.pairs:
         seconds = measure(args.raw, pairs, args)
         main_mib, worker_mib = peak_mib()
@@ -167,24 +164,23 @@ def main(argv: list[str] | None = None) -> None:
         print(f"  memory: {main_mib:,.0f} MiB and at most {worker_mib:,.0f} MiB a worker")
         for cores, value in minutes.items():
             print(f"  {WMT14_PAIRS:,} pairs on {cores} cores: about {value:,.0f} minutes")
-        if not args.no_csv:
-            append_row(
-                {
-                    "date": date.today().isoformat(),
-                    "commit": commit(),
-                    "pairs": pairs,
-                    "workers": args.workers,
-                    "cores": os.cpu_count(),
-                    "machine": platform.machine(),
-                    "merges": args.merges,
-                    "new_words": args.new_words,
-                    **{f"{step}_s": round(seconds[step], 2) for step in STEPS},
-                    "main_mib": round(main_mib),
-                    "worker_mib": round(worker_mib),
-                    "wmt14_8_cores_min": round(minutes[TARGET_CORES], 1),
-                    **versions,
-                }
-            )
+        rows.append(
+            {
+                "pairs": pairs,
+                "workers": args.workers,
+                "cores": os.cpu_count(),
+                "machine": platform.machine(),
+                "merges": args.merges,
+                "new_words": args.new_words,
+                **{f"{step}_s": round(seconds[step], 2) for step in STEPS},
+                "main_mib": round(main_mib),
+                "worker_mib": round(worker_mib),
+                "wmt14_8_cores_min": round(minutes[TARGET_CORES], 1),
+                **versions,
+            }
+        )
+    if not args.no_csv:
+        record(rows, args.output)
 
 
 if __name__ == "__main__":

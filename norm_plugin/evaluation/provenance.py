@@ -46,7 +46,7 @@ PLACES = {
 }
 ABSOLUTE_PATH = re.compile(r"""(^|[\s"'=:,;(\[{])(~?/|[A-Za-z]:\\)[^\s]""")
 # What may change without changing what a run does.
-NOT_CODE = (":!results", ":!*.md")
+NOT_CODE = (":!results", ":!benchmarks/results", ":!*.md")
 
 
 def plain_settings(cfg: Mapping[str, Any]) -> dict[str, Any]:

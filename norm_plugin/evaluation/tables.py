@@ -27,6 +27,7 @@ from norm_plugin.evaluation.commands import command_lines
 from norm_plugin.evaluation.published import published_table
 from norm_plugin.evaluation.readme import Generators, fill
 from norm_plugin.evaluation.results import Result, read_results
+from norm_plugin.evaluation.speed import speed_table
 from norm_plugin.listing import norms_table, options_table, sites_table
 
 HEADER = (
@@ -130,6 +131,7 @@ def generators(root: Path) -> Generators:
     return {
         "results/": lambda name: table(read_results(root / name)),
         "published/": lambda name: published_table(name.partition("/")[2], root / "results"),
+        "speed/": lambda name: speed_table(name.partition("/")[2], root),
         "command/": lambda name: command_lines(name.partition("/")[2]),
         "norms": lambda _: norms_table(),
         "options": lambda _: options_table(),

@@ -1,0 +1,99 @@
+"""What the command lines of the benchmarks share."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import warnings
+from pathlib import Path
+from typing import Iterable, Sequence
+
+import torch
+
+from _setups import Setup, parse_setup
+from norm_plugin.evaluation._command import EvaluationError
+from norm_plugin.kernels import VARIABLE, resolve
+
+
+def benchmark_parser(text: str | None, output: Path) -> argparse.ArgumentParser:
+    """A parser with the options that every benchmark of norms has; ``text`` explains it."""
+    parser = argparse.ArgumentParser(
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--norms", nargs="+", metavar="NORM[:KEY=VALUE,...]", help="default: every norm"
+    )
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=output,
+        metavar="FILE",
+        help=f"append to it (default: benchmarks/results/{output.name})",
+    )
+    parser.add_argument("--no-csv", action="store_true", help="print only")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 where a target is missed, and name it"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="all of it tiny, to try the command; without --output it prints only",
+    )
+    return parser
+
+
+def parse_benchmark(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None
+) -> argparse.Namespace:
+    """The options of a ``benchmark_parser``."""
+    args = parser.parse_args(argv)
+    if args.quick and args.output == parser.get_default("output"):
+        args.no_csv = True  # what is tiny must not pass for a result
+    return args
+
+
+def choose_setups(words: Sequence[str] | None, known: Sequence[Setup]) -> list[Setup]:
+    """The setups that ``--norms`` asks for: of a norm alone, all that are ``known``.
+
+    Raises EvaluationError for a norm or an option that does not exist.
+    """
+    if words is None:
+        return list(known)
+    chosen: list[Setup] = []
+    for word in words:
+        try:
+            chosen += [one for one in known if one.norm == word] or [parse_setup(word)]
+        except ValueError as error:
+            raise EvaluationError(f"--norms: {error}") from error
+    return chosen
+
+
+def prepare_process(threads: int) -> None:
+    """Set the threads.
+
+    Raises EvaluationError where fused forms could not be told from plain ones.
+    """
+    torch.set_num_threads(threads)
+    if os.environ.get(VARIABLE):
+        raise EvaluationError(f"{VARIABLE} is set, which overrides every choice here; unset it")
+    try:
+        resolve("cpu")
+    except ValueError as error:
+        raise EvaluationError(str(error)) from error
+
+
+def quiet() -> None:
+    """Leave out what libraries log, all of it once fairseq is imported, and warn fairseq of."""
+    logging.getLogger().setLevel(logging.WARNING)
+    warnings.simplefilter("ignore")
+
+
+def report(misses: Iterable[str]) -> int:
+    """Print each missed target; the status to exit with."""
+    lines = list(misses)
+    for line in lines:
+        print(f"missed: {line}")
+    print(f"{len(lines)} targets missed" if lines else "every target met")
+    return 1 if lines else 0

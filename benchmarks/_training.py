@@ -1,0 +1,84 @@
+"""fairseq's trainer on real batches, for a norm or for stock fairseq, one update at a time."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.logging import metrics
+from fairseq.trainer import Trainer
+
+from _setups import Setup
+from norm_plugin.evaluation._command import EvaluationError
+from norm_plugin.evaluation.reestimate import train_batches
+from norm_plugin.kernels import set_kernels
+from norm_plugin.models.sites import option_field
+from norm_plugin.recipes import read_recipe, training_flags
+
+RECIPE = "iwslt14_de_en"
+STOCK = Setup("stock")
+"""fairseq's own Transformer with LayerNorm."""
+
+
+def training_words(setup: Setup, data: Path, tiny: bool = False) -> list[str]:
+    """The command line of fairseq-train: the recipe on the CPU, with ``setup`` in its place.
+
+    Args:
+        data: a folder of binarised data.
+        tiny: a tiny model, to try things.
+    """
+    norm = "layernorm" if setup == STOCK else setup.norm
+    recipe = read_recipe(RECIPE, [f"norm={norm}", *(["size=smoke"] if tiny else [])])
+    recipe["common"].update(cpu=True, user_dir=None, log_format="none")
+    # the data comes first on the line, and says itself which languages it has
+    recipe["task"].update(data=None, source_lang=None, target_lang=None)
+    model = recipe["model"]
+    if setup == STOCK:
+        kept = {name: value for name, value in model.items() if not name.startswith("norm_")}
+        before = {f"{stack}_normalize_before": True for stack in ("encoder", "decoder")}
+        recipe["model"] = {**kept, "_name": model["_name"].replace("norm_", "", 1), **before}
+    else:
+        model.update({option_field(name): value for name, value in setup.values().items()})
+    return [str(data), *training_flags(recipe)]
+
+
+class Run:
+    """A training run of ``setup``, of which nothing is saved.
+
+    Args:
+        data: a folder of binarised data.
+        kernels: a word of ``--norm-kernels``.
+        tiny: of a tiny model.
+
+    Raises:
+        EvaluationError: ``data`` is no such folder.
+    """
+
+    def __init__(self, setup: Setup, data: Path, kernels: str, tiny: bool = False) -> None:
+        if len(list(data.glob("dict.*.txt"))) != 2:
+            raise EvaluationError(f"{data} lacks dict.*.txt; give a folder of fairseq-preprocess")
+        parser = options.get_training_parser()
+        args = options.parse_args_and_arch(parser, training_words(setup, data, tiny))
+        self.cfg = convert_namespace_to_omegaconf(args)
+        self.task = tasks.setup_task(self.cfg.task)
+        self.model = self.task.build_model(self.cfg.model)
+        set_kernels(self.model, kernels)
+        criterion = self.task.build_criterion(self.cfg.criterion)
+        self.trainer: Any = Trainer(self.cfg, self.task, self.model, criterion)
+
+    def batches(self, number: int) -> list[Any]:
+        """The first ``number`` batches of the run."""
+        return list(itertools.islice(train_batches(self.model, self.cfg, self.task), number))
+
+    def updates(self, batches: Sequence[Any]) -> Callable[[], None]:
+        """A call that makes one update on the next batch: forward, backward, optimizer."""
+        turn = iter(batches)
+
+        def update() -> None:
+            with metrics.aggregate(new_root=True):  # else fairseq adds up all that it logs
+                self.trainer.train_step([next(turn)])
+
+        return update

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""What one layer of every norm costs, beside torch.nn.LayerNorm on the same tensors.
+
+    python benchmarks/layers.py [--check]                # the table of the README; about 25 minutes
+    python benchmarks/layers.py --growth                 # for plot.py: time against size
+    python benchmarks/layers.py --norms adanorm powernorm:variant=released --providers fused
+
+Providers: torch (LayerNorm, the unit of the ratios), plain (kernels off), fused (kernels auto),
+compile (torch.compile of the plain form), reference (the slow transcription that the tests compare
+with, in numpy). A norm is measured where it has such a form, on float32 batches (T, B, C) a quarter
+of which is padding. powernorm is measured with each layer-scale, in its warm-up and after it.
+
+Each provider takes turns with LayerNorm, A B A B, so a machine that slows down does so for both;
+the row of torch holds LayerNorm's times of all these pairs. The process keeps the memory that it
+frees (mallopt), alike for all: else glibc returns blocks of some megabytes to the system and gets
+them anew by chance, and the page faults then cost more than the norms.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Iterator, Sequence
+
+import torch
+
+from _command import (
+    benchmark_parser,
+    choose_setups,
+    parse_benchmark,
+    prepare_process,
+    quiet,
+    report,
+)
+from _memory import keep_freed_memory
+from _providers import BOTH, DIRECTIONS, PROVIDERS, SLOW, UNIT, Call, make_calls, make_data
+from _records import RESULTS, Record, append, provenance
+from _setups import TARGETS, Setup, layer_setups
+from _timing import alternate, quartiles
+from norm_plugin.evaluation._command import EvaluationError, run_command
+from norm_plugin.evaluation.speed import SIZES
+
+WARMUP = 5
+GROWTH_ROWS = (256, 1024, 4096, 16384, 65536)
+GROWTH_CHANNELS = (64, 256, 1024, 4096, 8192)
+GROWTH = [(rows, 512) for rows in GROWTH_ROWS] + [(4096, one) for one in GROWTH_CHANNELS]
+
+
+def measure(setup: Setup, rows: int, channels: int, args: argparse.Namespace) -> list[Record]:
+    """A row for each provider of ``setup`` at one size."""
+    torch.manual_seed(1)
+    try:
+        data = make_data(rows, channels)
+        calls = make_calls(setup, data, args.direction, [UNIT, *args.providers])
+    except ValueError as error:
+        raise EvaluationError(f"{setup} at {rows:,} x {channels:,}: {error}") from error
+    unit = calls.pop(UNIT)
+    pairs = [
+        _pair(unit, name, call, SLOW.get(name, args.repetitions)) for name, call in calls.items()
+    ] or [alternate({UNIT: unit}, args.repetitions, WARMUP)]
+    place = {"rows": rows, "channels": channels, "direction": args.direction}
+    found = [_row(UNIT, [ms for pair in pairs for ms in pair[UNIT]], 1.0)]
+    found += [
+        _row(name, pair[name], quartiles(pair[name]).p50 / quartiles(pair[UNIT]).p50)
+        for name, pair in zip(calls, pairs)
+    ]
+    return [{**setup._asdict(), **place, **row} for row in found]
+
+
+def _pair(unit: Call, name: str, call: Call, repetitions: int) -> dict[str, list[float]]:
+    # Two at a time: what the plain form leaves in the caches would else be the next one's burden
+    return alternate({UNIT: unit, name: call}, repetitions, min(WARMUP, repetitions))
+
+
+def _row(provider: str, times: Sequence[float], ratio: float) -> Record:
+    spread = {f"{name}_ms": round(ms, 4) for name, ms in quartiles(times)._asdict().items()}
+    return {"provider": provider, "repetitions": len(times), **spread, "ratio": round(ratio, 4)}
+
+
+def show(row: Record) -> None:
+    """Print a row."""
+    size = f"{row['rows']:,} x {row['channels']:,}"
+    spread = f"({row['p25_ms']:.3f} to {row['p75_ms']:.3f})"
+    print(
+        f"{row['norm']:22} {row['options']:50} {size:14} {row['provider']:9} "
+        f"{row['p50_ms']:9.3f} ms {spread:20} ratio {row['ratio']:.2f}",
+        flush=True,
+    )
+
+
+def misses(rows: Sequence[Record], setups: Sequence[Setup]) -> Iterator[str]:
+    """A line for each target of ``setups`` that ``rows`` miss, or that nobody measured."""
+    found = {
+        (Setup(row["norm"], row["options"]), (row["rows"], row["channels"])): row["ratio"]
+        for row in rows
+        if row["provider"] == "fused" and row["direction"] == BOTH
+    }
+    for setup in setups:
+        for size in SIZES if setup in TARGETS else ():
+            ratio, bound = found.get((setup, size)), TARGETS[setup]
+            where = f"{setup} at {size[0]:,} x {size[1]:,}"
+            if ratio is None:
+                yield f"{where}: not measured; at most {bound:.1f} is wanted"
+            elif ratio > bound:
+                yield f"{where}: {ratio:.2f}, at most {bound:.1f} is wanted"
+
+
+def sizes_of(args: argparse.Namespace) -> list[tuple[int, int]]:
+    """Rows and channels to measure at."""
+    if args.growth:
+        return GROWTH
+    if args.rows or args.channels:
+        rows = args.rows or sorted({size[0] for size in SIZES})
+        channels = args.channels or sorted({size[1] for size in SIZES})
+        return [(one, other) for one in rows for other in channels]
+    return [(64, 32)] if args.quick else list(SIZES)
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line; ``argv`` is sys.argv without its first word."""
+    parser = benchmark_parser(__doc__, RESULTS / "layers.csv")
+    parser.add_argument(
+        "--providers", nargs="+", choices=PROVIDERS, metavar="P", help="default: all that apply"
+    )
+    parser.add_argument("--rows", type=int, nargs="+", metavar="N", help="positions of a batch")
+    parser.add_argument("--channels", type=int, nargs="+", metavar="C")
+    parser.add_argument(
+        "--direction", choices=DIRECTIONS, default=BOTH, help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--repetitions", type=int, metavar="N", help="default: 50; 10 with --growth; 2 with --quick"
+    )
+    parser.add_argument(
+        "--growth",
+        action="store_true",
+        help="rows 256 to 65,536 at 512 channels, channels 64 to 8,192 at 4,096 rows",
+    )
+    args = parse_benchmark(parser, argv)
+    args.providers = args.providers or (["plain", "fused"] if args.growth else list(PROVIDERS))
+    if args.repetitions is None:
+        args.repetitions = 2 if args.quick else 10 if args.growth else 50
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; with --check the status is 1 where a target is missed."""
+    args = parse_args(argv)
+    setups = choose_setups(args.norms, layer_setups())
+    quiet()
+    prepare_process(args.threads)
+    keep_freed_memory()
+    origin = provenance()
+    measured: list[Record] = []
+    for setup in setups:
+        for rows, channels in sizes_of(args):
+            found = measure(setup, rows, channels, args)
+            for row in found:
+                show(row)
+            if not args.no_csv:
+                append(args.output, [{**origin, **row} for row in found])
+            measured += found
+    return report(misses(measured, setups)) if args.check else 0
+
+
+if __name__ == "__main__":
+    run_command(main)

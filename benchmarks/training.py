@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""What training costs with every norm, beside stock fairseq's Transformer with LayerNorm.
+
+    NORM_DATA_DIR=raw python benchmarks/training.py [--check]   # about 40 minutes on two cores
+    python benchmarks/training.py --norms adanorm --kernels auto off --data DIR/bin
+
+norm_transformer_iwslt_de_en with the norm and transformer_iwslt_de_en, both pre-norm and with all
+else of configs/iwslt14_de_en.yaml, train in one process by fairseq's own trainer on the same
+batches, which hold up to 4,096 tokens of Multi30k: an update of one, an update of the other, and so
+on. The ratio is that of two updates on one batch; its quartiles are over the batches. The C library
+allocates as it does for a user.
+
+Memory is measured in a process for each model, in which freed blocks leave the process at once
+(mallopt): the most resident memory during a few updates, less what was resident before the model
+was built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Iterator, Optional, Sequence
+
+from _command import (
+    benchmark_parser,
+    choose_setups,
+    parse_benchmark,
+    prepare_process,
+    quiet,
+    report,
+)
+from _memory import peak_mib, resident_mib, return_freed_memory
+from _records import RESULTS, Record, append, provenance
+from _setups import Setup
+from _timing import alternate, quartiles
+from _training import STOCK, Run
+from norm_plugin.evaluation._command import EvaluationError, run_command
+from norm_plugin.kernels import AUTO, CHOICES
+from norm_plugin.norms import NORM_TYPES
+
+ROOT = Path(__file__).resolve().parents[1]
+MERGES = 10_000
+PREPARED = ROOT / "work" / "data" / f"multi30k-{MERGES}"
+"""Where scripts/run_multi30k.sh has it too."""
+LEAST_SPEED, MOST_MEMORY = 0.97, 1.02
+"""Targets, as ratios to stock fairseq."""
+WARMUP = 1
+Unit = tuple[Run, Optional[float]]
+"""Stock fairseq's run and its peak memory in MiB."""
+
+
+def training_setups() -> list[Setup]:
+    """Every norm as the recipe has it, and powernorm past its warm-up, which no short run ends."""
+    return [Setup(name) for name in NORM_TYPES] + [Setup("powernorm", "warmup_updates=0")]
+
+
+def prepared_data() -> Path:
+    """Multi30k, binarised: made where it is not there yet."""
+    raw = os.environ.get("NORM_DATA_DIR")
+    words = ["--out", PREPARED, "--merges", MERGES]
+    words += ["--raw", Path(raw, "multi30k")] if raw else []
+    command = [sys.executable, ROOT / "data-prep" / "multi30k.py", *words]
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.DEVNULL)
+    if done.returncode:
+        raise EvaluationError("cannot prepare Multi30k (see above); give binarised --data")
+    return PREPARED / "bin"
+
+
+def measure(setup: Setup, kernels: str, unit: Unit, args: argparse.Namespace) -> Record:
+    """The row of ``setup``."""
+    stock, stock_peak = unit
+    run = Run(setup, args.data, kernels, args.quick)
+    batches = stock.batches(WARMUP + args.updates)
+    calls = {"stock": stock.updates(batches), "norm": run.updates(batches)}
+    times = alternate(calls, args.updates, WARMUP)
+    ratios = [theirs / ours for theirs, ours in zip(times["stock"], times["norm"])]
+    spread = quartiles(times["norm"])
+    peak = peak_of(setup, kernels, args)
+    return {
+        **setup._asdict(),
+        "kernels": kernels,
+        "tokens": run.cfg.dataset.max_tokens,
+        "updates": args.updates,
+        "stock_p50_ms": round(quartiles(times["stock"]).p50, 1),
+        **{f"{name}_ms": round(value, 1) for name, value in spread._asdict().items()},
+        "updates_per_s": round(1000 / spread.p50, 4),
+        **{f"ratio_{name}": round(x, 4) for name, x in quartiles(ratios)._asdict().items()},
+        "peak_mib": peak and round(peak, 1),
+        "peak_ratio": peak and stock_peak and round(peak / stock_peak, 4),
+    }
+
+
+def peak_of(setup: Setup, kernels: str, args: argparse.Namespace) -> Optional[float]:
+    """Peak memory in MiB, measured in another process; None where none is asked for."""
+    if not args.memory_updates:
+        return None
+    words = ["--peak", setup.word, "--data", args.data, "--threads", args.threads]
+    words += ["--kernels", kernels, "--memory-updates", args.memory_updates]
+    words += ["--quick"] if args.quick else []
+    command = [sys.executable, __file__, *words]
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise EvaluationError(f"cannot measure the memory of {setup} (see above)")
+    return float(done.stdout.split()[-1])
+
+
+def print_peak(setup: Setup, args: argparse.Namespace) -> None:
+    """What the other process does."""
+    return_freed_memory()
+    before = resident_mib()
+    run = Run(setup, args.data, args.kernels[0], args.quick)
+    update = run.updates(run.batches(args.memory_updates))
+    for _ in range(args.memory_updates):
+        update()
+    print(peak_mib() - before)
+
+
+def show(row: Record) -> None:
+    """Print a row."""
+    peak = f"{row['peak_ratio']:.3f}" if row["peak_ratio"] else "not measured"
+    print(
+        f"{row['norm']:22} {row['options']:18} {row['kernels']:7} {row['p50_ms'] / 1000:7.2f} s an "
+        f"update, stock {row['stock_p50_ms'] / 1000:7.2f} s: updates/s {row['ratio_p50']:.3f} "
+        f"({row['ratio_p25']:.3f} to {row['ratio_p75']:.3f}), memory {peak}",
+        flush=True,
+    )
+
+
+def misses(rows: Sequence[Record]) -> Iterator[str]:
+    """A line for each target that the norms with their fused forms miss."""
+    for row in rows:
+        if row["kernels"] != AUTO:
+            continue
+        name = Setup(row["norm"], row["options"])
+        if row["ratio_p50"] < LEAST_SPEED:
+            yield f"{name}: {row['ratio_p50']:.3f} of stock's updates/s, {LEAST_SPEED} is wanted"
+        if row["peak_ratio"] is None:
+            yield f"{name}: memory not measured"
+        elif row["peak_ratio"] > MOST_MEMORY:
+            yield f"{name}: {row['peak_ratio']:.3f} of stock's memory, {MOST_MEMORY} is allowed"
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line; ``argv`` is sys.argv without its first word."""
+    parser = benchmark_parser(__doc__, RESULTS / "training.csv")
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="binarised (default: Multi30k, prepared here)"
+    )
+    parser.add_argument(
+        "--kernels",
+        nargs="+",
+        choices=CHOICES,
+        default=[AUTO],
+        metavar="K",
+        help=f"of {', '.join(CHOICES)} (default: {AUTO})",
+    )
+    parser.add_argument(
+        "--updates", type=int, default=6, metavar="N", help="timed, of each (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--memory-updates",
+        type=int,
+        default=2,
+        metavar="N",
+        help="during which memory is measured; 0: not at all (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--peak", metavar="NORM", help=f"print the peak memory of one norm, or {STOCK}, in MiB"
+    )
+    return parse_benchmark(parser, argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; with --check the status is 1 where a target is missed."""
+    args = parse_args(argv)
+    quiet()
+    prepare_process(args.threads)
+    args.data = args.data or prepared_data()
+    if args.peak:
+        print_peak(choose_setups([args.peak], [STOCK])[0], args)
+        return 0
+    setups: list[Any] = choose_setups(args.norms, training_setups())
+    origin = provenance()
+    unit = Run(STOCK, args.data, AUTO, args.quick), peak_of(STOCK, AUTO, args)
+    measured: list[Record] = []
+    for setup in setups:
+        for kernels in args.kernels:
+            row = measure(setup, kernels, unit, args)
+            show(row)
+            if not args.no_csv:
+                append(args.output, [{**origin, **row}])
+            measured.append(row)
+    return report(misses(measured)) if args.check else 0
+
+
+if __name__ == "__main__":
+    run_command(main)

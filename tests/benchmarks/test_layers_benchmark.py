@@ -1,0 +1,142 @@
+"""benchmarks/layers.py: what it measures, what it records, and what it calls a miss."""
+
+from __future__ import annotations
+
+import pytest
+
+import layers
+from _providers import BOTH, FORWARD, PROVIDERS, make_calls, make_data
+from _setups import Setup, layer_setups
+from norm_plugin.evaluation import speed
+from norm_plugin.evaluation.speed import SIZES
+from norm_plugin.kernels import resolve
+from norm_plugin.norms import norm_spec
+
+EAGER = ["torch", "plain", "fused", "reference"]  # compiling takes seconds a norm
+
+
+@pytest.fixture(autouse=True)
+def prepared(monkeypatch):
+    monkeypatch.setattr(layers, "keep_freed_memory", lambda: True)  # this process has other tests
+    monkeypatch.setattr(layers, "quiet", lambda: None)  # so are its loggers
+    try:
+        resolve("cpu")
+    except ValueError as error:
+        pytest.skip(str(error))
+
+
+ADANORM = Setup("adanorm")
+
+
+def measured(ratio, setup=ADANORM, size=SIZES[0], provider="fused", direction=BOTH):
+    place = {"rows": size[0], "channels": size[1], "direction": direction}
+    return {**setup._asdict(), **place, "provider": provider, "ratio": ratio}
+
+
+def test_a_quarter_of_the_positions_is_padding():
+    for rows in (64, 4096, 512):
+        x, dy, mask = make_data(rows, 8)
+        assert x.shape == dy.shape and x.shape[0] * x.shape[1] == rows
+        assert mask.shape == (x.shape[1], x.shape[0])
+        assert mask.float().mean() == pytest.approx(0.25, abs=0.02)
+        assert len(mask.sum(dim=1).unique()) > 4, "not ragged"
+    with pytest.raises(ValueError, match="rows is 4097; take a power of two"):
+        make_data(4097, 8)
+
+
+@pytest.mark.parametrize("setup", layer_setups(), ids=str)
+def test_every_form_of_every_norm_runs(setup):
+    data = make_data(16, 16)
+    for direction in (BOTH, FORWARD):
+        calls = make_calls(setup, data, direction, EAGER)
+        assert {"torch", "plain"} <= set(calls)
+        assert ("reference" in calls) == (direction == BOTH)
+        assert calls["plain"].args[0].func.training == (direction == BOTH)
+        for name, call in calls.items():
+            data.x.grad = None
+            call()
+            trained = direction == BOTH and name != "reference"
+            assert (data.x.grad is not None) == trained
+
+
+def test_the_norms_without_a_fused_form_have_no_row_of_one():
+    data = make_data(16, 16)
+    calls = {setup: make_calls(setup, data, BOTH, EAGER) for setup in layer_setups()}
+    without = {setup for setup in calls if "fused" not in calls[setup]}
+    assert {Setup("layernorm"), Setup("none")} <= without
+    assert not without & set(layers.TARGETS)
+
+
+def test_the_reference_is_given_the_options():
+    data = make_data(16, 16)
+    setup = Setup("adanorm", "variant=released scale=0.5")
+    call = make_calls(setup, data, BOTH, ["reference"])["reference"]
+    inside = [cell.cell_contents for cell in call.__closure__]
+    (options,) = [one.options for one in inside if hasattr(one, "options")]
+    assert options == {
+        **{one.name: one.default for one in norm_spec("adanorm").options},
+        "variant": "released",
+        "scale": 0.5,
+    }
+
+
+def test_rows_are_written_and_read(tmp_path, capsys, monkeypatch):
+    for module in (layers, speed):
+        monkeypatch.setattr(module, "SIZES", ((16, 8), (16, 16)))
+    output = tmp_path / "layers.csv"
+    words = ["--quick", "--threads", "1", "--output", str(output), "--norms", "adanorm", "none"]
+    assert layers.main([*words, "--providers", *EAGER[1:], "--rows", "16"]) == 0
+    lines = output.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 1 + 2 * 2 * 4 + 2 * 3
+    assert "adanorm                variant=released" in capsys.readouterr().out
+    table = speed.layers_table(output)
+    (row,) = [line for line in table.split("\n") if line.startswith("| `none` |")]
+    assert row.split("|")[3].strip() == "—"
+    assert " / " in row.split("|")[5] and "not measured" not in row
+
+
+def test_check_tells_which_target_is_missed(tmp_path, capsys):
+    words = ["--quick", "--no-csv", "--threads", "1", "--norms", "dyt", "--providers", "fused"]
+    assert layers.main([*words, "--check"]) == 1
+    out = capsys.readouterr().out
+    assert "missed: dyt at 4,096 x 512: not measured; at most 1.0 is wanted" in out
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (["--rows", "7"], "dyt at 7 x 512: rows is 7; take a power of two from 4, or a multiple"),
+        (["--channels", "0"], "dyt at 4,096 x 0: dim is 0; a norm needs at least one channel"),
+    ],
+)
+def test_a_size_that_cannot_be(size, message):
+    words = ["--no-csv", "--threads", "1", "--norms", "dyt", "--providers", "fused"]
+    with pytest.raises(layers.EvaluationError, match=message):
+        layers.main([*words, *size])
+
+
+def test_misses():
+    setup = Setup("adanorm")
+    both = [measured(1.0), measured(0.9, size=SIZES[1])]
+    assert list(layers.misses(both, [setup])) == []
+    assert list(layers.misses([measured(1.01), both[1]], [setup])) == [
+        "adanorm at 4,096 x 512: 1.01, at most 1.0 is wanted"
+    ]
+    others = [measured(0.5, provider="compile"), measured(0.5, direction=FORWARD)]
+    assert len(list(layers.misses([*others, both[1]], [setup]))) == 1
+    assert list(layers.misses([measured(9.0, setup=Setup("derf"))], [Setup("derf")])) == []
+
+
+def test_sizes():
+    sizes = [layers.sizes_of(layers.parse_args(words)) for words in ([], ["--quick"], ["--growth"])]
+    assert sizes[0] == list(SIZES)
+    assert len(sizes[1]) == 1
+    rows = [n for n, channels in sizes[2] if channels == 512]
+    assert (min(rows), max(rows)) == (256, 65536)
+    channels = [c for n, c in sizes[2] if n == 4096]
+    assert (min(channels), max(channels)) == (64, 8192)
+
+
+def test_the_defaults_measure_every_provider_fifty_times():
+    args = layers.parse_args([])
+    assert args.providers == list(PROVIDERS) and args.repetitions == 50 and args.threads == 2

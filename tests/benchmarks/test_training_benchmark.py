@@ -1,0 +1,122 @@
+"""benchmarks/training.py: the two models it compares, its rows, its targets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import training
+from _setups import Setup, parse_setup
+from _training import STOCK, Run, training_words
+from norm_plugin.evaluation import speed
+from norm_plugin.kernels import resolve
+from norm_plugin.models.sites import option_field
+from norm_plugin.norms import NORM_TYPES
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    out = tmp_path_factory.mktemp("data") / "toy"
+    sizes = ["--train", "200", "--valid", "10", "--test", "10", "--workers", "1"]
+    command = [sys.executable, ROOT / "data-prep" / "toy.py", "--out", out, *sizes]
+    subprocess.run(command, check=True, capture_output=True)
+    return out / "bin"
+
+
+@pytest.fixture(autouse=True)
+def prepared(monkeypatch):
+    monkeypatch.setattr(training, "quiet", lambda: None)  # the loggers are those of all tests
+
+
+def row(norm="dyt", speed=1.0, peak=1.0, kernels="auto"):
+    ratios = {"ratio_p50": speed, "peak_ratio": peak}
+    return {"norm": norm, "options": "", "kernels": kernels, **ratios}
+
+
+def test_the_two_models_differ_in_the_norm_alone(toy):
+    stock, ours = (Run(one, toy, "auto", tiny=True) for one in (STOCK, Setup("layernorm")))
+    theirs = stock.model.state_dict()
+    assert stock.cfg.model.arch == "transformer_iwslt_de_en"
+    assert ours.cfg.model.arch == "norm_transformer_iwslt_de_en"
+    assert {name: value.shape for name, value in ours.model.state_dict().items()} == {
+        name: value.shape for name, value in theirs.items()
+    }
+    for run in (stock, ours):
+        assert run.model.encoder.layers[0].normalize_before
+        assert run.model.decoder.layers[0].normalize_before
+        assert run.cfg.model.dropout == 0.3 and run.cfg.dataset.max_tokens == 4096
+    pairs = zip(stock.batches(3), ours.batches(3))
+    for one, other in pairs:
+        assert torch.equal(one["net_input"]["src_tokens"], other["net_input"]["src_tokens"])
+
+
+def test_an_update_is_one_of_the_trainer(toy):
+    run = Run(Setup("powernorm", "warmup_updates=7"), toy, "off", tiny=True)
+    norms = [module for module in run.model.modules() if hasattr(module, "fused")]
+    assert {norm.warmup_updates for norm in norms if hasattr(norm, "psi2")} == {7}
+    assert all(norm.fused is None for norm in norms)
+    before = run.model.encoder.layers[0].fc1.weight.clone()
+    update = run.updates(run.batches(2))
+    update()
+    update()
+    assert run.trainer.get_num_updates() == 2
+    assert not torch.equal(run.model.encoder.layers[0].fc1.weight, before)
+
+
+@pytest.mark.parametrize("name", NORM_TYPES)
+def test_a_command_line_for_every_norm(name, tmp_path):
+    words = training_words(Setup(name), tmp_path)
+    assert words[words.index("--norm-type") + 1] == name
+    assert words[words.index("--arch") + 1] == "norm_transformer_iwslt_de_en"
+    assert words[0] == str(tmp_path)
+
+
+def test_options_become_flags(tmp_path):
+    words = training_words(parse_setup("powernorm:warmup_updates=0,variant=released"), tmp_path)
+    for name, value in (("warmup_updates", "0"), ("variant", "released")):
+        flag = "--" + option_field(name).replace("_", "-")
+        assert words[words.index(flag) + 1] == value
+    assert not [word for word in training_words(STOCK, tmp_path) if word.startswith("--norm-")]
+
+
+def test_every_norm_is_trained():
+    setups = training.training_setups()
+    assert {setup.norm for setup in setups} == set(NORM_TYPES)
+    assert len(set(setups)) == len(setups) == len(NORM_TYPES) + 1
+
+
+def test_misses():
+    assert list(training.misses([row(), row(speed=0.97, peak=1.02)])) == []
+    assert list(training.misses([row(speed=0.9), row("none", peak=1.03)])) == [
+        "dyt: 0.900 of stock's updates/s, 0.97 is wanted",
+        "none: 1.030 of stock's memory, 1.02 is allowed",
+    ]
+    assert list(training.misses([row(peak=None)])) == ["dyt: memory not measured"]
+    assert list(training.misses([row(speed=0.1, peak=3.0, kernels="off")])) == []
+
+
+def test_rows_are_written_and_read(toy, tmp_path, capsys):
+    try:
+        resolve("cpu")
+    except ValueError as error:
+        pytest.skip(str(error))
+    output = tmp_path / "training.csv"
+    words = ["--data", str(toy), "--quick", "--updates", "2", "--threads", "1"]
+    words += ["--norms", "adanorm", "--output", str(output), "--memory-updates", "1"]
+    assert training.main(words) == 0
+    assert capsys.readouterr().out.startswith("adanorm ")
+    (line,) = [one for one in speed.training_table(output).split("\n") if "`adanorm`" in one]
+    assert "not measured" not in line
+    memory = float(line.split("|")[-2])
+    assert 0.8 < memory < 1.2
+
+
+def test_data_that_is_none(tmp_path):
+    with pytest.raises(training.EvaluationError, match=r"lacks dict\.\*\.txt; give a folder"):
+        Run(STOCK, tmp_path, "auto", tiny=True)

@@ -36,6 +36,7 @@ class Batch:
     """
 
     count: Tensor
+    divisor: Tensor
 
     def __init__(
         self, ops: Ops, valid: Optional[Tensor], groups: int, eps: float, sync: bool
@@ -62,11 +63,12 @@ class Batch:
         if self.sync:
             together = sum_over_workers(torch.cat([sums, self.count.unsqueeze(0)]))
             sums, self.count = together[:-1], together[-1]
-        return sums / self.count.clamp(min=1)
+        self.divisor = self.count.clamp(min=1)
+        return sums / self.divisor
 
     def more_means(self, sums: Tensor) -> Tensor:
         """(1/n) of other sums over the same V, any shape."""
-        return (sum_over_workers(sums) if self.sync else sums) / self.count.clamp(min=1)
+        return (sum_over_workers(sums) if self.sync else sums) / self.divisor
 
     def moments(self, x: Tensor, centre: bool) -> Tuple[Tensor, Tensor]:
         """sum_V u and the squares, (C,) each; see :class:`Ops`. Keeps the rate."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple, Union
+from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ class BatchNormBatch(Batch):
     may be all that is taken (``over_padding``)."""
 
     over_padding = False
-    share: Union[float, Tensor] = 1.0
+    share: Optional[Tensor] = None
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         self.see(x)
@@ -57,7 +57,8 @@ class BatchNormBatch(Batch):
 
     def coefficients(self, of_g: Tensor, of_gx: Tensor) -> Tuple[Tensor, Tensor]:
         """c and b of du, (C,) each, from mean_V(g) and mean_V(g x_hat)."""
-        return -of_g * self.inverse, -of_gx * self.inverse.square() * self.share
+        of_u = -of_gx * self.inverse.square()
+        return -of_g * self.inverse, of_u if self.share is None else of_u * self.share
 
 
 def infer_by_moments(

@@ -47,8 +47,12 @@ def finite_or(value: Tensor, instead: Tensor) -> Tensor:
     A statistic that was not finite once would never be again: an overflow of half precision,
     which a trainer meets by leaving out the update, would end the run.
     """
-    # 0 times a number is 0, or NaN for those two: half the operations of isfinite().all()
-    return torch.where((0 * value).sum() == 0, value, instead)
+    return torch.where(is_finite(value), value, instead)
+
+
+def is_finite(value: Tensor) -> Tensor:
+    """Whether no entry of ``value`` is NaN or infinite, bool ()."""
+    return (0 * value).sum() == 0  # NaN for those two, in half the operations of isfinite().all()
 
 
 def move(buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
@@ -56,8 +60,9 @@ def move(buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
 
     Without a real position, ``count`` 0, and where ``value`` is not finite, nothing moves.
     """
-    step = weight * (count > 0).to(buffer.dtype)
-    buffer.add_(step * (finite_or(value.detach().to(buffer.dtype), buffer) - buffer))
+    value = value.detach().to(buffer.dtype)
+    moves = is_finite(value) & (count > 0)
+    buffer.copy_(torch.where(moves, buffer.lerp(value, weight), buffer))
 
 
 def check_share(name: str, value: float) -> None:

@@ -89,8 +89,17 @@ Tensor room(const Tensor &x, int64_t kinds) {
   return at::empty({block_count(x.size(0)), kinds, x.size(1)}, x.options());
 }
 
-// The blocks' sums added in order: (kinds, C).
-Tensor total(const Tensor &sums) { return sums.size(0) == 1 ? sums[0] : sums.sum(0); }
+// The blocks' sums added in order: (kinds, C). They are few: a second thread would cost more.
+template <class T>
+Tensor total(const Tensor &sums) {
+  Tensor all = at::zeros({sums.size(1), sums.size(2)}, sums.options());
+  T *to = all.data_ptr<T>();
+  const T *from = sums.const_data_ptr<T>();
+  const int64_t numbers = all.numel();
+  for (int64_t block = 0; block < sums.size(0); ++block)
+    for (int64_t i = 0; i < numbers; ++i) to[i] += from[block * numbers + i];
+  return all;
+}
 
 // --- rows ------------------------------------------------------------------------------------
 
@@ -147,7 +156,7 @@ std::tuple<Tensor, MaybeTensor, MaybeTensor> row_backward(const Tensor &dy, cons
     if (weight) sums = room(x, 2), a.sums = sums.data_ptr<scalar_t>();
     py::gil_scoped_release without_python;
     each_block(passes<scalar_t>().row_backward, a);
-    if (weight) sums = total(sums);
+    if (weight) sums = total<scalar_t>(sums);
   });
   if (!weight) return {dx, std::nullopt, std::nullopt};
   return {dx, sums[0], sums[1]};
@@ -195,7 +204,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> pointwise_backward(
     a.y = dx.data_ptr<scalar_t>(), a.sums = sums.data_ptr<scalar_t>();
     py::gil_scoped_release without_python;
     each_block(passes<scalar_t>().point_backward, a);
-    sums = total(sums);
+    sums = total<scalar_t>(sums);
   });
   return {dx, sums[2].sum(0, true), sums[3].sum(0, true), sums[0], sums[1]};
 }
@@ -221,14 +230,14 @@ MaybeTensor room_for_rates(const Tensor &x, int64_t groups) {
   return at::empty({x.size(0), groups}, x.options());
 }
 
-// sum u and sum (u - mean)^2 over all positions from what each block has, (blocks, 3, C): Chan,
-// Golub and LeVeque 1983.
+// sum u and sum (u - mean)^2 over all positions, (2, C), from what each block has, (blocks, 3, C):
+// Chan, Golub and LeVeque 1983.
 template <class T>
-void merge_moments(const Tensor &blocks, T *sum, T *squares) {
+Tensor merge_moments(const Tensor &blocks) {
   const int64_t channels = blocks.size(2);
+  Tensor all = at::zeros({2, channels}, blocks.options());
+  T *sum = all.data_ptr<T>(), *squares = sum + channels;
   T positions = 0;
-  std::fill(sum, sum + channels, T(0));
-  std::fill(squares, squares + channels, T(0));
   for (int64_t block = 0; block < blocks.size(0); ++block) {
     const T *mean = blocks.const_data_ptr<T>() + block * 3 * channels;
     const T *around_mean = mean + channels, count = mean[2 * channels];
@@ -242,6 +251,7 @@ void merge_moments(const Tensor &blocks, T *sum, T *squares) {
     }
     positions += count;
   }
+  return all;
 }
 
 std::tuple<Tensor, Tensor, MaybeTensor> column_moments(const Tensor &x, const MaybeTensor &valid,
@@ -255,16 +265,9 @@ std::tuple<Tensor, Tensor, MaybeTensor> column_moments(const Tensor &x, const Ma
     a.sums = sums.data_ptr<scalar_t>();
     py::gil_scoped_release without_python;
     each_block(passes<scalar_t>().column_moments, a);
+    sums = centre ? merge_moments<scalar_t>(sums) : total<scalar_t>(sums);
   });
-  if (!centre) {
-    const Tensor both = total(sums);
-    return {both[0], both[1], rate};
-  }
-  Tensor sum = at::empty({x.size(1)}, x.options()), squares = at::empty_like(sum);
-  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "merge_moments", [&] {
-    merge_moments(sums, sum.data_ptr<scalar_t>(), squares.data_ptr<scalar_t>());
-  });
-  return {sum, squares, rate};
+  return {sums[0], sums[1], rate};
 }
 
 std::tuple<Tensor, MaybeTensor, Tensor> column_map(const Tensor &x, MaybeTensor rate,
@@ -286,14 +289,17 @@ std::tuple<Tensor, MaybeTensor, Tensor> column_map(const Tensor &x, MaybeTensor 
     a.y = y.data_ptr<scalar_t>(), a.sums = sums.data_ptr<scalar_t>();
     py::gil_scoped_release without_python;
     each_block(passes<scalar_t>().column_map, a);
-    sums = total(sums);
+    sums = total<scalar_t>(sums);
   });
   return {y, rate, sums};
 }
 
 // sum dy over padding and over V become sum over all and over V.
+template <class T>
 Tensor with_padding(const Tensor &sums) {
-  sums[0] += sums[1];
+  T *every = sums.data_ptr<T>();
+  const T *real = every + sums.size(1);
+  for (int64_t c = 0; c < sums.size(1); ++c) every[c] += real[c];
   return sums;
 }
 
@@ -308,9 +314,9 @@ Tensor column_products(const Tensor &dy, const Tensor &x, const MaybeTensor &rat
     a.sums = sums.data_ptr<scalar_t>();
     py::gil_scoped_release without_python;
     each_block(passes<scalar_t>().column_products, a);
-    sums = total(sums);
+    sums = with_padding<scalar_t>(total<scalar_t>(sums));
   });
-  return with_padding(sums);
+  return sums;
 }
 
 std::tuple<Tensor, Tensor> column_gradient(const Tensor &dy, const Tensor &x,
@@ -333,7 +339,7 @@ std::tuple<Tensor, Tensor> column_gradient(const Tensor &dy, const Tensor &x,
     a.sums = with_sums ? sums.data_ptr<scalar_t>() : nullptr;
     py::gil_scoped_release without_python;
     each_block(passes<scalar_t>().column_gradient, a);
-    if (with_sums) sums = with_padding(total(sums));
+    if (with_sums) sums = with_padding<scalar_t>(total<scalar_t>(sums));
   });
   return {dx, sums};
 }

@@ -1,28 +1,28 @@
 // Norms over positions, with an optional layer-scale in front. Included inside the namespace
 // of a level.
 
-constexpr int64_t kTile = 4;  // rows whose terms are added in registers before they are stored
+// Calls work(row, real) for the rows of a block, in their order: memory is read from one end to
+// the other.
+template <class T, class Work>
+inline void each_row(const ColumnArgs<T> &a, int64_t block, Work work) {
+  int64_t last = (block + 1) * kBlockRows;
+  if (last > a.rows) last = a.rows;
+  for (int64_t row = block * kBlockRows; row < last; ++row) work(row, !a.valid || a.valid[row]);
+}
 
-// The rows of a block: those of V in front, those at padding behind them.
-struct Rows {
-  int64_t index[kBlockRows];
-  int64_t valid, all;
-};
+// Calls work(at, begin, n, rate) for each group of channels of a row: n from `begin` on, whose
+// first number is number `at` of x; rate is 1 without a layer-scale.
+template <class T, class Work>
+inline void each_group(const ColumnArgs<T> &a, int64_t row, Work work) {
+  const int64_t groups = a.rate ? a.groups : 1, n = a.channels / groups;
+  for (int64_t group = 0; group < groups; ++group)
+    work(row * a.channels + group * n, group * n, n, a.rate ? a.rate[row * groups + group] : T(1));
+}
 
-template <class T>
-inline Rows rows_of(const ColumnArgs<T> &a, int64_t block) {
-  Rows rows;
-  const int64_t first = block * kBlockRows;
-  rows.all = a.rows - first < kBlockRows ? a.rows - first : kBlockRows;
-  rows.valid = 0;
-  int64_t padding = rows.all;
-  for (int64_t i = 0; i < rows.all; ++i) {
-    if (!a.valid || a.valid[first + i])
-      rows.index[rows.valid++] = first + i;
-    else
-      rows.index[--padding] = first + i;
-  }
-  return rows;
+// Calls step(c, V) for all channels of a row.
+template <class T, class Step>
+inline void each_channel(const ColumnArgs<T> &a, Step step) {
+  sweep<T>(a.channels, step);
 }
 
 template <class T>
@@ -32,17 +32,9 @@ inline T *block_sums(const ColumnArgs<T> &a, int64_t block, int64_t kinds) {
   return sums;
 }
 
-template <int64_t R>
-struct Size {
-  static constexpr int64_t size = R;
-};
-
-// Calls work(i, Size) for tiles of kTile rows, then of one, from first to last.
-template <class Work>
-inline void in_tiles(int64_t first, int64_t last, Work work) {
-  int64_t i = first;
-  for (; i + kTile <= last; i += kTile) work(i, Size<kTile>());
-  for (; i < last; ++i) work(i, Size<1>());
+template <class V, class T>
+inline void add(T *to, V v) {
+  store<V>(to, load<V>(to) + v);
 }
 
 // The rate of each group of a row, found and kept.
@@ -60,114 +52,73 @@ inline void find_rates(const ColumnArgs<T> &a, int64_t row) {
   }
 }
 
-// A tile's rows and the factors of one group of their channels.
-template <class T, int64_t R>
-struct Tile {
-  int64_t at[R];  // where each row's group begins
-  T rate[R];
-  inline Tile(const ColumnArgs<T> &a, const int64_t *rows, int64_t group, int64_t begin) {
-    for (int64_t r = 0; r < R; ++r) {
-      at[r] = rows[r] * a.channels + begin;
-      rate[r] = a.rate ? a.rate[rows[r] * a.groups + group] : T(1);
-    }
-  }
-};
-
-// Calls work(tile, begin, n) for each group of channels, n long from begin.
-template <int64_t R, class T, class Work>
-inline void by_group(const ColumnArgs<T> &a, const int64_t *rows, Work work) {
-  const int64_t groups = a.rate ? a.groups : 1, n = a.channels / groups;
-  for (int64_t group = 0; group < groups; ++group)
-    work(Tile<T, R>(a, rows, group, group * n), group * n, n);
-}
-
 // sums (k = 3): with centring the block's mean, sum (u - mean)^2 and the number of rows in
-// every entry; without it 0 and sum u^2.
-template <class T>
-void column_moments(const ColumnArgs<T> &a, int64_t block) {
-  const Rows rows = rows_of(a, block);
-  T *first = block_sums(a, block, 3), *second = first + a.channels, *count = second + a.channels;
-  if (a.rate && a.find_rate)
-    for (int64_t i = 0; i < rows.all; ++i) find_rates(a, rows.index[i]);
-  if (rows.valid == 0) return;
-  // The first row stands in for the mean: sums of differences from it keep their digits
-  T *pilot = count;
-  by_group<1>(a, rows.index, [&](const Tile<T, 1> &tile, int64_t begin, int64_t n) {
-    sweep<T>(n, [&](int64_t i, auto v) {
-      using V = decltype(v);
-      V u = load<V>(a.x + tile.at[0] + i) * tile.rate[0];
-      store<V>(pilot + begin + i, a.centre ? u : V{});
-    });
-  });
-  in_tiles(0, rows.valid, [&](int64_t t, auto size) {
-    constexpr int64_t R = decltype(size)::size;
-    by_group<R>(a, rows.index + t, [&](const Tile<T, R> &tile, int64_t begin, int64_t n) {
+// every entry; without it sum u, sum u^2 and nothing.
+template <bool centre, class T>
+void column_moments_of(const ColumnArgs<T> &a, int64_t block) {
+  T *first = block_sums(a, block, 3), *second = first + a.channels, *pilot = second + a.channels;
+  int64_t count = 0;
+  each_row(a, block, [&](int64_t row, bool real) {
+    if (a.rate) find_rates(a, row);  // at padding too, which a norm may map with its own rate
+    if (!real) return;
+    const bool is_first = count++ == 0;
+    each_group(a, row, [&](int64_t at, int64_t begin, int64_t n, T rate) {
       sweep<T>(n, [&](int64_t i, auto v) {
         using V = decltype(v);
-        const V centre = load<V>(pilot + begin + i);
-        V one = load<V>(first + begin + i), two = load<V>(second + begin + i);
-        for (int64_t r = 0; r < R; ++r) {
-          V d = load<V>(a.x + tile.at[r] + i) * tile.rate[r] - centre;
-          one += d;
-          two += d * d;
+        V u = load<V>(a.x + at + i) * rate;
+        if constexpr (centre) {
+          // The first row stands in for the mean: sums of differences from it keep their digits
+          if (is_first) store<V>(pilot + begin + i, u);
+          u -= load<V>(pilot + begin + i);
         }
-        store<V>(first + begin + i, one);
-        store<V>(second + begin + i, two);
+        add<V>(first + begin + i, u);
+        add<V>(second + begin + i, u * u);
       });
     });
   });
-  const T valid = rows.valid;
-  sweep<T>(a.channels, [&](int64_t i, auto v) {
+  if (!centre || count == 0) return;
+  const T rows = count;
+  each_channel(a, [&](int64_t c, auto v) {
     using V = decltype(v);
-    V sum = load<V>(first + i);
-    if (a.centre) {
-      store<V>(second + i, load<V>(second + i) - sum * sum / valid);
-      store<V>(first + i, load<V>(pilot + i) + sum / valid);
-    }
-    store<V>(count + i, V{} + valid);
+    V sum = load<V>(first + c);
+    store<V>(second + c, load<V>(second + c) - sum * sum / rows);
+    store<V>(first + c, load<V>(pilot + c) + sum / rows);
+    store<V>(pilot + c, V{} + rows);
   });
+}
+
+template <class T>
+void column_moments(const ColumnArgs<T> &a, int64_t block) {
+  a.centre ? column_moments_of<true>(a, block) : column_moments_of<false>(a, block);
 }
 
 // y, and sums (k = 2): sum u^2 over V, and over padding that is mapped.
 template <bool shifted, class T>
 void column_map_of(const ColumnArgs<T> &a, int64_t block) {
-  const Rows rows = rows_of(a, block);
-  T *squares = block_sums(a, block, 2);
-  const auto map = [&](int64_t from, int64_t to, T *sums) {
-    in_tiles(from, to, [&](int64_t t, auto size) {
-      constexpr int64_t R = decltype(size)::size;
-      if (a.rate && a.find_rate)
-        for (int64_t r = 0; r < R; ++r) find_rates(a, rows.index[t + r]);
-      by_group<R>(a, rows.index + t, [&](const Tile<T, R> &tile, int64_t begin, int64_t n) {
-        sweep<T>(n, [&](int64_t i, auto v) {
-          using V = decltype(v);
-          const int64_t c = begin + i;
-          V shift{};
-          if constexpr (shifted) shift = load<V>(a.shift + c);
-          const V gain = load<V>(a.gain + c), offset = load<V>(a.offset + c);
-          V sum = load<V>(sums + c);
-          for (int64_t r = 0; r < R; ++r) {
-            V u = load<V>(a.x + tile.at[r] + i) * tile.rate[r];
-            sum += u * u;
-            if constexpr (shifted) u -= shift;
-            store<V>(a.y + tile.at[r] + i, u * gain + offset);
-          }
-          store<V>(sums + c, sum);
-        });
+  T *of_real = block_sums(a, block, 2), *of_padding = of_real + a.channels;
+  each_row(a, block, [&](int64_t row, bool real) {
+    if (!real && a.at_padding) {
+      each_channel(a, [&](int64_t c, auto v) {
+        using V = decltype(v);
+        store<V>(a.y + row * a.channels + c, load<V>(a.at_padding + c));
+      });
+      for (int64_t g = 0; a.rate && a.find_rate && g < a.groups; ++g)
+        a.rate[row * a.groups + g] = 0;
+      return;
+    }
+    if (a.rate && a.find_rate) find_rates(a, row);
+    T *squares = real ? of_real : of_padding;
+    each_group(a, row, [&](int64_t at, int64_t begin, int64_t n, T rate) {
+      sweep<T>(n, [&](int64_t i, auto v) {
+        using V = decltype(v);
+        const int64_t c = begin + i;
+        V u = load<V>(a.x + at + i) * rate;
+        add<V>(squares + c, u * u);
+        if constexpr (shifted) u -= load<V>(a.shift + c);
+        store<V>(a.y + at + i, u * load<V>(a.gain + c) + load<V>(a.offset + c));
       });
     });
-  };
-  map(0, rows.valid, squares);
-  if (!a.at_padding) return map(rows.valid, rows.all, squares + a.channels);
-  for (int64_t i = rows.valid; i < rows.all; ++i) {
-    T *y = a.y + rows.index[i] * a.channels;
-    sweep<T>(a.channels, [&](int64_t c, auto v) {
-      using V = decltype(v);
-      store<V>(y + c, load<V>(a.at_padding + c));
-    });
-    for (int64_t g = 0; a.rate && a.find_rate && g < a.groups; ++g)
-      a.rate[rows.index[i] * a.groups + g] = 0;
-  }
+  });
 }
 
 template <class T>
@@ -175,126 +126,98 @@ void column_map(const ColumnArgs<T> &a, int64_t block) {
   a.shift ? column_map_of<true>(a, block) : column_map_of<false>(a, block);
 }
 
-// sums[0] += dy of the rows at padding.
+// sums += dy of a row at padding.
 template <class T>
-inline void add_padding(const ColumnArgs<T> &a, const Rows &rows, T *sums) {
-  for (int64_t r = rows.valid; r < rows.all; ++r)
-    sweep<T>(a.channels, [&](int64_t c, auto v) {
-      using V = decltype(v);
-      store<V>(sums + c, load<V>(sums + c) + load<V>(a.dy + rows.index[r] * a.channels + c));
-    });
+inline void add_padding(const ColumnArgs<T> &a, int64_t row, T *sums) {
+  each_channel(a, [&](int64_t c, auto v) {
+    using V = decltype(v);
+    add<V>(sums + c, load<V>(a.dy + row * a.channels + c));
+  });
 }
 
 // sums (k = 3): sum dy over padding, sum dy over V, sum dy (u - shift) over V.
 template <class T>
 void column_products(const ColumnArgs<T> &a, int64_t block) {
-  const Rows rows = rows_of(a, block);
   T *padding = block_sums(a, block, 3), *of_dy = padding + a.channels, *of_dyz = of_dy + a.channels;
-  in_tiles(0, rows.valid, [&](int64_t t, auto size) {
-    constexpr int64_t R = decltype(size)::size;
-    by_group<R>(a, rows.index + t, [&](const Tile<T, R> &tile, int64_t begin, int64_t n) {
+  each_row(a, block, [&](int64_t row, bool real) {
+    if (!real) return add_padding(a, row, padding);
+    each_group(a, row, [&](int64_t at, int64_t begin, int64_t n, T rate) {
       sweep<T>(n, [&](int64_t i, auto v) {
         using V = decltype(v);
         const int64_t c = begin + i;
-        const V shift = a.shift ? load<V>(a.shift + c) : V{};
-        V one = load<V>(of_dy + c), two = load<V>(of_dyz + c);
-        for (int64_t r = 0; r < R; ++r) {
-          V dy = load<V>(a.dy + tile.at[r] + i);
-          one += dy;
-          two += dy * (load<V>(a.x + tile.at[r] + i) * tile.rate[r] - shift);
-        }
-        store<V>(of_dy + c, one);
-        store<V>(of_dyz + c, two);
+        V dy = load<V>(a.dy + at + i), z = load<V>(a.x + at + i) * rate;
+        if (a.shift) z -= load<V>(a.shift + c);
+        add<V>(of_dy + c, dy);
+        add<V>(of_dyz + c, dy * z);
       });
     });
   });
-  add_padding(a, rows, padding);
 }
 
-// du of one vector of channels of one row, for z = u - shift and dy there.
-template <bool constant, class V, class T>
-inline V of_u(const ColumnArgs<T> &a, int64_t c, V z, V dy) {
-  V du = load<V>(a.of_dy + c) * dy + load<V>(a.of_u + c) * z;
-  if constexpr (constant) du += load<V>(a.constant + c);
-  return du;
-}
-
-// The gradient of a tile of rows, group by group. shifted: there are shift and constant; scaled:
-// there is a layer-scale to go back through; summed: of_dy and of_dyz are added to.
-template <bool shifted, bool scaled, bool summed, int64_t R, class T>
-inline void gradient_of_tile(const ColumnArgs<T> &a, const int64_t *rows, T *of_dy, T *of_dyz) {
-  by_group<R>(a, rows, [&](const Tile<T, R> &tile, int64_t begin, int64_t n) {
-    const auto u_at = [&](int64_t r, int64_t i, auto v) {
-      return load<decltype(v)>(a.x + tile.at[r] + i) * tile.rate[r];
-    };
-    const auto z_of = [&](auto u, int64_t i) {
-      if constexpr (shifted) u -= load<decltype(u)>(a.shift + begin + i);
-      return u;
-    };
-    Sum<T> dots[R];
-    sweep<T>(n, [&](int64_t i, auto v) {
-      using V = decltype(v);
-      V one{}, two{};
-      for (int64_t r = 0; r < R; ++r) {
-        V u = u_at(r, i, v), z = z_of(u, i), dy = load<V>(a.dy + tile.at[r] + i);
-        V du = of_u<shifted>(a, begin + i, z, dy);
-        if constexpr (scaled)
-          dots[r].add(V(du * u));
-        else
-          store<V>(a.y + tile.at[r] + i, du);
-        one += dy;
-        two += dy * z;
-      }
-      if constexpr (summed) {
-        store<V>(of_dy + begin + i, load<V>(of_dy + begin + i) + one);
-        store<V>(of_dyz + begin + i, load<V>(of_dyz + begin + i) + two);
-      }
-    });
-    if constexpr (scaled) {
-      T dot[R];
-      for (int64_t r = 0; r < R; ++r) dot[r] = dots[r].total() / n;
-      sweep<T>(n, [&](int64_t i, auto v) {
-        using V = decltype(v);
-        for (int64_t r = 0; r < R; ++r) {
-          V u = u_at(r, i, v), dy = load<V>(a.dy + tile.at[r] + i);
-          V du = of_u<shifted>(a, begin + i, z_of(u, i), dy);
-          store<V>(a.y + tile.at[r] + i, (du - u * dot[r]) * tile.rate[r]);
-        }
-      });
+// The gradient of one group of a row. shifted: there are shift and constant; scaled: there is a
+// layer-scale to go back through; summed: of_dy and of_dyz are added to.
+template <bool shifted, bool scaled, bool summed, class T>
+inline void group_gradient(const ColumnArgs<T> &a, int64_t at, int64_t begin, int64_t n, T rate,
+                           T *of_dy, T *of_dyz) {
+  const auto z_of = [&](auto u, int64_t c) {
+    if constexpr (shifted) u -= load<decltype(u)>(a.shift + c);
+    return u;
+  };
+  const auto du_of = [&](auto z, auto dy, int64_t c) {
+    using V = decltype(z);
+    V du = load<V>(a.of_dy + c) * dy + load<V>(a.of_u + c) * z;
+    if constexpr (shifted) du += load<V>(a.constant + c);
+    return du;
+  };
+  Sum<T> dots;
+  sweep<T>(n, [&](int64_t i, auto v) {
+    using V = decltype(v);
+    const int64_t c = begin + i;
+    V u = load<V>(a.x + at + i) * rate, z = z_of(u, c), dy = load<V>(a.dy + at + i);
+    if constexpr (scaled)
+      dots.add(V(du_of(z, dy, c) * u));
+    else
+      store<V>(a.y + at + i, du_of(z, dy, c));
+    if constexpr (summed) {
+      add<V>(of_dy + c, dy);
+      add<V>(of_dyz + c, dy * z);
     }
   });
+  if constexpr (scaled) {
+    const T dot = dots.total() / n;
+    sweep<T>(n, [&](int64_t i, auto v) {
+      using V = decltype(v);
+      V u = load<V>(a.x + at + i) * rate, dy = load<V>(a.dy + at + i);
+      store<V>(a.y + at + i, (du_of(z_of(u, begin + i), dy, begin + i) - u * dot) * rate);
+    });
+  }
 }
 
 template <bool shifted, bool scaled, bool summed, class T>
-void gradient_of_block(const ColumnArgs<T> &a, int64_t block) {
-  const Rows rows = rows_of(a, block);
+void column_gradient_of(const ColumnArgs<T> &a, int64_t block) {
   T *padding = nullptr, *of_dy = nullptr, *of_dyz = nullptr;
   if constexpr (summed) {
     padding = block_sums(a, block, 3);
     of_dy = padding + a.channels, of_dyz = of_dy + a.channels;
   }
-  in_tiles(0, rows.valid, [&](int64_t t, auto size) {
-    constexpr int64_t R = decltype(size)::size;
-    gradient_of_tile<shifted, scaled, summed, R>(a, rows.index + t, of_dy, of_dyz);
+  each_row(a, block, [&](int64_t row, bool real) {
+    if (real)
+      return each_group(a, row, [&](int64_t at, int64_t begin, int64_t n, T rate) {
+        group_gradient<shifted, scaled, summed>(a, at, begin, n, rate, of_dy, of_dyz);
+      });
+    each_channel(a, [&](int64_t c, auto v) { store(a.y + row * a.channels + c, decltype(v){}); });
+    if constexpr (summed) add_padding(a, row, padding);
   });
-  for (int64_t r = rows.valid; r < rows.all; ++r)
-    sweep<T>(a.channels, [&](int64_t c, auto v) {
-      store(a.y + rows.index[r] * a.channels + c, decltype(v){});
-    });
-  if constexpr (summed) add_padding(a, rows, padding);
 }
 
 // dx, and the sums of column_products (k = 3) where there is room for them.
 template <class T>
 void column_gradient(const ColumnArgs<T> &a, int64_t block) {
-  const auto with = [&](auto shifted, auto scaled, auto summed) {
-    gradient_of_block<shifted.size, scaled.size, summed.size>(a, block);
-  };
-  const auto with_sums = [&](auto shifted, auto scaled) {
-    a.sums ? with(shifted, scaled, Size<1>()) : with(shifted, scaled, Size<0>());
-  };
-  const auto with_scale = [&](auto shifted) {
-    a.rate ? with_sums(shifted, Size<1>()) : with_sums(shifted, Size<0>());
-  };
-  a.shift ? with_scale(Size<1>()) : with_scale(Size<0>());
+  using Pass = void (*)(const ColumnArgs<T> &, int64_t);
+  static constexpr Pass passes[2][2][2] = {
+      {{column_gradient_of<false, false, false, T>, column_gradient_of<false, false, true, T>},
+       {column_gradient_of<false, true, false, T>, column_gradient_of<false, true, true, T>}},
+      {{column_gradient_of<true, false, false, T>, column_gradient_of<true, false, true, T>},
+       {column_gradient_of<true, true, false, T>, column_gradient_of<true, true, true, T>}}};
+  passes[a.shift != nullptr][a.rate != nullptr][a.sums != nullptr](a, block);
 }

@@ -8,7 +8,7 @@ namespace norm_plugin {
 
 // Rows that one call works on at most. Sums over rows are taken block by block and the blocks
 // added in order, so that neither the number of threads nor their timing changes a bit.
-constexpr int64_t kBlockRows = 64;
+constexpr int64_t kBlockRows = 128;
 
 template <class T>
 struct RowArgs {

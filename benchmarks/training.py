@@ -38,7 +38,7 @@ from _setups import Setup
 from _timing import alternate, quartiles
 from _training import STOCK, Run
 from norm_plugin.evaluation._command import EvaluationError, run_command
-from norm_plugin.kernels import AUTO, CHOICES
+from norm_plugin.kernels import AUTO, KERNELS
 from norm_plugin.norms import NORM_TYPES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -152,10 +152,10 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--kernels",
         nargs="+",
-        choices=CHOICES,
+        choices=KERNELS,
         default=[AUTO],
         metavar="K",
-        help=f"of {', '.join(CHOICES)} (default: {AUTO})",
+        help=f"of {', '.join(KERNELS)} (default: {AUTO})",
     )
     parser.add_argument(
         "--updates", type=int, default=6, metavar="N", help="timed, of each (default: %(default)s)"

@@ -31,4 +31,5 @@ def like(gradient: Optional[Tensor], parameter: Optional[Tensor]) -> Optional[Te
     """A gradient as the parameter's dtype and shape demand; None for no parameter."""
     if gradient is None or parameter is None:
         return None
-    return gradient.to(parameter.dtype).view(parameter.shape)
+    gradient = gradient.to(parameter.dtype)
+    return gradient if gradient.shape == parameter.shape else gradient.view(parameter.shape)

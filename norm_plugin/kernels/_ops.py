@@ -59,6 +59,9 @@ class Ops(Protocol):
     def takes(self, x: Tensor) -> bool:
         """Whether ``x`` has a dtype and a width that the functions below are made for."""
 
+    def move(self, buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
+        """``norms/_statistics.py``'s function of that name; all on one device."""
+
     def row_forward(
         self, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], rule: RowRule
     ) -> Tuple[Tensor, Optional[Tensor], Tensor]:

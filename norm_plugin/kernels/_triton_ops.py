@@ -9,12 +9,14 @@ from norm_plugin.kernels._triton_columns import column_map, column_moments
 from norm_plugin.kernels._triton_pointwise import pointwise_backward, pointwise_forward
 from norm_plugin.kernels._triton_rows import row_backward, row_forward
 from norm_plugin.kernels._triton_tiles import DTYPES, MOST_CHANNELS, is_served
+from norm_plugin.norms._statistics import move
 
 __all__ = [
     "column_gradient",
     "column_map",
     "column_moments",
     "column_products",
+    "move",
     "pointwise_backward",
     "pointwise_forward",
     "row_backward",

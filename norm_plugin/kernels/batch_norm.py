@@ -44,8 +44,8 @@ class BatchNormBatch(Batch):
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
         every, real, with_u = self.products(dy, x)
         with_x_hat = with_u * self.inverse
-        means = self.more_means(torch.stack([weight * real, weight * with_x_hat]))
-        constant, of_u = self.coefficients(*means)
+        of_g, of_gx = self.more_means(weight * real), self.more_means(weight * with_x_hat)
+        constant, of_u = self.coefficients(of_g, of_gx)
         dx, _ = self.ops.column_gradient(
             dy, x, self.rate, self.valid, self.shift, self.gain(weight), constant, of_u, False
         )
@@ -77,5 +77,5 @@ def batch_norm(norm: BatchNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) ->
     batch = BatchNormBatch(ops, valid, norm.layer_scale_groups, norm.eps, norm.sync)
     batch.over_padding = norm.variant == "released"
     y = column_norm(norm, x, batch)
-    norm.move_running(batch.mean, batch.variance, batch.count)
+    norm.move_running(batch.mean, batch.variance, batch.count, ops.move)
     return y

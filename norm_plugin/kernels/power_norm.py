@@ -71,6 +71,6 @@ def power_norm(norm: PowerNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) ->
         else:
             batch.psi = wide(norm.root(psi2, psi2), x)
         y = column_norm(norm, x, batch)
-        moved = norm.next_psi2(psi2, batch.psi2, batch.count)
+        moved = norm.next_psi2(psi2, batch.psi2, batch.count, ops.move)
     norm.finish(moved)
     return y

@@ -49,5 +49,5 @@ def power_norm_v(
         return infer(norm, x, ops, norm.layer_scale_groups, norm.eps, root)
     batch = PowerNormVBatch(ops, valid, norm.layer_scale_groups, norm.eps, norm.sync)
     y = column_norm(norm, x, batch)
-    norm.move_running(batch.psi2, batch.count)
+    norm.move_running(batch.psi2, batch.count, ops.move)
     return y

@@ -22,7 +22,7 @@ class RegularizedBatch(BatchNormBatch):
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         y = super().forward(x, weight, bias)
-        self.norm.see_and_move(self.mean, self.variance, self.count)
+        self.norm.see_and_move(self.mean, self.variance, self.count, self.ops.move)
         with torch.enable_grad():
             statistics = [one.detach().requires_grad_() for one in (self.mean, self.variance)]
             penalty = self.norm.penalty(*statistics)

@@ -49,5 +49,5 @@ def rep_batch_norm(
     batch = RepBatch(ops, valid, 0, norm.eps, norm.sync)
     batch.eta = wide(norm.eta, x).detach()
     y = column_norm(norm, x, batch, norm.eta)
-    norm.move_running(batch.mean, batch.variance, batch.count)
+    norm.move_running(batch.mean, batch.variance, batch.count, ops.move)
     return y

@@ -65,6 +65,10 @@ def move(buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
     buffer.copy_(torch.where(moves, buffer.lerp(value, weight), buffer))
 
 
+Move = Callable[[Tensor, Tensor, float, Tensor], None]
+"""The arguments and the effect of :func:`move`."""
+
+
 def check_share(name: str, value: float) -> None:
     """Raise ValueError unless ``value``, the share of a running form that stays, is in [0, 1)."""
     if not 0 <= value < 1:

@@ -40,6 +40,7 @@ from norm_plugin.norms._layer_scale import check_layer_scale, layer_scale, refus
 from norm_plugin.norms._registry import register_norm
 from norm_plugin.norms._statistics import (
     BatchStatisticsNorm,
+    Move,
     in_backward,
     masked_means,
     move,
@@ -119,12 +120,15 @@ class RunningMomentsNorm(BatchStatisticsNorm):
     def inference_map(self) -> ChannelMap:
         return self.channel_map(self.running_var, self.eps, self.running_mean)
 
-    def move_running(self, mean: Tensor, variance: Tensor, positions: Tensor) -> None:
+    def move_running(
+        self, mean: Tensor, variance: Tensor, positions: Tensor, move: Move = move
+    ) -> None:
         """One step towards the statistics of a batch, and one count; none in a recomputation.
 
         Args:
             mean, variance: (C,).
             positions: (), the number n of real ones.
+            move: a fused form brings its own.
         """
         if not in_backward():
             move(self.running_mean, mean, self.momentum, positions)

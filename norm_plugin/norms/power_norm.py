@@ -36,6 +36,7 @@ from norm_plugin.norms._layer_scale import check_layer_scale, layer_scale, refus
 from norm_plugin.norms._registry import register_norm
 from norm_plugin.norms._statistics import (
     BatchStatisticsNorm,
+    Move,
     check_share,
     finite_or,
     in_backward,
@@ -228,8 +229,13 @@ class PowerNorm(BatchStatisticsNorm):
         """That of nu for a batch whose real positions are ``valid``."""
         return NuRecursion(self.nu, valid, self.alpha_bwd, self.sync, self.loss_scale)
 
-    def next_psi2(self, psi2: Tensor, psi2_batch: Tensor, count: Tensor) -> Tensor:
-        """psi_t^2 from psi_{t-1}^2 and psi_B^2, (C,) each, over n = ``count`` positions."""
+    def next_psi2(
+        self, psi2: Tensor, psi2_batch: Tensor, count: Tensor, move: Move = move
+    ) -> Tensor:
+        """psi_t^2 from psi_{t-1}^2 and psi_B^2, (C,) each, over n = ``count`` positions.
+
+        A fused form brings its own ``move``.
+        """
         moved = psi2.clone()
         move(moved, psi2_batch, 1 - self.alpha_fwd, count)
         return moved

@@ -31,6 +31,7 @@ from norm_plugin.norms._layer_scale import check_layer_scale, layer_scale, refus
 from norm_plugin.norms._registry import register_norm
 from norm_plugin.norms._statistics import (
     BatchStatisticsNorm,
+    Move,
     check_share,
     in_backward,
     masked_means,
@@ -99,8 +100,11 @@ class PowerNormV(BatchStatisticsNorm):
         refuse_layer_scale(self.layer_scale_groups)
         return self.channel_map(self.psi2, self.eps)
 
-    def move_running(self, psi2_batch: Tensor, count: Tensor) -> None:
-        """One step towards psi_B^2, (C,), of n = ``count`` positions; none in a recomputation."""
+    def move_running(self, psi2_batch: Tensor, count: Tensor, move: Move = move) -> None:
+        """One step towards psi_B^2, (C,), of n = ``count`` positions; none in a recomputation.
+
+        A fused form brings its own ``move``.
+        """
         if not in_backward():
             move(self.psi2, psi2_batch, 1 - self.alpha_fwd, count)
             self.count_forward()

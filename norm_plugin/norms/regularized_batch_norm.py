@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms._registry import register_norm
-from norm_plugin.norms._statistics import in_backward
+from norm_plugin.norms._statistics import Move, in_backward, move
 from norm_plugin.norms._workers import worker_count
 from norm_plugin.norms.batch_norm import RunningMomentsNorm, batch_norm
 
@@ -119,14 +119,16 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         weight = self.penalty_weight(batch.positions)
         return self.affine(AddPenalty.apply(batch.x_hat, penalty, weight))
 
-    def see_and_move(self, mean: Tensor, variance: Tensor, positions: Tensor) -> None:
+    def see_and_move(
+        self, mean: Tensor, variance: Tensor, positions: Tensor, move: Move = move
+    ) -> None:
         """:meth:`move_running`; what was there before is kept for the penalty.
 
         Activation checkpointing must repeat what the forward saw that it computes again.
         """
         if not in_backward():
             self._seen = (self.running_mean.clone(), self.running_var.clone())
-        self.move_running(mean, variance, positions)
+        self.move_running(mean, variance, positions, move)
 
     def penalty(self, mean: Tensor, variance: Tensor) -> Tensor:
         """The penalty on a batch's mean and variance, (C,) each: ()."""

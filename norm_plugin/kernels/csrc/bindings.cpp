@@ -3,6 +3,7 @@
 #include <torch/extension.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "passes.h"
@@ -74,13 +75,14 @@ const bool *valid_rows(const Tensor &x, const MaybeTensor &valid) {
 
 int64_t block_count(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
 
+// A second pass over the same tensors goes backwards: what the first one read last is in the cache.
 template <class Args>
-void each_block(void (*pass)(const Args &, int64_t), const Args &args) {
+void each_block(void (*pass)(const Args &, int64_t), const Args &args, bool backwards = false) {
   // torch's own bound on what a second thread is worth
   const int64_t numbers = kBlockRows * args.channels;
   const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / numbers);
   at::parallel_for(0, block_count(args.rows), grain, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) pass(args, block);
+    for (int64_t i = begin; i < end; ++i) pass(args, backwards ? begin + end - 1 - i : i);
   });
 }
 
@@ -288,7 +290,7 @@ std::tuple<Tensor, MaybeTensor, Tensor> column_map(const Tensor &x, MaybeTensor 
     a.at_padding = pointer<scalar_t>(x, at_padding, {a.channels}, "at_padding");
     a.y = y.data_ptr<scalar_t>(), a.sums = sums.data_ptr<scalar_t>();
     py::gil_scoped_release without_python;
-    each_block(passes<scalar_t>().column_map, a);
+    each_block(passes<scalar_t>().column_map, a, true);
     sums = total<scalar_t>(sums);
   });
   return {y, rate, sums};
@@ -338,10 +340,26 @@ std::tuple<Tensor, Tensor> column_gradient(const Tensor &dy, const Tensor &x,
     a.y = dx.data_ptr<scalar_t>();
     a.sums = with_sums ? sums.data_ptr<scalar_t>() : nullptr;
     py::gil_scoped_release without_python;
-    each_block(passes<scalar_t>().column_gradient, a);
+    each_block(passes<scalar_t>().column_gradient, a, true);
     if (with_sums) sums = with_padding<scalar_t>(total<scalar_t>(sums));
   });
   return {dx, sums};
+}
+
+// --- running statistics -----------------------------------------------------------------------
+
+// buffer <- (1 - weight) buffer + weight value, unless there is no position or value is not finite.
+void move(const Tensor &buffer, const Tensor &value, double weight, const Tensor &count) {
+  if (buffer.scalar_type() != value.scalar_type())
+    return move(buffer, value.to(buffer.scalar_type()), weight, count);
+  AT_DISPATCH_FLOATING_TYPES(buffer.scalar_type(), "move", [&] {
+    scalar_t *to = pointer<scalar_t>(buffer, buffer, buffer.sizes(), "buffer");
+    const scalar_t *from = pointer<scalar_t>(buffer, value, buffer.sizes(), "value");
+    const scalar_t share = weight;
+    scalar_t zero = count.item<double>() > 0 ? 0 : NAN;
+    for (int64_t i = 0; i < buffer.numel(); ++i) zero += 0 * from[i];  // NaN for NaN and infinity
+    for (int64_t i = 0; zero == 0 && i < buffer.numel(); ++i) to[i] += share * (from[i] - to[i]);
+  });
 }
 
 // Half precision, which a CPU computes in float32 anyway, comes here widened.
@@ -352,6 +370,7 @@ bool takes(const Tensor &x) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("takes", &takes);
+  module.def("move", &move);
   module.def("machine_has", &machine_has);
   module.def("use_level", &use_level);
   module.def("row_forward", &row_forward);

@@ -15,11 +15,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-import csv
 import logging
-import statistics
-import time
-from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable
@@ -30,13 +26,13 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.sequence_generator import SequenceGenerator
 
-import norm_plugin
-from norm_plugin.evaluation.provenance import git_state, machine, versions
+from _records import RESULTS, append, provenance
+from _timing import alternate, quartiles
 from norm_plugin.kernels import describe, resolve
 from norm_plugin.models import fold_norms
 from norm_plugin.norms import norm_spec
 
-RESULTS = Path(__file__).resolve().parent / "results" / "decoding.csv"
+OUTPUT = RESULTS / "decoding.csv"
 LAYERNORM = "layernorm"
 TRAINING_BATCHES = 5
 CLOSE = 1e-3  # float32 rounding through twelve layers; the logits are of size 1
@@ -125,49 +121,15 @@ def generation(
     return lambda: search.generate([model], sample)
 
 
-def alternate(calls: dict[Any, Call], repetitions: int, warmup: int) -> dict[Any, list[float]]:
-    """Milliseconds of each call, each round calling all of them in turn."""
-    times: dict[Any, list[float]] = {name: [] for name in calls}
-    for number in range(-warmup, repetitions):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            if number >= 0:
-                times[name].append(1000 * (time.perf_counter() - start))
-    return times
-
-
-def provenance() -> dict[str, Any]:
-    """The first columns of every row: when, which code, which machine, which versions."""
-    code, found = git_state(Path(norm_plugin.__file__).parent), versions()
-    return {
-        "date": date.today().isoformat(),
-        "commit": f"{(code['commit'] or '')[:7]}{'+' if code['dirty'] else ''}",
-        **machine(cpu=True),
-        **{name: found[name] for name in ("python", "torch", "fairseq", "norm_plugin")},
-    }
-
-
-def append(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Append rows, all of the same columns; a file that is new begins with their names."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = not path.exists()
-    with open(path, "a", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
-
-
 def measure(
     stage: str, calls: dict[tuple[str, str], Call], args: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """A row for each model: its quartiles in ``stage``, encoder or generation."""
     times = alternate(calls, args.repetitions, warmup=3)
-    unit = statistics.median(times[LAYERNORM, "unfolded"])
+    unit = quartiles(times[LAYERNORM, "unfolded"]).p50
     rows = []
     for (norm, form), values in times.items():
-        p25, p50, p75 = statistics.quantiles(values, n=4, method="inclusive")
+        p25, p50, p75 = quartiles(values)
         print(
             f"{stage:10}  {norm:22}  {form:8}  {p50:9.2f} ms ({p25:.2f} to {p75:.2f})  "
             f"{p50 / unit:.3f} of layernorm"
@@ -204,7 +166,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add("--steps", type=int, default=20, help="words to generate (default: %(default)s)")
     add("--repetitions", type=int, default=50, help="of each (default: %(default)s)")
     add("--threads", type=int, default=2, help="default: %(default)s")
-    add("--output", type=Path, default=RESULTS, help="CSV to append to (default: %(default)s)")
+    add("--output", type=Path, default=OUTPUT, help="CSV to append to (default: %(default)s)")
     add("--no-csv", action="store_true", help="print only")
     args = parser.parse_args(argv)
     if args.repetitions < 2:

@@ -12,24 +12,20 @@ are read, y and dx written. Without a CUDA device: status 2, and nothing is writ
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib
-import statistics
 import sys
-from datetime import date
 from itertools import product
-from pathlib import Path
 from typing import Any, Callable
 
 import torch
 from torch import Tensor
 
-import norm_plugin
-from norm_plugin.evaluation.provenance import git_state
+from _records import RESULTS, Record, append, provenance
+from _timing import Quartiles, quartiles
 from norm_plugin.kernels import describe, has_fused_form, set_kernels
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 
-RESULTS = Path(__file__).resolve().parent / "results" / "gpu.csv"
+OUTPUT = RESULTS / "gpu.csv"
 SIZES = ["4096x512", "8192x1024", "32768x1024", "8192x4096"]
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 CHOICES = {"fused": "triton", "plain": "off", "compile": "compile"}
@@ -85,7 +81,7 @@ def importable(module: str) -> bool:
     return True
 
 
-def microseconds(work: dict[str, Step], repetitions: int, device: str) -> dict[str, list[float]]:
+def microseconds(work: dict[str, Step], repetitions: int, device: str) -> dict[str, Quartiles]:
     """The quartiles of each provider's times on the device, in turn, after as many unmeasured.
 
     Each begins with cold caches, and when all of it is queued: in training, too, Python runs
@@ -104,7 +100,7 @@ def microseconds(work: dict[str, Step], repetitions: int, device: str) -> dict[s
             torch.cuda.synchronize()
             if turn >= repetitions:
                 times[name].append(1000 * begin.elapsed_time(end))
-    return {name: statistics.quantiles(values) for name, values in times.items()}
+    return {name: quartiles(values) for name, values in times.items()}
 
 
 def bytes_per_microsecond(device: str, repetitions: int) -> float:
@@ -112,17 +108,7 @@ def bytes_per_microsecond(device: str, repetitions: int) -> float:
     source = torch.zeros(COPIED, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     copy = {"copy": lambda: target.copy_(source)}
-    return 2 * COPIED / microseconds(copy, repetitions, device)["copy"][1]
-
-
-def append(rows: list[dict[str, Any]], path: Path) -> None:
-    """Append ``rows`` to the results, with a head where they are new."""
-    new = not path.exists()
-    with open(path, "a", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
+    return 2 * COPIED / microseconds(copy, repetitions, device)["copy"].p50
 
 
 def measure(
@@ -153,14 +139,11 @@ def show(table: list[dict[str, Any]]) -> None:
         )
 
 
-def provenance() -> dict[str, str]:
-    """Where and with what it was measured; a + marks code that differs from its commit."""
-    state = git_state(Path(norm_plugin.__file__).parent)
+def origin() -> Record:
+    """The first columns of every row, of the GPU in place of the processor."""
     return {
-        "date": date.today().isoformat(),
-        "commit": f"{(state['commit'] or '')[:7]}{'+' if state['dirty'] else ''}",
+        **provenance(),
         "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
         "cuda": str(torch.version.cuda or torch.version.hip),
         "kernels": describe("triton"),
     }
@@ -186,14 +169,14 @@ def main(argv: list[str] | None = None) -> None:
     if not torch.cuda.is_available():
         print("error: torch finds no CUDA device; nothing was measured", file=sys.stderr)
         sys.exit(2)
-    source, speed = provenance(), bytes_per_microsecond("cuda", args.repetitions)
+    source, speed = origin(), bytes_per_microsecond("cuda", args.repetitions)
     print(f"{source['device']}: a copy moves {speed / 1000:,.0f} GB/s")
     for size, dtype, norm in product(args.sizes, args.dtypes, args.norms):
         rows, channels = (int(number) for number in size.split("x"))
         table = measure(norm, rows, channels, dtype, args.repetitions, speed, "cuda")
         show(table)
         if not args.no_csv:
-            append([{**source, **row} for row in table], RESULTS)
+            append(OUTPUT, [{**source, **row} for row in table])
 
 
 if __name__ == "__main__":

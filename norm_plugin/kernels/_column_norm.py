@@ -45,6 +45,8 @@ class Batch:
         self.sync = sync and worker_count() > 1
         self.rate: Optional[Tensor] = None
         self.shift: Optional[Tensor] = None
+        # The backend, if it has batch_forward and batch_backward and they serve this batch
+        self.one_call: Any = ops if hasattr(ops, "batch_forward") and not self.sync else None
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """y, (N, C). x: (N, C), contiguous; weight, bias: (C,)."""

@@ -19,7 +19,7 @@ What stands at padding, NaN and infinity included, reaches nothing where V is sp
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Protocol, Tuple
+from typing import NamedTuple, Optional, Protocol, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -54,13 +54,22 @@ def statistics_dtype(x: Tensor) -> torch.dtype:
 
 
 class Ops(Protocol):
-    """A backend. Every function allocates what it returns and changes no argument."""
+    """A backend. Every function allocates what it returns and changes no argument.
+
+    One may also have ``batch_forward`` and ``batch_backward``, all of a norm by the batch's own
+    statistics in a call each; see ``csrc/bindings.cpp`` and :attr:`Batch.one_call`.
+    """
 
     def takes(self, x: Tensor) -> bool:
         """Whether ``x`` has a dtype and a width that the functions below are made for."""
 
     def move(self, buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
         """``norms/_statistics.py``'s function of that name; all on one device."""
+
+    def step_nu(
+        self, nu: Tensor, gamma: Tensor, lambda_: Tensor, step: Union[float, Tensor]
+    ) -> None:
+        """``norms/power_norm_released.py``'s function of that name; all on one device."""
 
     def row_forward(
         self, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], rule: RowRule
@@ -76,7 +85,7 @@ class Ops(Protocol):
         weight: Optional[Tensor],
         rule: RowRule,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """dx, and with a weight its gradient sum_N dy z and the bias's, sum_N dy.
+        """dx, and with a weight its gradient sum_N dy z and, with a mean, the bias's, sum_N dy.
 
         With g = weight * dy, or C (1 - k z) dy:  dx = rate (g - mean(g)) - a z sum(g z), where a
         is rate / (C/G), or 1 / ((C/G - 1) s) if ``released``, 0 for s = 0; without

@@ -50,6 +50,12 @@ def row_norm(
     weight: Optional[Tensor] = None,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """y of ``rule``, (N, C), with its gradients. x: (N, C); weight, bias: (C,) or None."""
+    """y of ``rule``, (N, C), with its gradients. x: (N, C); weight, bias: (C,) or None.
+
+    Raises:
+        ValueError: a bias without a mean, whose gradient no backend sums.
+    """
+    if bias is not None and not rule.centre:
+        raise ValueError("a row norm without a mean takes no bias: give it None")
     y: Tensor = RowNorm.apply(x, weight, bias, rule, ops)
     return y

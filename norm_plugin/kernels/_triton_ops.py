@@ -10,6 +10,7 @@ from norm_plugin.kernels._triton_pointwise import pointwise_backward, pointwise_
 from norm_plugin.kernels._triton_rows import row_backward, row_forward
 from norm_plugin.kernels._triton_tiles import DTYPES, MOST_CHANNELS, is_served
 from norm_plugin.norms._statistics import move
+from norm_plugin.norms.power_norm_released import step_nu
 
 __all__ = [
     "column_gradient",
@@ -21,6 +22,7 @@ __all__ = [
     "pointwise_forward",
     "row_backward",
     "row_forward",
+    "step_nu",
     "takes",
 ]
 

@@ -19,8 +19,17 @@ class BatchNormBatch(Batch):
 
     over_padding = False
     share: Optional[Tensor] = None
+    pull: Tuple[Optional[Tensor], Optional[Tensor]] = (None, None)  # into c and b, from elsewhere
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if self.one_call is not None:
+            y, self.mean, self.variance, self.inverse, self.count, self.rate = (
+                self.one_call.batch_forward(
+                    x, self.valid, self.groups, self.eps, True, weight, bias
+                )
+            )
+            self.shift = self.mean
+            return y
         self.see(x)
         return self.map(x, self.gain(weight), bias, bias)[0]
 
@@ -42,6 +51,12 @@ class BatchNormBatch(Batch):
         return count * (total / count.clamp(min=1) - self.mean).square()
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
+        if self.one_call is not None:
+            dx, with_x_hat, every, _ = self.one_call.batch_backward(
+                *(dy, x, self.rate, self.valid, self.shift, self.inverse, weight, self.count),
+                *self.pull,
+            )
+            return dx, with_x_hat, every
         every, real, with_u = self.products(dy, x)
         with_x_hat = with_u * self.inverse
         of_g, of_gx = self.more_means(weight * real), self.more_means(weight * with_x_hat)
@@ -57,8 +72,13 @@ class BatchNormBatch(Batch):
 
     def coefficients(self, of_g: Tensor, of_gx: Tensor) -> Tuple[Tensor, Tensor]:
         """c and b of du, (C,) each, from mean_V(g) and mean_V(g x_hat)."""
-        of_u = -of_gx * self.inverse.square()
-        return -of_g * self.inverse, of_u if self.share is None else of_u * self.share
+        constant, of_u = -of_g * self.inverse, -of_gx * self.inverse.square()
+        if self.share is not None:
+            of_u = of_u * self.share
+        to_constant, to_u = self.pull
+        if to_constant is None or to_u is None:
+            return constant, of_u
+        return constant + to_constant, of_u + to_u
 
 
 def infer_by_moments(
@@ -76,6 +96,8 @@ def batch_norm(norm: BatchNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) ->
         return infer_by_moments(norm, x, ops, norm.layer_scale_groups)
     batch = BatchNormBatch(ops, valid, norm.layer_scale_groups, norm.eps, norm.sync)
     batch.over_padding = norm.variant == "released"
+    if batch.over_padding:
+        batch.one_call = None
     y = column_norm(norm, x, batch)
     norm.move_running(batch.mean, batch.variance, batch.count, ops.move)
     return y

@@ -25,7 +25,7 @@ class WarmingUp(PowerNormVBatch):
 
     def watch(self, lambda_: Tensor) -> None:
         if self.recursion is not None:
-            self.recursion.step(self.psi2 * self.inverse.square(), lambda_)
+            self.recursion.step(self.psi2 * self.inverse.square(), lambda_, self.ops.step_nu)
 
 
 class Running(Batch):
@@ -48,7 +48,7 @@ class Running(Batch):
         )
         with_x_hat = with_u / self.psi
         lambda_ = self.more_means(weight * with_x_hat)
-        self.recursion.step(self.psi2 / self.psi.square(), lambda_)
+        self.recursion.step(self.psi2 / self.psi.square(), lambda_, self.ops.step_nu)
         return dx, with_x_hat, every
 
 
@@ -68,7 +68,7 @@ def power_norm(norm: PowerNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) ->
         batch.recursion = norm.recursion(valid)
         if in_warmup and not x.requires_grad:
             batch.recursion = None  # a backward pass that ends before x shows nu nothing
-        else:
+        elif not in_warmup:
             batch.psi = wide(norm.root(psi2, psi2), x)
         y = column_norm(norm, x, batch)
         moved = norm.next_psi2(psi2, batch.psi2, batch.count, ops.move)

@@ -11,7 +11,6 @@ from norm_plugin.kernels._autograd import wide
 from norm_plugin.kernels._column_norm import Batch, Gradients, column_norm
 from norm_plugin.kernels._ops import Ops
 from norm_plugin.norms.power_norm import PowerNorm
-from norm_plugin.norms.power_norm_released import next_nu
 
 
 class ReleasedBatch(Batch):
@@ -50,7 +49,7 @@ class ReleasedBatch(Batch):
         with_x_hat = with_u / self.psi
         lambda_ = weight * with_x_hat / (len(x) * self.loss_scale)
         step = (1 - self.norm.alpha_bwd) * self.some.to(nu.dtype)
-        nu.copy_(next_nu(nu, self.gamma, lambda_, step))
+        self.ops.step_nu(nu, self.gamma, lambda_, step)
         return dx, with_x_hat, every
 
 

@@ -20,11 +20,22 @@ class PowerNormVBatch(Batch):
     inverse: Tensor
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if self.one_call is not None:
+            y, _, self.psi2, self.inverse, self.count, self.rate = self.one_call.batch_forward(
+                x, self.valid, self.groups, self.eps, False, weight, bias
+            )
+            return y
         self.psi2 = self.means(self.moments(x, centre=False)[1], len(x))
         self.inverse = torch.rsqrt(self.psi2 + self.eps)
         return self.map(x, weight * self.inverse, bias, bias)[0]
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
+        if self.one_call is not None:
+            dx, with_x_hat, every, lambda_ = self.one_call.batch_backward(
+                dy, x, self.rate, self.valid, None, self.inverse, weight, self.count, None, None
+            )
+            self.watch(lambda_)
+            return dx, with_x_hat, every
         every, _, with_u = self.products(dy, x)
         with_x_hat = with_u * self.inverse
         lambda_ = self.more_means(weight * with_x_hat)

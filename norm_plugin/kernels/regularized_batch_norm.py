@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import Optional
 
 import torch
 from torch import Tensor
@@ -32,10 +32,6 @@ class RegularizedBatch(BatchNormBatch):
         per_position = weight_of_all / self.count.clamp(min=1)
         self.pull = of_mean * per_position, 2 * of_variance * per_position
         return y
-
-    def coefficients(self, of_g: Tensor, of_gx: Tensor) -> Tuple[Tensor, Tensor]:
-        constant, of_u = super().coefficients(of_g, of_gx)
-        return constant + self.pull[0], of_u + self.pull[1]
 
 
 @fuses(RegularizedBatchNorm)

@@ -47,6 +47,7 @@ def rep_batch_norm(
         root = (norm.running_var + norm.eps).sqrt()
         return infer(norm, x, ops, 0, norm.eps, root, norm.running_mean, wide(norm.eta, x))
     batch = RepBatch(ops, valid, 0, norm.eps, norm.sync)
+    batch.one_call = None  # its gain is another
     batch.eta = wide(norm.eta, x).detach()
     y = column_norm(norm, x, batch, norm.eta)
     norm.move_running(batch.mean, batch.variance, batch.count, ops.move)

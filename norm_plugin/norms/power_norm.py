@@ -47,8 +47,9 @@ from norm_plugin.norms._statistics import (
 from norm_plugin.norms.power_norm_released import (
     WARMUP_AFTER_ENCODER,
     ReleasedPowerNorm,
-    next_nu,
+    StepNu,
     released_psi2,
+    step_nu,
 )
 from norm_plugin.norms.power_norm_v import divide_by_root, power_norm_v
 
@@ -85,9 +86,9 @@ class NuRecursion:
         (gamma, lambda_), _ = masked_means(products, self.valid, self.sync)
         self.step(gamma, lambda_)
 
-    def step(self, gamma: Tensor, lambda_: Tensor) -> None:
-        """One step, given its two means, (C,) each."""
-        self.nu.copy_(next_nu(self.nu, gamma, lambda_ / self.loss_scale, 1 - self.alpha_bwd))
+    def step(self, gamma: Tensor, lambda_: Tensor, step_nu: StepNu = step_nu) -> None:
+        """One step, given its two means, (C,) each; a fused form brings its own ``step_nu``."""
+        step_nu(self.nu, gamma, lambda_ / self.loss_scale, 1 - self.alpha_bwd)
 
 
 class RunningPowerNorm(torch.autograd.Function):

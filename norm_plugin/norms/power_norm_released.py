@@ -27,7 +27,7 @@ moves nothing.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple, Union
+from typing import Any, Callable, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -49,6 +49,15 @@ def released_psi2(
 def next_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: Union[float, Tensor]) -> Tensor:
     """nu_t = nu_{t-1} (1 - (1 - a_b) Gamma) + (1 - a_b) Lambda. All (C,); step: 1 - a_b."""
     return finite_or((nu * (1 - step * gamma) + step * lambda_).to(nu.dtype), nu)
+
+
+def step_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: Union[float, Tensor]) -> None:
+    """nu <- nu_t, in place; see :func:`next_nu`."""
+    nu.copy_(next_nu(nu, gamma, lambda_, step))
+
+
+StepNu = Callable[[Tensor, Tensor, Tensor, Union[float, Tensor]], None]
+"""The arguments and the effect of :func:`step_nu`."""
 
 
 class ReleasedPowerNorm(torch.autograd.Function):
@@ -80,5 +89,5 @@ class ReleasedPowerNorm(torch.autograd.Function):
         grad_x = (g - ctx.nu.to(g.dtype) * ctx.loss_scale * x_hat) / psi_batch
         (gamma, lambda_), _ = masked_means([x_hat.square(), g * x_hat], valid=None)
         step = (1 - ctx.alpha_bwd) * has_positions.to(g.dtype)
-        ctx.nu.copy_(next_nu(ctx.nu, gamma, lambda_ / ctx.loss_scale, step))
+        step_nu(ctx.nu, gamma, lambda_ / ctx.loss_scale, step)
         return grad_x, None, None, None, None, None, None

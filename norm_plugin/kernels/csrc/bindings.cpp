@@ -161,7 +161,7 @@ std::tuple<Tensor, MaybeTensor, MaybeTensor> row_backward(const Tensor &dy, cons
     if (weight) sums = total<scalar_t>(sums);
   });
   if (!weight) return {dx, std::nullopt, std::nullopt};
-  return {dx, sums[0], sums[1]};
+  return {dx, sums[0], mean ? MaybeTensor(sums[1]) : std::nullopt};
 }
 
 // --- bounded functions -----------------------------------------------------------------------
@@ -208,7 +208,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> pointwise_backward(
     each_block(passes<scalar_t>().point_backward, a);
     sums = total<scalar_t>(sums);
   });
-  return {dx, sums[2].sum(0, true), sums[3].sum(0, true), sums[0], sums[1]};
+  const Tensor scalars = sums.select(1, 0);
+  return {dx, scalars.narrow(0, 2, 1), scalars.narrow(0, 3, 1), sums[0], sums[1]};
 }
 
 // --- columns ---------------------------------------------------------------------------------
@@ -346,6 +347,73 @@ std::tuple<Tensor, Tensor> column_gradient(const Tensor &dy, const Tensor &x,
   return {dx, sums};
 }
 
+// --- a batch's own statistics, in one call ----------------------------------------------------
+//
+// What kernels/batch_norm.py and power_norm_v.py do pass by pass where workers are synchronised:
+// a dozen operations on C numbers, each of which costs more than its arithmetic.
+
+Tensor count_of(const Tensor &x, const MaybeTensor &valid) {
+  const bool *real = valid_rows(x, valid);
+  const int64_t count = real ? std::count(real, real + x.size(0), true) : x.size(0);
+  return at::full({}, double(count), x.options());
+}
+
+// y, mean (without centring empty), variance or mean square, 1 / its root, n and rate.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, MaybeTensor> batch_forward(
+    const Tensor &x, const MaybeTensor &valid, int64_t groups, double eps, bool centre,
+    const Tensor &weight, const Tensor &bias) {
+  auto [mean, variance, rate] = column_moments(x, valid, groups, eps, centre);
+  const Tensor count = count_of(x, valid);
+  Tensor inverse = at::empty_like(variance), gain = at::empty_like(variance);
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "batch_forward", [&] {
+    const scalar_t n = std::max(count.item<double>(), 1.0);
+    const scalar_t *gamma = pointer<scalar_t>(x, weight, {x.size(1)}, "weight");
+    scalar_t *mu = mean.data_ptr<scalar_t>(), *var = variance.data_ptr<scalar_t>();
+    scalar_t *one_over = inverse.data_ptr<scalar_t>(), *factor = gain.data_ptr<scalar_t>();
+    for (int64_t c = 0; c < x.size(1); ++c) {
+      mu[c] /= n, var[c] /= n;
+      one_over[c] = 1 / std::sqrt(var[c] + scalar_t(eps));
+      factor[c] = gamma[c] * one_over[c];
+    }
+  });
+  const MaybeTensor shift = centre ? MaybeTensor(mean) : std::nullopt;
+  Tensor y = std::get<0>(column_map(x, rate, valid, groups, eps, shift, gain, bias, bias));
+  return {y, mean, variance, inverse, count, rate};
+}
+
+// dx, sum_V dy x_hat, sum_N dy and mean_V(g x_hat) for g = weight * dy. pull: the gradients of
+// mean and variance from elsewhere, as c and b of du; both there or both absent.
+std::tuple<Tensor, Tensor, Tensor, Tensor> batch_backward(
+    const Tensor &dy, const Tensor &x, const MaybeTensor &rate, const MaybeTensor &valid,
+    const MaybeTensor &mean, const Tensor &inverse, const Tensor &weight, const Tensor &count,
+    const MaybeTensor &pull_constant, const MaybeTensor &pull_of_u) {
+  const Tensor sums = column_products(dy, x, rate, valid, mean);
+  Tensor with_x_hat = at::empty_like(inverse), lambda = at::empty_like(inverse);
+  Tensor gain = at::empty_like(inverse), constant = at::empty_like(inverse);
+  Tensor of_u = at::empty_like(inverse);
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "batch_backward", [&] {
+    const int64_t channels = x.size(1);
+    const scalar_t n = std::max(count.item<double>(), 1.0);
+    const scalar_t *real = sums.const_data_ptr<scalar_t>() + channels, *with_u = real + channels;
+    const scalar_t *one_over = pointer<scalar_t>(x, inverse, {channels}, "inverse");
+    const scalar_t *gamma = pointer<scalar_t>(x, weight, {channels}, "weight");
+    const scalar_t *to_c = pointer<scalar_t>(x, pull_constant, {channels}, "pull_constant");
+    const scalar_t *to_b = pointer<scalar_t>(x, pull_of_u, {channels}, "pull_of_u");
+    for (int64_t i = 0; i < channels; ++i) {
+      const scalar_t factor = gamma[i] * one_over[i], with_hat = with_u[i] * one_over[i];
+      const scalar_t of_gx = gamma[i] * with_hat / n;
+      with_x_hat.data_ptr<scalar_t>()[i] = with_hat;
+      lambda.data_ptr<scalar_t>()[i] = of_gx;
+      gain.data_ptr<scalar_t>()[i] = factor;
+      constant.data_ptr<scalar_t>()[i] = (to_c ? to_c[i] : 0) - factor * real[i] / n;
+      of_u.data_ptr<scalar_t>()[i] = (to_b ? to_b[i] : 0) - of_gx * one_over[i] * one_over[i];
+    }
+  });
+  const MaybeTensor shifted = mean ? MaybeTensor(constant) : std::nullopt;
+  Tensor dx = std::get<0>(column_gradient(dy, x, rate, valid, mean, gain, shifted, of_u, false));
+  return {dx, with_x_hat, sums[0], lambda};
+}
+
 // --- running statistics -----------------------------------------------------------------------
 
 // buffer <- (1 - weight) buffer + weight value, unless there is no position or value is not finite.
@@ -362,6 +430,24 @@ void move(const Tensor &buffer, const Tensor &value, double weight, const Tensor
   });
 }
 
+// nu <- nu (1 - step gamma) + step lambda, unless that is not finite. step: a number or a tensor.
+void step_nu(const Tensor &nu, const Tensor &gamma, const Tensor &lambda, const py::object &step) {
+  const double by = step.cast<double>();
+  AT_DISPATCH_FLOATING_TYPES(nu.scalar_type(), "step_nu", [&] {
+    const Tensor next = at::empty_like(nu);
+    const Tensor own_gamma = gamma.to(nu.scalar_type()), own_lambda = lambda.to(nu.scalar_type());
+    scalar_t *old = pointer<scalar_t>(nu, nu, nu.sizes(), "nu"), *to = next.data_ptr<scalar_t>();
+    const scalar_t *of_nu = pointer<scalar_t>(nu, own_gamma, nu.sizes(), "gamma");
+    const scalar_t *fresh = pointer<scalar_t>(nu, own_lambda, nu.sizes(), "lambda");
+    scalar_t zero = 0;
+    for (int64_t i = 0; i < nu.numel(); ++i) {
+      to[i] = old[i] * (1 - scalar_t(by) * of_nu[i]) + scalar_t(by) * fresh[i];
+      zero += 0 * to[i];
+    }
+    if (zero == 0) std::copy(to, to + nu.numel(), old);
+  });
+}
+
 // Half precision, which a CPU computes in float32 anyway, comes here widened.
 bool takes(const Tensor &x) {
   return x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble;
@@ -371,6 +457,9 @@ bool takes(const Tensor &x) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("takes", &takes);
   module.def("move", &move);
+  module.def("step_nu", &step_nu);
+  module.def("batch_forward", &batch_forward);
+  module.def("batch_backward", &batch_backward);
   module.def("machine_has", &machine_has);
   module.def("use_level", &use_level);
   module.def("row_forward", &row_forward);

@@ -26,7 +26,7 @@ struct PointArgs {
   const T *x, *dy, *weight, *bias;
   T slope, shift;
   T *y;     // y or dx
-  T *sums;  // (blocks, 4, C): of weight, bias, slope and shift
+  T *sums;  // (blocks, 4, C): of weight and bias; of slope and shift at channel 0
   int64_t rows, channels;
   bool erf;
 };

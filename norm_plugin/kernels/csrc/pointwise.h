@@ -106,11 +106,12 @@ void point_forward_of(const PointArgs<T> &a, int64_t first, int64_t last) {
 template <class F, class T>
 void point_backward_of(const PointArgs<T> &a, int64_t first, int64_t last, T *sums) {
   T *of_weight = sums, *of_bias = of_weight + a.channels;
-  T *of_slope = of_bias + a.channels, *of_shift = of_slope + a.channels;
+  double slope_sum = 0, shift_sum = 0;  // over all channels: long sums, of which digits cancel
   for (int64_t i = 0; i < 4 * a.channels; ++i) sums[i] = 0;
   for (int64_t row = first; row < last; ++row) {
     const T *x = a.x + row * a.channels, *dy = a.dy + row * a.channels;
     T *dx = a.y + row * a.channels;
+    Sum<T> of_slope, of_shift;
     sweep<T>(a.channels, [&](int64_t i, auto v) {
       using V = decltype(v);
       const V one = load<V>(x + i), g = load<V>(dy + i);
@@ -119,10 +120,14 @@ void point_backward_of(const PointArgs<T> &a, int64_t first, int64_t last, T *su
       store<V>(dx + i, du * a.slope);
       store<V>(of_weight + i, load<V>(of_weight + i) + g * f);
       store<V>(of_bias + i, load<V>(of_bias + i) + g);
-      store<V>(of_slope + i, load<V>(of_slope + i) + du * one);
-      store<V>(of_shift + i, load<V>(of_shift + i) + du);
+      of_slope.add(V(du * one));
+      of_shift.add(du);
     });
+    slope_sum += of_slope.total();
+    shift_sum += of_shift.total();
   }
+  sums[2 * a.channels] = slope_sum;
+  sums[3 * a.channels] = shift_sum;
 }
 
 template <class T>

@@ -89,7 +89,7 @@ inline void row_gradient(const RowArgs<T> &a, int64_t j, int64_t n, Gradient gra
 }
 
 // g = weight * dy; the first sweep of it also adds to the gradients of weight and bias.
-template <class T>
+template <bool with_bias, class T>
 struct WeightedGradient {
   const T *dy, *weight;
   T *of_weight, *of_bias;
@@ -97,7 +97,7 @@ struct WeightedGradient {
   inline V operator()(int64_t i, V z, V) const {
     V g = load<V>(dy + i);
     store<V>(of_weight + i, load<V>(of_weight + i) + g * z);
-    store<V>(of_bias + i, load<V>(of_bias + i) + g);
+    if constexpr (with_bias) store<V>(of_bias + i, load<V>(of_bias + i) + g);
     return g * load<V>(weight + i);
   }
   template <class V>
@@ -144,10 +144,11 @@ void row_backward(const RowArgs<T> &a, int64_t block) {
   for (int64_t j = first; j < last; ++j) {
     const T *dy = a.dy + j * n;
     const int64_t offset = j % a.groups * n;
-    if (a.weight)
-      row_gradient(a, j, n,
-                   WeightedGradient<T>{dy, a.weight + offset, of_weight + offset,
-                                       of_weight + a.channels + offset});
+    T *to_weight = of_weight + offset, *to_bias = to_weight + a.channels;
+    if (a.weight && a.mean)
+      row_gradient(a, j, n, WeightedGradient<true, T>{dy, a.weight + offset, to_weight, to_bias});
+    else if (a.weight)
+      row_gradient(a, j, n, WeightedGradient<false, T>{dy, a.weight + offset, to_weight, to_bias});
     else if (a.bend)
       row_gradient(a, j, n, BentGradient<T>{dy, T(a.bend_scale), T(a.bend_slope)});
     else

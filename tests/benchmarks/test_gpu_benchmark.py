@@ -30,10 +30,11 @@ class FakeEvent:
 @pytest.fixture
 def gpu(tmp_path, monkeypatch):
     """The benchmark as a module, its results in a folder of the test."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
     spec = importlib.util.spec_from_file_location("gpu_benchmark", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "RESULTS", tmp_path / "gpu.csv")
+    monkeypatch.setattr(module, "OUTPUT", tmp_path / "gpu.csv")
     monkeypatch.setattr(module, "COPIED", 1000)
     return module
 
@@ -44,7 +45,7 @@ def test_without_a_device_it_says_so_and_writes_nothing(gpu, monkeypatch, capsys
         gpu.main([])
     assert stopped.value.code == 2
     assert capsys.readouterr() == ("", "error: torch finds no CUDA device; nothing was measured\n")
-    assert not gpu.RESULTS.exists()
+    assert not gpu.OUTPUT.exists()
 
 
 def test_a_row_for_each_provider(gpu, monkeypatch, capsys):
@@ -55,8 +56,8 @@ def test_a_row_for_each_provider(gpu, monkeypatch, capsys):
 
     assert gpu.bytes_per_microsecond("cpu", 2) == 2  # 2 * 1,000 bytes in a millisecond
     table = gpu.measure("powernorm", 128, 8, "float32", 2, 2.0, "cpu")
-    gpu.append(table, gpu.RESULTS)
-    gpu.append(table, gpu.RESULTS)
+    gpu.append(gpu.OUTPUT, table)
+    gpu.append(gpu.OUTPUT, table)
     gpu.show(table)
 
     # torch.compile does not serve statistics over positions
@@ -64,7 +65,7 @@ def test_a_row_for_each_provider(gpu, monkeypatch, capsys):
     assert {row["p50_us"] for row in table} == {1000}
     # five tensors of 128 x 8 numbers of 4 bytes at 2 bytes a microsecond
     assert {row["floor_us"] for row in table} == {5 * 128 * 8 * 4 / 2}
-    lines = gpu.RESULTS.read_text().splitlines()
+    lines = gpu.OUTPUT.read_text().splitlines()
     assert lines[0] == "norm,rows,channels,dtype,provider,repetitions,p25_us,p50_us,p75_us,floor_us"
     assert len(lines) == 1 + 2 * 3
     assert "1.00 of LayerNorm" in capsys.readouterr().out

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TINY = [
     *("--arch", "norm_transformer_tiny", "--words", "50", "--sentences", "2", "--length", "5"),
     *("--steps", "3", "--beam", "2", "--repetitions", "2", "--norms", "batchnorm"),

@@ -1,0 +1,101 @@
+// What every call needs: the level in use, tensors as checked pointers, blocks and their sums.
+#pragma once
+#include <ATen/Parallel.h>
+#include <torch/extension.h>
+
+#include <algorithm>
+#include <string>
+
+#include "passes.h"
+
+namespace {
+using at::Tensor;
+using MaybeTensor = std::optional<Tensor>;
+using namespace norm_plugin;
+
+enum class Level { plain, avx2, avx512 };
+Level chosen_level = Level::plain;
+
+template <class T>
+const Passes<T> &passes() {
+  switch (chosen_level) {
+    case Level::avx512: return avx512::passes(T());
+    case Level::avx2: return avx2::passes(T());
+    default: return plain::passes(T());
+  }
+}
+
+bool machine_has(const std::string &level) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (level == "avx2") return avx2;
+  if (level == "avx512")
+    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#endif
+  return level == "plain";
+}
+
+void use_level(const std::string &level) {
+  TORCH_CHECK_VALUE(machine_has(level), "this machine has no level ", level);
+  chosen_level = level == "avx512" ? Level::avx512 : level == "avx2" ? Level::avx2 : Level::plain;
+}
+
+void check(const Tensor &like, const Tensor &t, at::IntArrayRef shape, const char *name) {
+  TORCH_CHECK_VALUE(t.sizes() == shape && t.is_contiguous() && t.device().is_cpu() &&
+                        t.scalar_type() == like.scalar_type(),
+                    name, " must be contiguous, on the CPU, of shape ", shape, " and dtype ",
+                    like.scalar_type(), ", not of shape ", t.sizes(), " and dtype ", t.scalar_type());
+}
+
+template <class T>
+T *pointer(const Tensor &like, const MaybeTensor &t, at::IntArrayRef shape, const char *name) {
+  if (!t) return nullptr;
+  check(like, *t, shape, name);
+  return t->data_ptr<T>();
+}
+
+void check_input(const Tensor &x) {
+  TORCH_CHECK_VALUE(x.dim() == 2 && x.is_contiguous() && x.device().is_cpu() && x.size(1) > 0,
+                    "x must be N x C, contiguous and on the CPU, not ", x.sizes());
+}
+
+const bool *valid_rows(const Tensor &x, const MaybeTensor &valid) {
+  if (!valid) return nullptr;
+  TORCH_CHECK_VALUE(valid->numel() == x.size(0) && valid->is_contiguous() &&
+                        valid->scalar_type() == at::kBool && valid->device().is_cpu(),
+                    "valid must be bool, contiguous, on the CPU and ", x.size(0), " long");
+  return valid->data_ptr<bool>();
+}
+
+int64_t block_count(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
+
+// A second pass over the same tensors goes backwards: what the first one read last is in the cache.
+template <class Args>
+void each_block(void (*pass)(const Args &, int64_t), const Args &args, bool backwards = false) {
+  // torch's own bound on what a second thread is worth
+  const int64_t numbers = kBlockRows * args.channels;
+  const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / numbers);
+  at::parallel_for(0, block_count(args.rows), grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) pass(args, backwards ? begin + end - 1 - i : i);
+  });
+}
+
+// Room for sums of `kinds` kinds over each block.
+Tensor room(const Tensor &x, int64_t kinds) {
+  return at::empty({block_count(x.size(0)), kinds, x.size(1)}, x.options());
+}
+
+// The blocks' sums added in order: (kinds, C). They are few: a second thread would cost more.
+template <class T>
+Tensor total(const Tensor &sums) {
+  Tensor all = at::zeros({sums.size(1), sums.size(2)}, sums.options());
+  T *to = all.data_ptr<T>();
+  const T *from = sums.const_data_ptr<T>();
+  const int64_t numbers = all.numel();
+  for (int64_t block = 0; block < sums.size(0); ++block)
+    for (int64_t i = 0; i < numbers; ++i) to[i] += from[block * numbers + i];
+  return all;
+}
+}  // namespace

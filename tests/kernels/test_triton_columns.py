@@ -1,0 +1,151 @@
+"""The passes over columns in Triton against their formulas: padding, layer-scale, half dtypes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import slow_passes
+from triton_backend import DEVICE, OPS
+from triton_numbers import numbers, on_device, ragged, rounded, same
+
+# The interpreter warns where a lane that is not stored divides by 0, which a GPU does in silence
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+
+
+@pytest.fixture(params=[(37, 100, 2), (300, 12, 3), (37, 513, 0), (150, 12, 0)], ids=str)
+def batch(request):
+    """x with NaN at padding, as float64 and on the device, the real positions, and the groups."""
+    rows, channels, groups = request.param
+    x, valid = numbers(rows, channels, offset=3.0), ragged(rows)
+    x[~valid] = math.nan
+    return x, on_device(x)[0], valid, valid.to(DEVICE), groups
+
+
+@pytest.mark.parametrize("centre", [True, False])
+def test_column_moments(batch, centre):
+    x, near, valid, near_valid, groups = batch
+    total, squares, rate = OPS.column_moments(near, near_valid, groups, 1e-5, centre)
+
+    u = slow_passes.scaled(x[valid], groups, 1e-5)
+    same(total, u.sum(0))
+    same(squares, (u - (u.mean(0) if centre else 0)).square().sum(0))
+    same(None if rate is None else rate[near_valid], slow_passes.rates(x[valid], groups, 1e-5))
+
+
+def test_column_moments_far_from_zero_keep_their_digits():
+    x = numbers(500, 12) + 1000  # the squares' sum is 5e8, whose last digit in float32 is 32
+    _, squares, _ = OPS.column_moments(*on_device(x), None, 0, 1e-5, True)
+    same(squares, (x - x.mean(0)).square().sum(0), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("fill", [True, False])
+@pytest.mark.parametrize("known_rate", [True, False])
+@pytest.mark.parametrize("with_shift", [True, False])
+def test_column_map(batch, fill, known_rate, with_shift):
+    x, near, valid, near_valid, groups = batch
+    if not fill:  # padding is mapped like the rest
+        x = x.nan_to_num(2.0)
+        (near,) = on_device(x)
+    shift, gain, offset, elsewhere = numbers(4, x.size(1), seed=1)
+    rate = None
+    if known_rate:
+        rate = OPS.column_moments(near, near_valid, groups, 1e-5, False)[2]
+    y, rate, squares = OPS.column_map(
+        near,
+        rate,
+        near_valid,
+        groups,
+        1e-5,
+        *on_device(shift if with_shift else None, gain, offset, elsewhere if fill else None),
+    )
+
+    u = slow_passes.scaled(x, groups, 1e-5)
+    wanted = (u - (shift if with_shift else 0)) * gain + offset
+    same(y, torch.where(valid[:, None], wanted, elsewhere) if fill else wanted)
+    at_padding = u[~valid].square().sum(0)
+    zero = torch.zeros_like(at_padding)
+    same(squares, torch.stack([u[valid].square().sum(0), zero if fill else at_padding]))
+    assert (rate is None) == (groups == 0)
+
+
+def test_rows_that_a_tile_has_beyond_the_last_reach_no_sum():
+    x = numbers(5, 12)
+    for elsewhere in (x[2], None):  # without eps their rate is infinite
+        _, rate, squares = OPS.column_map(
+            *on_device(x), None, None, 3, 0.0, None, *on_device(x[0], x[1], elsewhere)
+        )
+        u = slow_passes.scaled(x, 3, 0.0)
+        same(squares, torch.stack([u.square().sum(0), torch.zeros(12).double()]))
+        same(rate, slow_passes.rates(x, 3, 0.0))
+    for centre in (True, False):
+        total, _, _ = OPS.column_moments(*on_device(x), None, 3, 0.0, centre)
+        same(total, u.sum(0))
+
+
+@pytest.mark.parametrize("with_shift", [True, False])
+@pytest.mark.parametrize("with_constant", [True, False])
+@pytest.mark.parametrize("sums", [True, False])
+def test_column_products_and_gradient(batch, with_shift, with_constant, sums):
+    x, near, valid, near_valid, groups = batch
+    dy = numbers(*x.shape, seed=1)
+    of_dy, of_u, shift, constant = numbers(4, x.size(1), seed=2)
+    shift = shift if with_shift else torch.zeros_like(shift)
+    constant = constant if with_constant else torch.zeros_like(constant)
+    rate = OPS.column_moments(near, near_valid, groups, 1e-5, False)[2]
+    near_shift = on_device(shift)[0] if with_shift else None
+
+    dx, products = OPS.column_gradient(
+        *on_device(dy),
+        near,
+        rate,
+        near_valid,
+        near_shift,
+        *on_device(of_dy, constant if with_constant else None, of_u),
+        sums,
+    )
+
+    real = slow_passes.scaled(x[valid], groups, 1e-5) - shift
+    wanted = torch.stack([dy.sum(0), dy[valid].sum(0), (dy[valid] * real).sum(0)])
+    same(OPS.column_products(*on_device(dy), near, rate, near_valid, near_shift), wanted)
+    same(products, wanted if sums else torch.empty(0).double())
+    args = (groups, 1e-5, valid, shift, of_dy, constant, of_u)
+    same(dx, slow_passes.du_to_dx(dy, x, *args))
+
+
+def test_an_upstream_gradient_at_padding_reaches_nothing_but_the_sum_over_all():
+    x, valid = on_device(numbers(40, 12))[0], ragged(40).to(DEVICE)
+    dy = on_device(numbers(40, 12, seed=1))[0]
+    dirty = dy.masked_fill(~valid[:, None], math.nan)
+    one = torch.ones(12, device=DEVICE)
+    rate = OPS.column_moments(x, None, 3, 1e-5, False)[2]
+
+    clean_dx, clean = OPS.column_gradient(dy, x, rate, valid, None, one, None, one, True)
+    dx, sums = OPS.column_gradient(dirty, x, rate, valid, None, one, None, one, True)
+
+    assert torch.equal(dx, clean_dx)
+    assert torch.equal(sums[1:], clean[1:])
+    assert sums[0].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_columns_in_half_precision(dtype):
+    x, dy = numbers(40, 12), numbers(40, 12, seed=1)
+    gain, offset = numbers(2, 12, seed=2)
+    near, near_dy = on_device(x, dy, dtype=dtype)
+    y, rate, squares = OPS.column_map(
+        near, None, None, 3, 1e-5, None, *on_device(gain, offset), None
+    )
+    dx, products = OPS.column_gradient(
+        near_dy, near, rate, None, None, *on_device(gain, None, offset), True
+    )
+
+    u = slow_passes.scaled(x, 3, 1e-5)
+    same(y, u * gain + offset, dtype, **rounded(dtype))
+    same(squares[0], u.square().sum(0))
+    same(products[2], (dy * u).sum(0))
+    zero, every = torch.zeros(12).double(), torch.ones(40, dtype=torch.bool)
+    args = (3, 1e-5, every, zero, gain, zero, offset)
+    same(dx, slow_passes.du_to_dx(dy, x, *args), dtype, **rounded(dtype))

@@ -125,17 +125,21 @@ def test_the_overrides_of_the_caller_stay_as_they_are(checkpoints, said):
     assert sum("encoder-self: batchnorm folded" in line for line in said()) == 2
 
 
-def test_validation_gives_the_same_loss(checkpoints, command, said, caplog):
-    caplog.set_level(logging.INFO)
+def test_validation_gives_the_same_loss(checkpoints, command, said, monkeypatch):
     losses = []
+    progress_bar = fairseq_cli.validate.progress_bar.progress_bar
+
+    def recording(*args, **kwargs):
+        bar = progress_bar(*args, **kwargs)
+        bar.print = lambda stats, **_: losses.append(float(stats["loss"]))
+        return bar
+
+    monkeypatch.setattr(fairseq_cli.validate.progress_bar, "progress_bar", recording)
     for words in ((), ("--fold-norms",)):
-        caplog.clear()
         more = ("--valid-subset", "valid", "--max-tokens", 512, "--task", "translation", *words)
         command(fairseq_cli.validate, checkpoints[0], *more)
-        (line,) = [r.getMessage() for r in caplog.records if "'valid' subset" in r.getMessage()]
-        losses.append(float(line.split(" | loss ")[1].split(" ")[0]))
     assert said()
-    assert losses[0] == pytest.approx(losses[1], abs=0.002)  # printed with three digits
+    assert losses[0] == pytest.approx(losses[1], abs=0.002)  # fairseq rounds to three digits
 
 
 def test_interactive(checkpoints, command, toy, said, monkeypatch, translations):

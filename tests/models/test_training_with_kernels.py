@@ -11,6 +11,9 @@ from norm_plugin.kernels import VARIABLE, has_fused_form
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 
 UPDATES = 200
+# fairseq sums a batch's loss in float32, whose rounding is 1e-7 of it: seen were 1.6e-6 nats.
+# repbn lets x itself by, so what is rounded in one layer grows in all that follow: seen were 2e-5.
+ROUNDING = {"repbn": 1e-4}
 FUSED = [name for name in NORM_TYPES if has_fused_form(norm_spec(name).cls)]
 
 
@@ -41,5 +44,4 @@ def test_losses_are_equal_to_rounding(name, toy, tmp_path, monkeypatch):
     assert all(norm.fused is None for norm in plain)
     assert len(fused) == 2 + 1 + 3 + 1 and all(norm.fused.choice == "cpu" for norm in fused)
     assert len(losses) == UPDATES and losses[-20:].mean() < losses[:20].mean() - 1
-    # fairseq sums a batch's loss in float32, whose rounding is 1e-7 of it: seen were 1.6e-6 nats
-    torch.testing.assert_close(fused_losses, losses, rtol=1e-6, atol=0)
+    torch.testing.assert_close(fused_losses, losses, rtol=ROUNDING.get(name, 1e-6), atol=0)

@@ -10,8 +10,8 @@ ColumnArgs<T> column_args(const Tensor &x, const MaybeTensor &rate, const MaybeT
   a.x = x.data_ptr<T>();
   a.valid = valid_rows(x, valid);
   if (rate) {
-    a.groups = rate->size(1);
-    TORCH_CHECK_VALUE(a.channels % a.groups == 0, "groups must divide the channels");
+    a.groups = rate->dim() == 2 ? rate->size(1) : 0;
+    check_groups(x, a.groups);
     a.rate = pointer<T>(x, rate, {a.rows, a.groups}, "rate");
   }
   return a;
@@ -19,6 +19,7 @@ ColumnArgs<T> column_args(const Tensor &x, const MaybeTensor &rate, const MaybeT
 
 MaybeTensor room_for_rates(const Tensor &x, int64_t groups) {
   if (groups == 0) return std::nullopt;
+  check_groups(x, groups);
   return at::empty({x.size(0), groups}, x.options());
 }
 

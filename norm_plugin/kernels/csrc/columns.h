@@ -62,17 +62,24 @@ void column_moments_of(const ColumnArgs<T> &a, int64_t block) {
     if (a.rate) find_rates(a, row);  // at padding too, which a norm may map with its own rate
     if (!real) return;
     const bool is_first = count++ == 0;
+    const T share = T(1) / count;
     each_group(a, row, [&](int64_t at, int64_t begin, int64_t n, T rate) {
       sweep<T>(n, [&](int64_t i, auto v) {
         using V = decltype(v);
         V u = load<V>(a.x + at + i) * rate;
         if constexpr (centre) {
-          // The first row stands in for the mean: sums of differences from it keep their digits
+          // Differences from the first row keep the digits that a common offset would cost. The
+          // updates of Welford 1962 add no square that is later taken away: if the first row is
+          // far from the others, neither digits nor, at 1e18, the range of float is lost.
           if (is_first) store<V>(pilot + begin + i, u);
           u -= load<V>(pilot + begin + i);
+          const V before = load<V>(first + begin + i), mean = before + (u - before) * share;
+          store<V>(first + begin + i, mean);
+          add<V>(second + begin + i, V((u - before) * (u - mean)));
+        } else {
+          add<V>(first + begin + i, u);
+          add<V>(second + begin + i, u * u);
         }
-        add<V>(first + begin + i, u);
-        add<V>(second + begin + i, u * u);
       });
     });
   });
@@ -80,9 +87,7 @@ void column_moments_of(const ColumnArgs<T> &a, int64_t block) {
   const T rows = count;
   each_channel(a, [&](int64_t c, auto v) {
     using V = decltype(v);
-    V sum = load<V>(first + c);
-    store<V>(second + c, load<V>(second + c) - sum * sum / rows);
-    store<V>(first + c, load<V>(pilot + c) + sum / rows);
+    add<V>(first + c, load<V>(pilot + c));
     store<V>(pilot + c, V{} + rows);
   });
 }

@@ -17,6 +17,14 @@ inline Floats within(Floats v, float bound) {
   return choose(v < -bound, Floats{} - bound, v);
 }
 
+// f at v, a value of an odd function that is +-1 to the last bit from |v| = bound on. A rounded
+// quotient may be a little beyond 1, where 1 - f^2 would be a slope of the wrong sign; or below it,
+// where a long sum of slopes that are 0 would drift.
+inline Floats saturated(Floats f, Floats v, float bound) {
+  f = choose(v >= bound, Floats{} + 1.0f, within(f, 1.0f));
+  return choose(v <= -bound, Floats{} - 1.0f, f);
+}
+
 // e^v = 2^n e^r with |r| <= ln(2)/2, for |v| <= 87 and the nearer end outside.
 inline Floats exponential(Floats v) {
   v = within(v, 87.0f);
@@ -39,7 +47,8 @@ inline Doubles each(Doubles v, Function function) {
 
 struct Tanh {
   static inline Floats value(Floats v) {
-    v = within(v, 9.02f);  // where tanh is 1 to the last bit
+    constexpr float bound = 9.02f;  // 1 - tanh is 2.9e-8 there, under half a unit of the last bit
+    v = within(v, bound);
     const Floats s = v * v;
     Floats p = 1.331755907e-8f * s + 2.058280307e-5f;
     p = p * s + 3.49401387e-3f;
@@ -49,7 +58,7 @@ struct Tanh {
     q = q * s + 2.587101802e-2f;
     q = q * s + 4.671302395e-1f;
     q = q * s + 1.0f;
-    return v * p / q;
+    return saturated(v * p / q, v, bound);
   }
   static inline float value(float v) { return __builtin_tanhf(v); }
   static inline double value(double v) { return __builtin_tanh(v); }
@@ -63,7 +72,8 @@ struct Tanh {
 
 struct Erf {
   static inline Floats value(Floats v) {
-    v = within(v, 3.93f);  // where erf is 1 to the last bit
+    constexpr float bound = 3.93f;  // 1 - erf is 2.7e-8 there
+    v = within(v, bound);
     const Floats s = v * v;
     Floats p = 2.041953174e-6f * s + 2.847062071e-4f;
     p = p * s + 3.776712405e-3f;
@@ -75,7 +85,7 @@ struct Erf {
     q = q * s + 1.142309826e-1f;
     q = q * s + 5.023553012e-1f;
     q = q * s + 1.0f;
-    return v * p / q;
+    return saturated(v * p / q, v, bound);
   }
   static inline float value(float v) { return __builtin_erff(v); }
   static inline double value(double v) { return __builtin_erf(v); }

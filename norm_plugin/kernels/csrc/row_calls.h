@@ -11,7 +11,6 @@ RowArgs<T> row_args(const Tensor &x, const MaybeTensor &weight, const MaybeTenso
   a.x = x.data_ptr<T>();
   a.weight = pointer<T>(x, weight, {a.channels}, "weight");
   a.groups = rate.size(1);
-  TORCH_CHECK_VALUE(a.channels % a.groups == 0, "groups must divide the channels");
   a.mean = pointer<T>(x, mean, {a.rows, a.groups}, "mean");
   a.rate = pointer<T>(x, rate, {a.rows, a.groups}, "rate");
   a.eps = rule.attr("eps").cast<double>();
@@ -29,6 +28,7 @@ std::tuple<Tensor, MaybeTensor, Tensor> row_forward(const Tensor &x, const Maybe
                                                     const py::object &rule) {
   check_input(x);
   const int64_t groups = rule.attr("groups").cast<int64_t>();
+  check_groups(x, groups);
   Tensor y = at::empty_like(x), rate = at::empty({x.size(0), groups}, x.options());
   MaybeTensor mean;
   if (rule.attr("centre").cast<bool>()) mean = at::empty_like(rate);
@@ -48,6 +48,7 @@ std::tuple<Tensor, MaybeTensor, MaybeTensor> row_backward(const Tensor &dy, cons
                                                           const MaybeTensor &weight,
                                                           const py::object &rule) {
   check_input(x);
+  check_groups(x, rate.dim() == 2 ? rate.size(1) : 0);
   Tensor dx = at::empty_like(x), sums;
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "row_backward", [&] {
     auto a = row_args<scalar_t>(x, weight, mean, rate, rule);

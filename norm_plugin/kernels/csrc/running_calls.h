@@ -15,7 +15,11 @@ void move(const Tensor &buffer, const Tensor &value, double weight, const Tensor
     const scalar_t share = weight;
     scalar_t zero = count.item<double>() > 0 ? 0 : NAN;
     for (int64_t i = 0; i < buffer.numel(); ++i) zero += 0 * from[i];  // NaN for NaN and infinity
-    for (int64_t i = 0; zero == 0 && i < buffer.numel(); ++i) to[i] += share * (from[i] - to[i]);
+    if (zero != 0) return;
+    // From the nearer end, as torch.lerp: a share of 1 leaves `from` itself
+    for (int64_t i = 0; share < 0.5 && i < buffer.numel(); ++i) to[i] += share * (from[i] - to[i]);
+    for (int64_t i = 0; share >= 0.5 && i < buffer.numel(); ++i)
+      to[i] = from[i] - (1 - share) * (from[i] - to[i]);
   });
 }
 

@@ -61,6 +61,11 @@ void check_input(const Tensor &x) {
                     "x must be N x C, contiguous and on the CPU, not ", x.sizes());
 }
 
+void check_groups(const Tensor &x, int64_t groups) {
+  TORCH_CHECK_VALUE(groups > 0 && x.size(1) % groups == 0, "groups is ", groups,
+                    "; it must be 1 or more and divide the ", x.size(1), " channels");
+}
+
 const bool *valid_rows(const Tensor &x, const MaybeTensor &valid) {
   if (!valid) return nullptr;
   TORCH_CHECK_VALUE(valid->numel() == x.size(0) && valid->is_contiguous() &&

@@ -1,0 +1,127 @@
+"""The C++ passes at the ends of float32's range and precision, and arguments they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from norm_plugin.kernels._ops import RowRule
+from norm_plugin.norms import build_norm
+from norm_plugin.norms._statistics import move
+
+EPS = torch.finfo(torch.float32).eps
+DIM = 36  # no multiple of any vector's length: whole vectors, and numbers beside them
+LEVELS = ("plain", "avx2", "avx512")
+
+
+@pytest.fixture(params=LEVELS)
+def ops(request, native):
+    """The extension at each level that the machine has."""
+    if not native.machine_has(request.param):
+        pytest.skip(f"this machine has no {request.param}")
+    native.use_level(request.param)
+    return native
+
+
+def bounded(ops, function, x):
+    """f(x) and f'(x), and the gradient of the slope alpha of f(alpha x) for dL/dy = 1."""
+    one, weight, bias = torch.ones(1), torch.ones(DIM), torch.zeros(DIM)
+    y = ops.pointwise_forward(x, function, one, None, weight, bias)
+    dx, of_slope, *_ = ops.pointwise_backward(torch.ones_like(x), x, function, one, None, weight)
+    return y, dx, of_slope
+
+
+@pytest.mark.parametrize("function", ["tanh", "erf"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_in_saturation_a_function_is_one_and_has_no_slope(ops, function, sign):
+    y, dx, of_slope = bounded(ops, function, torch.full((256, DIM), sign * 12.0))
+    assert torch.equal(y, torch.full_like(y, sign))
+    # 1 - tanh(12)^2 is 1.5e-10, which float32 cannot tell from 0 beside 1; erf'(12) is 3e-63
+    assert dx.abs().max() < 1e-30 and of_slope.abs() < 1e-30
+
+
+@pytest.mark.parametrize("function", ["tanh", "erf"])
+def test_a_function_is_bounded_rising_and_exact_to_rounding(ops, function):
+    x = torch.linspace(-13, 13, 2000 * DIM).view(-1, DIM)
+    y, dx, _ = bounded(ops, function, x)
+    assert y.abs().max() <= 1 and dx.min() >= 0
+    wide = x.double().requires_grad_()
+    exact = getattr(torch, function)(wide)
+    exact.sum().backward()
+    # The fit is exact to a quarter of eps; numerator, denominator and quotient round by some
+    # halves of it more. In a slope 1 - f^2 the error of f counts twice; e^(-v^2) has that of its
+    # exponent, v^2 eps, beside which it is small: v^2 e^(-v^2) < 0.4.
+    torch.testing.assert_close(y.double(), exact.detach(), rtol=4 * EPS, atol=0)
+    torch.testing.assert_close(dx.double(), wide.grad, rtol=8 * EPS, atol=8 * EPS)
+
+
+@pytest.mark.parametrize("weight", [0.05, 0.5, 0.9, 1.0])
+def test_a_statistic_moves_between_sizes_that_are_far_apart(native, weight):
+    ours, theirs = torch.tensor([1e8, 1.0, 3.0]), torch.tensor([1e8, 1.0, 3.0])
+    value, count = torch.tensor([1.0, 1e8, 3.0]), torch.tensor(4.0)
+    native.move(ours, value, weight, count)
+    move(theirs, value, weight, count)
+    # three operations, of which the last rounds what it stores
+    torch.testing.assert_close(ours, theirs, rtol=2 * EPS, atol=0)
+    assert weight < 1 or torch.equal(ours, value)
+
+
+def test_a_running_form_that_keeps_nothing_is_the_last_batch(native):
+    norm = build_norm("powernorm-v", DIM, alpha_fwd=0.0, layer_scale_groups=0)
+    norm(torch.full((8, DIM), 1e4))
+    norm(torch.ones(8, DIM))
+    assert torch.equal(norm.psi2, torch.ones(DIM))
+
+
+@pytest.mark.parametrize("groups", [0, -1, 5])
+def test_groups_that_do_not_divide_the_channels_are_refused(native, groups):
+    x = torch.randn(4, DIM)
+    message = f"groups is {groups}; it must be 1 or more and divide the 36 channels"
+    with pytest.raises(ValueError, match=message):
+        native.row_forward(x, None, None, RowRule(1e-5, groups=groups))
+    if groups:  # there 0 stands for no layer-scale
+        with pytest.raises(ValueError, match=message):
+            native.column_moments(x, None, groups, 1e-5, True)
+
+
+def test_rates_of_no_group_are_refused(native):
+    x, rate, gain = torch.randn(4, DIM), torch.empty(4, 0), torch.ones(DIM)
+    with pytest.raises(ValueError, match="groups is 0"):
+        native.row_backward(x, x, rate, rate, None, RowRule(1e-5))
+    with pytest.raises(ValueError, match="groups is 0"):
+        native.column_map(x, rate, None, 1, 1e-5, None, gain, gain, None)
+
+
+@pytest.mark.parametrize("row", [0, 100])
+def test_an_outlier_costs_the_variance_no_digits(ops, row):
+    """Wherever it stands; the deviation is then mostly the outlier's."""
+    torch.manual_seed(0)
+    x = torch.randn(128, DIM)  # a block, whose first row is what others are compared with
+    x[row] += 1e4
+    _, squares, _ = ops.column_moments(x, None, 0, 1e-5, True)
+    wanted = x.double().var(dim=0, unbiased=False) * len(x)
+    # 128 positive terms, each rounded some times, in a sum that rounds 128 times: the errors, of
+    # either sign, gather as the root of their number
+    torch.testing.assert_close(squares.double(), wanted, rtol=128**0.5 * EPS, atol=0)
+
+
+@pytest.mark.parametrize("name", ["batchnorm", "regularized-batchnorm"])
+def test_huge_inputs_stay_finite(name, ops, pair):
+    """Squares of 1e18 fit into float32, and 60 of them too; squares of their sum do not."""
+    options = {"layer_scale_groups": 0} if name == "batchnorm" else {}
+    plain, fused = pair(name, options, DIM, torch.float32)
+    torch.manual_seed(0)
+    x, g = torch.randn(2, 60, DIM).unbind()
+    x = 1e18 * (x + 1)
+    results = []
+    # Plain in float64: in float32 autograd divides by the deviation's third power, 1e54
+    for norm, dtype in ((plain.double(), torch.float64), (fused, torch.float32)):
+        z = x.to(dtype).requires_grad_()
+        y = norm(z)
+        y.backward(g.to(dtype))
+        results.append((y.detach(), z.grad, norm.running_mean, norm.running_var))
+    for ours, theirs in zip(results[1], results[0]):
+        assert ours.isfinite().all()
+        # sums of 60 terms, and of numbers of the size of the largest one
+        atol = 60 * EPS * theirs.abs().max().item()
+        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=atol)

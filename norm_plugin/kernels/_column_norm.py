@@ -23,6 +23,9 @@ from norm_plugin.norms._workers import sum_over_workers, worker_count
 Gradients = Tuple[Tensor, ...]
 """Of x, (N, C), of weight and of bias, (C,) each, and of what other parameters there are."""
 
+OfParameters = Tuple[Tensor, ...]
+"""The same without that of x."""
+
 
 class Batch:
     """One batch on its way through a norm, and what the backward pass needs to know of it.
@@ -54,6 +57,15 @@ class Batch:
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
         """dy: (N, C), contiguous; x, weight: as in ``forward``."""
+        raise NotImplementedError
+
+    def backward_to_parameters(self, dy: Tensor, x: Tensor) -> OfParameters:
+        """The same where x has no gradient: one pass, which moves no statistic of gradients."""
+        every, _, with_u = self.products(dy, x)
+        return with_u * self.per_u(), every
+
+    def per_u(self) -> Tensor:
+        """x_hat for u - shift = 1, (C,)."""
         raise NotImplementedError
 
     def means(self, sums: Tensor, rows: int) -> Tensor:
@@ -112,7 +124,11 @@ class ColumnNorm(torch.autograd.Function):
         """The gradients of x, weight, bias and the others."""
         refuse_second_order()
         x, *parameters = ctx.saved_tensors
-        dx, *gradients = ctx.batch.backward(dy.contiguous(), x, wide(parameters[0], x))
+        dx, dy = None, dy.contiguous()
+        if ctx.needs_input_grad[0]:
+            dx, *gradients = ctx.batch.backward(dy, x, wide(parameters[0], x))
+        else:
+            gradients = ctx.batch.backward_to_parameters(dy, x)
         of_weight, of_bias, *of_others = map(like, gradients, parameters)
         return (dx, of_weight, of_bias, None, *of_others)
 
@@ -142,7 +158,7 @@ def infer(
         root, mean: (C,), running statistics; no mean: 0.
         slope: (1,); only with a mean; None for 0.
     """
-    if torch.is_grad_enabled() and (x.requires_grad or norm.weight.requires_grad):
+    if torch.is_grad_enabled() and any(one.requires_grad for one in (x, *norm.parameters())):
         return None
     shift = None if mean is None else wide(mean, x)
     gain, offset = wide(norm.weight, x) / wide(root, x), wide(norm.bias, x)

@@ -29,6 +29,9 @@ class WindowBatch(Batch):
         self.gain = 1 / self.root if ratio is None else wide(ratio, x) / self.root
         return self.map(x, weight * self.gain, bias, bias)[0]
 
+    def per_u(self) -> Tensor:
+        return self.gain
+
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
         every, _, with_x = self.products(dy, x)
         with_x_hat = self.gain * with_x

@@ -66,6 +66,9 @@ class BatchNormBatch(Batch):
         )
         return dx, with_x_hat, every
 
+    def per_u(self) -> Tensor:
+        return self.inverse
+
     def gain(self, weight: Tensor) -> Tensor:
         """What u - mu_B is multiplied with, and dy in the backward pass, (C,)."""
         return weight * self.inverse

@@ -21,11 +21,10 @@ from norm_plugin.norms.power_norm import NuRecursion, PowerNorm
 class WarmingUp(PowerNormVBatch):
     """PN-V, with the recursion of nu looking on."""
 
-    recursion: Optional[NuRecursion]
+    recursion: NuRecursion
 
     def watch(self, lambda_: Tensor) -> None:
-        if self.recursion is not None:
-            self.recursion.step(self.psi2 * self.inverse.square(), lambda_, self.ops.step_nu)
+        self.recursion.step(self.psi2 * self.inverse.square(), lambda_, self.ops.step_nu)
 
 
 class Running(Batch):
@@ -39,6 +38,9 @@ class Running(Batch):
         y, squares = self.map(x, weight / self.psi, bias, bias)
         self.psi2 = self.means(squares[0], len(x))
         return y
+
+    def per_u(self) -> Tensor:
+        return 1 / self.psi
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
         of_dy = weight / self.psi
@@ -66,9 +68,7 @@ def power_norm(norm: PowerNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) ->
         kind: Any = WarmingUp if in_warmup else Running
         batch = kind(ops, valid, norm.layer_scale_groups, norm.eps, norm.sync)
         batch.recursion = norm.recursion(valid)
-        if in_warmup and not x.requires_grad:
-            batch.recursion = None  # a backward pass that ends before x shows nu nothing
-        elif not in_warmup:
+        if not in_warmup:
             batch.psi = wide(norm.root(psi2, psi2), x)
         y = column_norm(norm, x, batch)
         moved = norm.next_psi2(psi2, batch.psi2, batch.count, ops.move)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from norm_plugin.kernels._autograd import wide
-from norm_plugin.kernels._column_norm import Batch, Gradients, column_norm
+from norm_plugin.kernels._column_norm import Batch, Gradients, OfParameters, column_norm
 from norm_plugin.kernels._ops import Ops
 from norm_plugin.norms.power_norm import PowerNorm
 
@@ -39,6 +39,10 @@ class ReleasedBatch(Batch):
         self.some = self.count > 0
         self.psi2 = torch.where(self.some, batch.to(self.running.dtype), self.running)
         self.psi_batch = wide(self.norm.root(self.psi2, self.psi2), x)
+
+    def backward_to_parameters(self, dy: Tensor, x: Tensor) -> OfParameters:
+        every, _, with_u = self.ops.column_products(dy, x, self.rate, None, None)
+        return with_u / self.psi, every
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
         nu = self.norm.nu

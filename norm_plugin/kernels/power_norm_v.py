@@ -46,6 +46,9 @@ class PowerNormVBatch(Batch):
         )
         return dx, with_x_hat, every
 
+    def per_u(self) -> Tensor:
+        return self.inverse
+
     def watch(self, lambda_: Tensor) -> None:
         """Called in the backward pass with Lambda = mean_V(g x_hat), (C,)."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -19,10 +19,17 @@ class RegularizedBatch(BatchNormBatch):
     """BatchNorm whose mu_B and sigma_B^2 get the penalty's gradient too."""
 
     norm: RegularizedBatchNorm
+    passes_on: bool  # a gradient, which the penalty's joins
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         y = super().forward(x, weight, bias)
         self.norm.see_and_move(self.mean, self.variance, self.count, self.ops.move)
+        if self.passes_on:
+            self.pull = self.of_penalty()
+        return y
+
+    def of_penalty(self) -> Tuple[Tensor, Tensor]:
+        """What the penalty adds to c and b of du, (C,) each."""
         with torch.enable_grad():
             statistics = [one.detach().requires_grad_() for one in (self.mean, self.variance)]
             penalty = self.norm.penalty(*statistics)
@@ -30,8 +37,7 @@ class RegularizedBatch(BatchNormBatch):
         weight_of_all = self.norm.penalty_weight(self.count) * (worker_count() if self.sync else 1)
         # mu_B is 1/n of each u, sigma_B^2 is 2 (u - mu_B)/n
         per_position = weight_of_all / self.count.clamp(min=1)
-        self.pull = of_mean * per_position, 2 * of_variance * per_position
-        return y
+        return of_mean * per_position, 2 * of_variance * per_position
 
 
 @fuses(RegularizedBatchNorm)
@@ -43,4 +49,5 @@ def regularized_batch_norm(
         return infer_by_moments(norm, x, ops, groups=0)
     batch = RegularizedBatch(ops, valid, 0, norm.eps, norm.sync)
     batch.norm = norm
+    batch.passes_on = torch.is_grad_enabled() and x.requires_grad
     return column_norm(norm, x, batch)

@@ -7,7 +7,7 @@ from typing import Optional, Tuple
 from torch import Tensor
 
 from norm_plugin.kernels._autograd import wide
-from norm_plugin.kernels._column_norm import Gradients, column_norm, infer
+from norm_plugin.kernels._column_norm import Gradients, OfParameters, column_norm, infer
 from norm_plugin.kernels._fused import fuses
 from norm_plugin.kernels._ops import Ops
 from norm_plugin.kernels.batch_norm import BatchNormBatch
@@ -30,6 +30,10 @@ class RepBatch(BatchNormBatch):
         every, real, with_centred = super().products(dy, x)
         self.of_eta = (with_centred + self.mean * real).sum()
         return every, real, with_centred
+
+    def backward_to_parameters(self, dy: Tensor, x: Tensor) -> OfParameters:
+        gradients = super().backward_to_parameters(dy, x)
+        return (*gradients, self.of_eta)
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
         gradients = super().backward(dy, x, weight)

@@ -95,6 +95,67 @@ def test_inference_with_a_gradient_is_that_of_the_plain_form(name, options, pair
 
 
 @every_fused
+def test_inference_with_one_parameter_that_learns(name, options, pair, draw):
+    plain, fused = pair(name, options, DIM)
+    x, mask, g = draw(0, DIM)
+    plain(x, mask)
+    fused.load_state_dict(plain.state_dict())
+    for learning, _ in plain.named_parameters():
+        gradients = []
+        for norm in (plain.eval(), fused.eval()):
+            for key, parameter in norm.named_parameters():
+                parameter.requires_grad_(key == learning)
+            y = norm(x, mask)
+            assert y.requires_grad, learning
+            gradients += torch.autograd.grad(y, norm.get_parameter(learning), g)
+        close(gradients[1], gradients[0], learning, torch.float64)
+
+
+@every_fused
+def test_x_without_gradient_moves_what_it_moves_in_the_plain_form(name, options, pair, draw):
+    plain, fused = pair(name, options, DIM)
+    batches = [draw(step, DIM) for step in (0, 1, 2, 4, 5, 6)]  # in a warm-up and after it
+    for step, (x, mask, g) in enumerate(batches):
+        for norm in (plain, fused):
+            norm.zero_grad()
+            y = norm(x.clone().requires_grad_(step % 2 == 0), mask)
+            assert y.requires_grad == (step % 2 == 0 or any(True for _ in norm.parameters()))
+            if y.requires_grad:
+                y.backward(g)
+        for (key, ours), theirs in zip(fused.named_parameters(), plain.parameters()):
+            close(ours.grad, theirs.grad, f"d{key} at step {step}", torch.float64)
+        for (key, ours), theirs in zip(fused.named_buffers(), plain.buffers()):
+            close(ours, theirs, f"{key} after step {step}", torch.float64)
+
+
+@every_fused
+@pytest.mark.parametrize("training", [True, False])
+def test_inference_mode(name, options, training, pair, draw):
+    """Of torch, which a norm in training meets too: it moves its statistics, without a graph."""
+    plain, fused = pair(name, options, DIM)
+    with torch.inference_mode():
+        for step in range(3):
+            x, mask, _ = draw(step, DIM)
+            y = plain.train(training)(x, mask)
+            close(fused.train(training)(x, mask), y, f"y at step {step}", torch.float64)
+        for (key, ours), theirs in zip(fused.named_buffers(), plain.buffers()):
+            close(ours, theirs, key, torch.float64)
+
+
+@every_fused
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # checks of shapes, made once
+def test_a_trace_computes_what_the_norm_does(name, options, pair, draw):
+    _, fused = pair(name, options, DIM)
+    x, mask, _ = draw(0, DIM)
+    fused(x, mask)
+    fused.eval()
+    traced = torch.jit.trace(fused, (x, mask))
+    other, other_mask, _ = draw(1, DIM)
+    with torch.no_grad():
+        close(traced(other, other_mask), fused(other, other_mask), "y", torch.float64)
+
+
+@every_fused
 @pytest.mark.parametrize("layout", ["transposed", "strided", "expanded"])
 def test_layout_does_not_matter(name, options, layout, pair, draw):
     x, mask, g = draw(0, DIM)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from norm_plugin.norms import Norm
+from norm_plugin.norms._contract import valid_positions
 from norm_plugin.norms._statistics import in_backward
 
 
@@ -21,11 +22,13 @@ class Look(NamedTuple):
     rms: Tensor
 
 
-def root_mean_square(x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+def root_mean_square(
+    x: Tensor, padding_mask: Optional[Tensor] = None, batch_first: bool = False
+) -> Tensor:
     """Of the real positions of ``x``, (): NaN or infinite exactly where one of their values is.
 
-    One pass over x, (T, B, C), and none over a copy of it; padding_mask: (B, T) or None. (A
-    finite value beyond the root of the largest float32, 1e19, counts as infinite: so it is to
+    One pass over x, and none over a copy of it; the arguments are those of a norm. (A finite
+    value beyond the root of the largest float32, 1e19, counts as infinite: so it is to
     every norm that takes a square.)
     """
     half = x.dtype in (torch.float16, torch.bfloat16)
@@ -33,7 +36,7 @@ def root_mean_square(x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
     count = lengths.new_full((), lengths.numel())
     if padding_mask is not None:
         # where, not a product: attention makes NaN of a sentence of nothing but padding
-        real = ~padding_mask.t()
+        real = valid_positions(x, padding_mask, batch_first)
         lengths, count = torch.where(real, lengths, lengths.new_zeros(())), real.sum()
     return torch.linalg.vector_norm(lengths) / (count.clamp(min=1) * x.size(-1)).sqrt()
 
@@ -53,10 +56,10 @@ class DivergenceWatch:
                 module.register_forward_pre_hook(partial(self.look, name))
 
     def look(self, site: str, norm: Norm, inputs: Tuple[Any, ...]) -> None:
-        """The hook. inputs: x and, in fairseq's stacks, its padding mask."""
+        """The hook. inputs: x and, in fairseq's stacks, its padding mask and how x lies."""
         if norm.training and not in_backward():
-            x, mask = (*inputs, None)[:2]
-            self.looks.append(Look(site, norm, root_mean_square(x.detach(), mask)))
+            rms = root_mean_square(inputs[0].detach(), *inputs[1:])
+            self.looks.append(Look(site, norm, rms))
 
     def check(self, update: int) -> None:
         """Raise FloatingPointError if a value seen since the last check is not finite.

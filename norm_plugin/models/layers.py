@@ -26,9 +26,11 @@ from norm_plugin.models.sites import (
 class PaddingMask:
     """The padding mask of the batch in work, handed to norms by a forward pre-hook.
 
-    fairseq's layers call ``norm(x)``; the hook makes that ``norm(x, mask)``, so nothing of
-    their forward has to be written again.
+    fairseq's layers call ``norm(x)``; the hook makes that ``norm(x, mask, batch_first)``, so
+    nothing of their forward has to be written again. The mask is always (B, T).
     """
+
+    batch_first = False  # x is (T, B, C) in fairseq's layers, and at the end of its stacks
 
     def __init__(self) -> None:
         self.mask: Optional[Tensor] = None
@@ -44,22 +46,19 @@ class PaddingMask:
             self.mask = None
 
     def __call__(self, norm: nn.Module, inputs: Tuple[Tensor, ...]) -> Tuple[Any, ...]:
-        """The hook: append the mask to the inputs of ``norm``, whose x is (T, B, C)."""
+        """The hook: append the mask, and how x lies, to the inputs of ``norm``."""
+        mask = self.mask
         if self.ignoring:
+            batch, time = (0, 1) if self.batch_first else (1, 0)
             x = inputs[0]
-            return (*inputs, x.new_ones(x.size(1), x.size(0), dtype=torch.bool))
-        return (*inputs, self.of_norm())
-
-    def of_norm(self) -> Optional[Tensor]:
-        """The mask as a norm takes it for the x of its site."""
-        return self.mask
+            mask = x.new_ones(x.size(batch), x.size(time), dtype=torch.bool)
+        return (*inputs, mask, self.batch_first)
 
 
 class EmbeddingPaddingMask(PaddingMask):
     """The same for the norm of the embeddings, the one place where fairseq's x is (B, T, C)."""
 
-    def of_norm(self) -> Optional[Tensor]:
-        return None if self.mask is None else self.mask.t()
+    batch_first = True
 
 
 @contextmanager

@@ -3,6 +3,7 @@
     >>> from norm_plugin.norms import NORM_TYPES, build_norm
     >>> norm = build_norm("powernorm", 512, alpha_fwd=0.9, warmup_updates=8000)
     >>> y = norm(x, padding_mask=mask)  # x: (T, B, C), mask: (B, T), True at padding
+    >>> y = norm(x.transpose(0, 1), mask, batch_first=True)  # x: (B, T, C), the same mask
 
 Every module of this folder is imported here, so a new norm is a new file and nothing else.
 """

@@ -42,16 +42,20 @@ class Norm(nn.Module):
             raise ValueError(f"dim is {dim}; a norm needs at least one channel")
         self.dim = dim
 
-    def forward(self, x: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
+    def forward(
+        self, x: Tensor, padding_mask: Optional[Tensor] = None, batch_first: bool = False
+    ) -> Tensor:
         """Normalize ``x``.
 
         Half precision is computed in float32 from here to the last multiplication, and cast
         back once, at the end.
 
         Args:
-            x: (T, B, C), or (..., C).
-            padding_mask: bool, True at padding: (B, T) for a three-dimensional ``x``, else
-                the shape of ``x`` without its last dimension. None: no padding.
+            x: (T, B, C), or (B, T, C) with ``batch_first``; without a mask any (..., C).
+            padding_mask: bool, True at padding: always (B, T) for a three-dimensional ``x``,
+                else the shape of ``x`` without its last dimension. None: no padding.
+            batch_first: how a three-dimensional ``x`` lies. With T = B its mask fits both
+                ways, so nobody could tell from the shapes.
 
         Returns:
             Shape and dtype of ``x``.
@@ -64,7 +68,7 @@ class Norm(nn.Module):
                 f"{type(self).__name__} was built for {self.dim} channels, "
                 f"but its input has shape {tuple(x.shape)}"
             )
-        valid = None if padding_mask is None else valid_positions(x, padding_mask)
+        valid = None if padding_mask is None else valid_positions(x, padding_mask, batch_first)
         fused = None if self.fused is None else self.fused(self, x, valid)
         if fused is not None:
             return fused
@@ -122,13 +126,17 @@ class AffineNorm(Norm):
         return x_hat * self.weight.to(x_hat.dtype) + self.bias.to(x_hat.dtype)
 
 
-def valid_positions(x: Tensor, padding_mask: Tensor) -> Tensor:
+def valid_positions(x: Tensor, padding_mask: Tensor, batch_first: bool = False) -> Tensor:
     """The real positions of ``x``: bool, its shape without C, from fairseq's (B, T) mask."""
-    mask = padding_mask.t() if x.dim() == 3 and padding_mask.dim() == 2 else padding_mask
+    time_first = x.dim() == 3 and not batch_first
+    mask = padding_mask.t() if time_first and padding_mask.dim() == 2 else padding_mask
     if mask.shape != x.shape[:-1]:
-        wanted = (x.size(1), x.size(0)) if x.dim() == 3 else tuple(x.shape[:-1])
+        wanted = (x.size(1), x.size(0)) if time_first else tuple(x.shape[:-1])
+        order = ""
+        if x.dim() == 3:
+            order = ", (B, T) of (B, T, C)" if batch_first else ", (B, T) of (T, B, C)"
         raise ValueError(
             f"padding_mask has shape {tuple(padding_mask.shape)}; an input of shape "
-            f"{tuple(x.shape)} needs {wanted}"
+            f"{tuple(x.shape)} with batch_first={batch_first} needs {wanted}{order}"
         )
     return ~mask.to(torch.bool)

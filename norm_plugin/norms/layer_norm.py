@@ -1,4 +1,4 @@
-"""LayerNorm (Ba, Kiros and Hinton 2016, Eq. 3), with and without its affine map.
+"""LayerNorm (Ba, Kiros and Hinton 2016): Eq. 3 for mu and sigma, Eq. 4 for the gain and offset.
 
     y = gamma * (x - mu) / sigma + beta,    mu, sigma over the C channels of one position,
     sigma^2 = mean_c (x_c - mu)^2 + eps     (biased, eps inside the root)
@@ -28,7 +28,7 @@ def standardize(x: Tensor, eps: float) -> Tensor:
 @register_norm(
     "layernorm",
     formula="gamma * (x - mu) / sigma + beta",
-    paper="Ba et al. 2016, Eq. 3",
+    paper="Ba et al. 2016, Eq. 3 and 4",
     released="none: torch's own kernel, as in stock fairseq",
 )
 class LayerNorm(AffineNorm):
@@ -42,7 +42,9 @@ class LayerNorm(AffineNorm):
         super().__init__(dim)
         self.eps = eps
 
-    def forward(self, x: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
+    def forward(
+        self, x: Tensor, padding_mask: Optional[Tensor] = None, batch_first: bool = False
+    ) -> Tensor:
         """Like :meth:`Norm.forward`, but dtypes are left to torch, as in stock fairseq.
 
         Under autocast torch gives float32 for half precision input; stock models rely on it.

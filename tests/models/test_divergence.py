@@ -31,7 +31,8 @@ def test_the_site_the_update_and_the_last_finite_values_are_named(value, build, 
     model(**batch)
     handle.remove()
     low, high = norm.psi2.min().item(), norm.psi2.max().item()
-    x, mask = inputs[0]
+    x, mask, batch_first = inputs[0]
+    assert not batch_first
     rms = x[~mask.t()].square().mean().sqrt().item()
     spoil(model, value)
     model.set_num_updates(7)

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 
 every_norm = pytest.mark.parametrize("name", NORM_TYPES)
 EVERY_SITE = ("--norm-placement", "pre", "--layernorm-embedding")
@@ -53,6 +53,30 @@ def test_padding_columns_change_nothing(name, build, batch, task):
             torch.testing.assert_close(padded_grads[key], grad, **close, msg=key)
     for key, value in plain.state_dict().items():
         torch.testing.assert_close(padded.state_dict()[key], value, **close, msg=key)
+
+
+def test_a_mask_as_high_as_wide_is_read_rightly_at_every_site(build, batch, task):
+    """With as many times as sentences a transposed mask fits too, and nothing would say so."""
+    pad = task.source_dictionary.pad()
+    times = len(batch["src_tokens"])
+    square = {key: value[:, :times] for key, value in batch.items() if key != "src_lengths"}
+    square["src_tokens"] = batch["src_tokens"][:, -times:]
+    square["src_lengths"] = square["src_tokens"].ne(pad).sum(dim=1)
+    square["prev_output_tokens"][3, 1:] = pad  # else this mask would be its own transpose
+    model = build(*everywhere("batchnorm")).double()
+    seen = {}
+    for name, norm in model.named_modules():
+        if isinstance(norm, Norm):
+            norm.register_forward_pre_hook(lambda _, args, name=name: seen.update({name: args}))
+    model(**square)
+    masks = {"encoder": square["src_tokens"].eq(pad)}
+    masks["decoder"] = square["prev_output_tokens"].eq(pad)
+    assert not any(torch.equal(mask, mask.t()) for mask in masks.values())
+    assert len(seen) == 14
+    for name, (x, mask, batch_first) in seen.items():
+        assert torch.equal(mask, masks[name.partition(".")[0]]), name
+        assert batch_first == name.endswith("layernorm_embedding"), name
+        assert x.shape[:2] == (times, times), name
 
 
 @every_norm

@@ -66,6 +66,28 @@ def test_padding_columns_change_nothing_at_real_positions(name, training, ragged
 
 
 @every_norm
+def test_the_mask_is_batch_by_time_however_the_input_lies(name):
+    """With T = B a mask fits both ways, and only one of them is right."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 4, DIM, generator=generator, dtype=torch.float64)
+    x = x * torch.arange(1, 5).view(4, 1, 1)  # the times are unlike, so a transposed mask shows
+    mask = torch.arange(4).unsqueeze(0) >= torch.tensor([4, 3, 1, 1]).unsqueeze(1)
+    real = ~mask.t()
+    seen = []
+    for batch_first in (False, True):
+        norm = build_norm(name, DIM).double()
+        y = norm(x.transpose(0, 1) if batch_first else x, mask, batch_first)
+        seen.append((y.transpose(0, 1) if batch_first else y)[real])
+        if norm_spec(name).batch_statistics:
+            other = build_norm(name, DIM).double()
+            other(x.transpose(0, 1) if batch_first else x, mask, not batch_first)
+            ours, theirs = norm.state_dict().values(), other.state_dict().values()
+            assert any(not torch.equal(one, two) for one, two in zip(ours, theirs))
+    # the same rows in another order: float64 rounding of sums
+    torch.testing.assert_close(seen[1], seen[0], rtol=1e-12, atol=1e-12)
+
+
+@every_norm
 def test_what_stands_at_padding_cannot_be_seen(name, ragged):
     x, mask = ragged()
     poisoned = x.masked_fill(mask.t().unsqueeze(-1), float("nan"))
@@ -190,6 +212,8 @@ def test_a_wrong_input_says_what_is_wrong(name):
         norm(torch.randn(7, 4, DIM + 1))
     with pytest.raises(ValueError, match=r"padding_mask has shape \(4, 6\).*needs \(4, 7\)"):
         norm(torch.randn(7, 4, DIM), torch.zeros(4, 6, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"\(4, 7\).*batch_first=True needs \(7, 4\)"):
+        norm(torch.randn(7, 4, DIM), torch.zeros(4, 7, dtype=torch.bool), batch_first=True)
 
 
 @every_norm

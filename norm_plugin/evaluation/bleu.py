@@ -1,27 +1,73 @@
-"""The BLEU scores that papers mix up: fairseq's, the same with compounds split, sacrebleu's."""
+"""The BLEU scores that papers mix up: fairseq's, the exact one of the same tokens, sacrebleu's.
+
+fairseq's scorer compares n-grams by a hash of their word numbers, in which some that differ are
+equal: of references (126, 250) and a hypothesis (128, 4) it finds one common bigram, and no common
+word. So its BLEU depends on which number a word has, and is that of fairseq-generate only with the
+dictionary that it had.
+"""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, Sequence
 
+from norm_plugin.evaluation._command import EvaluationError
 from norm_plugin.evaluation.generate_log import BLEU4
 
 # As perl's s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g does on bytes, where only ASCII holds white space.
 HYPHEN = re.compile(r"(\S)-(\S)", re.ASCII)
 
 
-def fairseq_bleu(references: Sequence[str], hypotheses: Sequence[str]) -> str:
-    """The line that fairseq's scorer prints for sentences of space-separated tokens."""
-    from fairseq.data import Dictionary
+def fairseq_bleu(
+    references: Sequence[str], hypotheses: Sequence[str], dictionary: Path | None = None
+) -> str:
+    """The line that fairseq's scorer prints for sentences of space-separated tokens.
+
+    Args:
+        references: in the order in which they were scored, since words that the dictionary
+            lacks get their numbers in the order in which they come.
+        dictionary: the file ``dict.<language>.txt`` of the target side gives what
+            fairseq-generate prints; without one words are numbered as by fairseq-score.
+
+    Raises:
+        EvaluationError: the dictionary cannot be read.
+    """
     from fairseq.scoring.bleu import BleuConfig, Scorer
 
-    words = Dictionary()
+    words = _dictionary(dictionary)
     scorer = Scorer(BleuConfig(pad=words.pad(), eos=words.eos(), unk=words.unk()))
     for reference, hypothesis in zip(references, hypotheses):
+        # In this order: fairseq-generate and fairseq-score number the reference's words first.
         scorer.add(words.encode_line(reference), words.encode_line(hypothesis))
     line: str = scorer.result_string()
     return line
+
+
+def _dictionary(path: Path | None) -> Any:
+    from fairseq.data import Dictionary
+
+    if path is None:
+        return Dictionary()
+    try:
+        return Dictionary.load(str(path))
+    except (OSError, ValueError, RuntimeError) as error:
+        raise EvaluationError(f"cannot read the dictionary {path}: {error}") from error
+
+
+def exact_bleu(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Any]:
+    """BLEU of space-separated tokens by its definition (Papineni et al. 2002), by sacrebleu.
+
+    No smoothing, no tokenisation; an unknown word of a reference matches nothing, as in fairseq.
+    """
+    from sacrebleu.metrics import BLEU
+
+    references = [
+        " ".join("<<unk>>" if word == "<unk>" else word for word in line.split())
+        for line in references
+    ]
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    return _sacrebleu_parts(metric, hypotheses, references)
 
 
 def bleu4_parts(line: str) -> dict[str, Any]:
@@ -64,7 +110,12 @@ def score_sacrebleu(
     """
     from sacrebleu.metrics import BLEU
 
-    metric = BLEU(lowercase=lowercase)
+    return _sacrebleu_parts(BLEU(lowercase=lowercase), hypotheses, references)
+
+
+def _sacrebleu_parts(
+    metric: Any, hypotheses: Sequence[str], references: Sequence[str]
+) -> dict[str, Any]:
     score = metric.corpus_score(list(hypotheses), [list(references)])
     return {
         "score": round(score.score, 4),

@@ -80,7 +80,8 @@ def _score(args: argparse.Namespace, manifest: dict[str, Any]) -> dict[str, Any]
         raise EvaluationError(f"{args.data / 'manifest.json'} does not name the target language")
     folder = "raw" if (args.data / "raw").is_dir() else "tok"
     reference = args.data / folder / f"{args.split}.{language}"
-    scores = score_log(args.generate_log, reference, text_form(manifest))
+    dictionary = args.data / "bin" / f"dict.{language}.txt"
+    scores = score_log(args.generate_log, reference, text_form(manifest), dictionary)
     scores["sacrebleu"]["reference"] = f"{folder}/{reference.name}"
     return scores
 
@@ -133,7 +134,11 @@ def read_results(folder: Path) -> list[Result]:
             raise EvaluationError(f"{path} holds {result['norm']}, seed {result['seed']}")
         results.append(result)
     if not results:
-        raise EvaluationError(f"no results in {folder}")
+        there = "it holds no *.json" if folder.is_dir() else "there is no such folder"
+        raise EvaluationError(
+            f"no results in {folder}: {there}. A finished run writes <norm>-seed<N>.json there, "
+            "or below the --results or --work folder that it was given"
+        )
     return sorted(results, key=lambda result: (result["norm"], result["seed"]))
 
 
@@ -144,15 +149,22 @@ def summary(result: Result) -> str:
         f"  {score['score']:5.2f}  {score['label']}{_signature(score)}"
         for score in result["bleu"].values()
     ]
+    notes = [f"  note       {note}" for note in score_notes(result)]
     return "\n".join(
         (
             f"{result['experiment']} {result['norm']} seed {result['seed']} ({result['split']})",
             *scores,
+            *notes,
             f"  model      {model['parameters']:,} parameters",
             f"  training   {training['updates']} updates in {training['seconds']} s, "
             f"{training['updates_per_second']} updates/s",
         )
     )
+
+
+def score_notes(result: Result) -> list[str]:
+    """What is to be said of a result's scores, such as that the log ends with another one."""
+    return [score["note"] for score in result["bleu"].values() if "note" in score]
 
 
 def _signature(score: dict[str, Any]) -> str:

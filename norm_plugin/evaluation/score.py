@@ -1,10 +1,13 @@
 """Score the output of fairseq-generate by the BLEUs that papers mix up, each with its label.
 
-    python -m norm_plugin.evaluation.score --generate-log LOG --reference RAW --target-lang de
+    python -m norm_plugin.evaluation.score --generate-log LOG --reference RAW --target-lang de \
+        --dictionary DATA/dict.de.txt
 
-- ``tokenised``: fairseq's own BLEU4 on tokens after BPE removal, as the papers report it. It is
-  read from the last line of the log and computed again from the sentences; a difference is an
-  error.
+- ``tokenised``: fairseq's own BLEU4 on tokens after BPE removal, as the papers report it,
+  computed from the sentences with the dictionary that fairseq-generate had. Where that is not
+  what the log ends with, ``note`` says so. Without a dictionary it is what the log ends with.
+- ``exact``: BLEU of the same tokens by its definition. fairseq's can differ, since it takes some
+  different n-grams for the same; see bleu.py.
 - ``compound_split``, where asked for: the same after ``a-b`` has become ``a ##AT##-##AT## b`` on
   both sides, as the papers report it on WMT14 En-De.
 - ``sacrebleu`` on detokenised text against the untouched reference, with its signature.
@@ -22,6 +25,7 @@ from norm_plugin.evaluation._command import EvaluationError, read_lines, run_com
 from norm_plugin.evaluation.bleu import (
     bleu4_parts,
     detokenise,
+    exact_bleu,
     fairseq_bleu,
     score_sacrebleu,
     split_compounds,
@@ -48,10 +52,14 @@ class TextForm:
     compound_split: bool = False
 
 
-def score_log(log_path: Path, reference: Path, form: TextForm) -> dict[str, Any]:
-    """The scores of a log of fairseq-generate: ``{"tokenised": ..., "sacrebleu": ...}``.
+def score_log(
+    log_path: Path, reference: Path, form: TextForm, dictionary: Path | None = None
+) -> dict[str, Any]:
+    """The scores of a log of fairseq-generate: ``{"tokenised": ..., "exact": ..., ...}``.
 
-    ``reference`` is the untouched text of the target side, a sentence a line, in corpus order.
+    Args:
+        reference: the untouched text of the target side, a sentence a line, in corpus order.
+        dictionary: the target side's ``dict.<language>.txt`` of the binarised data.
     """
     log = read_generate_log(log_path, form.subword)
     references = read_lines(reference)
@@ -60,31 +68,55 @@ def score_log(log_path: Path, reference: Path, form: TextForm) -> dict[str, Any]
             f"{log_path} holds {len(log.hypotheses)} translations and {reference} "
             f"{len(references)} lines; if that is the raw text of '{log.split}', {AGAIN} {ALL}"
         )
-    scores = {"tokenised": score_tokenised(log, form)}
+    scores = {"tokenised": score_tokenised(log, form, dictionary), "exact": score_exact(log, form)}
     if form.compound_split:
         scores["compound_split"] = score_compound_split(log, form)
     scores["sacrebleu"] = score_detokenised(log, references, form)
     return scores
 
 
-def score_tokenised(log: GenerateLog, form: TextForm) -> dict[str, Any]:
-    """fairseq's BLEU4 of a log, checked by computing it again from the sentences."""
-    computed = fairseq_bleu(log.references, log.hypotheses)
+def score_tokenised(
+    log: GenerateLog, form: TextForm, dictionary: Path | None = None
+) -> dict[str, Any]:
+    """fairseq's BLEU4 of a log, computed from its sentences where the dictionary is given."""
+    label = _label(f"fairseq BLEU4 on {_tokens(form)}", log, form)
+    if dictionary is None:
+        return {**bleu4_parts(log.printed), "label": label}
+    computed = fairseq_bleu(
+        [log.references[i] for i in log.scored],
+        [log.hypotheses[i] for i in log.scored],
+        dictionary,
+    )
+    score = {**bleu4_parts(computed), "label": label}
     if computed != log.printed:
-        raise EvaluationError(
-            f"fairseq-generate printed '{log.printed}' and its sentences give '{computed}'; {AGAIN}"
+        score["note"] = (
+            f"fairseq-generate printed '{log.printed}' and its sentences give '{computed}'"
         )
-    what = "tokens after BPE removal"
+    return score
+
+
+def score_exact(log: GenerateLog, form: TextForm) -> dict[str, Any]:
+    """BLEU of the tokens that fairseq scores, by its definition."""
+    score = exact_bleu(log.references, log.hypotheses)
+    return {**score, "label": _label(f"exact BLEU on {_tokens(form)}", log, form)}
+
+
+def _tokens(form: TextForm) -> str:
     if form.subword == "sentencepiece":
-        what = "words of plain text, not tokenised, which is not the papers' score"
-    return {**bleu4_parts(computed), "label": _label(f"fairseq BLEU4 on {what}", log, form)}
+        return "words of plain text, not tokenised, which is not the papers' score"
+    return "tokens after BPE removal"
 
 
 def score_compound_split(log: GenerateLog, form: TextForm) -> dict[str, Any]:
     """fairseq's BLEU4 of a log after the compounds of both sides are split at their hyphens."""
-    sides = [[split_compounds(line) for line in side] for side in (log.references, log.hypotheses)]
+    references = [split_compounds(line) for line in log.references]
+    hypotheses = [split_compounds(line) for line in log.hypotheses]
     what = "fairseq BLEU4 on tokens after BPE removal, compounds split"
-    return {**bleu4_parts(fairseq_bleu(*sides)), "label": _label(what, log, form)}
+    return {
+        **bleu4_parts(fairseq_bleu(references, hypotheses)),
+        "exact": exact_bleu(references, hypotheses)["score"],
+        "label": _label(what, log, form),
+    }
 
 
 def score_detokenised(
@@ -126,6 +158,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="FILE",
         help="the untouched target text, a sentence a line",
     )
+    parser.add_argument(
+        "--dictionary",
+        type=Path,
+        metavar="FILE",
+        help="dict.<language>.txt of the target side: check fairseq's BLEU4 with it "
+        "(default: take it as printed)",
+    )
     parser.add_argument("--target-lang", required=True, help="language to detokenise by, as 'de'")
     switches = {
         "--lowercase": "compare without case (models of lower-cased text)",
@@ -145,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.tokenised_reference,
         args.compound_split,
     )
-    scores = score_log(args.generate_log, args.reference, form)
+    scores = score_log(args.generate_log, args.reference, form, args.dictionary)
     print(json.dumps(scores, indent=2, ensure_ascii=False))
     return 0
 

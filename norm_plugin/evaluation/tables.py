@@ -26,7 +26,7 @@ from norm_plugin.evaluation._command import (
 from norm_plugin.evaluation.commands import command_lines
 from norm_plugin.evaluation.published import published_table
 from norm_plugin.evaluation.readme import Generators, fill
-from norm_plugin.evaluation.results import Result, read_results
+from norm_plugin.evaluation.results import Result, read_results, score_notes
 from norm_plugin.evaluation.speed import speed_table
 from norm_plugin.listing import norms_table, options_table, sites_table
 
@@ -36,9 +36,11 @@ HEADER = (
     "Parameters",
     "BLEU (tokenised)",
     "95 % interval",
+    "exact BLEU",
     "sacrebleu",
     "updates/s",
 )
+NOT_COMPUTED = "not computed"
 # Runs with one norm must agree in these sections of their settings to be averaged.
 SAME = ("model", "task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
 
@@ -58,11 +60,18 @@ def table(results: Sequence[Result]) -> str:
     lines = [_line(HEADER), _line(["---", *["---:"] * (len(HEADER) - 1)])]
     lines += [_line(row) for row in rows]
     labels = _distinct(result["bleu"]["tokenised"]["label"] for result in results)
+    exact = _distinct(
+        result["bleu"]["exact"]["label"] for result in results if "exact" in result["bleu"]
+    )
     signatures = _distinct(result["bleu"]["sacrebleu"]["signature"] for result in results)
     lines += ["", f"BLEU (tokenised): {'; '.join(labels)}."]
+    lines += [f"exact BLEU: {'; '.join(exact) or NOT_COMPUTED + ' when these runs were scored'}."]
     lines += [f"sacrebleu: {', '.join(f'`{signature}`' for signature in signatures)}."]
     if any(len(runs) > 1 for runs in norms.values()):
         lines += ["Several seeds: mean; the interval is Student's t for the mean of BLEU."]
+    for result in results:
+        notes = score_notes(result)
+        lines += [f"Note on {result['norm']}, seed {result['seed']}: {note}." for note in notes]
     return "\n".join(lines)
 
 
@@ -79,9 +88,16 @@ def _row(norm: str, runs: Sequence[Result]) -> list[str]:
         f"{runs[0]['model']['parameters']:,}",
         f"{statistics.mean(bleu):.2f}",
         "one seed" if len(runs) == 1 else f"± {half_interval(bleu):.2f}",
+        _exact([run["bleu"].get("exact") for run in runs]),
         f"{statistics.mean(sacrebleu):.2f}",
         "unknown" if None in speeds else f"{statistics.mean(speeds):.2f}",
     ]
+
+
+def _exact(scores: Sequence[dict[str, Any] | None]) -> str:
+    """The mean of the exact scores; results written before there was one do not hold it."""
+    found = [score["score"] for score in scores if score is not None]
+    return f"{statistics.mean(found):.2f}" if len(found) == len(scores) else NOT_COMPUTED
 
 
 def half_interval(values: Sequence[float], confidence: float = 0.95) -> float:

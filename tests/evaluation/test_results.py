@@ -130,7 +130,10 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     text = path.read_text(encoding="utf-8")
     result = json.loads(text)
     assert text == json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    # exact: sacrebleu's own, of the sentences of the log
     assert result["bleu"]["tokenised"]["score"] == 76.55
+    assert "note" not in result["bleu"]["tokenised"]
+    assert result["bleu"]["exact"]["score"] == pytest.approx(76.55, abs=0.2)
     assert "case:lc" in result["bleu"]["sacrebleu"]["signature"]
     assert result["bleu"]["sacrebleu"]["reference"] == "raw/test.de"
     assert result["averaged_from"] == ["checkpoint1.pt", "checkpoint2.pt"]
@@ -200,7 +203,10 @@ def test_results_are_sorted_and_checked(tmp_path) -> None:
         write_result(result, tmp_path)
     found = [(result["norm"], result["seed"]) for result in read_results(tmp_path / "e")]
     assert found == [("layernorm", 9), ("layernorm", 10), ("rmsnorm", 2)]
-    with pytest.raises(EvaluationError, match="no results in"):
+    with pytest.raises(EvaluationError, match="no results in .*/f: there is no such folder.*json"):
+        read_results(tmp_path / "f")
+    (tmp_path / "f").mkdir()
+    with pytest.raises(EvaluationError, match=r"/f: it holds no \*\.json"):
         read_results(tmp_path / "f")
     bad = tmp_path / "e" / "other.json"
     bad.write_text('{"schema": 2}')

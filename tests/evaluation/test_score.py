@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from norm_plugin.evaluation._command import EvaluationError
-from norm_plugin.evaluation.bleu import detokenise, fairseq_bleu, split_compounds
+from norm_plugin.evaluation.bleu import detokenise, exact_bleu, fairseq_bleu, split_compounds
 from norm_plugin.evaluation.generate_log import read_generate_log
 from norm_plugin.evaluation.score import TextForm, main, score_log
 
@@ -50,6 +50,92 @@ def test_tokenised_bleu_is_what_fairseq_printed() -> None:
     assert score["score"] == 76.55
     assert "after BPE removal" in score["label"]
     assert "lower-cased" in score["label"]
+
+
+# --- fairseq's score depends on the numbers of the words
+
+
+def numbered_words(folder: Path, count: int) -> Path:
+    """A dictionary in which wN is the word of number N; its first four are fairseq's own."""
+    path = folder / "dict.de.txt"
+    path.write_text("".join(f"w{number} 1\n" for number in range(4, count)))
+    return path
+
+
+def generated(path: Path, dictionary: Path, sentences) -> Path:
+    """The log of (number, reference, translation), scored as fairseq-generate does."""
+    from fairseq.data import Dictionary
+    from fairseq.scoring.bleu import BleuConfig, Scorer
+
+    words, scorer, lines = Dictionary.load(str(dictionary)), Scorer(BleuConfig()), []
+    for number, reference, translation in sentences:
+        sides = [
+            words.encode_line(text, add_if_not_exist=True) for text in (reference, translation)
+        ]
+        scorer.add(*sides)
+        lines += [f"T-{number}\t{reference}", f"D-{number}\t-0.5\t{translation}"]
+    lines.append(f"Generate test with beam=5: {scorer.result_string()}")
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+RIGHT = "w5 w6 w7 w8 w9 w10"
+# fairseq's hash takes the pairs of numbers (126, 250) and (128, 4) for equal.
+COLLISIONS = {
+    "known words": (251, [(0, "w126 w250", "w128 w4"), (1, RIGHT, RIGHT)]),
+    # The word "new" is number 250 because it comes first in the log, though not in the corpus.
+    "new words": (250, [(1, "w126 new", "w128 w4"), (0, f"later {RIGHT}", f"later {RIGHT}")]),
+}
+
+
+@pytest.mark.parametrize("case", COLLISIONS)
+def test_the_score_is_that_of_the_runs_own_dictionary(tmp_path, case) -> None:
+    count, sentences = COLLISIONS[case]
+    dictionary = numbered_words(tmp_path, count)
+    path = generated(tmp_path / "log", dictionary, sentences)
+    reference = tmp_path / "reference"
+    reference.write_text("".join(f"{text}\n" for _, text, _ in sorted(sentences)))
+    log = read_generate_log(path)
+    assert fairseq_bleu(log.references, log.hypotheses) != log.printed  # numbered anew
+    scores = score_log(path, reference, TextForm("de"), dictionary)
+    assert "note" not in scores["tokenised"]
+    right = len(log.hypotheses[-1 if case == "known words" else 0].split())
+    # of all words `right` are right and two wrong, and so of all pairs right - 1 and one
+    assert scores["tokenised"]["precisions"][1] == 100.0  # the wrong pair counts as right
+    assert scores["exact"]["precisions"][:2] == [
+        round(100 * right / (right + 2), 4),
+        round(100 * (right - 1) / right, 4),
+    ]
+
+
+def test_the_exact_score_against_its_definition() -> None:
+    # Precisions 5/6, 4/5, 3/4, 2/3, of product 1/3; as long as its reference: 100 / 3 ** 0.25.
+    score = exact_bleu(["a b c d e <<unk>>"], ["a b c d e <unk>"])
+    assert score["score"] == round(100 / 3**0.25, 4)
+    assert exact_bleu(["a b c d e <unk>"], ["a b c d e <unk>"])["score"] == score["score"]
+    assert "tok:none|smooth:none" in score["signature"]
+    assert exact_bleu(["a b ."], ["a b ."])["score"] == 0  # no 4-gram, and no smoothing
+
+
+def test_another_score_than_the_printed_one_is_a_note(tmp_path) -> None:
+    dictionary = numbered_words(tmp_path, 4)
+    path = edited(tmp_path, lambda text: text.replace("= 76.55", "= 76.56"))
+    score = score_log(path, REFERENCE, LOWER, dictionary)["tokenised"]
+    assert score["score"] == 76.55
+    assert "printed 'BLEU4 = 76.56, " in score["note"]
+    assert "give 'BLEU4 = 76.55, " in score["note"]
+    # without a dictionary there is nothing to compare it with
+    score = score_log(path, REFERENCE, LOWER)["tokenised"]
+    assert (score["score"], "note" in score) == (76.56, False)
+
+
+@pytest.mark.parametrize("content", [None, "one word without a count here\n"])
+def test_a_bad_dictionary_is_named(tmp_path, content) -> None:
+    path = tmp_path / "dict.de.txt"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(EvaluationError, match="cannot read the dictionary .*dict.de.txt"):
+        score_log(LOG, REFERENCE, LOWER, path)
 
 
 def test_unknown_words_match_nothing() -> None:
@@ -129,7 +215,7 @@ def test_compound_split_bleu_equals_fairseq_score(tmp_path) -> None:
 
 
 def test_compounds_are_split_only_where_asked() -> None:
-    assert list(score_log(LOG, REFERENCE, LOWER)) == ["tokenised", "sacrebleu"]
+    assert list(score_log(LOG, REFERENCE, LOWER)) == ["tokenised", "exact", "sacrebleu"]
 
 
 # --- other forms of text
@@ -198,16 +284,28 @@ def test_only_the_best_of_several_translations_counts(tmp_path) -> None:
             lambda text: re.sub(r"BLEU4 = .*", "BLEU = 1.0 2/3/4/5", text),
             "not with fairseq's BLEU4",
         ),
-        (lambda text: text.replace("= 76.55", "= 76.56"), "its sentences give 'BLEU4 = 76.55"),
-        (lambda text: re.sub(r"(D-3\t\S+)\t.*", r"\1\tein hund", text), "its sentences give"),
+        (lambda text: text.replace("T-3", "T-" + "3" * 5000), "does not begin as"),
+        (lambda text: text.replace("D-3", "D-" + "3" * 5000), "does not begin as"),
+        (lambda text: text.replace("T-3", "T-99999998"), "lacks reference T-3 and 99999990 more"),
+        (lambda text: text.replace("T-3", "T--3"), "'T--3\\tein hund"),
+        (lambda text: text.replace("D-3", "D-\u0663"), "does not begin as"),
+        (lambda text: re.sub(r"(D-3\t)\S+", r"\1nan", text), "score of a translation is 'nan'"),
+        (lambda text: re.sub(r"(D-3\t)\S+", r"\1-inf", text), "score of a translation is '-inf'"),
+        (lambda text: re.sub(r"(D-3\t)\S+", r"\1good", text), "score of a translation is 'good'"),
+        (lambda text: re.sub(r"(D-3)\t\S+", r"\1", text), "does not begin as"),
+        (lambda text: text.replace("= 76.55", "= 7.6.55"), "not with fairseq's BLEU4"),
+        (lambda text: text.replace("= 76.55", "= " + "7" * 400 + ".0"), "not with fairseq's BLEU4"),
+        (lambda text: re.sub("syslen=", "syslen=" + "7" * 5000, text), "not with fairseq's BLEU4"),
+        (lambda text: text.replace("beam=5", "beam=" + "5" * 5000), "truncated"),
     ],
 )
 def test_a_bad_log_is_refused(tmp_path, edit, message) -> None:
     path = edited(tmp_path, edit)
     with pytest.raises(EvaluationError) as error:
-        score_log(path, REFERENCE, LOWER)
+        score_log(path, REFERENCE, LOWER, numbered_words(tmp_path, 4))
     assert message in str(error.value)
-    assert str(path) in str(error.value) or "sentences give" in message
+    assert str(path) in str(error.value)
+    assert len(str(error.value)) < 600
 
 
 def test_another_number_of_references(tmp_path) -> None:

@@ -20,6 +20,7 @@ def result(norm: str = "layernorm", seed: int = 1, bleu: float = 40.0, speed: fl
         "split": "test",
         "bleu": {
             "tokenised": {"score": bleu, "label": "fairseq BLEU4"},
+            "exact": {"score": bleu - 0.25, "label": "exact BLEU"},
             "sacrebleu": {"score": bleu - 1, "signature": SIGNATURE},
         },
         "model": {"parameters": 1234567},
@@ -36,7 +37,7 @@ def row(text: str, norm: str) -> list[str]:
 
 def test_one_seed() -> None:
     text = table([result(), result("none", speed=None)])
-    expected = ["layernorm", "1", "1,234,567", "40.00", "one seed", "39.00", "1.50"]
+    expected = ["layernorm", "1", "1,234,567", "40.00", "one seed", "39.75", "39.00", "1.50"]
     assert row(text, "layernorm") == expected
     assert row(text, "none")[-1] == "unknown"
     assert text.count(SIGNATURE) == 1
@@ -47,9 +48,25 @@ def test_one_seed() -> None:
 def test_three_seeds() -> None:
     text = table([result(seed=seed, bleu=bleu) for seed, bleu in ((1, 40.0), (2, 41.0), (3, 42.0))])
     # Standard deviation 1, t with 2 degrees of freedom at 97.5 % is 4.3027; 4.3027 / sqrt(3).
-    expected = ["layernorm", "1, 2, 3 (n = 3)", "1,234,567", "41.00", "± 2.48", "40.00", "1.50"]
-    assert row(text, "layernorm") == expected
+    expected = ["1, 2, 3 (n = 3)", "1,234,567", "41.00", "± 2.48", "40.75", "40.00", "1.50"]
+    assert row(text, "layernorm")[1:] == expected
     assert "Student's t" in text
+
+
+def test_results_from_before_the_exact_score() -> None:
+    old = result()
+    del old["bleu"]["exact"]
+    text = table([old, result(seed=2), result("none")])
+    assert row(text, "layernorm")[5] == "not computed"
+    assert row(text, "none")[5] == "39.75"
+    assert "exact BLEU: exact BLEU." in text
+    assert "exact BLEU: not computed when these runs were scored." in table([old])
+
+
+def test_a_note_on_a_score_is_shown() -> None:
+    noted = result()
+    noted["bleu"]["tokenised"]["note"] = "fairseq-generate printed another"
+    assert "Note on layernorm, seed 1: fairseq-generate printed another." in table([noted])
 
 
 def test_the_interval_against_a_printed_table_of_t() -> None:
@@ -131,4 +148,5 @@ def test_the_table_on_screen(tmp_path, capsys) -> None:
     with pytest.raises(SystemExit) as stop:
         run_command(lambda: main([str(tmp_path / "nothing")]))
     assert stop.value.code == 1
-    assert capsys.readouterr().err == f"error: no results in {tmp_path / 'nothing'}\n"
+    line = f"error: no results in {tmp_path / 'nothing'}: there is no such folder. "
+    assert capsys.readouterr().err.startswith(line)

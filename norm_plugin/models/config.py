@@ -14,6 +14,7 @@ from norm_plugin.kernels import AUTO, KERNELS, VARIABLE, describe, resolve
 from norm_plugin.listing import declared_options
 from norm_plugin.models.initialisation import INITIALISATIONS, XAVIER
 from norm_plugin.models.placement import PLACEMENTS
+from norm_plugin.models.resuming import ALLOW
 from norm_plugin.models.sites import (
     IDENTITY,
     SITE_FLAGS,
@@ -56,6 +57,12 @@ CHOICES = {
         AUTO,
         "what computes the norms: auto (the device's own kernels, else plain torch), off (plain "
         f"torch), cpu, triton, compile (torch.compile); {VARIABLE} in the environment wins",
+    ),
+    ALLOW: Choice(
+        ("on", "off"),
+        "off",
+        "train on from a checkpoint of another norm, option or placement, as far as its weights "
+        "fit; without it that is an error",
     ),
 }
 """The model's own flags besides those of sites and of norms."""

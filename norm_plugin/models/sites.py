@@ -142,7 +142,7 @@ def options_of(cfg: Any, spec: NormSpec) -> Dict[str, Any]:
 def site_options(cfg: Any, site: Site) -> Dict[str, Any]:
     """The options of the norm at ``site``: those given, and what it takes in a Transformer."""
     spec = norm_spec(norm_type_of(cfg, site))
-    heads = getattr(cfg, site.side).attention_heads
+    heads = getattr(cfg, f"{site.side}_attention_heads")
     after_encoder = site is FINAL_SITES["encoder"]
     return spec.cls.transformer_options(options_of(cfg, spec), heads, after_encoder)
 

@@ -1,11 +1,12 @@
 """What fairseq's trainer tells no model, told to it here.
 
-fairseq has no hook for these moments, so four of its functions are wrapped, which then do what
+fairseq has no hook for these moments, so five of its functions are wrapped, which then do what
 they always did. Every worker calls them, so a collective operation may stand in a wrapper; a model
 without norms of this plugin notices nothing.
 
     FairseqTask.train_step             what the loss is multiplied with; whether the batch is a
                                        dummy, which a worker out of data computes to keep step
+    Trainer.load_checkpoint            a run goes on from a checkpoint, or begins with its weights
     Trainer.begin_valid_epoch          a validation begins
     checkpoint_utils.save_checkpoint   the run is about to be saved
     EMA.__init__                       --store-ema multiplies every entry of the model by its
@@ -20,12 +21,15 @@ from typing import Any, ContextManager, Union
 
 import torch
 from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
 from fairseq.models.ema.ema import EMA
+from fairseq.models.transformer import TransformerModelBase
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from torch import Tensor, nn
 
 from norm_plugin.models.layers import ignoring_every_position
+from norm_plugin.models.resuming import check_resuming
 from norm_plugin.models.wrapping import Function, wrap_once
 from norm_plugin.norms._statistics import BatchStatisticsNorm, average_running_statistics
 
@@ -71,6 +75,21 @@ def around_train_step(train_step: Function) -> Function:
     return wrapper
 
 
+def around_load_checkpoint(load_checkpoint: Function) -> Function:
+    """Around ``Trainer.load_checkpoint``: every worker refuses a checkpoint of other norms."""
+
+    @functools.wraps(load_checkpoint)
+    def wrapper(
+        trainer: Any, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any
+    ) -> Any:
+        transformer = isinstance(trainer.get_model(), TransformerModelBase)
+        if transformer and PathManager.isfile(filename):
+            check_resuming(filename, trainer.cfg.model, anew=reset_optimizer)
+        return load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)
+
+    return wrapper
+
+
 def around_begin_valid_epoch(begin_valid_epoch: Function) -> Function:
     """Around ``Trainer.begin_valid_epoch``."""
 
@@ -109,6 +128,7 @@ def install() -> None:
     """Wrap fairseq's functions, once a process."""
     for owner, name, around in (
         (FairseqTask, "train_step", around_train_step),
+        (Trainer, "load_checkpoint", around_load_checkpoint),
         (Trainer, "begin_valid_epoch", around_begin_valid_epoch),
         (checkpoint_utils, "save_checkpoint", around_save_checkpoint),
         (EMA, "__init__", around_ema_init),

@@ -1,0 +1,178 @@
+"""A checkpoint goes on with its own norms alone, unless the flags say that another is meant."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+
+import pytest
+import torch
+
+from in_process import configure, train_here
+from norm_plugin.models.resuming import (
+    choices_of,
+    differences,
+    flat_settings,
+    stored_settings,
+)
+
+PRE = ("--norm-placement", "pre")
+ONE = ("--max-update", 1, "--disable-validation", "--no-epoch-checkpoints")
+TWO = ("--max-update", 2, "--disable-validation", "--no-save")
+FINETUNE = "--finetune-from-model"
+STOCK_PRE = ("--encoder-normalize-before", "--decoder-normalize-before")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(toy, tmp_path_factory):
+    """Makes the checkpoint of one update with these flags, once for each set of flags."""
+    made = {}
+
+    def make(*flags, arch=None):
+        if (flags, arch) not in made:
+            folder = tmp_path_factory.mktemp("stored")
+            words = ["--arch", arch] if arch else []
+            with pytest.MonkeyPatch.context() as patch:
+                train_here(patch, toy, folder, *ONE, *flags, *words)
+            made[flags, arch] = folder / "checkpoint_last.pt"
+        return made[flags, arch]
+
+    return make
+
+
+LAYERNORM = ("--norm-type", "layernorm", *PRE)
+GROUPNORM = ("--norm-type", "groupnorm", *PRE)
+POWERNORM = ("--norm-type", "powernorm", *PRE)
+
+
+def found(stored, asked, anew=False):
+    """What differs between two command lines."""
+    choices = [
+        choices_of(flat_settings(configure("DATA", "DIR", *flags).model))
+        for flags in (stored, asked)
+    ]
+    return differences(*choices, anew)
+
+
+ENCODER = "encoder-self, encoder-ffn, encoder-final"
+EVERYWHERE = f"{ENCODER}, decoder-self, decoder-cross, decoder-ffn, decoder-final"
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "said"),
+    [
+        (LAYERNORM, GROUPNORM, f"norm of {EVERYWHERE}: stored layernorm, asked groupnorm"),
+        (LAYERNORM, POWERNORM, f"norm of {ENCODER}: stored layernorm, asked powernorm"),
+        (
+            LAYERNORM,
+            (*LAYERNORM, "--norm-type-decoder-cross", "groupnorm"),
+            "norm of decoder-cross: stored layernorm, asked groupnorm",
+        ),
+        (
+            LAYERNORM,
+            (*LAYERNORM, "--norm-eps", 1e-3),
+            f"eps of layernorm of {EVERYWHERE}: stored 1e-05, asked 0.001",
+        ),
+        (
+            LAYERNORM,
+            (*LAYERNORM, "--norm-init", "kaiming"),
+            "norm_init of all layers: stored xavier, asked kaiming",
+        ),
+        (
+            POWERNORM,
+            (*POWERNORM, "--warmup-updates", 9),
+            f"warmup_updates of powernorm of {ENCODER}: stored 4, asked 9",
+        ),
+    ],
+)
+def test_what_differs_is_named(stored, asked, said):
+    assert found(stored, asked) == [said]
+    assert found(stored, stored) == found(asked, asked) == []
+
+
+def test_a_placement_of_one_stack_is_named_with_the_site_that_goes():
+    assert found(LAYERNORM, ("--encoder-normalize-before",)) == [
+        "placement of decoder: stored pre, asked post",
+        "norm of decoder-final: stored layernorm, asked absent",
+    ]
+
+
+def test_a_new_start_has_a_schedule_and_an_initialisation_of_its_own():
+    own = (*POWERNORM, "--warmup-updates", 9, "--norm-init", "kaiming")
+    assert len(found(POWERNORM, own)) == 2
+    assert found(POWERNORM, own, anew=True) == []
+    assert len(found(POWERNORM, (*own, "--norm-alpha-fwd", 0.5), anew=True)) == 1
+
+
+def test_kernels_and_other_words_for_the_same_may_differ():
+    same = ("--norm-type", "layernorm", "--norm-type-encoder", "powernorm", *STOCK_PRE)
+    same += ("--norm-kernels", "off", "--norm-nan-check", "off", "--norm-alpha-fwd", 0.9)
+    assert found(POWERNORM, same) == []
+
+
+@pytest.mark.parametrize("how", ["--restore-file", FINETUNE])
+def test_a_change_may_be_meant(how, checkpoint, toy, tmp_path, monkeypatch, caplog):
+    flags = (*GROUPNORM, how, checkpoint(*LAYERNORM))
+    with pytest.raises(ValueError, match="stored layernorm, asked groupnorm") as refused:
+        train_here(monkeypatch, toy, tmp_path, *TWO, *flags)
+    assert str(checkpoint(*LAYERNORM)) in str(refused.value)
+    assert "--norm-allow-change on" in str(refused.value)
+    with caplog.at_level(logging.WARNING, logger="norm_plugin"):
+        trainer = train_here(monkeypatch, toy, tmp_path, *TWO, *flags, "--norm-allow-change", "on")
+    assert trainer.get_num_updates() == 2
+    assert any("stored layernorm, asked groupnorm" in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("how", ["--restore-file", FINETUNE])
+def test_a_stock_checkpoint_is_one_of_layernorm(how, checkpoint, toy, tmp_path, monkeypatch):
+    path = checkpoint(*STOCK_PRE, arch="transformer")
+    assert train_here(monkeypatch, toy, tmp_path, *TWO, *LAYERNORM, how, path)
+    with pytest.raises(ValueError, match="stored layernorm, asked groupnorm"):
+        train_here(monkeypatch, toy, tmp_path, *TWO, *GROUPNORM, how, path)
+    with pytest.raises(ValueError, match="placement of encoder, decoder: stored pre, asked post"):
+        train_here(monkeypatch, toy, tmp_path, *TWO, "--norm-placement", "post", how, path)
+
+
+def test_a_stock_model_takes_no_other_norm(checkpoint, toy, tmp_path, monkeypatch):
+    path = checkpoint(*GROUPNORM)
+    flags = (*TWO, *STOCK_PRE, "--arch", "transformer", "--restore-file", path)
+    with pytest.raises(ValueError, match="stored groupnorm, asked layernorm") as refused:
+        train_here(monkeypatch, toy, tmp_path, *flags)
+    assert "--norm-allow-change" not in str(refused.value)  # a stock model has no such flag
+    path = checkpoint(*LAYERNORM)
+    assert train_here(monkeypatch, toy, tmp_path, *flags[:-1], path).get_num_updates() == 2
+
+
+def test_finetuning_may_have_another_schedule(checkpoint, toy, tmp_path, monkeypatch):
+    flags = (*TWO, *POWERNORM, "--warmup-updates", 9, FINETUNE, checkpoint(*POWERNORM))
+    trainer = train_here(monkeypatch, toy, tmp_path, *flags)
+    assert trainer.get_model().encoder.layer_norm.warmup_updates == 9
+
+
+def settings(**given):
+    return {"encoder_attention_heads": 2, "decoder_attention_heads": 2, **given}
+
+
+def test_numbers_of_yaml_are_compared_as_numbers():
+    stored = choices_of(settings(norm_type="layernorm", norm_eps="1e-3"))
+    asked = choices_of(settings(norm_type="layernorm", norm_eps=1e-3))
+    assert differences(stored, asked) == []
+
+
+def test_heads_decide_the_groups_of_released_powernorm():
+    common = {"norm_type": "powernorm", "norm_variant": "released", "norm_warmup_updates": 4}
+    stored, asked = settings(**common), settings(**{**common, "encoder_attention_heads": 4})
+    (said,) = differences(choices_of(stored), choices_of(asked))
+    assert said.startswith("layer_scale_groups of powernorm of encoder-self, encoder-ffn: stored")
+
+
+def test_nested_settings_of_a_stock_model_are_read(tmp_path):
+    nested = {"encoder": {"normalize_before": True, "attention_heads": 2}, "dropout": 0.1}
+    torch.save({"cfg": {"model": nested}, "model": {}}, tmp_path / "nested.pt")
+    stored = stored_settings(str(tmp_path / "nested.pt"))
+    assert stored["encoder_normalize_before"] is True and stored["dropout"] == 0.1
+    old = argparse.Namespace(decoder_normalize_before=True)
+    torch.save(
+        {"args": old, "model": {}}, tmp_path / "old.pt", _use_new_zipfile_serialization=False
+    )
+    assert stored_settings(str(tmp_path / "old.pt")) == {"decoder_normalize_before": True}

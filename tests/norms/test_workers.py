@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from norm_plugin.kernels import VARIABLE
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 from norm_plugin.norms._statistics import average_running_statistics
 from norm_plugin.norms._workers import sum_over_workers, worker_count
@@ -17,6 +19,8 @@ from norm_plugin.norms._workers import sum_over_workers, worker_count
 DIM = 6
 WORKERS = 2
 STEPS = 4
+KERNELS = ("off", "cpu")
+"""The choices of kernels; conftest.py sets each in turn, as the workers do."""
 LIMIT = 600  # seconds until workers that hang are ended
 # lengths of the sentences of each worker: unlike numbers, then nothing but padding, then nothing
 LENGTHS = (([5, 2, 1], [4, 3]), ([1], [6, 6, 2]), ([5, 2, 1], [0, 0]), ([3, 3], []))
@@ -33,6 +37,7 @@ SYNCED = [
     ("unified", {"sync": "on", "window": 2, "warmup_updates": 1, "outlier_skip": "on"}),
     ("mabn", {"sync": "on", "window": 2, "warmup_updates": 1}),
     ("regularized-batchnorm", {"lambda_mean": 3.0, "lambda_std": 2.0}),
+    ("repbn", {}),
     ("repbn", {"blend_updates": 3}),
 ]
 APART = [("powernorm", {}), ("batchnorm", {"variant": "released"}), ("batchnorm", {"sync": "off"})]
@@ -86,7 +91,7 @@ def train(norm, batches):
 
 
 def work(worker, folder):
-    """One worker process: train every norm on its own share, and write down what it saw."""
+    """One worker process: train every norm, plain and fused, and write down what it saw."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -95,6 +100,16 @@ def work(worker, folder):
         world_size=WORKERS,
         timeout=timedelta(seconds=LIMIT / 2),
     )
+    saw = {}
+    for kernels in KERNELS:
+        os.environ[VARIABLE] = kernels  # of this process alone
+        saw[kernels] = on_share(worker)
+    torch.save(saw, f"{folder}/{worker}.pt")
+    dist.destroy_process_group()
+
+
+def on_share(worker):
+    """What a worker sees of every norm: each step of those in sync, the buffers of the others."""
     batches = [share_of(worker, step) for step in range(STEPS)]
     synced = [train(new_norm(name, options), batches) for name, options in SYNCED]
     apart = []
@@ -103,13 +118,13 @@ def work(worker, folder):
         train(norm, batches)
         average_running_statistics(torch.nn.ModuleList([norm]))
         apart.append(dict(norm.named_buffers()))
-    torch.save({"synced": synced, "apart": apart}, f"{folder}/{worker}.pt")
-    dist.destroy_process_group()
+    fused = [new_norm(name, options).fused is not None for name, options in SYNCED]
+    return {"synced": synced, "apart": apart, "fused": fused}
 
 
-@pytest.fixture(scope="module")
-def saw(tmp_path_factory):
-    """What each worker saw."""
+@pytest.fixture(scope="session")
+def workers(tmp_path_factory):
+    """What each worker saw, by the kernels it had; started once for all of them."""
     folder = tmp_path_factory.mktemp("workers")
     context = mp.start_processes(work, (str(folder),), nprocs=WORKERS, join=False)
     deadline = time.monotonic() + LIMIT
@@ -119,6 +134,12 @@ def saw(tmp_path_factory):
                 process.kill()
             pytest.fail(f"the workers were not done after {LIMIT} seconds")
     return [torch.load(folder / f"{worker}.pt") for worker in range(WORKERS)]
+
+
+@pytest.fixture
+def saw(workers, kernels):
+    """What each worker saw with the kernels that this process has now."""
+    return [worker[kernels] for worker in workers]
 
 
 @pytest.mark.parametrize("case", range(len(SYNCED)), ids=[f"{n}-{o}" for n, o in SYNCED])
@@ -136,6 +157,10 @@ def test_two_workers_equal_one_process_on_the_joined_batch(case, saw):
         for key, value in expected["state"].items():
             for worker in ours:
                 torch.testing.assert_close(worker["state"][key], value, **CLOSE, msg=key)
+
+
+def test_the_workers_had_the_kernels_that_are_compared(saw, kernels):
+    assert all(worker["fused"] == [kernels == "cpu"] * len(SYNCED) for worker in saw)
 
 
 def test_every_norm_that_can_be_synced_is_tested():

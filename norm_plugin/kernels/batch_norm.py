@@ -102,5 +102,6 @@ def batch_norm(norm: BatchNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) ->
     if batch.over_padding:
         batch.one_call = None
     y = column_norm(norm, x, batch)
-    norm.move_running(batch.mean, batch.variance, batch.count, ops.move)
+    kept = norm.kept_variance(batch.variance, x)
+    norm.move_running(batch.mean, kept, batch.count, ops.move)
     return y

@@ -21,8 +21,8 @@ so that a batch met again in inference gives what it gave in training.
 
 ``variant=released`` is the baseline released with PowerNorm: padding is filled with mu_B, and
 the variance is taken over all N positions, so it is n/N of that above; workers are never
-synchronised. Assumed, since only that is known of it: the gradient is the exact one of this
-forward, and the running variance holds the same n/N of the biased variance.
+synchronised. Checked against that code: the gradient is the exact one of this forward, and the
+running variance is torch's, the unbiased one of all N positions, N/(N - 1) of that variance.
 
 In training padded positions are 0 before gamma and beta. Everything is computed and stored in
 float32 at least; the cast back comes after gamma and beta.
@@ -171,13 +171,22 @@ class BatchNorm(RunningMomentsNorm):
         self.layer_scale_groups, self.variant = layer_scale_groups, variant
 
     def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+        if self.training:  # before the layer-scale: 0 times an infinity of its slope is NaN
+            x = zero_padding(x, valid)
         x = layer_scale(x, self.layer_scale_groups, self.eps)
         if not self.training:
             return self.affine(self.standardize_by_running(x))
         released = self.variant == "released"
         batch = batch_norm(x, valid, self.eps, self.sync, over_padding=released)
-        self.move_running(batch.mean, batch.variance, batch.positions)
+        self.move_running(batch.mean, self.kept_variance(batch.variance, x), batch.positions)
         return self.affine(batch.x_hat)
+
+    def kept_variance(self, variance: Tensor, x: Tensor) -> Tensor:
+        """What the running variance takes in of the batch's one, (C,). x: (..., C)."""
+        if self.variant == "paper":
+            return variance
+        rows = x.numel() // self.dim
+        return variance * (rows / max(rows - 1, 1))
 
     def inference_map(self) -> ChannelMap:
         refuse_layer_scale(self.layer_scale_groups)

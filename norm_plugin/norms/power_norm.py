@@ -178,6 +178,8 @@ class PowerNorm(BatchStatisticsNorm):
         return {"layer_scale_groups": heads, **options, **fixed}
 
     def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+        if self.training and self.variant == "paper":  # the released code takes padding in
+            x = zero_padding(x, valid)  # here, for 0 times an infinity of the scale's slope is NaN
         x = layer_scale(x, self.layer_scale_groups, self.eps)
         if not self.training:
             return self.affine(divide_by_root(x, self.psi2, self.eps))

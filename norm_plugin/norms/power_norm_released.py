@@ -52,8 +52,9 @@ def next_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: Union[float, Tenso
 
 
 def step_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: Union[float, Tensor]) -> None:
-    """nu <- nu_t, in place; see :func:`next_nu`."""
-    nu.copy_(next_nu(nu, gamma, lambda_, step))
+    """nu <- nu_t, in place; see :func:`next_nu`. A statistic has no graph (create_graph=True)."""
+    with torch.no_grad():
+        nu.copy_(next_nu(nu, gamma, lambda_, step))
 
 
 StepNu = Callable[[Tensor, Tensor, Tensor, Union[float, Tensor]], None]

@@ -89,6 +89,8 @@ class PowerNormV(BatchStatisticsNorm):
         self.register_buffer("psi2", torch.ones(dim))
 
     def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+        if self.training:  # before the layer-scale: 0 times an infinity of its slope is NaN
+            x = zero_padding(x, valid)
         x = layer_scale(x, self.layer_scale_groups, self.eps)
         if not self.training:
             return self.affine(divide_by_root(x, self.psi2, self.eps))

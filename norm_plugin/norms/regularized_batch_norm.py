@@ -2,34 +2,44 @@
 Normalization for Transformers in NLP", RBN).
 
 BatchNorm, and for each such layer a penalty on the distance of its batch statistics, which
-training uses, from its running statistics, which inference uses:
+training uses, from its running statistics, which inference uses. ``distance=variances``, the
+default, is what the results of the paper on IWSLT14 were made with,
+
+    L' = L + lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B^2 - sigma^2|_1
+
+summed over channels; mu and sigma^2 are the running statistics that this batch has already moved,
+so a share 1 - m of the distance is left. ``distance=deviations`` is the same code's other penalty,
 
     L' = L + lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B - sigma|^2
 
-summed over channels; mu and sigma, the running mean and deviation before this batch, are
-constants. eps is inside the root of both deviations.
+with the running statistics of before the batch. Running statistics are constants for the gradient.
+
+Checked against the released code (wjxts/RegularizedBN, which is fairseq 0.9): its criterion adds
+the penalties of all layers once to the loss of a batch, which is summed over tokens, and the
+trainer divides the gradient by the number of tokens; so does this (``penalty_per=batch``). Its
+commands for IWSLT14 De-En give 0.1 and 0.01 for the pre-norm Transformer, the defaults here,
+and 60 and 0 for post-norm, with m = 0.05 and a biased running variance. ``penalty_per=token``
+multiplies the penalty by the number n of positions, 4,096 times as much at 4,096 tokens: then its
+share does not depend on the size of the batch, but its strengths are others than those above.
+
+Where this parts from the released code: the mean and the variance are taken around the mean, not
+from sums of squares; workers are synchronised unless told otherwise, where each of its workers
+has statistics and a penalty of its own; ``distance=deviations`` there takes the moved running
+statistics too, and has no eps inside its roots. The paper's text could not be read.
 
 The penalty reaches the loss without a term in it: its exact gradient joins the backward pass at
-this layer. ``loss_reduction`` says what loss that is. With ``sum``, fairseq's, L is summed over
-tokens and the trainer divides the gradient by their number, so the penalty is multiplied by the
-number n of positions, and the division leaves about what the formula says, also over several
-micro-batches and workers. With ``mean`` it is added as it stands. Where the loss is multiplied
-before its backward pass, so is the penalty: see ``BatchStatisticsNorm.loss_scale``.
-
-Assumed, since the paper could not be read: squared Euclidean distances of means and of standard
-deviations, as a public implementation of the paper has them, and running statistics of before
-the batch. The strengths default to 0.1 and 0.01, which the notes to the released code give for
-a pre-norm Transformer on IWSLT14 (60 and 0 for post-norm); the released code itself was not
-consulted, so its scale of them may differ. No layer-scale comes first.
+this layer, once for each forward of a worker, and in synced workers once for all of them. Where the
+loss is multiplied before its backward pass, so is the penalty: see
+``BatchStatisticsNorm.loss_scale``. No layer-scale comes first.
 
 In training padded positions are 0 before gamma and beta. Everything is computed and stored in
-float32 at least; the cast back comes after gamma and beta.
+float32 at least; the cast back comes last.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal, Optional, Tuple
+from typing import Any, ClassVar, Literal, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -38,6 +48,13 @@ from norm_plugin.norms._registry import register_norm
 from norm_plugin.norms._statistics import Move, in_backward, move
 from norm_plugin.norms._workers import worker_count
 from norm_plugin.norms.batch_norm import RunningMomentsNorm, batch_norm
+
+
+class Moments(NamedTuple):
+    """A mean and a variance, (C,) each."""
+
+    mean: Tensor
+    variance: Tensor
 
 
 class AddPenalty(torch.autograd.Function):
@@ -56,26 +73,28 @@ class AddPenalty(torch.autograd.Function):
         return g, weight, None
 
 
-def distance_penalty(
-    batch_mean: Tensor,
-    batch_variance: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    eps: float,
-    lambda_mean: float,
-    lambda_std: float,
+def variance_penalty(
+    batch: Moments, running: Moments, lambda_mean: float, lambda_std: float
 ) -> Tensor:
-    """lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B - sigma|^2, (), of statistics (C,)."""
-    of_means = (batch_mean - mean).square().sum()
-    deviation, running = (batch_variance + eps).sqrt(), (variance + eps).sqrt()
-    return lambda_mean * of_means + lambda_std * (deviation - running).square().sum()
+    """lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B^2 - sigma^2|_1, ()."""
+    of_means = (batch.mean - running.mean).square().sum()
+    return lambda_mean * of_means + lambda_std * (batch.variance - running.variance).abs().sum()
+
+
+def deviation_penalty(
+    batch: Moments, running: Moments, eps: float, lambda_mean: float, lambda_std: float
+) -> Tensor:
+    """lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B - sigma|^2, (), eps inside both roots."""
+    of_means = (batch.mean - running.mean).square().sum()
+    deviation, kept = (batch.variance + eps).sqrt(), (running.variance + eps).sqrt()
+    return lambda_mean * of_means + lambda_std * (deviation - kept).square().sum()
 
 
 @register_norm(
     "regularized-batchnorm",
-    formula="batchnorm;  loss + lambda_mu (mu_B - mu)^2 + lambda_sigma (sigma_B - sigma)^2",
+    formula="batchnorm;  loss + lambda_mu (mu_B - mu)^2 + lambda_sigma |sigma_B^2 - sigma^2|",
     paper="Wang et al. 2022, RBN",
-    released="code not consulted",
+    released="never synchronised; the rest is the default here",
 )
 class RegularizedBatchNorm(RunningMomentsNorm):
     """BatchNorm that keeps batch and running statistics together.
@@ -84,9 +103,11 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         eps: added to the variances, inside the root
         momentum: weight of the new value in the running mean and variance, as in torch
         lambda_mean: strength of the penalty on the distance of the means
-        lambda_std: strength of the penalty on the distance of the standard deviations
-        loss_reduction: whether the loss of the run is a sum over tokens, as in fairseq, or a
-            mean
+        lambda_std: strength of the penalty on the distance of the variances, or deviations
+        distance: variances, absolute ones, from running statistics of after the batch, as
+            released; or deviations, squared ones, from those of before it
+        penalty_per: batch, the penalty is added once to the loss of a batch, as released; or
+            token, once for each position
         sync: statistics over the positions of all workers
     """
 
@@ -97,10 +118,11 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         dim: int,
         *,
         eps: float = 1e-5,
-        momentum: float = 0.1,
+        momentum: float = 0.05,
         lambda_mean: float = 0.1,
         lambda_std: float = 0.01,
-        loss_reduction: Literal["sum", "mean"] = "sum",
+        distance: Literal["variances", "deviations"] = "variances",
+        penalty_per: Literal["batch", "token"] = "batch",
         sync: Literal["on", "off"] = "on",
     ) -> None:
         super().__init__(dim, eps, momentum, sync=sync)
@@ -108,7 +130,7 @@ class RegularizedBatchNorm(RunningMomentsNorm):
             if not (math.isfinite(strength) and strength >= 0):
                 raise ValueError(f"{name} is {strength}; it must be 0 or more, and finite")
         self.lambda_mean, self.lambda_std = lambda_mean, lambda_std
-        self.loss_reduction = loss_reduction
+        self.distance, self.penalty_per = distance, penalty_per
 
     def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
         if not self.training:
@@ -122,31 +144,30 @@ class RegularizedBatchNorm(RunningMomentsNorm):
     def see_and_move(
         self, mean: Tensor, variance: Tensor, positions: Tensor, move: Move = move
     ) -> None:
-        """:meth:`move_running`; what was there before is kept for the penalty.
+        """:meth:`move_running`; what the penalty measures the distance from is kept for it.
 
         Activation checkpointing must repeat what the forward saw that it computes again.
         """
-        if not in_backward():
-            self._seen = (self.running_mean.clone(), self.running_var.clone())
+        if in_backward():
+            return
+        before = Moments(self.running_mean.clone(), self.running_var.clone())
         self.move_running(mean, variance, positions, move)
+        after = Moments(self.running_mean.clone(), self.running_var.clone())
+        self._seen = after if self.distance == "variances" else before
 
     def penalty(self, mean: Tensor, variance: Tensor) -> Tensor:
         """The penalty on a batch's mean and variance, (C,) each: ()."""
-        seen_mean, seen_variance = (one.to(mean.dtype) for one in self._seen)
-        return distance_penalty(
-            mean,
-            variance,
-            seen_mean,
-            seen_variance,
-            self.eps,
-            self.lambda_mean,
-            self.lambda_std,
-        )
+        batch = Moments(mean, variance)
+        running = Moments(*(one.to(mean.dtype) for one in self._seen))
+        strengths = (self.lambda_mean, self.lambda_std)
+        if self.distance == "variances":
+            return variance_penalty(batch, running, *strengths)
+        return deviation_penalty(batch, running, self.eps, *strengths)
 
     def penalty_weight(self, positions: Tensor) -> Tensor:
         """What the penalty counts beside the loss of this worker, (), for n positions, ()."""
         weight = (positions > 0) * torch.ones_like(positions) * self.loss_scale
-        if self.loss_reduction == "sum":
-            # Every worker adds its share, and the gradient of synced statistics sums them
-            weight = weight * positions / (worker_count() if self.sync else 1)
-        return weight
+        if self.penalty_per == "token":
+            weight = weight * positions
+        # Every synced worker adds its share, and the gradient of synced statistics sums them
+        return weight / (worker_count() if self.sync else 1)

@@ -11,24 +11,23 @@ Per channel, over the set V of the n real positions of batch t and the M newest 
                 dL/dx     = (g - psi_t z) / sqrt(s^2 + eps)
 
 There is no mean to subtract. Inference divides by the running s^2 <- a_f s^2 + (1 - a_f) s_t^2,
-from 1. During the warm-up, and at an outlier, s^2 = sigma_t^2 and psi_t = g_t: the exact
-gradient of that, which is PN-V's.
+from 1. During the warm-up, and at an outlier, s^2 = sigma_t^2, the gradient takes g_t for psi_t
+(the exact gradient of that, which is PN-V's), and psi itself moves towards g_t.
 
 A batch is an outlier (``outlier_skip=on``) when in any channel of the layer the arithmetic mean
-of the window exceeds the geometric one by more than M Var(sigma), the variance that of the
-window before this batch came in; for one and the same full window this never happens. Its place
-in the windows is taken by the running s^2 and by psi_{t-1}, which themselves move towards
-sigma_t^2 and g_t.
+of the window exceeds the geometric one by more than M Var(sigma): one variance, the unbiased one
+over all channels and rows of the window before this batch came in. Its place in the windows is
+taken by the running s^2 and by psi_{t-1}.
 
 The paper could not be read; its equations were found in public notes on it, the rest in its
-released code, where they agree. Where this parts from that code: it also rescales the gradient
-by the ratio of s to the running s, within [1/5, 5], of which the equations know nothing; in the
-warm-up it takes psi_t, here the exact gradient stands; it takes the unbiased variance, here the
-biased one, for which the inequality holds; and it counts forwards, here optimizer updates. It
-leaves the outlier skip off for translation, with M = 4 and a warm-up of 4000: so off is the
-default. Found here: with M = 4 the gap of some channel among hundreds exceeds its bound by
-chance, and nearly every batch is an outlier (56 of 56 batches of white noise at 512 channels).
-Until M batches were seen, the window is as long as there are.
+released code, where they agree. The variance over all channels is the released code's; one a
+channel, with M = 4, calls nearly every batch of hundreds of channels an outlier. Where this parts
+from that code: it also rescales the gradient by the ratio of s to the running s, within
+[1/5, 5], of which the equations know nothing; in the warm-up its gradient takes psi_t, here the
+exact gradient stands; it counts forwards, here optimizer updates, and its first M forwards always
+belong to the warm-up, where here the window is as long as there are batches, and no batch is an
+outlier before it is full. It leaves the outlier skip off for translation, with M = 4 and a
+warm-up of 4000: so off is the default.
 
 In training padded positions are 0 before gamma and beta. Everything is computed and stored in
 float32 at least; the cast back comes after gamma and beta.
@@ -57,7 +56,7 @@ def is_outlier(squares: Tensor, recorded: Tensor, filled: Tensor) -> Tensor:
     """
     size = squares.size(0)
     gap = squares.mean(dim=0) - geometric_mean(squares, squares.new_full((), size))
-    spread = recorded.sqrt().var(dim=0, unbiased=False)
+    spread = recorded.sqrt().var()  # one number: over the channels too
     return (filled == size) & (gap > size * spread).any()
 
 
@@ -66,8 +65,8 @@ def is_outlier(squares: Tensor, recorded: Tensor, filled: Tensor) -> Tensor:
     formula="gamma * x / s + beta,  s^2 = geometric mean of the last M batches' mean of x^2",
     paper="Yang et al. 2022, UN",
     released=(
-        "gradient rescaled by the ratio of s to running s, unbiased "
-        "variance, warm-up counts forwards"
+        "gradient rescaled by the ratio of s to running s and by psi in the "
+        "warm-up, which counts forwards"
     ),
 )
 class UnifiedNorm(WindowNorm):
@@ -133,6 +132,7 @@ class UnifiedNorm(WindowNorm):
         kept = torch.where(outlier, self.psi, g_mean.to(self.psi.dtype))
         push(self.gradients, self.gradients_filled, kept, count)
         smoothed = window_mean(self.gradients, self.gradients_filled)
-        moved = torch.where(outlier, g_mean.to(self.psi.dtype), smoothed)
+        own = outlier | in_warmup
+        moved = torch.where(own, g_mean.to(self.psi.dtype), smoothed)
         move(self.psi, moved, 1 - self.alpha_bwd, count)
-        return g_mean if in_warmup else torch.where(outlier, g_mean, self.psi.to(g_mean.dtype))
+        return torch.where(own, g_mean, self.psi.to(g_mean.dtype))

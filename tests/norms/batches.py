@@ -32,3 +32,8 @@ def upstream(x, mask):
 
 def state_of(norm):
     return {key: value.clone() for key, value in norm.named_buffers()}
+
+
+def at_times_loud(x, step):
+    """``x``, but every seventh step six times as large: what a norm may take for an outlier."""
+    return 6 * x if step % 7 == 6 else x

@@ -133,7 +133,7 @@ class Unified(Reference):
         if self.options["outlier_skip"] == "on" and not in_warmup and len(before) == size:
             gap = sum(self.squares) / size - geometric_mean(self.squares)
             roots = np.sqrt(np.array(before))
-            variance = ((roots - roots.mean(axis=0)) ** 2).sum(axis=0) / size
+            variance = ((roots - roots.mean()) ** 2).sum() / (roots.size - 1)
             self.outlier = bool((gap > size * variance).any())
         self.by_batch = in_warmup or self.outlier
         s2 = square if self.by_batch else geometric_mean(self.squares)
@@ -153,7 +153,7 @@ class Unified(Reference):
         size, a_b = self.options["window"], self.options["alpha_bwd"]
         g_mean = mean_over(self.real, g * self.z)
         self.gs = [*self.gs, self.psi if self.outlier else g_mean][-size:]
-        moved = g_mean if self.outlier else sum(self.gs) / len(self.gs)
+        moved = g_mean if self.by_batch else sum(self.gs) / len(self.gs)
         self.psi = a_b * self.psi + (1 - a_b) * moved
         pull = g_mean if self.by_batch else self.psi
         dx = np.zeros_like(g)

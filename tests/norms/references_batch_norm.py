@@ -26,7 +26,10 @@ class BatchNorm(Reference):
         self.variance = self.variance * self.share
         m = self.options["momentum"]
         self.running_mean = (1 - m) * self.running_mean + m * self.mu
-        self.running_var = (1 - m) * self.running_var + m * self.variance
+        kept = self.variance
+        if self.options.get("variant") == "released":
+            kept = kept * len(x) / (len(x) - 1)
+        self.running_var = (1 - m) * self.running_var + m * kept
         self.sigma = np.sqrt(self.variance + self.options["eps"])
         self.x_hat = np.zeros_like(x)
         for i in self.real:
@@ -56,17 +59,25 @@ class RegularizedBatchNorm(BatchNorm):
         self.x, eps = x, self.options["eps"]
         seen_mean, seen_sigma = self.running_mean, np.sqrt(self.running_var + eps)
         y = super().forward(x, valid)
-        self.off_mean, self.off_sigma = self.mu - seen_mean, self.sigma - seen_sigma
+        if self.options["distance"] == "variances":
+            self.off_mean = self.mu - self.running_mean
+            self.off_var = self.variance - self.running_var
+        else:
+            self.off_mean, self.off_sigma = self.mu - seen_mean, self.sigma - seen_sigma
         return y
 
     def backward(self, g):
         dx, n = super().backward(g), len(self.real)
-        weight = n if self.options["loss_reduction"] == "sum" else 1
+        weight = n if self.options["penalty_per"] == "token" else 1
         for i in self.real:
-            # d mu / dx_i = 1 / n,  d sigma / dx_i = (x_i - mu) / (n sigma)
-            d_mu, d_sigma = 1 / n, (self.x[i] - self.mu) / (n * self.sigma)
+            # d mu / dx_i = 1 / n,  d sigma^2 / dx_i = 2 (x_i - mu) / n
+            d_mu, d_var = 1 / n, 2 * (self.x[i] - self.mu) / n
             dx[i] += weight * self.options["lambda_mean"] * 2 * self.off_mean * d_mu
-            dx[i] += weight * self.options["lambda_std"] * 2 * self.off_sigma * d_sigma
+            if self.options["distance"] == "variances":
+                of_var = np.sign(self.off_var)
+            else:  # d sigma / d sigma^2 = 1 / (2 sigma)
+                of_var = 2 * self.off_sigma / (2 * self.sigma)
+            dx[i] += weight * self.options["lambda_std"] * of_var * d_var
         return dx
 
 
@@ -113,7 +124,8 @@ BATCH_NORM_VARIANTS = {
     "regularized-batchnorm": [
         {},
         {"lambda_mean": 60.0, "lambda_std": 0.0, "momentum": 0.5},
-        {"lambda_std": 3.0, "loss_reduction": "mean"},
+        {"lambda_mean": 3.0, "lambda_std": 2.0, "penalty_per": "token"},
+        {"lambda_std": 3.0, "distance": "deviations"},
     ],
     "repbn": [{}, {"blend_updates": 10, "momentum": 0.5}],
 }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from batches import at_times_loud
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 from references import CASES, REFERENCES
 
@@ -39,6 +40,7 @@ def test_forward_gradients_and_statistics(name, options, ragged):
     norm, reference = build_pair(name, options, ragged()[0].size(-1))
     for step in range(STEPS):
         x, mask = ragged(seed=step)
+        x = at_times_loud(x, step)
         valid = ~mask.t().reshape(-1)
         g = torch.randn(x.shape, dtype=x.dtype) * valid.view(*x.shape[:2], 1)
         x.requires_grad_()

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from batches import DIM, new_norm, step, upstream
+from batches import DIM, at_times_loud, new_norm, step, upstream
 from norm_plugin.norms import build_norm
 from norm_plugin.norms._layer_scale import layer_scale
 from references import REFERENCES, VARIANTS
@@ -90,27 +90,57 @@ def test_the_trainer_counts_updates_but_not_for_released_powernorm(ragged):
     assert released.num_updates.item() == 6
 
 
-@pytest.mark.parametrize("reduction", ["sum", "mean"])
-def test_the_penalty_is_that_of_a_loss_with_it(reduction, ragged):
+@pytest.mark.parametrize("per", ["batch", "token"])
+@pytest.mark.parametrize("distance", ["variances", "deviations"])
+def test_the_penalty_is_that_of_a_loss_with_it(distance, per, ragged):
     x, mask = ragged()
     g = upstream(x, mask)
-    norm = new_norm(
-        "regularized-batchnorm", lambda_mean=3.0, lambda_std=2.0, loss_reduction=reduction
-    )
+    strengths = {"lambda_mean": 3.0, "lambda_std": 2.0}
+    norm = new_norm("regularized-batchnorm", distance=distance, penalty_per=per, **strengths)
     step(norm, *ragged(1), torch.zeros_like(x))
     norm.loss_scale = 8.0
-    mean, variance = norm.running_mean.clone(), norm.running_var.clone()
+    before = norm.running_mean.clone(), norm.running_var.clone()
     _, dx = step(norm, x, mask, 8 * g)
 
     theirs = x.clone().requires_grad_()
     rows = theirs[~mask.t()]
-    root = (rows.var(0, unbiased=False) + norm.eps).sqrt()
-    y = (rows - rows.mean(0)) / root * norm.weight + norm.bias
-    penalty = 3 * (rows.mean(0) - mean).square().sum()
-    penalty = penalty + 2 * (root - (variance + norm.eps).sqrt()).square().sum()
-    loss = (y * g[~mask.t()]).sum() + penalty * (len(rows) if reduction == "sum" else 1)
+    batch_mean, batch_variance = rows.mean(0), rows.var(0, unbiased=False)
+    y = (rows - batch_mean) / (batch_variance + norm.eps).sqrt() * norm.weight + norm.bias
+    if distance == "variances":
+        penalty = 3 * (batch_mean - norm.running_mean).square().sum()
+        penalty = penalty + 2 * (batch_variance - norm.running_var).abs().sum()
+    else:
+        mean, root = before[0], (before[1] + norm.eps).sqrt()
+        penalty = 3 * (batch_mean - mean).square().sum()
+        penalty = penalty + 2 * ((batch_variance + norm.eps).sqrt() - root).square().sum()
+    loss = (y * g[~mask.t()]).sum() + penalty * (len(rows) if per == "token" else 1)
     (8 * loss).backward()
     torch.testing.assert_close(dx, theirs.grad, **SAME)
+
+
+def test_the_penalty_does_not_grow_with_the_tokens_as_released():
+    """The released criterion adds it once to the loss of a batch, however many tokens that has."""
+    x = torch.randn(16, 2, DIM, dtype=torch.float64)
+    seen = []
+    for times in (1, 4):
+        norm = new_norm("regularized-batchnorm")
+        _, dx = step(norm, x.repeat(1, times, 1), None, torch.zeros(16, 2 * times, DIM).double())
+        seen.append(dx[:, :2] * times)  # each of the equal rows has its share of one gradient
+    torch.testing.assert_close(seen[1], seen[0], **SAME)
+    assert seen[0].abs().max() > 0
+
+
+def test_released_batchnorm_keeps_torchs_running_variance(ragged):
+    """It calls torch's kernel on rows whose padding holds the mean: unbiased over all of them."""
+    x, mask = ragged()
+    norm = new_norm("batchnorm", variant="released", layer_scale_groups=0)
+    rows, real = x.reshape(-1, DIM), ~mask.t().reshape(-1)
+    filled = torch.where(real.unsqueeze(1), rows, rows[real].mean(0))
+    mean, variance = torch.zeros(DIM).double(), torch.ones(DIM).double()
+    F.batch_norm(filled, mean, variance, None, None, True, norm.momentum, norm.eps)
+    norm(x, mask)
+    torch.testing.assert_close(norm.running_mean, mean, **SAME)
+    torch.testing.assert_close(norm.running_var, variance, **SAME)
 
 
 def test_unified_keeps_outliers_out_of_its_window(ragged):
@@ -128,6 +158,26 @@ def test_unified_keeps_outliers_out_of_its_window(ragged):
     assert norms["on"].squares.max() < 100 < norms["off"].squares.max()
 
 
+def test_unified_takes_white_noise_for_no_outlier():
+    """Over hundreds of channels, whose scales differ, one of them is always far off by chance."""
+    norm = new_norm("unified", 512, outlier_skip="on")
+    scale = torch.linspace(0.5, 2, 512).double()
+    met = 0
+    for seed in range(12):
+        generator = torch.Generator().manual_seed(seed)
+        norm(torch.randn(64, 4, 512, generator=generator, dtype=torch.float64) * scale)
+        met += int(norm._seen[1])
+    assert met == 0
+
+
+def test_psi_moves_towards_the_batch_in_the_warmup(ragged):
+    norm = new_norm("unified", warmup_updates=3, alpha_bwd=0.0)
+    for seed in range(3):
+        x, mask = ragged(seed)
+        step(norm, x, mask, upstream(x, mask))
+        assert torch.equal(norm.psi, norm.gradients[-1])
+
+
 def test_the_transcriptions_meet_outliers_and_others(ragged):
     options = {"eps": 1e-5, "alpha_fwd": 0.9, "alpha_bwd": 0.9}
     options.update(VARIANTS["unified"][1])
@@ -135,6 +185,7 @@ def test_the_transcriptions_meet_outliers_and_others(ragged):
     met = set()
     for seed in range(25):
         x, mask = ragged(seed)
+        x = at_times_loud(x, seed)
         reference.forward(x.reshape(-1, DIM).numpy(), (~mask.t()).reshape(-1).numpy())
         reference.backward(torch.zeros(x.numel() // DIM, DIM).numpy())
         met.add((reference.by_batch, reference.outlier))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -35,6 +37,19 @@ def test_a_batch_of_padding_moves_no_statistic(name, options, ragged):
     norm.train()(x.new_zeros(0, 4, DIM))  # nor does a batch without any position
     for key, value in norm.named_buffers():
         assert not value.is_floating_point() or torch.equal(value, before[key]), key
+
+
+@every_form
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_padding_that_is_not_finite_gets_no_gradient(name, options, value, ragged):
+    if is_released((name, options)) and name == "powernorm":
+        pytest.skip("released powernorm has padding in its means")
+    norm = new_norm(name, **options)
+    for seed in range(3):
+        x, mask = ragged(seed)
+        padding = mask.t().unsqueeze(-1)
+        _, dx = step(norm, x.masked_fill(padding, value), mask, upstream(x, mask))
+        assert dx.isfinite().all() and not dx[mask.t()].any(), seed
 
 
 @every_form
@@ -106,6 +121,18 @@ def test_inference_divides_by_running_statistics_alone(name, options, ragged):
     slope = (values[1] - values[0]) / (rows[1] - rows[0])
     torch.testing.assert_close(values, values[0] + slope * (rows - rows[0]), rtol=1e-7, atol=1e-7)
     assert all(torch.equal(value, before[key]) for key, value in norm.named_buffers())
+
+
+@every_form
+def test_a_graph_of_gradients_reaches_no_statistic(name, options, kernels, ragged):
+    if kernels != "off":
+        pytest.skip("fused forms refuse create_graph=True")
+    norm = new_norm(name, **options)
+    x, mask = ragged()
+    y = norm(x.requires_grad_(), mask)
+    torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    assert not any(value.requires_grad for value in norm.buffers())
+    copy.deepcopy(norm)
 
 
 @every_form

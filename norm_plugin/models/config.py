@@ -47,7 +47,8 @@ CHOICES = {
         INITIALISATIONS,
         XAVIER,
         "weights at the start: xavier (fairseq's own), kaiming (every linear map of a layer, as "
-        "the AdaNorm paper advises), kaiming-attention (attention only, as its released code)",
+        "the AdaNorm paper advises), kaiming-attention (attention only, the part that its released "
+        "code's km changes)",
     ),
     "norm_nan_check": Choice(
         ("on", "off"), "on", "stop training where the input of a norm is NaN or infinite"

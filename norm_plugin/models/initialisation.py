@@ -6,13 +6,17 @@ flag of its own, so that any norm can be compared under any of these:
     xavier              fairseq's own, nothing is drawn anew: attention is Xavier uniform
                         (Glorot and Bengio 2010), the feed-forward network is torch's default
     kaiming             every linear map of a layer: w uniform within 1 / sqrt(fan_in), biases 0
-    kaiming-attention   the projections of attention only, which is all that the code released
-                        with AdaNorm reaches by ``--init_method km``
+    kaiming-attention   the projections of attention only, which is all that ``--init_method km``
+                        of the code released with AdaNorm changes
 
 Kaiming initialisation (He et al. 2015, Eq. 15) is Var(w) = 2 / ((1 + a^2) fan_in) for a leaky
 ReLU of slope a. The paper names neither a nor the distribution; both are taken from its released
 code, a = sqrt(5) and uniform, which is also torch's default for the weights of a linear map.
 Embeddings and the output projection stay fairseq's.
+
+``kaiming-attention`` is not the whole start of that code: its feed-forward maps are Xavier uniform
+with biases 0, whatever ``--init_method`` says, and here they stay as fairseq builds them today,
+torch's default for a linear map.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ def kaiming(layer: nn.Module) -> None:
 
 
 def kaiming_attention(layer: nn.Module) -> None:
-    """The released code's ``km``, in the attention of ``layer`` alone."""
+    """The released code's ``km``: the attention of ``layer`` alone; its other maps stay."""
     for linear in attention_projections(layer):
         _draw(linear)
 

@@ -27,7 +27,7 @@ from typing import Any, Sequence
 import torch
 
 from norm_plugin.evaluation._command import EvaluationError, require_folder, run_command
-from norm_plugin.evaluation.building import import_user_dir
+from norm_plugin.evaluation.building import add_user_dir, check_user_dir, import_user_dir
 from norm_plugin.evaluation.checkpoints import (
     State,
     load_checkpoint,
@@ -65,7 +65,7 @@ class RunningMean:
         """Add one checkpoint, whose tensors are taken over; ``path`` names it in errors."""
         state.pop("last_optimizer_state", None)
         model = state["model"]
-        kept = self._taken_from_newest(state)
+        kept = self._taken_from_newest(path, state)
         averaged = {
             name: value for name, value in model.items() if is_averaged(value) and name not in kept
         }
@@ -86,10 +86,10 @@ class RunningMean:
             model.update(dict.fromkeys(averaged))  # only the sums are needed from here on
         self.paths.append(path)
 
-    def _taken_from_newest(self, state: State) -> set[str]:
+    def _taken_from_newest(self, path: Path, state: State) -> set[str]:
         if self.running_stats != "last":
             return set()
-        import_user_dir(state)
+        check_user_dir(state, path)
         return running_statistics(state["model"])
 
     def _check_same_model(self, path: Path, model: State, averaged: State) -> None:
@@ -230,6 +230,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="leave out later epochs or updates than this",
     )
     _add_running_stats(parser)
+    add_user_dir(parser)
     args = parser.parse_args(argv)
     if args.running_stats != "reestimate" and (args.batches or args.data):
         parser.error("--batches and --data belong to --running-stats reestimate")
@@ -260,7 +261,7 @@ def _add_running_stats(parser: argparse.ArgumentParser) -> None:
 
 def _settle_statistics(args: argparse.Namespace, state: State, newest: Path) -> str:
     """Re-estimate the running statistics if asked for; returns a line on where they are from."""
-    import_user_dir(state)  # it may have norms of its own
+    check_user_dir(state, newest)  # it may have norms of its own
     if not running_statistics(state["model"]):
         return "no norm of this model has running statistics: there are only weights to average"
     if args.running_stats == "last":
@@ -272,6 +273,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     args = _parse(argv)
     require_folder(args.output)
+    import_user_dir(args.user_dir)
     paths = _inputs(args)
     if args.output.resolve() in [path.resolve() for path in paths]:
         raise EvaluationError(f"--output {args.output} is one of the inputs; choose another name")

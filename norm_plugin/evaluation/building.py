@@ -9,6 +9,7 @@ from typing import Any, Tuple
 import norm_plugin
 from norm_plugin.evaluation._command import EvaluationError
 from norm_plugin.evaluation.checkpoints import State
+from norm_plugin.stored_settings import UnsafeSettingError
 
 # All that fairseq raises where settings, weights and data do not fit together.
 UNFIT = (OSError, RuntimeError, ValueError, LookupError)
@@ -25,15 +26,19 @@ def build_model(
         weights: the state of the model, in place of the one in ``checkpoint``; not changed.
 
     Raises:
-        EvaluationError: the data is missing, or does not fit the model.
+        EvaluationError: the data is missing, or does not fit the model; a setting would run as
+            code; the checkpoint's user dir was not imported.
     """
     from fairseq import checkpoint_utils
 
     overrides = {} if data is None else {"data": str(data)}
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), overrides)
+    try:
+        state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), overrides)
+    except UnsafeSettingError as error:
+        raise EvaluationError(str(error)) from error
     if state.get("cfg") is None:
         raise EvaluationError(f"{checkpoint} has no entry 'cfg': it does not say how it was made")
-    import_user_dir(state)
+    check_user_dir(state, checkpoint)
     folder = state["cfg"].task.data
     check_data(folder, checkpoint)
     if weights is not None:
@@ -61,21 +66,46 @@ def check_data(data: str, checkpoint: Path) -> None:
             )
 
 
-def import_user_dir(state: State) -> None:
-    """Import the ``--user-dir`` that a checkpoint was trained with, if it is not this plugin.
+def check_user_dir(state: State, checkpoint: Path) -> None:
+    """Raise EvaluationError where a checkpoint needs a ``--user-dir`` that the user did not give.
+
+    Its folder is only named in the file, and importing it would run what somebody else chose. It
+    may lie elsewhere now; what counts is its name, which is that of the Python package.
+    """
+    from fairseq.utils import import_user_module
+
+    stored = ((state.get("cfg") or {}).get("common") or {}).get("user_dir")
+    given = {Path(path).name for path in getattr(import_user_module, "memo", set())}
+    if stored is None or Path(str(stored)).name in {norm_plugin.__name__, *given}:
+        return
+    raise EvaluationError(
+        f"{checkpoint} was trained with --user-dir {stored} (its setting common.user_dir), and no "
+        f"code is imported because a file names it; if you trust it, add --user-dir {stored}, or "
+        "where that folder is now"
+    )
+
+
+def import_user_dir(user_dir: Path | None) -> None:
+    """Import the folder of a ``--user-dir`` that the user gave, if it is not this plugin.
 
     Norms and tasks that it registers are known from then on. Raises EvaluationError where it
     cannot be imported.
     """
-    user_dir = ((state.get("cfg") or {}).get("common") or {}).get("user_dir")
-    if user_dir is None or Path(user_dir).name == norm_plugin.__name__:
+    if user_dir is None or user_dir.name == norm_plugin.__name__:
         return
     from fairseq.utils import import_user_module
 
     try:
-        import_user_module(argparse.Namespace(user_dir=user_dir))
+        import_user_module(argparse.Namespace(user_dir=str(user_dir)))
     except (OSError, ImportError) as error:
-        raise EvaluationError(
-            f"cannot import {user_dir}, the --user-dir of the checkpoint: {error}; "
-            "put it there again, or run this where the training ran"
-        ) from error
+        raise EvaluationError(f"cannot import --user-dir {user_dir}: {error}") from error
+
+
+def add_user_dir(parser: argparse.ArgumentParser) -> None:
+    """Give a command the flag whose value :func:`import_user_dir` takes."""
+    parser.add_argument(
+        "--user-dir",
+        type=Path,
+        metavar="DIR",
+        help="the --user-dir of the training, where it was not norm_plugin",
+    )

@@ -22,6 +22,7 @@ from typing import Any, Dict, Sequence
 import torch
 
 from norm_plugin.evaluation._command import EvaluationError, replacing, run_command
+from norm_plugin.stored_settings import UnsafeSettingError, check_settings
 
 State = Dict[str, Any]
 
@@ -53,7 +54,8 @@ UNREADABLE = (
 def load_checkpoint(path: Path) -> State:
     """The content of a fairseq checkpoint, tensors on the CPU, by torch's safe loader.
 
-    Raises EvaluationError that names a file which is missing, unreadable or no checkpoint.
+    Raises EvaluationError that names a file which is missing, unreadable or no checkpoint, or of
+    which a setting would run as code.
     """
     if not path.is_file():
         raise EvaluationError(f"checkpoint {path} does not exist")
@@ -66,6 +68,11 @@ def load_checkpoint(path: Path) -> State:
         ) from error
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise EvaluationError(f"{path} is not a fairseq checkpoint: it has no entry 'model'")
+    try:
+        check_settings(state.get("cfg"), path)
+        check_settings(state.get("args"), path)
+    except UnsafeSettingError as error:
+        raise EvaluationError(str(error)) from error
     return state
 
 

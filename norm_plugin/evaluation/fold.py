@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, List, Sequence
 
 from norm_plugin.evaluation._command import EvaluationError, require_folder, run_command
-from norm_plugin.evaluation.building import build_model, import_user_dir
+from norm_plugin.evaluation.building import add_user_dir, build_model, import_user_dir
 from norm_plugin.evaluation.checkpoints import FOLDED, State, load_checkpoint, save_checkpoint
 
 
@@ -32,7 +32,6 @@ def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, 
     from norm_plugin.models.folding import fold_norms
 
     state = load_checkpoint(checkpoint)
-    import_user_dir(state)
     model, _, _ = build_model(checkpoint, data)
     try:
         foldings = fold_norms(model)
@@ -80,8 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="DIR",
         help="the binarised data, for its dictionaries (default: where the run had it)",
     )
+    add_user_dir(parser)
     args = parser.parse_args(argv)
     require_folder(args.output)
+    import_user_dir(args.user_dir)
     if args.output.resolve() == args.checkpoint.resolve():
         raise EvaluationError(f"--output {args.output} is the checkpoint; choose another name")
     state, foldings = fold_checkpoint(args.checkpoint, args.data)

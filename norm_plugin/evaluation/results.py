@@ -18,6 +18,7 @@ from norm_plugin.evaluation._command import (
     run_command,
     write_text,
 )
+from norm_plugin.evaluation.building import add_user_dir, import_user_dir
 from norm_plugin.evaluation.checkpoints import load_checkpoint
 from norm_plugin.evaluation.provenance import git_state, machine, plain_settings, versions
 from norm_plugin.evaluation.score import TextForm, score_log
@@ -211,6 +212,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s"
     )
+    add_user_dir(parser)
     args = parser.parse_args(argv)
     for name in ("experiment", "norm"):
         if "/" in getattr(args, name) or getattr(args, name).startswith("."):
@@ -221,6 +223,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; prints a short summary."""
     args = _parse(argv)
+    import_user_dir(args.user_dir)
     result = collect_result(args)
     path = write_result(result, args.out)
     print(f"{summary(result)}\n  written to {path}")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from norm_plugin.evaluation._command import EvaluationError
-from norm_plugin.evaluation.building import build_model, import_user_dir
+from norm_plugin.evaluation.building import build_model, check_user_dir, import_user_dir
 from norm_plugin.evaluation.checkpoints import load_checkpoint
 from norm_plugin.evaluation.reestimate import reestimate
 from norm_plugin.norms import _registry as registry
@@ -103,6 +103,7 @@ def test_its_norms_are_known(tmp_path, data, mode, expected, line) -> None:
     command = [sys.executable, "-m", "norm_plugin.evaluation.average", "--running-stats", mode]
     command += ["--batches", "3"] if mode == "reestimate" else []
     output = tmp_path / "average.pt"
+    command += ["--user-dir", str(plugin)]
     done = subprocess.run(
         [*command, "--inputs", *map(str, paths), "--output", str(output)],
         cwd=ROOT,
@@ -140,13 +141,24 @@ def test_a_user_dir_that_is_gone(tmp_path, data) -> None:
     state = run_state(data)
     state["cfg"]["common"]["user_dir"] = "/nowhere/theirs"
     torch.save(state, path)
-    with pytest.raises(EvaluationError, match="cannot import /nowhere/theirs"):
+    with pytest.raises(EvaluationError, match="add --user-dir /nowhere/theirs, or where"):
         build_model(path)
-    with pytest.raises(EvaluationError, match="cannot import /nowhere/theirs, the --user-dir"):
-        import_user_dir({"cfg": {"common": {"user_dir": "/nowhere/theirs"}}})
+    with pytest.raises(EvaluationError, match="cannot import --user-dir /nowhere/theirs"):
+        import_user_dir(Path("/nowhere/theirs"))
 
 
-def test_this_plugin_may_lie_elsewhere_now() -> None:
-    import_user_dir({"cfg": {"common": {"user_dir": "/nowhere/norm_plugin"}}})
-    import_user_dir({"cfg": {"common": {"user_dir": None}}})
-    import_user_dir({"model": {}})
+def test_the_user_dir_may_lie_elsewhere_now(tmp_path, monkeypatch) -> None:
+    from fairseq.utils import import_user_module
+
+    monkeypatch.setattr(import_user_module, "memo", {"/here/now/theirs"}, raising=False)
+    check_user_dir({"cfg": {"common": {"user_dir": "/nowhere/theirs"}}}, tmp_path)
+    with pytest.raises(EvaluationError, match="common.user_dir"):
+        check_user_dir({"cfg": {"common": {"user_dir": "/nowhere/others"}}}, tmp_path)
+
+
+def test_this_plugin_may_lie_elsewhere_now(tmp_path) -> None:
+    import_user_dir(Path("/nowhere/norm_plugin"))
+    import_user_dir(None)
+    check_user_dir({"cfg": {"common": {"user_dir": "/nowhere/norm_plugin"}}}, tmp_path)
+    check_user_dir({"cfg": {"common": {"user_dir": None}}}, tmp_path)
+    check_user_dir({"model": {}}, tmp_path)

@@ -1,0 +1,118 @@
+"""Settings that are stored in a checkpoint are data: none of them may run as code.
+
+torch's safe loader keeps a checkpoint from running code while it is read. fairseq then hands some
+of its settings to ``eval`` when it builds a model, a criterion or an optimizer, so that a file from
+elsewhere could run anything. Here every checkpoint is looked through first: a setting that fairseq
+evaluates has to be a literal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from typing import Any, Iterator, Mapping, Tuple
+
+# The names of what fairseq hands to eval, eval_str_list, eval_str_dict or eval_bool; a test finds
+# them in its source.
+EVALUATED = frozenset(
+    (
+        "adafactor_eps",
+        "adam_betas",
+        "adamax_betas",
+        "adaptive_input_cutoff",
+        "adaptive_softmax_cutoff",
+        "character_filters",
+        "conv_aggregator_layers",
+        "conv_feature_layers",
+        "decoder_attention",
+        "decoder_layers",
+        "downsample",
+        "encoder_attention",
+        "encoder_layers",
+        "feature_encoder_spec",
+        "gated_attention",
+        "lamb_betas",
+        "left_pad_source",
+        "left_pad_target",
+        "pipeline_balance",
+        "pipeline_decoder_balance",
+        "pipeline_decoder_devices",
+        "pipeline_devices",
+        "pipeline_encoder_balance",
+        "pipeline_encoder_devices",
+        "pretrained",
+        "project_input",
+        "self_attention",
+        "wer_args",
+        "xformers_att_config",
+    )
+)
+SIDES = ("encoder_", "decoder_")  # fairseq takes a flag so named for a setting of one side
+MOST_COPIES = 1000
+
+
+class UnsafeSettingError(ValueError):
+    """A stored setting would run as code; the message names the file and the setting."""
+
+
+def check_settings(settings: Any, file: object) -> None:
+    """Raise UnsafeSettingError where a setting that fairseq evaluates is more than a literal.
+
+    Args:
+        settings: the entry ``cfg`` or ``args`` of a checkpoint, a mapping or a Namespace.
+        file: where they are from, for the error.
+    """
+    for key, value in _every_setting(settings):
+        name = key.rpartition(".")[2]
+        names = {name, *(name[len(side) :] for side in SIDES if name.startswith(side))}
+        if names & EVALUATED and not _is_data(value):
+            raise UnsafeSettingError(
+                f"{file}: its setting {key} is {str(value)[:60]!r}, which fairseq would run as "
+                "Python code; only literals, such as (0.9, 0.98), are taken from a checkpoint"
+            )
+
+
+def _every_setting(settings: Any) -> Iterator[Tuple[str, Any]]:
+    """Every setting with its dotted key, those inside others too."""
+    pending, seen = [("", settings)], set()
+    while pending:
+        key, value = pending.pop()
+        yield key, value
+        if isinstance(value, argparse.Namespace):
+            value = vars(value)
+        if not isinstance(value, (Mapping, list, tuple)) or id(value) in seen:
+            continue
+        seen.add(id(value))  # a pickle may hold what contains itself
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        pending += [(f"{key}.{name}" if key else str(name), inner) for name, inner in items]
+
+
+def _is_data(value: Any) -> bool:
+    """Whether ``eval`` refuses a value, or finds nothing but a literal in it."""
+    if isinstance(value, str):
+        try:
+            return _is_literal(ast.parse(value.strip(), mode="eval").body)
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            return False
+    return value is None or isinstance(value, (bool, int, float, list, tuple, dict))
+
+
+def _is_literal(node: ast.expr) -> bool:
+    """As for ast.literal_eval, and lists put together: ``[(512, 10, 5)] + [(512, 3, 2)] * 4``."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _is_literal(node.left) and _is_literal(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return (
+            isinstance(node.left, (ast.List, ast.Tuple))
+            and _is_literal(node.left)
+            and (
+                isinstance(node.right, ast.Constant)
+                and type(node.right.value) is int
+                and node.right.value <= MOST_COPIES
+            )
+        )
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError):
+        return False
+    return True

@@ -69,7 +69,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--arch", default="norm_transformer_tiny", help="default: %(default)s")
+    parser.add_argument(
+        "--arch", default="norm_transformer_multi30k_tiny", help="default: %(default)s"
+    )
     parser.add_argument("--norm-type", default="layernorm", help="default: %(default)s")
     parser.add_argument("--tokens", type=int, default=4096, help="a batch (default: %(default)s)")
     parser.add_argument("--updates", type=int, default=50, help="of each (default: %(default)s)")

@@ -10,7 +10,7 @@ import torch
 
 from norm_plugin.evaluation.tables import fill_readme, generators
 from norm_plugin.listing import norm_text
-from norm_plugin.models.architectures import STOCK_ARCHITECTURES
+from norm_plugin.models.architectures import ARCHITECTURES
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 from norm_plugin.norms import _registry as registry
 
@@ -47,7 +47,7 @@ def test_every_script_it_names_exists():
 
 
 def test_every_architecture_is_named():
-    assert [name for name in STOCK_ARCHITECTURES if f"`{name}`" not in TEXT] == []
+    assert [name for name in ARCHITECTURES if f"`{name}`" not in TEXT] == []
 
 
 def test_the_example_norm_works_in_25_lines(monkeypatch):

@@ -92,8 +92,8 @@ def test_the_small_experiment_keeps_its_flags():
     """results/multi30k_cpu was measured with these."""
     flags = training_flags(read_recipe("multi30k_cpu"))
     text = """--user-dir norm_plugin --seed 1 --cpu --log-interval 50 --task translation
-        --source-lang en --target-lang de --arch norm_transformer_tiny --norm-type layernorm
-        --norm-placement pre --share-all-embeddings --dropout 0.1
+        --source-lang en --target-lang de --arch norm_transformer_multi30k_tiny
+        --norm-type layernorm --norm-placement pre --share-all-embeddings --dropout 0.1
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --optimizer adam
         --adam-betas '(0.9, 0.98)' --lr-scheduler inverse_sqrt --warmup-updates 1000
         --warmup-init-lr 1e-07 --lr 0.005 --clip-norm 0.0 --max-epoch 12 --max-tokens 4096

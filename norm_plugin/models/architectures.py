@@ -1,7 +1,8 @@
 """The architectures: fairseq's own, each also with its placement in the name.
 
-``norm_transformer_iwslt_de_en`` is ``transformer_iwslt_de_en`` with the norms of this plugin;
-``..._preln`` and ``..._postln`` are the same with the placement fixed.
+Every architecture that fairseq registers for its model ``transformer`` has one here with ``norm_``
+before its name, which is the same model with the norms of this plugin; ``..._preln`` and
+``..._postln`` are the same with the placement fixed. One is of this plugin.
 """
 
 from __future__ import annotations
@@ -9,7 +10,11 @@ from __future__ import annotations
 import argparse
 from typing import Any, Callable, Dict
 
-from fairseq.models import register_model_architecture
+from fairseq.models import (
+    ARCH_CONFIG_REGISTRY,
+    ARCH_MODEL_INV_REGISTRY,
+    register_model_architecture,
+)
 from fairseq.models.transformer import transformer_legacy as stock
 from omegaconf import OmegaConf
 
@@ -20,8 +25,11 @@ from norm_plugin.models.placement import apply_placement
 from norm_plugin.models.warmup import default_warmup
 
 
-def tiny(args: Any) -> None:
-    """Transformer-Tiny of Wu et al. 2021: 4+4 layers, 128 channels, FFN 256, 4 heads."""
+def multi30k_tiny(args: Any) -> None:
+    """Transformer-Tiny of Wu et al. 2021: 4+4 layers, 128 channels, FFN 256, 4 heads.
+
+    It is another one than fairseq's ``transformer_tiny``: 2+2 layers, 64 channels, FFN 64, 2 heads.
+    """
     for side in ("encoder", "decoder"):
         for name, value in (
             ("embed_dim", 128),
@@ -35,13 +43,9 @@ def tiny(args: Any) -> None:
 
 
 STOCK_ARCHITECTURES: Dict[str, Callable[[Any], None]] = {
-    "norm_transformer": stock.base_architecture,
-    "norm_transformer_tiny": tiny,
-    "norm_transformer_iwslt_de_en": stock.transformer_iwslt_de_en,
-    "norm_transformer_wmt_en_de": stock.transformer_wmt_en_de,
-    "norm_transformer_wmt_en_de_big": stock.transformer_wmt_en_de_big,
-    "norm_transformer_wmt_en_de_big_t2t": stock.transformer_wmt_en_de_big_t2t,
+    f"norm_{name}": ARCH_CONFIG_REGISTRY[name] for name in ARCH_MODEL_INV_REGISTRY["transformer"]
 }
+ARCHITECTURES = {**STOCK_ARCHITECTURES, "norm_transformer_multi30k_tiny": multi30k_tiny}
 SUFFIXES = {"": "", "_preln": "pre", "_postln": "post"}
 
 
@@ -76,6 +80,6 @@ def register(name: str, fill_defaults: Callable[[Any], None], placement: str) ->
     register_model_architecture("norm_transformer", name)(architecture)
 
 
-for _name, _fill_defaults in STOCK_ARCHITECTURES.items():
+for _name, _fill_defaults in ARCHITECTURES.items():
     for _suffix, _placement in SUFFIXES.items():
         register(_name + _suffix, _fill_defaults, _placement)

@@ -10,7 +10,16 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = [
-    *("--arch", "norm_transformer_tiny", "--words", "50", "--sentences", "2", "--length", "5"),
+    *(
+        "--arch",
+        "norm_transformer_multi30k_tiny",
+        "--words",
+        "50",
+        "--sentences",
+        "2",
+        "--length",
+        "5",
+    ),
     *("--steps", "3", "--beam", "2", "--repetitions", "2", "--norms", "batchnorm"),
     *("--threads", str(torch.get_num_threads())),
 ]

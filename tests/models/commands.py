@@ -47,7 +47,7 @@ def run(module, *words, check=True, stdin=None):
     return done
 
 
-def train(data, save_dir, *words, arch="norm_transformer_tiny", plugin=PLUGIN, **kwargs):
+def train(data, save_dir, *words, arch="norm_transformer_multi30k_tiny", plugin=PLUGIN, **kwargs):
     """fairseq-train on the CPU, with the settings above unless ``words`` say otherwise."""
     flags = [word for pair in SMALL.items() for word in pair]
     user_dir = ["--user-dir", plugin] if plugin else []

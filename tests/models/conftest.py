@@ -10,7 +10,6 @@ import pytest
 import torch
 from fairseq import models, options
 from fairseq.data import Dictionary
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
 from commands import ROOT
@@ -31,11 +30,13 @@ def task():
 def build(task):
     """A model from the flags of a command line."""
 
-    def from_flags(*flags, arch="norm_transformer_tiny", seed=1, lr_scheduler="inverse_sqrt"):
+    def from_flags(
+        *flags, arch="norm_transformer_multi30k_tiny", seed=1, lr_scheduler="inverse_sqrt"
+    ):
         command = ["DATA", "--arch", arch, "--lr-scheduler", lr_scheduler, *SMALL, *flags]
         args = options.parse_args_and_arch(options.get_training_parser(), command)
         torch.manual_seed(seed)
-        return models.build_model(convert_namespace_to_omegaconf(args).model, task)
+        return models.build_model(args, task)
 
     return from_flags
 
@@ -45,7 +46,11 @@ def build_yaml(task):
     """A model from the ``model`` group of a YAML file, with the rest of the file around it."""
 
     def from_yaml(seed=1, lr_scheduler=None, **model):
-        small = {"_name": "norm_transformer_tiny", "encoder_layers": 2, "decoder_layers": 2}
+        small = {
+            "_name": "norm_transformer_multi30k_tiny",
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+        }
         scheduler = {"warmup_updates": 4000} if lr_scheduler is None else lr_scheduler
         cfg = OmegaConf.create(
             {"lr_scheduler": scheduler, "model": {**small, "dropout": 0, **model}}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from norm_plugin.listing import declared_options
-from norm_plugin.models.architectures import STOCK_ARCHITECTURES, SUFFIXES
+from norm_plugin.models.architectures import ARCHITECTURES, SUFFIXES
 from norm_plugin.models.config import config_class
 from norm_plugin.norms import Norm, register_norm
 from norm_plugin.norms import _registry as registry
@@ -91,7 +92,11 @@ def test_without_a_learning_rate_warmup_one_must_be_given(build, build_yaml):
 def test_the_choices_are_stored_with_the_run(task):
     from fairseq import models
 
-    model = {"_name": "norm_transformer_tiny", "norm_type": "powernorm", "norm_placement": "pre"}
+    model = {
+        "_name": "norm_transformer_multi30k_tiny",
+        "norm_type": "powernorm",
+        "norm_placement": "pre",
+    }
     cfg = OmegaConf.create({"lr_scheduler": {"warmup_updates": 10}, "model": model})
     models.build_model(cfg.model, task)
     stored = OmegaConf.to_container(cfg.model, resolve=True)
@@ -104,19 +109,15 @@ def test_the_choices_are_stored_with_the_run(task):
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
-@pytest.mark.parametrize("stock", STOCK_ARCHITECTURES)
-def test_placement_of_architectures(placement, stock, build):
-    for model in (
-        build(*TINY, arch=f"{stock}_{placement}ln"),
-        build("--norm-placement", placement, *TINY, arch=stock),
-    ):
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_placement_of_architectures(placement, arch, build):
+    assert set(SUFFIXES) == {"", "_preln", "_postln"}
+    for flags in (["--arch", f"{arch}_{placement}ln"], ["--norm-placement", placement]):
+        with torch.device("meta"):
+            model = build(*flags, arch=arch)
         for stack in (model.encoder, model.decoder):
             assert stack.layers[0].normalize_before == (placement == "pre")
             assert (stack.layer_norm is not None) == (placement == "pre")
-
-
-TINY = ("--encoder-embed-dim", "32", "--decoder-embed-dim", "32", "--encoder-ffn-embed-dim", "32")
-assert set(SUFFIXES) == {"", "_preln", "_postln"}
 
 
 def test_stock_placement_flags_keep_their_meaning(build):
@@ -128,10 +129,13 @@ def test_stock_placement_flags_keep_their_meaning(build):
 @pytest.mark.parametrize(
     ("arch", "flags"),
     [
-        ("norm_transformer_tiny", ["--norm-placement", "post", "--encoder-normalize-before"]),
-        ("norm_transformer_tiny_postln", ["--decoder-normalize-before"]),
-        ("norm_transformer_tiny_postln", ["--norm-placement", "pre"]),
-        ("norm_transformer_tiny_preln", ["--norm-placement", "post"]),
+        (
+            "norm_transformer_multi30k_tiny",
+            ["--norm-placement", "post", "--encoder-normalize-before"],
+        ),
+        ("norm_transformer_multi30k_tiny_postln", ["--decoder-normalize-before"]),
+        ("norm_transformer_multi30k_tiny_postln", ["--norm-placement", "pre"]),
+        ("norm_transformer_multi30k_tiny_preln", ["--norm-placement", "post"]),
     ],
 )
 def test_contradictory_placement_is_refused(arch, flags, build):

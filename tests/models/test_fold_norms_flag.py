@@ -173,7 +173,7 @@ def test_a_model_of_fairseq_is_left_alone(said, build):
 
 def test_training_has_no_such_flag():
     parser = options.get_training_parser()
-    words = ["DATA", "--arch", "norm_transformer_tiny", "--lr-scheduler", "inverse_sqrt"]
+    words = ["DATA", "--arch", "norm_transformer_multi30k_tiny", "--lr-scheduler", "inverse_sqrt"]
     _, unknown = options.parse_args_and_arch(parser, [*words, "--fold-norms"], parse_known=True)
     assert unknown == ["--fold-norms"]
 

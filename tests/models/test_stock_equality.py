@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fairseq import models, options
+from fairseq.models import ARCH_MODEL_INV_REGISTRY
 
 from norm_plugin.norms import NORM_TYPES
 
-ARCHITECTURES = ["iwslt_de_en", "wmt_en_de", "wmt_en_de_big", "wmt_en_de_big_t2t"]
-# The widths are what the architectures are about, but big ones are slow to draw
-SMALL = ("--encoder-ffn-embed-dim", "64", "--share-all-embeddings")
+NARROWED = ["iwslt_de_en", "wmt_en_de_big_t2t"]  # post-norm and pre-norm
+SMALL = (
+    *("--encoder-embed-dim", "64", "--decoder-embed-dim", "64", "--share-all-embeddings"),
+    *("--encoder-ffn-embed-dim", "64", "--decoder-ffn-embed-dim", "64"),
+)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+def parameters(arch, task):
+    """Names and shapes of what the architecture alone decides, without a value of them."""
+    args = options.parse_args_and_arch(options.get_training_parser(), ["DATA", "--arch", arch])
+    with torch.device("meta"):
+        model = models.build_model(args, task)
+    return [(name, tuple(value.shape)) for name, value in model.state_dict().items()]
+
+
+@pytest.mark.parametrize("name", ARCH_MODEL_INV_REGISTRY["transformer"])
+def test_each_stock_architecture_has_its_own_of_the_same_shape(name, task):
+    stock = parameters(name, task)
+    assert len(stock) > 50
+    assert parameters(f"norm_{name}", task) == stock
+
+
+@pytest.mark.parametrize("name", NARROWED)
 def test_same_keys_weights_and_output(name, build, batch):
     stock = build(*SMALL, arch=f"transformer_{name}").eval()
     ours = build(*SMALL, arch=f"norm_transformer_{name}").eval()

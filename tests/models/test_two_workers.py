@@ -29,7 +29,7 @@ def free_port():
 def start(rank, port, data, folder, *flags):
     small = [word for pair in SMALL.items() for word in pair]
     words = [WORKER, folder / f"worker{rank}.tensors", data, "--user-dir", PLUGIN, *small, *NARROW]
-    words += ["--arch", "norm_transformer_tiny", "--cpu", "--ddp-backend", "legacy_ddp"]
+    words += ["--arch", "norm_transformer_multi30k_tiny", "--cpu", "--ddp-backend", "legacy_ddp"]
     words += ["--distributed-backend", "gloo", "--distributed-world-size", 2]
     words += ["--distributed-rank", rank, "--distributed-no-spawn"]
     words += ["--distributed-init-method", f"tcp://127.0.0.1:{port}", "--save-dir", folder]

@@ -12,8 +12,8 @@ Runs fairseq-hydra-train --multirun on configs/CONFIG.yaml, once for each combin
 values, by the launcher L: submitit_slurm (default; needs `pip install hydra-submitit-launcher`
 in the environment), or basic, one after the other in one process: only for a try, as fairseq then
 carries the best score and the patience of one run into the next. DATA is a prepared bin folder.
-Checkpoints come to work/sweeps/CONFIG/<norm>-seed<N>; put what else differs between the runs in
-an override of checkpoint.save_dir of your own.
+Checkpoints come to work/sweeps/CONFIG/<norm>-seed<N>/<the other overrides>, such as
+work/sweeps/toy/powernorm-seed2/model.dropout=0.3.
 TEXT
 }
 
@@ -33,7 +33,8 @@ if [[ $launcher == submitit_slurm ]]; then
   job=(hydra.launcher.gpus_per_node=1 hydra.launcher.timeout_min=2880)
 fi
 # A sweep gives each job a folder of its own, where relative paths would break.
+named=norm,common.seed,task.data,common.user_dir,checkpoint.save_dir  # there already, or the same
 exec "${NORM_VENV:-.venv}/bin/fairseq-hydra-train" --multirun --config-dir configs \
   --config-name "$config" "hydra/launcher=$launcher" "hydra.sweep.dir=work/sweeps/$config" \
-  hydra.job.chdir=false "task.data=$data" "common.user_dir=$PWD/norm_plugin" "${job[@]}" \
-  "checkpoint.save_dir='$sweeps/$config/\${model.norm_type}-seed\${common.seed}'" "$@"
+  "hydra.job.config.override_dirname.exclude_keys=[$named]" hydra.job.chdir=false "task.data=$data" "common.user_dir=$PWD/norm_plugin" "${job[@]}" \
+  "checkpoint.save_dir='$sweeps/$config/\${model.norm_type}-seed\${common.seed}/\${hydra:job.override_dirname}'" "$@"

@@ -7,6 +7,7 @@
 #SBATCH --cpus-per-task=32
 #SBATCH --time=48:00:00
 #SBATCH --output=slurm-%j.txt
+#SBATCH --open-mode=append
 #SBATCH --requeue
 set -euo pipefail
 
@@ -19,7 +20,7 @@ A template: submit it from the root of the checkout, on a file system that all n
 scripts/setup.sh. It runs scripts/EXPERIMENT.sh with its OPTIONS and the GPUs of the job. srun
 starts one process a node, and fairseq's own Slurm start-up finds the others and starts one process
 a GPU. The batch of an update stays that of the recipe. Preparing, averaging, translating and
-scoring run on the first node. A job that is requeued goes on where it was.
+scoring run on the first node. A job that is requeued goes on where it was, and so does its log.
 
 For sweeps over norms and seeds, one job each: scripts/slurm/sweep.sh
 TEXT
@@ -35,5 +36,10 @@ experiment=$1
 shift
 [[ -x scripts/$experiment.sh ]] ||
   { echo "error: no scripts/$experiment.sh here; submit from the root of the checkout" >&2; exit 1; }
-gpus=$((${SLURM_NNODES:?} * ${SLURM_GPUS_ON_NODE:?}))
+if [[ ! ${SLURM_GPUS_ON_NODE:-} =~ ^[1-9][0-9]*$ ]]; then
+  printf 'error: this job has no GPUs (SLURM_GPUS_ON_NODE is %s); ask for them, as in %s\n' \
+    "'${SLURM_GPUS_ON_NODE:-}'" 'sbatch --gpus-per-node=8' >&2
+  exit 1
+fi
+gpus=$((${SLURM_NNODES:-1} * SLURM_GPUS_ON_NODE))
 exec "scripts/$experiment.sh" --srun --gpus "$gpus" "$@"

@@ -11,16 +11,24 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from norm_plugin.checking import (
+    check_number_averaged,
+    check_training,
+    import_user_dir,
+    refuse_kept,
+)
+from norm_plugin.norms import NORM_TYPES
 from norm_plugin.workers import Recipe, for_workers
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
@@ -39,12 +47,16 @@ GENERATION = "generation"
 def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """What ``fairseq-hydra-train --config-name name overrides`` composes, in plain types.
 
+    ``norm=X`` also takes a norm that an imported ``--user-dir`` registers, which has no file of
+    the group ``norm``.
+
     Raises:
         ValueError: no such recipe, or an override that hydra refuses.
     """
     if not (CONFIGS / f"{name}.yaml").is_file():
         known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
         raise ValueError(f"no recipe {name} in {CONFIGS}; choose from {known or 'none'}")
+    norm, overrides = _own_norm(overrides)
     logging.getLogger("hydra").setLevel(logging.WARNING)  # fairseq turns every logger up
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.1"):
@@ -55,7 +67,30 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         reason = " ".join(str(error).partition("Config search path")[0].split())
         raise ValueError(f"recipe {' '.join([name, *overrides])}: {reason}") from error
     assert isinstance(recipe, dict)  # hydra composes nothing else
+    if norm is not None:
+        recipe["model"]["norm_type"] = norm
     return {str(group): values for group, values in recipe.items()}
+
+
+def _own_norm(overrides: Sequence[str]) -> Tuple[Optional[str], List[str]]:
+    """The norm without a file in ``configs/`` that is asked for, and the overrides left to hydra.
+
+    Raises:
+        ValueError: there is neither such a file nor such a norm.
+    """
+    own, left = None, []
+    for override in overrides:
+        group, _, name = override.partition("=")
+        if group != "norm" or (CONFIGS / "norm" / f"{name}.yaml").is_file():
+            left.append(override)
+        elif name in NORM_TYPES:
+            own = name
+        else:
+            raise ValueError(
+                f"unknown norm {name!r}; choose from {', '.join(NORM_TYPES)}, or name by "
+                "--user-dir the folder that registers it"
+            )
+    return own, left
 
 
 def training_flags(recipe: Recipe) -> List[str]:
@@ -150,6 +185,17 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument(
         "--change-batch", action="store_true", help="with --gpus: let the batch grow with them"
     )
+    parser.add_argument(
+        "--user-dir",
+        type=Path,
+        metavar="DIR",
+        help="a --user-dir of your own, which imports norm_plugin; norm=X takes its norms too",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="parse the flags as fairseq-train will, and build each norm of the plan, without data",
+    )
     parser.add_argument("--shell", action="store_true", help="on one line, ready to paste")
     parser.add_argument(
         "--further",
@@ -163,14 +209,24 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
 
 def all_flags(args: argparse.Namespace) -> Dict[str, List[str]]:
     """The flags of the training, the averaging and the generation that a command line asks for."""
+    user_dir = None if args.user_dir is None else Path(os.path.abspath(args.user_dir))
+    if user_dir is not None:
+        import_user_dir(user_dir)
     recipe = read_recipe(args.recipe, args.overrides)
+    if user_dir is not None:
+        recipe["common"]["user_dir"] = str(user_dir)
     workers = {"elsewhere": args.elsewhere, "change_batch": args.change_batch}
     trained = for_workers(recipe, args.gpus, args.further, **workers) if args.gpus else recipe
-    return {
+    flags = {
         "training": [*training_flags(trained), *args.further],
         "averaging": averaging_flags(recipe, args.further),
         "generation": generation_flags(recipe),
     }
+    if args.check:
+        refuse_kept(args.further)
+        check_number_averaged(flags["training"], flags["averaging"])
+        check_training(flags["training"])
+    return flags
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:

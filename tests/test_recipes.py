@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from fairseq.dataclass.configs import FairseqConfig
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 
+from norm_plugin.checking import check_number_averaged
 from norm_plugin.norm_configs import norm_config, stale_configs, write_configs
 from norm_plugin.norms import NORM_TYPES
+from norm_plugin.norms import _registry as registry
 from norm_plugin.recipes import (
     CONFIGS,
     averaging_flags,
@@ -143,7 +146,7 @@ def test_as_many_checkpoints_are_averaged_as_the_user_keeps():
     ("words", "message"),
     [
         (["iwslt14"], "no recipe iwslt14 in"),
-        (["iwslt14_de_en", "norm=laynorm"], "Available options in 'norm': adanorm"),
+        (["iwslt14_de_en", "norm=laynorm"], "unknown norm 'laynorm'; choose from layernorm, "),
         (["iwslt15_en_vi", "recipe=powernorm"], "Available options in 'recipe/iwslt15_en_vi'"),
         (["toy", "model.dorpout=0.3"], "Could not override 'model.dorpout'"),
     ],
@@ -153,6 +156,95 @@ def test_a_wrong_choice_is_one_line(words, message):
         main(words)
     assert message in str(stopped.value)
     assert "\n" not in str(stopped.value) and "provider=" not in str(stopped.value)
+
+
+@pytest.mark.parametrize(
+    ("norm", "words", "message"),
+    [
+        ("layernorm", ["--norm-groups", "4"], "--norm-groups is an option of groupnorm"),
+        ("groupnorm", ["--norm-groups", "3"], "encoder-self: groups is 3; it must divide 128"),
+        ("layernorm", ["--norm-eps", "x"], "argument --norm-eps: invalid float value: 'x'"),
+        ("layernorm", ["--foo", "3"], "unrecognized arguments: --foo 3"),
+        (
+            "layernorm",
+            ["--norm-placement", "post", "--encoder-normalize-before"],
+            "contradicts post-norm",
+        ),
+        ("layernorm", ["--lr-scheduler", "none"], "argument --lr-scheduler: invalid choice"),
+        ("layernorm", ["--max-epoch", "2"], "makes 2 checkpoints and 3 are averaged"),
+        ("layernorm", ["--user-dir", "x"], "--user-dir cannot come after the --: give it as"),
+        ("layernorm", ["--seed=2"], "--seed cannot come after the --: give it as --seed N before"),
+        ("layernorm", ["-h"], "-h cannot come after the --"),
+    ],
+)
+def test_a_wrong_flag_of_the_training_is_one_line(norm, words, message):
+    with pytest.raises(SystemExit) as stopped:
+        main(["toy", f"norm={norm}", "--arrays", "--check", "--further", *words])
+    assert str(stopped.value).startswith("error: ") and message in str(stopped.value)
+    assert "\n" not in str(stopped.value)
+
+
+def test_too_few_updates_for_what_is_averaged():
+    flags = ["--max-update", "60", "--save-interval-updates", "13"]
+    check_number_averaged(flags, ["--last-updates", "4"])
+    with pytest.raises(ValueError, match="makes 4 checkpoints and 5 are averaged"):
+        check_number_averaged(flags, ["--last-updates", "5"])
+    check_number_averaged([], ["--last-epochs", "10"])  # it ends by itself
+
+
+OWN_NORM = '''
+from norm_plugin.norms import Norm, register_norm
+
+@register_norm("recipes-own", formula="x", paper="none")
+class Own(Norm):
+    """A norm of the user's.
+
+    Options:
+        recipes_slope: of which nobody else knows
+    """
+
+    def __init__(self, dim: int, *, recipes_slope: float = 0.5) -> None:
+        super().__init__(dim)
+
+    def normalize(self, x, valid):
+        return x
+'''
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A --user-dir that registers a norm, forgotten after the test."""
+    folder = tmp_path / "recipes_own"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(OWN_NORM)
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    names = list(NORM_TYPES)
+    yield folder
+    NORM_TYPES[:] = names
+    sys.modules.pop(folder.name, None)
+
+
+def test_a_norm_of_the_users_own_needs_no_file(own, capsys):
+    words = ["toy", "norm=recipes-own", "--arrays", "--check", "--user-dir", str(own)]
+    main([*words, "--further", "--norm-recipes-slope", "0.7"])
+    printed = shlex.split(capsys.readouterr().out.replace("(", " ").replace(")", " "))
+    assert printed[printed.index("--norm-type") + 1] == "recipes-own"
+    assert printed[printed.index("--user-dir") + 1] == str(own)
+    with pytest.raises(SystemExit, match="--norm-k is an option of adanorm"):
+        main([*words, "--further", "--norm-k", "0.7"])
+
+
+def test_a_plugin_that_cannot_be_imported_is_one_line(tmp_path):
+    for name in ("json", "recipes_broken"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "recipes_broken/__init__.py").write_text("import norm_plugin.nowhere")
+    for name, message in (
+        ("json", "has the name of another Python package, json; rename it"),
+        ("recipes_broken", "cannot be imported: No module named 'norm_plugin.nowhere'"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            main(["toy", "--user-dir", str(tmp_path / name)])
 
 
 def test_the_arrays_are_read_by_bash(capsys, monkeypatch):

@@ -1,0 +1,115 @@
+"""A command line of ``fairseq-train`` is checked whole before anything is downloaded or made."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+from typing import Any, NoReturn, Sequence
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+KEPT = {
+    "--user-dir": "give it as --user-dir DIR before the --, so that every stage has it",
+    "--seed": "give it as --seed N before the --, as the run is named after it",
+    "--norm-type": "give it as --norm-type X before the --, as the run is named after it",
+    "--save-dir": "checkpoints belong to the run; choose where with --work before the --",
+    "-h": "`fairseq-train --help` shows its flags",
+    "--help": "`fairseq-train --help` shows its flags",
+}
+"""Flags of ``fairseq-train`` that the scripts set themselves, and what to do instead."""
+
+
+def refuse_kept(further: Sequence[str]) -> None:
+    """Raise ValueError where the user's own flags hold one of ``KEPT``."""
+    for word in further:
+        flag = word.partition("=")[0]
+        if flag in KEPT:
+            raise ValueError(f"{flag} cannot come after the --: {KEPT[flag]}")
+
+
+def import_user_dir(folder: Path) -> None:
+    """Import the user's own ``--user-dir``; what it registers is known from then on.
+
+    Raises:
+        ValueError: it does not exist, has the name of another package, or cannot be imported.
+    """
+    from fairseq.utils import import_user_module
+
+    other = sys.modules.get(folder.name)
+    if other is not None and str(folder) not in list(getattr(other, "__path__", [])):
+        raise ValueError(
+            f"--user-dir {folder} has the name of another Python package, {folder.name}; rename it"
+        )
+    if not folder.is_dir():
+        raise ValueError(f"--user-dir {folder} is no folder")
+    try:
+        import_user_module(argparse.Namespace(user_dir=str(folder)))
+    except ImportError as error:
+        raise ValueError(f"--user-dir {folder} cannot be imported: {error}") from error
+
+
+def check_training(flags: Sequence[str]) -> None:
+    """Parse a command line of ``fairseq-train`` and build each norm of its plan, without data.
+
+    Raises:
+        ValueError: an unknown flag or choice, a value of the wrong type, an option that no chosen
+            norm has or that its norm refuses, flags that contradict each other.
+    """
+    from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    logging.getLogger("fairseq").setLevel(logging.WARNING)  # of what it imports
+    parser = options.get_training_parser()
+    parser.error = _refuse
+    args = options.parse_args_and_arch(parser, ["DATA", *flags])
+    try:
+        convert_namespace_to_omegaconf(args)
+    except (HydraException, OmegaConfBaseException, TypeError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    _check_norms(args)
+
+
+def check_number_averaged(flags: Sequence[str], averaging: Sequence[str]) -> None:
+    """Raise ValueError where a training is too short for the checkpoints that are averaged."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for flag in ("--max-epoch", "--max-update", "--save-interval-updates"):
+        parser.add_argument(flag, type=int, default=0)
+    ends, _ = parser.parse_known_args(list(flags))
+    kind, count = averaging
+    if kind == "--last-epochs":
+        flag, most = f"--max-epoch {ends.max_epoch}", ends.max_epoch
+    else:
+        flag = f"--max-update {ends.max_update}"
+        most = ends.max_update // max(ends.save_interval_updates, 1)
+    if 0 < most < int(count) or (most == 0 and kind != "--last-epochs" and ends.max_update > 0):
+        keep = "--keep-last-epochs" if kind == "--last-epochs" else "--keep-interval-updates"
+        raise ValueError(
+            f"{flag} makes {most} checkpoints and {count} are averaged: train longer, or add "
+            f"{keep} {max(most, 1)}"
+        )
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ValueError(f"fairseq-train: {message}")
+
+
+def _check_norms(args: Any) -> None:
+    """Build the norm of every site, which refuses options that it cannot have."""
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    from norm_plugin.models.config import build_config
+    from norm_plugin.models.sites import build_site, present_sites
+    from norm_plugin.models.transformer import NormTransformerModel
+
+    model = ARCH_MODEL_REGISTRY.get(args.arch)
+    if model is None or not issubclass(model, NormTransformerModel):
+        return  # a model of fairseq's own, or of the user's
+    cfg = build_config(args)
+    for site in present_sites(cfg):
+        try:
+            build_site(cfg, site, getattr(cfg, site.side).embed_dim)
+        except ValueError as error:
+            raise ValueError(f"{site.name}: {error}") from error

@@ -20,7 +20,6 @@ norm=''
 parse_options "$@"
 norms=("$norm")
 [[ -n $norm ]] || norms=(layernorm adanorm powernorm none)
-results=$work/results
 
 for norm in "${norms[@]}"; do
   begin toy toy
@@ -29,6 +28,7 @@ for norm in "${norms[@]}"; do
 done
 [[ -z $dry ]] || exit 0
 printf '\n'
-"$python" -m norm_plugin.evaluation.tables "$work/results/toy"
+"$python" -m norm_plugin.evaluation.tables "$results/$experiment"
 printf '\nOne seed on a toy corpus: it shows that everything runs, not which norm is better.\n'
-printf 'Checkpoints and translations: %s\nResults: %s\n' "$work/runs/toy" "$work/results/toy"
+printf 'Checkpoints and translations: %s\nResults: %s\n' \
+  "$work/runs/$experiment" "$results/$experiment"

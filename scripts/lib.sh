@@ -1,107 +1,23 @@
 #!/usr/bin/env bash
-# What the scripts of the experiments share: options, stages, and the steps of a run. Sourced.
+# What the scripts of the experiments share: stages, and the steps of a run. Sourced.
 set -euo pipefail
 
+here=$PWD  # of the user, whose relative paths count from there
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 python=${NORM_VENV:-.venv}/bin/python  # used from the root only
 # fairseq calls torch by names that torch warns about, a screen of it at each start
 export PYTHONWARNINGS=${PYTHONWARNINGS:-ignore}
+# Before a command: it ends when this shell does, even where that alone is killed.
+tied=(setpriv --pdeathsig TERM --)
 
-# Set by the options below; a script may set other defaults after sourcing this.
-norm=layernorm seed=1 work=$root/work raw='' recipe='' gpus=auto subword='' results=results
-smoke='' dry='' tensorboard='' srun='' change_batch='' fold='' precision=() further=() data_flags=()
-
-options_help() {
-  cat <<'TEXT'
-  --norm-type X   the norm of every site (default layernorm); `python -m norm_plugin --list`
-  --seed N        seed of weights, dropout and order of batches (default 1)
-  --raw DIR       folder with the raw corpus (default: NORM_DATA_DIR/<corpus>, else downloaded)
-  --work DIR      where data, checkpoints and translations go (default: work)
-  --subword S     subword-nmt (default), or sentencepiece, trained on raw text
-  --gpus N        GPUs of this machine to train on (default: one, or the CPU where there is none);
-                  the batch of an update stays that of the recipe, or N is refused
-  --change-batch  with --gpus: let the batch of an update grow with the GPUs instead
-  --fp16, --bf16  train in half precision (on a GPU)
-  --fold-norms    translate with the norms folded into the linear maps after them, where possible
-  --smoke         the whole path in minutes on two cores: a tiny model and 60 updates; the result
-                  stays in the --work folder
-  --tensorboard   write the curves for TensorBoard to <run>/tensorboard
-  --srun          inside a Slurm job: start the training by srun; see scripts/slurm/train.sh
-  --dry-run       print the commands that would run, ready to paste, and do nothing else
-  -- FLAGS        further flags of fairseq-train, the norm's own options among them
-
-Stopped at any point, the same command goes on where it was. One that has finished does nothing.
-TEXT
-}
-
-die() {
-  printf 'error: %s\n' "$1" >&2
-  exit 1
-}
-
-say() {
-  if [[ $dry ]]; then printf '# %s\n' "$1"; else printf '%s  %s\n' "$(date +%H:%M:%S)" "$1"; fi
-}
-
-# parse_options "$@": the shared options; script_option, where defined, takes any other.
-parse_options() {
-  while (($#)); do
-    case $1 in
-      -h | --help) usage; exit 0 ;;
-      --) further+=("${@:2}"); break ;;
-      --smoke) smoke=smoke ;;
-      --dry-run) dry=1 ;;
-      --tensorboard) tensorboard=1 ;;
-      --srun) srun=1 ;;
-      --change-batch) change_batch=1 ;;
-      --fold-norms) fold=--fold-norms ;;
-      --fp16 | --bf16) precision=("$1") ;;
-      --*)
-        [[ $# -ge 2 ]] || die "$1 needs a value; see --help"
-        value_option "$1" "$2"
-        shift ;;
-      *) unknown_option "$1" ;;
-    esac
-    shift
-  done
-  further=("${precision[@]}" "${further[@]}")
-}
-
-value_option() {
-  case $1 in
-    --norm-type) norm=$2 ;;
-    --seed) seed=$2 ;;
-    --raw) raw=$2 ;;
-    --work) work=$2 ;;
-    --subword) subword=$2 ;;
-    --gpus) gpus=$2 ;;
-    *) script_option "$1" "$2" ;;
-  esac
-}
-
-# script_option NAME VALUE: an option of one script alone; scripts redefine it.
-script_option() { unknown_option "$1"; }
-
-unknown_option() { die "unknown option $1; see --help (flags of fairseq-train come after --)"; }
-
-# The one of the scripts whose experiment has the recipes of several papers.
-recipe_help() {
-  cat <<'TEXT'
-  --recipe R      the paper whose hyper-parameters are used: adanorm (default; Xu et al. 2019) or
-                  powernorm (Shen et al. 2020), where that has results on this corpus
-TEXT
-}
-
-recipe_option() {
-  [[ $1 == --recipe ]] || unknown_option "$1"
-  recipe=$2
-}
+# shellcheck source=scripts/options.sh
+source scripts/options.sh
 
 # --- commands and stages --------------------------------------------------------------------
 
 # act COMMAND...: run it, or with --dry-run print it.
-act() { if [[ $dry ]]; then print_command "$@"; else "$@"; fi; }
+act() { if [[ $dry ]]; then print_command "$@"; else "${tied[@]}" "$@"; fi; }
 
 print_command() {
   local line
@@ -119,7 +35,7 @@ act_to() {
   if [[ $dry ]]; then
     printf '%s >%q\n' "$(print_command "$@")" "$file"
   else
-    "$@" 2>&1 >"$file.tmp" | hide_settings >&2
+    "${tied[@]}" "$@" 2>&1 >"$file.tmp" | hide_settings >&2
     mv "$file.tmp" "$file"
   fi
 }
@@ -128,19 +44,23 @@ act_to() {
 # data-prep/CORPUS.py, read its flags, and keep a second one out of its folder.
 begin() {
   scripts/setup.sh >&2  # also for --dry-run: it reads the recipes
+  "${tied[@]}" true 2>/dev/null ||
+    die "no setpriv command that knows --pdeathsig; install util-linux 2.33 or newer"
   local config=$1
-  corpus=$2 key='' label=$norm
+  corpus=$2 key='' label=$norm variant=${fold:+-folded}
   case $subword in subword-nmt) subword='' ;; '' | sentencepiece) ;;
     *) die "--subword is $subword; choose subword-nmt or sentencepiece" ;;
   esac
   experiment=$config${recipe:+_$recipe}${subword:+_$subword}${smoke:+_$smoke}
   data=$work/data/$corpus${3:+-$3}${subword:+-$subword}
-  if [[ $smoke ]]; then results=$work/results; fi
   # Another set of flags is another run: it must not resume, or overwrite, that of the norm alone.
+  # So are several GPUs: their batch may be another, and each has running statistics of its own.
+  if [[ $gpus != auto && $gpus != 1 ]]; then label+=+${gpus}gpus${change_batch:+-batch}; fi
   if ((${#further[@]})); then
     label+=+$(printf '%s\0' "${further[@]}" | sha256sum | cut -c1-6)
   fi
   run=$work/runs/$experiment/$label-seed$seed
+  result=$results/$experiment/$label$variant-seed$seed.json
   read_recipe "$config" "norm=$norm" "common.seed=$seed" ${recipe:+"recipe=$recipe"} \
     ${smoke:+"size=$smoke"}
   if [[ $dry ]]; then
@@ -148,19 +68,64 @@ begin() {
     print_command mkdir -p "$run"
     return
   fi
-  mkdir -p "$run/stages"
+  make_folder "$run/stages" --work
+  make_folder "$results/$experiment" --results
   exec 8>>"$run/lock"
   flock --nonblock 8 || die "$run is in use: the same run is going on elsewhere"
+  rm -f "$run"/*.tmp "$run"/stages/*.new "$result".*.tmp  # of a run that was killed
+}
+
+# make_folder FOLDER OPTION: make a folder to write in, or name the option that puts it elsewhere.
+make_folder() {
+  local problem
+  problem=$(mkdir -p "$1" 2>&1) || die "${problem#mkdir: }; choose another $2"
+  [[ -w $1 ]] || die "$1 cannot be written; choose another $2"
 }
 
 # read_recipe CONFIG OVERRIDE...: its flags, into the arrays training, averaging and generation.
 read_recipe() {
   local arrays
-  arrays=$("$python" -m norm_plugin.recipes "$@" --arrays --gpus "$gpus" \
+  arrays=$("$python" -m norm_plugin.recipes "$@" --arrays --check --gpus "$gpus" \
     ${dry:+--elsewhere} ${srun:+--elsewhere} ${change_batch:+--change-batch} \
-    --further "${further[@]}")
+    ${user_dir:+--user-dir "$user_dir"} --further "${further[@]}")
   training=() averaging=() generation=()
   eval "$arrays"
+  if [[ $user_dir ]]; then  # its norms are changed and tried again
+    key=$(cd "$user_dir" && find -L . -name '*.py' -print0 | sort -z | xargs -0r sha256sum)
+  fi
+}
+
+# product NAME: the file that stage NAME makes.
+product() {
+  case $1 in
+    train) printf '%s' "$run/checkpoints/checkpoint_last.pt" ;;
+    average) printf '%s' "$run/averaged.pt" ;;
+    generate*) printf '%s' "$run/$1.log" ;;
+    score*) printf '%s' "$result" ;;
+  esac
+}
+
+# check_product NAME: end the script where stage NAME has ended well and not made what it was to.
+check_product() {
+  [[ -s $(product "$1") ]] || die "$1 ended without $(product "$1"); its own lines above say why$(
+    if [[ $1 == train && $srun ]]; then printf '; does torch see the GPUs in srun?'; fi)"
+  case $1 in
+    train) act "$python" -m norm_plugin.evaluation.products train "$run/checkpoints" \
+      "${averaging[@]}" ;;
+    generate*) act "$python" -m norm_plugin.evaluation.products generate "$(product "$1")" \
+      --data "$data" ;;
+  esac
+}
+
+# forget NAME: from now on stage NAME and those that work on what it makes are not done.
+forget() {
+  local -a later=()
+  case $1 in
+    train) later=(average generate{,-folded} score{,-folded}) ;;
+    average) later=(generate{,-folded} score{,-folded}) ;;
+    generate*) later=("score${1#generate}") ;;
+  esac
+  (cd "$run/stages" && rm -f -- "$1" "${later[@]}")
 }
 
 # stage NAME COMMAND...: run COMMAND, unless it has finished before with the same words, after
@@ -170,8 +135,11 @@ stage() {
   shift
   key=$(printf '%s\0' "$key" "$@" | sha256sum | cut -d' ' -f1)
   if [[ -f $stamp && $(<"$stamp") == "$key" ]]; then
-    say "$experiment $label, seed $seed: $name was done before"
-    return
+    if [[ -s $(product "$name") ]]; then
+      say "$experiment $label, seed $seed: $name was done before"
+      return
+    fi
+    say "$experiment $label, seed $seed: $name was done before, but $(product "$name") is gone"
   fi
   before=$(cat "$stamp" "$started" 2>/dev/null || true)
   if [[ $name == train && -n $before && $before != "$key" ]]; then
@@ -179,10 +147,11 @@ stage() {
   fi
   say "$experiment $label, seed $seed: $name"
   if [[ $dry ]]; then "$@"; return; fi
-  rm -f "$stamp"
+  forget "$name"
   printf '%s\n' "$key" >"$started.new"
   mv "$started.new" "$started"
   "$@"
+  check_product "$name"
   printf '%s\n' $((SECONDS - start)) >"$run/stages/$name.seconds"
   mv "$started" "$stamp"
 }
@@ -192,56 +161,59 @@ stage() {
 # Raw text to binarised data. Each stage sees for itself whether its inputs and settings have
 # changed, as several runs share the data.
 prepare() {
-  if [[ -z $raw && -d ${NORM_DATA_DIR:-}/$corpus ]]; then raw=$NORM_DATA_DIR/$corpus; fi
-  local stage
+  local stage source=${NORM_DATA_DIR:+$(from_here "$NORM_DATA_DIR/$corpus")}
+  if [[ -z $raw && -d $source ]]; then raw=$source; fi
   for stage in fetch prepare binarize; do
     say "$experiment: $stage"
     act "$python" "data-prep/$corpus.py" --out "$data" ${raw:+--raw "$raw"} --only "$stage" \
       ${subword:+--subword "$subword"} "${data_flags[@]}"
   done
-  if [[ -f $data/manifest.json ]]; then key=$(sha256sum "$data/manifest.json"); fi
+  if [[ -f $data/manifest.json ]]; then key+=$(sha256sum "$data/manifest.json"); fi
 }
 
 train() {
-  local -a launch=() unkeyed=(--log-file "$run/train.log") report=(cat)
+  local -a launch=() unkeyed=(--log-file "$run/train.log") command
   if [[ $tensorboard ]]; then unkeyed+=(--tensorboard-logdir "$run/tensorboard"); fi
   if [[ $srun ]]; then
     # fairseq asks Slurm for the rest; the port must be one that no other job on the node takes
     launch=(srun --kill-on-bad-exit=1)
     unkeyed+=(--distributed-port $((20000 + ${SLURM_JOB_ID:-0} % 20000)))
   fi
-  if [[ -z $dry ]]; then report=("$python" scripts/progress.py --runs "$work/runs/$experiment" -- "$@"); fi
+  command=("${launch[@]}" "$python" -m fairseq_cli.train "$data/bin" "${unkeyed[@]}" "$@")
   act "$python" -m norm_plugin.evaluation.checkpoints repair "$run/checkpoints"
-  act "${launch[@]}" "$python" -m fairseq_cli.train "$data/bin" "${unkeyed[@]}" "$@" |
-    "${report[@]}"
+  if [[ $dry ]]; then act "${command[@]}"; return; fi
+  "${tied[@]}" "${command[@]}" |
+    "${tied[@]}" "$python" scripts/progress.py --runs "$work/runs/$experiment" -- "$@"
 }
 
 average() {
   act "$python" -m norm_plugin.evaluation.average --inputs "$run/checkpoints" \
-    --output "$run/averaged.pt" "$@"
+    --output "$run/averaged.pt" ${user_dir:+--user-dir "$user_dir"} "$@"
 }
 
 # generate FLAG...: translate the test set with the averaged weights.
 generate() {
-  act_to "$run/generate.log" "$python" -m fairseq_cli.generate "$data/bin" --user-dir norm_plugin \
-    --gen-subset test --path "$run/averaged.pt" "--remove-bpe${subword:+=$subword}" \
-    --required-batch-size-multiple 1 "$@"
+  act_to "$(product "generate$variant")" "$python" -m fairseq_cli.generate "$data/bin" \
+    --user-dir "${user_dir:-norm_plugin}" --gen-subset test --path "$run/averaged.pt" \
+    "--remove-bpe${subword:+=$subword}" --required-batch-size-multiple 1 "$@"
 }
 
 # score RESULTS: write RESULTS/<experiment>/<norm>-seed<N>.json.
 score() {
-  act "$python" -m norm_plugin.evaluation.results --experiment "$experiment" --norm "$label" \
-    --seed "$seed" --checkpoint "$run/averaged.pt" --last "$run/checkpoints/checkpoint_last.pt" \
-    --generate-log "$run/generate.log" --data "$data" --out "$1"
+  act "$python" -m norm_plugin.evaluation.results --experiment "$experiment" \
+    --norm "$label$variant" --seed "$seed" --checkpoint "$run/averaged.pt" \
+    --last "$run/checkpoints/checkpoint_last.pt" ${user_dir:+--user-dir "$user_dir"} \
+    --generate-log "$(product "generate$variant")" --data "$data" --out "$1"
 }
 
 # train_to_score: all stages of a run after its data is prepared.
 train_to_score() {
   stage train train "${training[@]}" --save-dir "$run/checkpoints"
   stage average average "${averaging[@]}"
-  stage generate generate "${generation[@]}" ${fold:+"$fold"}
-  stage score score "$results"
-  say "checkpoints in $run/checkpoints, translations in $run/generate.log"
+  stage "generate$variant" generate "${generation[@]}" ${fold:+"$fold"}
+  stage "score$variant" score "$results"
+  say "checkpoints in $run/checkpoints, translations in $(product "generate$variant")"
+  say "result: $result"
 }
 
 if [[ ${BASH_SOURCE[0]} == "$0" ]]; then

@@ -9,7 +9,7 @@ usage() {
 Usage: scripts/run_iwslt14.sh [OPTIONS] [-- FLAGS]
 
 Prepares IWSLT14 De-En, trains transformer_iwslt_de_en, averages the last 10 checkpoints,
-translates the test set with beam 5 and writes results/iwslt14_de_en_<recipe>/<norm>-seed<N>.json.
+translates the test set with beam 5 and writes iwslt14_de_en_<recipe>/<norm>-seed<N>.json to --results.
 For a GPU.
 
 TEXT

@@ -9,7 +9,7 @@ usage() {
 Usage: scripts/run_iwslt15.sh [OPTIONS] [-- FLAGS]
 
 Prepares IWSLT15 En-Vi, trains transformer_wmt_en_de, averages the last 10 checkpoints, translates
-tst2013 with beam 5 and writes results/iwslt15_en_vi_<recipe>/<norm>-seed<N>.json. For a GPU.
+tst2013 with beam 5 and writes iwslt15_en_vi_<recipe>/<norm>-seed<N>.json to --results. For a GPU.
 
 TEXT
   recipe_help

@@ -9,7 +9,7 @@ usage() {
 Usage: scripts/run_multi30k.sh [OPTIONS] [-- FLAGS]
 
 Prepares Multi30k, trains Transformer-Tiny, averages the last checkpoints, translates test2016
-with beam 5 and writes results/multi30k_<preset>/<norm>-seed<N>.json.
+with beam 5 and writes multi30k_<preset>/<norm>-seed<N>.json to --results.
 
   --preset P      paper: as in Wu et al. 2021, for a GPU (default); cpu: 2,000 BPE merges,
                   pre-norm and 12 epochs, under 20 minutes on two cores

@@ -9,7 +9,7 @@ usage() {
 Usage: scripts/run_wmt14.sh [OPTIONS] [-- FLAGS]
 
 Prepares WMT14 En-De, trains transformer_wmt_en_de_big_t2t, averages the last 10 checkpoints,
-translates newstest2014 with beam 4 and writes results/wmt14_en_de_<recipe>/<norm>-seed<N>.json.
+translates newstest2014 with beam 4 and writes wmt14_en_de_<recipe>/<norm>-seed<N>.json to --results.
 For several GPUs.
 
 TEXT

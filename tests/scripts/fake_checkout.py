@@ -24,6 +24,7 @@ point
 {mv} "$@"
 point
 """
+READING = {"norm_plugin.recipes", "norm_plugin.evaluation.products"}
 # What may differ between runs that end alike.
 NOT_COMPARED = (".seconds", ".lock", ".new")
 
@@ -50,9 +51,8 @@ class FakeCheckout:
         path.write_text(text)
         path.chmod(0o755)
 
-    def bash(self, *words: str, kill_at: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run bash in a session of its own, killed at a point of the fake Python if so asked."""
-        self.points.write_text("")
+    def environment(self, kill_at: int = 0) -> dict[str, str]:
+        """Where the stand-ins are found, and what they are to do."""
         environment = {
             **os.environ,
             "PATH": f"{self.work.parent / 'bin'}:{os.environ['PATH']}",
@@ -63,10 +63,17 @@ class FakeCheckout:
         }
         for name in ("NORM_VENV", "NORM_DATA_DIR"):
             environment.pop(name, None)
+        return environment
+
+    def bash(
+        self, *words: str, kill_at: int = 0, folder: Path | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run bash in a session of its own, killed at a point of the fake Python if so asked."""
+        self.points.write_text("")
         return subprocess.run(
             ["bash", *words],
-            cwd=self.root,
-            env=environment,
+            cwd=folder or self.root,
+            env={**self.environment(kill_at), **environment},
             capture_output=True,
             text=True,
             timeout=60,
@@ -74,20 +81,23 @@ class FakeCheckout:
             start_new_session=True,
         )
 
-    def script(self, name: str, *words: str, kill_at: int = 0) -> subprocess.CompletedProcess[str]:
+    def script(
+        self, name: str, *words: str, kill_at: int = 0, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run scripts/NAME.sh in the work folder of this checkout."""
-        return self.bash(f"scripts/{name}.sh", "--work", str(self.work), *words, kill_at=kill_at)
+        command = (f"scripts/{name}.sh", "--work", str(self.work), *words)
+        return self.bash(*command, kill_at=kill_at, **environment)
 
     def lib(self, code: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Run shell code after sourcing lib.sh and reading the options ``words``."""
-        start = f'source scripts/lib.sh; work="{self.work}"; parse_options "$@"; '
-        return self.bash("-c", start + code, "lib", *words)
+        start = 'source scripts/lib.sh; parse_options "$@"; '
+        return self.bash("-c", start + code, "lib", "--work", str(self.work), *words)
 
     def take_calls(self) -> list[list[str]]:
-        """The commands since the last time, but for those that only read the recipe."""
+        """The commands since the last time, but for those that only read."""
         calls = [json.loads(line) for line in self.calls_file.read_text().splitlines()]
         self.calls_file.write_text("")
-        return [call for call in calls if "norm_plugin.recipes" not in call]
+        return [call for call in calls if not READING & set(call)]
 
     def outcome(self) -> dict[str, str]:
         """Every file that a run left: its name to its text."""

@@ -64,8 +64,19 @@ def data_prep(words):
         write(file, digest(stage, source.read_text() if source else ""))
 
 
+def products(words):
+    """What it looks at is there; the real one is tested by itself."""
+    found = Path(words[1], "checkpoint_last.pt") if words[0] == "train" else Path(words[1])
+    assert found.read_text(), words
+
+
 def train(words):
     """A chain of checkpoints, each from the one before it; the last one is a mere copy."""
+    if os.environ.get("FAKE_TRAINING") == "makes nothing":
+        return
+    if os.environ.get("FAKE_TRAINING") == "goes on":
+        print("training", flush=True)
+        signal.pause()
     folder = Path(value(words, "--save-dir"))
     last = folder / "checkpoint_last.pt"
     start = int(last.read_text().split()[0]) if last.exists() else 0
@@ -112,6 +123,7 @@ MODULES = {
     "norm_plugin.recipes": recipes,
     "fairseq_cli.train": train,
     "norm_plugin.evaluation.checkpoints": repair,
+    "norm_plugin.evaluation.products": products,
     "norm_plugin.evaluation.average": average,
     "fairseq_cli.generate": generate,
     "norm_plugin.evaluation.results": results,
@@ -124,6 +136,8 @@ def main(words):
         for line in sys.stdin:
             print(line, end="", flush=True)
         return
+    if "--check" in words and os.environ.get("FAKE_REFUSAL"):
+        sys.exit(f"error: {os.environ['FAKE_REFUSAL']}")
     with open(os.environ["FAKE_CALLS"], "a") as stream:
         stream.write(json.dumps(words) + "\n")
     if words[0] == "-m":

@@ -20,7 +20,8 @@ def test_all_stages_run_in_order_and_once(name, checkout):
     assert first.returncode == 0, first.stderr
     said = [line.rpartition(": ")[2] for line in first.stdout.splitlines()]
     assert [word for word in said if word in STAGES] == STAGES
-    assert len(list((checkout.root / "results").rglob("rmsnorm-seed2.json"))) == 1
+    assert len(list((checkout.work / "results").rglob("rmsnorm-seed2.json"))) == 1
+    assert not (checkout.root / "results").exists()  # what git tracks stays as it is
     modules = [call[1].rpartition(".")[2] for call in checkout.take_calls() if call[0] == "-m"]
     assert modules == ["checkpoints", "train", "average", "generate", "results"]
 
@@ -59,8 +60,7 @@ def test_options_name_the_experiment_and_choose_the_recipe(words, experiment, re
     (train,) = [call for call in checkout.take_calls() if "fairseq_cli.train" in call]
     at = train.index("--recipe")
     assert train[at + 1 : at + 2 + len(recipe)] == ["iwslt14_de_en", *recipe]
-    results = checkout.work if "--smoke" in words else checkout.root
-    assert len(list((results / "results" / experiment).glob("*.json"))) == 1
+    assert len(list((checkout.work / "results" / experiment).glob("*.json"))) == 1
 
 
 def test_sentencepiece_is_prepared_apart_and_removed_in_decoding(checkout):
@@ -95,6 +95,18 @@ def test_folding_changes_the_translation_alone(checkout):
     assert again.stdout.count("was done before") == 2  # training and averaging
     (generate,) = [call for call in checkout.take_calls() if "fairseq_cli.generate" in call]
     assert generate[-1] == "--fold-norms"
+    # Both results stay, and so do both logs.
+    names = {path.name for path in checkout.work.rglob("*.json") if "seed" in path.name}
+    assert names == {"layernorm-seed1.json", "layernorm-folded-seed1.json"}
+    assert checkout.script("run_wmt14").stdout.count("was done before") == 4
+
+
+def test_another_batch_or_number_of_workers_is_another_run(checkout):
+    label = 'begin toy toy; echo "$label"'
+    cases = [["--gpus", "1"], ["--gpus", "4"], ["--gpus", "4", "--change-batch"], ["--fp16"]]
+    labels = [checkout.lib(label, *words).stdout.strip() for words in cases]
+    assert labels[:3] == ["layernorm", "layernorm+4gpus", "layernorm+4gpus-batch"]
+    assert labels[3].startswith("layernorm+") and len(set(labels)) == 4
 
 
 def test_watching_by_tensorboard_is_no_other_run(checkout):

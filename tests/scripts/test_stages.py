@@ -17,37 +17,61 @@ def lib(checkout):
 
 
 BEGIN = "begin toy toy; "
+# A command of a stage: it says its word and makes the file of the stage that is named.
+MAKE = """make() { echo "$2"; mkdir -p "$run/checkpoints"; echo "$2" >"$(product "$1")"; }; """
+
+
+def two(word):
+    """Two stages, the first of which says ``word``, the other two."""
+    return BEGIN + MAKE + f"stage average make average {word}; stage generate make generate two"
 
 
 def test_a_stage_runs_once(lib):
-    code = BEGIN + "stage average echo one; stage generate echo two"
-    first, second = lib(code), lib(code)
+    first, second = lib(two("one")), lib(two("one"))
     assert "one\n" in first.stdout and "two\n" in first.stdout
     assert "one\n" not in second.stdout and "two\n" not in second.stdout
     assert second.stdout.count("was done before") == 2
 
 
 def test_changed_words_run_it_and_what_follows_again(lib):
-    lib(BEGIN + "stage average echo one; stage generate echo two")
-    again = lib(BEGIN + "stage average echo other; stage generate echo two")
+    lib(two("one"))
+    again = lib(two("other"))
     assert "other\n" in again.stdout and "two\n" in again.stdout
 
 
 def test_a_failed_stage_is_not_done(lib):
     failed = lib(BEGIN + "stage average false; echo unreached")
     assert failed.returncode != 0 and "unreached" not in failed.stdout
-    assert "one\n" in lib(BEGIN + "stage average echo one").stdout
+    assert "one\n" in lib(two("one")).stdout
 
 
-@pytest.mark.parametrize("first", ["false", "true"], ids=["begun", "finished"])
-def test_training_with_other_settings_is_left_alone(first, lib):
-    code = BEGIN + f"stage train {first}"
+def test_a_stage_that_made_nothing_is_not_done(lib, checkout):
+    for _ in range(2):  # and not the next time either
+        idle = lib(BEGIN + "stage average true; echo unreached")
+        assert idle.returncode == 1 and "unreached" not in idle.stdout
+        averaged = checkout.work / "runs/toy/layernorm-seed1/averaged.pt"
+        assert idle.stderr.startswith(f"error: average ended without {averaged}")
+        averaged.write_text("")  # nor with an empty file
+
+
+def test_a_stage_whose_product_is_gone_is_done_again_and_what_follows_too(lib, checkout):
+    lib(two("one"))
+    (checkout.work / "runs/toy/layernorm-seed1/averaged.pt").unlink()
+    again = lib(two("one"))
+    assert "average was done before, but " in again.stdout
+    assert "one\n" in again.stdout and "two\n" in again.stdout
+
+
+@pytest.mark.parametrize("end", ["; false", ""], ids=["begun", "finished"])
+def test_training_with_other_settings_is_left_alone(end, lib):
+    first = BEGIN + MAKE + 'work() { make train "$1"; ' + (end[2:] or ":") + "; }; "
+    code = first + "stage train work one"
     lib(code)
     other = lib(BEGIN + "stage train echo reached")
     assert other.returncode != 0 and "reached" not in other.stdout
     assert "is of other settings or data; remove" in other.stderr
     # and the first settings still go on, or are done
-    assert lib(code).returncode == (0 if first == "true" else 1)
+    assert lib(code).returncode == (1 if end else 0)
 
 
 def test_further_flags_make_another_run(lib):

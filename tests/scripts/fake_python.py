@@ -119,6 +119,13 @@ def results(words):
     write(folder / name, digest(Path(value(words, "--generate-log")).read_text()))
 
 
+def tables(words):
+    """One line for each result."""
+    for path in sorted(Path(words[0]).glob("*.json")):
+        print("row", path.name)
+    assert list(Path(words[0]).glob("*.json")), f"error: no results in {words[0]}"
+
+
 MODULES = {
     "norm_plugin.recipes": recipes,
     "fairseq_cli.train": train,
@@ -127,6 +134,7 @@ MODULES = {
     "norm_plugin.evaluation.average": average,
     "fairseq_cli.generate": generate,
     "norm_plugin.evaluation.results": results,
+    "norm_plugin.evaluation.tables": tables,
 }
 
 

@@ -1,0 +1,83 @@
+"""norm_plugin.evaluation.products: what a stage has made is whole, or one line says what is not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from norm_plugin.evaluation._command import EvaluationError
+from norm_plugin.evaluation.products import main
+
+LOG = """T-0\tein hund
+D-0\t-0.1\tein hund
+T-1\tzwei
+D-1\t-0.2\tzwei
+Generate test with beam=5: BLEU4 = 9.99, 1.0/1.0/1.0/1.0 (BP=1.000, ratio=1.0, syslen=3, reflen=3)
+"""
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    """A finished training of three epochs."""
+    for name in ("1", "2", "3", "_last"):
+        torch.save({"model": {"w": torch.ones(1)}}, tmp_path / f"checkpoint{name}.pt")
+    return tmp_path
+
+
+def check_training(folder, *words):
+    return main(["train", str(folder), *words])
+
+
+def test_a_whole_training(checkpoints):
+    assert check_training(checkpoints, "--last-epochs", "3") == 0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: (folder / "checkpoint_last.pt").unlink(), r"checkpoint_last.pt does not"),
+        (lambda folder: (folder / "checkpoint2.pt").unlink(), "3 epoch .* are asked for and 2 "),
+        (lambda folder: (folder / "checkpoint2.pt").write_bytes(b"PK"), "checkpoint2.pt cannot be"),
+    ],
+)
+def test_a_training_that_lacks_something(spoil, message, checkpoints):
+    spoil(checkpoints)
+    with pytest.raises(EvaluationError, match=message):
+        check_training(checkpoints, "--last-epochs", "3")
+
+
+def test_the_kind_of_checkpoint_counts(checkpoints):
+    with pytest.raises(EvaluationError, match="2 update checkpoints are asked for and 0 found"):
+        check_training(checkpoints, "--last-updates", "2")
+    for updates in (13, 26):
+        name = checkpoints / f"checkpoint_1_{updates}.pt"
+        (checkpoints / f"checkpoint{updates // 13}.pt").rename(name)
+    assert check_training(checkpoints, "--last-updates", "2") == 0
+
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "tok").mkdir()
+    (tmp_path / "tok/test.de").write_text("ein hund\nzwei\n")
+    (tmp_path / "manifest.json").write_text(json.dumps({"target": "de"}))
+    return tmp_path
+
+
+def check_translation(data, text):
+    (data / "generate.log").write_text(text)
+    return main(["generate", str(data / "generate.log"), "--data", str(data)])
+
+
+def test_a_translation_of_every_sentence(data):
+    assert check_translation(data, LOG) == 0
+
+
+def test_a_translation_that_lacks_sentences(data):
+    with pytest.raises(EvaluationError, match="is truncated"):
+        check_translation(data, LOG.rpartition("Generate")[0])
+    with pytest.raises(EvaluationError, match=r"holds 1 sentences, and .*test.de has 2"):
+        check_translation(
+            data, "".join(line for line in LOG.splitlines(True) if "-1\t" not in line)
+        )

@@ -21,6 +21,11 @@ parse_options "$@"
 norms=("$norm")
 [[ -n $norm ]] || norms=(layernorm adanorm powernorm none)
 
+if ((${#further[@]} && ${#norms[@]} > 1)); then
+  scripts/setup.sh >&2
+  # They may suit one norm and not the next, which is better known before the first is trained.
+  for norm in "${norms[@]}"; do recipe_arrays toy >/dev/null; done
+fi
 for norm in "${norms[@]}"; do
   begin toy toy
   prepare

@@ -61,8 +61,7 @@ begin() {
   fi
   run=$work/runs/$experiment/$label-seed$seed
   result=$results/$experiment/$label$variant-seed$seed.json
-  read_recipe "$config" "norm=$norm" "common.seed=$seed" ${recipe:+"recipe=$recipe"} \
-    ${smoke:+"size=$smoke"}
+  read_recipe "$config"
   if [[ $dry ]]; then
     print_command cd "$root"
     print_command mkdir -p "$run"
@@ -82,12 +81,18 @@ make_folder() {
   [[ -w $1 ]] || die "$1 cannot be written; choose another $2"
 }
 
-# read_recipe CONFIG OVERRIDE...: its flags, into the arrays training, averaging and generation.
+# recipe_arrays CONFIG: its flags as bash code; an error where a flag, an option or the seed is wrong.
+recipe_arrays() {
+  "$python" -m norm_plugin.recipes "$1" "norm=$norm" "common.seed=$seed" \
+    ${recipe:+"recipe=$recipe"} ${smoke:+"size=$smoke"} --arrays --check --gpus "$gpus" \
+    ${dry:+--elsewhere} ${srun:+--elsewhere} ${change_batch:+--change-batch} \
+    ${user_dir:+--user-dir "$user_dir"} --further "${further[@]}"
+}
+
+# read_recipe CONFIG: its flags, into the arrays training, averaging and generation.
 read_recipe() {
   local arrays
-  arrays=$("$python" -m norm_plugin.recipes "$@" --arrays --check --gpus "$gpus" \
-    ${dry:+--elsewhere} ${srun:+--elsewhere} ${change_batch:+--change-batch} \
-    ${user_dir:+--user-dir "$user_dir"} --further "${further[@]}")
+  arrays=$(recipe_arrays "$1")
   training=() averaging=() generation=()
   eval "$arrays"
   if [[ $user_dir ]]; then  # its norms are changed and tried again

@@ -144,8 +144,8 @@ def main(words):
         for line in sys.stdin:
             print(line, end="", flush=True)
         return
-    if "--check" in words and os.environ.get("FAKE_REFUSAL"):
-        sys.exit(f"error: {os.environ['FAKE_REFUSAL']}")
+    if "--check" in words and f"norm={os.environ.get('FAKE_REFUSED')}" in words:
+        sys.exit(f"error: no such flag for {os.environ['FAKE_REFUSED']}")
     with open(os.environ["FAKE_CALLS"], "a") as stream:
         stream.write(json.dumps(words) + "\n")
     if words[0] == "-m":

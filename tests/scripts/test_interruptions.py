@@ -81,11 +81,17 @@ def test_a_rerun_clears_what_a_dead_one_left(checkout):
     assert [path for path in left if path.exists()] == [] and other.exists()
 
 
-def test_flags_are_checked_before_the_data_is_prepared(checkout):
-    for words in ([], ["--dry-run"]):
-        done = checkout.script("run_wmt14", *words, FAKE_REFUSAL="no such flag")
-        assert (done.returncode, done.stderr) == (1, "error: no such flag\n")
+@pytest.mark.parametrize("words", [[], ["--dry-run"]])
+def test_flags_are_checked_before_the_data_is_prepared(words, checkout):
+    done = checkout.script("run_wmt14", *words, FAKE_REFUSED="layernorm")
+    assert (done.returncode, done.stderr) == (1, "error: no such flag for layernorm\n")
     assert checkout.take_calls() == [] and checkout.outcome() == {}
+
+
+def test_the_demo_checks_the_flags_of_its_last_norm_before_it_trains_the_first(checkout):
+    done = checkout.script("demo", "--", "--flag", FAKE_REFUSED="none")
+    assert (done.returncode, done.stderr) == (1, "error: no such flag for none\n")
+    assert checkout.take_calls() == []
 
 
 @pytest.mark.parametrize("seed", ["-1", "1.5", "x", "01", "1e3", "2147483648", " 1", "99999999999"])

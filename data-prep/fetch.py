@@ -1,4 +1,4 @@
-"""Downloading: with a progress bar, mirrors in order, resumed where it stopped, checked.
+"""Downloading: mirrors in order, resumed where it stopped (`transfer`), checked.
 
 A file whose publisher names no checksum gets one on its first download, in `NAME.sha256` beside
 it (the form of sha256sum), and is checked against that ever after. Proxies are those of the
@@ -9,24 +9,17 @@ from __future__ import annotations
 
 import os
 import re
-import urllib.error
-import urllib.request
-from http import HTTPStatus
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple, Sequence
 
-from tqdm import tqdm
-
 from archives import check_archive
 from steps import PrepError, file_digest, only_one_process, report, write_lines
-
-TIMEOUT_SECONDS = 60
-BLOCK_BYTES = 1 << 16
+from transfer import fetch_rest, remove_part
 
 
 class Source(NamedTuple):
-    """A file to download: its name, where it lies (tried in order), its SHA-256 if published."""
+    """A file to download: its name, where it lies (tried in order), its SHA-256 if it is known."""
 
     name: str
     urls: tuple[str, ...]
@@ -50,7 +43,7 @@ def download_all(sources: Sequence[Source], folder: Path) -> None:
 
 
 def known_digests(sources: Sequence[Source], folder: Path) -> dict[str, str] | None:
-    """Name: SHA-256 of each source, published or recorded; None where one was never seen."""
+    """Name: SHA-256 of each source, known or recorded; None where one was never seen."""
     digests = {source.name: _expected(source, folder / source.name) for source in sources}
     if None in digests.values():
         return None
@@ -80,10 +73,10 @@ def _check(source: Source, path: Path) -> None:
         _check_whole(path)
         _record(path, file_digest(path))
     elif file_digest(path) != expected:
-        kind = "published" if source.digest else "first downloaded"
+        kind = "known" if source.digest else "first downloaded"
         raise PrepError(
             f"{path} is not the {kind} file (its SHA-256 is not {expected}); remove it to "
-            "download it again"
+            "download it again, or pass its folder as --raw to take it as it is"
         )
 
 
@@ -103,9 +96,9 @@ def _download(source: Source, path: Path, wanted: list[str]) -> None:
     failures = []
     for url in source.urls:
         try:
-            _fetch_rest(url, part)
+            fetch_rest(url, part)
             break
-        except (urllib.error.URLError, HTTPException, OSError) as error:
+        except (HTTPException, OSError) as error:  # URLError is an OSError
             failures.append(f"{url}: {error}")
     else:
         raise PrepError(
@@ -115,45 +108,18 @@ def _download(source: Source, path: Path, wanted: list[str]) -> None:
     digest = file_digest(part)
     expected = _expected(source, path)
     if expected is not None and digest != expected:
-        part.unlink()
-        raise PrepError(f"{url} has SHA-256 {digest}, expected {expected}; it was not kept")
+        remove_part(part)
+        raise PrepError(
+            f"{url} has SHA-256 {digest}, expected {expected}; it was not kept. Where the "
+            "publisher has changed it, bring it by hand and pass its folder as --raw"
+        )
     if expected is None:
         try:
             _check_whole(part)
         except PrepError:
-            part.unlink()
+            remove_part(part)
             raise
         _record(path, digest)
     os.replace(part, path)
+    remove_part(part)
     report(f"download {path.name}: {path.stat().st_size:,} bytes")
-
-
-def _fetch_rest(url: str, part: Path) -> None:
-    """Append to `part` what it lacks of `url`; raises OSError where the connection ends early."""
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
-    try:
-        response = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
-    except urllib.error.HTTPError as error:
-        if have and error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return  # nothing is lacking; the checksum decides
-        raise
-    with response:
-        resumed = response.status == HTTPStatus.PARTIAL_CONTENT
-        _write_response(response, part, have if resumed else 0)
-
-
-def _write_response(response: HTTPResponse, part: Path, start: int) -> None:
-    """Write the body of `response` to `part` from byte `start` on."""
-    length = response.headers.get("Content-Length")
-    total = start + int(length) if length else None
-    bar = tqdm(desc=part.stem, total=total, initial=start, unit="B", unit_scale=True, disable=None)
-    with bar, open(part, "ab" if start else "wb") as stream:
-        while block := response.read(BLOCK_BYTES):
-            stream.write(block)
-            bar.update(len(block))
-        stream.flush()
-        os.fsync(stream.fileno())
-    size = part.stat().st_size
-    if total is not None and size < total:
-        raise OSError(f"the connection ended after {size:,} of {total:,} bytes")

@@ -2,10 +2,10 @@
 """Prepare IWSLT15 (TED talks, English and Vietnamese) in Stanford's form for fairseq.
 
 The files are train, tst2012 (validation) and tst2013 (test), each .en and .vi. They come
-tokenised and cased, with the escapes of Moses (&apos; &quot; &#91; ...), and are taken so: BPE
-sees the escapes, as it does in the papers, and tokenised BLEU is computed on them; whoever
-detokenises unescapes first. raw/ holds the text as it comes. With sentencepiece the escapes are
-undone before, since its output is not detokenised. Steps: training pairs without a partner left
+tokenized and cased, with the escapes of Moses (&apos; &quot; &#91; ...), and are taken so: BPE
+sees the escapes, as it does in the papers, and tokenized BLEU is computed on them; whoever
+detokenizes unescapes first. raw/ holds the text as it comes. With sentencepiece the escapes are
+undone before, since its output is not detokenized. Steps: training pairs without a partner left
 out; BPE of each language to the size of the paper's vocabulary; fairseq-preprocess.
 """
 
@@ -25,6 +25,13 @@ LANGUAGES = ("en", "vi")
 BASE_URL = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
 STEMS = {"train": "train", "valid": "tst2012", "test": "tst2013"}
 OFFICIAL_LINES = {"valid": 1553, "test": 1268}
+# SHA-256 of the files as Stanford publishes them; that of train is recorded at its first download.
+DIGESTS = {
+    "tst2012.en": "b8fbcd0d4199d41276421d1f7228298df67dd9e2c5c134c2ee8cdf3ec27801e2",
+    "tst2012.vi": "01004078b3f36b0c46e81b65fc6851230b3c823405c76d1d82ef3b786b512ff0",
+    "tst2013.en": "3860ce60bc5b85d96cc2d3d580cf1bc9d62440e939c1b964676d3607c4e8f1df",
+    "tst2013.vi": "29af16842808da2812b8fd4d47fc05d082ba870e60ab7755090ad04b380994cd",
+}
 
 
 def check(folder: Path) -> None:
@@ -43,9 +50,8 @@ CORPUS = Corpus(
     name="iwslt15",
     languages=LANGUAGES,
     sources=tuple(
-        Source(f"{stem}.{language}", (f"{BASE_URL}/{stem}.{language}",))
-        for stem in STEMS.values()
-        for language in LANGUAGES
+        Source(name, (f"{BASE_URL}/{name}",), DIGESTS.get(name))
+        for name in (f"{stem}.{language}" for stem in STEMS.values() for language in LANGUAGES)
     ),
     check=check,
     read=read,

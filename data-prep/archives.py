@@ -1,7 +1,8 @@
 """Reading text out of .tgz archives as a stream; nothing is ever unpacked.
 
-So no path in an archive can lead anywhere. One that tries to, or that holds anything but files
-and folders, was tampered with, and is refused as a whole before a line of it is used.
+So no path in an archive can lead anywhere. One that tries to, that holds anything but files and
+folders, or that is a bomb, was tampered with, and is refused as a whole before a line of it is
+used.
 """
 
 from __future__ import annotations
@@ -15,20 +16,48 @@ from typing import Iterable, Iterator
 from steps import PrepError, decode_lines
 
 BLOCK_BYTES = 1 << 20
+# Text is packed to a third or a quarter; repeated text, as in a small test, to a hundredth.
+MOST_RATIO = 200
+SMALL_BYTES = 64 << 20  # of contents; no bomb, whatever the ratio
+MOST_MEMBERS = 10_000
+LONGEST_NAME = 1 << 16  # bytes; tarfile reads a name, or a header of its kind, into memory
+HEADERS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+
+
+class _Member(tarfile.TarInfo):
+    """A member with headers of a sane length."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        """The header in `buf`; called by tarfile, which reads what follows one of HEADERS whole."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in HEADERS and member.size > LONGEST_NAME:
+            raise tarfile.TarError(f"a header of {member.size:,} bytes")
+        return member
 
 
 def check_archive(path: Path, wanted: Iterable[str] = ()) -> None:
     """Read `path` to its end; raises PrepError where it is no whole, honest archive of `wanted`."""
     missing = set(wanted)
+    most = max(SMALL_BYTES, MOST_RATIO * path.stat().st_size) if path.is_file() else 0
     try:
         with gzip.open(path) as stream:
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
-                for member in archive:
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
+                for number, member in enumerate(archive):
                     _check_member(path, member)
+                    if number >= MOST_MEMBERS:
+                        raise PrepError(f"{path} is not to be trusted: too many files")
+                    _check_size(path, member.offset_data + member.size, most)
                     if member.isfile():
                         missing.discard(_plain(member.name))
             while stream.read(BLOCK_BYTES):  # to the checksum at the very end
-                pass
+                _check_size(path, stream.tell(), most)
     except FileNotFoundError:
         raise PrepError(f"{path} is missing") from None
     except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError) as error:
@@ -47,13 +76,18 @@ def _check_member(path: Path, member: tarfile.TarInfo) -> None:
         raise PrepError(f"{path} is not to be trusted: {member.name!r} is a link or a device")
 
 
+def _check_size(path: Path, size: int, most: int) -> None:
+    if size > most:
+        raise PrepError(f"{path} is not to be trusted: it unpacks to more than {most:,} bytes")
+
+
 def _plain(name: str) -> str:
     return str(PurePosixPath(name))  # ./a/b and a/b are one
 
 
 def member_lines(path: Path, name: str) -> Iterator[str]:
     """Yield the lines of the file `name` in the archive `path`, without their newline."""
-    with tarfile.open(path, mode="r|gz") as archive:
+    with tarfile.open(path, mode="r|gz", tarinfo=_Member) as archive:
         for member in archive:
             if member.isfile() and _plain(member.name) == name:
                 stream = archive.extractfile(member)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
 
@@ -79,3 +80,31 @@ def test_a_changed_byte_and_no_archive_at_all(tmp_path):
         archives.check_archive(path)
     with pytest.raises(PrepError, match=r"b\.tgz is missing"):
         archives.check_archive(tmp_path / "b.tgz")
+
+
+def test_an_archive_that_unpacks_to_far_too_much(tmp_path, monkeypatch):
+    path = pack(tmp_path / "a.tgz")
+    monkeypatch.setattr(archives, "SMALL_BYTES", 3 * len(TEXT))
+    archives.check_archive(path)
+    monkeypatch.setattr(archives, "MOST_RATIO", 2)
+    monkeypatch.setattr(archives, "SMALL_BYTES", 0)
+    with pytest.raises(PrepError, match=r"a\.tgz is not to be trusted: it unpacks to more than"):
+        archives.check_archive(path)
+    # The rest after the end of the archive counts too.
+    monkeypatch.setattr(archives, "SMALL_BYTES", 3 * len(TEXT))
+    path.write_bytes(path.read_bytes() + gzip.compress(bytes(4 * len(TEXT))))
+    with pytest.raises(PrepError, match=r"it unpacks to more than"):
+        archives.check_archive(path)
+    monkeypatch.setattr(archives, "MOST_MEMBERS", 2)
+    with pytest.raises(PrepError, match=r"a\.tgz is not to be trusted: too many files"):
+        archives.check_archive(pack(tmp_path / "a.tgz"))
+
+
+@pytest.mark.parametrize("kind", archives.HEADERS)
+def test_a_header_that_would_fill_the_memory(tmp_path, kind):
+    path = tmp_path / "a.tgz"
+    header = tarfile.TarInfo("long")
+    header.type, header.size = kind, 1 << 40
+    path.write_bytes(gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + bytes(1024)))
+    with pytest.raises(PrepError, match=r"a\.tgz is truncated or damaged: a header of 1,099,511,6"):
+        archives.check_archive(path)

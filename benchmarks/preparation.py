@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measure the preparation of WMT14: pairs/s of tokenising, BPE learning and BPE applying.
+"""Measure the preparation of WMT14: pairs/s of tokenizing, BPE learning and BPE applying.
 
 The text is the real newstest2014 (English and German) over and over, with made-up compounds of
 its own words put in, so that the vocabulary grows as that of real text does: 0.25 new words a
 line make 2.2 million of them in 4.5 million pairs. Appends a row for each size to
 benchmarks/results/preparation.csv.
 
-The projection takes tokenising and applying to grow with the pairs and to shrink with the cores,
+The projection takes tokenizing and applying to grow with the pairs and to shrink with the cores,
 and counting and learning, which use one core, to grow with the pairs.
 """
 
@@ -38,7 +38,7 @@ from steps import start_workers  # noqa: E402
 RESULTS = ROOT / "benchmarks" / "results" / "preparation.csv"
 WMT14_PAIRS = 4_500_000
 TARGET_CORES = 8
-STEPS = ("tokenise", "learn", "apply")
+STEPS = ("tokenize", "learn", "apply")
 
 
 def repeated(lines: list[str], count: int, new_words: float, seed: int) -> Iterator[str]:
@@ -76,7 +76,7 @@ def measure(raw: Path, pairs: int, args: argparse.Namespace) -> dict[str, float]
         start = time.perf_counter()
         with start_workers(args.workers) as workers:
             write_words(corpus, raw, work, "train", choices, workers)
-        seconds["tokenise"] = time.perf_counter() - start
+        seconds["tokenize"] = time.perf_counter() - start
         start = time.perf_counter()
         models = learn_subwords(corpus, work, choices)
         seconds["learn"] = time.perf_counter() - start
@@ -96,7 +96,7 @@ def peak_mib() -> tuple[float, float]:
 
 def projection(seconds: dict[str, float], pairs: int, workers: int, cores: int) -> float:
     """Minutes for the whole of WMT14 on `cores` cores."""
-    parallel = (seconds["tokenise"] + seconds["apply"]) * workers / cores
+    parallel = (seconds["tokenize"] + seconds["apply"]) * workers / cores
     return (parallel + seconds["learn"]) * WMT14_PAIRS / pairs / 60
 
 

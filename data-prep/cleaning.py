@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tokenisation import single_spaces
+from tokenization import single_spaces
 
 LONGEST_WORD = 1000  # characters
 
@@ -29,6 +29,6 @@ def tidy(line: str) -> str:
     """The line with single spaces, and without `|`, which Moses keeps for factors.
 
     The script leaves `|` alone where the first line of the corpus has one; no text here has
-    factors, and tokenised text has no `|`.
+    factors, and tokenized text has no `|`.
     """
     return single_spaces(line.replace("|", ""))

@@ -1,18 +1,20 @@
 """The folder of a prepared corpus: how each of its two halves appears all at once.
 
 OUT/raw   the untouched reference text of valid and test, for sacrebleu
-OUT/tok   tokenised text (with sentencepiece, which needs no tokeniser: the raw text, lower-cased
+OUT/tok   tokenized text (with sentencepiece, which needs no tokenizer: the raw text, lower-cased
           where the corpus is)
 OUT/bpe   text in subword units and the model that cut it (absent for a corpus without)
 OUT/bin   what fairseq-train reads: the dictionaries, and later the binary text
 OUT/manifest.json   settings, counts and digests; its `checksum` is the identity of the data
-OUT/bin/binarised.json   of which data and by which fairseq bin/ was made
+OUT/bin/binarized.json   of which data and by which fairseq bin/ was made
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import shutil
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -29,7 +31,7 @@ from manifest import (
 )
 from steps import SPLITS, PrepError, only_one_process, report
 
-BINARISED = "binarised.json"
+BINARIZED = "binarized.json"
 
 Build = Callable[[Path], Dict[str, Counts]]
 
@@ -54,15 +56,16 @@ def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> str:
                 checksum = str(read_manifest(out)["checksum"])
                 report(f"done: the corpus lies in {out}")
                 return checksum
+    _clear_if_free(out)
     report(f"nothing to do: the corpus lies complete in {out}")
     return checksum
 
 
-def publish_binarised(out: Path, build: Callable[[Path], None], overwrite: bool) -> None:
+def publish_binarized(out: Path, build: Callable[[Path], None], overwrite: bool) -> None:
     """Make OUT/bin by `build` for the text in OUT, or find it made already for the same text."""
     out = out.resolve()
     if not (out / "manifest.json").is_file():
-        raise PrepError(f"{out} holds no prepared text to binarise; run --only prepare first")
+        raise PrepError(f"{out} holds no prepared text to binarize; run --only prepare first")
     with _lock(out):
         _remove_leftovers(out / "bin")
         inputs = {
@@ -70,16 +73,16 @@ def publish_binarised(out: Path, build: Callable[[Path], None], overwrite: bool)
             "fairseq": tool_versions().get("fairseq"),
         }
         names = _binary_files(out)
-        if not overwrite and _is_binarised(out / "bin", inputs, names):
-            report(f"nothing to do: the text is binarised in {out / 'bin'}")
+        if not overwrite and _is_binarized(out / "bin", inputs, names):
+            report(f"nothing to do: the text is binarized in {out / 'bin'}")
             return
 
         def fill(work: Path) -> None:
             build(work)
-            write_json(work / BINARISED, {**inputs, "files": digests_of(work, names)})
+            write_json(work / BINARIZED, {**inputs, "files": digests_of(work, names)})
 
         _replace(out / "bin", fill)
-    report(f"done: binarised in {out / 'bin'}")
+    report(f"done: binarized in {out / 'bin'}")
 
 
 def _binary_files(out: Path) -> list[str]:
@@ -93,9 +96,9 @@ def _binary_files(out: Path) -> list[str]:
     ]
 
 
-def _is_binarised(folder: Path, inputs: dict[str, Any], names: list[str]) -> bool:
+def _is_binarized(folder: Path, inputs: dict[str, Any], names: list[str]) -> bool:
     try:
-        record = json.loads((folder / BINARISED).read_text(encoding="utf-8"))
+        record = json.loads((folder / BINARIZED).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return False
     if {key: record.get(key) for key in inputs} != inputs:
@@ -138,7 +141,11 @@ def missing_files(out: Path) -> list[str]:
 
 def _lock(out: Path) -> AbstractContextManager[None]:
     out.parent.mkdir(parents=True, exist_ok=True)
-    return only_one_process(out.parent / f".{out.name}.lock", f"preparing {out}")
+    return only_one_process(_lock_of(out), f"preparing {out}")
+
+
+def _lock_of(out: Path) -> Path:
+    return out.parent / f".{out.name}.lock"
 
 
 def _make(out: Path, build: Callable[[Path], Any]) -> None:
@@ -171,24 +178,46 @@ def _put_in_place(work: Path, out: Path) -> None:
             with open(path, "rb") as stream:
                 os.fsync(stream.fileno())
     old = work.with_name(f"{work.name}.old")
-    if out.exists():
-        os.rename(out, old)
-    os.rename(work, out)
+    try:
+        if out.exists():
+            os.rename(out, old)
+        os.rename(work, out)
+    finally:
+        if old.exists() and not out.exists():  # stopped, or refused, between the two
+            os.rename(old, out)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _leftovers(out: Path) -> list[Path]:
+    """What unfinished runs have left beside OUT, or are still writing."""
+    if not out.parent.is_dir():
+        return []
+    prefix = f"{out.name}.tmp-"
+    return [
+        path
+        for path in out.parent.iterdir()
+        if path.name.startswith(prefix)
+        and re.fullmatch(r"[0-9]+(\.old)?", path.name[len(prefix) :])
+    ]
 
 
 def _remove_leftovers(out: Path) -> None:
     """Clear what a killed run left; we hold the lock, so nobody is writing there."""
-    if not out.parent.is_dir():
-        return
-    prefix = f"{out.name}.tmp-"
-    for path in out.parent.iterdir():
-        if not path.name.startswith(prefix):
-            continue
-        pid, _, suffix = path.name[len(prefix) :].partition(".")
-        if not pid.isdigit() or suffix not in ("", "old"):
-            continue
-        if suffix == "old" and not out.exists():
+    for path in _leftovers(out):
+        if path.suffix == ".old" and not out.exists():
             os.rename(path, out)  # killed between the two renames of _put_in_place
         else:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _clear_if_free(out: Path) -> None:
+    """Clear what killed runs left beside a complete OUT, but not while somebody is at work."""
+    if not _leftovers(out) and not _leftovers(out / "bin"):
+        return
+    try:
+        with open(_lock_of(out), "w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove_leftovers(out)
+            _remove_leftovers(out / "bin")
+    except OSError:  # somebody is at work, or the folder is not ours to write
+        return

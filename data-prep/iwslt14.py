@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prepare IWSLT14 (TED talks, German and English) for fairseq, as everybody does.
 
-The file is de-en.tgz. Steps: talks without addresses and keywords; Moses tokenisation; training
+The file is de-en.tgz. Steps: talks without addresses and keywords; Moses tokenization; training
 pairs of 1 to 175 words and a ratio of at most 1.5; lower case; every 23rd pair for validation;
 joint BPE; fairseq-preprocess. Test is dev2010, TEDX.dev2012, tst2010, tst2011 and tst2012.
 """

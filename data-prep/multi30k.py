@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prepare Multi30k task 1 (captions of images, English and German) for fairseq.
 
-Steps: normalised punctuation, Moses tokenisation, lower case, joint BPE, fairseq-preprocess.
+Steps: normalized punctuation, Moses tokenization, lower case, joint BPE, fairseq-preprocess.
 The files are train, val and test_2016_flickr, each .en and .de, plain or as .gz.
 """
 
@@ -70,8 +70,8 @@ CORPUS = Corpus(
     inputs_in=lambda folder: list(find_raw(folder).values()),
     check=check,
     read=read,
-    # Not Moses' own normalisation: every result on this corpus rests on that of its port.
-    rules=TextRules(normalise="sacremoses", tokenizer="sacremoses", lowercase=True),
+    # Not Moses' own normalization: every result on this corpus rests on that of its port.
+    rules=TextRules(normalize="sacremoses", tokenizer="sacremoses", lowercase=True),
     merges=10000,
 )
 

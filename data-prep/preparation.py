@@ -31,7 +31,7 @@ class Choices(NamedTuple):
 
     languages: Languages
     subword: str
-    tokenizer: str  # empty where the text comes tokenised, or is to stay raw
+    tokenizer: str  # empty where the text comes tokenized, or is to stay raw
     moses_dir: str
     merges: int | None
 
@@ -68,10 +68,10 @@ class Corpus:
         return [raw / source.name for source in self.sources]
 
     def rules_of(self, split: str, choices: Choices) -> TextRules:
-        """The rules of a split as the user chose; sentencepiece takes text without tokeniser."""
+        """The rules of a split as the user chose; sentencepiece takes text without tokenizer."""
         rules = self.other_rules.get(split, self.rules)
         if choices.subword == "sentencepiece":
-            # Text that comes tokenised also comes with escapes, which only a detokeniser undoes.
+            # Text that comes tokenized also comes with escapes, which only a detokenizer undoes.
             return rules._replace(tokenizer="", unescape=not rules.tokenizer)
         return rules._replace(tokenizer=choices.tokenizer, moses_dir=choices.moses_dir)
 
@@ -105,7 +105,7 @@ def read_pairs(corpus: Corpus, raw: Path, split: str, languages: Languages) -> I
 
 
 class Words(NamedTuple):
-    """A chunk of pairs after tokenisation and cleaning: what is kept, and what went in."""
+    """A chunk of pairs after tokenization and cleaning: what is kept, and what went in."""
 
     raw: list[Pair]
     pairs: list[Pair]
@@ -116,7 +116,7 @@ class Words(NamedTuple):
 def make_words(
     chunk: list[Pair], languages: Languages, rules: TextRules, clean: bool, limits: Limits | None
 ) -> Words:
-    """Tokenise a chunk; with `clean`, leave out empty pairs and those past the limits."""
+    """Tokenize a chunk; with `clean`, leave out empty pairs and those past the limits."""
     sides = [list(side) for side in zip(*chunk)]
     made = [apply_rules(side, language, rules) for side, language in zip(sides, languages)]
     kept = Words([], [], len(chunk), [sum(len(line.split()) for line in side) for side in sides])
@@ -186,7 +186,7 @@ def write_words(
             kept += len(words.pairs)
             tokens = [sum(both) for both in zip(tokens, words.tokens)]
             bar.update(words.lines)
-    report(f"tokenise {split}: {lines:,} pairs, {lines - kept:,} left out")
+    report(f"tokenize {split}: {lines:,} pairs, {lines - kept:,} left out")
     if kept == 0:
         raise PrepError(f"{split} has no pair within {corpus.clean_words}")
     return {

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 import fetch
-from binarise import binarise, make_dictionaries
+from binarize import binarize, make_dictionaries
 from command import add_common_arguments, positive_int
-from corpus import publish, publish_binarised
+from corpus import publish, publish_binarized
 from manifest import Counts, make_recipe, read_manifest
 from preparation import Choices, Corpus, write_text
 from steps import PrepError, file_digest, report
@@ -144,9 +144,7 @@ def _prepare(corpus: Corpus, args: argparse.Namespace) -> None:
         raw = _raw_folder(args)
         corpus.check(raw)
         counts = write_text(corpus, raw, work, choices, args.workers)
-        make_dictionaries(
-            work / "bpe", work / "bin", *choices.languages, corpus.joint, args.workers
-        )
+        make_dictionaries(work / "bpe", work / "bin", *choices.languages, corpus.joint)
         return counts
 
     publish(args.out, recipe, build, args.overwrite)
@@ -155,6 +153,6 @@ def _prepare(corpus: Corpus, args: argparse.Namespace) -> None:
 def _binarize(corpus: Corpus, args: argparse.Namespace) -> None:
     def build(work: Path) -> None:
         out = args.out
-        binarise(out / "bpe", out / "bin", work, args.src, args.tgt, corpus.joint, args.workers)
+        binarize(out / "bpe", out / "bin", work, args.src, args.tgt, corpus.joint, args.workers)
 
-    publish_binarised(args.out, build, args.overwrite and args.only == "binarize")
+    publish_binarized(args.out, build, args.overwrite and args.only == "binarize")

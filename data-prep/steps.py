@@ -12,19 +12,30 @@ import fcntl
 import gzip
 import hashlib
 import multiprocessing
+import os
+import re
 import signal
 import sys
 import zlib
 from collections import deque
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Callable, Iterable, Iterator, TypeVar
+from typing import IO, Callable, Iterable, Iterator, TypeVar
 
 from tqdm import tqdm
 
+import children
+
 CHUNK_LINES = 2000
 CHUNKS_WAITING = 4  # a worker; more would only fill memory
+# Far past every real corpus. Memory grows with a line, time with the square of a word.
+LONGEST_LINE = 1 << 20  # bytes
+LONGEST_WORD = 1 << 16  # characters
+# Python takes four control characters for white space that are none for Moses, and go.
+WORD = re.compile(r"[\S\x1c-\x1f]+")
 SPLITS = ("train", "valid", "test")
 
 T = TypeVar("T")
@@ -42,8 +53,12 @@ def report(message: str) -> None:
 
 @contextmanager
 def only_one_process(lock: Path, doing: str) -> Iterator[None]:
-    """Hold the lock file `lock`, after waiting for whoever holds it; a kill releases it."""
+    """Hold the lock file `lock`, after waiting for whoever holds it; a kill releases it.
+
+    The processes of `children.run_module` hold it too, so that it is free when they have ended.
+    """
     with open(lock, "w") as stream:
+        os.set_inheritable(stream.fileno(), True)
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -67,13 +82,22 @@ def read_lines(path: Path) -> Iterator[str]:
         yield from decode_lines(stream, str(path))
 
 
-def decode_lines(stream: Iterable[bytes] | IO[bytes], name: str) -> Iterator[str]:
+def decode_lines(stream: IO[bytes], name: str) -> Iterator[str]:
     """Yield the lines of an open file without their newline; `name` is for the errors."""
     number = 0
     try:
-        for line in stream:
+        while line := stream.readline(LONGEST_LINE + 1):
             number += 1
-            yield line.rstrip(b"\n").decode("utf-8")
+            if len(line) > LONGEST_LINE:
+                raise PrepError(f"{name}, line {number:,}, is longer than {LONGEST_LINE:,} bytes")
+            text = line.rstrip(b"\n").decode("utf-8")
+            if (
+                len(text) > LONGEST_WORD
+                and max(map(len, WORD.findall(text)), default=0) > LONGEST_WORD
+            ):
+                most = f"{LONGEST_WORD:,} characters"
+                raise PrepError(f"{name}, line {number:,}, holds a word of more than {most}")
+            yield text
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise PrepError(f"{name} is truncated or damaged after {number:,} lines: {error}") from None
     except UnicodeDecodeError as error:
@@ -117,7 +141,7 @@ def file_digest(path: Path) -> str:
 class Workers:
     """Applies a function to chunks, in order, in this process or in several."""
 
-    def __init__(self, pool: Any | None, count: int) -> None:
+    def __init__(self, pool: Executor | None, count: int) -> None:
         self._pool = pool
         self.count = count
 
@@ -126,29 +150,44 @@ class Workers:
         if self._pool is None:
             yield from map(function, chunks)
             return
-        # Not Pool.imap: where we write more slowly than the workers work, its results pile up.
-        waiting: deque[Any] = deque()
+        # Not Executor.map: it reads all chunks at once, and its results pile up.
+        waiting: deque[Future[R]] = deque()
         for chunk in chunks:
-            waiting.append(self._pool.apply_async(function, (chunk,)))
+            waiting.append(self._pool.submit(function, chunk))
             if len(waiting) > CHUNKS_WAITING * self.count:
-                yield waiting.popleft().get()
+                yield waiting.popleft().result()
         while waiting:
-            yield waiting.popleft().get()
+            yield waiting.popleft().result()
 
 
 @contextmanager
 def start_workers(count: int) -> Iterator[Workers]:
-    """Start `count` processes for `write_mapped`; with 1 everything stays in this process."""
+    """Start `count` processes for `Workers.map`; with 1 everything stays in this process.
+
+    Raises PrepError where one of them is killed.
+    """
     if count == 1:
         yield Workers(None, 1)
         return
-    # "spawn", so that the workers inherit no open file: a lock held here ends with us.
-    with multiprocessing.get_context("spawn").Pool(count, _leave_interrupts_to_parent) as pool:
+    others = set(multiprocessing.active_children())
+    # "spawn", so that the workers inherit no open file: a lock held here ends with us. Not
+    # multiprocessing.Pool, which waits for ever for the result of a worker that was killed.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(count, context, _begin_worker, (os.getpid(),))
+    try:
         yield Workers(pool, count)
+    except BrokenProcessPool:
+        raise PrepError(f"one of {count} workers was killed, {children.MEMORY}") from None
+    finally:
+        # They are idle, or work for nobody.
+        for worker in set(multiprocessing.active_children()) - others:
+            worker.kill()
+        pool.shutdown(cancel_futures=True)
 
 
-def _leave_interrupts_to_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _begin_worker(parent: int) -> None:
+    children.end_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers it
 
 
 def chunked(items: Iterable[T], size: int = CHUNK_LINES) -> Iterator[list[T]]:

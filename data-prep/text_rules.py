@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sacremoses import MosesPunctNormalizer
 
 from steps import PrepError
-from tokenisation import (
+from tokenization import (
     PerlMosesTokenizer,
     PerlPunctNormalizer,
     lower_case,
@@ -21,9 +21,9 @@ from tokenisation import (
 
 TOKENIZERS = ("sacremoses", "moses")
 PERL_SCRIPTS = {
-    "normalise": "scripts/tokenizer/normalize-punctuation.perl",
+    "normalize": "scripts/tokenizer/normalize-punctuation.perl",
     "control": "scripts/tokenizer/remove-non-printing-char.perl",
-    "tokenise": "scripts/tokenizer/tokenizer.perl",
+    "tokenize": "scripts/tokenizer/tokenizer.perl",
 }
 
 
@@ -31,8 +31,8 @@ class TextRules(NamedTuple):
     """What is done to a raw line, in this order; the default is nothing at all."""
 
     plain_apostrophe: bool = False  # ’ to ', as fairseq's scripts do to test sets
-    unescape: bool = False  # &apos; and the like, of text that comes tokenised
-    normalise: str = ""  # punctuation: "perl" as Moses does, "sacremoses" as its port does
+    unescape: bool = False  # &apos; and the like, of text that comes tokenized
+    normalize: str = ""  # punctuation: "perl" as Moses does, "sacremoses" as its port does
     no_control: bool = False  # control characters to spaces
     tokenizer: str = ""  # one of TOKENIZERS; empty: only the white space is made single spaces
     aggressive: bool = False  # the tokenizer splits a-b to a @-@ b
@@ -53,11 +53,11 @@ def apply_rules(lines: list[str], language: str, rules: TextRules) -> list[str]:
         lines = [line.replace("’", "'") for line in lines]
     if rules.unescape:
         lines = [html.unescape(line) for line in lines]
-    if rules.normalise == "sacremoses":
+    if rules.normalize == "sacremoses":
         lines = [_other_normalizer(language).normalize(line) for line in lines]
-    elif rules.normalise:
+    elif rules.normalize:
         if perl:
-            lines = _run_perl("normalise", rules, lines, language)
+            lines = _run_perl("normalize", rules, lines, language)
         else:
             lines = [_perl_normalizer(language).normalize(line) for line in lines]
     if rules.no_control:
@@ -67,7 +67,7 @@ def apply_rules(lines: list[str], language: str, rules: TextRules) -> list[str]:
             lines = [remove_control_characters(line) for line in lines]
     if perl:
         options = ["-q", "-l", language, *(["-a"] if rules.aggressive else [])]
-        lines = _run_perl("tokenise", rules, lines, *options)
+        lines = _run_perl("tokenize", rules, lines, *options)
     elif rules.tokenizer:
         lines = [_tokenizer(language).tokenize_line(line, rules.aggressive) for line in lines]
     else:

@@ -14,15 +14,15 @@ from itertools import islice
 from pathlib import Path
 
 import steps
-from binarise import binarise, make_dictionaries
+from binarize import binarize, make_dictionaries
 from command import add_common_arguments, positive_int, run_command
-from corpus import publish, publish_binarised
+from corpus import publish, publish_binarized
 from manifest import Counts, make_recipe
 from velan import SOURCE, TARGET, Grammar
 
 
 def generate(seed: int, sizes: dict[str, int]) -> dict[str, list[str]]:
-    """The tokenised lines of every file, `train.en` and so on; no sentence is in two splits."""
+    """The tokenized lines of every file, `train.en` and so on; no sentence is in two splits."""
     pairs = Grammar(seed).sentences()
     files = {}
     for split, size in sizes.items():
@@ -32,19 +32,19 @@ def generate(seed: int, sizes: dict[str, int]) -> dict[str, list[str]]:
     return files
 
 
-def detokenise(line: str) -> str:
+def detokenize(line: str) -> str:
     """A sentence as it is written: its full stop follows the last word at once."""
     return line[: -len(" .")] + "."
 
 
-def build(work: Path, files: dict[str, list[str]], workers: int) -> dict[str, Counts]:
+def build(work: Path, files: dict[str, list[str]]) -> dict[str, Counts]:
     """Fill `work` with raw/, tok/ and the dictionaries; there is no BPE, and no raw train."""
     for name, lines in files.items():
         steps.write_lines(work / "tok" / name, lines)
         if not name.startswith("train."):
-            steps.write_lines(work / "raw" / name, map(detokenise, lines))
+            steps.write_lines(work / "raw" / name, map(detokenize, lines))
     steps.report(f"write {', '.join(files)}")
-    make_dictionaries(work / "tok", work / "bin", SOURCE, TARGET, True, workers)
+    make_dictionaries(work / "tok", work / "bin", SOURCE, TARGET, True)
     return {}
 
 
@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.only in (None, "prepare"):
         _prepare(args)
     if args.only in (None, "binarize"):
-        publish_binarised(args.out, partial(_binarise, args=args), args.overwrite)
+        publish_binarized(args.out, partial(_binarize, args=args), args.overwrite)
     if args.only == "fetch":
         steps.report("nothing to do: the toy corpus is made here")
 
@@ -86,12 +86,12 @@ def _prepare(args: argparse.Namespace) -> None:
     }
     settings = {"seed": args.seed, **sizes}
     recipe = make_recipe("toy", SOURCE, TARGET, settings, inputs)
-    publish(args.out, recipe, partial(build, files=files, workers=args.workers), args.overwrite)
+    publish(args.out, recipe, partial(build, files=files), args.overwrite)
 
 
-def _binarise(work: Path, args: argparse.Namespace) -> None:
+def _binarize(work: Path, args: argparse.Namespace) -> None:
     out = args.out
-    binarise(out / "tok", out / "bin", work, SOURCE, TARGET, True, args.workers)
+    binarize(out / "tok", out / "bin", work, SOURCE, TARGET, True, args.workers)
 
 
 if __name__ == "__main__":

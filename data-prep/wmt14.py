@@ -2,8 +2,8 @@
 """Prepare WMT14 (English and German) for fairseq, as its prepare-wmt14en2de.sh does.
 
 Train is europarl-v7, commoncrawl and news-commentary-v9; validation is newstest2013; test is
-newstest2014 from the SGM. Steps: normalised punctuation and no control characters (not in the
-test set); Moses tokenisation with a-b as a @-@ b; joint BPE of 40,000 operations (--merges 32000
+newstest2014 from the SGM. Steps: normalized punctuation and no control characters (not in the
+test set); Moses tokenization with a-b as a @-@ b; joint BPE of 40,000 operations (--merges 32000
 is the other usual form); training pairs of 1 to 250 subword units and a ratio of at most 1.5;
 fairseq-preprocess. The case stays. tok/ holds the training pairs before they are cleaned.
 """
@@ -36,7 +36,7 @@ FOLDERS = {
     DEV: "wmt17/translation-task",
     TEST: "wmt14",
 }
-RULES = TextRules(normalise="perl", no_control=True, tokenizer="sacremoses", aggressive=True)
+RULES = TextRules(normalize="perl", no_control=True, tokenizer="sacremoses", aggressive=True)
 TEST_RULES = TextRules(plain_apostrophe=True, tokenizer="sacremoses", aggressive=True)
 
 

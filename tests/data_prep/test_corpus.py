@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ import pytest
 import corpus
 import manifest
 import steps
-from command import run_command
+from command import STOPPING, run_command
 from steps import SPLITS, PrepError
 
 DATA_PREP = Path(corpus.__file__).parent
@@ -39,7 +40,7 @@ def build(work, text="a b c\nd\n"):
     return RAW_COUNTS
 
 
-def binarise(work, content="binary"):
+def binarize(work, content="binary"):
     for split in SPLITS:
         for language in ("en", "de"):
             for suffix in ("bin", "idx"):
@@ -180,6 +181,20 @@ def test_after_a_kill_the_same_command_starts_again(tmp_path):
     assert names(tmp_path) == [".out.lock", "out", *like]
 
 
+def test_what_a_killed_run_left_beside_a_complete_one_is_cleared(tmp_path):
+    out = tmp_path / "out"
+    first = corpus.publish(out, recipe(), build, overwrite=False)
+    left = [tmp_path / "out.tmp-123", out / "bin.tmp-123", out / "bin.tmp-123.old"]
+    for folder in left:
+        folder.mkdir()
+    with open(tmp_path / ".out.lock", "w") as lock:  # a run that is alive: it may be its own
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert corpus.publish(out, recipe(), never, overwrite=False) == first
+        assert all(folder.exists() for folder in left)
+    assert corpus.publish(out, recipe(), never, overwrite=False) == first
+    assert not any(folder.exists() for folder in left)
+
+
 def test_a_kill_between_the_two_renames_loses_nothing(tmp_path):
     out = tmp_path / "out"
     first = corpus.publish(out, recipe(), build, overwrite=False)
@@ -224,6 +239,75 @@ def test_run_command_prints_one_line(capsys):
     )
 
 
+@pytest.fixture
+def usual_signals():
+    """As a shell starts a command, whatever the tests themselves were started with."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in STOPPING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_run_command_clears_away_when_it_is_stopped(tmp_path, usual_signals, capsys, number):
+    def stopped(work):
+        build(work)
+        signal.raise_signal(number)
+        raise AssertionError("went on")
+
+    with pytest.raises(SystemExit) as stop:
+        run_command(lambda: corpus.publish(tmp_path / "out", recipe(), stopped, overwrite=False))
+    assert stop.value.code == 128 + number
+    assert signal.getsignal(number) is signal.SIG_DFL
+    assert f"error: stopped by {number.name}; nothing is left" in capsys.readouterr().err
+    assert names(tmp_path) == [".out.lock"]
+
+
+def test_a_second_signal_does_not_stop_the_clearing_away(tmp_path, usual_signals):
+    def stopped_twice():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            (tmp_path / "cleared").touch()
+
+    with pytest.raises(SystemExit):
+        run_command(stopped_twice)
+    assert names(tmp_path) == ["cleared"]
+
+
+def test_a_signal_that_nohup_ignores_stays_ignored(usual_signals):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    run_command(lambda: signal.raise_signal(signal.SIGHUP))
+
+
+def test_too_little_memory_is_one_line(capsys):
+    def fill():
+        raise MemoryError
+
+    with pytest.raises(SystemExit):
+        run_command(fill)
+    assert capsys.readouterr().err.startswith("error: there is not enough memory; pass a smaller")
+
+
+def test_a_stop_between_the_two_renames_keeps_the_old(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    first = corpus.publish(out, recipe(), build, overwrite=False)
+    rename, made = os.rename, []
+
+    def stop_at_the_second(source, target):
+        made.append(source)
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", stop_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        corpus.publish(out, recipe(merges=2), build, overwrite=True)
+    assert names(tmp_path) == [".out.lock", "out"]
+    assert corpus.publish(out, recipe(), never, overwrite=False) == first
+
+
 # ---- bin/ ---------------------------------------------------------------------------------------
 
 
@@ -233,46 +317,46 @@ def prepared(tmp_path):
     return tmp_path / "out"
 
 
-def test_binarising_is_done_once_and_again_when_something_changed(prepared, monkeypatch, capsys):
-    corpus.publish_binarised(prepared, binarise, overwrite=False)
+def test_binarizing_is_done_once_and_again_when_something_changed(prepared, monkeypatch, capsys):
+    corpus.publish_binarized(prepared, binarize, overwrite=False)
     capsys.readouterr()
-    corpus.publish_binarised(prepared, never, overwrite=False)
+    corpus.publish_binarized(prepared, never, overwrite=False)
     assert "nothing to do" in capsys.readouterr().err
     # A file of the same size and other content, as a failing disk leaves it.
     changed = prepared / "bin" / "test.en-de.en.bin"
     changed.write_bytes(b"y" * changed.stat().st_size)
-    corpus.publish_binarised(prepared, binarise, overwrite=False)
+    corpus.publish_binarized(prepared, binarize, overwrite=False)
     assert changed.read_text() == "binary\n"
     with monkeypatch.context() as other:
         other.setattr(corpus, "tool_versions", lambda: {"fairseq": "another"})
-        corpus.publish_binarised(prepared, lambda work: binarise(work, "later"), overwrite=False)
+        corpus.publish_binarized(prepared, lambda work: binarize(work, "later"), overwrite=False)
     assert changed.read_text() == "later\n"
     corpus.publish(prepared, recipe(merges=3), lambda w: build(w, "other\n"), overwrite=True)
     assert names(prepared / "bin") == ["dict.de.txt", "dict.en.txt"]
-    corpus.publish_binarised(prepared, lambda work: binarise(work, "new"), overwrite=False)
+    corpus.publish_binarized(prepared, lambda work: binarize(work, "new"), overwrite=False)
     assert changed.read_text() == "new\n"
     assert names(prepared) == ["bin", "manifest.json", "tok"]
 
 
-def test_binarising_leaves_the_identity_of_the_data_alone(prepared):
+def test_binarizing_leaves_the_identity_of_the_data_alone(prepared):
     before = (prepared / "manifest.json").read_bytes()
-    corpus.publish_binarised(prepared, binarise, overwrite=False)
+    corpus.publish_binarized(prepared, binarize, overwrite=False)
     assert (prepared / "manifest.json").read_bytes() == before
     corpus.publish(prepared, recipe(), never, overwrite=False)
 
 
-def test_there_is_nothing_to_binarise_before_prepare(tmp_path):
-    with pytest.raises(PrepError, match=r"no prepared text to binarise; run --only prepare"):
-        corpus.publish_binarised(tmp_path / "out", never, overwrite=False)
+def test_there_is_nothing_to_binarize_before_prepare(tmp_path):
+    with pytest.raises(PrepError, match=r"no prepared text to binarize; run --only prepare"):
+        corpus.publish_binarized(tmp_path / "out", never, overwrite=False)
 
 
-def test_a_failure_while_binarising_keeps_the_text(prepared):
+def test_a_failure_while_binarizing_keeps_the_text(prepared):
     def full(work):
-        binarise(work)
+        binarize(work)
         raise OSError(28, "No space left on device")
 
     with pytest.raises(PrepError, match=r"cannot make .*bin: .*No space left"):
-        corpus.publish_binarised(prepared, full, overwrite=False)
+        corpus.publish_binarized(prepared, full, overwrite=False)
     assert names(prepared) == ["bin", "manifest.json", "tok"]
     assert names(prepared / "bin") == ["dict.de.txt", "dict.en.txt"]
 

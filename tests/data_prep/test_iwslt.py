@@ -29,7 +29,7 @@ DIGESTS14 = {
 def no_dictionaries(monkeypatch):
     """fairseq takes seconds, and other tests look at what it makes."""
 
-    def make(text, destination, source, target, joint, workers):
+    def make(text, destination, source, target, joint):
         for language in (source, target):
             steps.write_lines(destination / f"dict.{language}.txt", [f"joint {joint:d}"])
 

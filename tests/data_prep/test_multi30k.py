@@ -47,7 +47,7 @@ def prepare(raw, out, *more):
     multi30k.main(["--raw", str(raw), "--out", str(out), "--merges", "50", "--workers", "1", *more])
 
 
-def make_no_dictionaries(text, destination, source, target, joint, workers):
+def make_no_dictionaries(text, destination, source, target, joint):
     """Stands in for the seconds of fairseq-preprocess where they are not the point."""
     for language in (source, target):
         steps.write_lines(destination / f"dict.{language}.txt", [])
@@ -66,8 +66,8 @@ def test_from_raw_to_bin(raw, tmp_path):
     assert listing(out) == ["bin", "bpe", "manifest.json", "raw", "tok"]
     assert listing(out / "raw") == ["test.de", "test.en", "valid.de", "valid.en"]
     assert (out / "raw" / "test.de").read_text().splitlines()[7] == caption("test", "de", 7)
-    tokenised = (out / "tok" / "valid.en").read_text().splitlines()
-    assert tokenised[3] == "a man &apos;s valid no. 3 waits - near the u.s.a ."
+    tokenized = (out / "tok" / "valid.en").read_text().splitlines()
+    assert tokenized[3] == "a man &apos;s valid no. 3 waits - near the u.s.a ."
     for name in ("train.en", "test.de"):
         segmented = (out / "bpe" / name).read_text()
         assert "@@ " in segmented

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
+import signal
 
 import pytest
 
@@ -53,6 +55,37 @@ def test_other_encoding_is_named_with_its_line(tmp_path):
         steps.count_lines(path)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_line_that_is_no_sentence_is_named(tmp_path, monkeypatch, packed):
+    monkeypatch.setattr(steps, "LONGEST_LINE", 30)
+    text = ("a" * 29 + "\n" + "ä " * 9 + "\n").encode() + b"b" * 30
+    path = tmp_path / ("text.en.gz" if packed else "text.en")
+    path.write_bytes(gzip.compress(text) if packed else text)
+    assert steps.count_lines(path) == 3
+    path.write_bytes(gzip.compress(text + b"b") if packed else text + b"b")
+    with pytest.raises(PrepError, match=r"text\.en\S*, line 3, is longer than 30 bytes"):
+        steps.count_lines(path)
+
+
+def test_a_huge_line_is_not_read_into_memory(tmp_path):
+    with open(tmp_path / "text", "wb") as stream:
+        stream.write(b"a\n")
+        stream.truncate(1 << 40)  # a hole in the file: no block of the disk is taken
+    with pytest.raises(PrepError, match=r"line 2, is longer than 1,048,576 bytes"):
+        steps.count_lines(tmp_path / "text")
+
+
+def test_a_word_that_is_no_word_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(steps, "LONGEST_WORD", 8)
+    path = write(tmp_path / "text.vi", "ääääääää bbbbbbbb\u2028cccccccc\nshort\n")
+    assert steps.count_lines(path) == 2
+    # Moses removes U+001F, at which Python's split cuts, so that a longer word comes of it.
+    for word in ("ä" * 9, "aaaa\x1faaaa"):
+        write(path, f"short\na {word} b\n")
+        with pytest.raises(PrepError, match=r"text\.vi, line 2, holds a word of more than 8 char"):
+            steps.count_lines(path)
+
+
 def test_check_parallel_names_both_files_and_both_counts(tmp_path):
     three = write(tmp_path / "a.en", "1\n2\n3\n")
     two = write(tmp_path / "a.de", "1\n2\n")
@@ -86,3 +119,13 @@ def test_an_input_error_passes_through_the_processes(tmp_path):
     path.write_bytes(whole[: len(whole) // 2])
     with steps.start_workers(2) as workers, pytest.raises(PrepError, match=r"cut\.gz is truncated"):
         list(workers.map(number_lines, steps.chunked(steps.read_lines(path))))
+
+
+def be_killed(lines: list[str]) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does for lack of memory
+
+
+def test_a_killed_worker_is_an_error_and_not_waited_for():
+    killed = pytest.raises(PrepError, match=r"one of 2 workers was killed, .*; pass a smaller -")
+    with killed, steps.start_workers(2) as workers:
+        list(workers.map(be_killed, [["a"]] * 30))

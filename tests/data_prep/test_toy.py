@@ -155,7 +155,7 @@ def test_a_dictionary_alone_translates_badly(files):
 
 def test_sacrebleu_leaves_the_words_alone(files):
     sacrebleu = pytest.importorskip("sacrebleu")
-    raw = [toy.detokenise(line) for line in files["test.xx"]]
+    raw = [toy.detokenize(line) for line in files["test.xx"]]
     assert raw[0].endswith("r.") and " ." not in raw[0]
     assert sacrebleu.corpus_bleu(raw, [files["test.xx"]], force=True).score == pytest.approx(100)
 
@@ -170,7 +170,7 @@ def test_the_command(tmp_path):
     command = [sys.executable, toy.__file__, "--out", out, "--train", "300", "--valid", "20"]
     command += ["--test", "20"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines()[-1] == f"done: binarised in {out / 'bin'}"
+    assert done.stderr.splitlines()[-1] == f"done: binarized in {out / 'bin'}"
     assert sorted(path.name for path in out.iterdir()) == ["bin", "manifest.json", "raw", "tok"]
     manifest = json.loads((out / "manifest.json").read_text())
     assert (manifest["source"], manifest["target"]) == ("en", "xx")

@@ -65,7 +65,7 @@ def raw(tmp_path, monkeypatch):
                 stream.addfile(member, io.BytesIO(content))
     monkeypatch.setattr(wmt14, "CORPUS", replace(wmt14.CORPUS, official_lines={"test": 2}))
 
-    def make(text, destination, source, target, joint, workers):
+    def make(text, destination, source, target, joint):
         for language in (source, target):
             steps.write_lines(destination / f"dict.{language}.txt", [])
 
@@ -108,7 +108,7 @@ def test_the_benchmark_runs_and_projects(raw):
     command += ["--workers", "1", "--no-csv"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("30 pairs on 1 cores, pairs/s: tokenise ")
+    assert lines[0].startswith("30 pairs on 1 cores, pairs/s: tokenize ")
     assert lines[4].startswith("60 pairs on 1 cores") and "on 8 cores: about" in lines[7]
 
 

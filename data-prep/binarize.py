@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections import Counter
 from pathlib import Path
 
-from steps import SPLITS, PrepError, report
+import children
+from steps import SPLITS, PrepError, read_lines, report
 
 PADDING_FACTOR = 8  # fairseq-preprocess rounds dictionaries up to a multiple of it
 
 
-def make_dictionaries(
-    text: Path, destination: Path, source: str, target: str, joint: bool, workers: int
-) -> None:
+def make_dictionaries(text: Path, destination: Path, source: str, target: str, joint: bool) -> None:
     """Write `destination`/dict.* from `text`/train.*; `joint`: one dictionary for both sides."""
     from fairseq.data import Dictionary  # seconds, which --help need not wait for
-    from fairseq.tokenizer import tokenize_line
 
     destination.mkdir(parents=True, exist_ok=True)
     groups = [[source, target]] if joint else [[source], [target]]
     for languages in groups:
         words = Dictionary()
         for language in languages:
-            path = str(text / f"train.{language}")
-            Dictionary.add_file_to_dictionary(path, words, tokenize_line, workers)
+            for word, count in _count_tokens(text / f"train.{language}", words.eos_word).items():
+                words.add_symbol(word, count)
         words.finalize(padding_factor=PADDING_FACTOR)
         for language in languages:
             words.save(str(destination / f"dict.{language}.txt"))
@@ -32,7 +29,20 @@ def make_dictionaries(
         report(f"dictionary of {' and '.join(languages)}: {types:,} types")
 
 
-def binarise(
+def _count_tokens(path: Path, end: str) -> Counter[str]:
+    """How often each token occurs, with an `end` a line.
+
+    Not Dictionary.add_file_to_dictionary: its multiprocessing.Pool waits for ever where a worker
+    is killed.
+    """
+    counts: Counter[str] = Counter()
+    for line in read_lines(path):
+        counts.update(line.split())
+        counts[end] += 1
+    return counts
+
+
+def binarize(
     text: Path,
     dictionaries: Path,
     destination: Path,
@@ -42,21 +52,22 @@ def binarise(
     workers: int,
 ) -> None:
     """Write the binary form of `text`/{train,valid,test}.* by the given dictionaries."""
-    command = [sys.executable, "-m", "fairseq_cli.preprocess"]
-    command += [f"--{split}pref={text / split}" for split in SPLITS]
-    command.append(f"--srcdict={dictionaries / f'dict.{source}.txt'}")
+    options = [f"--{split}pref={text / split}" for split in SPLITS]
+    options.append(f"--srcdict={dictionaries / f'dict.{source}.txt'}")
     if joint:
-        command.append("--joined-dictionary")
+        options.append("--joined-dictionary")
     else:
-        command.append(f"--tgtdict={dictionaries / f'dict.{target}.txt'}")
-    command += ["--source-lang", source, "--target-lang", target]
-    command += ["--destdir", str(destination), "--workers", str(workers)]
-    finished = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
+        options.append(f"--tgtdict={dictionaries / f'dict.{target}.txt'}")
+    options += ["--source-lang", source, "--target-lang", target]
+    options += [f"--destdir={destination}", "--workers", str(workers)]
+    finished = children.run_module("fairseq_cli.preprocess", options)
+    if finished.returncode < 0:
+        raise PrepError(
+            f"fairseq-preprocess was killed by signal {-finished.returncode}, {children.MEMORY}"
+        )
     if finished.returncode != 0:
         lines = finished.stdout.strip().splitlines() or ["it printed nothing"]
         raise PrepError(f"fairseq-preprocess ended with {finished.returncode}: {lines[-1]}")
     # The log holds nothing but paths in a folder that is about to be renamed.
     (destination / "preprocess.log").unlink()
-    report(f"binarise: {', '.join(SPLITS)}")
+    report(f"binarize: {', '.join(SPLITS)}")

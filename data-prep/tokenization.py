@@ -24,7 +24,7 @@ CONTROL = regex.compile(r"\p{C}")
 
 
 class PerlMosesTokenizer(MosesTokenizer):
-    """Tokenises as tokenizer.perl does, with its XML escapes (`&apos;`, `&#91;` ...).
+    """Tokenizes as tokenizer.perl does, with its XML escapes (`&apos;`, `&#91;` ...).
 
     Mended: the full stop that ends a sentence is its own token also after an abbreviation or an
     initial (`U.S.A.` -> `U.S.A .`); a letter is what Unicode calls so, Chinese ones among them; a
@@ -65,7 +65,7 @@ class PerlMosesTokenizer(MosesTokenizer):
 
 
 class PerlPunctNormalizer:
-    """Normalises punctuation as normalize-punctuation.perl does."""
+    """Normalizes punctuation as normalize-punctuation.perl does."""
 
     def __init__(self, language: str) -> None:
         rules = MosesPunctNormalizer(language, perl_parity=True).substitutions

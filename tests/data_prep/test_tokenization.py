@@ -1,4 +1,4 @@
-"""Tokenisation is Moses' own, byte for byte, and the rules of a corpus come in their order."""
+"""Tokenization is Moses' own, byte for byte, and the rules of a corpus come in their order."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from text_rules import TextRules, apply_rules
 MOSES_OUTPUT = json.loads((Path(__file__).parent / "moses_output.json").read_text(encoding="utf-8"))
 PLAIN = TextRules(tokenizer="sacremoses")
 AGGRESSIVE = TextRules(tokenizer="sacremoses", aggressive=True)
-NORMALISED = AGGRESSIVE._replace(normalise="perl", no_control=True)
+NORMALIZED = AGGRESSIVE._replace(normalize="perl", no_control=True)
 TABLES = [
     ("EN", "en", PLAIN),
     ("DE", "de", PLAIN),
     ("EN_AGGRESSIVE", "en", AGGRESSIVE),
     ("DE_AGGRESSIVE", "de", AGGRESSIVE),
-    ("EN_NORMALISED", "en", NORMALISED),
-    ("DE_NORMALISED", "de", NORMALISED),
+    ("EN_NORMALIZED", "en", NORMALIZED),
+    ("DE_NORMALIZED", "de", NORMALIZED),
 ]
 
 
@@ -47,10 +47,10 @@ def test_the_other_rules():
     assert apply_rules([" a\r b\u2028"], "vi", TextRules()) == ["a b"]
     # Perl knows no final sigma, Python does.
     assert apply_rules(["ΟΔΟΣ İ"], "en", TextRules(lowercase=True)) == ["οδοσ i̇"]
-    # The port's normalisation keeps the end of a quotation where Moses' own moves it.
-    port = TextRules(normalise="sacremoses")
+    # The port's normalization keeps the end of a quotation where Moses' own moves it.
+    port = TextRules(normalize="sacremoses")
     assert apply_rules(["„Ja.“"], "de", port) == ['"Ja."']
-    assert apply_rules(["„Ja.“"], "de", TextRules(normalise="perl")) == ['"Ja".']
+    assert apply_rules(["„Ja.“"], "de", TextRules(normalize="perl")) == ['"Ja".']
 
 
 # ---- --tokenizer moses --------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def fake_moses(tmp_path, monkeypatch):
 
 
 def test_moses_scripts_are_run_in_their_order(fake_moses):
-    rules = NORMALISED._replace(tokenizer="moses", moses_dir=str(fake_moses))
+    rules = NORMALIZED._replace(tokenizer="moses", moses_dir=str(fake_moses))
     text_rules.check_moses(fake_moses)
     assert apply_rules(["a\u2028b", ""], "de", rules) == [
         "tokenizer -q -l de -a > remove-non-printing-char  > normalize-punctuation de > " + end
@@ -81,7 +81,7 @@ def test_moses_scripts_are_run_in_their_order(fake_moses):
 
 
 def test_moses_that_loses_a_line_or_is_not_there_is_an_error(fake_moses, monkeypatch, tmp_path):
-    script = fake_moses / text_rules.PERL_SCRIPTS["tokenise"]
+    script = fake_moses / text_rules.PERL_SCRIPTS["tokenize"]
     script.write_text("sed 1d; echo broken >&2")
     rules = PLAIN._replace(tokenizer="moses", moses_dir=str(fake_moses))
     with pytest.raises(PrepError, match=r"ended with 0 and 1 lines for 2: broken"):

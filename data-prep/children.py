@@ -1,0 +1,80 @@
+"""Processes that end when the one that started them ends, in whatever way it does.
+
+Linux kills a process when its parent dies, a `kill -9` of the parent included, if the process has
+asked for that (prctl(2), PR_SET_PDEATHSIG). Every process that is started here asks first of all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Sequence
+
+PR_SET_PDEATHSIG = 1
+# Not `python -m`: what is run must ask for its end before it does anything else.
+START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); import children; "
+    "del sys.path[0]; children.run_here(int(sys.argv[2]), sys.argv[3], sys.argv[4:])"
+)
+MEMORY = "most likely for lack of memory; pass a smaller --workers"
+
+_forking = 0  # the process that is about to fork, for the one that comes of it
+
+
+def end_with(parent: int) -> None:
+    """Have this process killed when its parent, process `parent`, ends; end where it has ended."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:  # it ended before we asked
+        os._exit(1)
+
+
+def run_module(name: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a module as `python -m` does, in a process that ends with this one; its output as text.
+
+    It keeps the lock of `steps.only_one_process`, so that nobody takes that before it has ended.
+    """
+    own = [str(Path(__file__).parent), str(os.getpid())]
+    return subprocess.run(
+        [sys.executable, "-c", START, *own, name, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        close_fds=False,
+    )
+
+
+def run_here(parent: int, name: str, arguments: Sequence[str]) -> None:
+    """The child's side of `run_module`: the module and all that it forks off end with `parent`."""
+    end_with(parent)
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+    signal.signal(signal.SIGCHLD, _end_without_a_worker)
+    sys.argv = [name, *arguments]
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _before_fork() -> None:
+    global _forking
+    _forking = os.getpid()
+
+
+def _after_fork() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    end_with(_forking)
+
+
+def _end_without_a_worker(number: int, frame: Any) -> None:
+    """End where a worker was killed: multiprocessing.Pool would wait for its result for ever."""
+    ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is not None and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
+        said = f"a worker was killed by signal {ended.si_status}, {MEMORY}\n"
+        os.write(2, said.encode())
+        os._exit(1)

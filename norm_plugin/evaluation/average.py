@@ -16,11 +16,15 @@ tool sums them and floor-divides): they come from the newest input, and so does 
 such as the settings. The newest input is the one with the most updates. Tensors that share memory
 in it share memory in the output. The state of the optimizer does not belong to the averaged
 weights and is dropped; fairseq needs none to decode, validate or start a fine-tuning.
+
+A tensor with a NaN or an infinity is refused, and so is a checkpoint that is given twice, under
+another name or as a copy.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -65,6 +69,7 @@ class RunningMean:
         """Add one checkpoint, whose tensors are taken over; ``path`` names it in errors."""
         state.pop("last_optimizer_state", None)
         model = state["model"]
+        _check_finite(path, model)
         kept = self._taken_from_newest(path, state)
         averaged = {
             name: value for name, value in model.items() if is_averaged(value) and name not in kept
@@ -132,6 +137,42 @@ class RunningMean:
         return self.newest
 
 
+def _check_finite(path: Path, model: State) -> None:
+    """Raise EvaluationError where a tensor holds a NaN or an infinity: the mean would be none."""
+    for name, value in model.items():
+        if is_averaged(value) and not torch.isfinite(value).all():
+            raise EvaluationError(
+                f"'{name}' of {path} holds a NaN or an infinity: the run has diverged; give only "
+                "checkpoints from before that, for instance by --upper-bound"
+            )
+
+
+def _check_distinct(paths: Sequence[Path]) -> None:
+    """Raise EvaluationError where two paths lead to one file, or to copies of one."""
+    seen: dict[tuple[Any, ...], Path] = {}
+    for path in paths:
+        for mark in (("file", path.resolve()), ("content", _digest(path))):
+            if mark in seen:
+                other = seen[mark]
+                how = "the same file as" if mark[0] == "file" else "a copy of"
+                raise EvaluationError(
+                    f"{path} is {how} {other}: it would count twice in the mean; give each "
+                    "checkpoint once (checkpoint_best.pt and checkpoint_last.pt are copies)"
+                )
+            seen[mark] = path
+
+
+def _digest(path: Path) -> bytes:
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as stream:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+    except OSError as error:
+        raise EvaluationError(f"checkpoint {path} cannot be read: {error.strerror}") from error
+    return digest.digest()
+
+
 def _shared_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
     """For each name the first name of a tensor with the same memory, often itself."""
     first: dict[tuple[Any, ...], str] = {}
@@ -144,8 +185,10 @@ def _shared_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
 def mean_of(paths: Sequence[Path], running_stats: str) -> RunningMean:
     """The checkpoints at ``paths``, read one at a time and added up.
 
-    Raises EvaluationError where one is missing, unreadable or of another model.
+    Raises EvaluationError where one is missing, unreadable, of another model or not finite, or
+    where two are one.
     """
+    _check_distinct(paths)
     mean = RunningMean(running_stats)
     for path in paths:
         mean.add(path, load_checkpoint(path))

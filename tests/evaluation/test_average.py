@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from norm_plugin.evaluation import _command
+from norm_plugin.evaluation._command import EvaluationError
 from norm_plugin.evaluation.average import average_checkpoints, main, select_checkpoints
 from norm_plugin.evaluation.checkpoints import load_checkpoint
 
@@ -167,6 +168,52 @@ def test_another_model_is_refused(tmp_path, save_checkpoint_file, capsys, second
     assert "1.pt" in error
     assert "checkpoints of one run" in error
     assert named in error or (not second and "'v'" in error)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused(
+    tmp_path, save_checkpoint_file, capsys, value
+) -> None:
+    good = save_checkpoint_file(tmp_path / "1.pt", w=torch.ones(3), b=torch.ones(1))
+    weights = torch.tensor([1.0, value, 1.0])
+    bad = save_checkpoint_file(tmp_path / "2.pt", w=weights, b=torch.ones(1))
+    assert run("--inputs", good, bad, "--output", tmp_path / "out.pt") == 1
+    assert f"error: 'w' of {bad} holds a NaN or an infinity" in capsys.readouterr().err
+    assert not (tmp_path / "out.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("path", "the same file as"),
+        ("spelling", "the same file as"),
+        ("symlink", "the same file as"),
+        ("hard link", "a copy of"),
+        ("copy", "a copy of"),
+    ],
+)
+def test_a_checkpoint_given_twice_is_refused(
+    tmp_path, save_checkpoint_file, capsys, kind, said
+) -> None:
+    one = save_checkpoint_file(tmp_path / "checkpoint1.pt", updates=1)
+    other = save_checkpoint_file(tmp_path / "checkpoint2.pt", updates=2)
+    again = tmp_path / "checkpoint_best.pt"
+    if kind == "path":
+        again = one
+    elif kind == "spelling":
+        (tmp_path / "sub").mkdir()
+        again = tmp_path / "sub" / ".." / one.name
+    elif kind == "symlink":
+        again.symlink_to(one)
+    elif kind == "hard link":
+        os.link(one, again)
+    else:
+        again.write_bytes(one.read_bytes())
+    assert run("--inputs", one, other, again, "--output", tmp_path / "out.pt") == 1
+    assert f"error: {again} is {said} {one}: it would count twice" in capsys.readouterr().err
+    assert not (tmp_path / "out.pt").exists()
+    with pytest.raises(EvaluationError, match="the same file as"):
+        average_checkpoints([one, one])
 
 
 def test_flags_that_do_not_fit_the_inputs(tmp_path, save_checkpoint_file, capsys) -> None:

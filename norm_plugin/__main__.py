@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 
-from norm_plugin.listing import norm_text
+from norm_plugin.listing import norm_text, sites_text
 from norm_plugin.norms import NORM_TYPES
 
 
@@ -16,10 +17,15 @@ def main() -> None:
         description="Print the folder to give to fairseq's --user-dir.",
     )
     parser.add_argument(
-        "--list", action="store_true", help="print every norm, its options and its paper instead"
+        "--list",
+        action="store_true",
+        help="print every norm, its options and its paper, and the flags of sites instead",
     )
     if parser.parse_args().list:
-        print("\n\n".join(map(norm_text, NORM_TYPES)))
+        parts = list(map(norm_text, NORM_TYPES))
+        if importlib.util.find_spec("fairseq") is not None:  # without it there are norms alone
+            parts.append(sites_text())
+        print("\n\n".join(parts))
     else:
         print(os.path.dirname(os.path.abspath(__file__)))
 

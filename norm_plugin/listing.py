@@ -28,6 +28,11 @@ def norm_text(name: str) -> str:
     return "\n".join(lines)
 
 
+def sites_text() -> str:
+    """The flags that choose norms and their place, a line each."""
+    return "\n".join(["sites", *(f"    {flag}: {text}" for flag, text in site_flags())])
+
+
 def norms_table() -> str:
     """Markdown: a row a norm."""
     rows = [
@@ -87,14 +92,19 @@ def declared_options() -> Dict[str, List[Tuple[str, Option]]]:
 
 def sites_table() -> str:
     """Markdown: the flags that choose norms and their place."""
+    rows = [("flag", "meaning")]
+    rows += [(f"`{flag}`", text) for flag, text in site_flags()]
+    return markdown(rows)
+
+
+def site_flags() -> List[Tuple[str, str]]:
+    """The flags that choose norms and their place, with their meanings; it needs fairseq."""
     from norm_plugin.models.config import CHOICES, config_class
     from norm_plugin.models.sites import SITE_FLAGS, norm_type_field
 
     cfg = config_class()()
     fields = ["norm_type", *map(norm_type_field, SITE_FLAGS), *CHOICES]
-    rows = [("flag", "meaning")]
-    rows += [(f"`--{field.replace('_', '-')}`", cfg._get_help(field)) for field in fields]
-    return markdown(rows)
+    return [(f"--{field.replace('_', '-')}", cfg._get_help(field)) for field in fields]
 
 
 def _defaults(owners: List[Tuple[str, Option]]) -> str:

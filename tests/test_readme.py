@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from norm_plugin.__main__ import main as list_norms
 from norm_plugin.evaluation.tables import fill_readme, generators
 from norm_plugin.listing import norm_text
 from norm_plugin.models.architectures import ARCHITECTURES
@@ -38,6 +40,15 @@ def test_every_norm_and_option_of_the_list_is_in_the_tables(name):
         rows = [row.split("|") for row in TEXT.splitlines() if row.startswith(f"| `{flag}` |")]
         assert [name in cells[-3].replace(" ", "").split(",") for cells in rows].count(True) == 1
         assert meaning.partition(": ")[2] in [cells[-2].strip() for cells in rows]
+
+
+def test_the_list_has_the_flags_of_the_sites(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["norm_plugin", "--list"])
+    list_norms()
+    printed = capsys.readouterr().out
+    rows = re.findall(r"^\| `(--norm-[\w-]+)` \| ([^|]+) \|$", TEXT, flags=re.MULTILINE)
+    assert ("--norm-placement" in dict(rows)) and len(rows) > 10
+    assert [flag for flag, text in rows if f"    {flag}: {text}\n" not in printed + "\n"] == []
 
 
 def test_every_script_it_names_exists():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from norm_plugin.kernels._choice import AUTO, KERNELS, OFF, VARIABLE, describe, resolve
+from norm_plugin.kernels._choice import AUTO, KERNELS, OFF, VARIABLE, describe, resolve, there
 from norm_plugin.kernels._fused import give_fused_form, has_fused_form, set_kernels
 from norm_plugin.norms._registry import AFTER_BUILDING
 
@@ -26,6 +26,7 @@ __all__ = [
     "has_fused_form",
     "resolve",
     "set_kernels",
+    "there",
 ]
 
 for _module in pkgutil.iter_modules(__path__):

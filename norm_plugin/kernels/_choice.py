@@ -53,6 +53,13 @@ def describe(choice: str) -> str:
     return f"{choice}: " + ", ".join(f"{name} ({BACKENDS[name].load()[1]})" for name in names)
 
 
+def there(choice: str) -> bool:
+    """Whether this machine has kernels for ``choice``, a resolved one; ``compile`` always has."""
+    names = BACKENDS if choice == AUTO else [choice]
+    loaded = (BACKENDS[name].load()[0] for name in names if name in BACKENDS)
+    return choice == COMPILE or any(ops is not None for ops in loaded)
+
+
 def ops_for(choice: str, x: Tensor) -> Optional[Ops]:
     """The backend that computes a norm of ``x``; None: plain torch does."""
     backend = DEVICES.get(x.device.type)

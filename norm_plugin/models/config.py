@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 from typing import Any, Dict, Iterable, NamedTuple, Optional, Type
 
 from fairseq.dataclass import ChoiceEnum
@@ -193,7 +194,16 @@ def _reject_unknown_keys(values: Dict[str, Any], cls: Type[TransformerConfig]) -
             known.add(field.name)
     unknown = sorted(set(values) - known)
     if unknown:
-        near = [key for key in sorted(known) if key.startswith("norm_")]
-        raise ValueError(
-            f"unknown model key {', '.join(unknown)}; the keys of the norms are {', '.join(near)}"
-        )
+        raise ValueError("; ".join(_about_unknown(key, known) for key in unknown))
+
+
+def _about_unknown(key: str, known: Iterable[str]) -> str:
+    """What to say of a key that no model has: the nearest ones that it has."""
+    near = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
+    if near:
+        return f"unknown model key {key}; the nearest are {', '.join(near)}"
+    norms = [name for name in sorted(known) if name.startswith("norm_")]
+    return (
+        f"unknown model key {key}; the keys of the norms are {', '.join(norms)}, and the others "
+        "those of fairseq's transformer"
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple
 
+from torch import nn
+
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, norm_spec
 
 LAYERNORM = "layernorm"
@@ -152,8 +154,41 @@ def build_site(cfg: Any, site: Site, dim: int) -> Norm:
     return norm_spec(norm_type_of(cfg, site)).build(dim, **site_options(cfg, site))
 
 
+def describe_placement(cfg: Any) -> str:
+    """``pre-norm``, or what each stack is where they differ."""
+    words = {True: "pre-norm", False: "post-norm"}
+    sides = {side: words[bool(getattr(cfg, f"{side}_normalize_before"))] for side in FINAL_SITES}
+    if len(set(sides.values())) == 1:
+        return sides["encoder"]
+    return ", ".join(f"{side} {word}" for side, word in sides.items())
+
+
+def describe_forms(model: nn.Module, kernels: bool) -> str:
+    """Which sites of a built model kernels compute, and which plain torch.
+
+    Args:
+        kernels: there are kernels on this machine for the run's choice.
+    """
+    forms: Dict[bool, List[str]] = {True: [], False: []}
+    for site in SITES:
+        modules = [
+            module
+            for path, module in model.named_modules()
+            if isinstance(module, Norm) and _stands_at(path, site)
+        ]
+        if modules:
+            forms[kernels and any(norm.fused is not None for norm in modules)].append(site.name)
+    words = {True: "by kernels", False: "in plain torch"}
+    return "; ".join(f"{words[key]}: {', '.join(at)}" for key, at in forms.items() if at)
+
+
+def _stands_at(path: str, site: Site) -> bool:
+    parts = path.split(".")
+    return parts[0] == site.side and parts[-1] == site.attribute
+
+
 def describe_sites(cfg: Any) -> str:
-    """One line: the norm of each site and the options given for them."""
+    """One line: the placement, the norm of each site and the options given for them."""
     chosen = ", ".join(f"{site.name}={norm_type_of(cfg, site)}" for site in present_sites(cfg))
     shared: Dict[str, Any] = {}
     of_sites = []
@@ -164,7 +199,7 @@ def describe_sites(cfg: Any) -> str:
         if own:
             of_sites.append(f"{site.name}: {_words(own)}")
     given = "; ".join(filter(None, [_words(shared), *of_sites]))
-    return f"norms: {chosen}" + (f" (options: {given})" if given else "")
+    return f"norms: {describe_placement(cfg)}; {chosen}" + (f" (options: {given})" if given else "")
 
 
 def _words(options: Dict[str, Any]) -> str:

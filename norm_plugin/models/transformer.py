@@ -12,10 +12,10 @@ from fairseq.models.transformer import TransformerModelBase
 from omegaconf import OmegaConf, open_dict
 from torch import nn
 
-from norm_plugin.kernels import describe, resolve, set_kernels
+from norm_plugin.kernels import describe, resolve, set_kernels, there
 from norm_plugin.models.config import build_config, config_class, store_choices
 from norm_plugin.models.divergence import DivergenceWatch
-from norm_plugin.models.sites import describe_sites, sites_that_see_the_future
+from norm_plugin.models.sites import describe_forms, describe_sites, sites_that_see_the_future
 from norm_plugin.models.stacks import NormTransformerDecoder, NormTransformerEncoder
 from norm_plugin.norms._statistics import BatchStatisticsNorm
 
@@ -47,7 +47,6 @@ class NormTransformerModel(TransformerModelBase):
             store_choices(args, cfg)
         logger.info(describe_sites(cfg))
         kernels = resolve(cfg.norm_kernels)
-        logger.info("norm kernels: %s", describe(kernels))
         leaking = sites_that_see_the_future(cfg)
         if leaking:
             logger.warning(
@@ -57,6 +56,8 @@ class NormTransformerModel(TransformerModelBase):
             )
         model = super().build_model(cfg, task)
         set_kernels(model, cfg.norm_kernels)
+        forms = describe_forms(model, there(kernels))
+        logger.info("norm kernels: %s; %s", describe(kernels), forms)
         if cfg.norm_nan_check == "on":
             model.watch = DivergenceWatch(model)
         return model

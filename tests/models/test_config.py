@@ -65,9 +65,17 @@ def test_an_unknown_norm_names_the_right_ones(build, build_yaml, capsys):
 
 
 def test_an_unknown_yaml_key_is_refused(build_yaml):
-    message = "unknown model key norm_alpha_forward; .*norm_alpha_fwd"
-    with pytest.raises(ValueError, match=message):
-        build_yaml(norm_type="powernorm", norm_alpha_forward=0.9)
+    for key, near in (
+        ("norm_alpha_forward", "norm_alpha_fwd"),
+        ("dropuot", "dropout"),
+        ("encoder_ffn_embed", "encoder_ffn_embed_dim"),
+        ("norm_type_encoder_fnn", "norm_type_encoder_ffn"),
+    ):
+        message = f"unknown model key {key}; the nearest are (.*, )?{near}(,|$)"
+        with pytest.raises(ValueError, match=message):
+            build_yaml(norm_type="powernorm", **{key: 0.9})
+    with pytest.raises(ValueError, match="model key xyzzy; the keys of the norms are .*norm_eps"):
+        build_yaml(xyzzy=1)
     with pytest.raises(ValueError, match="model.encoder is a nested group"):
         build_yaml(encoder={"layers": 3})
 

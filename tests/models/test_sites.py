@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
+from norm_plugin.kernels import VARIABLE, _choice
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 
 ENCODER = {"encoder-self": "self_attn_layer_norm", "encoder-ffn": "final_layer_norm"}
@@ -103,10 +105,47 @@ def test_the_choice_of_every_site_is_logged(build, caplog):
         build("--norm-type", "powernorm", "--norm-alpha-fwd", "0.95", "--norm-placement", "pre")
     (line,) = [record.getMessage() for record in caplog.records if "norms:" in record.getMessage()]
     assert line == (
-        "norms: encoder-self=powernorm, encoder-ffn=powernorm, encoder-final=powernorm, "
+        "norms: pre-norm; encoder-self=powernorm, encoder-ffn=powernorm, encoder-final=powernorm, "
         "decoder-self=layernorm, decoder-cross=layernorm, decoder-ffn=layernorm, "
         "decoder-final=layernorm (options: alpha_fwd=0.95, warmup_updates=4000)"
     )
+
+
+def test_the_placement_of_each_stack_is_logged(build, caplog):
+    with caplog.at_level(logging.INFO, logger="norm_plugin"):
+        build("--norm-placement", "post")
+        build("--encoder-normalize-before")
+    lines = [line for line in caplog.messages if line.startswith("norms: ")]
+    assert [line.partition("; ")[0] for line in lines] == [
+        "norms: post-norm",
+        "norms: encoder pre-norm, decoder post-norm",
+    ]
+
+
+PLAIN_EVERYWHERE = "in plain torch: encoder-self, encoder-ffn, decoder-self, decoder-cross"
+
+
+@pytest.mark.parametrize(
+    ("choice", "backend", "said"),
+    [
+        (
+            "auto",
+            "there",
+            "by kernels: encoder-self, encoder-ffn; "
+            "in plain torch: decoder-self, decoder-cross, decoder-ffn",
+        ),
+        ("auto", None, f"{PLAIN_EVERYWHERE}, decoder-ffn"),
+        ("off", "there", f"{PLAIN_EVERYWHERE}, decoder-ffn"),
+    ],
+)
+def test_what_computes_each_site_is_logged(choice, backend, said, build, caplog, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    found = SimpleNamespace(load=lambda: (backend, "as told"))
+    monkeypatch.setattr(_choice, "BACKENDS", {"cpu": found, "triton": found})
+    with caplog.at_level(logging.INFO, logger="norm_plugin"):
+        build("--norm-type-encoder", "powernorm", "--norm-kernels", choice)
+    (line,) = [line for line in caplog.messages if line.startswith("norm kernels: ")]
+    assert line.startswith(f"norm kernels: {choice}: ") and line.endswith(f"; {said}")
 
 
 @pytest.mark.parametrize("name", NORM_TYPES)

@@ -66,23 +66,32 @@ def publish_binarized(out: Path, build: Callable[[Path], None], overwrite: bool)
     out = out.resolve()
     if not (out / "manifest.json").is_file():
         raise PrepError(f"{out} holds no prepared text to binarize; run --only prepare first")
+    # Without the lock first, which a corpus on a disk that is only read cannot have.
+    if not overwrite and _is_binarized(out):
+        _clear_if_free(out)
+        report(f"nothing to do: the text is binarized in {out / 'bin'}")
+        return
     with _lock(out):
         _remove_leftovers(out / "bin")
-        inputs = {
-            "checksum": read_manifest(out)["checksum"],
-            "fairseq": tool_versions().get("fairseq"),
-        }
-        names = _binary_files(out)
-        if not overwrite and _is_binarized(out / "bin", inputs, names):
+        # The process that we waited for may have done our work.
+        if not overwrite and _is_binarized(out):
             report(f"nothing to do: the text is binarized in {out / 'bin'}")
             return
 
         def fill(work: Path) -> None:
             build(work)
-            write_json(work / BINARIZED, {**inputs, "files": digests_of(work, names)})
+            files = digests_of(work, _binary_files(out))
+            write_json(work / BINARIZED, {**_inputs_of_binary(out), "files": files})
 
         _replace(out / "bin", fill)
     report(f"done: binarized in {out / 'bin'}")
+
+
+def _inputs_of_binary(out: Path) -> dict[str, Any]:
+    return {
+        "checksum": read_manifest(out)["checksum"],
+        "fairseq": tool_versions().get("fairseq"),
+    }
 
 
 def _binary_files(out: Path) -> list[str]:
@@ -96,16 +105,14 @@ def _binary_files(out: Path) -> list[str]:
     ]
 
 
-def _is_binarized(folder: Path, inputs: dict[str, Any], names: list[str]) -> bool:
+def _is_binarized(out: Path) -> bool:
+    """Whether OUT/bin is whole, and made of the text in OUT by this fairseq."""
     try:
-        record = json.loads((folder / BINARIZED).read_text(encoding="utf-8"))
+        record = json.loads((out / "bin" / BINARIZED).read_text(encoding="utf-8"))
+        found = digests_of(out / "bin", _binary_files(out))
     except (FileNotFoundError, ValueError):
         return False
-    if {key: record.get(key) for key in inputs} != inputs:
-        return False
-    return all((folder / name).is_file() for name in names) and record.get("files") == digests_of(
-        folder, names
-    )
+    return bool(record == {**_inputs_of_binary(out), "files": found})
 
 
 def find_prepared(out: Path, recipe: Recipe) -> str | None:

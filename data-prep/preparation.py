@@ -188,7 +188,8 @@ def write_words(
             bar.update(words.lines)
     report(f"tokenize {split}: {lines:,} pairs, {lines - kept:,} left out")
     if kept == 0:
-        raise PrepError(f"{split} has no pair within {corpus.clean_words}")
+        limits = f" within {corpus.clean_words}" if corpus.clean_words else " with text in both"
+        raise PrepError(f"{split} has no pair{limits}, of {lines:,}")
     return {
         f"{split}.{language}": {"lines": lines, "tokens": count}
         for language, count in zip(choices.languages, tokens)

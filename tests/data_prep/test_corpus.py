@@ -338,6 +338,18 @@ def test_binarizing_is_done_once_and_again_when_something_changed(prepared, monk
     assert names(prepared) == ["bin", "manifest.json", "tok"]
 
 
+def test_a_complete_corpus_is_used_where_nothing_can_be_written(prepared, capsys):
+    corpus.publish_binarized(prepared, binarize, overwrite=False)
+    lock = prepared.parent / ".out.lock"
+    lock.unlink()
+    lock.mkdir()  # cannot be opened, not even by root
+    (prepared / "bin.tmp-123").mkdir()
+    capsys.readouterr()
+    corpus.publish(prepared, recipe(), never, overwrite=False)
+    corpus.publish_binarized(prepared, never, overwrite=False)
+    assert capsys.readouterr().err.count("nothing to do") == 2
+
+
 def test_binarizing_leaves_the_identity_of_the_data_alone(prepared):
     before = (prepared / "manifest.json").read_bytes()
     corpus.publish_binarized(prepared, binarize, overwrite=False)

@@ -187,6 +187,10 @@ def test_a_line_without_its_partner(stanford, tmp_path, capsys):
     kept = [n for n in range(60) if n != 7]
     assert read(tmp_path / "out" / "tok" / "train.en") == [read(english)[n] for n in kept]
     assert read(tmp_path / "out" / "tok" / "train.vi") == [lines[n] for n in kept]
+    steps.write_lines(vietnamese, [""] * 60)
+    with pytest.raises(PrepError, match=r"train has no pair with text in both, of 60"):
+        run(iwslt15, stanford, tmp_path / "more")
+    steps.write_lines(vietnamese, lines)
     steps.write_lines(stanford / "tst2013.vi", ["một", "", "ba", "bốn", "năm"])
     with pytest.raises(PrepError, match=r"test, line 2, is empty in vi"):
         run(iwslt15, stanford, tmp_path / "more")

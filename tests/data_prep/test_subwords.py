@@ -38,7 +38,7 @@ def test_merges_are_those_of_subword_nmt(monkeypatch):
     # Runs of a letter, so that pairs overlap.
     monkeypatch.setattr(subword_nmt.learn_bpe, "tqdm", lambda numbers: numbers)
     random = Random(2)
-    for _ in range(100):
+    for _ in range(30):
         drawn = ["".join(random.choices("aaaab", k=random.randint(2, 14))) for _ in range(60)]
         words = {word: random.randint(1, 50) for word in drawn}
         expected = io.StringIO()

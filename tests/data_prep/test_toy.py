@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from itertools import islice
@@ -165,22 +166,39 @@ def test_sentences_are_a_sequence_of_the_seed():
     assert list(islice(first, 50)) == list(islice(again, 50))
 
 
-def test_the_command(tmp_path):
+@pytest.fixture
+def no_fairseq(monkeypatch):
+    """fairseq-preprocess takes seconds, and test_binarize.py and test_multi30k.py run it."""
+
+    def fake(text, dictionaries, destination, source, target, joint, workers):
+        assert joint and workers == 1
+        for language in (source, target):
+            shutil.copy(dictionaries / f"dict.{language}.txt", destination)
+        for split in toy.steps.SPLITS:
+            for language in (source, target):
+                for suffix in ("bin", "idx"):
+                    (destination / f"{split}.en-xx.{language}.{suffix}").touch()
+
+    monkeypatch.setattr(toy, "binarize", fake)
+
+
+def test_the_command(tmp_path, capsys, no_fairseq):
     out = tmp_path / "toy"
-    command = [sys.executable, toy.__file__, "--out", out, "--train", "300", "--valid", "20"]
-    command += ["--test", "20"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines()[-1] == f"done: binarized in {out / 'bin'}"
+    command = ["--out", str(out), "--train", "300", "--valid", "20", "--test", "20"]
+    command += ["--workers", "1"]
+    toy.main(command)
+    assert capsys.readouterr().err.splitlines()[-1] == f"done: binarized in {out / 'bin'}"
     assert sorted(path.name for path in out.iterdir()) == ["bin", "manifest.json", "raw", "tok"]
     manifest = json.loads((out / "manifest.json").read_text())
     assert (manifest["source"], manifest["target"]) == ("en", "xx")
     assert manifest["counts"]["tok"]["train.xx"]["lines"] == 300
     assert manifest["counts"]["raw"]["test.xx"]["lines"] == 20
+    again = [sys.executable, toy.__file__, *command, "--seed", "2"]
+    refused = subprocess.run(again, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: ") and refused.stderr.count("\n") == 1
+    assert json.loads((out / "manifest.json").read_text()) == manifest
     english, velan = (
         (out / "bin" / f"dict.{language}.txt").read_bytes() for language in ("en", "xx")
     )
     assert english == velan and b"kelodoi " in english and b"dogs " in english
-    again = subprocess.run([*command, "--seed", "2"], capture_output=True, text=True, check=False)
-    assert again.returncode == 1
-    assert again.stderr.startswith("error: ") and again.stderr.count("\n") == 1
-    assert json.loads((out / "manifest.json").read_text()) == manifest

@@ -14,7 +14,8 @@ def refuse_second_order() -> None:
     """Raise RuntimeError in a backward pass that is itself to be differentiated."""
     if torch.is_grad_enabled():
         raise RuntimeError(
-            "a fused norm has no second derivative (create_graph=True); the plain form has: "
+            "a fused norm has no second derivative (create_graph=True); the plain form has, unless "
+            "its backward pass is written by hand (powernorm after its warm-up, unified, mabn): "
             "set NORM_KERNELS=off, or call norm_plugin.kernels.set_kernels(model, 'off')"
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from typing import Any, Tuple, Union
 
 import torch
@@ -11,11 +12,18 @@ import torch
 EXTENSION = "norm_plugin.kernels._native"
 LEVELS = {"AVX512": "avx512", "AVX2": "avx2"}
 """What torch finds on the machine, or is told by ATEN_CPU_CAPABILITY, and our word for it."""
+PLAIN = "plain"
+VARIABLE = "NORM_KERNELS_LEVEL"
+"""Names the level that the extension takes, whatever torch takes: for tests and measurements."""
 
 
 @functools.lru_cache(maxsize=None)
 def load() -> Tuple[Union[Any, None], str]:
-    """The extension, which has the functions of ``_ops.Ops``, or None; and what to say of it."""
+    """The extension, which has the functions of ``_ops.Ops``, or None; and what to say of it.
+
+    Raises:
+        ValueError: VARIABLE names a level that there is not.
+    """
     try:
         native = importlib.import_module(EXTENSION)
     except ImportError as error:
@@ -23,8 +31,22 @@ def load() -> Tuple[Union[Any, None], str]:
             f"not built, or for another torch ({str(error).splitlines()[0]}); with a C++ compiler, "
             "pip install --no-build-isolation --no-deps of the project builds it"
         )
-    level = LEVELS.get(torch.backends.cpu.get_cpu_capability(), "plain")
-    if not native.machine_has(level):
-        level = "plain"
+    level = chosen_level(native)
     native.use_level(level)
     return native, f"C++, {level}"
+
+
+def chosen_level(native: Any) -> str:
+    """The level that VARIABLE names, else torch's own where the machine has it.
+
+    Raises:
+        ValueError: an unknown level, or one that this machine lacks.
+    """
+    given = os.environ.get(VARIABLE)
+    if given is None or given == "":
+        level = LEVELS.get(torch.backends.cpu.get_cpu_capability(), PLAIN)
+        return level if native.machine_has(level) else PLAIN
+    there = [level for level in (PLAIN, "avx2", "avx512") if native.machine_has(level)]
+    if given not in there:
+        raise ValueError(f"{VARIABLE} is {given!r}; this machine has {', '.join(there)}")
+    return given

@@ -25,6 +25,7 @@ from norm_plugin.kernels import (
 from norm_plugin.norms import build_norm
 
 ROOT = Path(__file__).resolve().parents[2]
+LEVEL_VARIABLES = (_cpu.VARIABLE, "ATEN_CPU_CAPABILITY")
 
 
 @pytest.fixture(autouse=True)
@@ -92,20 +93,38 @@ def test_a_device_without_kernels_is_left_to_the_plain_form(caplog):
     assert "cpu kernels do not serve meta tensors" in caplog.text
 
 
-@pytest.mark.parametrize(("capability", "level"), [("default", "plain"), ("avx2", "avx2")])
-def test_torchs_own_variable_sets_the_level(capability, level, native):
-    if not native.machine_has(level):
-        pytest.skip(f"this machine has no {level}")
-    asked = "from norm_plugin.kernels import describe; print(describe('cpu'))"
-    done = subprocess.run(
-        [sys.executable, "-c", asked],
-        env={**os.environ, "ATEN_CPU_CAPABILITY": capability},
+def describe_with(**variables):
+    """What a new process with these variables, and none of the others of a level, says of cpu."""
+    inherited = {key: value for key, value in os.environ.items() if key not in LEVEL_VARIABLES}
+    return subprocess.run(
+        [sys.executable, "-c", "from norm_plugin.kernels import describe; print(describe('cpu'))"],
+        env={**inherited, **variables},
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
-    )
-    assert done.stdout == f"cpu: cpu (C++, {level})\n"
+    ).stdout
+
+
+@pytest.mark.parametrize(("capability", "level"), [("default", "plain"), ("avx2", "avx2")])
+def test_torchs_own_variable_sets_the_level(capability, level, native):
+    if not native.machine_has(level):
+        pytest.skip(f"this machine has no {level}")
+    assert describe_with(ATEN_CPU_CAPABILITY=capability) == f"cpu: cpu (C++, {level})\n"
+
+
+@pytest.mark.parametrize("level", ["plain", "avx2", "avx512"])
+def test_our_own_variable_wins_over_torchs(level, native):
+    if not native.machine_has(level):
+        pytest.skip(f"this machine has no {level}")
+    asked = {_cpu.VARIABLE: level, "ATEN_CPU_CAPABILITY": "default"}
+    assert describe_with(**asked) == f"cpu: cpu (C++, {level})\n"
+
+
+def test_an_unknown_level_is_refused_with_those_that_there_are(native, monkeypatch):
+    monkeypatch.setenv(_cpu.VARIABLE, "sse9")
+    with pytest.raises(ValueError, match="NORM_KERNELS_LEVEL is 'sse9'; this machine has plain"):
+        _cpu.chosen_level(native)
 
 
 def test_a_level_that_the_machine_lacks_is_refused(native):

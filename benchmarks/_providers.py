@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from _setups import Setup
+from norm_plugin.evaluation.speed import NOT_COMPILED
 from norm_plugin.kernels import AUTO, OFF, set_kernels
 from norm_plugin.norms import norm_spec
 
@@ -57,7 +58,7 @@ def of_kernels(choice: str, setup: Setup, data: Data, direction: str) -> Optiona
     """The norm with ``--norm-kernels choice``; None where that is the plain form all the same."""
     norm = setup.build(data.x.size(-1)).train(direction == BOTH)
     set_kernels(norm, choice)
-    if choice != OFF and norm.fused is None:
+    if choice != OFF and (norm.fused is None or setup.norm == NOT_COMPILED):
         return None
     return partial(STEPS[direction], partial(norm, padding_mask=data.mask), data)
 

@@ -67,6 +67,12 @@ def test_the_norms_without_a_fused_form_have_no_row_of_one():
     assert not without & set(layers.TARGETS)
 
 
+def test_layernorm_is_not_measured_compiled():
+    data = make_data(16, 16)
+    assert list(make_calls(Setup("layernorm"), data, BOTH, ["plain", "compile"])) == ["plain"]
+    assert "compile" in make_calls(Setup("adanorm"), data, BOTH, ["compile"])
+
+
 def test_the_reference_is_given_the_options():
     data = make_data(16, 16)
     setup = Setup("adanorm", "variant=released scale=0.5")

@@ -93,13 +93,22 @@ def test_every_norm_has_a_row(tmp_path, name):
     assert name == "dyt" or rest == ["not measured"] * 4
 
 
+def test_layernorm_shows_no_figure_of_a_compiler_that_finds_nothing_to_compile(tmp_path):
+    rows = [layer(name, one, 0.9) for name in ("layernorm", "dyt") for one in ("plain", "compile")]
+    write(tmp_path, "layers", rows)
+    text = speed_table("layers", tmp_path)
+    ((_, _, _, compiled, plain, _),) = cells(text, "layernorm")
+    assert compiled == "—" and plain.startswith("0.90")
+    assert cells(text, "dyt")[0][3].startswith("0.90")
+
+
 def test_training(tmp_path):
-    rows = [update("dyt", 0.5), update("dyt", 0.98), update("dyt", 0.7, "off", peak="")]
+    rows = [update("dyt", 0.5), update("dyt", 1.014), update("dyt", 0.7, "off", peak="")]
     write(tmp_path, "training", rows)
     text = speed_table("training", tmp_path)
     assert cells(text, "dyt") == [
-        ["`dyt`", "", "auto", "0.980", "0.970 to 1.100", "1.004"],
-        ["`dyt`", "", "off", "0.700", "0.690 to 1.100", "not measured"],
+        ["`dyt`", "", "auto", "1.01", "1.00 to 1.10", "1.00"],
+        ["`dyt`", "", "off", "0.7", "0.7 to 1.1", "not measured"],
     ]
     assert cells(text, "none") == [["`none`", "", "", *["not measured"] * 3]]
 

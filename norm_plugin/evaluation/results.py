@@ -1,4 +1,4 @@
-"""The result of a finished run: ``results/<experiment>/<norm>-seed<N>.json``.
+"""The result of a finished run: ``<experiment>/<norm>-seed<N>.json`` in ``--out``.
 
 A score never stands alone there: settings, seed, code, versions, data, size and speed stand beside
 it. What cannot be known is null.
@@ -210,7 +210,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--split", default="test", help="default: %(default)s")
     parser.add_argument(
-        "--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s"
+        "--out",
+        type=Path,
+        default=Path("work") / "results",  # what is in results/ is published, and tracked by git
+        metavar="DIR",
+        help="default: %(default)s",
     )
     add_user_dir(parser)
     args = parser.parse_args(argv)

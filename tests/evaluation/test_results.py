@@ -153,6 +153,14 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     assert read_results(path.parent) == [result]
 
 
+def test_a_users_result_stays_out_of_the_published_ones(tmp_path, finished, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    del finished["--out"]
+    assert main(command_line(finished)) == 0
+    assert (tmp_path / "work" / "results" / "tiny" / "rmsnorm-seed3.json").is_file()
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_wrong_seed_is_refused(finished, capsys) -> None:
     with pytest.raises(SystemExit) as stop:
         run_command(lambda: main(command_line({**finished, "--seed": "4"})))

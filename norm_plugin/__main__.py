@@ -8,6 +8,7 @@ import os
 
 from norm_plugin.listing import norm_text, sites_text
 from norm_plugin.norms import NORM_TYPES
+from norm_plugin.pipes import ending_with_the_reader
 
 
 def main() -> None:
@@ -31,4 +32,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_with_the_reader():
+        main()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Dict
 
 from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.pipes import ending_with_the_reader
 from norm_plugin.recipes import CONFIGS
 
 HEAD = """# @package model
@@ -84,4 +85,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_with_the_reader():
+        main()

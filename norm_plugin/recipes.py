@@ -29,6 +29,7 @@ from norm_plugin.checking import (
     refuse_kept,
 )
 from norm_plugin.norms import NORM_TYPES
+from norm_plugin.pipes import ending_with_the_reader
 from norm_plugin.workers import Recipe, for_workers
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
@@ -244,4 +245,5 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending_with_the_reader():
+        main()

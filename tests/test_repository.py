@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,22 @@ def test_every_module_that_is_a_command_explains_itself(
         runpy.run_module(module, run_name="__main__")
     assert stopped.value.code in (0, None)
     assert "usage" in capsys.readouterr().out.lower()
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_that_is_a_command_ends_with_its_reader(
+    module: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)  # as `head` does when it has its lines
+    with os.fdopen(writing, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "argv", [module, "--help"])
+        with pytest.raises(SystemExit) as stopped:
+            runpy.run_module(module, run_name="__main__")
+        assert stopped.value.code == 128 + signal.SIGPIPE
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("path", SHELL_SCRIPTS, ids=name_of)

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Iterator
 
+from norm_plugin.pipes import ending_with_the_reader
+
 
 class EvaluationError(Exception):
     """Bad input or an impossible request; the message is the one line that the user reads."""
@@ -18,7 +20,8 @@ class EvaluationError(Exception):
 def run_command(main: Callable[[], int]) -> None:
     """Exit with the status of ``main()``; a known failure is one line on stderr and status 1."""
     try:
-        sys.exit(main())
+        with ending_with_the_reader():
+            sys.exit(main())
     except EvaluationError as error:
         line = " ".join(str(error).split())
         print(f"error: {line}", file=sys.stderr)

@@ -24,13 +24,13 @@ another name or as a copy.
 from __future__ import annotations
 
 import argparse
-import hashlib
 from pathlib import Path
 from typing import Any, Sequence
 
 import torch
 
 from norm_plugin.evaluation._command import EvaluationError, require_folder, run_command
+from norm_plugin.evaluation.averaged_inputs import check_distinct, check_finite, is_averaged
 from norm_plugin.evaluation.building import add_user_dir, check_user_dir, import_user_dir
 from norm_plugin.evaluation.checkpoints import (
     State,
@@ -41,11 +41,6 @@ from norm_plugin.evaluation.checkpoints import (
 )
 from norm_plugin.evaluation.reestimate import DEFAULT_BATCHES, reestimate
 from norm_plugin.evaluation.running_stats import MODES, running_statistics
-
-
-def is_averaged(value: Any) -> bool:
-    """Whether an entry of a model's state becomes a mean, and is not taken from the newest."""
-    return torch.is_tensor(value) and value.is_floating_point()
 
 
 class RunningMean:
@@ -69,7 +64,7 @@ class RunningMean:
         """Add one checkpoint, whose tensors are taken over; ``path`` names it in errors."""
         state.pop("last_optimizer_state", None)
         model = state["model"]
-        _check_finite(path, model)
+        check_finite(path, model)
         kept = self._taken_from_newest(path, state)
         averaged = {
             name: value for name, value in model.items() if is_averaged(value) and name not in kept
@@ -137,42 +132,6 @@ class RunningMean:
         return self.newest
 
 
-def _check_finite(path: Path, model: State) -> None:
-    """Raise EvaluationError where a tensor holds a NaN or an infinity: the mean would be none."""
-    for name, value in model.items():
-        if is_averaged(value) and not torch.isfinite(value).all():
-            raise EvaluationError(
-                f"'{name}' of {path} holds a NaN or an infinity: the run has diverged; give only "
-                "checkpoints from before that, for instance by --upper-bound"
-            )
-
-
-def _check_distinct(paths: Sequence[Path]) -> None:
-    """Raise EvaluationError where two paths lead to one file, or to copies of one."""
-    seen: dict[tuple[Any, ...], Path] = {}
-    for path in paths:
-        for mark in (("file", path.resolve()), ("content", _digest(path))):
-            if mark in seen:
-                other = seen[mark]
-                how = "the same file as" if mark[0] == "file" else "a copy of"
-                raise EvaluationError(
-                    f"{path} is {how} {other}: it would count twice in the mean; give each "
-                    "checkpoint once (checkpoint_best.pt and checkpoint_last.pt are copies)"
-                )
-            seen[mark] = path
-
-
-def _digest(path: Path) -> bytes:
-    digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
-    except OSError as error:
-        raise EvaluationError(f"checkpoint {path} cannot be read: {error.strerror}") from error
-    return digest.digest()
-
-
 def _shared_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
     """For each name the first name of a tensor with the same memory, often itself."""
     first: dict[tuple[Any, ...], str] = {}
@@ -188,7 +147,7 @@ def mean_of(paths: Sequence[Path], running_stats: str) -> RunningMean:
     Raises EvaluationError where one is missing, unreadable, of another model or not finite, or
     where two are one.
     """
-    _check_distinct(paths)
+    check_distinct(paths)
     mean = RunningMean(running_stats)
     for path in paths:
         mean.add(path, load_checkpoint(path))

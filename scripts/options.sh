@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The options that the scripts of the experiments share. Sourced by lib.sh.
 # shellcheck disable=SC2034,SC2154  # what is set here is read there, and the other way round
+set -euo pipefail
 
 # Set by the options below; a script may set other defaults after sourcing this.
 norm=layernorm seed=1 work=$root/work raw='' results='' user_dir='' recipe='' gpus=auto subword=''

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -161,7 +162,9 @@ def test_the_lock_is_held_until_the_last_child_has_ended(tmp_path):
         ("print('why'); raise SystemExit(3)", r"fairseq-preprocess ended with 3: why"),
     ],
 )
-def test_a_killed_child_is_an_error(tmp_path, fake_fairseq, text, message):
+def test_a_killed_child_is_an_error(tmp_path, monkeypatch, fake_fairseq, text, message):
     fake_fairseq(text)
+    # Not for ever, should it wait.
+    monkeypatch.setattr(subprocess, "run", partial(subprocess.run, timeout=120))
     with pytest.raises(PrepError, match=message):
         binarize.binarize(tmp_path, tmp_path, tmp_path / "bin", "en", "de", True, 2)

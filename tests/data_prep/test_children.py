@@ -135,9 +135,13 @@ def test_the_lock_is_held_until_the_last_child_has_ended(tmp_path):
     # A second run that waits must not begin while a child of a killed first one still writes.
     with steps.only_one_process(tmp_path / "lock", "working") as _:
         child = subprocess.Popen(
-            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False
+            [sys.executable, "-c", "print(flush=True); input()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            close_fds=False,
         )
     with child, open(tmp_path / "lock") as lock:
+        child.stdout.readline()  # it has begun, and closed what it does not inherit
         with pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         child.kill()

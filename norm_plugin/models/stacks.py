@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Union
 
 from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase
+from fairseq.modules import LayerDropModuleList
 from torch import Tensor, nn
 
 from norm_plugin.models.layers import (
@@ -16,6 +17,8 @@ from norm_plugin.models.layers import (
     wrap_layer,
 )
 from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES
+from norm_plugin.norms._statistics import BatchStatisticsNorm
+from norm_plugin.norms._workers import worker_count
 
 
 def install_stack_norms(
@@ -27,6 +30,21 @@ def install_stack_norms(
     stack.embedding_padding = EmbeddingPaddingMask()
     install_norms(stack, cfg, [FINAL_SITES[side]], dim, stack.padding)
     install_norms(stack, cfg, [EMBEDDING_SITES[side]], dim, stack.embedding_padding)
+    check_layer_drop(stack)
+
+
+def check_layer_drop(stack: Any) -> None:
+    """Raise ValueError where workers would leave out different layers with synced norms.
+
+    Synced norms sum over the workers in each forward, so all workers have to call the same ones.
+    """
+    synced = any(isinstance(m, BatchStatisticsNorm) and m.sync for m in stack.modules())
+    if synced and isinstance(stack.layers, LayerDropModuleList) and worker_count() > 1:
+        raise ValueError(
+            f"LayerDrop ({stack.layers.p}) leaves out other layers on each of {worker_count()} "
+            "workers, and synced norms need the same: give --norm-sync off, or no --encoder- or "
+            "--decoder-layerdrop"
+        )
 
 
 class NormTransformerEncoder(TransformerEncoderBase):

@@ -7,6 +7,7 @@ import torch
 from omegaconf import OmegaConf
 
 from norm_plugin.listing import declared_options
+from norm_plugin.models import stacks
 from norm_plugin.models.architectures import ARCHITECTURES, SUFFIXES
 from norm_plugin.models.config import config_class
 from norm_plugin.norms import Norm, register_norm
@@ -174,3 +175,13 @@ def test_a_norm_registered_later_has_its_flags(build, monkeypatch):
         assert encoder_norm(build("--norm-type", "late", "--norm-by", "3")).by == 3
     finally:
         registry.NORM_TYPES[:] = names
+
+
+def test_layer_drop_with_synced_norms_on_two_workers_is_refused(build, monkeypatch):
+    flags = ("--norm-type", "batchnorm", "--encoder-layerdrop", "0.5")
+    build(*flags)
+    monkeypatch.setattr(stacks, "worker_count", lambda: 2)
+    with pytest.raises(ValueError, match=r"LayerDrop \(0.5\) .*: give --norm-sync off"):
+        build(*flags)
+    build(*flags, "--norm-sync", "off")
+    build(*flags[:2], "--decoder-layerdrop", "0.5")  # the decoder keeps layernorm

@@ -36,6 +36,7 @@ from norm_plugin.evaluation.building import UNFIT, build_model
 from norm_plugin.evaluation.checkpoints import State
 from norm_plugin.evaluation.running_stats import moved_by_forward, running_statistics, spec_of
 from norm_plugin.norms import Norm
+from norm_plugin.norms._statistics import BatchStatisticsNorm
 
 # About 400,000 tokens in the papers' recipes: an epoch of Multi30k.
 DEFAULT_BATCHES = 100
@@ -62,6 +63,8 @@ class PlainMean:
     def __call__(self, norm: Any, inputs: Any) -> None:
         """Give the forward that follows its weight."""
         first = self.forwards == 0
+        if first and isinstance(norm, BatchStatisticsNorm):
+            norm.set_num_updates(norm.updates_counted)  # these forwards are no updates of the run
         self.forwards += 1
         if first:
             for name in self.names:

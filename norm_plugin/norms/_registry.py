@@ -8,6 +8,7 @@ keys, tables and the parameters of tests are made from that.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Tuple, Type, TypeVar, Union, get_type_hints
@@ -39,7 +40,7 @@ class Option:
         """``value`` in the option's type. YAML hands over ``1e-5`` as a string, for one.
 
         Raises:
-            ValueError: not of that type, or not one of the choices.
+            ValueError: not of that type, not finite, an eps below 0, or not one of the choices.
         """
         if isinstance(value, bool) and set(self.choices) == SWITCH:
             value = "on" if value else "off"
@@ -50,6 +51,10 @@ class Option:
         loses = self.type is int and parsed is not None and float(parsed) != float(value)
         if parsed is None or loses or isinstance(value, bool):
             raise ValueError(f"{self.name} is {value!r}; it must be of type {self.type_name}")
+        if isinstance(parsed, float) and not math.isfinite(parsed):
+            raise ValueError(f"{self.name} is {parsed}; it must be finite")
+        if self.name == "eps" and isinstance(parsed, float) and parsed < 0:
+            raise ValueError(f"eps is {parsed}; it must be 0 or more")
         if self.choices and parsed not in self.choices:
             raise ValueError(f"{self.name} is {value!r}; choose from {', '.join(self.choices)}")
         return parsed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, ClassVar, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ClassVar, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +80,67 @@ def in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
+class Forward(NamedTuple):
+    """A training forward whose backward pass may still compute it again.
+
+    Attributes:
+        sample: some values of its input, by which it is found.
+        seen: what it used besides its input.
+    """
+
+    sample: Tensor
+    seen: List[Any]
+
+
+class Forwards:
+    """What the last training forwards of a norm saw, for activation checkpointing.
+
+    Several forwards may come before one backward pass, whose recomputations come in any order.
+    Each is found by its input: with random states restored it is the same but for what a device
+    adds up in another order. Of equal inputs the newest is taken, as autograd begins with it.
+    """
+
+    KEPT = 16
+    CLOSE = 0.02  # of the size of the sample; another batch, or another dropout, is far beyond
+
+    def __init__(self) -> None:
+        self.kept: List[Forward] = []
+        self.current: List[Any] = [None]
+
+    def open(self, x: Tensor) -> None:
+        """A forward of x, (..., C), begins, or begins again in a backward pass.
+
+        Raises:
+            RuntimeError: it is computed again, but too many others came since.
+        """
+        sample = x.detach()[tuple(slice(None, None, max(1, size // 8)) for size in x.shape)].clone()
+        if not in_backward():
+            self.current = [None]
+            self.kept = [*self.kept, Forward(sample, self.current)][-self.KEPT :]
+            return
+        found = self._find(sample)
+        if found is None:
+            raise RuntimeError(
+                "activation checkpointing computes a forward of a norm with batch statistics "
+                f"again, but its input is none of the last {self.KEPT} forwards': run the backward "
+                "pass before so many others, with preserve_rng_state, or do not checkpoint"
+            )
+        # Newest last: what was computed again is the first to go
+        self.kept = [found, *(one for one in self.kept if one is not found)]
+        self.current = found.seen
+
+    def _find(self, sample: Tensor) -> Optional[Forward]:
+        best, least = None, self.CLOSE
+        for one in reversed(self.kept):
+            if one.sample.shape != sample.shape or one.sample.device != sample.device:
+                continue
+            here, there = (torch.nan_to_num(each.float()) for each in (sample, one.sample))
+            distance = float((here - there).abs().sum() / here.abs().sum().clamp(min=1e-30))
+            if distance < least:
+                best, least = one, distance
+        return best
+
+
 class BatchStatisticsNorm(AffineNorm):
     """A norm whose statistics run over the positions of a batch, with running forms of them.
 
@@ -116,15 +177,43 @@ class BatchStatisticsNorm(AffineNorm):
         self.counts_forwards = False
         self.loss_scale: Union[float, Tensor] = 1.0
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64))
-        # The same count as a Python number: reading a tensor would wait for the GPU.
-        self._updates = 0
+        # The same count as a Python number: reading a tensor would wait for the GPU. It holds of
+        # that buffer in that version; a copy into it, or another buffer in its place, is read.
+        self._count_read: Tuple[Optional[Tensor], int, int] = (None, 0, 0)
         self._trainer_counts = False
-        # What a training forward used besides its input, for its recomputation
-        self._seen: Any = None
+        self._forwards = Forwards()
+
+    def forward(
+        self, x: Tensor, padding_mask: Optional[Tensor] = None, batch_first: bool = False
+    ) -> Tensor:
+        """See :meth:`Norm.forward`."""
+        if self.training:
+            self._forwards.open(x)
+        return super().forward(x, padding_mask, batch_first)
+
+    @property
+    def _seen(self) -> Any:
+        """What the training forward in work used besides its input, or did the first time."""
+        return self._forwards.current[0]
+
+    @_seen.setter
+    def _seen(self, seen: Any) -> None:
+        self._forwards.current[0] = seen
+
+    @property
+    def _updates(self) -> int:
+        buffer, version, count = self._count_read
+        if self.num_updates.is_meta:
+            return count
+        now = -1 if self.num_updates.is_inference() else self.num_updates._version
+        if buffer is not self.num_updates or version != now or now < 0:
+            count = int(self.num_updates.item())
+            self._count_read = (self.num_updates, now, count)
+        return count
 
     @property
     def updates_counted(self) -> int:
-        """``num_updates`` as a number; reading it does not wait for the device."""
+        """``num_updates`` as a number; reading it waits for the device only after a copy."""
         return self._updates
 
     @property
@@ -152,12 +241,9 @@ class BatchStatisticsNorm(AffineNorm):
 
     def _count(self, num_updates: int) -> None:
         if num_updates != self._updates:
-            self._updates = num_updates
             self.num_updates.fill_(num_updates)
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self._updates = int(self.num_updates.item())
+            known = 0 if self.num_updates.is_inference() else self.num_updates._version
+            self._count_read = (self.num_updates, known, num_updates)
 
     def _apply(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> BatchStatisticsNorm:
         before = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}

@@ -92,7 +92,7 @@ def deviation_penalty(
 
 @register_norm(
     "regularized-batchnorm",
-    formula="batchnorm;  loss + lambda_mu (mu_B - mu)^2 + lambda_sigma |sigma_B^2 - sigma^2|",
+    formula="batchnorm;  loss + lambda_mu (mu_B - mu)^2 + lambda_sigma abs(sigma_B^2 - sigma^2)",
     paper="Wang et al. 2022, RBN",
     released="never synchronised; the rest is the default here",
 )

@@ -15,9 +15,9 @@ from norm_plugin.evaluation._command import EvaluationError
 from norm_plugin.evaluation.average import main
 from norm_plugin.evaluation.building import build_model
 from norm_plugin.evaluation.checkpoints import load_checkpoint
-from norm_plugin.evaluation.reestimate import reestimate, train_batches
+from norm_plugin.evaluation.reestimate import PlainMean, reestimate, train_batches
 from norm_plugin.evaluation.running_stats import running_statistics
-from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 from tiny_run import run_state, write_dictionaries, write_pairs
 
 WITH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
@@ -67,7 +67,7 @@ def batch_squares(path: Path, data: Path):
     rows = []
 
     def record(norm, inputs):
-        x, mask = inputs
+        x, mask, _ = inputs
         rows.append(x[~mask.t()] if mask is not None else x.flatten(0, 1))
 
     model.eval().get_submodule(FIRST).register_forward_pre_hook(record)
@@ -160,14 +160,14 @@ def test_after_the_warm_up_powernorm_is_normalized_by_its_running_statistic(tmp_
     inputs, squares = [], []
     first.register_forward_pre_hook(lambda norm, given: inputs.append(given))
     first.register_forward_hook(lambda norm, given, out: replaced(given))
-    second.register_forward_pre_hook(lambda norm, given: squares.append(mean_square(*given)))
+    second.register_forward_pre_hook(lambda norm, given: squares.append(mean_square(*given[:2])))
     roots = []
 
     def mean_square(x, mask):
         return (x if mask is None else x[~mask.t()]).reshape(-1, x.size(-1)).square().mean(0)
 
     def replaced(given):
-        x, mask = given
+        x, mask, _ = given
         if not roots:
             roots.append((mean_square(x, mask) + 1e-5).sqrt())
         return x / roots[0]
@@ -337,3 +337,12 @@ def test_a_checkpoint_without_settings(tmp_path, data) -> None:
     torch.save({**run_state(data), "cfg": None}, path)
     with pytest.raises(EvaluationError, match="has no entry 'cfg'"):
         build_model(path)
+
+
+def test_the_blend_of_repbn_stays_where_the_run_left_it():
+    norm = build_norm("repbn", 8, blend_updates=10)
+    norm.num_updates.fill_(4)
+    norm.register_forward_pre_hook(PlainMean(norm))
+    for _ in range(3):
+        norm(torch.randn(5, 2, 8))
+    assert norm.updates_counted == 4

@@ -10,6 +10,7 @@ from fairseq import checkpoint_utils
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
+from norm_plugin.models import trainer_hooks
 from norm_plugin.models.trainer_hooks import install, loss_scale
 from norm_plugin.models.wrapping import MARK
 from norm_plugin.norms import NORM_TYPES, norm_spec
@@ -75,3 +76,28 @@ def test_fairseq_is_wrapped_once():
     install()
     assert [getattr(owner, name) for owner, name in owners] == before
     assert all(hasattr(function, MARK) for function in before)
+
+
+def test_statistics_are_averaged_before_validating_and_saving(monkeypatch):
+    """Else each worker would validate with its own, and rank 0's would be saved."""
+    model, seen = torch.nn.Linear(1, 1), []
+    monkeypatch.setattr(
+        trainer_hooks, "average_running_statistics", lambda module: seen.append(module is model)
+    )
+    trainer = SimpleNamespace(get_model=lambda: model, tpu=False, task=Validating(seen))
+    Trainer.begin_valid_epoch(trainer, 1)
+    assert seen == [True, "validation"]
+    seen.clear()
+    around = trainer_hooks.around_save_checkpoint(lambda *args: seen.append("saved"))
+    around(None, trainer, None, None)
+    assert seen == [True, "saved"]
+
+
+class Validating:
+    """The task that a trainer tells of a validation."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+    def begin_valid_epoch(self, epoch, model):
+        self.seen.append("validation")

@@ -71,6 +71,41 @@ def test_recomputing_repeats_a_forward_and_moves_nothing(name, options, reentran
 
 
 @every_form
+@pytest.mark.parametrize("at_once", [True, False])
+def test_two_forwards_before_a_backward_are_repeated_each(name, options, at_once, ragged):
+    plain, checkpointed = new_norm(name, **options), new_norm(name, **options)
+    for seed in range(0, 8, 2):
+        grads = []
+        for recomputing in (False, True):
+            norm = checkpointed if recomputing else plain
+            xs = [ragged(seed + one)[0].requires_grad_() for one in range(2)]
+            mask = ragged()[1]
+            ys = [
+                checkpoint(norm, x, mask, use_reentrant=False) if recomputing else norm(x, mask)
+                for x in xs
+            ]
+            losses = [(y * upstream(ragged(9)[0], mask).sign()).square().sum() for y in ys]
+            if at_once:
+                sum(losses).backward()
+            else:
+                for loss in losses:
+                    loss.backward()
+            grads.append([x.grad for x in xs])
+        for ours, theirs in zip(*grads):
+            assert torch.equal(ours, theirs), seed
+
+
+def test_a_forward_too_long_ago_is_refused(ragged):
+    norm = new_norm("unified")
+    x, mask = ragged()
+    y = checkpoint(norm, x.requires_grad_(), mask, use_reentrant=False)
+    for seed in range(1, 20):
+        norm(*ragged(seed))
+    with pytest.raises(RuntimeError, match="its input is none of the last 16 forwards'"):
+        y.sum().backward()
+
+
+@every_form
 def test_saving_and_loading_in_between_changes_no_bit(name, options, ragged):
     through, resumed = new_norm(name, **options), new_norm(name, **options)
     for seed in range(12):

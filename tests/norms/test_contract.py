@@ -250,12 +250,46 @@ def test_it_declares_itself(name):
         ("groupnorm", {"groups": 0}, "groups is 0; it must divide 12"),
         ("groupnorm", {"groups": 12}, "groups is 12; it must divide 12 into groups of two"),
         ("dyt", {"alpha_init": 0}, "alpha_init is 0.0; it must be positive and finite"),
-        ("derf", {"alpha_init": float("inf")}, "alpha_init is inf; it must be positive"),
+        ("derf", {"alpha_init": float("inf")}, "alpha_init is inf; it must be finite"),
     ],
 )
 def test_a_value_out_of_range_is_refused(name, options, message):
     with pytest.raises(ValueError, match=message):
         build_norm(name, DIM, **options)
+
+
+@every_norm
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_every_number_of_an_option_is_finite(name, value):
+    for option in norm_spec(name).options:
+        if option.type is float:
+            with pytest.raises(ValueError, match=f"{option.name} is {value}; it must be finite"):
+                build_norm(name, DIM, **{option.name: value})
+    with pytest.raises(ValueError, match="eps is -1.0; it must be 0 or more"):
+        build_norm(name, DIM, eps=-1)
+
+
+@norms_with_statistics
+def test_a_replica_and_a_copy_into_the_count_are_noticed(name, ragged):
+    x, mask = ragged(dtype=torch.float32)
+    norm = build_norm(name, DIM)
+    replica = norm._replicate_for_data_parallel()  # the first one has the very buffers
+    for key, parameter in norm.named_parameters():
+        setattr(replica, key, parameter.detach())
+    replica(x, mask)
+    assert norm.updates_counted == norm.num_updates.item() == 1
+    norm.num_updates.copy_(torch.tensor(7))
+    assert norm.updates_counted == 7
+
+
+@norms_with_statistics
+def test_a_module_on_meta_loads(name):
+    state = build_norm(name, DIM).state_dict()
+    state["num_updates"] += 3
+    with torch.device("meta"):
+        norm = build_norm(name, DIM)
+    norm.load_state_dict(state, assign=True)
+    assert norm.updates_counted == 3
 
 
 def test_an_unbiased_deviation_needs_two_channels():

@@ -1,11 +1,15 @@
-"""``python -m norm_plugin``: the folder to give to ``--user-dir``; ``--list``: every norm."""
+"""``python -m norm_plugin``: the folder to give to ``--user-dir``; ``--list``: every norm;
+``--check DIR``: the contract tried on the norms of a user dir."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 import os
+import sys
+from pathlib import Path
 
+from norm_plugin.checks import run_checks
 from norm_plugin.listing import norm_text, sites_text
 from norm_plugin.norms import NORM_TYPES
 from norm_plugin.pipes import ending_with_the_reader
@@ -17,18 +21,42 @@ def main() -> None:
         prog="python -m norm_plugin",
         description="Print the folder to give to fairseq's --user-dir.",
     )
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--list",
         action="store_true",
         help="print every norm, its options and its paper, and the flags of sites instead",
     )
-    if parser.parse_args().list:
+    instead.add_argument(
+        "--check",
+        metavar="DIR",
+        type=Path,
+        help="check the norms that a --user-dir registers: a line for each norm and check; the "
+        "status is 1 if one fails",
+    )
+    args = parser.parse_args()
+    if args.list:
         parts = list(map(norm_text, NORM_TYPES))
         if importlib.util.find_spec("fairseq") is not None:  # without it there are norms alone
             parts.append(sites_text())
         print("\n\n".join(parts))
+    elif args.check is not None:
+        check_norms(args.check)
     else:
         print(os.path.dirname(os.path.abspath(__file__)))
+
+
+def check_norms(user_dir: Path) -> None:
+    """Print what each check of the norms in ``user_dir`` says; exit 1 where one fails."""
+    passed = []
+    try:
+        for line, good in run_checks(user_dir):
+            print(line, flush=True)
+            passed.append(good)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    if not all(passed):
+        sys.exit(f"error: {passed.count(False)} of {len(passed)} checks failed")
 
 
 if __name__ == "__main__":

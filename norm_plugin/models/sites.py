@@ -7,6 +7,7 @@ from typing import Any, Dict, List, NamedTuple
 from torch import nn
 
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, norm_spec
+from norm_plugin.norms._mixing import check_declaration
 
 LAYERNORM = "layernorm"
 IDENTITY = "none"
@@ -150,8 +151,11 @@ def site_options(cfg: Any, site: Site) -> Dict[str, Any]:
 
 
 def build_site(cfg: Any, site: Site, dim: int) -> Norm:
-    """The norm of ``site`` over ``dim`` channels."""
-    return norm_spec(norm_type_of(cfg, site)).build(dim, **site_options(cfg, site))
+    """The norm of ``site`` over ``dim`` channels; ValueError if it mixes positions unsaid."""
+    spec, options = norm_spec(norm_type_of(cfg, site)), site_options(cfg, site)
+    norm = spec.build(dim, **options)
+    check_declaration(spec, norm, options)
+    return norm
 
 
 def describe_placement(cfg: Any) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from norm_plugin.norms._contract import Norm
+from norm_plugin.norms._contract import AffineNorm, Norm
 from norm_plugin.norms._registry import (
     NORM_TYPES,
     NormSpec,
@@ -22,15 +22,28 @@ from norm_plugin.norms._registry import (
     norm_spec,
     register_norm,
 )
+from norm_plugin.norms._statistics import (
+    BatchStatisticsNorm,
+    in_backward,
+    masked_means,
+    move,
+    zero_padding,
+)
 
 __all__ = [
     "NORM_TYPES",
+    "AffineNorm",
+    "BatchStatisticsNorm",
     "Norm",
     "NormSpec",
     "Option",
     "build_norm",
+    "in_backward",
+    "masked_means",
+    "move",
     "norm_spec",
     "register_norm",
+    "zero_padding",
 ]
 
 for _module in pkgutil.iter_modules(__path__):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from norm_plugin.kernels import VARIABLE, _choice
-from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
+from norm_plugin.norms import NORM_TYPES, Norm, _mixing, norm_spec
 
 ENCODER = {"encoder-self": "self_attn_layer_norm", "encoder-ffn": "final_layer_norm"}
 DECODER = {
@@ -175,3 +175,12 @@ def test_released_powernorm_scales_by_heads_and_fixes_the_last_warmup(build, cap
     assert model.encoder.layer_norm.layer_scale_groups == 2
     paper = build("--norm-type", "powernorm", "--norm-placement", "pre").encoder.layer_norm
     assert (paper.layer_scale_groups, paper.warmup_updates) == (1, 4000)  # that of the run
+
+
+def test_a_norm_that_mixes_positions_unsaid_reaches_no_model(build, monkeypatch):
+    """In the decoder, where --norm-type puts it, each position would see its future."""
+    norm = norm_spec("rmsnorm").cls
+    monkeypatch.setattr(_mixing, "_TRUE", set())
+    monkeypatch.setattr(norm, "normalize", lambda self, x, valid: x - x.mean())
+    with pytest.raises(ValueError, match="'rmsnorm' .* mixes positions in training"):
+        build("--norm-type", "rmsnorm")

@@ -1,0 +1,212 @@
+"""``python -m norm_plugin --check DIR``: the contract of a norm, tried on those of a user dir."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, norm_spec
+from norm_plugin.norms._mixing import mixes_positions
+
+DIM, TIME, BATCH = 24, 5, 3  # 24: what most numbers of groups divide
+LENGTHS = (5, 3, 1)
+
+
+class BrokenContractError(Exception):
+    """A norm breaks its contract; the message says how, and what to do."""
+
+
+def load_norms(user_dir: Path) -> List[NormSpec]:
+    """Import ``user_dir`` as fairseq does, and give the norms that are registered in it.
+
+    Raises:
+        ValueError: no such folder, another package of that name, or no norm in it.
+    """
+    folder = user_dir.resolve()
+    if not folder.is_dir():
+        raise ValueError(f"{user_dir} is no folder; give the one that --user-dir gets")
+    sys.path.insert(0, str(folder.parent))
+    try:
+        module = importlib.import_module(folder.name)
+    except ImportError as error:
+        raise ValueError(f"cannot import {user_dir}: {error}") from error
+    finally:
+        sys.path.remove(str(folder.parent))
+    places = [Path(place).resolve() for place in getattr(module, "__path__", [])]
+    if folder not in places:
+        raise ValueError(f"{folder.name} is the name of another package; name the folder otherwise")
+    specs = [spec for spec in map(norm_spec, NORM_TYPES) if _lies_in(spec, folder)]
+    if not specs:
+        raise ValueError(f"{user_dir} registers no norm: import the file with @register_norm in it")
+    return specs
+
+
+def _lies_in(spec: NormSpec, folder: Path) -> bool:
+    return folder in Path(inspect.getfile(spec.cls)).resolve().parents
+
+
+def _batch(seed: int = 0) -> Tuple[Tensor, Tensor]:
+    """x (T, B, C) and its padding mask (B, T)."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(TIME, BATCH, DIM, generator=generator)
+    return x, torch.arange(TIME).unsqueeze(0) >= torch.tensor(LENGTHS).unsqueeze(1)
+
+
+def _expect(condition: bool, message: str) -> None:
+    if not condition:
+        raise BrokenContractError(message)
+
+
+def _close(one: Tensor, two: Tensor, tolerance: float = 1e-4) -> bool:
+    return torch.allclose(one.float(), two.float(), rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def check_shape(spec: NormSpec) -> None:
+    """Shape and finite values, with and without a mask, in training and inference."""
+    x, mask = _batch()
+    for training in (True, False):
+        for given in (mask, None):
+            y = spec.build(DIM).train(training)(x, given)
+            _expect(y.shape == x.shape, f"{tuple(x.shape)} in, {tuple(y.shape)} out")
+            _expect(bool(y.isfinite().all()), "a finite input gives NaN or infinite values")
+
+
+def check_dtype(spec: NormSpec) -> None:
+    """The dtype of the input comes out, for float32 and both halves."""
+    x, mask = _batch()
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        y = spec.build(DIM).to(dtype)(x.to(dtype), mask)
+        _expect(y.dtype is dtype, f"{dtype} in, {y.dtype} out")
+        _expect(bool(y.isfinite().all()), f"NaN or infinite values in {dtype}")
+
+
+def check_padding(spec: NormSpec) -> None:
+    """What stands at padding, and how much there is, changes nothing at real positions."""
+    x, mask = _batch()
+    real = ~mask.t()
+    spoiled = torch.cat([x.masked_fill(mask.t().unsqueeze(-1), 1e3), torch.full_like(x, -1e3)])
+    wide = torch.cat([mask, torch.ones_like(mask)], dim=1)
+    plain, padded = spec.build(DIM), spec.build(DIM)
+    for _ in range(2):
+        y, other = plain(x, mask), padded(spoiled, wide)
+        same = _close(y[real], other[:TIME][real])
+        _expect(same, "padding changes real positions; leave out where valid is False")
+
+
+def check_mask(spec: NormSpec) -> None:
+    """The mask is (B, T), however the input lies."""
+    x, mask = _batch()
+    x, mask = x[:BATCH], mask[:, :BATCH]  # T = B: both readings fit
+    y, other = (
+        spec.build(DIM)(x.transpose(0, 1) if first else x, mask, first) for first in (False, True)
+    )
+    same = _close(y[~mask.t()], other.transpose(0, 1)[~mask.t()])
+    _expect(same, "batch_first=True gives other values; implement normalize(), not forward()")
+
+
+def check_determinism(spec: NormSpec) -> None:
+    """The same input gives the same output, in training too."""
+    x, mask = _batch()
+    one, two = spec.build(DIM), spec.build(DIM)
+    two.load_state_dict(one.state_dict())
+    _expect(torch.equal(one(x, mask), two(x, mask)), "the same input gives another output")
+
+
+def check_gradient(spec: NormSpec) -> None:
+    """A finite gradient reaches the input and every parameter, and none the padding."""
+    _, mask = _batch()
+    norm = spec.build(DIM)
+    for seed in range(2):
+        leaf = _batch(seed)[0].requires_grad_()
+        weights = _batch(seed + 2)[0].masked_fill(mask.t().unsqueeze(-1), 0)
+        norm.zero_grad()
+        (norm(leaf, mask) * weights).sum().backward()
+        gradients = {"the input": leaf.grad, **{k: p.grad for k, p in norm.named_parameters()}}
+        for name, gradient in gradients.items():
+            _expect(gradient is not None, f"no gradient reaches {name}")
+            finite = gradient is not None and bool(gradient.isfinite().all())
+            _expect(finite, f"the gradient of {name} is NaN or infinite")
+        _expect(bool(leaf.grad is not None and leaf.grad.any()), "the gradient of the input is 0")
+
+
+def check_declaration(spec: NormSpec) -> None:
+    """``batch_statistics`` says whether training mixes positions."""
+    mixes = mixes_positions(spec.build(DIM))
+    _expect(
+        not mixes or spec.batch_statistics,
+        "it mixes positions in training: declare batch_statistics = True, or derive it from "
+        "norm_plugin.norms.BatchStatisticsNorm",
+    )
+    _expect(
+        mixes or not spec.batch_statistics,
+        "it declares batch_statistics, but no position sees another: leave that out",
+    )
+
+
+def check_state(spec: NormSpec) -> None:
+    """A state dict brings back all that the next step depends on."""
+    through, resumed = spec.build(DIM), spec.build(DIM)
+    for seed in range(2):
+        _step(through, seed)
+    resumed.load_state_dict(through.state_dict())
+    _expect(
+        all(_close(y, z, 1e-6) for y, z in zip(_step(through, 2), _step(resumed, 2))),
+        "after loading a state dict it goes on otherwise: keep statistics in registered buffers",
+    )
+
+
+def _step(norm: Norm, seed: int) -> Tuple[Tensor, Tensor, Tensor]:
+    x, mask = _batch(seed)
+    x.requires_grad_()
+    y = norm(x, mask)
+    y.square().sum().backward()
+    inference = norm.eval()(x.detach(), mask)
+    norm.train()
+    assert x.grad is not None
+    return y.detach(), x.grad, inference
+
+
+CHECKS: Dict[str, Callable[[NormSpec], None]] = {
+    "shape": check_shape,
+    "dtype": check_dtype,
+    "padding": check_padding,
+    "mask": check_mask,
+    "determinism": check_determinism,
+    "gradient": check_gradient,
+    "batch_statistics": check_declaration,
+    "state": check_state,
+}
+
+
+RAISED = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
+    *(RuntimeError, TypeError, ValueError),
+)
+"""What the code of a norm under work raises; a check that meets it has failed."""
+
+
+def failure(check: Callable[[NormSpec], None], spec: NormSpec) -> Optional[str]:
+    """Why ``spec`` fails ``check``; None where it passes."""
+    try:
+        check(spec)
+    except BrokenContractError as error:
+        return str(error)
+    except RAISED as error:
+        return f"{type(error).__name__}: {error}".replace("\n", " ")
+    return None
+
+
+def run_checks(user_dir: Path) -> Iterator[Tuple[str, bool]]:
+    """A line for each norm and check, and whether it passed."""
+    for spec in load_norms(user_dir):
+        for name, check in CHECKS.items():
+            why = failure(check, spec)
+            verdict = "ok  " if why is None else "FAIL"
+            line = f"{verdict} {spec.name}: {name}" + (f": {why}" if why else "")
+            yield line, why is None

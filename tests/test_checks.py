@@ -1,0 +1,143 @@
+"""``python -m norm_plugin --check``, the example of docs/extending.md, and undeclared mixing."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from norm_plugin import __main__ as command
+from norm_plugin.checks import CHECKS, failure
+from norm_plugin.norms import BatchStatisticsNorm, Norm, build_norm, norm_spec, register_norm
+from norm_plugin.norms import _registry as registry
+from norm_plugin.norms._mixing import check_declaration, mixes_positions
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch):
+    """What a test registers is gone after it."""
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    names, modules = list(registry.NORM_TYPES), set(sys.modules)
+    yield
+    registry.NORM_TYPES[:] = names
+    for name in set(sys.modules) - modules:
+        if name.startswith("own_"):
+            del sys.modules[name]
+
+
+def check(monkeypatch, folder):
+    monkeypatch.setattr(sys, "argv", ["norm_plugin", "--check", str(folder)])
+    importlib.invalidate_caches()
+    command.main()
+
+
+def write(folder, source):
+    folder.mkdir()
+    (folder / "__init__.py").write_text(source, encoding="utf-8")
+    return folder
+
+
+def test_the_example_of_the_documentation_passes(tmp_path, monkeypatch, capsys):
+    (source,) = re.findall(r"```python\n(.*?)```", EXAMPLE.read_text(encoding="utf-8"), re.DOTALL)
+    check(monkeypatch, write(tmp_path / "own_example", source))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"ok   {norm}: {c}" for norm in ("maxnorm", "meannorm") for c in CHECKS]
+
+
+def test_a_failing_norm_ends_with_status_1(tmp_path, monkeypatch, capsys):
+    source = (
+        "from norm_plugin.norms import Norm, register_norm\n"
+        '@register_norm("own", formula="x", paper="none")\n'
+        "class Own(Norm):\n"
+        "    def normalize(self, x, valid):\n"
+        "        return x - x.mean()\n"
+    )
+    with pytest.raises(SystemExit, match=r"^error: \d of 8 checks failed$"):
+        check(monkeypatch, write(tmp_path / "own_broken", source))
+    assert "FAIL own: batch_statistics: it mixes positions" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (None, "is no folder; give the one"),
+        ("import nothing_of_this_name", "cannot import .*nothing_of_this_name"),
+        ("", "registers no norm"),
+    ],
+)
+def test_a_folder_that_cannot_be_checked(source, message, tmp_path, monkeypatch):
+    folder = tmp_path / "own_folder"
+    if source is not None:
+        write(folder, source)
+    with pytest.raises(SystemExit, match=f"^error: .*{message}"):
+        check(monkeypatch, folder)
+
+
+def noise(self, x, valid):
+    return x + torch.rand_like(x)
+
+
+def lasting(self, x, valid):
+    self.before = x.mean() + getattr(self, "before", 0)
+    return x * self.before
+
+
+BROKEN = {
+    "shape": lambda self, x, valid: x[..., :1],
+    "padding": lambda self, x, valid: x - x.flatten(0, -2).mean(0),
+    "determinism": noise,
+    "gradient": lambda self, x, valid: x.detach() * self.weight,
+    "batch_statistics": lambda self, x, valid: x - x.flatten(0, -2).mean(0),
+    "state": lasting,
+}
+
+
+def registered(name, normalize, base=Norm):
+    def init(self, dim: int) -> None:
+        base.__init__(self, dim)
+        self.weight = torch.nn.Parameter(torch.ones(dim))
+
+    cls = type("Own", (base,), {"__init__": init, "normalize": normalize, "__doc__": "Own."})
+    register_norm(name, formula="x", paper="none")(cls)
+    return norm_spec(name)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_check_finds_its_fault(name):
+    assert failure(CHECKS[name], registered("own", BROKEN[name])) is not None
+
+
+def test_a_forward_of_its_own_fails_the_checks_of_dtype_and_mask():
+    spec = registered("own", lambda self, x, valid: x)
+    spec.cls.forward = lambda self, x, mask=None: x.float()
+    assert "out" in failure(CHECKS["dtype"], spec)
+    assert "TypeError" in failure(CHECKS["mask"], spec)
+
+
+def test_statistics_declared_for_nothing_are_told():
+    spec = registered("own", lambda self, x, valid: x * self.weight, BatchStatisticsNorm)
+    assert "no position sees another" in failure(CHECKS["batch_statistics"], spec)
+
+
+def test_undeclared_mixing_is_refused_when_a_norm_is_built():
+    spec = registered("own", BROKEN["batch_statistics"])
+    with pytest.raises(ValueError, match=r"'own' \(Own\) mixes positions.*Declare batch_statist"):
+        check_declaration(spec, spec.build(8), {})
+
+
+@pytest.mark.parametrize("name", registry.NORM_TYPES)
+def test_trying_a_norm_tells_the_truth_and_changes_nothing(name):
+    norm = build_norm(name, 24)
+    state = {key: value.clone() for key, value in norm.state_dict().items()}
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    assert mixes_positions(norm) == norm_spec(name).batch_statistics
+    assert torch.equal(torch.rand(2), expected)
+    assert all(torch.equal(norm.state_dict()[key], value) for key, value in state.items())

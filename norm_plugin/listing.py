@@ -1,4 +1,4 @@
-"""What the norms declare, as text for a terminal and as Markdown for the README."""
+"""What the norms declare, as text for a terminal and as Markdown for the documentation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def norms_table() -> str:
     rows = [
         (
             *("`--norm-type`", "formula", "paper", "sites of `--norm-type`", "gradient"),
-            *("parameters", "statistics", "its released code"),
+            *("parameters", "statistics", "its released code", "paper read"),
         )
     ]
     for name in NORM_TYPES:
@@ -51,10 +51,23 @@ def norms_table() -> str:
         rows.append(
             (
                 *(f"`{name}`", f"`{spec.formula}`", spec.paper, sites, gradient),
-                *(parameters, statistics, spec.released or "-"),
+                *(parameters, statistics, spec.released or "-", _yes(spec.paper_read)),
             )
         )
     return markdown(rows)
+
+
+def front_table(names: Sequence[str]) -> str:
+    """Markdown: name, formula and paper of the norms ``names``, and whether the paper was read."""
+    rows = [("norm", "formula", "paper", "paper read")]
+    for name in names:
+        spec = norm_spec(name)
+        rows.append((f"`{name}`", f"`{spec.formula}`", spec.paper, _yes(spec.paper_read)))
+    return markdown(rows)
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def _shapes(tensors: Iterable[Tuple[str, Tensor]]) -> str:

@@ -44,10 +44,10 @@ def write(folder, source):
 
 
 def test_the_example_of_the_documentation_passes(tmp_path, monkeypatch, capsys):
-    (source,) = re.findall(r"```python\n(.*?)```", EXAMPLE.read_text(encoding="utf-8"), re.DOTALL)
-    check(monkeypatch, write(tmp_path / "own_example", source))
+    sources = re.findall(r"```python\n(.*?)```", EXAMPLE.read_text(encoding="utf-8"), re.DOTALL)
+    check(monkeypatch, write(tmp_path / "own_example", "\n".join(sources)))
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"ok   {norm}: {c}" for norm in ("maxnorm", "meannorm") for c in CHECKS]
+    assert lines == [f"ok   {norm}: {c}" for norm in ("tanhnorm", "meannorm") for c in CHECKS]
 
 
 def test_a_failing_norm_ends_with_status_1(tmp_path, monkeypatch, capsys):

@@ -1,9 +1,9 @@
-"""Markdown tables of results, on screen or in the README.
+"""Markdown tables of results, on screen or in the documentation.
 
 The two commands:
 
     python -m norm_plugin.evaluation.tables results/multi30k
-    python -m norm_plugin.evaluation.tables --readme README.md [--check]
+    python -m norm_plugin.evaluation.tables --docs . [--check]
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from norm_plugin.evaluation.published import published_table
 from norm_plugin.evaluation.readme import Generators, fill
 from norm_plugin.evaluation.results import Result, read_results, score_notes
 from norm_plugin.evaluation.speed import speed_table
-from norm_plugin.listing import norms_table, options_table, sites_table
+from norm_plugin.listing import front_table, norms_table, options_table, sites_table
 
 HEADER = (
     "Norm",
@@ -133,22 +133,31 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def fill_readme(path: Path, generators: Generators, check: bool) -> bool:
-    """Write the blocks of a Markdown file anew, or only ``check``; returns whether it was stale."""
-    old = read_text(path)
-    new = fill(old, generators)
-    if new != old and not check:
-        write_text(path, new)
-    return new != old
+def fill_docs(root: Path, check: bool) -> list[Path]:
+    """Write the blocks of the documentation in ``root`` anew, or only ``check``.
+
+    Returns the files that were stale: of README.md and docs/*.md.
+    """
+    stale = []
+    blocks = generators(root)
+    for path in [root / "README.md", *sorted(root.glob("docs/*.md"))]:
+        old = read_text(path)
+        new = fill(old, blocks)
+        if new != old:
+            stale.append(path)
+            if not check:
+                write_text(path, new)
+    return stale
 
 
 def generators(root: Path) -> Generators:
-    """What fills the blocks of a README that stands in ``root``, by the name of the block."""
+    """What fills the blocks of the documentation in ``root``, by the name of the block."""
     return {
         "results/": lambda name: table(read_results(root / name)),
         "published/": lambda name: published_table(name.partition("/")[2], root / "results"),
         "speed/": lambda name: speed_table(name.partition("/")[2], root),
         "command/": lambda name: command_lines(name.partition("/")[2]),
+        "front/": lambda name: front_table(name.partition("/")[2].split(",")),
         "norms": lambda _: norms_table(),
         "options": lambda _: options_table(),
         "sites": lambda _: sites_table(),
@@ -159,27 +168,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m norm_plugin.evaluation.tables",
-        description="Print the table of an experiment, or fill the blocks of a README.",
+        description="Print the table of an experiment, or fill the blocks of the documentation.",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("folder", nargs="?", type=Path, help="results/<experiment>")
     what.add_argument(
-        "--readme",
+        "--docs",
         type=Path,
-        metavar="FILE",
-        help="fill its blocks, <!-- begin:NAME --> to <!-- end:NAME -->",
+        metavar="ROOT",
+        help="fill the blocks of ROOT/README.md and ROOT/docs/*.md, <!-- begin:NAME --> to "
+        "<!-- end:NAME -->",
     )
     parser.add_argument(
-        "--check", action="store_true", help="with --readme: change nothing, exit 1 when stale"
+        "--check", action="store_true", help="with --docs: change nothing, exit 1 when stale"
     )
     args = parser.parse_args(argv)
-    if args.readme is None:
+    if args.docs is None:
         print(table(read_results(args.folder)))
         return 0
-    stale = fill_readme(args.readme, generators(args.readme.resolve().parent), args.check)
+    stale = fill_docs(args.docs.resolve(), args.check)
     if stale and args.check:
-        message = f"{args.readme} is stale: run python -m norm_plugin.evaluation.tables --readme"
-        print(f"error: {message} {args.readme}", file=sys.stderr)
+        names = ", ".join(path.name for path in stale)
+        message = f"stale: {names}; run python -m norm_plugin.evaluation.tables --docs {args.docs}"
+        print(f"error: {message}", file=sys.stderr)
         return 1
     return 0
 

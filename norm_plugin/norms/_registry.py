@@ -74,6 +74,8 @@ class NormSpec:
         paper: authors, year and equation.
         options: in the order of the constructor.
         released: how the public code of the paper differs.
+        paper_read: False where the paper could not be read, so that the norm follows its
+            released code; the norm's file says what was assumed.
     """
 
     name: str
@@ -82,6 +84,7 @@ class NormSpec:
     paper: str
     options: Tuple[Option, ...]
     released: str = ""
+    paper_read: bool = True
 
     @property
     def batch_statistics(self) -> bool:
@@ -112,7 +115,7 @@ NORM_TYPES: List[str] = []
 
 
 def register_norm(
-    name: str, *, formula: str, paper: str, released: str = ""
+    name: str, *, formula: str, paper: str, released: str = "", paper_read: bool = True
 ) -> Callable[[NormClass], NormClass]:
     """Class decorator: make a :class:`Norm` known as ``--norm-type name``.
 
@@ -121,6 +124,7 @@ def register_norm(
         formula: one line, in the paper's symbols.
         paper: authors, year and equation.
         released: how the paper's public code differs from this, if there is any; one line.
+        paper_read: False where the paper itself could not be read.
 
     Raises:
         ValueError: the name is taken, an option has no explanation or a type that cannot be
@@ -133,7 +137,7 @@ def register_norm(
         options = _declared_options(cls)
         for spec in _SPECS.values():
             _check_same_types(name, options, spec)
-        _SPECS[name] = NormSpec(name, cls, formula, paper, options, released)
+        _SPECS[name] = NormSpec(name, cls, formula, paper, options, released, paper_read)
         NORM_TYPES.append(name)
         return cls
 

@@ -29,6 +29,7 @@ from norm_plugin.norms.dynamic_tanh import learned_slope
     formula="gamma * erf(alpha x + s) + beta",
     paper="Chen et al. 2025, arXiv 2512.10938, Eq. 10",
     released="in language models alpha starts at another value in each kind of site",
+    paper_read=False,
 )
 class DynamicErf(AffineNorm):
     """A bounded function of each number, with a learned shift, in the place of a norm.

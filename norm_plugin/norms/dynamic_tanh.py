@@ -37,6 +37,7 @@ def learned_slope(alpha_init: float) -> nn.Parameter:
     formula="gamma * tanh(alpha x) + beta",
     paper="Zhu et al. 2025, arXiv 2503.10622",
     released="in language models alpha starts at another value in each kind of site",
+    paper_read=False,
 )
 class DynamicTanh(AffineNorm):
     """A bounded function of each number in the place of a norm.

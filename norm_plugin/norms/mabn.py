@@ -46,6 +46,7 @@ from norm_plugin.norms._window import Used, WindowNorm, push, window_mean
     formula="gamma * r x / s + beta,  s^2 = mean of the last M batches' mean of x^2,  r = s / S",
     paper="Yan et al. 2020, MABN",
     released=("centralises the weights in front, warm-up of at least 1000 forwards"),
+    paper_read=False,
 )
 class MovingAverageBatchNorm(WindowNorm):
     """Quadratic mean over positions, averaged over batches, forward and backward.

@@ -95,6 +95,7 @@ def deviation_penalty(
     formula="batchnorm;  loss + lambda_mu (mu_B - mu)^2 + lambda_sigma abs(sigma_B^2 - sigma^2)",
     paper="Wang et al. 2022, RBN",
     released="never synchronised; the rest is the default here",
+    paper_read=False,
 )
 class RegularizedBatchNorm(RunningMomentsNorm):
     """BatchNorm that keeps batch and running statistics together.

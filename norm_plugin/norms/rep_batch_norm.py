@@ -36,6 +36,7 @@ from norm_plugin.norms.batch_norm import RunningMomentsNorm, batch_norm
     formula="lambda LN(x) + (1 - lambda) (BN(x) + eta x),  lambda from 1 to 0, or 0",
     paper="Guo et al. 2024, RepBN and PRepBN",
     released=("inference takes RepBN alone before the blend has ended, counts forwards"),
+    paper_read=False,
 )
 class RepBatchNorm(RunningMomentsNorm):
     """BatchNorm beside a learned share of its input, reached from LayerNorm by degrees.

@@ -36,6 +36,7 @@ def unit_length(x: Tensor, eps: float) -> Tensor:
     formula="g * x / length(x)",
     paper="Nguyen and Salazar 2019, scaled l2 normalization",
     released="a length of at least 1e-5 in place of eps",
+    paper_read=False,
 )
 class ScaleNorm(Norm):
     """Every position is brought to one learned length ``g``.

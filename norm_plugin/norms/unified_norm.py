@@ -68,6 +68,7 @@ def is_outlier(squares: Tensor, recorded: Tensor, filled: Tensor) -> Tensor:
         "gradient rescaled by the ratio of s to running s and by psi in the "
         "warm-up, which counts forwards"
     ),
+    paper_read=False,
 )
 class UnifiedNorm(WindowNorm):
     """Quadratic mean over positions, smoothed over batches, forward and backward.

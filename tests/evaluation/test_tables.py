@@ -125,20 +125,20 @@ def test_bad_markers(text, message) -> None:
         fill(text, {"results/": lambda name: "new", "norms": lambda name: "new"})
 
 
-def test_readme_is_filled_and_checked(tmp_path, capsys) -> None:
+def test_docs_are_filled_and_checked(tmp_path, capsys) -> None:
     write_result(result(), tmp_path / "results")
     readme = tmp_path / "README.md"
     markers = "<!-- begin:results/multi30k -->\n<!-- end:results/multi30k -->"
     readme.write_text(f"# Title\n{markers}\n", encoding="utf-8")
     before = readme.read_bytes()
-    assert main(["--readme", str(readme), "--check"]) == 1
-    assert "is stale" in capsys.readouterr().err
+    assert main(["--docs", str(tmp_path), "--check"]) == 1
+    assert "stale: README.md" in capsys.readouterr().err
     assert readme.read_bytes() == before
-    assert main(["--readme", str(readme)]) == 0
+    assert main(["--docs", str(tmp_path)]) == 0
     assert row(readme.read_text(encoding="utf-8"), "layernorm")[3] == "40.00"
-    assert main(["--readme", str(readme), "--check"]) == 0
+    assert main(["--docs", str(tmp_path), "--check"]) == 0
     write_result(result(bleu=41.0), tmp_path / "results")
-    assert main(["--readme", str(readme), "--check"]) == 1
+    assert main(["--docs", str(tmp_path), "--check"]) == 1
 
 
 def test_the_table_on_screen(tmp_path, capsys) -> None:

@@ -1,4 +1,4 @@
-"""The README: its generated blocks are fresh, its commands exist, its example works."""
+"""README.md and docs/: generated blocks are fresh, commands and links exist, examples work."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import pytest
 import torch
 
 from norm_plugin.__main__ import main as list_norms
-from norm_plugin.evaluation.tables import fill_readme, generators
+from norm_plugin.evaluation.tables import fill_docs
 from norm_plugin.listing import norm_text
 from norm_plugin.models.architectures import ARCHITECTURES
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 from norm_plugin.norms import _registry as registry
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
-TEXT = README.read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+MOST_LINES_OF_THE_README = 130
 
 
 def code_blocks(language):
@@ -26,8 +27,24 @@ def code_blocks(language):
 
 
 def test_generated_blocks_are_fresh():
-    stale = fill_readme(README, generators(ROOT), check=True)
-    assert not stale, "run python -m norm_plugin.evaluation.tables --readme README.md"
+    stale = fill_docs(ROOT, check=True)
+    assert not stale, "run python -m norm_plugin.evaluation.tables --docs ."
+
+
+def test_the_readme_is_short():
+    lines = PAGES[0].read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= MOST_LINES_OF_THE_README
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_readme_links_every_page():
+    linked = set(re.findall(r"\]\((docs/[^)#]+)\)", PAGES[0].read_text(encoding="utf-8")))
+    assert linked == {f"docs/{page.name}" for page in PAGES[1:]}
 
 
 @pytest.mark.parametrize("name", NORM_TYPES)
@@ -64,10 +81,10 @@ def test_every_architecture_is_named():
 def test_the_example_norm_works_in_25_lines(monkeypatch):
     monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
     names = list(registry.NORM_TYPES)
-    (example,) = [block for block in code_blocks("python") if "@register_norm" in block]
+    (example,) = [block for block in code_blocks("python") if '"tanhnorm"' in block]
     assert len([line for line in example.splitlines() if line.strip()]) <= 25
     try:
-        exec(compile(example, "README.md", "exec"), {"__name__": "readme_example"})
+        exec(compile(example, "extending.md", "exec"), {"__name__": "example"})
         x = torch.randn(5, 3, 8)
         norm = build_norm("tanhnorm", 8, alpha=0.7)
         torch.testing.assert_close(norm(x), torch.tanh(0.7 * x))

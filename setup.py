@@ -9,14 +9,16 @@ from setuptools import find_packages, setup
 PACKAGE = Path(__file__).parent / "norm_plugin" / "__init__.py"
 VERSION = re.search(r'^__version__ = "(.+)"$', PACKAGE.read_text(encoding="utf-8"), re.M).group(1)
 
-REQUIREMENTS = [
-    "torch>=2.4",  # the first whose safe loader can be told of a class by name
-    'torch>=2.6; python_version >= "3.11"',
+# The norms need torch alone; fairseq and what goes from text to a score are the extra "fairseq".
+REQUIREMENTS = ["torch>=2.6"]  # the first whose safe loader is on and can be told of a class
+
+FAIRSEQ_REQUIREMENTS = [
     # The fairseq on the package index neither builds nor imports on Python >= 3.11; fairseq-fixed
-    # does, under the same import name. Older Pythons take fairseq's main branch from git, which a
-    # requirement here could only name by its address: there the user installs it first.
-    'fairseq-fixed>=0.12.3.1; python_version >= "3.11"',
+    # does, under the same import name.
+    "fairseq-fixed>=0.12.3.1",
+    "hydra-core",
     "numpy",
+    "omegaconf",
     "regex",
     "sacrebleu",
     "sacremoses",
@@ -40,7 +42,15 @@ TEST_REQUIREMENTS = [
 ]
 
 KERNELS = Path("norm_plugin") / "kernels" / "csrc"
-COMPILER_FLAGS = ["-O3", "-g0", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi"]
+COMPILER_FLAGS = [
+    "-O3",
+    "-g0",
+    "-fopenmp",
+    "-fno-math-errno",
+    "-ffp-contract=fast",
+    "-Wno-psabi",
+]
+CONFIGS = Path("configs")
 FALLBACK = "the norms will run in plain torch, which is slower and gives the same results"
 
 
@@ -67,14 +77,7 @@ def optional_extension():
         "norm_plugin.kernels._native",
         sources=[str(path) for path in sorted(KERNELS.glob("*.cpp"))],
         depends=[str(path) for path in sorted(KERNELS.glob("*.h"))],
-        extra_compile_args=[
-            "-O3",
-            "-g0",
-            "-fopenmp",
-            "-fno-math-errno",
-            "-ffp-contract=fast",
-            "-Wno-psabi",
-        ],
+        extra_compile_args=COMPILER_FLAGS,
         extra_link_args=["-fopenmp"],
     )
     return {"ext_modules": [kernels], "cmdclass": {"build_ext": OptionalBuild}}
@@ -90,16 +93,27 @@ def say(text):
     print(f"norm_plugin: {text}: {FALLBACK}", file=sys.stderr)
 
 
+def config_packages():
+    """The folders of configs/ as parts of the package, so that a wheel brings them."""
+    folders = sorted({path.parent for path in CONFIGS.rglob("*.yaml")})
+    return {".".join(["norm_plugin", *folder.parts]): str(folder) for folder in folders}
+
+
 setup(
     name="norm_plugin",
     version=VERSION,
     description="A fairseq plugin to compare normalization layers in Transformers",
     author="The norm_plugin authors",
     license="MIT",
-    python_requires=">=3.8",
-    packages=find_packages(include=["norm_plugin*"]),
+    python_requires=">=3.11",
+    packages=[*find_packages(include=["norm_plugin*"]), *config_packages()],
+    package_dir=config_packages(),
     install_requires=REQUIREMENTS,
-    extras_require={"test": TEST_REQUIREMENTS, "plot": ["matplotlib"]},
-    package_data={"norm_plugin.kernels": ["csrc/*"]},
+    extras_require={
+        "fairseq": FAIRSEQ_REQUIREMENTS,
+        "test": TEST_REQUIREMENTS,
+        "plot": ["matplotlib"],
+    },
+    package_data={"": ["*.yaml"], "norm_plugin.kernels": ["csrc/*"]},
     **optional_extension(),
 )

@@ -32,7 +32,10 @@ from norm_plugin.norms import NORM_TYPES
 from norm_plugin.pipes import ending_with_the_reader
 from norm_plugin.workers import Recipe, for_workers
 
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+PACKAGE = Path(__file__).resolve().parent
+CONFIG_FOLDERS = (PACKAGE.parent / "configs", PACKAGE / "configs")
+"""Of a checkout, and of an installed package."""
+CONFIGS = next(filter(Path.is_dir, CONFIG_FOLDERS), CONFIG_FOLDERS[0])
 NAME_FLAGS = {
     "task": "--task",
     "model": "--arch",

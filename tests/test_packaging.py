@@ -1,0 +1,75 @@
+"""What setup.py declares: a wheel brings the configs, and the norms alone need only torch."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from setuptools.dist import Distribution
+
+from norm_plugin.recipes import CONFIGS
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def distribution(monkeypatch: pytest.MonkeyPatch) -> Distribution:
+    from distutils.core import run_setup
+
+    monkeypatch.chdir(ROOT)
+    # without torch setup.py declares no extension, which a test would have to build
+    monkeypatch.setitem(sys.modules, "torch.utils.cpp_extension", None)
+    return run_setup("setup.py", stop_after="init")
+
+
+def test_every_folder_of_configs_is_packaged_as_the_package_reads_it(
+    distribution: Distribution,
+) -> None:
+    folders = {path.parent.relative_to(ROOT) for path in CONFIGS.rglob("*.yaml")}
+    packaged = {
+        name: path
+        for name, path in distribution.package_dir.items()
+        if name in distribution.packages
+    }
+    assert packaged == {".".join(("norm_plugin", *folder.parts)): str(folder) for folder in folders}
+
+
+def imported_from_outside(folder: str) -> set[str]:
+    """Top-level modules that the files of ``folder`` import, the standard library's aside."""
+    nodes = [
+        node
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names
+
+
+def project_name(requirement: str) -> str:
+    """``fairseq-fixed`` of ``fairseq_fixed>=0.12``."""
+    return re.split(r"[^\w.-]", requirement)[0].lower().replace("_", "-")
+
+
+def test_every_module_that_is_imported_is_declared(distribution: Distribution) -> None:
+    declared = {
+        project_name(requirement)
+        for requirements in (
+            distribution.install_requires,
+            *distribution.extras_require.values(),
+        )
+        for requirement in requirements
+    }
+    own = {"norm_plugin", *(path.stem for path in (ROOT / "data-prep").rglob("*.py"))}
+    projects = packages_distributions()
+    imported = imported_from_outside("norm_plugin") | imported_from_outside("data-prep")
+    undeclared = {
+        module
+        for module in imported - own
+        if not declared & {project_name(project) for project in projects[module]}
+    }
+    assert undeclared == set()

@@ -12,6 +12,7 @@ import runpy
 import signal
 import subprocess
 import sys
+from multiprocessing import popen_fork
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -56,7 +57,7 @@ def run_here(parent: int, name: str, arguments: Sequence[str]) -> None:
     """The child's side of `run_module`: the module and all that it forks off end with `parent`."""
     end_with(parent)
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
-    signal.signal(signal.SIGCHLD, _end_without_a_worker)
+    _end_without_a_killed_worker()
     sys.argv = [name, *arguments]
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
@@ -67,14 +68,22 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     end_with(_forking)
 
 
-def _end_without_a_worker(number: int, frame: Any) -> None:
-    """End where a worker was killed: multiprocessing.Pool would wait for its result for ever."""
-    ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if ended is not None and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
-        said = f"a worker was killed by signal {ended.si_status}, {MEMORY}\n"
-        os.write(2, said.encode())
-        os._exit(1)
+def _end_without_a_killed_worker() -> None:
+    """End where a worker was killed: multiprocessing.Pool would wait for its result for ever.
+
+    Whoever asks for a worker's exit status asks here, so that no other thread can come first and
+    take it away. SIGTERM is how Pool itself ends its workers.
+    """
+    poll = popen_fork.Popen.poll
+
+    def watched(worker: Any, flag: int = os.WNOHANG) -> int | None:
+        status = poll(worker, flag)
+        if status is not None and status < 0 and -status != signal.SIGTERM:
+            os.write(2, f"a worker was killed by signal {-status}, {MEMORY}\n".encode())
+            os._exit(1)
+        return status
+
+    popen_fork.Popen.poll = watched

@@ -26,6 +26,7 @@ from norm_plugin.models.sites import (
     site_options,
 )
 from norm_plugin.norms import norm_spec
+from norm_plugin.stored_settings import check_settings
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +130,8 @@ def stored_settings(path: str) -> Optional[Dict[str, Any]]:
     local = PathManager.get_local_path(path)
     how = {"mmap": True} if zipfile.is_zipfile(local) else {}
     state = torch.load(local, map_location="cpu", weights_only=True, **how)
+    for name in ("cfg", "args"):  # before anything is made of them
+        check_settings(state.get(name), path)
     model = (state.get("cfg") or {}).get("model") or state.get("args")
     return None if model is None else flat_settings(model)
 

@@ -32,9 +32,10 @@ def test_layout_does_not_matter(name, ragged):
     x, mask = ragged(dtype=torch.float32)
     strided = x.transpose(0, 1).contiguous().transpose(0, 1)
     assert not strided.is_contiguous()
-    # sums run in another order over another layout
+    # float32 sums of up to 28 terms run in another order over another layout: at worst 28 halves
+    # of eps (1.2e-7) of inputs below 6, of which a mean that nearly cancels x leaves all
     torch.testing.assert_close(
-        build_norm(name, DIM)(strided, mask), build_norm(name, DIM)(x, mask), rtol=1e-5, atol=1e-6
+        build_norm(name, DIM)(strided, mask), build_norm(name, DIM)(x, mask), rtol=1e-5, atol=1e-5
     )
 
 
@@ -123,7 +124,7 @@ def test_half_precision_is_computed_in_float32(name, ragged):
     half, full = build_norm(name, DIM).bfloat16(), build_norm(name, DIM)
     y = half(x, mask)
     assert y.dtype == torch.bfloat16
-    # one rounding to bfloat16 (8 bits) at the end, none before
+    # one rounding to bfloat16 (8 bits: 2^-9) at the end, and one of a parameter: scalenorm's root
     torch.testing.assert_close(y.float(), full(x.float(), mask), rtol=2**-8, atol=2**-8)
 
 

@@ -104,6 +104,7 @@ def test_half_precision(name, options, dtype):
         batch = batch_of(step, dtype)
         compare(train(plain, *batch), train(fused, *batch), **close)
     statistics = [dict(norm.named_buffers()) for norm in (plain, fused)]
+    # three steps of float32 sums of up to 28 terms of size 1 to 6: at worst 28 roundings of 6e-8
     compare(*statistics, rtol=1e-5, atol=1e-5)
 
     x, _, mask = batch_of(3, dtype)

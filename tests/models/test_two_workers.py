@@ -71,6 +71,7 @@ def test_workers_average_what_they_hold_apart(two_workers):
         assert torch.equal(second[0][key], value) != apart, key
         assert torch.equal(first[1][key], second[1][key]), key
         if apart:
+            # one sum, rounded once (6e-8), and an exact half
             mean = (value + second[0][key]) / 2
             torch.testing.assert_close(first[1][key], mean, rtol=1e-6, atol=1e-7)
     assert any(SYNCED in key for key in first[0])

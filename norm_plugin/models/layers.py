@@ -66,13 +66,14 @@ def ignoring_every_position(model: nn.Module) -> Iterator[None]:
     """Within this context every position is padding to the norms of ``model``."""
     masks: List[Any] = [module.padding for module in model.modules() if hasattr(module, "padding")]
     masks += [m.embedding_padding for m in model.modules() if hasattr(m, "embedding_padding")]
+    before = [mask.ignoring for mask in masks]  # True within another such context
     for mask in masks:
         mask.ignoring = True
     try:
         yield
     finally:
-        for mask in masks:
-            mask.ignoring = False
+        for mask, ignoring in zip(masks, before):
+            mask.ignoring = ignoring
 
 
 def install_norms(

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, models, options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import FairseqTask
+from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.trainer import Trainer
 
 from norm_plugin.models import trainer_hooks
@@ -69,8 +71,96 @@ def test_the_norms_learn_the_scale_of_the_loss(build, batch):
     assert loss_scale(SimpleNamespace(scaler=None), torch.ones(1)) == 1.0
 
 
+class Silent(FairseqTask):
+    """A task such as translation_lev: it neither calls super nor tells the model the updates."""
+
+    def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
+        model.train()
+        loss, size, log = criterion(model, sample)
+        optimizer.backward(loss * 0 if ignore_grad else loss)
+        return loss, size, log
+
+    def reduce_metrics(self, logging_outputs, criterion):
+        """Without a name of a loss there is none to log."""
+
+
+class TwoForwards(Silent):
+    """A task that computes on after its super's step, which is wrapped as well."""
+
+    def train_step(self, sample, model, criterion, *args, **kwargs):
+        done = super().train_step(sample, model, criterion, *args, **kwargs)
+        criterion(model, sample)
+        return done
+
+
+class SquaredSum(torch.nn.Module):
+    """A criterion without weights."""
+
+    def forward(self, model, sample):
+        return model(**sample)[0].square().sum(), 1, {}
+
+
+@pytest.fixture
+def trainer_of(build):
+    """fairseq's trainer on the CPU, for a model of flags and the class of a task."""
+
+    def from_flags(kind, *flags):
+        command = ["DATA", "--arch", "norm_transformer_multi30k_tiny", "--cpu", "--lr", "0.1"]
+        command += ["--lr-scheduler", "inverse_sqrt", "--optimizer", "sgd", *flags]
+        args = options.parse_args_and_arch(options.get_training_parser(), command)
+        cfg = convert_namespace_to_omegaconf(args)
+        trainer = Trainer(cfg, kind(None), build(*flags), SquaredSum())
+        trainer.optimizer.scaler = SimpleNamespace(scale=lambda loss: 64 * loss)
+        return trainer
+
+    return from_flags
+
+
+@pytest.mark.parametrize("kind", [Silent, TwoForwards])
+@with_statistics
+def test_a_task_with_its_own_step_tells_the_norms_the_same(kind, name, trainer_of, batch):
+    trainer_of(Silent, "--norm-type", name)  # its step is wrapped in either case
+    trainer = trainer_of(kind, "--norm-type", name)
+    trainer.reset_dummy_batch(batch)
+    trainer.train_step([batch, batch])
+    model = trainer.get_model()
+    before = statistics(model)
+    trainer.train_step([None])
+    assert all(torch.equal(value, before[key]) for key, value in statistics(model).items())
+    norms = [module for module in model.modules() if isinstance(module, BatchStatisticsNorm)]
+    assert [float(norm.loss_scale) for norm in norms] == [64.0] * 4
+    # Of the two updates one was done when the last forward began
+    assert [norm.updates_counted for norm in norms] == [model.updates_done] * 4 == [1] * 4
+    trainer.train_step([batch])
+    assert not all(torch.equal(value, before[key]) for key, value in statistics(model).items())
+
+
+def test_a_step_is_wrapped_where_it_is_defined(trainer_of):
+    class Inheriting(Silent):
+        pass
+
+    trainer_of(Inheriting)
+    wrapped = Silent.train_step
+    assert hasattr(wrapped, MARK)
+    trainer_of(Inheriting)
+    assert Silent.train_step is wrapped
+    assert "train_step" not in vars(Inheriting)
+
+
+def test_multilingual_translation_refuses_the_model(build, monkeypatch):
+    """It, and semisupervised_translation after it, train one model for each pair of languages."""
+    model = build()
+    task = MultilingualTranslationTask.__new__(MultilingualTranslationTask)
+    task.args = SimpleNamespace(lang_pairs=[], encoder_langtok=None, decoder_langtok=False)
+    task.lang_pairs = []
+    monkeypatch.setattr(task, "update_args", lambda args: None)
+    monkeypatch.setattr(models, "build_model", lambda *args: model)
+    with pytest.raises(ValueError, match="requires a FairseqMultiModel"):
+        task.build_model(task.args)
+
+
 def test_fairseq_is_wrapped_once():
-    owners = [(FairseqTask, "train_step"), (Trainer, "begin_valid_epoch")]
+    owners = [(FairseqTask, "train_step"), (Trainer, "begin_valid_epoch"), (Trainer, "__init__")]
     owners.append((checkpoint_utils, "save_checkpoint"))
     before = [getattr(owner, name) for owner, name in owners]
     install()

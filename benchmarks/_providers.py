@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,7 +55,7 @@ def of_torch(setup: Setup, data: Data, direction: str) -> Call:
     return partial(STEPS[direction], layer, data)
 
 
-def of_kernels(choice: str, setup: Setup, data: Data, direction: str) -> Optional[Call]:
+def of_kernels(choice: str, setup: Setup, data: Data, direction: str) -> Call | None:
     """The norm with ``--norm-kernels choice``; None where that is the plain form all the same."""
     norm = setup.build(data.x.size(-1)).train(direction == BOTH)
     set_kernels(norm, choice)
@@ -63,7 +64,7 @@ def of_kernels(choice: str, setup: Setup, data: Data, direction: str) -> Optiona
     return partial(STEPS[direction], partial(norm, padding_mask=data.mask), data)
 
 
-def of_reference(setup: Setup, data: Data, direction: str) -> Optional[Call]:
+def of_reference(setup: Setup, data: Data, direction: str) -> Call | None:
     """The transcription that the tests compare with, in numpy and float64, a training step."""
     if direction != BOTH:
         return None
@@ -104,7 +105,7 @@ def _infer(layer: Callable[[Tensor], Tensor], data: Data) -> None:
 
 
 STEPS: dict[str, Callable[..., None]] = {BOTH: _train, FORWARD: _infer}
-PROVIDERS: dict[str, Callable[[Setup, Data, str], Optional[Call]]] = {
+PROVIDERS: dict[str, Callable[[Setup, Data, str], Call | None]] = {
     UNIT: of_torch,
     "plain": partial(of_kernels, OFF),
     "fused": partial(of_kernels, AUTO),

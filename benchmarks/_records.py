@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import platform
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any, Dict, Sequence
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ from norm_plugin.evaluation.provenance import git_state, versions
 
 RESULTS = Path(__file__).resolve().parent / "results"
 CPU_FACTS = Path("/proc/cpuinfo")
-Record = Dict[str, Any]
+Record = dict[str, Any]
 """A row, by the name of the column."""
 
 

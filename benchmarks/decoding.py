@@ -16,9 +16,10 @@ from __future__ import annotations
 import argparse
 import copy
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from fairseq import models, options

@@ -19,7 +19,7 @@ them anew by chance, and the page faults then cost more than the norms.
 from __future__ import annotations
 
 import argparse
-from typing import Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from fairseq import models, options

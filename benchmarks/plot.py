@@ -16,8 +16,8 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Iterator, Sequence
 
 from _command import quiet, report
 from _providers import BOTH, UNIT

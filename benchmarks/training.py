@@ -21,8 +21,9 @@ import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any
 
 from _command import (
     benchmark_parser,
@@ -48,7 +49,7 @@ PREPARED = ROOT / "work" / "data" / f"multi30k-{MERGES}"
 LEAST_SPEED, MOST_MEMORY = 0.97, 1.02
 """Targets, as ratios to stock fairseq."""
 WARMUP = 1
-Unit = tuple[Run, Optional[float]]
+Unit = tuple[Run, float | None]
 """Stock fairseq's run and its peak memory in MiB."""
 
 
@@ -93,7 +94,7 @@ def measure(setup: Setup, kernels: str, unit: Unit, args: argparse.Namespace) ->
     }
 
 
-def peak_of(setup: Setup, kernels: str, args: argparse.Namespace) -> Optional[float]:
+def peak_of(setup: Setup, kernels: str, args: argparse.Namespace) -> float | None:
     """Peak memory in MiB, measured in another process; None where none is asked for."""
     if not args.memory_updates:
         return None

@@ -10,8 +10,8 @@ from __future__ import annotations
 import gzip
 import tarfile
 import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Iterable, Iterator
 
 from steps import PrepError, decode_lines
 

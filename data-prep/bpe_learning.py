@@ -9,7 +9,8 @@ aside and counts only roughly (`_PairCounts`).
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any, Iterable, Iterator, Mapping, Tuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ PART = 1 << 20  # places that are counted at once
 SHIFT = 32  # a pair of symbols is one integer, the first shifted by this
 
 Array = Any  # of numpy
-Changes = Iterable[Tuple[int, int]]
+Changes = Iterable[tuple[int, int]]
 
 
 def learn_merges(words: Mapping[str, int], most: int) -> Iterator[tuple[str, str]]:

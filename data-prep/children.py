@@ -12,9 +12,10 @@ import runpy
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from multiprocessing import popen_fork
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 # Not `python -m`: what is run must ask for its end before it does anything else.

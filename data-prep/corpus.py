@@ -16,9 +16,10 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Callable, Dict
+from typing import Any
 
 from manifest import (
     Counts,
@@ -33,7 +34,7 @@ from steps import SPLITS, PrepError, only_one_process, report
 
 BINARIZED = "binarized.json"
 
-Build = Callable[[Path], Dict[str, Counts]]
+Build = Callable[[Path], dict[str, Counts]]
 
 
 def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from http.client import HTTPException
 from pathlib import Path
-from typing import NamedTuple, Sequence
+from typing import NamedTuple
 
 from archives import check_archive
 from steps import PrepError, file_digest, only_one_process, report, write_lines

@@ -8,8 +8,8 @@ joint BPE; fairseq-preprocess. Test is dev2010, TEDX.dev2012, tst2010, tst2011 a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 import markup
 from archives import check_archive, member_lines

@@ -11,8 +11,8 @@ out; BPE of each language to the size of the paper's vocabulary; fairseq-preproc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 import steps
 from command import run_command

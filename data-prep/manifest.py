@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Dict, Iterable
+from typing import Any
 
 from steps import SPLITS, PrepError, file_digest, read_lines
 
@@ -22,8 +23,8 @@ TOOLS = {
     "fairseq": ("fairseq-fixed", "fairseq"),
 }
 
-Recipe = Dict[str, Any]
-Counts = Dict[str, int]  # of "lines" and "tokens"
+Recipe = dict[str, Any]
+Counts = dict[str, int]  # of "lines" and "tokens"
 
 
 def make_recipe(

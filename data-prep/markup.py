@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 SEGMENT_START = re.compile(r'<seg id="[0-9]*">\s*')
 SEGMENT_END = re.compile(r"\s*</seg>\s*")

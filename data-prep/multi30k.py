@@ -7,8 +7,8 @@ The files are train, val and test_2016_flickr, each .en and .de, plain or as .gz
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 import steps
 from command import run_command

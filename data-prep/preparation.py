@@ -6,12 +6,13 @@ order, so that memory does not grow with the corpus.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Callable, Iterable, Iterator, NamedTuple, Tuple
+from typing import IO, NamedTuple
 
 from tqdm import tqdm
 
@@ -22,8 +23,8 @@ from manifest import Counts
 from steps import SPLITS, PrepError, Workers, chunked, read_lines, report, start_workers
 from text_rules import TextRules, apply_rules
 
-Pair = Tuple[str, str]
-Languages = Tuple[str, str]  # source, target
+Pair = tuple[str, str]
+Languages = tuple[str, str]  # source, target
 
 
 class Choices(NamedTuple):

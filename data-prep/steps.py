@@ -18,12 +18,13 @@ import signal
 import sys
 import zlib
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, Callable, Iterable, Iterator, TypeVar
+from typing import IO, TypeVar
 
 from tqdm import tqdm
 

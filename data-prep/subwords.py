@@ -7,10 +7,10 @@ never takes another corpus's for it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Callable, Iterable, Iterator
 
 import sentencepiece
 from subword_nmt.apply_bpe import BPE

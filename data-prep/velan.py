@@ -18,7 +18,8 @@ and in every version of Python; `choice` and `shuffle` are not.
 from __future__ import annotations
 
 import random
-from typing import Iterator, List, NamedTuple, Sequence, Tuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from velan_words import (
     ADJECTIVES,
@@ -46,8 +47,8 @@ T = TypeVar("T")
 class NounPhrase(NamedTuple):
     """A noun phrase in both languages; its number is what a verb agrees with."""
 
-    source: List[str]
-    target: List[str]
+    source: list[str]
+    target: list[str]
     plural: bool
 
 
@@ -61,7 +62,7 @@ def conjugate(stem: str, tense: str, plural: bool) -> str:
     return stem + TENSES[tense] + ("en" if plural else "")
 
 
-def english_verb(verb: Verb, tense: str, plural: bool, negated: bool = False) -> List[str]:
+def english_verb(verb: Verb, tense: str, plural: bool, negated: bool = False) -> list[str]:
     """The English words of a verb in the third person."""
     if negated:
         present = "do" if plural else "does"
@@ -106,7 +107,7 @@ class Grammar:
         after, before = self._modifier(noun, plural) if self._chance(modified) else ([], [])
         return NounPhrase([article, *source, *after], before + target, plural)
 
-    def _modifier(self, noun: Noun, plural: bool) -> Tuple[List[str], List[str]]:
+    def _modifier(self, noun: Noun, plural: bool) -> tuple[list[str], list[str]]:
         """What describes a noun: English words after it, Velan words before it."""
         if self._chance(0.5):
             preposition, postposition = self._pick(PREPOSITIONS)
@@ -121,7 +122,7 @@ class Grammar:
         source = [*other.source, *english_verb(verb, tense, other.plural)]
         return ["which", *source], [*other.target, conjugate(verb.stem, tense, other.plural), "ke"]
 
-    def _predicate(self) -> Tuple[Verb, List[str], List[str]]:
+    def _predicate(self) -> tuple[Verb, list[str], list[str]]:
         """A verb with its objects: English words after it, Velan words before it."""
         kind = self._random()
         if kind < 0.2:
@@ -134,7 +135,7 @@ class Grammar:
         target = [*receiver.target, "ri", *gift.target]
         return self._pick(DITRANSITIVE), [*gift.source, "to", *receiver.source], target
 
-    def sentence(self) -> Tuple[List[str], List[str]]:
+    def sentence(self) -> tuple[list[str], list[str]]:
         """One sentence: the English tokens and the Velan tokens."""
         subject = self.noun_phrase(BEINGS, is_object=False, modified=0.3)
         verb, after, before = self._predicate()
@@ -148,7 +149,7 @@ class Grammar:
         target += [conjugate(verb.stem, tense, subject.plural), "ne" if negated else ""]
         return [word for word in source if word] + ["."], [word for word in target if word] + ["."]
 
-    def sentences(self) -> Iterator[Tuple[str, str]]:
+    def sentences(self) -> Iterator[tuple[str, str]]:
         """Sentence pairs without end, no English sentence twice, tokens joined by spaces."""
         seen = set()
         while True:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, NamedTuple
+from typing import NamedTuple
 
 
 class Noun(NamedTuple):
@@ -31,7 +31,7 @@ class Determiner(NamedTuple):
     stem: str
 
 
-def _rows(table: str) -> List[List[str]]:
+def _rows(table: str) -> list[list[str]]:
     return [row.split() for row in table.strip().splitlines()]
 
 

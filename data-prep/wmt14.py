@@ -10,8 +10,8 @@ fairseq-preprocess. The case stays. tok/ holds the training pairs before they ar
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 import markup
 from archives import check_archive, member_lines

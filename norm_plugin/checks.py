@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ class BrokenContractError(Exception):
     """A norm breaks its contract; the message says how, and what to do."""
 
 
-def load_norms(user_dir: Path) -> List[NormSpec]:
+def load_norms(user_dir: Path) -> list[NormSpec]:
     """Import ``user_dir`` as fairseq does, and give the norms that are registered in it.
 
     Raises:
@@ -51,7 +51,7 @@ def _lies_in(spec: NormSpec, folder: Path) -> bool:
     return folder in Path(inspect.getfile(spec.cls)).resolve().parents
 
 
-def _batch(seed: int = 0) -> Tuple[Tensor, Tensor]:
+def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
     """x (T, B, C) and its padding mask (B, T)."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(TIME, BATCH, DIM, generator=generator)
@@ -161,7 +161,7 @@ def check_state(spec: NormSpec) -> None:
     )
 
 
-def _step(norm: Norm, seed: int) -> Tuple[Tensor, Tensor, Tensor]:
+def _step(norm: Norm, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     x, mask = _batch(seed)
     x.requires_grad_()
     y = norm(x, mask)
@@ -172,7 +172,7 @@ def _step(norm: Norm, seed: int) -> Tuple[Tensor, Tensor, Tensor]:
     return y.detach(), x.grad, inference
 
 
-CHECKS: Dict[str, Callable[[NormSpec], None]] = {
+CHECKS: dict[str, Callable[[NormSpec], None]] = {
     "shape": check_shape,
     "dtype": check_dtype,
     "padding": check_padding,
@@ -191,7 +191,7 @@ RAISED = (
 """What the code of a norm under work raises; a check that meets it has failed."""
 
 
-def failure(check: Callable[[NormSpec], None], spec: NormSpec) -> Optional[str]:
+def failure(check: Callable[[NormSpec], None], spec: NormSpec) -> str | None:
     """Why ``spec`` fails ``check``; None where it passes."""
     try:
         check(spec)
@@ -202,7 +202,7 @@ def failure(check: Callable[[NormSpec], None], spec: NormSpec) -> Optional[str]:
     return None
 
 
-def run_checks(user_dir: Path) -> Iterator[Tuple[str, bool]]:
+def run_checks(user_dir: Path) -> Iterator[tuple[str, bool]]:
     """A line for each norm and check, and whether it passed."""
     for spec in load_norms(user_dir):
         for name, check in CHECKS.items():

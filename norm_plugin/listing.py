@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Sequence, Tuple
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
@@ -70,7 +70,7 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _shapes(tensors: Iterable[Tuple[str, Tensor]]) -> str:
+def _shapes(tensors: Iterable[tuple[str, Tensor]]) -> str:
     """``weight (C), eta (1)``; a counter, which is no statistic, is left out."""
     words = {_CHANNELS: "C"}
     named = [
@@ -94,9 +94,9 @@ def options_table() -> str:
     return markdown(rows)
 
 
-def declared_options() -> Dict[str, List[Tuple[str, Option]]]:
+def declared_options() -> dict[str, list[tuple[str, Option]]]:
     """Every option of every norm: its name to the norms that have it, with their form of it."""
-    options: Dict[str, List[Tuple[str, Option]]] = {}
+    options: dict[str, list[tuple[str, Option]]] = {}
     for name in NORM_TYPES:
         for option in norm_spec(name).options:
             options.setdefault(option.name, []).append((name, option))
@@ -110,7 +110,7 @@ def sites_table() -> str:
     return markdown(rows)
 
 
-def site_flags() -> List[Tuple[str, str]]:
+def site_flags() -> list[tuple[str, str]]:
     """The flags that choose norms and their place, with their meanings; it needs fairseq."""
     from norm_plugin.models.config import CHOICES, config_class
     from norm_plugin.models.sites import SITE_FLAGS, norm_type_field
@@ -120,14 +120,14 @@ def site_flags() -> List[Tuple[str, str]]:
     return [(f"--{field.replace('_', '-')}", cfg._get_help(field)) for field in fields]
 
 
-def _defaults(owners: List[Tuple[str, Option]]) -> str:
+def _defaults(owners: list[tuple[str, Option]]) -> str:
     values = {option.default for _, option in owners}
     if len(values) == 1:
         return str(values.pop())
     return ", ".join(f"{option.default} ({name})" for name, option in owners)
 
 
-def markdown(rows: Sequence[Tuple[str, ...]]) -> str:
+def markdown(rows: Sequence[tuple[str, ...]]) -> str:
     """A Markdown table; the first row is its head. A ``|`` within a cell is escaped."""
     head, *body = [tuple(cell.replace("|", "\\|") for cell in row) for row in rows]
     lines = [head, tuple("---" for _ in head), *body]

@@ -14,7 +14,6 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Dict
 
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.pipes import ending_with_the_reader
@@ -42,7 +41,7 @@ def norm_config(name: str) -> str:
     return text + "".join(lines)
 
 
-def stale_configs(folder: Path) -> Dict[Path, str]:
+def stale_configs(folder: Path) -> dict[Path, str]:
     """The files of ``folder`` that are not as they should be, with the text that they should hold.
 
     An empty text stands for a file of a norm that is no more.
@@ -56,7 +55,7 @@ def stale_configs(folder: Path) -> Dict[Path, str]:
     }
 
 
-def write_configs(stale: Dict[Path, str]) -> None:
+def write_configs(stale: dict[Path, str]) -> None:
     """Write what :func:`stale_configs` found, each file whole or not at all."""
     for path, text in stale.items():
         if text:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Iterator
+from collections.abc import Iterator
 
 CLOSED = 141  # 128 + SIGPIPE, the status that a shell gives to a command ended so
 

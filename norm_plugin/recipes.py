@@ -14,8 +14,9 @@ import logging
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
@@ -76,7 +77,7 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     return {str(group): values for group, values in recipe.items()}
 
 
-def _own_norm(overrides: Sequence[str]) -> Tuple[Optional[str], List[str]]:
+def _own_norm(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
     """The norm without a file in ``configs/`` that is asked for, and the overrides left to hydra.
 
     Raises:
@@ -97,18 +98,18 @@ def _own_norm(overrides: Sequence[str]) -> Tuple[Optional[str], List[str]]:
     return own, left
 
 
-def training_flags(recipe: Recipe) -> List[str]:
+def training_flags(recipe: Recipe) -> list[str]:
     """The flags of ``fairseq-train`` that say what a recipe says."""
     groups = (group for group in recipe if group != GENERATION)
     return [flag for group in groups for flag in _group_flags(group, recipe[group])]
 
 
-def generation_flags(recipe: Recipe) -> List[str]:
+def generation_flags(recipe: Recipe) -> list[str]:
     """The flags of ``fairseq-generate`` that say what a recipe says."""
     return _group_flags(GENERATION, recipe.get(GENERATION, {}))
 
 
-def averaging_flags(recipe: Recipe, further: Sequence[str] = ()) -> List[str]:
+def averaging_flags(recipe: Recipe, further: Sequence[str] = ()) -> list[str]:
     """The flags of ``norm_plugin.evaluation.average``: it takes as many checkpoints as are kept.
 
     Args:
@@ -126,8 +127,8 @@ def averaging_flags(recipe: Recipe, further: Sequence[str] = ()) -> List[str]:
     raise ValueError("the recipe keeps no number of checkpoints: set checkpoint.keep_last_epochs")
 
 
-def _group_flags(group: str, values: Dict[str, Any]) -> List[str]:
-    flags: List[str] = []
+def _group_flags(group: str, values: dict[str, Any]) -> list[str]:
+    flags: list[str] = []
     for key, value in values.items():
         if key == "_name":
             flags += [NAME_FLAGS[group], str(value)]
@@ -149,7 +150,7 @@ def _word(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m norm_plugin.recipes",
         description=__doc__,
@@ -211,7 +212,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def all_flags(args: argparse.Namespace) -> Dict[str, List[str]]:
+def all_flags(args: argparse.Namespace) -> dict[str, list[str]]:
     """The flags of the training, the averaging and the generation that a command line asks for."""
     user_dir = None if args.user_dir is None else Path(os.path.abspath(args.user_dir))
     if user_dir is not None:
@@ -233,7 +234,7 @@ def all_flags(args: argparse.Namespace) -> Dict[str, List[str]]:
     return flags
 
 
-def main(argv: Optional[Sequence[str]] = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the flags of a recipe."""
     args = _parse(argv)
     try:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import ast
-from typing import Any, Iterator, Mapping, Tuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 # The names of what fairseq hands to eval, eval_str_list, eval_str_dict or eval_bool; a test finds
 # them in its source.
@@ -72,7 +73,7 @@ def check_settings(settings: Any, file: object) -> None:
             )
 
 
-def _every_setting(settings: Any) -> Iterator[Tuple[str, Any]]:
+def _every_setting(settings: Any) -> Iterator[tuple[str, Any]]:
     """Every setting with its dotted key, those inside others too."""
     pending, seen = [("", settings)], set()
     while pending:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import copy
-from typing import Any, Dict, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-Recipe = Dict[str, Dict[str, Any]]
+Recipe = dict[str, dict[str, Any]]
 
 AUTO = "auto"
 HALF = ("--fp16", "--bf16", "--memory-efficient-fp16", "--memory-efficient-bf16")

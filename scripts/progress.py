@@ -14,8 +14,8 @@ import argparse
 import re
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Callable, Iterable, Iterator
 
 SETTINGS = "{'_name': None, 'common'"
 UPDATES = re.compile(r"\bnum_updates\W+(\d+)")

@@ -6,9 +6,10 @@ import errno
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Iterator
+from typing import Any, BinaryIO
 
 from norm_plugin.pipes import ending_with_the_reader
 

@@ -9,8 +9,9 @@ dictionary that it had.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any
 
 from norm_plugin.evaluation._command import EvaluationError
 from norm_plugin.evaluation.generate_log import BLEU4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, Tuple
+from typing import Any
 
 import norm_plugin
 from norm_plugin.evaluation._command import EvaluationError
@@ -17,7 +17,7 @@ UNFIT = (OSError, RuntimeError, ValueError, LookupError)
 
 def build_model(
     checkpoint: Path, data: Path | None = None, weights: State | None = None
-) -> Tuple[Any, Any, Any]:
+) -> tuple[Any, Any, Any]:
     """The model of ``checkpoint``, its configuration and its task.
 
     Args:

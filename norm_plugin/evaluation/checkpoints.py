@@ -16,15 +16,16 @@ import shutil
 import struct
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Dict, Sequence
+from typing import Any
 
 import torch
 
 from norm_plugin.evaluation._command import EvaluationError, replacing, run_command
 from norm_plugin.stored_settings import UnsafeSettingError, check_settings
 
-State = Dict[str, Any]
+State = dict[str, Any]
 
 LAST = "checkpoint_last.pt"
 # kind: the name that fairseq gives, its last group being the number of epochs or of updates

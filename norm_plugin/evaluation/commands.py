@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from norm_plugin.recipes import averaging_flags, generation_flags, read_recipe, training_flags
 

@@ -11,15 +11,16 @@ of the optimizer is dropped: to train on, take the checkpoint it was made from.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, List, Sequence
+from typing import Any
 
 from norm_plugin.evaluation._command import EvaluationError, require_folder, run_command
 from norm_plugin.evaluation.building import add_user_dir, build_model, import_user_dir
 from norm_plugin.evaluation.checkpoints import FOLDED, State, load_checkpoint, save_checkpoint
 
 
-def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, List[Any]]:
+def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, list[Any]]:
     """The content of a folded checkpoint, and what became of each site.
 
     Args:

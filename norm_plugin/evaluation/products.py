@@ -10,8 +10,8 @@ end early. Both print nothing when all is well, else one line with status 1.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Sequence
 
 from norm_plugin.evaluation._command import EvaluationError, read_json, read_lines, run_command
 from norm_plugin.evaluation.average import select_checkpoints

@@ -8,9 +8,10 @@ import math
 import platform
 import re
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any
 
 import torch
 

@@ -8,9 +8,9 @@ tokenised, cased, with compounds split. The recipe names the folder of ours to c
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Sequence
 
 from norm_plugin.evaluation._command import EvaluationError
 from norm_plugin.evaluation.results import Result, read_results

@@ -7,11 +7,11 @@ its own. ``fill`` writes it anew by the generator that is registered for the nam
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict
+from collections.abc import Callable
 
 from norm_plugin.evaluation._command import EvaluationError
 
-Generators = Dict[str, Callable[[str], str]]
+Generators = dict[str, Callable[[str], str]]
 
 MARKER = re.compile(r"<!-- (begin|end):(\S+) -->")
 

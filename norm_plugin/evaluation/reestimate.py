@@ -24,8 +24,9 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -104,7 +105,7 @@ def reestimate(
     return line + (f"; {', '.join(kept)} of the backward pass as averaged" if kept else "")
 
 
-def _hook(model: nn.Module) -> Dict[str, PlainMean]:
+def _hook(model: nn.Module) -> dict[str, PlainMean]:
     """Put a PlainMean before every norm with batch statistics; by the path of the norm."""
     hooks = {}
     for path, module in model.named_modules():
@@ -162,7 +163,7 @@ def train_batches(model: Any, cfg: Any, task: Any) -> Iterator[Any]:
         yield from epochs.next_epoch_itr()
 
 
-def _write_back(hooks: Dict[str, PlainMean], modules: Dict[str, Any], model: State) -> None:
+def _write_back(hooks: dict[str, PlainMean], modules: dict[str, Any], model: State) -> None:
     """Copy the statistics of the hooked norms into the state ``model``."""
     for path, hook in hooks.items():
         if not hook.forwards:

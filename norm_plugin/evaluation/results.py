@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Dict, Sequence
+from typing import Any
 
 from norm_plugin.evaluation._command import (
     EvaluationError,
@@ -27,7 +28,7 @@ from norm_plugin.evaluation.training import model_facts, training_facts
 SCHEMA = 1
 TOKENISED_REFERENCE = ("iwslt15",)  # the corpora whose raw text comes tokenised
 COMPOUND_SPLIT = ("wmt14",)  # those whose papers report that score
-Result = Dict[str, Any]
+Result = dict[str, Any]
 
 
 def result_name(norm: str, seed: int) -> str:
@@ -64,7 +65,7 @@ def collect_result(args: argparse.Namespace) -> Result:
         "git": git_state(Path(__file__).parent),
         "versions": versions(),
         "machine": machine(cpu=bool((cfg.get("common") or {}).get("cpu"))),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Dict, FrozenSet, List, Set
+from functools import cache
 
 import torch
 
@@ -17,19 +16,19 @@ COUNT = "num_updates"
 _DIM = 8  # of the norms built here to look at; any width has the same buffers
 
 
-def batch_norm_specs() -> List[NormSpec]:
+def batch_norm_specs() -> list[NormSpec]:
     """The registered norms with batch statistics, those of an imported --user-dir among them."""
     return [spec for spec in map(norm_spec, NORM_TYPES) if spec.batch_statistics]
 
 
-def running_statistics(model: State) -> Set[str]:
+def running_statistics(model: State) -> set[str]:
     """Names of the entries of a model's state that are running statistics of its norms.
 
     Those are the floating buffers of its norms with batch statistics. A module counts as such a
     norm where it has every buffer that the norm declares, its count of updates among them, so a
     parameter, or a statistic of a module from elsewhere, is not taken for one by its name.
     """
-    modules: Dict[str, Dict[str, str]] = {}
+    modules: dict[str, dict[str, str]] = {}
     for entry in model:
         module, _, name = entry.rpartition(".")
         modules.setdefault(module, {})[name] = entry
@@ -44,8 +43,8 @@ def running_statistics(model: State) -> Set[str]:
     }
 
 
-@lru_cache(maxsize=None)
-def _buffer_names(spec: NormSpec) -> FrozenSet[str]:
+@cache
+def _buffer_names(spec: NormSpec) -> frozenset[str]:
     return frozenset(name for name, _ in spec.build(_DIM).named_buffers(recurse=False))
 
 
@@ -59,8 +58,8 @@ def spec_of(norm: Norm) -> NormSpec:
     )
 
 
-@lru_cache(maxsize=None)
-def moved_by_forward(spec: NormSpec) -> FrozenSet[str]:
+@cache
+def moved_by_forward(spec: NormSpec) -> frozenset[str]:
     """Names of the buffers, the count of updates aside, that a training forward of it moves.
 
     Found by trying it: the other buffers belong to the backward pass, such as PowerNorm's nu.

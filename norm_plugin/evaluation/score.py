@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any
 
 from norm_plugin.evaluation._command import EvaluationError, read_lines, run_command
 from norm_plugin.evaluation.bleu import (

@@ -6,8 +6,8 @@ A file there has one row a measurement, and later rows replace earlier ones of t
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Dict, Iterable, List, Sequence, Tuple
 
 from norm_plugin.evaluation._command import EvaluationError, read_lines
 from norm_plugin.norms import NORM_TYPES
@@ -26,11 +26,11 @@ PROVIDERS = {
 }
 """In the order of the columns, with their headings."""
 MISSING = "not measured"
-Row = Dict[str, str]
-Key = Tuple[str, ...]
+Row = dict[str, str]
+Key = tuple[str, ...]
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> List[Row]:
+def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
     """The rows of a file of measurements, oldest first; none where there is no file.
 
     Raises EvaluationError where it lacks one of ``columns``.
@@ -44,7 +44,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> List[Row]:
     return list(reader)
 
 
-def newest(rows: Iterable[Row], columns: Sequence[str]) -> Dict[Key, Row]:
+def newest(rows: Iterable[Row], columns: Sequence[str]) -> dict[Key, Row]:
     """The last row for each combination of values in ``columns``."""
     return {tuple(row[name] for name in columns): row for row in rows}
 
@@ -88,7 +88,7 @@ def _is_shown(row: Row) -> bool:
     return size in SIZES and row["direction"] == DIRECTION
 
 
-def _ratios(cells: Dict[Key, Row], norm: str, options: str, provider: str) -> str:
+def _ratios(cells: dict[Key, Row], norm: str, options: str, provider: str) -> str:
     """The ratio at each size; — where this norm has others, but not of this provider."""
     keys = [(norm, options, provider, str(n), str(c), DIRECTION) for n, c in SIZES]
     found = [f"{float(cells[key]['ratio']):.2f}" if key in cells else "" for key in keys]
@@ -125,7 +125,7 @@ def training_table(path: Path) -> str:
     return "\n".join([*lines, "", TRAINING_CAPTION, *_origins(cells.values())])
 
 
-def _ratios_of_training(row: Row) -> List[str]:
+def _ratios_of_training(row: Row) -> list[str]:
     low, middle, high = (float(row[f"ratio_p{p}"]) for p in (25, 50, 75))
     # A handful of pairs tells hundredths at best, and none where the quartiles are tenths apart
     digits = 1 if high - low >= 0.1 else 2
@@ -133,7 +133,7 @@ def _ratios_of_training(row: Row) -> List[str]:
     return [f"{middle:.{digits}f}", f"{low:.{digits}f} to {high:.{digits}f}", memory]
 
 
-def _named(found: Iterable[Key]) -> List[Key]:
+def _named(found: Iterable[Key]) -> list[Key]:
     """Norm and options as found, and every other norm of the registry, in its order."""
     pairs = list(dict.fromkeys(found))
     order = {name: number for number, name in enumerate(NORM_TYPES)}
@@ -141,7 +141,7 @@ def _named(found: Iterable[Key]) -> List[Key]:
     return sorted(pairs, key=lambda pair: order.get(pair[0], len(order)))
 
 
-def _origins(rows: Iterable[Row]) -> List[str]:
+def _origins(rows: Iterable[Row]) -> list[str]:
     """One line for each machine, code and day that the rows come from."""
     distinct = list(dict.fromkeys(tuple(row[name] for name in ORIGIN) for row in rows))
     lines = []

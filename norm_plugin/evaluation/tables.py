@@ -12,8 +12,9 @@ import argparse
 import math
 import statistics
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Iterable, Sequence
+from typing import Any
 
 from scipy import stats
 

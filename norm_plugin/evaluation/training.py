@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any
 
 from norm_plugin.evaluation.building import build_model
 from norm_plugin.evaluation.checkpoints import State, num_updates

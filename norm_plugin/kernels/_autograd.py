@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 import torch
 from torch import Tensor
 
@@ -28,7 +26,7 @@ def wide(parameter: Tensor, x: Tensor) -> Tensor:
     return parameter.to(dtype).contiguous()
 
 
-def like(gradient: Optional[Tensor], parameter: Optional[Tensor]) -> Optional[Tensor]:
+def like(gradient: Tensor | None, parameter: Tensor | None) -> Tensor | None:
     """A gradient as the parameter's dtype and shape demand; None for no parameter."""
     if gradient is None or parameter is None:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from typing import Any, Dict, Optional
+from typing import Any
 
 from torch import Tensor
 
@@ -16,14 +16,14 @@ logger = logging.getLogger(__name__)
 
 VARIABLE = "NORM_KERNELS"
 AUTO, OFF, COMPILE = "auto", "off", "compile"
-BACKENDS: Dict[str, Any] = {"cpu": _cpu, "triton": _triton}
+BACKENDS: dict[str, Any] = {"cpu": _cpu, "triton": _triton}
 """By the word of the choice; each module has a ``load()``."""
 DEVICES = {"cpu": "cpu", "cuda": "triton"}
 """The backend that serves a kind of device."""
 KERNELS = (AUTO, OFF, *BACKENDS, COMPILE)
 
 
-def resolve(choice: Optional[str]) -> str:
+def resolve(choice: str | None) -> str:
     """The choice that holds: NORM_KERNELS where it is set, else ``choice``, else ``auto``.
 
     The environment wins, so that a checkpoint stored with another machine's choice still loads.
@@ -60,17 +60,17 @@ def there(choice: str) -> bool:
     return choice == COMPILE or any(ops is not None for ops in loaded)
 
 
-def ops_for(choice: str, x: Tensor) -> Optional[Ops]:
+def ops_for(choice: str, x: Tensor) -> Ops | None:
     """The backend that computes a norm of ``x``; None: plain torch does."""
     backend = DEVICES.get(x.device.type)
     if backend is None or choice not in (AUTO, backend):
         _say_once(f"{choice} kernels do not serve {x.device.type} tensors")
         return None
-    ops: Optional[Ops] = _loaded(backend)
+    ops: Ops | None = _loaded(backend)
     return ops
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _loaded(backend: str) -> Any:
     """The backend, or None; what is found is logged once a process."""
     ops, found = BACKENDS[backend].load()
@@ -79,7 +79,7 @@ def _loaded(backend: str) -> Any:
     return ops
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _say_once(why: str) -> None:
     """Log a fallback, once a process for each reason."""
     logger.warning("norms run in plain torch, which is slower: %s", why)

@@ -10,7 +10,7 @@ and differ in where shift, gain, a, b and c come from: a subclass of :class:`Bat
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,10 +20,10 @@ from norm_plugin.kernels._ops import Ops
 from norm_plugin.norms._contract import AffineNorm
 from norm_plugin.norms._workers import sum_over_workers, worker_count
 
-Gradients = Tuple[Tensor, ...]
+Gradients = tuple[Tensor, ...]
 """Of x, (N, C), of weight and of bias, (C,) each, and of what other parameters there are."""
 
-OfParameters = Tuple[Tensor, ...]
+OfParameters = tuple[Tensor, ...]
 """The same without that of x."""
 
 
@@ -41,13 +41,11 @@ class Batch:
     count: Tensor
     divisor: Tensor
 
-    def __init__(
-        self, ops: Ops, valid: Optional[Tensor], groups: int, eps: float, sync: bool
-    ) -> None:
+    def __init__(self, ops: Ops, valid: Tensor | None, groups: int, eps: float, sync: bool) -> None:
         self.ops, self.valid, self.groups, self.eps = ops, valid, groups, eps
         self.sync = sync and worker_count() > 1
-        self.rate: Optional[Tensor] = None
-        self.shift: Optional[Tensor] = None
+        self.rate: Tensor | None = None
+        self.shift: Tensor | None = None
         # The backend, if it has batch_forward and batch_backward and they serve this batch
         self.one_call: Any = ops if hasattr(ops, "batch_forward") and not self.sync else None
 
@@ -84,7 +82,7 @@ class Batch:
         """(1/n) of other sums over the same V, any shape."""
         return (sum_over_workers(sums) if self.sync else sums) / self.divisor
 
-    def moments(self, x: Tensor, centre: bool) -> Tuple[Tensor, Tensor]:
+    def moments(self, x: Tensor, centre: bool) -> tuple[Tensor, Tensor]:
         """sum_V u and the squares, (C,) each; see :class:`Ops`. Keeps the rate."""
         total, squares, self.rate = self.ops.column_moments(
             x, self.valid, self.groups, self.eps, centre
@@ -92,15 +90,15 @@ class Batch:
         return total, squares
 
     def map(
-        self, x: Tensor, gain: Tensor, offset: Tensor, at_padding: Optional[Tensor]
-    ) -> Tuple[Tensor, Tensor]:
+        self, x: Tensor, gain: Tensor, offset: Tensor, at_padding: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """y, (N, C), and the sums of squares, (2, C). Keeps the rate."""
         y, self.rate, squares = self.ops.column_map(
             x, self.rate, self.valid, self.groups, self.eps, self.shift, gain, offset, at_padding
         )
         return y, squares
 
-    def products(self, dy: Tensor, x: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    def products(self, dy: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """sum_N dy, sum_V dy and sum_V dy (u - shift), (C,) each."""
         every, real, with_u = self.ops.column_products(dy, x, self.rate, self.valid, self.shift)
         return every, real, with_u
@@ -120,7 +118,7 @@ class ColumnNorm(torch.autograd.Function):
         return batch.forward(x, wide(weight, x), wide(bias, x))
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tuple[Optional[Tensor], ...]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of x, weight, bias and the others."""
         refuse_second_order()
         x, *parameters = ctx.saved_tensors
@@ -146,9 +144,9 @@ def infer(
     groups: int,
     eps: float,
     root: Tensor,
-    mean: Optional[Tensor] = None,
-    slope: Optional[Tensor] = None,
-) -> Optional[Tensor]:
+    mean: Tensor | None = None,
+    slope: Tensor | None = None,
+) -> Tensor | None:
     """gamma (u - mean) / root + beta + slope u in one pass; None if a gradient is wanted.
 
     Args:

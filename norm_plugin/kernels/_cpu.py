@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from typing import Any, Tuple, Union
+from typing import Any
 
 import torch
 
@@ -17,8 +17,8 @@ VARIABLE = "NORM_KERNELS_LEVEL"
 """Names the level that the extension takes, whatever torch takes: for tests and measurements."""
 
 
-@functools.lru_cache(maxsize=None)
-def load() -> Tuple[Union[Any, None], str]:
+@functools.cache
+def load() -> tuple[Any | None, str]:
     """The extension, which has the functions of ``_ops.Ops``, or None; and what to say of it.
 
     Raises:

@@ -7,7 +7,8 @@ normalised copy. Whatever it cannot serve it leaves to the plain form.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional, Type
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +18,16 @@ from norm_plugin.kernels._compiled import compiled_form
 from norm_plugin.kernels._ops import Ops
 from norm_plugin.norms import Norm
 
-Form = Callable[[Any, Tensor, Optional[Tensor], Ops], Optional[Tensor]]
+Form = Callable[[Any, Tensor, Tensor | None, Ops], Tensor | None]
 """From a norm, x (N, C), its real positions (N,) or None, and a backend to y (N, C); None where
 this state of the norm has no fused form."""
 
 HALF = (torch.float16, torch.bfloat16)
 
-_FORMS: Dict[Type[Norm], Form] = {}
+_FORMS: dict[type[Norm], Form] = {}
 
 
-def fuses(*classes: Type[Norm]) -> Callable[[Form], Form]:
+def fuses(*classes: type[Norm]) -> Callable[[Form], Form]:
     """Decorator: the function is the fused form of these norms, and of no subclass of theirs."""
 
     def register(form: Form) -> Form:
@@ -37,7 +38,7 @@ def fuses(*classes: Type[Norm]) -> Callable[[Form], Form]:
     return register
 
 
-def has_fused_form(cls: Type[Norm]) -> bool:
+def has_fused_form(cls: type[Norm]) -> bool:
     """Whether norms of ``cls`` have a fused form."""
     return cls in _FORMS
 
@@ -48,7 +49,7 @@ class Fused:
     def __init__(self, form: Form, choice: str) -> None:
         self.form, self.choice = form, choice
 
-    def __call__(self, norm: Norm, x: Tensor, valid: Optional[Tensor]) -> Optional[Tensor]:
+    def __call__(self, norm: Norm, x: Tensor, valid: Tensor | None) -> Tensor | None:
         """``norm`` of x, (..., C), or None where the plain form has to compute it."""
         if torch.jit.is_tracing():
             return None  # a trace would hold what the passes return as a constant
@@ -63,7 +64,7 @@ class Fused:
         return None if y is None else y.view(x.shape).to(x.dtype)
 
 
-def give_fused_form(norm: Norm, choice: Optional[str] = None) -> None:
+def give_fused_form(norm: Norm, choice: str | None = None) -> None:
     """Let ``norm`` compute by ``choice`` of ``KERNELS`` from now on; None: what holds here."""
     resolved = _choice.resolve(choice)
     norm.fused = None
@@ -73,7 +74,7 @@ def give_fused_form(norm: Norm, choice: Optional[str] = None) -> None:
         norm.fused = Fused(_FORMS[type(norm)], resolved)
 
 
-def set_kernels(module: nn.Module, choice: Optional[str]) -> None:
+def set_kernels(module: nn.Module, choice: str | None) -> None:
     """Let every norm in ``module`` compute by ``choice``, at any time.
 
     Args:

@@ -19,7 +19,7 @@ What stands at padding, NaN and infinity included, reaches nothing where V is sp
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Protocol, Tuple, Union
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ class RowRule(NamedTuple):
     released: bool = False
     through_mean: bool = True
     through_rate: bool = True
-    bend: Optional[Tuple[float, float]] = None
+    bend: tuple[float, float] | None = None
 
 
 def statistics_dtype(x: Tensor) -> torch.dtype:
@@ -66,25 +66,23 @@ class Ops(Protocol):
     def move(self, buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
         """``norms/_statistics.py``'s function of that name; all on one device."""
 
-    def step_nu(
-        self, nu: Tensor, gamma: Tensor, lambda_: Tensor, step: Union[float, Tensor]
-    ) -> None:
+    def step_nu(self, nu: Tensor, gamma: Tensor, lambda_: Tensor, step: float | Tensor) -> None:
         """``norms/power_norm_released.py``'s function of that name; all on one device."""
 
     def row_forward(
-        self, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], rule: RowRule
-    ) -> Tuple[Tensor, Optional[Tensor], Tensor]:
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
         """y, mean (None without ``centre``) and rate. weight, bias: (C,) or None."""
 
     def row_backward(
         self,
         dy: Tensor,
         x: Tensor,
-        mean: Optional[Tensor],
+        mean: Tensor | None,
         rate: Tensor,
-        weight: Optional[Tensor],
+        weight: Tensor | None,
         rule: RowRule,
-    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """dx, and with a weight its gradient sum_N dy z and, with a mean, the bias's, sum_N dy.
 
         With g = weight * dy, or C (1 - k z) dy:  dx = rate (g - mean(g)) - a z sum(g z), where a
@@ -98,7 +96,7 @@ class Ops(Protocol):
         x: Tensor,
         function: str,
         slope: Tensor,
-        shift: Optional[Tensor],
+        shift: Tensor | None,
         weight: Tensor,
         bias: Tensor,
     ) -> Tensor:
@@ -110,14 +108,14 @@ class Ops(Protocol):
         x: Tensor,
         function: str,
         slope: Tensor,
-        shift: Optional[Tensor],
+        shift: Tensor | None,
         weight: Tensor,
-    ) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """dx, and the gradients of slope (1,), shift (1,), weight (C,) and bias (C,)."""
 
     def column_moments(
-        self, x: Tensor, valid: Optional[Tensor], groups: int, eps: float, centre: bool
-    ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+        self, x: Tensor, valid: Tensor | None, groups: int, eps: float, centre: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """sum_V u, sum_V (u - mean_V u)^2 (without ``centre`` sum_V u^2), and rate.
 
         The squares are centred before they are summed, so that a mean far from 0 costs no
@@ -127,15 +125,15 @@ class Ops(Protocol):
     def column_map(
         self,
         x: Tensor,
-        rate: Optional[Tensor],
-        valid: Optional[Tensor],
+        rate: Tensor | None,
+        valid: Tensor | None,
         groups: int,
         eps: float,
-        shift: Optional[Tensor],
+        shift: Tensor | None,
         gain: Tensor,
         offset: Tensor,
-        at_padding: Optional[Tensor],
-    ) -> Tuple[Tensor, Optional[Tensor], Tensor]:
+        at_padding: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
         """y = (u - shift) * gain + offset, the rate, and (2, C): sums of u^2.
 
         The first is sum_V u^2, the second the sum over the rows at padding if they are mapped,
@@ -151,9 +149,9 @@ class Ops(Protocol):
         self,
         dy: Tensor,
         x: Tensor,
-        rate: Optional[Tensor],
-        valid: Optional[Tensor],
-        shift: Optional[Tensor],
+        rate: Tensor | None,
+        valid: Tensor | None,
+        shift: Tensor | None,
     ) -> Tensor:
         """(3, C): sum_N dy, sum_V dy and sum_V dy (u - shift)."""
 
@@ -161,14 +159,14 @@ class Ops(Protocol):
         self,
         dy: Tensor,
         x: Tensor,
-        rate: Optional[Tensor],
-        valid: Optional[Tensor],
-        shift: Optional[Tensor],
+        rate: Tensor | None,
+        valid: Tensor | None,
+        shift: Tensor | None,
         of_dy: Tensor,
-        constant: Optional[Tensor],
+        constant: Tensor | None,
         of_u: Tensor,
         sums: bool,
-    ) -> Tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         """dx, and the three sums of column_products; without ``sums`` an empty tensor.
 
         du = of_dy * dy + constant + of_u * (u - shift) at V, 0 at padding; shift and constant

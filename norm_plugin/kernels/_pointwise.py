@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ class Pointwise(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         slope: Tensor,
-        shift: Optional[Tensor],
+        shift: Tensor | None,
         weight: Tensor,
         bias: Tensor,
         function: str,
@@ -35,7 +35,7 @@ class Pointwise(torch.autograd.Function):
         )
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tuple[Optional[Tensor], ...]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of x and of every parameter."""
         refuse_second_order()
         x, slope, shift, weight, bias = ctx.saved_tensors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +18,8 @@ class RowNorm(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        weight: Optional[Tensor],
-        bias: Optional[Tensor],
+        weight: Tensor | None,
+        bias: Tensor | None,
         rule: RowRule,
         ops: Ops,
     ) -> Tensor:
@@ -32,7 +32,7 @@ class RowNorm(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tuple[Optional[Tensor], ...]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of x, weight and bias."""
         refuse_second_order()
         x, mean, rate, weight, bias = ctx.saved_tensors
@@ -47,8 +47,8 @@ def row_norm(
     x: Tensor,
     ops: Ops,
     rule: RowRule,
-    weight: Optional[Tensor] = None,
-    bias: Optional[Tensor] = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """y of ``rule``, (N, C), with its gradients. x: (N, C); weight, bias: (C,) or None.
 

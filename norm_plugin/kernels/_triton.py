@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import Any, Tuple, Union
+from typing import Any
 
 PASSES = "norm_plugin.kernels._triton_ops"
 
 
-@functools.lru_cache(maxsize=None)
-def load() -> Tuple[Union[Any, None], str]:
+@functools.cache
+def load() -> tuple[Any | None, str]:
     """The module that has the functions of ``_ops.Ops``, or None; and what to say of it.
 
     Only here is Triton imported, which no user of the CPU is to wait for.

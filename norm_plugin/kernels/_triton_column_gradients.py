@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any
 
 import torch
 import triton
@@ -155,16 +155,16 @@ def gradient_kernel(
         leave_products(sums_at, valid_at, every, real, with_u, column, inside, channels)
 
 
-def _groups(rate: Optional[Tensor]) -> int:
+def _groups(rate: Tensor | None) -> int:
     return 0 if rate is None else rate.size(1)
 
 
 def column_products(
     dy: Tensor,
     x: Tensor,
-    rate: Optional[Tensor],
-    valid: Optional[Tensor],
-    shift: Optional[Tensor],
+    rate: Tensor | None,
+    valid: Tensor | None,
+    shift: Tensor | None,
 ) -> Tensor:
     """See :class:`Ops`."""
     check(x, dy, valid)
@@ -178,14 +178,14 @@ def column_products(
 def column_gradient(
     dy: Tensor,
     x: Tensor,
-    rate: Optional[Tensor],
-    valid: Optional[Tensor],
-    shift: Optional[Tensor],
+    rate: Tensor | None,
+    valid: Tensor | None,
+    shift: Tensor | None,
     of_dy: Tensor,
-    constant: Optional[Tensor],
+    constant: Tensor | None,
     of_u: Tensor,
     sums: bool,
-) -> Tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """See :class:`Ops`."""
     check(x, dy, valid)
     cut = tiling(x.size(1), _groups(rate))

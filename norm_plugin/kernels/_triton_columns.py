@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any
 
 import torch
 import triton
@@ -146,12 +146,12 @@ def map_kernel(
     leave_sum(sums_at, 1, 2, at_padding, column, inside, channels)
 
 
-def room_for_rates(x: Tensor, groups: int) -> Optional[Tensor]:
+def room_for_rates(x: Tensor, groups: int) -> Tensor | None:
     """(N, G), float32; None without a layer-scale."""
     return x.new_empty((len(x), groups), dtype=torch.float32) if groups else None
 
 
-def merge_programs(sums: Tensor) -> Tuple[Tensor, Tensor]:
+def merge_programs(sums: Tensor) -> tuple[Tensor, Tensor]:
     """sum_V u and sum_V (u - mean_V u)^2, (C,), from what each program found of its own rows.
 
     Args:
@@ -165,8 +165,8 @@ def merge_programs(sums: Tensor) -> Tuple[Tensor, Tensor]:
 
 
 def column_moments(
-    x: Tensor, valid: Optional[Tensor], groups: int, eps: float, centre: bool
-) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+    x: Tensor, valid: Tensor | None, groups: int, eps: float, centre: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """See :class:`Ops`."""
     check(x, valid=valid)
     cut = tiling(x.size(1), groups)
@@ -182,15 +182,15 @@ def column_moments(
 
 def column_map(
     x: Tensor,
-    rate: Optional[Tensor],
-    valid: Optional[Tensor],
+    rate: Tensor | None,
+    valid: Tensor | None,
     groups: int,
     eps: float,
-    shift: Optional[Tensor],
+    shift: Tensor | None,
     gain: Tensor,
     offset: Tensor,
-    at_padding: Optional[Tensor],
-) -> Tuple[Tensor, Optional[Tensor], Tensor]:
+    at_padding: Tensor | None,
+) -> tuple[Tensor, Tensor | None, Tensor]:
     """See :class:`Ops`."""
     check(x, valid=valid)
     cut = tiling(x.size(1), groups)

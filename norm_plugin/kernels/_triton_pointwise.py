@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any
 
 import torch
 import triton
@@ -132,7 +132,7 @@ def pointwise_forward(
     x: Tensor,
     function: str,
     slope: Tensor,
-    shift: Optional[Tensor],
+    shift: Tensor | None,
     weight: Tensor,
     bias: Tensor,
 ) -> Tensor:
@@ -150,9 +150,9 @@ def pointwise_backward(
     x: Tensor,
     function: str,
     slope: Tensor,
-    shift: Optional[Tensor],
+    shift: Tensor | None,
     weight: Tensor,
-) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """See :class:`Ops`."""
     check(x, dy)
     cut = tiling(x.size(1), 0)

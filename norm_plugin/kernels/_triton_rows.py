@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
-
 import torch
 import triton
 import triton.language as tl
@@ -132,13 +130,13 @@ def backward_kernel(
         leave_sum(sums_at, 1, 2, of_bias, column, inside, channels)
 
 
-def _bend(rule: RowRule) -> Tuple[float, float]:
+def _bend(rule: RowRule) -> tuple[float, float]:
     return (0.0, 0.0) if rule.bend is None else rule.bend
 
 
 def row_forward(
-    x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], rule: RowRule
-) -> Tuple[Tensor, Optional[Tensor], Tensor]:
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule
+) -> tuple[Tensor, Tensor | None, Tensor]:
     """See :class:`Ops`."""
     check(x)
     cut = tiling(x.size(1), rule.groups)
@@ -160,11 +158,11 @@ def row_forward(
 def row_backward(
     dy: Tensor,
     x: Tensor,
-    mean: Optional[Tensor],
+    mean: Tensor | None,
     rate: Tensor,
-    weight: Optional[Tensor],
+    weight: Tensor | None,
     rule: RowRule,
-) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """See :class:`Ops`."""
     check(x, dy)
     cut = tiling(x.size(1), rule.groups)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -40,7 +40,7 @@ class Tiling(NamedTuple):
     warps: int
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def tiling(channels: int, groups: int) -> Tiling:
     """For passes that sum over each of ``groups`` groups of a row's channels; 0: over none.
 
@@ -56,7 +56,7 @@ def tiling(channels: int, groups: int) -> Tiling:
     return Tiling(channels, width, triton.cdiv(channels, width), block, height, warps)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def is_served(device: torch.device) -> bool:
     """Whether Triton's code runs on ``device``; a GPU that is too old is logged once."""
     if device.type != "cuda":
@@ -72,7 +72,7 @@ def is_served(device: torch.device) -> bool:
     return True
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return INTERPRETED_MULTIPROCESSORS
@@ -119,7 +119,7 @@ def launch(
         )
 
 
-def check(x: Tensor, dy: Optional[Tensor] = None, valid: Optional[Tensor] = None) -> None:
+def check(x: Tensor, dy: Tensor | None = None, valid: Tensor | None = None) -> None:
     """Raise ValueError unless the tensors are as ``_ops`` says: kernels know only addresses."""
     if x.dim() != 2 or not x.is_contiguous():
         raise ValueError(f"x must be N x C and contiguous, not {tuple(x.shape)}, {x.stride()}")
@@ -137,7 +137,7 @@ def check(x: Tensor, dy: Optional[Tensor] = None, valid: Optional[Tensor] = None
         )
 
 
-def as_bytes(valid: Optional[Tensor]) -> Optional[Tensor]:
+def as_bytes(valid: Tensor | None) -> Tensor | None:
     """The same memory for a kernel, 1 at real positions."""
     return None if valid is None else valid.view(torch.uint8)
 

@@ -3,8 +3,6 @@ backward. Their windows move in the very methods that the plain forms call."""
 
 from __future__ import annotations
 
-from typing import Optional, Union
-
 from torch import Tensor
 
 from norm_plugin.kernels._autograd import wide
@@ -18,7 +16,7 @@ class WindowBatch(Batch):
     """x_hat = ratio z, z = x / root, with dL/dx = (g - psi z) / root for g = dL/dz."""
 
     norm: WindowNorm
-    loss_scale: Union[float, Tensor]
+    loss_scale: float | Tensor
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if not in_backward():
@@ -42,7 +40,7 @@ class WindowBatch(Batch):
         return dx, with_x_hat, every
 
 
-def window_norm(norm: WindowNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Optional[Tensor]:
+def window_norm(norm: WindowNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor | None:
     """gamma * x_hat + beta. x, y: (N, C)."""
     if not norm.training:
         return infer(norm, x, ops, 0, norm.eps, (norm.running_square + norm.eps).sqrt())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 from torch import Tensor
 
 from norm_plugin.kernels._fused import fuses
@@ -13,7 +11,7 @@ from norm_plugin.norms.ada_norm import AdaNorm
 
 
 @fuses(AdaNorm)
-def ada_norm(norm: AdaNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Tensor:
+def ada_norm(norm: AdaNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
     """sg[C (1 - k z)] z. x, y: (N, C)."""
     rule = RowRule(norm.eps, released=norm.variant == "released", bend=(norm.scale, norm.k))
     return row_norm(x, ops, rule)

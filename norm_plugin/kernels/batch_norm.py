@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
-
 import torch
 from torch import Tensor
 
@@ -18,8 +16,8 @@ class BatchNormBatch(Batch):
     may be all that is taken (``over_padding``)."""
 
     over_padding = False
-    share: Optional[Tensor] = None
-    pull: Tuple[Optional[Tensor], Optional[Tensor]] = (None, None)  # into c and b, from elsewhere
+    share: Tensor | None = None
+    pull: tuple[Tensor | None, Tensor | None] = (None, None)  # into c and b, from elsewhere
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if self.one_call is not None:
@@ -73,7 +71,7 @@ class BatchNormBatch(Batch):
         """What u - mu_B is multiplied with, and dy in the backward pass, (C,)."""
         return weight * self.inverse
 
-    def coefficients(self, of_g: Tensor, of_gx: Tensor) -> Tuple[Tensor, Tensor]:
+    def coefficients(self, of_g: Tensor, of_gx: Tensor) -> tuple[Tensor, Tensor]:
         """c and b of du, (C,) each, from mean_V(g) and mean_V(g x_hat)."""
         constant, of_u = -of_g * self.inverse, -of_gx * self.inverse.square()
         if self.share is not None:
@@ -84,16 +82,14 @@ class BatchNormBatch(Batch):
         return constant + to_constant, of_u + to_u
 
 
-def infer_by_moments(
-    norm: RunningMomentsNorm, x: Tensor, ops: Ops, groups: int
-) -> Optional[Tensor]:
+def infer_by_moments(norm: RunningMomentsNorm, x: Tensor, ops: Ops, groups: int) -> Tensor | None:
     """gamma (u - running mean) / running deviation + beta; see :func:`infer`."""
     root = (norm.running_var + norm.eps).sqrt()
     return infer(norm, x, ops, groups, norm.eps, root, norm.running_mean)
 
 
 @fuses(BatchNorm)
-def batch_norm(norm: BatchNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Optional[Tensor]:
+def batch_norm(norm: BatchNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor | None:
     """gamma * x_hat + beta. x, y: (N, C)."""
     if not norm.training:
         return infer_by_moments(norm, x, ops, norm.layer_scale_groups)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 from torch import Tensor
 
 from norm_plugin.kernels._fused import fuses
@@ -13,7 +11,7 @@ from norm_plugin.norms.detach_norm import DetachNorm, DetachNormMean, DetachNorm
 
 
 @fuses(DetachNorm, DetachNormMean, DetachNormStd)
-def detach_norm(norm: DetachNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Tensor:
+def detach_norm(norm: DetachNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
     """(x - mu) / sigma. x, y: (N, C)."""
     rule = RowRule(norm.eps, through_mean=not norm.detach_mean, through_rate=not norm.detach_std)
     return row_norm(x, ops, rule)

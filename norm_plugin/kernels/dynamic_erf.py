@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 from torch import Tensor
 
 from norm_plugin.kernels._fused import fuses
@@ -13,7 +11,7 @@ from norm_plugin.norms.dynamic_erf import DynamicErf
 
 
 @fuses(DynamicErf)
-def dynamic_erf(norm: DynamicErf, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Tensor:
+def dynamic_erf(norm: DynamicErf, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
     """gamma * erf(alpha x + s) + beta. x, y: (N, C)."""
     y: Tensor = Pointwise.apply(x, norm.alpha, norm.shift, norm.weight, norm.bias, "erf", ops)
     return y

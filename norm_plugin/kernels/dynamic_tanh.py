@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 from torch import Tensor
 
 from norm_plugin.kernels._fused import fuses
@@ -13,7 +11,7 @@ from norm_plugin.norms.dynamic_tanh import DynamicTanh
 
 
 @fuses(DynamicTanh)
-def dynamic_tanh(norm: DynamicTanh, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Tensor:
+def dynamic_tanh(norm: DynamicTanh, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
     """gamma * tanh(alpha x) + beta. x, y: (N, C)."""
     y: Tensor = Pointwise.apply(x, norm.alpha, None, norm.weight, norm.bias, "tanh", ops)
     return y

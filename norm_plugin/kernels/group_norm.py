@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 from torch import Tensor
 
 from norm_plugin.kernels._fused import fuses
@@ -13,6 +11,6 @@ from norm_plugin.norms.group_norm import GroupNorm
 
 
 @fuses(GroupNorm)
-def group_norm(norm: GroupNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Tensor:
+def group_norm(norm: GroupNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
     """gamma * (x - mu_i) / sigma_i + beta. x, y: (N, C)."""
     return row_norm(x, ops, RowRule(norm.eps, groups=norm.groups), norm.weight, norm.bias)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 from torch import Tensor
 
 from norm_plugin.kernels._fused import fuses
@@ -13,8 +11,6 @@ from norm_plugin.norms.layer_norm import LayerNormSimple
 
 
 @fuses(LayerNormSimple)
-def layer_norm_simple(
-    norm: LayerNormSimple, x: Tensor, valid: Optional[Tensor], ops: Ops
-) -> Tensor:
+def layer_norm_simple(norm: LayerNormSimple, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
     """(x - mu) / sigma. x, y: (N, C)."""
     return row_norm(x, ops, RowRule(norm.eps))

@@ -5,7 +5,7 @@ During the warm-up it is PN-V, whose backward pass nu watches.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from torch import Tensor
 
@@ -55,7 +55,7 @@ class Running(Batch):
 
 
 @fuses(PowerNorm)
-def power_norm(norm: PowerNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Optional[Tensor]:
+def power_norm(norm: PowerNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor | None:
     """gamma * x_hat + beta. x, y: (N, C)."""
     if not norm.training:
         root = norm.root(norm.psi2, norm.psi2)

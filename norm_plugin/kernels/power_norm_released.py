@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple, Union
-
 import torch
 from torch import Tensor
 
@@ -19,7 +17,7 @@ class ReleasedBatch(Batch):
     norm: PowerNorm
     running: Tensor  # psi^2 before this batch, (C,)
     in_warmup: bool
-    loss_scale: Union[float, Tensor]
+    loss_scale: float | Tensor
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if self.in_warmup:
@@ -58,8 +56,8 @@ class ReleasedBatch(Batch):
 
 
 def power_norm_as_released(
-    norm: PowerNorm, x: Tensor, valid: Optional[Tensor], ops: Ops, psi2: Tensor, t: int
-) -> Tuple[Tensor, Tensor]:
+    norm: PowerNorm, x: Tensor, valid: Tensor | None, ops: Ops, psi2: Tensor, t: int
+) -> tuple[Tensor, Tensor]:
     """y, (N, C), and the psi^2 to go on with, (C,), at forward t from the running ``psi2``."""
     batch = ReleasedBatch(ops, valid, norm.layer_scale_groups, norm.eps, sync=False)
     batch.norm, batch.running, batch.loss_scale = norm, psi2, norm.loss_scale

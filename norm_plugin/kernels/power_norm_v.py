@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 import torch
 from torch import Tensor
 
@@ -54,9 +52,7 @@ class PowerNormVBatch(Batch):
 
 
 @fuses(PowerNormV)
-def power_norm_v(
-    norm: PowerNormV, x: Tensor, valid: Optional[Tensor], ops: Ops
-) -> Optional[Tensor]:
+def power_norm_v(norm: PowerNormV, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor | None:
     """gamma * x_hat + beta. x, y: (N, C)."""
     if not norm.training:
         root = (norm.psi2 + norm.eps).sqrt()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
-
 import torch
 from torch import Tensor
 
@@ -28,7 +26,7 @@ class RegularizedBatch(BatchNormBatch):
             self.pull = self.of_penalty()
         return y
 
-    def of_penalty(self) -> Tuple[Tensor, Tensor]:
+    def of_penalty(self) -> tuple[Tensor, Tensor]:
         """What the penalty adds to c and b of du, (C,) each."""
         with torch.enable_grad():
             statistics = [one.detach().requires_grad_() for one in (self.mean, self.variance)]
@@ -42,8 +40,8 @@ class RegularizedBatch(BatchNormBatch):
 
 @fuses(RegularizedBatchNorm)
 def regularized_batch_norm(
-    norm: RegularizedBatchNorm, x: Tensor, valid: Optional[Tensor], ops: Ops
-) -> Optional[Tensor]:
+    norm: RegularizedBatchNorm, x: Tensor, valid: Tensor | None, ops: Ops
+) -> Tensor | None:
     """gamma * x_hat + beta. x, y: (N, C)."""
     if not norm.training:
         return infer_by_moments(norm, x, ops, groups=0)

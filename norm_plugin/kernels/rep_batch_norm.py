@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
-
 from torch import Tensor
 
 from norm_plugin.kernels._autograd import wide
@@ -26,7 +24,7 @@ class RepBatch(BatchNormBatch):
     def gain(self, weight: Tensor) -> Tensor:
         return super().gain(weight) + self.eta
 
-    def products(self, dy: Tensor, x: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    def products(self, dy: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         every, real, with_centred = super().products(dy, x)
         self.of_eta = (with_centred + self.mean * real).sum()
         return every, real, with_centred
@@ -41,9 +39,7 @@ class RepBatch(BatchNormBatch):
 
 
 @fuses(RepBatchNorm)
-def rep_batch_norm(
-    norm: RepBatchNorm, x: Tensor, valid: Optional[Tensor], ops: Ops
-) -> Optional[Tensor]:
+def rep_batch_norm(norm: RepBatchNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor | None:
     """gamma * x_hat + beta + eta * x. x, y: (N, C)."""
     if norm.warmup_updates:
         return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 from torch import Tensor
 
 from norm_plugin.kernels._fused import fuses
@@ -13,6 +11,6 @@ from norm_plugin.norms.rms_norm import RMSNorm
 
 
 @fuses(RMSNorm)
-def rms_norm(norm: RMSNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Tensor:
+def rms_norm(norm: RMSNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
     """gamma * x / rms. x, y: (N, C)."""
     return row_norm(x, ops, RowRule(norm.eps, centre=False), norm.weight)

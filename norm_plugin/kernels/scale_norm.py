@@ -6,7 +6,6 @@ g x / sqrt(sum x^2 + eps) = (g / sqrt(C)) x / sqrt(mean x^2 + eps / C)
 from __future__ import annotations
 
 import math
-from typing import Optional
 
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from norm_plugin.norms.scale_norm import ScaleNorm
 
 
 @fuses(ScaleNorm)
-def scale_norm(norm: ScaleNorm, x: Tensor, valid: Optional[Tensor], ops: Ops) -> Tensor:
+def scale_norm(norm: ScaleNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
     """g * x / length. x, y: (N, C)."""
     g = norm.g.to(statistics_dtype(x))
     gain = (g / math.sqrt(norm.dim)).expand(norm.dim)  # autograd sums its gradient

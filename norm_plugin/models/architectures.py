@@ -8,7 +8,8 @@ before its name, which is the same model with the norms of this plugin; ``..._pr
 from __future__ import annotations
 
 import argparse
-from typing import Any, Callable, Dict
+from collections.abc import Callable
+from typing import Any
 
 from fairseq.models import (
     ARCH_CONFIG_REGISTRY,
@@ -42,7 +43,7 @@ def multi30k_tiny(args: Any) -> None:
     stock.base_architecture(args)
 
 
-STOCK_ARCHITECTURES: Dict[str, Callable[[Any], None]] = {
+STOCK_ARCHITECTURES: dict[str, Callable[[Any], None]] = {
     f"norm_{name}": ARCH_CONFIG_REGISTRY[name] for name in ARCH_MODEL_INV_REGISTRY["transformer"]
 }
 ARCHITECTURES = {**STOCK_ARCHITECTURES, "norm_transformer_multi30k_tiny": multi30k_tiny}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Type
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Optional
 
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
@@ -36,7 +37,7 @@ class Choice(NamedTuple):
     """A flag of the model that takes one of a few words."""
 
     values: Iterable[str]
-    default: Optional[str]
+    default: str | None
     help: str
 
 
@@ -73,7 +74,7 @@ KERNELS_FOUND = "norm_kernels_found"
 """Stored with a run beside its flags, for the reader: what computed its norms."""
 
 
-def config_class() -> Type[TransformerConfig]:
+def config_class() -> type[TransformerConfig]:
     """fairseq's TransformerConfig with a field for each flag of this plugin.
 
     It is made anew at each call, so that norms registered after import have their flags too.
@@ -85,14 +86,15 @@ def config_class() -> Type[TransformerConfig]:
     ]
     for name, choice in CHOICES.items():
         words: Any = ChoiceEnum(list(choice.values))
-        fields.append((name, Optional[words], _field(None, choice.help)))
+        # Optional[...], here and below: OmegaConf 2.0 does not know X | None
+        fields.append((name, Optional[words], _field(None, choice.help)))  # noqa: UP045
     for flag, text in SITE_FLAGS.items():
-        fields.append((norm_type_field(flag), Optional[names], _field(None, text)))
+        fields.append((norm_type_field(flag), Optional[names], _field(None, text)))  # noqa: UP045
     for name, owners in declared_options().items():
         option = owners[0][1]
         kind: Any = ChoiceEnum(list(option.choices)) if option.choices else option.type
         text = f"{option.help} [{', '.join(owner for owner, _ in owners)}]"
-        fields.append((option_field(name), Optional[kind], _field(None, text)))
+        fields.append((option_field(name), Optional[kind], _field(None, text)))  # noqa: UP045
     return dataclasses.make_dataclass("NormTransformerConfig", fields, bases=(TransformerConfig,))
 
 
@@ -177,7 +179,7 @@ def _parse_options(cfg: Any) -> None:
             setattr(cfg, option_field(name), option.parse(value))
 
 
-def _reject_unknown_keys(values: Dict[str, Any], cls: Type[TransformerConfig]) -> None:
+def _reject_unknown_keys(values: dict[str, Any], cls: type[TransformerConfig]) -> None:
     """fairseq checks no key of a model without a registered dataclass; a slip would be lost."""
     nested = [key for key in NESTED if key in values]
     if nested:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ class Look(NamedTuple):
 
 
 def root_mean_square(
-    x: Tensor, padding_mask: Optional[Tensor] = None, batch_first: bool = False
+    x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
 ) -> Tensor:
     """Of the real positions of ``x``, (): NaN or infinite exactly where one of their values is.
 
@@ -48,14 +48,14 @@ class DivergenceWatch:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.looks: List[Look] = []
-        self.last: Dict[str, float] = {}
+        self.looks: list[Look] = []
+        self.last: dict[str, float] = {}
         self.last_update = 0
         for name, module in model.named_modules():
             if isinstance(module, Norm):
                 module.register_forward_pre_hook(partial(self.look, name))
 
-    def look(self, site: str, norm: Norm, inputs: Tuple[Any, ...]) -> None:
+    def look(self, site: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
         """The hook. inputs: x and, in fairseq's stacks, its padding mask and how x lies."""
         if norm.training and not in_backward():
             rms = root_mean_square(inputs[0].detach(), *inputs[1:])

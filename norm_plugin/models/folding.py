@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -39,7 +39,7 @@ from norm_plugin.norms import Norm, build_norm
 from norm_plugin.norms._inference import CannotFold, ChannelMap
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-MAPS_OF_LAYER: Dict[str, Tuple[str, ...]] = {
+MAPS_OF_LAYER: dict[str, tuple[str, ...]] = {
     "encoder-self": QKV,
     "encoder-ffn": ("fc1",),
     "decoder-self": QKV,
@@ -67,8 +67,8 @@ class Folding:
     site: Site
     norm: str
     reason: str = ""
-    norms: Tuple[str, ...] = ()
-    maps: Tuple[str, ...] = ()
+    norms: tuple[str, ...] = ()
+    maps: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.reason:
@@ -80,7 +80,7 @@ class Folding:
         )
 
 
-def fold_norms(model: nn.Module) -> List[Folding]:
+def fold_norms(model: nn.Module) -> list[Folding]:
     """Fold every norm of ``model`` that can be folded; the model is for inference from then on.
 
     Weights and biases are changed in place, and the norms' place is taken by ``none``, in
@@ -108,8 +108,8 @@ def _fold_site(model: NormTransformerModel, site: Site) -> Folding:
     except CannotFold as reason:
         return Folding(site, name, reason=str(reason))
     paths = {module: path for path, module in model.named_modules()}
-    norms: List[str] = []
-    maps: List[str] = []
+    norms: list[str] = []
+    maps: list[str] = []
     for owner, channel_map, linears in plan:
         norm = getattr(owner, site.attribute)
         norms.append(paths[norm])
@@ -129,7 +129,7 @@ def fold_into(linear: nn.Linear, channel_map: ChannelMap) -> None:
         linear.weight.copy_(weight * channel_map.gain)
 
 
-def _owners(model: NormTransformerModel, site: Site) -> List[nn.Module]:
+def _owners(model: NormTransformerModel, site: Site) -> list[nn.Module]:
     """The modules that have the norms of ``site``: layers, or the stack itself."""
     stack = getattr(model, site.side)
     if site.flag not in MAPS_OF_LAYER:
@@ -148,7 +148,7 @@ def _inference_map(owner: nn.Module, site: Site) -> ChannelMap:
     return norm.inference_map()
 
 
-def _maps_after(model: NormTransformerModel, owner: nn.Module, site: Site) -> List[nn.Linear]:
+def _maps_after(model: NormTransformerModel, owner: nn.Module, site: Site) -> list[nn.Linear]:
     """The linear maps that take the output of the norm of ``site`` in ``owner``, all foldable."""
     if site.flag in CROSS_SELF and model.cfg.cross_self_attention:
         raise CannotFold("k_proj and v_proj take the encoder's output and the decoder's alike")
@@ -177,13 +177,13 @@ def _output_map(decoder: Any) -> str:
     return "output_projection" if decoder.adaptive_softmax is None else "adaptive_softmax"
 
 
-def _shared_parameters(model: nn.Module) -> Set[int]:
+def _shared_parameters(model: nn.Module) -> set[int]:
     """``id`` of the parameters that stand at more than one place of the model."""
     places = Counter(id(value) for _, value in model.named_parameters(remove_duplicate=False))
     return {parameter for parameter, count in places.items() if count > 1}
 
 
-def _checked(linear: nn.Module, path: str, shared: Set[int]) -> nn.Linear:
+def _checked(linear: nn.Module, path: str, shared: set[int]) -> nn.Linear:
     """``linear``, if it can take a norm in; raises CannotFold."""
     if type(linear) is not nn.Linear:
         raise CannotFold(f"{path} is of type {type(linear).__name__}, no plain linear map")

@@ -15,7 +15,8 @@ import argparse
 import ast
 import functools
 import logging
-from typing import Any, Dict, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from fairseq import checkpoint_utils, options
 from torch import nn
@@ -55,7 +56,7 @@ def around_load(load: Function) -> Function:
     @functools.wraps(load)
     def wrapper(
         filenames: Sequence[str],
-        arg_overrides: Optional[Dict[str, Any]] = None,
+        arg_overrides: dict[str, Any] | None = None,
         *args: Any,
         **kwargs: Any,
     ) -> Any:

@@ -22,7 +22,7 @@ torch's default for a linear map.
 from __future__ import annotations
 
 import math
-from typing import Callable, Dict, Iterator
+from collections.abc import Callable, Iterator
 
 from fairseq.modules import MultiheadAttention
 from torch import nn
@@ -64,7 +64,7 @@ def _draw(linear: nn.Linear) -> None:
         nn.init.zeros_(linear.bias)
 
 
-INITIALISATIONS: Dict[str, Callable[[nn.Module], None]] = {
+INITIALISATIONS: dict[str, Callable[[nn.Module], None]] = {
     XAVIER: lambda layer: None,
     "kaiming": kaiming,
     "kaiming-attention": kaiming_attention,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Iterable, Iterator, List, Optional, Tuple
+from typing import Any
 
 import torch
 from fairseq.distributed import fsdp_wrap
@@ -33,11 +34,11 @@ class PaddingMask:
     batch_first = False  # x is (T, B, C) in fairseq's layers, and at the end of its stacks
 
     def __init__(self) -> None:
-        self.mask: Optional[Tensor] = None
+        self.mask: Tensor | None = None
         self.ignoring = False
 
     @contextmanager
-    def holding(self, mask: Optional[Tensor]) -> Iterator[None]:
+    def holding(self, mask: Tensor | None) -> Iterator[None]:
         """Hand out ``mask``, (B, T) and True at padding, or None, within this context."""
         self.mask = mask
         try:
@@ -45,7 +46,7 @@ class PaddingMask:
         finally:
             self.mask = None
 
-    def __call__(self, norm: nn.Module, inputs: Tuple[Tensor, ...]) -> Tuple[Any, ...]:
+    def __call__(self, norm: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
         """The hook: append the mask, and how x lies, to the inputs of ``norm``."""
         mask = self.mask
         if self.ignoring:
@@ -64,7 +65,7 @@ class EmbeddingPaddingMask(PaddingMask):
 @contextmanager
 def ignoring_every_position(model: nn.Module) -> Iterator[None]:
     """Within this context every position is padding to the norms of ``model``."""
-    masks: List[Any] = [module.padding for module in model.modules() if hasattr(module, "padding")]
+    masks: list[Any] = [module.padding for module in model.modules() if hasattr(module, "padding")]
     masks += [m.embedding_padding for m in model.modules() if hasattr(m, "embedding_padding")]
     before = [mask.ignoring for mask in masks]  # True within another such context
     for mask in masks:
@@ -104,7 +105,7 @@ class NormTransformerEncoderLayer(TransformerEncoderLayerBase):
         self.can_use_fastpath = False
 
     def forward(
-        self, x: Tensor, encoder_padding_mask: Optional[Tensor], *args: Any, **kwargs: Any
+        self, x: Tensor, encoder_padding_mask: Tensor | None, *args: Any, **kwargs: Any
     ) -> Any:
         """As in fairseq; x: (T, B, C), encoder_padding_mask: (B, T) or None."""
         with self.padding.holding(encoder_padding_mask):
@@ -124,7 +125,7 @@ class NormTransformerDecoderLayer(TransformerDecoderLayerBase):
         self,
         x: Tensor,
         *args: Any,
-        self_attn_padding_mask: Optional[Tensor] = None,
+        self_attn_padding_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """As in fairseq; x: (T, B, C), self_attn_padding_mask: (B, T) or None."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import logging
 import zipfile
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.file_io import PathManager
@@ -48,9 +49,9 @@ class NormChoices(NamedTuple):
         init: ``--norm-init``.
     """
 
-    placement: Dict[str, str]
-    norms: Dict[str, str]
-    options: Dict[str, Dict[str, Any]]
+    placement: dict[str, str]
+    norms: dict[str, str]
+    options: dict[str, dict[str, Any]]
     init: str
 
 
@@ -59,7 +60,7 @@ def is_ours(settings: Mapping[str, Any]) -> bool:
     return "norm_type" in settings
 
 
-def flat_settings(model: Any) -> Dict[str, Any]:
+def flat_settings(model: Any) -> dict[str, Any]:
     """The settings of a model, a Namespace or a mapping, as fairseq's flat names."""
     given = dict(vars(model) if isinstance(model, argparse.Namespace) else model)
     for stack in STACKS:
@@ -83,7 +84,7 @@ def choices_of(settings: Mapping[str, Any]) -> NormChoices:
     )
 
 
-def _all_options(cfg: Any, site: Site) -> Dict[str, Any]:
+def _all_options(cfg: Any, site: Site) -> dict[str, Any]:
     """Every option of the norm at ``site``, those that were not given too, in their types."""
     known = {option.name: option for option in norm_spec(norm_type_of(cfg, site)).options}
     options = {name: option.default for name, option in known.items()}
@@ -92,14 +93,14 @@ def _all_options(cfg: Any, site: Site) -> Dict[str, Any]:
     return options
 
 
-def differences(stored: NormChoices, asked: NormChoices, anew: bool = False) -> List[str]:
+def differences(stored: NormChoices, asked: NormChoices, anew: bool = False) -> list[str]:
     """What two choices differ in, a text for each difference.
 
     Args:
         anew: training begins anew at update 0: its schedule and its initialisation
             are its own.
     """
-    found: Dict[Tuple[str, Any, Any], List[str]] = {}
+    found: dict[tuple[str, Any, Any], list[str]] = {}
     for side in SIDES:
         if stored.placement[side] != asked.placement[side]:
             key = ("placement", stored.placement[side], asked.placement[side])
@@ -121,7 +122,7 @@ def differences(stored: NormChoices, asked: NormChoices, anew: bool = False) -> 
     ]
 
 
-def stored_settings(path: str) -> Optional[Dict[str, Any]]:
+def stored_settings(path: str) -> dict[str, Any] | None:
     """The settings of the model in the checkpoint at ``path``; None where it holds none.
 
     Only the file's index is read where it is an archive, as every file since torch 1.6, so that

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -57,7 +57,7 @@ SITES = (
     *EMBEDDING_SITES.values(),
 )
 
-SITE_FLAGS: Dict[str, str] = {
+SITE_FLAGS: dict[str, str] = {
     "encoder": "norm of every encoder site",
     "decoder": "norm of every decoder site",
     "encoder-self": "norm of the encoder's self-attention",
@@ -92,7 +92,7 @@ def norm_type_of(cfg: Any, site: Site) -> str:
     return str(cfg.norm_type)
 
 
-def present_sites(cfg: Any) -> List[Site]:
+def present_sites(cfg: Any) -> list[Site]:
     """The sites that the model of ``cfg`` has: fairseq builds some only when asked."""
     absent = set()
     for side, final in FINAL_SITES.items():
@@ -107,7 +107,7 @@ def present_sites(cfg: Any) -> List[Site]:
     return [site for site in SITES if site not in absent]
 
 
-def sites_that_see_the_future(cfg: Any) -> List[Site]:
+def sites_that_see_the_future(cfg: Any) -> list[Site]:
     """The decoder's sites whose norm mixes positions in training; none unless asked for."""
     decoder = [site for site in present_sites(cfg) if site.side == "decoder"]
     return [site for site in decoder if norm_spec(norm_type_of(cfg, site)).batch_statistics]
@@ -125,7 +125,7 @@ def check_site_flags(cfg: Any) -> None:
             )
 
 
-def chosen_specs(cfg: Any) -> List[NormSpec]:
+def chosen_specs(cfg: Any) -> list[NormSpec]:
     """The norms that at least one site of the model has, in the order of the registry."""
     chosen = {norm_type_of(cfg, site) for site in present_sites(cfg)}
     return [norm_spec(name) for name in NORM_TYPES if name in chosen]
@@ -136,13 +136,13 @@ def option_field(name: str) -> str:
     return "norm_" + name
 
 
-def options_of(cfg: Any, spec: NormSpec) -> Dict[str, Any]:
+def options_of(cfg: Any, spec: NormSpec) -> dict[str, Any]:
     """The options given for ``spec``; what was not given keeps the norm's own default."""
     given = {option.name: getattr(cfg, option_field(option.name), None) for option in spec.options}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def site_options(cfg: Any, site: Site) -> Dict[str, Any]:
+def site_options(cfg: Any, site: Site) -> dict[str, Any]:
     """The options of the norm at ``site``: those given, and what it takes in a Transformer."""
     spec = norm_spec(norm_type_of(cfg, site))
     heads = getattr(cfg, f"{site.side}_attention_heads")
@@ -173,7 +173,7 @@ def describe_forms(model: nn.Module, kernels: bool) -> str:
     Args:
         kernels: there are kernels on this machine for the run's choice.
     """
-    forms: Dict[bool, List[str]] = {True: [], False: []}
+    forms: dict[bool, list[str]] = {True: [], False: []}
     for site in SITES:
         modules = [
             module
@@ -194,7 +194,7 @@ def _stands_at(path: str, site: Site) -> bool:
 def describe_sites(cfg: Any) -> str:
     """One line: the placement, the norm of each site and the options given for them."""
     chosen = ", ".join(f"{site.name}={norm_type_of(cfg, site)}" for site in present_sites(cfg))
-    shared: Dict[str, Any] = {}
+    shared: dict[str, Any] = {}
     of_sites = []
     for site in present_sites(cfg):
         options = site_options(cfg, site)
@@ -206,5 +206,5 @@ def describe_sites(cfg: Any) -> str:
     return f"norms: {describe_placement(cfg)}; {chosen}" + (f" (options: {given})" if given else "")
 
 
-def _words(options: Dict[str, Any]) -> str:
+def _words(options: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in options.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+from typing import Any
 
 from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase
 from fairseq.modules import LayerDropModuleList
@@ -22,7 +22,7 @@ from norm_plugin.norms._workers import worker_count
 
 
 def install_stack_norms(
-    stack: Union[TransformerEncoderBase, TransformerDecoderBase], cfg: Any, side: str
+    stack: TransformerEncoderBase | TransformerDecoderBase, cfg: Any, side: str
 ) -> None:
     """Put the final and the embedding norm of a stack in place."""
     dim = getattr(cfg, side).embed_dim
@@ -78,7 +78,7 @@ class NormTransformerDecoder(TransformerDecoderBase):
         self,
         prev_output_tokens: Tensor,
         encoder_out: Any = None,
-        incremental_state: Optional[Any] = None,
+        incremental_state: Any | None = None,
         *args: Any,
         **kwargs: Any,
     ) -> Any:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any, ContextManager, Union
+from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
@@ -38,7 +38,7 @@ from norm_plugin.models.wrapping import Function, wrap_once
 from norm_plugin.norms._statistics import BatchStatisticsNorm, average_running_statistics
 
 
-def loss_scale(optimizer: Any, like: Tensor) -> Union[float, Tensor]:
+def loss_scale(optimizer: Any, like: Tensor) -> float | Tensor:
     """The factor that ``optimizer.backward`` multiplies the loss with."""
     scaler = getattr(optimizer, "scaler", None)
     return 1.0 if scaler is None else scaler.scale(torch.ones((), device=like.device))
@@ -70,7 +70,7 @@ def around_train_step(train_step: Function) -> Function:
     def wrapper(task: Any, *args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(TRAIN_STEP, args)), **kwargs}
         tell_norms(given["model"], given["optimizer"], given["update_num"])
-        dummy: ContextManager[Any] = contextlib.nullcontext()
+        dummy: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if given.get("ignore_grad", False):
             dummy = ignoring_every_position(given["model"])
         with dummy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any, Optional
+from typing import Any
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model
@@ -31,7 +31,7 @@ class NormTransformerModel(TransformerModelBase):
     checks no key of the model, so :func:`build_config` does.
     """
 
-    watch: Optional[DivergenceWatch] = None
+    watch: DivergenceWatch | None = None
     updates_done = 0
 
     @classmethod

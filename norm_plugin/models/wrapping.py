@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 Function = Callable[..., Any]
 MARK = "wrapped_by_the_norms"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, ClassVar, Dict, Optional
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from norm_plugin.norms._inference import CannotFold, ChannelMap
 
-FusedForm = Callable[["Norm", Tensor, Optional[Tensor]], Optional[Tensor]]
+FusedForm = Callable[["Norm", Tensor, Tensor | None], Tensor | None]
 """From a norm, x (..., C) and the real positions to y; None where it cannot serve this x."""
 
 
@@ -34,7 +35,7 @@ class Norm(nn.Module):
 
     batch_statistics: ClassVar[bool] = False
     exact_gradient: ClassVar[bool] = True
-    fused: Optional[FusedForm] = None
+    fused: FusedForm | None = None
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -43,7 +44,7 @@ class Norm(nn.Module):
         self.dim = dim
 
     def forward(
-        self, x: Tensor, padding_mask: Optional[Tensor] = None, batch_first: bool = False
+        self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
     ) -> Tensor:
         """Normalize ``x``.
 
@@ -75,7 +76,7 @@ class Norm(nn.Module):
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         return self.normalize(wide, valid).to(x.dtype)
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         """Normalize ``x``, whose dtype is float32 or float64.
 
         Args:
@@ -97,8 +98,8 @@ class Norm(nn.Module):
 
     @classmethod
     def transformer_options(
-        cls, options: Dict[str, Any], heads: int, after_encoder: bool
-    ) -> Dict[str, Any]:
+        cls, options: dict[str, Any], heads: int, after_encoder: bool
+    ) -> dict[str, Any]:
         """The options of this norm at one site of a Transformer, if other than given.
 
         Args:

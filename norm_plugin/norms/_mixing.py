@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Dict, Set, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from norm_plugin.norms._contract import Norm
 from norm_plugin.norms._registry import NormSpec
 
-_TRUE: Set[Tuple[Any, ...]] = set()
+_TRUE: set[tuple[Any, ...]] = set()
 """The classes and options that were tried, and declare themselves truly."""
 
 
@@ -34,7 +34,7 @@ def mixes_positions(norm: Norm) -> bool:
     )
 
 
-def _two_forwards(norm: Norm, x: Tensor) -> Tuple[Tensor, Tensor]:
+def _two_forwards(norm: Norm, x: Tensor) -> tuple[Tensor, Tensor]:
     """The second is of the same input in each call, so that only what was kept can differ."""
     trial = copy.deepcopy(norm).float().cpu().train()
     trial.fused = None
@@ -44,7 +44,7 @@ def _two_forwards(norm: Norm, x: Tensor) -> Tuple[Tensor, Tensor]:
         return first, trial(torch.ones_like(x).cumsum(dim=0))
 
 
-def check_declaration(spec: NormSpec, norm: Norm, options: Dict[str, Any]) -> None:
+def check_declaration(spec: NormSpec, norm: Norm, options: dict[str, Any]) -> None:
     """Raise ValueError if ``norm``, built with ``options``, mixes positions and does not say so.
 
     Undeclared it would stand in a decoder and let each position see its future. It is tried once

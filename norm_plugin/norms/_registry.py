@@ -10,13 +10,14 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Tuple, Type, TypeVar, Union, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from norm_plugin.norms._contract import Norm
 
-NormClass = TypeVar("NormClass", bound=Type[Norm])
-OptionValue = Union[int, float, str]
+NormClass = TypeVar("NormClass", bound=type[Norm])
+OptionValue = int | float | str
 SWITCH = {"on", "off"}
 """The choices of an option that YAML may hand over as a boolean, as it reads a bare ``on``."""
 
@@ -34,7 +35,7 @@ class Option:
     type: type
     default: OptionValue
     help: str
-    choices: Tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
     def parse(self, value: Any) -> OptionValue:
         """``value`` in the option's type. YAML hands over ``1e-5`` as a string, for one.
@@ -79,10 +80,10 @@ class NormSpec:
     """
 
     name: str
-    cls: Type[Norm]
+    cls: type[Norm]
     formula: str
     paper: str
-    options: Tuple[Option, ...]
+    options: tuple[Option, ...]
     released: str = ""
     paper_read: bool = True
 
@@ -106,11 +107,11 @@ class NormSpec:
         return norm
 
 
-AFTER_BUILDING: List[Callable[[Norm], None]] = []
+AFTER_BUILDING: list[Callable[[Norm], None]] = []
 """Called with each norm that is built here: how faster forms of norms come in from outside."""
 
-_SPECS: Dict[str, NormSpec] = {}
-NORM_TYPES: List[str] = []
+_SPECS: dict[str, NormSpec] = {}
+NORM_TYPES: list[str] = []
 """The names of all norms, in the order of registration."""
 
 
@@ -165,7 +166,7 @@ def build_norm(name: str, dim: int, **options: Any) -> Norm:
     return norm_spec(name).build(dim, **options)
 
 
-def _declared_options(cls: Type[Norm]) -> Tuple[Option, ...]:
+def _declared_options(cls: type[Norm]) -> tuple[Option, ...]:
     """The keyword-only arguments of the constructor, explained by the class docstring."""
     hints = get_type_hints(cls.__init__)
     helps = _option_helps(cls)
@@ -184,14 +185,14 @@ def _declared_options(cls: Type[Norm]) -> Tuple[Option, ...]:
     return tuple(options)
 
 
-def _option_helps(cls: Type[Norm]) -> Dict[str, str]:
+def _option_helps(cls: type[Norm]) -> dict[str, str]:
     """``name: explanation`` entries under ``Options:``; an explanation may span lines."""
     section = (inspect.getdoc(cls) or "").partition("Options:\n")[2]
     entries = re.findall(r"^    (\w+): (.+(?:\n {8,}.+)*)", section, flags=re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in entries}
 
 
-def _flag_type(cls: Type[Norm], name: str, hint: Any) -> Tuple[type, Tuple[str, ...]]:
+def _flag_type(cls: type[Norm], name: str, hint: Any) -> tuple[type, tuple[str, ...]]:
     """Type and choices of an option from its annotation: int, float, str or Literal."""
     choices = getattr(hint, "__args__", ())
     if choices and all(isinstance(choice, str) for choice in choices):
@@ -204,7 +205,7 @@ def _flag_type(cls: Type[Norm], name: str, hint: Any) -> Tuple[type, Tuple[str, 
     )
 
 
-def _check_same_types(name: str, options: Tuple[Option, ...], other: NormSpec) -> None:
+def _check_same_types(name: str, options: tuple[Option, ...], other: NormSpec) -> None:
     """One flag serves every norm that has the option, so its type must be one."""
     types = {option.name: option.type for option in other.options}
     for option in options:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, ClassVar, List, NamedTuple, Optional, Sequence, Tuple, Union
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +13,15 @@ from norm_plugin.norms._inference import ChannelMap
 from norm_plugin.norms._workers import sum_over_workers, worker_count
 
 
-def zero_padding(x: Tensor, valid: Optional[Tensor]) -> Tensor:
+def zero_padding(x: Tensor, valid: Tensor | None) -> Tensor:
     """``x`` with 0 at padding, where no gradient passes. x: (..., C); valid: bool (...) or None."""
     # where, not a product: an infinity at a padded position must not become NaN
     return x if valid is None else torch.where(valid.unsqueeze(-1), x, x.new_zeros(()))
 
 
 def masked_means(
-    xs: Sequence[Tensor], valid: Optional[Tensor], sync: bool = False
-) -> Tuple[List[Tensor], Tensor]:
+    xs: Sequence[Tensor], valid: Tensor | None, sync: bool = False
+) -> tuple[list[Tensor], Tensor]:
     """Means over the real positions, (1/n) sum_V x, of tensors of one shape.
 
     Args:
@@ -89,7 +90,7 @@ class Forward(NamedTuple):
     """
 
     sample: Tensor
-    seen: List[Any]
+    seen: list[Any]
 
 
 class Forwards:
@@ -104,8 +105,8 @@ class Forwards:
     CLOSE = 0.02  # of the size of the sample; another batch, or another dropout, is far beyond
 
     def __init__(self) -> None:
-        self.kept: List[Forward] = []
-        self.current: List[Any] = [None]
+        self.kept: list[Forward] = []
+        self.current: list[Any] = [None]
 
     def open(self, x: Tensor) -> None:
         """A forward of x, (..., C), begins, or begins again in a backward pass.
@@ -129,7 +130,7 @@ class Forwards:
         self.kept = [found, *(one for one in self.kept if one is not found)]
         self.current = found.seen
 
-    def _find(self, sample: Tensor) -> Optional[Forward]:
+    def _find(self, sample: Tensor) -> Forward | None:
         best, least = None, self.CLOSE
         for one in reversed(self.kept):
             if one.sample.shape != sample.shape or one.sample.device != sample.device:
@@ -175,16 +176,16 @@ class BatchStatisticsNorm(AffineNorm):
         self.warmup_updates = warmup_updates
         self.sync = sync == "on"
         self.counts_forwards = False
-        self.loss_scale: Union[float, Tensor] = 1.0
+        self.loss_scale: float | Tensor = 1.0
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64))
         # The same count as a Python number: reading a tensor would wait for the GPU. It holds of
         # that buffer in that version; a copy into it, or another buffer in its place, is read.
-        self._count_read: Tuple[Optional[Tensor], int, int] = (None, 0, 0)
+        self._count_read: tuple[Tensor | None, int, int] = (None, 0, 0)
         self._trainer_counts = False
         self._forwards = Forwards()
 
     def forward(
-        self, x: Tensor, padding_mask: Optional[Tensor] = None, batch_first: bool = False
+        self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
     ) -> Tensor:
         """See :meth:`Norm.forward`."""
         if self.training:
@@ -221,9 +222,7 @@ class BatchStatisticsNorm(AffineNorm):
         """True while the statistics of the batch itself normalize it."""
         return self._updates < self.warmup_updates
 
-    def channel_map(
-        self, square: Tensor, eps: float, mean: Union[float, Tensor] = 0.0
-    ) -> ChannelMap:
+    def channel_map(self, square: Tensor, eps: float, mean: float | Tensor = 0.0) -> ChannelMap:
         """gamma * (x - mean) / sqrt(square + eps) + beta. square, mean: (C,)."""
         gain = self.weight.detach().double() / (square.double() + eps).sqrt()
         return ChannelMap(gain, self.bias.detach().double() - gain * mean)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ class Used(NamedTuple):
 
     root: Tensor
     statistic: GradientStatistic
-    ratio: Optional[Tensor] = None
+    ratio: Tensor | None = None
 
 
 class WindowedNorm(torch.autograd.Function):
@@ -42,10 +43,10 @@ class WindowedNorm(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         root: Tensor,
-        valid: Optional[Tensor],
+        valid: Tensor | None,
         statistic: GradientStatistic,
         sync: bool,
-        loss_scale: Union[float, Tensor],
+        loss_scale: float | Tensor,
     ) -> Tensor:
         """x: (..., C), 0 at padding; root: (C,), a constant; valid: bool (...) or None."""
         z = x / root
@@ -55,7 +56,7 @@ class WindowedNorm(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """With psi = mean_V(g z) it would be the exact gradient, were ``root`` the batch's."""
         z, root, valid = ctx.saved_tensors
         (g_mean,), count = masked_means([g * z], valid, ctx.sync)
@@ -94,7 +95,7 @@ class WindowNorm(BatchStatisticsNorm):
         self.register_buffer("gradients_filled", torch.zeros((), dtype=torch.int64))
         self.register_buffer("running_square", torch.ones(dim))
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if not self.training:
             return self.affine(self.divide_by_running(x))
         x = zero_padding(x, valid)

@@ -22,7 +22,7 @@ Statistics are in float32 at least; the cast back comes after the product.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Optional
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -82,7 +82,7 @@ class AdaNorm(Norm):
             raise ValueError(f"dim is {dim}; variant=released needs at least two channels")
         self.eps, self.scale, self.k, self.variant = eps, scale, k, variant
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         released = self.variant == "released"
         y = standardize_as_released(x, self.eps) if released else standardize(x, self.eps)
         return ada_norm(y, self.scale, self.k)

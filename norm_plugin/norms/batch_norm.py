@@ -30,7 +30,7 @@ float32 at least; the cast back comes after gamma and beta.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Optional
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,7 +66,7 @@ class Standardized(NamedTuple):
 
 def batch_norm(
     x: Tensor,
-    valid: Optional[Tensor],
+    valid: Tensor | None,
     eps: float,
     sync: bool = False,
     over_padding: bool = False,
@@ -170,7 +170,7 @@ class BatchNorm(RunningMomentsNorm):
         check_layer_scale(layer_scale_groups, dim)
         self.layer_scale_groups, self.variant = layer_scale_groups, variant
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if self.training:  # before the layer-scale: 0 times an infinity of its slope is NaN
             x = zero_padding(x, valid)
         x = layer_scale(x, self.layer_scale_groups, self.eps)

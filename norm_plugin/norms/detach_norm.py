@@ -21,7 +21,7 @@ only. Statistics are in float32 at least; the cast back comes after the division
 
 from __future__ import annotations
 
-from typing import ClassVar, Optional
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -59,7 +59,7 @@ class DetachNorm(Norm):
         super().__init__(dim)
         self.eps = eps
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         return detach_norm(x, self.eps, self.detach_mean, self.detach_std)
 
 

@@ -14,8 +14,6 @@ erf and the map after it are in float32 at least; the cast back comes last.
 
 from __future__ import annotations
 
-from typing import Optional
-
 import torch
 from torch import Tensor, nn
 
@@ -44,5 +42,5 @@ class DynamicErf(AffineNorm):
         self.alpha = learned_slope(alpha_init)
         self.shift = nn.Parameter(torch.zeros(1))
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         return self.affine(torch.erf(self.alpha.to(x.dtype) * x + self.shift.to(x.dtype)))

@@ -16,7 +16,6 @@ tanh and the map after it are in float32 at least; the cast back comes last.
 from __future__ import annotations
 
 import math
-from typing import Optional
 
 import torch
 from torch import Tensor, nn
@@ -51,5 +50,5 @@ class DynamicTanh(AffineNorm):
         super().__init__(dim)
         self.alpha = learned_slope(alpha_init)
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         return self.affine(torch.tanh(self.alpha.to(x.dtype) * x))

@@ -16,8 +16,6 @@ Statistics are in float32 at least; the cast back comes after gamma and beta.
 
 from __future__ import annotations
 
-from typing import Optional
-
 from torch import Tensor
 
 from norm_plugin.norms._contract import AffineNorm
@@ -52,5 +50,5 @@ class GroupNorm(AffineNorm):
             )
         self.eps, self.groups = eps, groups
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         return self.affine(standardize_groups(x, self.groups, self.eps))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 import torch
 from torch import Tensor
 
@@ -28,7 +26,7 @@ class Identity(Norm):
     def __init__(self, dim: int, *, eps: float = 1e-5) -> None:
         super().__init__(dim)
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         return x
 
     def inference_map(self) -> ChannelMap:

@@ -11,8 +11,6 @@ kernel computes its statistics in float32 for half precision input and casts bac
 
 from __future__ import annotations
 
-from typing import Optional
-
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -43,7 +41,7 @@ class LayerNorm(AffineNorm):
         self.eps = eps
 
     def forward(
-        self, x: Tensor, padding_mask: Optional[Tensor] = None, batch_first: bool = False
+        self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
     ) -> Tensor:
         """Like :meth:`Norm.forward`, but dtypes are left to torch, as in stock fairseq.
 
@@ -69,5 +67,5 @@ class LayerNormSimple(Norm):
         super().__init__(dim)
         self.eps = eps
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         return standardize(x, self.eps)

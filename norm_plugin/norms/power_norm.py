@@ -26,7 +26,7 @@ computed and stored in float32 at least; the cast back comes after gamma and bet
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Dict, Literal, Optional, Tuple, Union
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -68,10 +68,10 @@ class NuRecursion:
     def __init__(
         self,
         nu: Tensor,
-        valid: Optional[Tensor],
+        valid: Tensor | None,
         alpha_bwd: float,
         sync: bool,
-        loss_scale: Union[float, Tensor],
+        loss_scale: float | Tensor,
     ) -> None:
         self.nu, self.valid, self.alpha_bwd, self.sync = nu, valid, alpha_bwd, sync
         self.loss_scale = loss_scale
@@ -104,7 +104,7 @@ class RunningPowerNorm(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """Algorithm 2, with the nu that the backward pass before this one has left."""
         x_hat, psi = ctx.saved_tensors
         grad_x = (g - ctx.recursion.scaled(g) * x_hat) / psi
@@ -169,15 +169,15 @@ class PowerNorm(BatchStatisticsNorm):
 
     @classmethod
     def transformer_options(
-        cls, options: Dict[str, Any], heads: int, after_encoder: bool
-    ) -> Dict[str, Any]:
+        cls, options: dict[str, Any], heads: int, after_encoder: bool
+    ) -> dict[str, Any]:
         """The released code scales by heads, and fixes the warm-up after the encoder."""
         if options.get("variant") != "released":
             return options
         fixed = {"warmup_updates": WARMUP_AFTER_ENCODER} if after_encoder else {}
         return {"layer_scale_groups": heads, **options, **fixed}
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if self.training and self.variant == "paper":  # the released code takes padding in
             x = zero_padding(x, valid)  # here, for 0 times an infinity of the scale's slope is NaN
         x = layer_scale(x, self.layer_scale_groups, self.eps)
@@ -195,7 +195,7 @@ class PowerNorm(BatchStatisticsNorm):
         refuse_layer_scale(self.layer_scale_groups)
         return self.channel_map(self.psi2, self.eps)
 
-    def start(self) -> Tuple[int, Tensor]:
+    def start(self) -> tuple[int, Tensor]:
         """The updates done and psi^2, (C,), that a training forward works with.
 
         Activation checkpointing must repeat what the forward saw that it computes again.
@@ -211,8 +211,8 @@ class PowerNorm(BatchStatisticsNorm):
             self.count_forward()
 
     def _normalize_batch(
-        self, x: Tensor, valid: Optional[Tensor], psi2: Tensor, in_warmup: bool
-    ) -> Tuple[Tensor, Tensor]:
+        self, x: Tensor, valid: Tensor | None, psi2: Tensor, in_warmup: bool
+    ) -> tuple[Tensor, Tensor]:
         """x_hat, (..., C), and the psi^2 to go on with, (C,)."""
         recursion = self.recursion(valid)
         if in_warmup:
@@ -228,7 +228,7 @@ class PowerNorm(BatchStatisticsNorm):
             x_hat = RunningPowerNorm.apply(x, self.root(psi2, x), recursion)
         return x_hat, self.next_psi2(psi2, psi2_batch, count)
 
-    def recursion(self, valid: Optional[Tensor]) -> NuRecursion:
+    def recursion(self, valid: Tensor | None) -> NuRecursion:
         """That of nu for a batch whose real positions are ``valid``."""
         return NuRecursion(self.nu, valid, self.alpha_bwd, self.sync, self.loss_scale)
 
@@ -244,8 +244,8 @@ class PowerNorm(BatchStatisticsNorm):
         return moved
 
     def _normalize_as_released(
-        self, x: Tensor, valid: Optional[Tensor], psi2: Tensor, t: int
-    ) -> Tuple[Tensor, Tensor]:
+        self, x: Tensor, valid: Tensor | None, psi2: Tensor, t: int
+    ) -> tuple[Tensor, Tensor]:
         """The same for ``variant=released``."""
         (batch,), count = masked_means([x.detach().square()], valid)
         some = count > 0

@@ -27,7 +27,8 @@ moves nothing.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Tuple, Union
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,18 +47,18 @@ def released_psi2(
     return alpha_fwd * psi2 + (1 - alpha_fwd) * psi2_batch
 
 
-def next_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: Union[float, Tensor]) -> Tensor:
+def next_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: float | Tensor) -> Tensor:
     """nu_t = nu_{t-1} (1 - (1 - a_b) Gamma) + (1 - a_b) Lambda. All (C,); step: 1 - a_b."""
     return finite_or((nu * (1 - step * gamma) + step * lambda_).to(nu.dtype), nu)
 
 
-def step_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: Union[float, Tensor]) -> None:
+def step_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: float | Tensor) -> None:
     """nu <- nu_t, in place; see :func:`next_nu`. A statistic has no graph (create_graph=True)."""
     with torch.no_grad():
         nu.copy_(next_nu(nu, gamma, lambda_, step))
 
 
-StepNu = Callable[[Tensor, Tensor, Tensor, Union[float, Tensor]], None]
+StepNu = Callable[[Tensor, Tensor, Tensor, float | Tensor], None]
 """The arguments and the effect of :func:`step_nu`."""
 
 
@@ -73,7 +74,7 @@ class ReleasedPowerNorm(torch.autograd.Function):
         nu: Tensor,
         has_positions: Tensor,
         alpha_bwd: float,
-        loss_scale: Union[float, Tensor],
+        loss_scale: float | Tensor,
     ) -> Tensor:
         """x: (..., C); psi, psi_batch, nu: (C,); has_positions: bool ()."""
         x_hat = x / psi
@@ -84,7 +85,7 @@ class ReleasedPowerNorm(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """Every position alike, padding included."""
         x_hat, psi_batch, has_positions = ctx.saved_tensors
         grad_x = (g - ctx.nu.to(g.dtype) * ctx.loss_scale * x_hat) / psi_batch

@@ -21,7 +21,7 @@ float32 at least; the cast back comes after gamma and beta.
 
 from __future__ import annotations
 
-from typing import Literal, Optional, Tuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -41,8 +41,8 @@ from norm_plugin.norms._statistics import (
 
 
 def power_norm_v(
-    x: Tensor, valid: Optional[Tensor], eps: float, sync: bool = False
-) -> Tuple[Tensor, Tensor, Tensor]:
+    x: Tensor, valid: Tensor | None, eps: float, sync: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
     """x / psi_B with its exact gradient, psi_B^2 (C,) and n (). x: (..., C)."""
     x = zero_padding(x, valid)
     (psi2,), count = masked_means([x.square()], valid, sync)
@@ -88,7 +88,7 @@ class PowerNormV(BatchStatisticsNorm):
         self.eps, self.alpha_fwd, self.layer_scale_groups = eps, alpha_fwd, layer_scale_groups
         self.register_buffer("psi2", torch.ones(dim))
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if self.training:  # before the layer-scale: 0 times an infinity of its slope is NaN
             x = zero_padding(x, valid)
         x = layer_scale(x, self.layer_scale_groups, self.eps)

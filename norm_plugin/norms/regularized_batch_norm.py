@@ -39,7 +39,7 @@ float32 at least; the cast back comes last.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal, NamedTuple, Optional, Tuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,7 +67,7 @@ class AddPenalty(torch.autograd.Function):
         return y.view_as(y)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """The penalty's own gradient comes from autograd."""
         (weight,) = ctx.saved_tensors
         return g, weight, None
@@ -133,7 +133,7 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         self.lambda_mean, self.lambda_std = lambda_mean, lambda_std
         self.distance, self.penalty_per = distance, penalty_per
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if not self.training:
             return self.affine(self.standardize_by_running(x))
         batch = batch_norm(x, valid, self.eps, self.sync)

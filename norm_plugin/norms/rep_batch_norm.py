@@ -19,7 +19,7 @@ in float32 at least; the cast back comes last.
 
 from __future__ import annotations
 
-from typing import Literal, Optional
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -65,7 +65,7 @@ class RepBatchNorm(RunningMomentsNorm):
             self.ln_weight = nn.Parameter(torch.ones(dim))
             self.ln_bias = nn.Parameter(torch.zeros(dim))
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if not self.training:
             return self._blend(x, self.standardize_by_running(x), self._layer_norm_share())
         if not in_backward():  # activation checkpointing must repeat what this forward saw

@@ -8,8 +8,6 @@ float32 at least; the product with gamma too, and the cast back comes last.
 
 from __future__ import annotations
 
-from typing import Optional
-
 import torch
 from torch import Tensor, nn
 
@@ -40,5 +38,5 @@ class RMSNorm(Norm):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(dim))
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         return divide_by_rms(x, self.eps) * self.weight.to(x.dtype)

@@ -17,7 +17,6 @@ The length is in float32 at least; the product with g too, and the cast back com
 from __future__ import annotations
 
 import math
-from typing import Optional
 
 import torch
 from torch import Tensor, nn
@@ -50,5 +49,5 @@ class ScaleNorm(Norm):
         self.eps = eps
         self.g = nn.Parameter(torch.full((1,), math.sqrt(dim)))
 
-    def normalize(self, x: Tensor, valid: Optional[Tensor]) -> Tensor:
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         return unit_length(x, self.eps) * self.g.to(x.dtype)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import pytest
 import torch

@@ -5,15 +5,13 @@ Backward passes are autograd's, so that no derivative is written down twice. Sha
 
 from __future__ import annotations
 
-from typing import Optional
-
 import torch
 from torch import Tensor
 
 from norm_plugin.kernels._ops import RowRule
 
 
-def row_y(x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], rule: RowRule) -> Tensor:
+def row_y(x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule) -> Tensor:
     """y, with constants of the gradient detached. x: (N, C)."""
     groups = x.unflatten(1, (rule.groups, -1))
     mean = groups.mean(2, keepdim=True) if rule.centre else torch.zeros(())
@@ -36,7 +34,7 @@ def pointwise_y(
     x: Tensor,
     function: str,
     slope: Tensor,
-    shift: Optional[Tensor],
+    shift: Tensor | None,
     weight: Tensor,
     bias: Tensor,
 ) -> Tensor:
@@ -44,7 +42,7 @@ def pointwise_y(
     return weight * getattr(torch, function)(inner) + bias
 
 
-def rates(x: Tensor, groups: int, eps: float) -> Optional[Tensor]:
+def rates(x: Tensor, groups: int, eps: float) -> Tensor | None:
     """(N, G), or None without layer-scale."""
     if groups == 0:
         return None

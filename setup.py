@@ -41,7 +41,7 @@ TEST_REQUIREMENTS = [
     'triton; sys_platform == "linux"',
 ]
 
-KERNELS = Path("norm_plugin") / "kernels" / "csrc"
+KERNELS = Path("norm_plugin") / "kernels" / "cpu" / "csrc"
 COMPILER_FLAGS = [
     "-O3",
     "-g0",
@@ -74,7 +74,7 @@ def optional_extension():
                 say(f"no C++ kernels ({first_line(error)})")
 
     kernels = CppExtension(
-        "norm_plugin.kernels._native",
+        "norm_plugin.kernels.cpu._native",
         sources=[str(path) for path in sorted(KERNELS.glob("*.cpp"))],
         depends=[str(path) for path in sorted(KERNELS.glob("*.h"))],
         extra_compile_args=COMPILER_FLAGS,
@@ -114,6 +114,6 @@ setup(
         "test": TEST_REQUIREMENTS,
         "plot": ["matplotlib"],
     },
-    package_data={"": ["*.yaml"], "norm_plugin.kernels": ["csrc/*"]},
+    package_data={"": ["*.yaml"], "norm_plugin.kernels.cpu": ["csrc/*"]},
     **optional_extension(),
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from _setups import Setup, parse_setup
-from norm_plugin.evaluation._command import EvaluationError
+from norm_plugin.command_line import CommandError
 from norm_plugin.kernels import VARIABLE, resolve
 
 
@@ -57,7 +57,7 @@ def parse_benchmark(
 def choose_setups(words: Sequence[str] | None, known: Sequence[Setup]) -> list[Setup]:
     """The setups that ``--norms`` asks for: of a norm alone, all that are ``known``.
 
-    Raises EvaluationError for a norm or an option that does not exist.
+    Raises CommandError for a norm or an option that does not exist.
     """
     if words is None:
         return list(known)
@@ -66,22 +66,22 @@ def choose_setups(words: Sequence[str] | None, known: Sequence[Setup]) -> list[S
         try:
             chosen += [one for one in known if one.norm == word] or [parse_setup(word)]
         except ValueError as error:
-            raise EvaluationError(f"--norms: {error}") from error
+            raise CommandError(f"--norms: {error}") from error
     return chosen
 
 
 def prepare_process(threads: int) -> None:
     """Set the threads.
 
-    Raises EvaluationError where fused forms could not be told from plain ones.
+    Raises CommandError where fused forms could not be told from plain ones.
     """
     torch.set_num_threads(threads)
     if os.environ.get(VARIABLE):
-        raise EvaluationError(f"{VARIABLE} is set, which overrides every choice here; unset it")
+        raise CommandError(f"{VARIABLE} is set, which overrides every choice here; unset it")
     try:
         resolve("cpu")
     except ValueError as error:
-        raise EvaluationError(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
 def quiet() -> None:

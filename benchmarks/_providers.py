@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from _setups import Setup
-from norm_plugin.evaluation.speed import NOT_COMPILED
+from norm_plugin.experiments.speed import NOT_COMPILED
 from norm_plugin.kernels import AUTO, OFF, set_kernels
 from norm_plugin.norms import norm_spec
 
-TRANSCRIPTIONS = Path(__file__).resolve().parents[1] / "tests" / "norms"
+TRANSCRIPTIONS = Path(__file__).resolve().parents[1] / "tests"
 BOTH, FORWARD = "forward+backward", "forward"
 DIRECTIONS = (BOTH, FORWARD)
 """Training, and inference without gradients."""
@@ -69,7 +69,7 @@ def of_reference(setup: Setup, data: Data, direction: str) -> Call | None:
     if direction != BOTH:
         return None
     sys.path.append(str(TRANSCRIPTIONS))
-    from references import REFERENCES
+    from reference import REFERENCES
 
     channels = data.x.size(-1)
     norm = setup.build(channels)

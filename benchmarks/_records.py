@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 import norm_plugin
-from norm_plugin.evaluation._command import EvaluationError, read_text, write_text
-from norm_plugin.evaluation.provenance import git_state, versions
+from norm_plugin.command_line import CommandError, read_text, write_text
+from norm_plugin.experiments.provenance import git_state, versions
 
 RESULTS = Path(__file__).resolve().parent / "results"
 CPU_FACTS = Path("/proc/cpuinfo")
@@ -57,14 +57,14 @@ def provenance() -> Record:
 def append(path: Path, rows: Sequence[Record]) -> None:
     """Append rows of the same columns to a CSV file, whole or not at all.
 
-    A file that is not there begins with their names. Raises EvaluationError where it has other
+    A file that is not there begins with their names. Raises CommandError where it has other
     columns.
     """
     columns = list(rows[0])
     old = read_text(path) if path.exists() else ",".join(columns) + "\n"
     header = old.split("\n")[0].split(",")
     if header != columns:
-        raise EvaluationError(
+        raise CommandError(
             f"{path} has the columns {', '.join(header)}, the new rows {', '.join(columns)}; "
             "give another --output, or move the file away"
         )

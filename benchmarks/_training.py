@@ -13,8 +13,8 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
 from _setups import Setup
-from norm_plugin.evaluation._command import EvaluationError
-from norm_plugin.evaluation.reestimate import train_batches
+from norm_plugin.checkpoints.reestimate import train_batches
+from norm_plugin.command_line import CommandError
 from norm_plugin.kernels import set_kernels
 from norm_plugin.models.sites import option_field
 from norm_plugin.recipes import read_recipe, training_flags
@@ -55,12 +55,12 @@ class Run:
         tiny: of a tiny model.
 
     Raises:
-        EvaluationError: ``data`` is no such folder.
+        CommandError: ``data`` is no such folder.
     """
 
     def __init__(self, setup: Setup, data: Path, kernels: str, tiny: bool = False) -> None:
         if len(list(data.glob("dict.*.txt"))) != 2:
-            raise EvaluationError(f"{data} lacks dict.*.txt; give a folder of fairseq-preprocess")
+            raise CommandError(f"{data} lacks dict.*.txt; give a folder of fairseq-preprocess")
         parser = options.get_training_parser()
         args = options.parse_args_and_arch(parser, training_words(setup, data, tiny))
         self.cfg = convert_namespace_to_omegaconf(args)

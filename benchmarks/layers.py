@@ -36,8 +36,8 @@ from _providers import BOTH, DIRECTIONS, PROVIDERS, SLOW, UNIT, Call, make_calls
 from _records import RESULTS, Record, append, provenance
 from _setups import TARGETS, Setup, layer_setups
 from _timing import alternate, quartiles
-from norm_plugin.evaluation._command import EvaluationError, run_command
-from norm_plugin.evaluation.speed import SIZES
+from norm_plugin.command_line import CommandError, run_command
+from norm_plugin.experiments.speed import SIZES
 
 WARMUP = 5
 GROWTH_ROWS = (256, 1024, 4096, 16384, 65536)
@@ -52,7 +52,7 @@ def measure(setup: Setup, rows: int, channels: int, args: argparse.Namespace) ->
         data = make_data(rows, channels)
         calls = make_calls(setup, data, args.direction, [UNIT, *args.providers])
     except ValueError as error:
-        raise EvaluationError(f"{setup} at {rows:,} x {channels:,}: {error}") from error
+        raise CommandError(f"{setup} at {rows:,} x {channels:,}: {error}") from error
     unit = calls.pop(UNIT)
     pairs = [
         _pair(unit, name, call, SLOW.get(name, args.repetitions)) for name, call in calls.items()

@@ -22,8 +22,8 @@ from pathlib import Path
 from _command import quiet, report
 from _providers import BOTH, UNIT
 from _records import RESULTS
-from norm_plugin.evaluation._command import EvaluationError, replacing, run_command
-from norm_plugin.evaluation.speed import SAME_LAYER, Row, newest, read_rows
+from norm_plugin.command_line import CommandError, replacing, run_command
+from norm_plugin.experiments.speed import SAME_LAYER, Row, newest, read_rows
 
 FIXED_CHANNELS, FIXED_ROWS = 512, 4096
 FIRST_ROWS = 1024
@@ -67,7 +67,7 @@ def draw(rows: Sequence[Row], names: Sequence[str] | None, output: Path) -> None
     try:
         import matplotlib
     except ImportError as error:
-        raise EvaluationError("no matplotlib, which draws; pip install matplotlib") from error
+        raise CommandError("no matplotlib, which draws; pip install matplotlib") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -38,7 +38,7 @@ from _records import RESULTS, Record, append, provenance
 from _setups import Setup
 from _timing import alternate, quartiles
 from _training import STOCK, Run
-from norm_plugin.evaluation._command import EvaluationError, run_command
+from norm_plugin.command_line import CommandError, run_command
 from norm_plugin.kernels import AUTO, KERNELS
 from norm_plugin.norms import NORM_TYPES
 
@@ -66,7 +66,7 @@ def prepared_data() -> Path:
     command = [sys.executable, ROOT / "data-prep" / "multi30k.py", *words]
     done = subprocess.run([str(word) for word in command], stdout=subprocess.DEVNULL)
     if done.returncode:
-        raise EvaluationError("cannot prepare Multi30k (see above); give binarised --data")
+        raise CommandError("cannot prepare Multi30k (see above); give binarised --data")
     return PREPARED / "bin"
 
 
@@ -104,7 +104,7 @@ def peak_of(setup: Setup, kernels: str, args: argparse.Namespace) -> float | Non
     command = [sys.executable, __file__, *words]
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True)
     if done.returncode:
-        raise EvaluationError(f"cannot measure the memory of {setup} (see above)")
+        raise CommandError(f"cannot measure the memory of {setup} (see above)")
     return float(done.stdout.split()[-1])
 
 

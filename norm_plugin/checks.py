@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, norm_spec
-from norm_plugin.norms._mixing import mixes_positions
+from norm_plugin.norms.base.mixing import mixes_positions
 
 DIM, TIME, BATCH = 24, 5, 3  # 24: what most numbers of groups divide
 LENGTHS = (5, 3, 1)

@@ -110,7 +110,7 @@ def generation_flags(recipe: Recipe) -> list[str]:
 
 
 def averaging_flags(recipe: Recipe, further: Sequence[str] = ()) -> list[str]:
-    """The flags of ``norm_plugin.evaluation.average``: it takes as many checkpoints as are kept.
+    """The flags of ``norm_plugin.checkpoints.average``: it takes as many checkpoints as are kept.
 
     Args:
         further: flags of ``fairseq-train`` that come after those of the recipe.

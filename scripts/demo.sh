@@ -33,7 +33,7 @@ for norm in "${norms[@]}"; do
 done
 [[ -z $dry ]] || exit 0
 printf '\n'
-"$python" -m norm_plugin.evaluation.tables "$results/$experiment"
+"$python" -m norm_plugin.experiments.tables "$results/$experiment"
 printf '\nOne seed on a toy corpus: it shows that everything runs, not which norm is better.\n'
 printf 'Checkpoints and translations: %s\nResults: %s\n' \
   "$work/runs/$experiment" "$results/$experiment"

@@ -115,9 +115,9 @@ check_product() {
   [[ -s $(product "$1") ]] || die "$1 ended without $(product "$1"); its own lines above say why$(
     if [[ $1 == train && $srun ]]; then printf '; does torch see the GPUs in srun?'; fi)"
   case $1 in
-    train) act "$python" -m norm_plugin.evaluation.products train "$run/checkpoints" \
+    train) act "$python" -m norm_plugin.experiments.products train "$run/checkpoints" \
       "${averaging[@]}" ;;
-    generate*) act "$python" -m norm_plugin.evaluation.products generate "$(product "$1")" \
+    generate*) act "$python" -m norm_plugin.experiments.products generate "$(product "$1")" \
       --data "$data" ;;
   esac
 }
@@ -185,14 +185,14 @@ train() {
     unkeyed+=(--distributed-port $((20000 + ${SLURM_JOB_ID:-0} % 20000)))
   fi
   command=("${launch[@]}" "$python" -m fairseq_cli.train "$data/bin" "${unkeyed[@]}" "$@")
-  act "$python" -m norm_plugin.evaluation.checkpoints repair "$run/checkpoints"
+  act "$python" -m norm_plugin.checkpoints.files repair "$run/checkpoints"
   if [[ $dry ]]; then act "${command[@]}"; return; fi
   "${tied[@]}" "${command[@]}" |
     "${tied[@]}" "$python" scripts/progress.py --runs "$work/runs/$experiment" -- "$@"
 }
 
 average() {
-  act "$python" -m norm_plugin.evaluation.average --inputs "$run/checkpoints" \
+  act "$python" -m norm_plugin.checkpoints.average --inputs "$run/checkpoints" \
     --output "$run/averaged.pt" ${user_dir:+--user-dir "$user_dir"} "$@"
 }
 
@@ -205,7 +205,7 @@ generate() {
 
 # score RESULTS: write RESULTS/<experiment>/<norm>-seed<N>.json.
 score() {
-  act "$python" -m norm_plugin.evaluation.results --experiment "$experiment" \
+  act "$python" -m norm_plugin.experiments.results --experiment "$experiment" \
     --norm "$label$variant" --seed "$seed" --checkpoint "$run/averaged.pt" \
     --last "$run/checkpoints/checkpoint_last.pt" ${user_dir:+--user-dir "$user_dir"} \
     --generate-log "$(product "generate$variant")" --data "$data" --out "$1"

@@ -49,7 +49,7 @@ digest() {  # of everything that decides what the environment holds; fails witho
   version=$(python_version "$venv/bin/python") || return 1
   { printf '%s\n' "$root" "$venv" "$version"
     cat "$root"/{requirements.lock,requirements-cpu.lock,setup.py,pyproject.toml} \
-      "$root"/norm_plugin/kernels/csrc/*
+      "$root"/norm_plugin/kernels/cpu/csrc/*
   } | sha256sum
 }
 

@@ -13,8 +13,8 @@ import torch
 from norm_plugin import __main__ as command
 from norm_plugin.checks import CHECKS, failure
 from norm_plugin.norms import BatchStatisticsNorm, Norm, build_norm, norm_spec, register_norm
-from norm_plugin.norms import _registry as registry
-from norm_plugin.norms._mixing import check_declaration, mixes_positions
+from norm_plugin.norms.base import registry as registry
+from norm_plugin.norms.base.mixing import check_declaration, mixes_positions
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
 

@@ -16,7 +16,7 @@ from hydra.core.config_store import ConfigStore
 from norm_plugin.checking import check_number_averaged
 from norm_plugin.norm_configs import norm_config, stale_configs, write_configs
 from norm_plugin.norms import NORM_TYPES
-from norm_plugin.norms import _registry as registry
+from norm_plugin.norms.base import registry as registry
 from norm_plugin.recipes import (
     CONFIGS,
     averaging_flags,

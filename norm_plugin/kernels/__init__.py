@@ -13,9 +13,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from norm_plugin.kernels._choice import AUTO, KERNELS, OFF, VARIABLE, describe, resolve, there
-from norm_plugin.kernels._fused import give_fused_form, has_fused_form, set_kernels
-from norm_plugin.norms._registry import AFTER_BUILDING
+from norm_plugin.kernels import fused
+from norm_plugin.kernels.choice import AUTO, KERNELS, OFF, VARIABLE, describe, resolve, there
+from norm_plugin.kernels.fused_forms import give_fused_form, has_fused_form, set_kernels
+from norm_plugin.norms.base.registry import AFTER_BUILDING
 
 __all__ = [
     "AUTO",
@@ -29,9 +30,8 @@ __all__ = [
     "there",
 ]
 
-for _module in pkgutil.iter_modules(__path__):
-    if not _module.name.startswith("_"):
-        importlib.import_module(f"{__name__}.{_module.name}")
+for _module in pkgutil.iter_modules(fused.__path__):
+    importlib.import_module(f"{fused.__name__}.{_module.name}")
 
 if give_fused_form not in AFTER_BUILDING:
     AFTER_BUILDING.append(give_fused_form)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from norm_plugin.norms import Norm
-from norm_plugin.norms._contract import valid_positions
-from norm_plugin.norms._statistics import in_backward
+from norm_plugin.norms.base.contract import valid_positions
+from norm_plugin.norms.base.statistics import in_backward
 
 
 class Look(NamedTuple):

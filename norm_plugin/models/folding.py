@@ -36,7 +36,7 @@ from norm_plugin.models.sites import (
 )
 from norm_plugin.models.transformer import NormTransformerModel
 from norm_plugin.norms import Norm, build_norm
-from norm_plugin.norms._inference import CannotFold, ChannelMap
+from norm_plugin.norms.base.inference import CannotFold, ChannelMap
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 MAPS_OF_LAYER: dict[str, tuple[str, ...]] = {

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, norm_spec
-from norm_plugin.norms._mixing import check_declaration
+from norm_plugin.norms.base.mixing import check_declaration
 
 LAYERNORM = "layernorm"
 IDENTITY = "none"

@@ -17,8 +17,8 @@ from norm_plugin.models.layers import (
     wrap_layer,
 )
 from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES
-from norm_plugin.norms._statistics import BatchStatisticsNorm
-from norm_plugin.norms._workers import worker_count
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm
+from norm_plugin.norms.base.workers import worker_count
 
 
 def install_stack_norms(

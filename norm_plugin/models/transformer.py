@@ -17,7 +17,7 @@ from norm_plugin.models.config import build_config, config_class, store_choices
 from norm_plugin.models.divergence import DivergenceWatch
 from norm_plugin.models.sites import describe_forms, describe_sites, sites_that_see_the_future
 from norm_plugin.models.stacks import NormTransformerDecoder, NormTransformerEncoder
-from norm_plugin.norms._statistics import BatchStatisticsNorm
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from norm_plugin.norms._contract import AffineNorm, Norm
-from norm_plugin.norms._registry import (
+from norm_plugin.norms.base.contract import AffineNorm, Norm
+from norm_plugin.norms.base.registry import (
     NORM_TYPES,
     NormSpec,
     Option,
@@ -22,7 +22,7 @@ from norm_plugin.norms._registry import (
     norm_spec,
     register_norm,
 )
-from norm_plugin.norms._statistics import (
+from norm_plugin.norms.base.statistics import (
     BatchStatisticsNorm,
     in_backward,
     masked_means,
@@ -47,5 +47,5 @@ __all__ = [
 ]
 
 for _module in pkgutil.iter_modules(__path__):
-    if not _module.name.startswith("_"):
+    if not _module.ispkg:
         importlib.import_module(f"{__name__}.{_module.name}")

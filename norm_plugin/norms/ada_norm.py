@@ -27,8 +27,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from norm_plugin.norms._contract import Norm
-from norm_plugin.norms._registry import register_norm
+from norm_plugin.norms.base.contract import Norm
+from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.layer_norm import standardize
 
 

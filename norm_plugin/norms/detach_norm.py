@@ -25,8 +25,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from norm_plugin.norms._contract import Norm
-from norm_plugin.norms._registry import register_norm
+from norm_plugin.norms.base.contract import Norm
+from norm_plugin.norms.base.registry import register_norm
 
 
 def detach_norm(x: Tensor, eps: float, detach_mean: bool, detach_std: bool) -> Tensor:

@@ -17,8 +17,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from norm_plugin.norms._contract import AffineNorm
-from norm_plugin.norms._registry import register_norm
+from norm_plugin.norms.base.contract import AffineNorm
+from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.dynamic_tanh import learned_slope
 
 

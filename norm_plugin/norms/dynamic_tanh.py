@@ -20,8 +20,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from norm_plugin.norms._contract import AffineNorm
-from norm_plugin.norms._registry import register_norm
+from norm_plugin.norms.base.contract import AffineNorm
+from norm_plugin.norms.base.registry import register_norm
 
 
 def learned_slope(alpha_init: float) -> nn.Parameter:

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from norm_plugin.norms._contract import AffineNorm
-from norm_plugin.norms._registry import register_norm
+from norm_plugin.norms.base.contract import AffineNorm
+from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.layer_norm import standardize
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from norm_plugin.norms._contract import Norm
-from norm_plugin.norms._inference import ChannelMap
-from norm_plugin.norms._registry import register_norm
+from norm_plugin.norms.base.contract import Norm
+from norm_plugin.norms.base.inference import ChannelMap
+from norm_plugin.norms.base.registry import register_norm
 
 
 @register_norm(

@@ -14,8 +14,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from norm_plugin.norms._contract import AffineNorm, Norm
-from norm_plugin.norms._registry import register_norm
+from norm_plugin.norms.base.contract import AffineNorm, Norm
+from norm_plugin.norms.base.registry import register_norm
 
 
 def standardize(x: Tensor, eps: float) -> Tensor:

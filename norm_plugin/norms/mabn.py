@@ -36,9 +36,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from norm_plugin.norms._registry import register_norm
-from norm_plugin.norms._statistics import check_share, move
-from norm_plugin.norms._window import Used, WindowNorm, push, window_mean
+from norm_plugin.norms.base.registry import register_norm
+from norm_plugin.norms.base.statistics import check_share, move
+from norm_plugin.norms.base.window import Used, WindowNorm, push, window_mean
 
 
 @register_norm(

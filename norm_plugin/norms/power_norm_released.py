@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from norm_plugin.norms._statistics import finite_or, masked_means
+from norm_plugin.norms.base.statistics import finite_or, masked_means
 
 WARMUP_AFTER_ENCODER = 1000
 

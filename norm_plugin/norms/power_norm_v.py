@@ -26,10 +26,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from norm_plugin.norms._inference import ChannelMap
-from norm_plugin.norms._layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
-from norm_plugin.norms._registry import register_norm
-from norm_plugin.norms._statistics import (
+from norm_plugin.norms.base.inference import ChannelMap
+from norm_plugin.norms.base.layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
+from norm_plugin.norms.base.registry import register_norm
+from norm_plugin.norms.base.statistics import (
     BatchStatisticsNorm,
     Move,
     check_share,

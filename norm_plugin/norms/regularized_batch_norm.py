@@ -44,9 +44,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from norm_plugin.norms._registry import register_norm
-from norm_plugin.norms._statistics import Move, in_backward, move
-from norm_plugin.norms._workers import worker_count
+from norm_plugin.norms.base.registry import register_norm
+from norm_plugin.norms.base.statistics import Move, in_backward, move
+from norm_plugin.norms.base.workers import worker_count
 from norm_plugin.norms.batch_norm import RunningMomentsNorm, batch_norm
 
 

@@ -25,9 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from norm_plugin.norms._inference import CannotFold, ChannelMap
-from norm_plugin.norms._registry import register_norm
-from norm_plugin.norms._statistics import in_backward, zero_padding
+from norm_plugin.norms.base.inference import CannotFold, ChannelMap
+from norm_plugin.norms.base.registry import register_norm
+from norm_plugin.norms.base.statistics import in_backward, zero_padding
 from norm_plugin.norms.batch_norm import RunningMomentsNorm, batch_norm
 
 

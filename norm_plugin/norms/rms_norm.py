@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from norm_plugin.norms._contract import Norm
-from norm_plugin.norms._registry import register_norm
+from norm_plugin.norms.base.contract import Norm
+from norm_plugin.norms.base.registry import register_norm
 
 
 def divide_by_rms(x: Tensor, eps: float) -> Tensor:

@@ -21,8 +21,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from norm_plugin.norms._contract import Norm
-from norm_plugin.norms._registry import register_norm
+from norm_plugin.norms.base.contract import Norm
+from norm_plugin.norms.base.registry import register_norm
 
 
 def unit_length(x: Tensor, eps: float) -> Tensor:

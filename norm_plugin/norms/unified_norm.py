@@ -41,9 +41,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from norm_plugin.norms._registry import register_norm
-from norm_plugin.norms._statistics import check_share, move
-from norm_plugin.norms._window import Used, WindowNorm, geometric_mean, push, window_mean
+from norm_plugin.norms.base.registry import register_norm
+from norm_plugin.norms.base.statistics import check_share, move
+from norm_plugin.norms.base.window import Used, WindowNorm, geometric_mean, push, window_mean
 
 
 def is_outlier(squares: Tensor, recorded: Tensor, filled: Tensor) -> Tensor:

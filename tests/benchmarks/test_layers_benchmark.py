@@ -7,8 +7,8 @@ import pytest
 import layers
 from _providers import BOTH, FORWARD, PROVIDERS, make_calls, make_data
 from _setups import Setup, layer_setups
-from norm_plugin.evaluation import speed
-from norm_plugin.evaluation.speed import SIZES
+from norm_plugin.experiments import speed
+from norm_plugin.experiments.speed import SIZES
 from norm_plugin.kernels import resolve
 from norm_plugin.norms import norm_spec
 
@@ -117,7 +117,7 @@ def test_check_tells_which_target_is_missed(tmp_path, capsys):
 )
 def test_a_size_that_cannot_be(size, message):
     words = ["--no-csv", "--threads", "1", "--norms", "dyt", "--providers", "fused"]
-    with pytest.raises(layers.EvaluationError, match=message):
+    with pytest.raises(layers.CommandError, match=message):
         layers.main([*words, *size])
 
 

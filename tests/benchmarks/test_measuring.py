@@ -21,7 +21,7 @@ from _command import (
 from _records import append, provenance
 from _setups import TARGETS, Setup, layer_setups, parse_setup
 from _timing import alternate, quartiles
-from norm_plugin.evaluation._command import EvaluationError
+from norm_plugin.command_line import CommandError
 from norm_plugin.norms import NORM_TYPES
 
 BENCHMARKS = Path(_records.__file__).parent
@@ -63,7 +63,7 @@ def test_a_setup_from_a_word():
     ],
 )
 def test_a_setup_that_does_not_exist(word, message):
-    with pytest.raises(EvaluationError, match=message):
+    with pytest.raises(CommandError, match=message):
         choose_setups([word], layer_setups())
 
 
@@ -113,7 +113,7 @@ def test_rows_are_appended_under_one_header(tmp_path):
         rows = list(csv.DictReader(stream))
     assert [tuple(row.values()) for row in rows] == [("dyt", "a=1, b"), ("none", ""), ("none", "c")]
     before = path.read_text()
-    with pytest.raises(EvaluationError, match=r"some\.csv has the columns norm, options, the new"):
+    with pytest.raises(CommandError, match=r"some\.csv has the columns norm, options, the new"):
         append(path, [{"options": "", "norm": "dyt"}])
     assert path.read_text() == before
     assert list(path.parent.iterdir()) == [path]
@@ -121,7 +121,7 @@ def test_rows_are_appended_under_one_header(tmp_path):
 
 def test_the_choice_of_kernels_is_the_benchmark_s(monkeypatch):
     monkeypatch.setenv("NORM_KERNELS", "off")
-    with pytest.raises(EvaluationError, match="NORM_KERNELS is set"):
+    with pytest.raises(CommandError, match="NORM_KERNELS is set"):
         prepare_process(1)
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import plot
-from norm_plugin.evaluation.speed import SAME_LAYER
+from norm_plugin.experiments.speed import SAME_LAYER
 
 
 def timed(rows, ms, channels=512, provider="fused", norm="adanorm", direction="forward+backward"):
@@ -83,7 +83,7 @@ def test_the_command(measured, capsys):
 def test_without_matplotlib(measured, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     output = tmp_path / "growth.png"
-    with pytest.raises(plot.EvaluationError, match="no matplotlib, which draws; pip install"):
+    with pytest.raises(plot.CommandError, match="no matplotlib, which draws; pip install"):
         plot.main(["--input", str(measured(GROWTH)), "--output", str(output)])
     assert not output.exists()
 

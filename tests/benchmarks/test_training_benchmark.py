@@ -12,7 +12,7 @@ import torch
 import training
 from _setups import Setup, parse_setup
 from _training import STOCK, Run, training_words
-from norm_plugin.evaluation import speed
+from norm_plugin.experiments import speed
 from norm_plugin.kernels import resolve
 from norm_plugin.models.sites import option_field
 from norm_plugin.norms import NORM_TYPES
@@ -118,5 +118,5 @@ def test_rows_are_written_and_read(toy, tmp_path, capsys):
 
 
 def test_data_that_is_none(tmp_path):
-    with pytest.raises(training.EvaluationError, match=r"lacks dict\.\*\.txt; give a folder"):
+    with pytest.raises(training.CommandError, match=r"lacks dict\.\*\.txt; give a folder"):
         Run(STOCK, tmp_path, "auto", tiny=True)

@@ -14,38 +14,38 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from norm_plugin.kernels import (
-    _triton_column_gradients,
-    _triton_columns,
-    _triton_pointwise,
-    _triton_rows,
+from norm_plugin.kernels.triton import (
+    column_gradients,
+    columns,
+    pointwise,
+    rows,
 )
-from norm_plugin.kernels._triton_tiles import tiling
+from norm_plugin.kernels.triton.tiles import tiling
 
 AMPERE = GPUTarget("cuda", 80, 32)
 CHANNELS, GROUPS = 1024, 4
 ROW_OPTIONS = {"released": (False, True), "bent": (False, True)}
 # A kernel, its groups, what its flags may be, and the tensors that may be absent together
 KERNELS = [
-    (_triton_rows.forward_kernel, GROUPS, ROW_OPTIONS, ["weight_at", "bias_at", "mean_at"]),
+    (rows.forward_kernel, GROUPS, ROW_OPTIONS, ["weight_at", "bias_at", "mean_at"]),
     (
-        _triton_rows.backward_kernel,
+        rows.backward_kernel,
         GROUPS,
         {**ROW_OPTIONS, "through_mean": (True,), "through_rate": (True,)},
         ["weight_at", "sums_at"],
     ),
-    (_triton_pointwise.forward_kernel, 0, {"erf": (False, True)}, ["shift_at"]),
-    (_triton_pointwise.backward_kernel, 0, {"erf": (False, True)}, ["shift_at"]),
-    (_triton_columns.moments_kernel, GROUPS, {"centre": (False, True)}, ["valid_at", "rate_at"]),
+    (pointwise.forward_kernel, 0, {"erf": (False, True)}, ["shift_at"]),
+    (pointwise.backward_kernel, 0, {"erf": (False, True)}, ["shift_at"]),
+    (columns.moments_kernel, GROUPS, {"centre": (False, True)}, ["valid_at", "rate_at"]),
     (
-        _triton_columns.map_kernel,
+        columns.map_kernel,
         GROUPS,
         {"find_rate": (False, True)},
         ["valid_at", "shift_at", "padding_at"],
     ),
-    (_triton_column_gradients.products_kernel, 0, {}, ["rate_at", "valid_at", "shift_at"]),
+    (column_gradients.products_kernel, 0, {}, ["rate_at", "valid_at", "shift_at"]),
     (
-        _triton_column_gradients.gradient_kernel,
+        column_gradients.gradient_kernel,
         GROUPS,
         {},
         ["valid_at", "shift_at", "constant_at", "sums_at"],

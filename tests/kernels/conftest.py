@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from norm_plugin.kernels import set_kernels
-from norm_plugin.kernels._choice import BACKENDS
+from norm_plugin.kernels.choice import BACKENDS
 from norm_plugin.norms import build_norm
 
 LENGTHS = (70, 50, 2, 1)  # more rows than one block of the C++ kernels

@@ -1,4 +1,4 @@
-"""The passes of norm_plugin/kernels/_ops.py as formulas, in float64: slow and plain to see.
+"""The passes of norm_plugin/kernels/passes.py as formulas, in float64: slow and plain to see.
 
 Backward passes are autograd's, so that no derivative is written down twice. Shapes as there.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from norm_plugin.kernels._ops import RowRule
+from norm_plugin.kernels.passes import RowRule
 
 
 def row_y(x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule) -> Tensor:

@@ -16,16 +16,16 @@ from norm_plugin.kernels import (
     KERNELS,
     OFF,
     VARIABLE,
-    _choice,
-    _cpu,
     describe,
     resolve,
     set_kernels,
 )
+from norm_plugin.kernels import choice as choices
+from norm_plugin.kernels.cpu import loading as cpu
 from norm_plugin.norms import build_norm
 
 ROOT = Path(__file__).resolve().parents[2]
-LEVEL_VARIABLES = (_cpu.VARIABLE, "ATEN_CPU_CAPABILITY")
+LEVEL_VARIABLES = (cpu.VARIABLE, "ATEN_CPU_CAPABILITY")
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +37,12 @@ def no_variable(monkeypatch):
 def not_built(monkeypatch):
     """A machine where no compiler was found."""
     missing = lambda: (None, "not built (no compiler)")  # noqa: E731
-    monkeypatch.setattr(_cpu, "load", missing)
-    _choice._loaded.cache_clear()
-    _choice._say_once.cache_clear()
+    monkeypatch.setattr(cpu, "load", missing)
+    choices._loaded.cache_clear()
+    choices._say_once.cache_clear()
     yield
-    _choice._loaded.cache_clear()
-    _choice._say_once.cache_clear()
+    choices._loaded.cache_clear()
+    choices._say_once.cache_clear()
 
 
 def test_the_environment_wins_over_the_flag(monkeypatch):
@@ -86,10 +86,10 @@ def test_every_choice_is_described(choice, not_built):
 
 
 def test_a_device_without_kernels_is_left_to_the_plain_form(caplog):
-    _choice._say_once.cache_clear()
+    choices._say_once.cache_clear()
     x = torch.empty(3, 8, device="meta")
     with caplog.at_level(logging.WARNING):
-        assert _choice.ops_for("cpu", x) is None
+        assert choices.ops_for("cpu", x) is None
     assert "cpu kernels do not serve meta tensors" in caplog.text
 
 
@@ -117,14 +117,14 @@ def test_torchs_own_variable_sets_the_level(capability, level, native):
 def test_our_own_variable_wins_over_torchs(level, native):
     if not native.machine_has(level):
         pytest.skip(f"this machine has no {level}")
-    asked = {_cpu.VARIABLE: level, "ATEN_CPU_CAPABILITY": "default"}
+    asked = {cpu.VARIABLE: level, "ATEN_CPU_CAPABILITY": "default"}
     assert describe_with(**asked) == f"cpu: cpu (C++, {level})\n"
 
 
 def test_an_unknown_level_is_refused_with_those_that_there_are(native, monkeypatch):
-    monkeypatch.setenv(_cpu.VARIABLE, "sse9")
+    monkeypatch.setenv(cpu.VARIABLE, "sse9")
     with pytest.raises(ValueError, match="NORM_KERNELS_LEVEL is 'sse9'; this machine has plain"):
-        _cpu.chosen_level(native)
+        cpu.chosen_level(native)
 
 
 def test_a_level_that_the_machine_lacks_is_refused(native):
@@ -161,7 +161,7 @@ def test_compile_leaves_statistics_over_positions_alone():
 def test_importing_the_kernels_loads_neither_the_extension_nor_triton():
     asked = (
         "import sys, norm_plugin.norms\n"
-        "print({'triton', 'norm_plugin.kernels._native'} & set(sys.modules))"
+        "print({'triton', 'norm_plugin.kernels.cpu._native'} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, check=True

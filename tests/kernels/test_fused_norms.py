@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from reference import CASES
 
 from norm_plugin.kernels import has_fused_form, set_kernels
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "norms"))
-from references import CASES
 
 STEPS = 25
 DIM = 36  # which the options of every case divide, and no vector of the CPU does

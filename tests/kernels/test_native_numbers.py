@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from norm_plugin.kernels._ops import RowRule
+from norm_plugin.kernels.passes import RowRule
 from norm_plugin.norms import build_norm
-from norm_plugin.norms._statistics import move
+from norm_plugin.norms.base.statistics import move
 
 EPS = torch.finfo(torch.float32).eps
 DIM = 36  # no multiple of any vector's length: whole vectors, and numbers beside them

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from norm_plugin.kernels import _triton
+from norm_plugin.kernels.triton import loading
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def fresh():
     """load() as in a process that has not called it."""
-    _triton.load.cache_clear()
-    yield _triton.load
-    _triton.load.cache_clear()
+    loading.load.cache_clear()
+    yield loading.load
+    loading.load.cache_clear()
 
 
 def test_without_triton_it_says_so(fresh, monkeypatch):
@@ -33,7 +33,7 @@ def test_without_triton_it_says_so(fresh, monkeypatch):
 def test_it_names_its_version(fresh):
     triton = pytest.importorskip("triton", reason="no triton: scripts/setup.sh installs it")
     ops, found = fresh()
-    assert ops.__name__ == _triton.PASSES
+    assert ops.__name__ == loading.PASSES
     assert found == f"Triton {triton.__version__}"
 
 
@@ -50,7 +50,7 @@ def test_importing_the_package_imports_no_triton():
 
 def test_a_gpu_that_is_too_old_is_said_once(monkeypatch, caplog):
     pytest.importorskip("triton", reason="no triton: scripts/setup.sh installs it")
-    from norm_plugin.kernels._triton_tiles import is_served
+    from norm_plugin.kernels.triton.tiles import is_served
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "an old one")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from norm_plugin.kernels import _choice, has_fused_form, set_kernels
-from norm_plugin.kernels._fused import _FORMS, Fused
+from norm_plugin.kernels import choice as choices
+from norm_plugin.kernels import has_fused_form, set_kernels
+from norm_plugin.kernels.fused_forms import _FORMS, Fused
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 from triton_backend import DEVICE, OPS
 
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 @pytest.fixture(autouse=True)
 def triton_everywhere(monkeypatch):
     """The interpreter takes tensors on the CPU, which the choice of kernels gives to C++."""
-    monkeypatch.setattr(_choice, "ops_for", lambda choice, x: OPS)
+    monkeypatch.setattr(choices, "ops_for", lambda choice, x: OPS)
 
 
 def both_forms(name, options, dtype=torch.float32, dim=DIM):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import slow_passes
-from norm_plugin.kernels._ops import RowRule
+from norm_plugin.kernels.passes import RowRule
 from triton_backend import DEVICE, OPS
 from triton_numbers import numbers, on_device, rounded, same
 

@@ -7,10 +7,10 @@ import torch
 
 triton = pytest.importorskip("triton", reason="no triton: scripts/setup.sh installs it")
 
-from norm_plugin.kernels import _triton  # noqa: E402
+from norm_plugin.kernels.triton import loading  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-OPS, FOUND = _triton.load()
+OPS, FOUND = loading.load()
 
 if DEVICE == "cpu" and not triton.knobs.runtime.interpret:
     pytest.skip("no GPU, and TRITON_INTERPRET=0 is set", allow_module_level=True)

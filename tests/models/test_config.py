@@ -11,7 +11,7 @@ from norm_plugin.models import stacks
 from norm_plugin.models.architectures import ARCHITECTURES, SUFFIXES
 from norm_plugin.models.config import config_class
 from norm_plugin.norms import Norm, register_norm
-from norm_plugin.norms import _registry as registry
+from norm_plugin.norms.base import registry as registry
 
 
 def encoder_norm(model):

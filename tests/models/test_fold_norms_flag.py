@@ -17,8 +17,8 @@ from fairseq.models.transformer import TransformerModel
 
 from commands import PLUGIN
 from in_process import train_here
-from norm_plugin.evaluation.fold import fold_checkpoint
-from norm_plugin.evaluation.fold import main as fold
+from norm_plugin.checkpoints.fold import fold_checkpoint
+from norm_plugin.checkpoints.fold import main as fold
 from norm_plugin.models import NormTransformerModel, generation_hooks
 from norm_plugin.norms.identity import Identity
 

@@ -16,7 +16,7 @@ from norm_plugin.models import trainer_hooks
 from norm_plugin.models.trainer_hooks import install, loss_scale
 from norm_plugin.models.wrapping import MARK
 from norm_plugin.norms import NORM_TYPES, norm_spec
-from norm_plugin.norms._statistics import BatchStatisticsNorm
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 with_statistics = pytest.mark.parametrize(
     "name", [name for name in NORM_TYPES if norm_spec(name).batch_statistics]

@@ -9,7 +9,7 @@ import torch
 
 from in_process import everywhere, train_here
 from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec
-from norm_plugin.norms._statistics import BatchStatisticsNorm, in_backward
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm, in_backward
 
 every_norm = pytest.mark.parametrize("name", NORM_TYPES)
 with_statistics = pytest.mark.parametrize(

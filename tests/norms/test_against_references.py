@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from reference import CASES, REFERENCES
 
 from batches import at_times_loud
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
-from references import CASES, REFERENCES
 
 STEPS = 25
 # Both sides compute in float64 and differ in the order of sums only; 25 steps of statistics

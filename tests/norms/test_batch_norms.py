@@ -7,11 +7,11 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from reference import REFERENCES, VARIANTS
 
 from batches import DIM, at_times_loud, new_norm, step, upstream
 from norm_plugin.norms import build_norm
-from norm_plugin.norms._layer_scale import layer_scale
-from references import REFERENCES, VARIANTS
+from norm_plugin.norms.base.layer_scale import layer_scale
 
 # Both sides compute in float64, in another order.
 SAME = {"rtol": 1e-10, "atol": 1e-10}

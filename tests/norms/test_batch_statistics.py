@@ -6,11 +6,11 @@ import copy
 
 import pytest
 import torch
+from reference import CASES
 from torch.utils.checkpoint import checkpoint
 
 from batches import DIM, new_norm, state_of, step, upstream
 from norm_plugin.norms import norm_spec
-from references import CASES
 
 FORMS = [(name, options) for name, options in CASES if norm_spec(name).batch_statistics]
 every_form = pytest.mark.parametrize(("name", "options"), FORMS, ids=str)

@@ -7,7 +7,7 @@ import torch
 
 from batches import DIM, new_norm
 from norm_plugin.norms import NORM_TYPES, norm_spec
-from norm_plugin.norms._inference import CannotFold
+from norm_plugin.norms.base.inference import CannotFold
 
 PLAIN = {
     "batchnorm": {"layer_scale_groups": 0},

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from reference import CASES
 
 from norm_plugin.norms import build_norm
-from references import CASES
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from norm_plugin.norms import Norm, build_norm, norm_spec, register_norm
-from norm_plugin.norms import _registry as registry
+from norm_plugin.norms.base import registry as registry
 
 
 def test_an_unknown_norm_lists_all():

@@ -13,8 +13,8 @@ import torch.multiprocessing as mp
 
 from norm_plugin.kernels import VARIABLE
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
-from norm_plugin.norms._statistics import average_running_statistics
-from norm_plugin.norms._workers import sum_over_workers, worker_count
+from norm_plugin.norms.base.statistics import average_running_statistics
+from norm_plugin.norms.base.workers import sum_over_workers, worker_count
 
 DIM = 6
 WORKERS = 2

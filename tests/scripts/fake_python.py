@@ -129,12 +129,12 @@ def tables(words):
 MODULES = {
     "norm_plugin.recipes": recipes,
     "fairseq_cli.train": train,
-    "norm_plugin.evaluation.checkpoints": repair,
-    "norm_plugin.evaluation.products": products,
-    "norm_plugin.evaluation.average": average,
+    "norm_plugin.checkpoints.files": repair,
+    "norm_plugin.experiments.products": products,
+    "norm_plugin.checkpoints.average": average,
     "fairseq_cli.generate": generate,
-    "norm_plugin.evaluation.results": results,
-    "norm_plugin.evaluation.tables": tables,
+    "norm_plugin.experiments.results": results,
+    "norm_plugin.experiments.tables": tables,
 }
 
 

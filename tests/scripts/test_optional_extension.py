@@ -20,7 +20,8 @@ def checkout(tmp_path):
     (tmp_path / PACKAGE / "kernels").mkdir(parents=True)
     for path in ("setup.py", "pyproject.toml", PACKAGE / "__init__.py"):
         shutil.copy(ROOT / path, tmp_path / path)
-    shutil.copytree(ROOT / PACKAGE / "kernels" / "csrc", tmp_path / PACKAGE / "kernels" / "csrc")
+    sources = PACKAGE / "kernels" / "cpu" / "csrc"
+    shutil.copytree(ROOT / sources, tmp_path / sources)
     (tmp_path / "bin").mkdir()
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""norm_plugin.evaluation.products: what a stage has made is whole, or one line says what is not."""
+"""norm_plugin.experiments.products: what a stage made is whole, or one line says why not."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
-from norm_plugin.evaluation._command import EvaluationError
-from norm_plugin.evaluation.products import main
+from norm_plugin.command_line import CommandError
+from norm_plugin.experiments.products import main
 
 LOG = """T-0\tein hund
 D-0\t-0.1\tein hund
@@ -44,12 +44,12 @@ def test_a_whole_training(checkpoints):
 )
 def test_a_training_that_lacks_something(spoil, message, checkpoints):
     spoil(checkpoints)
-    with pytest.raises(EvaluationError, match=message):
+    with pytest.raises(CommandError, match=message):
         check_training(checkpoints, "--last-epochs", "3")
 
 
 def test_the_kind_of_checkpoint_counts(checkpoints):
-    with pytest.raises(EvaluationError, match="2 update checkpoints are asked for and 0 found"):
+    with pytest.raises(CommandError, match="2 update checkpoints are asked for and 0 found"):
         check_training(checkpoints, "--last-updates", "2")
     for updates in (13, 26):
         name = checkpoints / f"checkpoint_1_{updates}.pt"
@@ -75,9 +75,9 @@ def test_a_translation_of_every_sentence(data):
 
 
 def test_a_translation_that_lacks_sentences(data):
-    with pytest.raises(EvaluationError, match="is truncated"):
+    with pytest.raises(CommandError, match="is truncated"):
         check_translation(data, LOG.rpartition("Generate")[0])
-    with pytest.raises(EvaluationError, match=r"holds 1 sentences, and .*test.de has 2"):
+    with pytest.raises(CommandError, match=r"holds 1 sentences, and .*test.de has 2"):
         check_translation(
             data, "".join(line for line in LOG.splitlines(True) if "-1\t" not in line)
         )

@@ -56,9 +56,9 @@ def test_the_users_own_plugin_is_given_to_every_stage(tmp_path, checkout):
     assert done.returncode == 0, done.stderr
     calls = checkout.take_calls()
     for module in (
-        "norm_plugin.evaluation.average",
+        "norm_plugin.checkpoints.average",
         "fairseq_cli.generate",
-        "norm_plugin.evaluation.results",
+        "norm_plugin.experiments.results",
     ):
         assert value(of_stage(calls, module), "--user-dir") == str(own)
 

@@ -1,0 +1,293 @@
+"""Average the weights of several checkpoints of one run.
+
+    python -m norm_plugin.checkpoints.average --inputs DIR --last-epochs 10 --output DIR/avg10.pt
+
+Floating tensors, parameters and buffers alike, become their mean: summed in float64, whose
+rounding lies far below that of the stored types, and cast back to the type of the newest input.
+``--running-stats`` says what becomes of the norms' running statistics, by which inference
+normalizes:
+
+    average       their mean, like the weights'
+    last          those of the newest input
+    reestimate    those of the averaged weights, over training batches: see reestimate.py
+
+Integer and boolean tensors are counters and switches, for which a mean has no sense (fairseq's own
+tool sums them and floor-divides): they come from the newest input, and so does everything else,
+such as the settings. The newest input is the one with the most updates. Tensors that share memory
+in it share memory in the output. The state of the optimizer does not belong to the averaged
+weights and is dropped; fairseq needs none to decode, validate or start a fine-tuning.
+
+A tensor with a NaN or an infinity is refused, and so is a checkpoint that is given twice, under
+another name or as a copy.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from norm_plugin.checkpoints.building import add_user_dir, check_user_dir, import_user_dir
+from norm_plugin.checkpoints.files import (
+    State,
+    load_checkpoint,
+    num_updates,
+    numbered_checkpoints,
+    save_checkpoint,
+)
+from norm_plugin.checkpoints.inputs import check_distinct, check_finite, is_averaged
+from norm_plugin.checkpoints.reestimate import DEFAULT_BATCHES, reestimate
+from norm_plugin.checkpoints.running_stats import MODES, running_statistics
+from norm_plugin.command_line import CommandError, require_folder, run_command
+
+
+class RunningMean:
+    """The mean of checkpoints added one by one; holds one sum and the newest's other entries.
+
+    Args:
+        running_stats: one of ``MODES``; "reestimate" averages, for its second step to replace.
+    """
+
+    def __init__(self, running_stats: str = "average") -> None:
+        self.running_stats = running_stats
+        self.paths: list[Path] = []
+        self.sums: dict[str, torch.Tensor] = {}
+        self.newest: State = {}
+        self.newest_path = Path()
+        self.newest_updates = -1
+        self.dtypes: dict[str, torch.dtype] = {}
+        self.twins: dict[str, str] = {}
+
+    def add(self, path: Path, state: State) -> None:
+        """Add one checkpoint, whose tensors are taken over; ``path`` names it in errors."""
+        state.pop("last_optimizer_state", None)
+        model = state["model"]
+        check_finite(path, model)
+        kept = self._taken_from_newest(path, state)
+        averaged = {
+            name: value for name, value in model.items() if is_averaged(value) and name not in kept
+        }
+        if self.paths:
+            self._check_same_model(path, model, averaged)
+        for name, tensor in averaged.items():
+            if name in self.sums:
+                self.sums[name] += tensor
+            else:
+                self.sums[name] = tensor.to(torch.float64, copy=True)
+        updates = num_updates(state)
+        updates = 0 if updates is None else updates
+        if updates >= self.newest_updates:
+            self.newest_updates = updates
+            self.newest, self.newest_path = state, path
+            self.dtypes = {name: tensor.dtype for name, tensor in averaged.items()}
+            self.twins = _shared_tensors(averaged)
+            model.update(dict.fromkeys(averaged))  # only the sums are needed from here on
+        self.paths.append(path)
+
+    def _taken_from_newest(self, path: Path, state: State) -> set[str]:
+        if self.running_stats != "last":
+            return set()
+        check_user_dir(state, path)
+        return running_statistics(state["model"])
+
+    def _check_same_model(self, path: Path, model: State, averaged: State) -> None:
+        here, there = set(model), set(self.newest["model"])
+        first = self.paths[0].name
+        if here != there:
+            name = min(here ^ there)
+            owner, other = (path.name, first) if name in here else (first, path.name)
+            problem = f"{owner} has the entry '{name}', {other} has not"
+        else:
+            problem = self._differing_entry(path, averaged, first)
+        if problem:
+            raise CommandError(
+                f"cannot average {path} with {first}: {problem}; "
+                "give only checkpoints of one run, or of runs with the same model"
+            )
+
+    def _differing_entry(self, path: Path, averaged: State, first: str) -> str:
+        different_kind = set(averaged) ^ set(self.sums)
+        if different_kind:
+            return f"'{min(different_kind)}' is a floating tensor in only one of them"
+        for name, tensor in averaged.items():
+            shape, expected = tuple(tensor.shape), tuple(self.sums[name].shape)
+            if shape != expected:
+                return f"'{name}' has shape {shape} in {path.name} and {expected} in {first}"
+        return ""
+
+    def result(self) -> State:
+        """The checkpoint with the mean weights.
+
+        ``averaged_from`` lists the inputs' names, ``running_stats`` names the mode.
+        """
+        model = self.newest["model"]
+        for name, dtype in self.dtypes.items():
+            mean = (self.sums[name] / len(self.paths)).to(dtype)
+            twin = self.twins[name]
+            model[name] = model[twin] if twin != name and torch.equal(model[twin], mean) else mean
+        self.newest["averaged_from"] = [path.name for path in self.paths]
+        self.newest["running_stats"] = self.running_stats
+        return self.newest
+
+
+def _shared_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
+    """For each name the first name of a tensor with the same memory, often itself."""
+    first: dict[tuple[Any, ...], str] = {}
+    return {
+        name: first.setdefault((tensor.data_ptr(), tensor.shape, tensor.stride()), name)
+        for name, tensor in tensors.items()
+    }
+
+
+def mean_of(paths: Sequence[Path], running_stats: str) -> RunningMean:
+    """The checkpoints at ``paths``, read one at a time and added up.
+
+    Raises CommandError where one is missing, unreadable, of another model or not finite, or
+    where two are one.
+    """
+    check_distinct(paths)
+    mean = RunningMean(running_stats)
+    for path in paths:
+        mean.add(path, load_checkpoint(path))
+    return mean
+
+
+def average_checkpoints(paths: Sequence[Path], running_stats: str = "average") -> State:
+    """The mean of the checkpoints at ``paths``; raises CommandError as :func:`mean_of`."""
+    return mean_of(paths, running_stats).result()
+
+
+def select_checkpoints(folder: Path, kind: str, count: int, upper_bound: int | None) -> list[Path]:
+    """The last ``count`` "epoch" or "update" checkpoints, oldest first, up to ``upper_bound``."""
+    found = numbered_checkpoints(folder, kind)
+    if upper_bound is not None:
+        found = [(number, path) for number, path in found if number <= upper_bound]
+    if len(found) < count:
+        bound = "" if upper_bound is None else f" up to {kind} {upper_bound}"
+        raise CommandError(
+            f"{count} {kind} checkpoints are asked for and {len(found)} found in {folder}{bound}; "
+            "train longer, keep more of them (fairseq's --keep-... flags) or ask for fewer"
+        )
+    return [path for _, path in reversed(found[:count])]
+
+
+def _inputs(args: argparse.Namespace) -> list[Path]:
+    folders = [path for path in args.inputs if path.is_dir()]
+    kind = "epoch" if args.last_epochs is not None else "update"
+    count = args.last_updates if args.last_epochs is None else args.last_epochs
+    if folders and len(args.inputs) > 1:
+        raise CommandError(f"--inputs takes one folder or only files; {folders[0]} is a folder")
+    if folders and count is None:
+        raise CommandError(f"{folders[0]} is a folder: add --last-epochs or --last-updates")
+    if folders:
+        return select_checkpoints(folders[0], kind, count, args.upper_bound)
+    if count is not None or args.upper_bound is not None:
+        raise CommandError(
+            "--last-epochs, --last-updates and --upper-bound choose from a folder, and --inputs "
+            f"{args.inputs[0]} is not one; name an existing folder, or leave these flags out"
+        )
+    return list(args.inputs)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
+    return number
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m norm_plugin.checkpoints.average",
+        description="Average the weights of several checkpoints of one run.",
+    )
+    parser.add_argument(
+        "--inputs",
+        nargs="+",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="one folder of checkpoints, or the files to average",
+    )
+    parser.add_argument("--output", type=Path, required=True, help="the checkpoint to write")
+    last = parser.add_mutually_exclusive_group()
+    last.add_argument(
+        "--last-epochs",
+        type=_positive,
+        metavar="N",
+        help="the last N of checkpoint<EPOCH>.pt in the folder",
+    )
+    last.add_argument(
+        "--last-updates",
+        type=_positive,
+        metavar="N",
+        help="the last N of checkpoint_<EPOCH>_<UPDATES>.pt in the folder",
+    )
+    parser.add_argument(
+        "--upper-bound",
+        type=_positive,
+        metavar="N",
+        help="leave out later epochs or updates than this",
+    )
+    _add_running_stats(parser)
+    add_user_dir(parser)
+    args = parser.parse_args(argv)
+    if args.running_stats != "reestimate" and (args.batches or args.data):
+        parser.error("--batches and --data belong to --running-stats reestimate")
+    return args
+
+
+def _add_running_stats(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--running-stats",
+        choices=MODES,
+        default="average",
+        help="running statistics of norms: their mean (default), those of the newest input, or "
+        "new ones, of the averaged weights over training batches",
+    )
+    parser.add_argument(
+        "--batches",
+        type=_positive,
+        metavar="K",
+        help=f"with --running-stats reestimate: how many (default {DEFAULT_BATCHES})",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="with --running-stats reestimate: the binarised data (default: where the run had it)",
+    )
+
+
+def _settle_statistics(args: argparse.Namespace, state: State, newest: Path) -> str:
+    """Re-estimate the running statistics if asked for; returns a line on where they are from."""
+    check_user_dir(state, newest)  # it may have norms of its own
+    if not running_statistics(state["model"]):
+        return "no norm of this model has running statistics: there are only weights to average"
+    if args.running_stats == "last":
+        return f"running statistics taken from {newest.name}"
+    return reestimate(state, newest, args.batches or DEFAULT_BATCHES, args.data)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    args = _parse(argv)
+    require_folder(args.output)
+    import_user_dir(args.user_dir)
+    paths = _inputs(args)
+    if args.output.resolve() in [path.resolve() for path in paths]:
+        raise CommandError(f"--output {args.output} is one of the inputs; choose another name")
+    mean = mean_of(paths, args.running_stats)
+    state = mean.result()
+    if args.running_stats != "average":
+        print(_settle_statistics(args, state, mean.newest_path))
+    save_checkpoint(state, args.output)
+    print(f"averaged {', '.join(path.name for path in paths)} into {args.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

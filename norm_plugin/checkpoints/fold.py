@@ -1,0 +1,98 @@
+"""Write a checkpoint whose norms are folded into the linear maps after them, for decoding.
+
+    python -m norm_plugin.checkpoints.fold averaged.pt --output folded.pt
+
+``fairseq-generate --user-dir norm_plugin --path folded.pt`` translates with it as with the one it
+was made from, without ``--fold-norms``: its settings say ``none`` where a norm is gone. What folds,
+and what is said of the sites where nothing does, is in ``norm_plugin/models/folding.py``. The state
+of the optimizer is dropped: to train on, take the checkpoint it was made from.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from norm_plugin.checkpoints.building import add_user_dir, build_model, import_user_dir
+from norm_plugin.checkpoints.files import FOLDED, State, load_checkpoint, save_checkpoint
+from norm_plugin.command_line import CommandError, require_folder, run_command
+
+
+def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, list[Any]]:
+    """The content of a folded checkpoint, and what became of each site.
+
+    Args:
+        checkpoint: one of a ``norm_transformer``.
+        data: the folder that holds the dictionaries; None: the one it was trained on.
+
+    Raises:
+        CommandError: it is missing, unreadable or of another model, or no norm of it folds.
+    """
+    from norm_plugin.models.folding import fold_norms
+
+    state = load_checkpoint(checkpoint)
+    model, _, _ = build_model(checkpoint, data)
+    try:
+        foldings = fold_norms(model)
+    except ValueError as error:
+        raise CommandError(f"{checkpoint}: {error}") from error
+    folded = [folding for folding in foldings if not folding.reason]
+    if not folded:
+        reasons = "; ".join(map(str, foldings)) or "it has no norms"
+        raise CommandError(f"no norm of {checkpoint} can be folded: {reasons}")
+    _store(state, model, folded)
+    return state, foldings
+
+
+def _store(state: State, model: Any, folded: Sequence[Any]) -> None:
+    """Bring what was folded in ``model`` into ``state``; every other entry stays as it is."""
+    from norm_plugin.models.config import store_folded
+
+    gone = {path for folding in folded for path in folding.norms}
+    new = {path for folding in folded for path in folding.maps}
+    weights = model.state_dict()
+    state["model"] = {
+        name: weights[name].to(value.dtype) if name.rpartition(".")[0] in new else value
+        for name, value in state["model"].items()
+        if name.rpartition(".")[0] not in gone
+    }
+    settings = state["cfg"]["model"]
+    args = argparse.Namespace(**settings) if isinstance(settings, dict) else settings
+    store_folded(args, [folding.site for folding in folded])
+    state["cfg"]["model"] = vars(args) if isinstance(settings, dict) else args
+    state[FOLDED] = [folding.site.name for folding in folded]
+    state.pop("last_optimizer_state", None)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; prints a line for each site."""
+    parser = argparse.ArgumentParser(
+        prog="python -m norm_plugin.checkpoints.fold",
+        description="Fold the norms of a checkpoint into the linear maps after them, to decode.",
+    )
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the one to fold")
+    parser.add_argument("--output", type=Path, required=True, help="the checkpoint to write")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="the binarised data, for its dictionaries (default: where the run had it)",
+    )
+    add_user_dir(parser)
+    args = parser.parse_args(argv)
+    require_folder(args.output)
+    import_user_dir(args.user_dir)
+    if args.output.resolve() == args.checkpoint.resolve():
+        raise CommandError(f"--output {args.output} is the checkpoint; choose another name")
+    state, foldings = fold_checkpoint(args.checkpoint, args.data)
+    save_checkpoint(state, args.output)
+    for folding in foldings:
+        print(folding)
+    print(f"folded {args.checkpoint} into {args.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,104 @@
+"""What every command here shares: one line for a known failure, files that appear whole."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from norm_plugin.pipes import ending_with_the_reader
+
+
+class CommandError(Exception):
+    """Bad input or an impossible request; the message is the one line that the user reads."""
+
+
+def run_command(main: Callable[[], int]) -> None:
+    """Exit with the status of ``main()``; a known failure is one line on stderr and status 1."""
+    try:
+        with ending_with_the_reader():
+            sys.exit(main())
+    except CommandError as error:
+        line = " ".join(str(error).split())
+        print(f"error: {line}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("error: interrupted; nothing was left half-written", file=sys.stderr)
+        sys.exit(130)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Give a binary file that takes the name ``path`` when the block ends well.
+
+    It is written beside ``path`` under a temporary name, flushed to disk, then renamed. After a
+    failure the temporary is gone and an older ``path`` is untouched. Raises CommandError
+    where the folder is missing or cannot be written, or the disk is full.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    require_folder(path)
+    try:
+        with open(temporary, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except (OSError, RuntimeError) as error:
+        cause = _os_error_behind(error)
+        if cause is None:
+            raise
+        hint = "; free some space and try again" if cause.errno == errno.ENOSPC else ""
+        raise CommandError(f"cannot write {path}: {cause.strerror or cause}{hint}") from error
+    finally:
+        if temporary.exists():
+            temporary.unlink()
+
+
+def require_folder(path: Path) -> None:
+    """Raise CommandError unless the folder that is to hold ``path`` exists."""
+    if not path.parent.is_dir():
+        raise CommandError(f"the folder of {path} does not exist; make it first")
+
+
+def _os_error_behind(error: BaseException | None) -> OSError | None:
+    # torch.save turns a failed write into a RuntimeError about a position in the archive.
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text`` in UTF-8, whole or not at all."""
+    with replacing(path) as stream:
+        stream.write(text.encode("utf-8"))
+
+
+def read_text(path: Path) -> str:
+    """The UTF-8 text of ``path``, line ends as they are; CommandError names what is wrong."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path} is not UTF-8: {error}") from error
+
+
+def read_lines(path: Path) -> list[str]:
+    r"""The lines of a text, split at ``\n`` only: U+2028 and its like occur inside sentences."""
+    lines = read_text(path).split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return lines
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; CommandError names a file that is not one."""
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise CommandError(f"{path} is not JSON: {error}") from error

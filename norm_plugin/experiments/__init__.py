@@ -1,0 +1,1 @@
+"""From a config to a result: scores, result files, tables."""

@@ -1,0 +1,126 @@
+"""The BLEU scores that papers mix up: fairseq's, the exact one of the same tokens, sacrebleu's.
+
+fairseq's scorer compares n-grams by a hash of their word numbers, in which some that differ are
+equal: of references (126, 250) and a hypothesis (128, 4) it finds one common bigram, and no common
+word. So its BLEU depends on which number a word has, and is that of fairseq-generate only with the
+dictionary that it had.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from norm_plugin.command_line import CommandError
+from norm_plugin.experiments.generate_log import BLEU4
+
+# As perl's s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g does on bytes, where only ASCII holds white space.
+HYPHEN = re.compile(r"(\S)-(\S)", re.ASCII)
+
+
+def fairseq_bleu(
+    references: Sequence[str], hypotheses: Sequence[str], dictionary: Path | None = None
+) -> str:
+    """The line that fairseq's scorer prints for sentences of space-separated tokens.
+
+    Args:
+        references: in the order in which they were scored, since words that the dictionary
+            lacks get their numbers in the order in which they come.
+        dictionary: the file ``dict.<language>.txt`` of the target side gives what
+            fairseq-generate prints; without one words are numbered as by fairseq-score.
+
+    Raises:
+        CommandError: the dictionary cannot be read.
+    """
+    from fairseq.scoring.bleu import BleuConfig, Scorer
+
+    words = _dictionary(dictionary)
+    scorer = Scorer(BleuConfig(pad=words.pad(), eos=words.eos(), unk=words.unk()))
+    for reference, hypothesis in zip(references, hypotheses):
+        # In this order: fairseq-generate and fairseq-score number the reference's words first.
+        scorer.add(words.encode_line(reference), words.encode_line(hypothesis))
+    line: str = scorer.result_string()
+    return line
+
+
+def _dictionary(path: Path | None) -> Any:
+    from fairseq.data import Dictionary
+
+    if path is None:
+        return Dictionary()
+    try:
+        return Dictionary.load(str(path))
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CommandError(f"cannot read the dictionary {path}: {error}") from error
+
+
+def exact_bleu(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Any]:
+    """BLEU of space-separated tokens by its definition (Papineni et al. 2002), by sacrebleu.
+
+    No smoothing, no tokenisation; an unknown word of a reference matches nothing, as in fairseq.
+    """
+    from sacrebleu.metrics import BLEU
+
+    references = [
+        " ".join("<<unk>>" if word == "<unk>" else word for word in line.split())
+        for line in references
+    ]
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    return _sacrebleu_parts(metric, hypotheses, references)
+
+
+def bleu4_parts(line: str) -> dict[str, Any]:
+    """The numbers of a line ``BLEU4 = ...``."""
+    parts = BLEU4.fullmatch(line)
+    if parts is None:
+        raise ValueError(f"'{line}' is not fairseq's BLEU4")
+    return {
+        "score": float(parts["score"]),
+        "precisions": [float(number) for number in parts["precisions"].split("/")],
+        "brevity_penalty": float(parts["brevity"]),
+        "length_ratio": float(parts["ratio"]),
+        "system_length": int(parts["syslen"]),
+        "reference_length": int(parts["reflen"]),
+    }
+
+
+def split_compounds(line: str) -> str:
+    """``a-b`` becomes ``a ##AT##-##AT## b``, as in the scores of the papers on WMT14 En-De.
+
+    Of ``a-b-c`` only the first hyphen is split: a letter between two hyphens serves one of them.
+    """
+    return HYPHEN.sub(r"\1 ##AT##-##AT## \2", line)
+
+
+def detokenise(lines: Sequence[str], language: str) -> list[str]:
+    """Undo Moses tokenisation, its XML escapes included."""
+    from sacremoses import MosesDetokenizer
+
+    detokeniser = MosesDetokenizer(language)
+    return [detokeniser.detokenize(line.split(), unescape=True) for line in lines]
+
+
+def score_sacrebleu(
+    hypotheses: Sequence[str], references: Sequence[str], lowercase: bool
+) -> dict[str, Any]:
+    """sacrebleu's corpus BLEU of plain text, with its signature.
+
+    ``lowercase`` compares without case, for models of lower-cased text; the signature says so.
+    """
+    from sacrebleu.metrics import BLEU
+
+    return _sacrebleu_parts(BLEU(lowercase=lowercase), hypotheses, references)
+
+
+def _sacrebleu_parts(
+    metric: Any, hypotheses: Sequence[str], references: Sequence[str]
+) -> dict[str, Any]:
+    score = metric.corpus_score(list(hypotheses), [list(references)])
+    return {
+        "score": round(score.score, 4),
+        "precisions": [round(number, 4) for number in score.precisions],
+        "brevity_penalty": round(score.bp, 4),
+        "signature": str(metric.get_signature()),
+    }

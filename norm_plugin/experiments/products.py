@@ -1,0 +1,74 @@
+"""What a stage of a run was to make, looked at before the stage counts as done.
+
+    python -m norm_plugin.experiments.products train CHECKPOINT_DIR --last-epochs 10
+    python -m norm_plugin.experiments.products generate generate.log --data DIR
+
+A training that sees no GPU may end without an error and without a checkpoint; a translation may
+end early. Both print nothing when all is well, else one line with status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from norm_plugin.checkpoints.average import select_checkpoints
+from norm_plugin.checkpoints.files import LAST, load_checkpoint
+from norm_plugin.command_line import CommandError, read_json, read_lines, run_command
+from norm_plugin.experiments.generate_log import read_generate_log
+
+
+def check_training(folder: Path, kind: str, count: int) -> None:
+    """Raise CommandError unless ``folder`` holds what is averaged, and all of it can be read.
+
+    Args:
+        folder: the ``--save-dir`` of the run.
+        kind: "epoch" or "update".
+        count: how many checkpoints of that kind are averaged.
+    """
+    load_checkpoint(folder / LAST)
+    for path in select_checkpoints(folder, kind, count, None):
+        load_checkpoint(path)
+
+
+def check_translation(log: Path, data: Path, split: str = "test") -> None:
+    """Raise CommandError unless ``log`` translates every sentence of a prepared corpus."""
+    manifest = read_json(data / "manifest.json")
+    subword = (manifest.get("settings") or {}).get("subword", "subword-nmt")
+    translated = len(read_generate_log(log, subword).hypotheses)
+    text = data / "tok" / f"{split}.{manifest.get('target')}"
+    sentences = len(read_lines(text))
+    if translated != sentences:
+        raise CommandError(f"{log} holds {translated} sentences, and {text} has {sentences}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m norm_plugin.experiments.products",
+        description="Check that a stage of a run has made what it was to make.",
+    )
+    stages = parser.add_subparsers(dest="stage", required=True)
+    train = stages.add_parser("train", help="the checkpoints to average, and the last one")
+    train.add_argument("folder", type=Path, metavar="DIR", help="the --save-dir of the run")
+    last = train.add_mutually_exclusive_group(required=True)
+    last.add_argument("--last-epochs", type=int, metavar="N", help="N of checkpoint<EPOCH>.pt")
+    last.add_argument(
+        "--last-updates", type=int, metavar="N", help="N of checkpoint_<EPOCH>_<UPDATES>.pt"
+    )
+    generate = stages.add_parser("generate", help="a translation of every sentence")
+    generate.add_argument("log", type=Path, help="what fairseq-generate printed")
+    generate.add_argument("--data", type=Path, required=True, help="the prepared corpus")
+    args = parser.parse_args(argv)
+    if args.stage == "generate":
+        check_translation(args.log, args.data)
+    elif args.last_epochs is not None:
+        check_training(args.folder, "epoch", args.last_epochs)
+    else:
+        check_training(args.folder, "update", args.last_updates)
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,101 @@
+"""What the papers report, beside what was measured here.
+
+BLEU of the papers: IWSLT14 De-En tokenised and lower-cased, IWSLT15 En-Vi tokenised, WMT14 En-De
+tokenised, cased, with compounds split. The recipe names the folder of ours to compare with:
+``results/<experiment>_<recipe>``.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from norm_plugin.command_line import CommandError
+from norm_plugin.experiments.results import Result, read_results
+from norm_plugin.listing import markdown
+
+NOT_RUN = "not run: needs the full corpus and a GPU"
+POWERNORM = ("PowerNorm (Shen et al. 2020)", "powernorm")
+ADANORM = ("AdaNorm (Xu et al. 2019)", "adanorm")
+ADMIN = ("Admin (Liu et al. 2020), 5 seeds", "")  # a recipe of its own, which is not here
+DIVERGES = "diverges"
+# Training pairs without which a corpus is but a part of the published one: of about 160,000,
+# 133,317 and 4.5 million before cleaning.
+FULL = {"iwslt14_de_en": 140_000, "iwslt15_en_vi": 130_000, "wmt14_en_de": 3_500_000}
+HEADER = ("paper", "norm", "published BLEU", "measured here")
+
+
+@dataclass(frozen=True)
+class Published:
+    """One number of a paper: ``norm`` as in ``--norm-type``; ``note`` tells two of them apart."""
+
+    source: tuple[str, str]
+    norm: str
+    bleu: str
+    note: str = ""
+
+
+def _of(source: tuple[str, str], **scores: str) -> tuple[Published, ...]:
+    return tuple(Published(source, norm.replace("_", "-"), bleu) for norm, bleu in scores.items())
+
+
+PUBLISHED: dict[str, tuple[Published, ...]] = {
+    "iwslt14_de_en": (
+        *_of(POWERNORM, layernorm="35.5", batchnorm="34.4", powernorm_v="35.5", powernorm="35.9"),
+        *_of(ADANORM, none="34.0", layernorm="35.5", layernorm_simple="35.5", adanorm="35.6"),
+        *_of(ADANORM, detachnorm="33.9", detachnorm_mean="35.6", detachnorm_std="34.2"),
+        Published(ADMIN, "layernorm", "35.64 ± 0.23", "post-norm"),
+        Published(ADMIN, "layernorm", "35.50 ± 0.04", "pre-norm"),
+    ),
+    "iwslt15_en_vi": (
+        *_of(ADANORM, none="28.4", layernorm="31.2", layernorm_simple="31.6", adanorm="31.4"),
+        *_of(ADANORM, detachnorm="27.7", detachnorm_mean="31.3", detachnorm_std="29.8"),
+    ),
+    "wmt14_en_de": (
+        *_of(POWERNORM, layernorm="29.5", batchnorm="28.1", powernorm_v="28.5", powernorm="30.1"),
+        *_of(ADANORM, none=DIVERGES, layernorm="28.3", layernorm_simple="28.4", adanorm="28.5"),
+        *_of(ADANORM, detachnorm=DIVERGES, detachnorm_mean="28.3", detachnorm_std=DIVERGES),
+    ),
+}
+
+
+def published_table(experiment: str, results: Path) -> str:
+    """Markdown: a row for each number that a paper reports for an experiment.
+
+    Args:
+        results: the folder that holds ``<experiment>_<recipe>/``.
+
+    Raises:
+        CommandError: no paper's numbers are here for that experiment.
+    """
+    if experiment not in PUBLISHED:
+        raise CommandError(f"no published numbers of {experiment}; of {', '.join(PUBLISHED)}")
+    rows = [HEADER]
+    for row in PUBLISHED[experiment]:
+        norm = f"`{row.norm}`" + (f" ({row.note})" if row.note else "")
+        rows.append((row.source[0], norm, row.bleu, _measured(experiment, row, results)))
+    return markdown(rows)
+
+
+def _measured(experiment: str, row: Published, results: Path) -> str:
+    folder = results / f"{experiment}_{row.source[1]}"
+    if not row.source[1] or not folder.is_dir():
+        return NOT_RUN
+    runs = [run for run in read_results(folder) if run["norm"] == row.norm]
+    return _mean_bleu([run for run in runs if _on_the_full_corpus(experiment, run)])
+
+
+def _on_the_full_corpus(experiment: str, run: Result) -> bool:
+    return (run["data"].get("training_pairs") or 0) >= FULL[experiment]
+
+
+def _mean_bleu(runs: Sequence[Result]) -> str:
+    """The mean over seeds of the kind of BLEU that the papers report on the corpus."""
+    if not runs:
+        return NOT_RUN
+    kinds = ["compound_split" if "compound_split" in run["bleu"] else "tokenised" for run in runs]
+    scores = [run["bleu"][kind]["score"] for run, kind in zip(runs, kinds)]
+    seeds = "one seed" if len(runs) == 1 else f"{len(runs)} seeds"
+    return f"{statistics.mean(scores):.2f} ({seeds})"

@@ -1,0 +1,239 @@
+"""The result of a finished run: ``<experiment>/<norm>-seed<N>.json`` in ``--out``.
+
+A score never stands alone there: settings, seed, code, versions, data, size and speed stand beside
+it. What cannot be known is null.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from norm_plugin.checkpoints.building import add_user_dir, import_user_dir
+from norm_plugin.checkpoints.files import load_checkpoint
+from norm_plugin.command_line import (
+    CommandError,
+    read_json,
+    run_command,
+    write_text,
+)
+from norm_plugin.experiments.provenance import git_state, machine, plain_settings, versions
+from norm_plugin.experiments.score import TextForm, score_log
+from norm_plugin.experiments.training import model_facts, training_facts
+
+SCHEMA = 1
+TOKENISED_REFERENCE = ("iwslt15",)  # the corpora whose raw text comes tokenised
+COMPOUND_SPLIT = ("wmt14",)  # those whose papers report that score
+Result = dict[str, Any]
+
+
+def result_name(norm: str, seed: int) -> str:
+    """The file name of a result: ``powernorm-seed1.json``."""
+    return f"{norm}-seed{seed}.json"
+
+
+def collect_result(args: argparse.Namespace) -> Result:
+    """All of a finished run, from its files; raises CommandError where they do not agree."""
+    manifest = read_json(args.data / "manifest.json")
+    last, decoded = load_checkpoint(args.last), load_checkpoint(args.checkpoint)
+    cfg = last.get("cfg") or {}
+    _check_seed(args, cfg)
+    model = model_facts(args.checkpoint, args.data / "bin")
+    return {
+        "schema": SCHEMA,
+        "experiment": args.experiment,
+        "norm": args.norm,
+        "seed": args.seed,
+        "sites": model.pop("sites"),
+        "bleu": _score(args, manifest),
+        "split": args.split,
+        "model": model,
+        "training": training_facts(last),
+        "averaged_from": decoded.get("averaged_from"),
+        "running_stats": decoded.get("running_stats"),
+        "settings": plain_settings(cfg),
+        "data": {
+            "corpus": manifest.get("corpus"),
+            "settings": manifest.get("settings"),
+            "checksum": manifest.get("checksum"),
+            "training_pairs": training_pairs(manifest),
+        },
+        "git": git_state(Path(__file__).parent),
+        "versions": versions(),
+        "machine": machine(cpu=bool((cfg.get("common") or {}).get("cpu"))),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def _check_seed(args: argparse.Namespace, cfg: dict[str, Any]) -> None:
+    seed = (cfg.get("common") or {}).get("seed")
+    if seed is not None and seed != args.seed:
+        raise CommandError(f"--seed {args.seed}, but {args.last} was trained with seed {seed}")
+
+
+def _score(args: argparse.Namespace, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Score against the untouched text, which for a corpus without raw/ is the tokenised one."""
+    language = manifest.get("target")
+    if not language:
+        raise CommandError(f"{args.data / 'manifest.json'} does not name the target language")
+    folder = "raw" if (args.data / "raw").is_dir() else "tok"
+    reference = args.data / folder / f"{args.split}.{language}"
+    dictionary = args.data / "bin" / f"dict.{language}.txt"
+    scores = score_log(args.generate_log, reference, text_form(manifest), dictionary)
+    scores["sacrebleu"]["reference"] = f"{folder}/{reference.name}"
+    return scores
+
+
+def text_form(manifest: dict[str, Any]) -> TextForm:
+    """How the translations of a prepared corpus are to be scored."""
+    settings, corpus = manifest.get("settings") or {}, manifest.get("corpus")
+    return TextForm(
+        manifest["target"],
+        lowercase=bool(settings.get("lowercase")),
+        subword=settings.get("subword", "subword-nmt"),
+        tokenised_reference=corpus in TOKENISED_REFERENCE,
+        compound_split=corpus in COMPOUND_SPLIT,
+    )
+
+
+def training_pairs(manifest: dict[str, Any]) -> int | None:
+    """The number of pairs that a prepared corpus trains on; None where it is not written."""
+    counts = manifest.get("counts") or {}
+    text = counts.get("bpe") or counts.get("tok") or {}
+    pairs: int | None = (text.get(f"train.{manifest.get('source')}") or {}).get("lines")
+    return pairs
+
+
+def write_result(result: Result, out: Path) -> Path:
+    """Write a result under ``out``, atomically, and return its path."""
+    path = out / result["experiment"] / result_name(result["norm"], result["seed"])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"cannot make {path.parent}: {error.strerror}") from error
+    write_text(
+        path,
+        json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n",
+    )
+    return path
+
+
+def read_results(folder: Path) -> list[Result]:
+    """The results of an experiment's folder, sorted by norm and seed.
+
+    Raises CommandError where there is none, or a file is not a result of this schema.
+    """
+    results = []
+    for path in sorted(folder.glob("*.json")):
+        result = read_json(path)
+        if not isinstance(result, dict) or result.get("schema") != SCHEMA:
+            raise CommandError(f"{path} is not a result of schema {SCHEMA}; write it again")
+        if path.name != result_name(result["norm"], result["seed"]):
+            raise CommandError(f"{path} holds {result['norm']}, seed {result['seed']}")
+        results.append(result)
+    if not results:
+        there = "it holds no *.json" if folder.is_dir() else "there is no such folder"
+        raise CommandError(
+            f"no results in {folder}: {there}. A finished run writes <norm>-seed<N>.json there, "
+            "or below the --results or --work folder that it was given"
+        )
+    return sorted(results, key=lambda result: (result["norm"], result["seed"]))
+
+
+def summary(result: Result) -> str:
+    """A few lines for a person."""
+    training, model = result["training"], result["model"]
+    scores = [
+        f"  {score['score']:5.2f}  {score['label']}{_signature(score)}"
+        for score in result["bleu"].values()
+    ]
+    notes = [f"  note       {note}" for note in score_notes(result)]
+    return "\n".join(
+        (
+            f"{result['experiment']} {result['norm']} seed {result['seed']} ({result['split']})",
+            *scores,
+            *notes,
+            f"  model      {model['parameters']:,} parameters",
+            f"  training   {training['updates']} updates in {training['seconds']} s, "
+            f"{training['updates_per_second']} updates/s",
+        )
+    )
+
+
+def score_notes(result: Result) -> list[str]:
+    """What is to be said of a result's scores, such as that the log ends with another one."""
+    return [score["note"] for score in result["bleu"].values() if "note" in score]
+
+
+def _signature(score: dict[str, Any]) -> str:
+    return f" ({score['signature']})" if "signature" in score else ""
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m norm_plugin.experiments.results",
+        description="Write the result of a finished run to OUT/<experiment>/<norm>-seed<N>.json.",
+    )
+    parser.add_argument("--experiment", required=True, help="name of the experiment")
+    parser.add_argument("--norm", required=True, help="the norm as asked for")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="what was decoded: the averaged checkpoint",
+    )
+    parser.add_argument(
+        "--last",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the run's last checkpoint: settings, time, speed",
+    )
+    parser.add_argument(
+        "--generate-log",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="what fairseq-generate --remove-bpe printed",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="the prepared corpus, with manifest.json and bin/",
+    )
+    parser.add_argument("--split", default="test", help="default: %(default)s")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("work") / "results",  # what is in results/ is published, and tracked by git
+        metavar="DIR",
+        help="default: %(default)s",
+    )
+    add_user_dir(parser)
+    args = parser.parse_args(argv)
+    for name in ("experiment", "norm"):
+        if "/" in getattr(args, name) or getattr(args, name).startswith("."):
+            parser.error(f"--{name} becomes a file name: no '/' in it, no '.' before it")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; prints a short summary."""
+    args = _parse(argv)
+    import_user_dir(args.user_dir)
+    result = collect_result(args)
+    path = write_result(result, args.out)
+    print(f"{summary(result)}\n  written to {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,200 @@
+"""Score the output of fairseq-generate by the BLEUs that papers mix up, each with its label.
+
+    python -m norm_plugin.experiments.score --generate-log LOG --reference RAW --target-lang de \
+        --dictionary DATA/dict.de.txt
+
+- ``tokenised``: fairseq's own BLEU4 on tokens after BPE removal, as the papers report it,
+  computed from the sentences with the dictionary that fairseq-generate had. Where that is not
+  what the log ends with, ``note`` says so. Without a dictionary it is what the log ends with.
+- ``exact``: BLEU of the same tokens by its definition. fairseq's can differ, since it takes some
+  different n-grams for the same; see bleu.py.
+- ``compound_split``, where asked for: the same after ``a-b`` has become ``a ##AT##-##AT## b`` on
+  both sides, as the papers report it on WMT14 En-De.
+- ``sacrebleu`` on detokenised text against the untouched reference, with its signature.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from norm_plugin.command_line import CommandError, read_lines, run_command
+from norm_plugin.experiments.bleu import (
+    bleu4_parts,
+    detokenise,
+    exact_bleu,
+    fairseq_bleu,
+    score_sacrebleu,
+    split_compounds,
+)
+from norm_plugin.experiments.generate_log import (
+    AGAIN,
+    ALL,
+    SUBWORDS,
+    GenerateLog,
+    read_generate_log,
+)
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """What has to be known of a corpus to score its translations.
+
+    Attributes:
+        language: of the target side, for the detokeniser.
+        lowercase: the model has seen lower-cased text.
+        subword: one of ``SUBWORDS``; with sentencepiece the translations are plain text.
+        tokenised_reference: the reference itself comes tokenised, as Stanford's IWSLT15 does.
+        compound_split: report that score too.
+    """
+
+    language: str
+    lowercase: bool = False
+    subword: str = "subword-nmt"
+    tokenised_reference: bool = False
+    compound_split: bool = False
+
+
+def score_log(
+    log_path: Path, reference: Path, form: TextForm, dictionary: Path | None = None
+) -> dict[str, Any]:
+    """The scores of a log of fairseq-generate: ``{"tokenised": ..., "exact": ..., ...}``.
+
+    Args:
+        reference: the untouched text of the target side, a sentence a line, in corpus order.
+        dictionary: the target side's ``dict.<language>.txt`` of the binarised data.
+    """
+    log = read_generate_log(log_path, form.subword)
+    references = read_lines(reference)
+    if len(references) != len(log.hypotheses):
+        raise CommandError(
+            f"{log_path} holds {len(log.hypotheses)} translations and {reference} "
+            f"{len(references)} lines; if that is the raw text of '{log.split}', {AGAIN} {ALL}"
+        )
+    scores = {"tokenised": score_tokenised(log, form, dictionary), "exact": score_exact(log, form)}
+    if form.compound_split:
+        scores["compound_split"] = score_compound_split(log, form)
+    scores["sacrebleu"] = score_detokenised(log, references, form)
+    return scores
+
+
+def score_tokenised(
+    log: GenerateLog, form: TextForm, dictionary: Path | None = None
+) -> dict[str, Any]:
+    """fairseq's BLEU4 of a log, computed from its sentences where the dictionary is given."""
+    label = _label(f"fairseq BLEU4 on {_tokens(form)}", log, form)
+    if dictionary is None:
+        return {**bleu4_parts(log.printed), "label": label}
+    computed = fairseq_bleu(
+        [log.references[i] for i in log.scored],
+        [log.hypotheses[i] for i in log.scored],
+        dictionary,
+    )
+    score = {**bleu4_parts(computed), "label": label}
+    if computed != log.printed:
+        score["note"] = (
+            f"fairseq-generate printed '{log.printed}' and its sentences give '{computed}'"
+        )
+    return score
+
+
+def score_exact(log: GenerateLog, form: TextForm) -> dict[str, Any]:
+    """BLEU of the tokens that fairseq scores, by its definition."""
+    score = exact_bleu(log.references, log.hypotheses)
+    return {**score, "label": _label(f"exact BLEU on {_tokens(form)}", log, form)}
+
+
+def _tokens(form: TextForm) -> str:
+    if form.subword == "sentencepiece":
+        return "words of plain text, not tokenised, which is not the papers' score"
+    return "tokens after BPE removal"
+
+
+def score_compound_split(log: GenerateLog, form: TextForm) -> dict[str, Any]:
+    """fairseq's BLEU4 of a log after the compounds of both sides are split at their hyphens."""
+    references = [split_compounds(line) for line in log.references]
+    hypotheses = [split_compounds(line) for line in log.hypotheses]
+    what = "fairseq BLEU4 on tokens after BPE removal, compounds split"
+    return {
+        **bleu4_parts(fairseq_bleu(references, hypotheses)),
+        "exact": exact_bleu(references, hypotheses)["score"],
+        "label": _label(what, log, form),
+    }
+
+
+def score_detokenised(
+    log: GenerateLog, references: Sequence[str], form: TextForm
+) -> dict[str, Any]:
+    """sacrebleu of a log in plain text, against references that are plain text, or made so."""
+    hypotheses: Sequence[str] = log.hypotheses
+    what = "sacrebleu on detokenised text"
+    if form.subword != "sentencepiece" or form.tokenised_reference:
+        hypotheses = detokenise(hypotheses, form.language)
+    if form.tokenised_reference:
+        references = detokenise(references, form.language)
+        what += ", the reference detokenised too, as it comes tokenised"
+    score = score_sacrebleu(hypotheses, references, form.lowercase)
+    return {**score, "label": _label(what, log, form)}
+
+
+def _label(what: str, log: GenerateLog, form: TextForm) -> str:
+    return f"{what}, {log.split}, beam {log.beam}{', lower-cased' if form.lowercase else ''}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; prints the scores as JSON."""
+    parser = argparse.ArgumentParser(
+        prog="python -m norm_plugin.experiments.score",
+        description="Score the output of fairseq-generate by fairseq's BLEU4 and by sacrebleu.",
+    )
+    parser.add_argument(
+        "--generate-log",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="what fairseq-generate --remove-bpe printed",
+    )
+    parser.add_argument(
+        "--reference",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the untouched target text, a sentence a line",
+    )
+    parser.add_argument(
+        "--dictionary",
+        type=Path,
+        metavar="FILE",
+        help="dict.<language>.txt of the target side: check fairseq's BLEU4 with it "
+        "(default: take it as printed)",
+    )
+    parser.add_argument("--target-lang", required=True, help="language to detokenise by, as 'de'")
+    switches = {
+        "--lowercase": "compare without case (models of lower-cased text)",
+        "--tokenised-reference": "the reference is tokenised text, and is detokenised too",
+        "--compound-split": "also score with compounds split at hyphens (WMT14 En-De)",
+    }
+    for flag, text in switches.items():
+        parser.add_argument(flag, action="store_true", help=text)
+    parser.add_argument(
+        "--subword", choices=list(SUBWORDS), default="subword-nmt", help="default: %(default)s"
+    )
+    args = parser.parse_args(argv)
+    form = TextForm(
+        args.target_lang,
+        args.lowercase,
+        args.subword,
+        args.tokenised_reference,
+        args.compound_split,
+    )
+    scores = score_log(args.generate_log, args.reference, form, args.dictionary)
+    print(json.dumps(scores, indent=2, ensure_ascii=False))
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

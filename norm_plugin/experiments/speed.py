@@ -1,0 +1,165 @@
+"""What the norms cost: tables from the measurements in ``benchmarks/results/``.
+
+A file there has one row a measurement, and later rows replace earlier ones of the same thing.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from norm_plugin.command_line import CommandError, read_lines
+from norm_plugin.norms import NORM_TYPES
+
+RESULTS = Path("benchmarks") / "results"
+SIZES = ((4096, 512), (4096, 1024))
+"""Rows and channels, to which the targets and the table apply."""
+DIRECTION = "forward+backward"
+NOT_COMPILED = "layernorm"
+"""It is one call of torch's own kernel, in which torch.compile finds nothing to compile."""
+PROVIDERS = {
+    "fused": "fused",
+    "compile": "`torch.compile`",
+    "plain": "plain",
+    "reference": "numpy (the tests')",
+}
+"""In the order of the columns, with their headings."""
+MISSING = "not measured"
+Row = dict[str, str]
+Key = tuple[str, ...]
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
+    """The rows of a file of measurements, oldest first; none where there is no file.
+
+    Raises CommandError where it lacks one of ``columns``.
+    """
+    if not path.exists():
+        return []
+    reader = csv.DictReader(read_lines(path))
+    missing = [name for name in columns if name not in (reader.fieldnames or [])]
+    if missing:
+        raise CommandError(f"{path} has no column {', '.join(missing)}; is it a benchmark's?")
+    return list(reader)
+
+
+def newest(rows: Iterable[Row], columns: Sequence[str]) -> dict[Key, Row]:
+    """The last row for each combination of values in ``columns``."""
+    return {tuple(row[name] for name in columns): row for row in rows}
+
+
+SAME_LAYER = ("norm", "options", "provider", "rows", "channels", "direction")
+SAME_TRAINING = ("norm", "options", "kernels", "tokens")
+ORIGIN = ("device", "vector", "threads", "torch", "python", "commit", "date")
+
+
+def speed_table(name: str, root: Path) -> str:
+    """The table ``layers`` or ``training`` of the project in ``root``."""
+    tables = {"layers": layers_table, "training": training_table}
+    if name not in tables:
+        raise CommandError(f"no table 'speed/{name}'; there are {', '.join(tables)}")
+    return tables[name](root / RESULTS / f"{name}.csv")
+
+
+def layers_table(path: Path) -> str:
+    """The time of each norm and form as a ratio to LayerNorm's, a cell both sizes."""
+    found = newest(read_rows(path, (*SAME_LAYER, "ratio", *ORIGIN)), SAME_LAYER)
+    cells = {key: row for key, row in found.items() if _is_shown(row)}
+    if not cells:
+        return _nothing("layers.py")
+    sizes = " / ".join(f"{rows:,} x {channels:,}" for rows, channels in SIZES)
+    lines = [_line(["norm", "options", *PROVIDERS.values()])]
+    lines += [_line(["---", "---", *["---:"] * len(PROVIDERS)])]
+    for norm, options in _named((row["norm"], row["options"]) for row in cells.values()):
+        ratios = [_ratios(cells, norm, options, provider) for provider in PROVIDERS]
+        lines.append(_line([f"`{norm}`", _code(options), *ratios]))
+    caption = (
+        f"Time of one layer, forward and backward, float32, at {sizes} with padding, as a ratio to "
+        "`torch.nn.LayerNorm` in the same run. —: there is no such form."
+    )
+    return "\n".join([*lines, "", caption, *_origins(cells.values())])
+
+
+def _is_shown(row: Row) -> bool:
+    if row["norm"] == NOT_COMPILED and row["provider"] == "compile":
+        return False
+    size = (int(row["rows"]), int(row["channels"]))
+    return size in SIZES and row["direction"] == DIRECTION
+
+
+def _ratios(cells: dict[Key, Row], norm: str, options: str, provider: str) -> str:
+    """The ratio at each size; — where this norm has others, but not of this provider."""
+    keys = [(norm, options, provider, str(n), str(c), DIRECTION) for n, c in SIZES]
+    found = [f"{float(cells[key]['ratio']):.2f}" if key in cells else "" for key in keys]
+    if not any(found):
+        measured = any(key[:2] == (norm, options) for key in cells)
+        return "—" if measured else MISSING
+    return " / ".join(one or MISSING for one in found)
+
+
+TRAINING_CAPTION = (
+    "Updates/s and peak memory of `norm_transformer_iwslt_de_en` as ratios to fairseq's own "
+    "`transformer_iwslt_de_en` in the same run: the median over pairs of updates on the same "
+    "batch, and its quartiles."
+)
+
+
+def training_table(path: Path) -> str:
+    """Updates/s and memory of a model with each norm as ratios to stock fairseq's."""
+    wanted = ("ratio_p25", "ratio_p50", "ratio_p75", "updates_per_s", "peak_mib", "peak_ratio")
+    cells = newest(read_rows(path, (*SAME_TRAINING, *wanted, *ORIGIN)), SAME_TRAINING)
+    if not cells:
+        return _nothing("training.py")
+    head = ["norm", "options", "kernels", "updates/s", "quartiles", "memory"]
+    lines = [_line(head), _line(["---"] * 3 + ["---:"] * 3)]
+    kinds = sorted({row["kernels"] for row in cells.values()})
+    for norm, options in _named((row["norm"], row["options"]) for row in cells.values()):
+        rows = [row for row in cells.values() if (row["norm"], row["options"]) == (norm, options)]
+        lines += [
+            _line([f"`{norm}`", _code(options), row["kernels"], *_ratios_of_training(row)])
+            for kind in kinds
+            for row in rows
+            if row["kernels"] == kind
+        ] or [_line([f"`{norm}`", _code(options), "", *[MISSING] * 3])]
+    return "\n".join([*lines, "", TRAINING_CAPTION, *_origins(cells.values())])
+
+
+def _ratios_of_training(row: Row) -> list[str]:
+    low, middle, high = (float(row[f"ratio_p{p}"]) for p in (25, 50, 75))
+    # A handful of pairs tells hundredths at best, and none where the quartiles are tenths apart
+    digits = 1 if high - low >= 0.1 else 2
+    memory = f"{float(row['peak_ratio']):.2f}" if row["peak_ratio"] else MISSING
+    return [f"{middle:.{digits}f}", f"{low:.{digits}f} to {high:.{digits}f}", memory]
+
+
+def _named(found: Iterable[Key]) -> list[Key]:
+    """Norm and options as found, and every other norm of the registry, in its order."""
+    pairs = list(dict.fromkeys(found))
+    order = {name: number for number, name in enumerate(NORM_TYPES)}
+    pairs += [(name, "") for name in NORM_TYPES if name not in {norm for norm, _ in pairs}]
+    return sorted(pairs, key=lambda pair: order.get(pair[0], len(order)))
+
+
+def _origins(rows: Iterable[Row]) -> list[str]:
+    """One line for each machine, code and day that the rows come from."""
+    distinct = list(dict.fromkeys(tuple(row[name] for name in ORIGIN) for row in rows))
+    lines = []
+    for device, vector, threads, torch, python, commit, date in distinct:
+        versions = f"torch {torch}, Python {python}"
+        lines.append(
+            f"CPU: {device} ({vector}), {threads} threads, {versions}, commit {commit}, {date}."
+        )
+    return [*lines, f"GPU: {MISSING}."]
+
+
+def _nothing(script: str) -> str:
+    return f"CPU: {MISSING}; `python benchmarks/{script}` does it. GPU: {MISSING}."
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

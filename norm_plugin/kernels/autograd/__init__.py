@@ -1,0 +1,1 @@
+"""Fused norms as differentiable functions: rows, columns and single entries."""

@@ -1,0 +1,34 @@
+"""What the backward passes of all fused forms share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from norm_plugin.kernels.passes import statistics_dtype
+
+
+def refuse_second_order() -> None:
+    """Raise RuntimeError in a backward pass that is itself to be differentiated."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "a fused norm has no second derivative (create_graph=True); the plain form has, unless "
+            "its backward pass is written by hand (powernorm after its warm-up, unified, mabn): "
+            "set NORM_KERNELS=off, or call norm_plugin.kernels.set_kernels(model, 'off')"
+        )
+
+
+def wide(parameter: Tensor, x: Tensor) -> Tensor:
+    """A parameter or buffer, contiguous, in the dtype that statistics of ``x`` are in."""
+    dtype = statistics_dtype(x)
+    if parameter.dtype is dtype and parameter.is_contiguous():
+        return parameter  # three calls less, which a small norm notices
+    return parameter.to(dtype).contiguous()
+
+
+def like(gradient: Tensor | None, parameter: Tensor | None) -> Tensor | None:
+    """A gradient as the parameter's dtype and shape demand; None for no parameter."""
+    if gradient is None or parameter is None:
+        return None
+    gradient = gradient.to(parameter.dtype)
+    return gradient if gradient.shape == parameter.shape else gradient.view(parameter.shape)

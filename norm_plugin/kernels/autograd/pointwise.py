@@ -1,0 +1,54 @@
+"""Bounded functions of each number, as one pass forward and one backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from norm_plugin.kernels.autograd.gradients import like, refuse_second_order, wide
+from norm_plugin.kernels.passes import Ops
+
+
+class Pointwise(torch.autograd.Function):
+    """weight * f(slope x + shift) + bias; the backward pass computes f of its input once more."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        slope: Tensor,
+        shift: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        function: str,
+        ops: Ops,
+    ) -> Tensor:
+        """x: (N, C); slope: (1,); shift: (1,) or None; weight, bias: (C,)."""
+        x = x.contiguous()
+        by = None if shift is None else wide(shift, x)
+        ctx.save_for_backward(x, slope, shift, weight, bias)
+        ctx.function, ctx.ops = function, ops
+        return ops.pointwise_forward(
+            x, function, wide(slope, x), by, wide(weight, x), wide(bias, x)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of x and of every parameter."""
+        refuse_second_order()
+        x, slope, shift, weight, bias = ctx.saved_tensors
+        by = None if shift is None else wide(shift, x)
+        dx, of_slope, of_shift, of_weight, of_bias = ctx.ops.pointwise_backward(
+            dy.contiguous(), x, ctx.function, wide(slope, x), by, wide(weight, x)
+        )
+        return (
+            dx,
+            like(of_slope, slope),
+            like(of_shift, shift),
+            like(of_weight, weight),
+            like(of_bias, bias),
+            None,
+            None,
+        )

@@ -1,0 +1,61 @@
+"""Norms over the channels of one position, as one pass forward and one backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from norm_plugin.kernels.autograd.gradients import like, refuse_second_order, wide
+from norm_plugin.kernels.passes import Ops, RowRule
+
+
+class RowNorm(torch.autograd.Function):
+    """y of a :class:`RowRule`; the backward pass standardizes its saved input once more."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        rule: RowRule,
+        ops: Ops,
+    ) -> Tensor:
+        """x: (N, C); weight, bias: (C,) or None."""
+        x = x.contiguous()
+        gain = None if weight is None else wide(weight, x)
+        y, mean, rate = ops.row_forward(x, gain, None if bias is None else wide(bias, x), rule)
+        ctx.save_for_backward(x, mean, rate, weight, bias)
+        ctx.rule, ctx.ops = rule, ops
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of x, weight and bias."""
+        refuse_second_order()
+        x, mean, rate, weight, bias = ctx.saved_tensors
+        gain = None if weight is None else wide(weight, x)
+        dx, of_weight, of_bias = ctx.ops.row_backward(
+            dy.contiguous(), x, mean, rate, gain, ctx.rule
+        )
+        return dx, like(of_weight, weight), like(of_bias, bias), None, None
+
+
+def row_norm(
+    x: Tensor,
+    ops: Ops,
+    rule: RowRule,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """y of ``rule``, (N, C), with its gradients. x: (N, C); weight, bias: (C,) or None.
+
+    Raises:
+        ValueError: a bias without a mean, whose gradient no backend sums.
+    """
+    if bias is not None and not rule.centre:
+        raise ValueError("a row norm without a mean takes no bias: give it None")
+    y: Tensor = RowNorm.apply(x, weight, bias, rule, ops)
+    return y

@@ -1,0 +1,49 @@
+"""Norms over windows of batches: a pass for the batch's squares and one for x_hat; two more
+backward. Their windows move in the very methods that the plain forms call."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from norm_plugin.kernels.autograd.columns import Batch, Gradients, column_norm, infer
+from norm_plugin.kernels.autograd.gradients import wide
+from norm_plugin.kernels.passes import Ops
+from norm_plugin.norms.base.statistics import in_backward
+from norm_plugin.norms.base.window import WindowNorm
+
+
+class WindowBatch(Batch):
+    """x_hat = ratio z, z = x / root, with dL/dx = (g - psi z) / root for g = dL/dz."""
+
+    norm: WindowNorm
+    loss_scale: float | Tensor
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if not in_backward():
+            square = self.means(self.moments(x, centre=False)[1], len(x))
+            self.norm.take_in(square, self.count)
+        root, self.statistic, ratio = self.norm.used()
+        self.root = wide(root, x)
+        self.gain = 1 / self.root if ratio is None else wide(ratio, x) / self.root
+        return self.map(x, weight * self.gain, bias, bias)[0]
+
+    def per_u(self) -> Tensor:
+        return self.gain
+
+    def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
+        every, _, with_x = self.products(dy, x)
+        with_x_hat = self.gain * with_x
+        g_mean = self.means(weight * with_x_hat, len(x))
+        psi = self.statistic(g_mean / self.loss_scale, self.count) * self.loss_scale
+        of_dy, of_u = weight * self.gain, -psi / self.root.square()
+        dx, _ = self.ops.column_gradient(dy, x, None, self.valid, None, of_dy, None, of_u, False)
+        return dx, with_x_hat, every
+
+
+def window_norm(norm: WindowNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor | None:
+    """gamma * x_hat + beta. x, y: (N, C)."""
+    if not norm.training:
+        return infer(norm, x, ops, 0, norm.eps, (norm.running_square + norm.eps).sqrt())
+    batch = WindowBatch(ops, valid, 0, norm.eps, norm.sync)
+    batch.norm, batch.loss_scale = norm, norm.loss_scale
+    return column_norm(norm, x, batch)

@@ -1,0 +1,86 @@
+"""Which backend computes a norm: ``--norm-kernels``, ``NORM_KERNELS``, the device and dtype."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from typing import Any
+
+from torch import Tensor
+
+from norm_plugin.kernels.cpu import loading as cpu
+from norm_plugin.kernels.passes import Ops
+from norm_plugin.kernels.triton import loading as triton
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "NORM_KERNELS"
+AUTO, OFF, COMPILE = "auto", "off", "compile"
+BACKENDS: dict[str, Any] = {"cpu": cpu, "triton": triton}
+"""By the word of the choice; each module has a ``load()``."""
+DEVICES = {"cpu": "cpu", "cuda": "triton"}
+"""The backend that serves a kind of device."""
+KERNELS = (AUTO, OFF, *BACKENDS, COMPILE)
+
+
+def resolve(choice: str | None) -> str:
+    """The choice that holds: NORM_KERNELS where it is set, else ``choice``, else ``auto``.
+
+    The environment wins, so that a checkpoint stored with another machine's choice still loads.
+
+    Raises:
+        ValueError: an unknown word, or a backend asked for by name that this machine lacks.
+    """
+    given = os.environ.get(VARIABLE)
+    source, word = (VARIABLE, given) if given else ("norm_kernels", choice or AUTO)
+    if word not in KERNELS:
+        raise ValueError(f"{source} is {word!r}; choose from {', '.join(KERNELS)}")
+    if word in BACKENDS:
+        ops, found = BACKENDS[word].load()
+        if ops is None:
+            raise ValueError(
+                f"{source} is {word!r}, but its kernels are not there: {found}. "
+                f"{VARIABLE}={AUTO} takes what is there"
+            )
+    return word
+
+
+def describe(choice: str) -> str:
+    """The choice and what stands behind it, for logs and results: ``auto: cpu (C++, avx2)``."""
+    if choice in (OFF, COMPILE):
+        return {OFF: "off: plain torch", COMPILE: "compile: torch.compile of plain torch"}[choice]
+    names = BACKENDS if choice == AUTO else [choice]
+    return f"{choice}: " + ", ".join(f"{name} ({BACKENDS[name].load()[1]})" for name in names)
+
+
+def there(choice: str) -> bool:
+    """Whether this machine has kernels for ``choice``, a resolved one; ``compile`` always has."""
+    names = BACKENDS if choice == AUTO else [choice]
+    loaded = (BACKENDS[name].load()[0] for name in names if name in BACKENDS)
+    return choice == COMPILE or any(ops is not None for ops in loaded)
+
+
+def ops_for(choice: str, x: Tensor) -> Ops | None:
+    """The backend that computes a norm of ``x``; None: plain torch does."""
+    backend = DEVICES.get(x.device.type)
+    if backend is None or choice not in (AUTO, backend):
+        _say_once(f"{choice} kernels do not serve {x.device.type} tensors")
+        return None
+    ops: Ops | None = _loaded(backend)
+    return ops
+
+
+@functools.cache
+def _loaded(backend: str) -> Any:
+    """The backend, or None; what is found is logged once a process."""
+    ops, found = BACKENDS[backend].load()
+    if ops is None:
+        _say_once(f"{backend} kernels {found}")
+    return ops
+
+
+@functools.cache
+def _say_once(why: str) -> None:
+    """Log a fallback, once a process for each reason."""
+    logger.warning("norms run in plain torch, which is slower: %s", why)

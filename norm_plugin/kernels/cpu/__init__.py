@@ -1,0 +1,1 @@
+"""The passes on the CPU, in C++."""

@@ -1,0 +1,72 @@
+// The passes over memory of norm_plugin/kernels/passes.py, as one table of functions for each
+// level of vector instructions. Nothing of torch is known here: a level's file must hold no
+// inline function of a library header, or the linker could put its instructions everywhere.
+#pragma once
+#include <cstdint>
+
+namespace norm_plugin {
+
+// Rows that one call works on at most. Sums over rows are taken block by block and the blocks
+// added in order, so that neither the number of threads nor their timing changes a bit.
+constexpr int64_t kBlockRows = 128;
+
+template <class T>
+struct RowArgs {
+  const T *x, *dy, *weight, *bias;  // weight, bias: null for none
+  T *mean, *rate;                   // (N, G); mean: null without centring
+  T *y;                             // y or dx
+  T *sums;                          // (blocks, 2, C): sum dy z, sum dy; null without a weight
+  int64_t rows, channels, groups;
+  double eps, bend_scale, bend_slope;
+  bool released, through_mean, through_rate, bend;
+};
+
+template <class T>
+struct PointArgs {
+  const T *x, *dy, *weight, *bias;
+  T slope, shift;
+  T *y;     // y or dx
+  T *sums;  // (blocks, 4, C): of weight and bias; of slope and shift at channel 0
+  int64_t rows, channels;
+  bool erf;
+};
+
+template <class T>
+struct ColumnArgs {
+  const T *x, *dy;
+  const bool *valid;                                 // null: all rows
+  T *rate;                                           // (N, G); null without groups
+  const T *shift, *gain, *offset;                    // shift: null for 0
+  const T *at_padding;                               // null: padding is mapped too
+  const T *of_dy, *constant, *of_u;                  // constant: null if shift is
+  T *y;                                              // y or dx
+  T *sums;                                           // (blocks, k, C), or null
+  int64_t rows, channels, groups;
+  double eps;
+  bool centre, find_rate;
+};
+
+// Each function works on one block: rows [block * kBlockRows, ...).
+template <class T>
+struct Passes {
+  void (*row_forward)(const RowArgs<T> &, int64_t block);
+  void (*row_backward)(const RowArgs<T> &, int64_t block);
+  void (*point_forward)(const PointArgs<T> &, int64_t block);
+  void (*point_backward)(const PointArgs<T> &, int64_t block);
+  void (*column_moments)(const ColumnArgs<T> &, int64_t block);
+  void (*column_map)(const ColumnArgs<T> &, int64_t block);
+  void (*column_products)(const ColumnArgs<T> &, int64_t block);
+  void (*column_gradient)(const ColumnArgs<T> &, int64_t block);
+};
+
+#define NORM_PLUGIN_LEVEL(level)                    \
+  namespace level {                                 \
+  const Passes<float> &passes(float);               \
+  const Passes<double> &passes(double);             \
+  }
+NORM_PLUGIN_LEVEL(plain)
+NORM_PLUGIN_LEVEL(avx2)
+NORM_PLUGIN_LEVEL(avx512)
+#undef NORM_PLUGIN_LEVEL
+
+}  // namespace norm_plugin

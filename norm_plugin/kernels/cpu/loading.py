@@ -1,0 +1,52 @@
+"""The passes on the CPU: the C++ extension of ``csrc/``, where it was built."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from typing import Any
+
+import torch
+
+EXTENSION = "norm_plugin.kernels.cpu._native"
+LEVELS = {"AVX512": "avx512", "AVX2": "avx2"}
+"""What torch finds on the machine, or is told by ATEN_CPU_CAPABILITY, and our word for it."""
+PLAIN = "plain"
+VARIABLE = "NORM_KERNELS_LEVEL"
+"""Names the level that the extension takes, whatever torch takes: for tests and measurements."""
+
+
+@functools.cache
+def load() -> tuple[Any | None, str]:
+    """The extension, which has the functions of ``_ops.Ops``, or None; and what to say of it.
+
+    Raises:
+        ValueError: VARIABLE names a level that there is not.
+    """
+    try:
+        native = importlib.import_module(EXTENSION)
+    except ImportError as error:
+        return None, (
+            f"not built, or for another torch ({str(error).splitlines()[0]}); with a C++ compiler, "
+            "pip install --no-build-isolation --no-deps of the project builds it"
+        )
+    level = chosen_level(native)
+    native.use_level(level)
+    return native, f"C++, {level}"
+
+
+def chosen_level(native: Any) -> str:
+    """The level that VARIABLE names, else torch's own where the machine has it.
+
+    Raises:
+        ValueError: an unknown level, or one that this machine lacks.
+    """
+    given = os.environ.get(VARIABLE)
+    if given is None or given == "":
+        level = LEVELS.get(torch.backends.cpu.get_cpu_capability(), PLAIN)
+        return level if native.machine_has(level) else PLAIN
+    there = [level for level in (PLAIN, "avx2", "avx512") if native.machine_has(level)]
+    if given not in there:
+        raise ValueError(f"{VARIABLE} is {given!r}; this machine has {', '.join(there)}")
+    return given

@@ -1,0 +1,103 @@
+"""BatchNorm: a pass for mu_B and sigma_B and one for x_hat; two more backward."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from norm_plugin.kernels.autograd.columns import Batch, Gradients, column_norm, infer
+from norm_plugin.kernels.fused_forms import fuses
+from norm_plugin.kernels.passes import Ops
+from norm_plugin.norms.batch_norm import BatchNorm, RunningMomentsNorm
+
+
+class BatchNormBatch(Batch):
+    """x_hat = (u - mu_B) / sigma_B with its exact gradient, where the share n/N of the variance
+    may be all that is taken (``over_padding``)."""
+
+    over_padding = False
+    share: Tensor | None = None
+    pull: tuple[Tensor | None, Tensor | None] = (None, None)  # into c and b, from elsewhere
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if self.one_call is not None:
+            y, self.mean, self.variance, self.inverse, self.count, self.rate = (
+                self.one_call.batch_forward(
+                    x, self.valid, self.groups, self.eps, True, weight, bias
+                )
+            )
+            self.shift = self.mean
+            return y
+        self.see(x)
+        return self.map(x, self.gain(weight), bias, bias)[0]
+
+    def see(self, x: Tensor) -> None:
+        """mu_B, sigma_B^2 and 1 / sigma_B, (C,) each."""
+        total, squares = self.moments(x, centre=True)
+        self.mean = self.shift = self.means(total, len(x))
+        if self.sync:
+            squares = squares + self._between_workers(total, x)
+        self.variance = self.more_means(squares)
+        if self.over_padding:
+            self.share = self.count / max(len(x), 1)
+            self.variance = self.variance * self.share
+        self.inverse = torch.rsqrt(self.variance + self.eps)
+
+    def _between_workers(self, total: Tensor, x: Tensor) -> Tensor:
+        """n (own mean - mu_B)^2: the squares around mu_B beyond those around the own mean."""
+        count = total.new_full((), len(x)) if self.valid is None else self.valid.sum()
+        return count * (total / count.clamp(min=1) - self.mean).square()
+
+    def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
+        if self.one_call is not None:
+            dx, with_x_hat, every, _ = self.one_call.batch_backward(
+                *(dy, x, self.rate, self.valid, self.shift, self.inverse, weight, self.count),
+                *self.pull,
+            )
+            return dx, with_x_hat, every
+        every, real, with_u = self.products(dy, x)
+        with_x_hat = with_u * self.inverse
+        of_g, of_gx = self.more_means(weight * real), self.more_means(weight * with_x_hat)
+        constant, of_u = self.coefficients(of_g, of_gx)
+        dx, _ = self.ops.column_gradient(
+            dy, x, self.rate, self.valid, self.shift, self.gain(weight), constant, of_u, False
+        )
+        return dx, with_x_hat, every
+
+    def per_u(self) -> Tensor:
+        return self.inverse
+
+    def gain(self, weight: Tensor) -> Tensor:
+        """What u - mu_B is multiplied with, and dy in the backward pass, (C,)."""
+        return weight * self.inverse
+
+    def coefficients(self, of_g: Tensor, of_gx: Tensor) -> tuple[Tensor, Tensor]:
+        """c and b of du, (C,) each, from mean_V(g) and mean_V(g x_hat)."""
+        constant, of_u = -of_g * self.inverse, -of_gx * self.inverse.square()
+        if self.share is not None:
+            of_u = of_u * self.share
+        to_constant, to_u = self.pull
+        if to_constant is None or to_u is None:
+            return constant, of_u
+        return constant + to_constant, of_u + to_u
+
+
+def infer_by_moments(norm: RunningMomentsNorm, x: Tensor, ops: Ops, groups: int) -> Tensor | None:
+    """gamma (u - running mean) / running deviation + beta; see :func:`infer`."""
+    root = (norm.running_var + norm.eps).sqrt()
+    return infer(norm, x, ops, groups, norm.eps, root, norm.running_mean)
+
+
+@fuses(BatchNorm)
+def batch_norm(norm: BatchNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor | None:
+    """gamma * x_hat + beta. x, y: (N, C)."""
+    if not norm.training:
+        return infer_by_moments(norm, x, ops, norm.layer_scale_groups)
+    batch = BatchNormBatch(ops, valid, norm.layer_scale_groups, norm.eps, norm.sync)
+    batch.over_padding = norm.variant == "released"
+    if batch.over_padding:
+        batch.one_call = None
+    y = column_norm(norm, x, batch)
+    kept = norm.kept_variance(batch.variance, x)
+    norm.move_running(batch.mean, kept, batch.count, ops.move)
+    return y

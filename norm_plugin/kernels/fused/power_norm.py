@@ -1,0 +1,76 @@
+"""PowerNorm of the paper: one pass forward and one backward, for both divide by known numbers.
+
+During the warm-up it is PN-V, whose backward pass nu watches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from norm_plugin.kernels.autograd.columns import Batch, Gradients, column_norm, infer
+from norm_plugin.kernels.autograd.gradients import wide
+from norm_plugin.kernels.fused.power_norm_released import power_norm_as_released
+from norm_plugin.kernels.fused.power_norm_v import PowerNormVBatch
+from norm_plugin.kernels.fused_forms import fuses
+from norm_plugin.kernels.passes import Ops
+from norm_plugin.norms.power_norm import NuRecursion, PowerNorm
+
+
+class WarmingUp(PowerNormVBatch):
+    """PN-V, with the recursion of nu looking on."""
+
+    recursion: NuRecursion
+
+    def watch(self, lambda_: Tensor) -> None:
+        self.recursion.step(self.psi2 * self.inverse.square(), lambda_, self.ops.step_nu)
+
+
+class Running(Batch):
+    """x_hat = u / psi_{t-1} with the approximate gradient of Algorithm 2."""
+
+    psi2: Tensor
+    psi: Tensor
+    recursion: NuRecursion
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y, squares = self.map(x, weight / self.psi, bias, bias)
+        self.psi2 = self.means(squares[0], len(x))
+        return y
+
+    def per_u(self) -> Tensor:
+        return 1 / self.psi
+
+    def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
+        of_dy = weight / self.psi
+        of_u = -self.recursion.scaled(self.psi) / self.psi.square()
+        dx, (every, _, with_u) = self.ops.column_gradient(
+            dy, x, self.rate, self.valid, None, of_dy, None, of_u, True
+        )
+        with_x_hat = with_u / self.psi
+        lambda_ = self.more_means(weight * with_x_hat)
+        self.recursion.step(self.psi2 / self.psi.square(), lambda_, self.ops.step_nu)
+        return dx, with_x_hat, every
+
+
+@fuses(PowerNorm)
+def power_norm(norm: PowerNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor | None:
+    """gamma * x_hat + beta. x, y: (N, C)."""
+    if not norm.training:
+        root = norm.root(norm.psi2, norm.psi2)
+        return infer(norm, x, ops, norm.layer_scale_groups, norm.eps, root)
+    updates, psi2 = norm.start()
+    if norm.variant == "released":
+        y, moved = power_norm_as_released(norm, x, valid, ops, psi2, t=updates + 1)
+    else:
+        in_warmup = updates < norm.warmup_updates
+        kind: Any = WarmingUp if in_warmup else Running
+        batch = kind(ops, valid, norm.layer_scale_groups, norm.eps, norm.sync)
+        batch.recursion = norm.recursion(valid)
+        if not in_warmup:
+            batch.psi = wide(norm.root(psi2, psi2), x)
+        y = column_norm(norm, x, batch)
+        moved = norm.next_psi2(psi2, batch.psi2, batch.count, ops.move)
+    norm.finish(moved)
+    return y

@@ -1,0 +1,66 @@
+"""PowerNorm as its released code computes it; see ``norms/power_norm_released.py``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from norm_plugin.kernels.autograd.columns import Batch, Gradients, OfParameters, column_norm
+from norm_plugin.kernels.autograd.gradients import wide
+from norm_plugin.kernels.passes import Ops
+from norm_plugin.norms.power_norm import PowerNorm
+
+
+class ReleasedBatch(Batch):
+    """x_hat = u / psi, with psi_B under the gradient; padding is a position like the others."""
+
+    norm: PowerNorm
+    running: Tensor  # psi^2 before this batch, (C,)
+    in_warmup: bool
+    loss_scale: float | Tensor
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if self.in_warmup:
+            self._see_batch(self.moments(x, centre=False)[1], x)
+            self.psi = self.psi_batch
+            y, squares = self.map(x, weight / self.psi, bias, None)
+        else:
+            self.psi = wide(self.norm.root(self.running, self.running), x)
+            y, squares = self.map(x, weight / self.psi, bias, None)
+            self._see_batch(squares[0], x)
+        self.gamma = squares.sum(dim=0) / (len(x) * self.psi.square())
+        return y
+
+    def _see_batch(self, squares: Tensor, x: Tensor) -> None:
+        """psi_B from sum_V u^2, (C,); psi without a real position."""
+        batch = self.means(squares, len(x))
+        self.some = self.count > 0
+        self.psi2 = torch.where(self.some, batch.to(self.running.dtype), self.running)
+        self.psi_batch = wide(self.norm.root(self.psi2, self.psi2), x)
+
+    def backward_to_parameters(self, dy: Tensor, x: Tensor) -> OfParameters:
+        every, _, with_u = self.ops.column_products(dy, x, self.rate, None, None)
+        return with_u / self.psi, every
+
+    def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
+        nu = self.norm.nu
+        of_u = -nu.to(self.psi.dtype) * self.loss_scale / (self.psi * self.psi_batch)
+        dx, (every, _, with_u) = self.ops.column_gradient(
+            dy, x, self.rate, None, None, weight / self.psi_batch, None, of_u, True
+        )
+        with_x_hat = with_u / self.psi
+        lambda_ = weight * with_x_hat / (len(x) * self.loss_scale)
+        step = (1 - self.norm.alpha_bwd) * self.some.to(nu.dtype)
+        self.ops.step_nu(nu, self.gamma, lambda_, step)
+        return dx, with_x_hat, every
+
+
+def power_norm_as_released(
+    norm: PowerNorm, x: Tensor, valid: Tensor | None, ops: Ops, psi2: Tensor, t: int
+) -> tuple[Tensor, Tensor]:
+    """y, (N, C), and the psi^2 to go on with, (C,), at forward t from the running ``psi2``."""
+    batch = ReleasedBatch(ops, valid, norm.layer_scale_groups, norm.eps, sync=False)
+    batch.norm, batch.running, batch.loss_scale = norm, psi2, norm.loss_scale
+    batch.in_warmup = t <= norm.warmup_updates
+    y = column_norm(norm, x, batch)
+    return y, norm.next_psi2_as_released(psi2, batch.psi2, t, batch.some)

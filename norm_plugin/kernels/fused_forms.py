@@ -1,0 +1,89 @@
+"""Fused forms of norms: how they are declared, given to a norm, and called.
+
+A fused form computes what its norm's ``normalize`` does, and moves the same statistics, in fewer
+passes over memory; it saves its input and small statistics for the backward pass and no
+normalised copy. Whatever it cannot serve it leaves to the plain form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from norm_plugin.kernels import choice as choices
+from norm_plugin.kernels.compiled import compiled_form
+from norm_plugin.kernels.passes import Ops
+from norm_plugin.norms import Norm
+
+Form = Callable[[Any, Tensor, Tensor | None, Ops], Tensor | None]
+"""From a norm, x (N, C), its real positions (N,) or None, and a backend to y (N, C); None where
+this state of the norm has no fused form."""
+
+HALF = (torch.float16, torch.bfloat16)
+
+_FORMS: dict[type[Norm], Form] = {}
+
+
+def fuses(*classes: type[Norm]) -> Callable[[Form], Form]:
+    """Decorator: the function is the fused form of these norms, and of no subclass of theirs."""
+
+    def register(form: Form) -> Form:
+        for cls in classes:
+            _FORMS[cls] = form
+        return form
+
+    return register
+
+
+def has_fused_form(cls: type[Norm]) -> bool:
+    """Whether norms of ``cls`` have a fused form."""
+    return cls in _FORMS
+
+
+class Fused:
+    """What ``Norm.fused`` holds: a form and the choice of kernels for it."""
+
+    def __init__(self, form: Form, choice: str) -> None:
+        self.form, self.choice = form, choice
+
+    def __call__(self, norm: Norm, x: Tensor, valid: Tensor | None) -> Tensor | None:
+        """``norm`` of x, (..., C), or None where the plain form has to compute it."""
+        if torch.jit.is_tracing():
+            return None  # a trace would hold what the passes return as a constant
+        ops = choices.ops_for(self.choice, x)
+        if ops is None:
+            return None
+        wide = x.float() if x.dtype in HALF and not ops.takes(x) else x
+        if not ops.takes(wide):
+            return None
+        rows = wide.reshape(-1, norm.dim)
+        y = self.form(norm, rows, None if valid is None else valid.reshape(-1), ops)
+        return None if y is None else y.view(x.shape).to(x.dtype)
+
+
+def give_fused_form(norm: Norm, choice: str | None = None) -> None:
+    """Let ``norm`` compute by ``choice`` of ``KERNELS`` from now on; None: what holds here."""
+    resolved = choices.resolve(choice)
+    norm.fused = None
+    if resolved == choices.COMPILE:
+        norm.fused = compiled_form(norm)
+    elif resolved != choices.OFF and type(norm) in _FORMS:
+        norm.fused = Fused(_FORMS[type(norm)], resolved)
+
+
+def set_kernels(module: nn.Module, choice: str | None) -> None:
+    """Let every norm in ``module`` compute by ``choice``, at any time.
+
+    Args:
+        choice: ``auto``, ``off``, ``cpu``, ``triton`` or ``compile``; None is ``auto``. The
+            environment variable NORM_KERNELS wins over it.
+
+    Raises:
+        ValueError: an unknown word, or kernels that this machine does not have.
+    """
+    for norm in module.modules():
+        if isinstance(norm, Norm):
+            give_fused_form(norm, choice)

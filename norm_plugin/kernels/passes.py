@@ -1,0 +1,175 @@
+"""The passes over memory that the fused norms are made of: what a backend has to offer.
+
+A norm costs what it reads and writes, so each function here is one pass over its N x C tensors,
+or two where the second finds the row still in the cache. What is only C numbers long, the moving
+of statistics and the sums over workers, stays in Python, in the very functions that ``norms/``
+uses; a backend knows nothing of psi, nu or momentum.
+
+Shapes: N positions (rows), which may be 0, C channels, G groups of C/G channels.
+
+    x, y, dy, dx   (N, C), contiguous, one dtype
+    u              x * rate with layer-scale, rate = 1 / sqrt(mean x^2 + eps) over each of
+                   ``groups`` groups of a row's channels; with 0 groups u = x and rate is None
+    valid          (N,), bool, True at real positions; None: all of them. V is their set.
+    mean, rate     (N, G), in the dtype of statistics: float64 for float64, else float32
+    per channel    (C,), contiguous, in the dtype of statistics; what is returned per channel too
+
+What stands at padding, NaN and infinity included, reaches nothing where V is spoken of.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class RowRule(NamedTuple):
+    """How each group of channels of a row becomes z = (x - mean) * rate, and y from z.
+
+        mean    the group's mean, or 0 without ``centre``
+        rate    1 / sqrt(mean (x - mean)^2 + eps), or 1 / (s + eps) if ``released``, with
+                s^2 = sum (x - mean)^2 / (C/G - 1)
+        y       weight * z + bias, or C (1 - k z) z if there is a ``bend`` = (C, k), where
+                C (1 - k z) is a constant for the gradient
+
+    Attributes:
+        through_mean: the gradient passes through the mean.
+        through_rate: the gradient passes through the rate.
+    """
+
+    eps: float
+    groups: int = 1
+    centre: bool = True
+    released: bool = False
+    through_mean: bool = True
+    through_rate: bool = True
+    bend: tuple[float, float] | None = None
+
+
+def statistics_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of means, rates and what is per channel, for an input ``x``."""
+    return torch.float64 if x.dtype is torch.float64 else torch.float32
+
+
+class Ops(Protocol):
+    """A backend. Every function allocates what it returns and changes no argument.
+
+    One may also have ``batch_forward`` and ``batch_backward``, all of a norm by the batch's own
+    statistics in a call each; see ``csrc/bindings.cpp`` and :attr:`Batch.one_call`.
+    """
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether ``x`` has a dtype and a width that the functions below are made for."""
+
+    def move(self, buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
+        """``norms/base/statistics.py``'s function of that name; all on one device."""
+
+    def step_nu(self, nu: Tensor, gamma: Tensor, lambda_: Tensor, step: float | Tensor) -> None:
+        """``norms/power_norm_released.py``'s function of that name; all on one device."""
+
+    def row_forward(
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """y, mean (None without ``centre``) and rate. weight, bias: (C,) or None."""
+
+    def row_backward(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        mean: Tensor | None,
+        rate: Tensor,
+        weight: Tensor | None,
+        rule: RowRule,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """dx, and with a weight its gradient sum_N dy z and, with a mean, the bias's, sum_N dy.
+
+        With g = weight * dy, or C (1 - k z) dy:  dx = rate (g - mean(g)) - a z sum(g z), where a
+        is rate / (C/G), or 1 / ((C/G - 1) s) if ``released``, 0 for s = 0; without
+        ``through_mean`` or without ``centre`` the first mean is left out, without
+        ``through_rate`` the last term.
+        """
+
+    def pointwise_forward(
+        self,
+        x: Tensor,
+        function: str,
+        slope: Tensor,
+        shift: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+    ) -> Tensor:
+        """weight * f(slope x + shift) + bias. function: ``tanh`` or ``erf``; slope, shift: (1,)."""
+
+    def pointwise_backward(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        function: str,
+        slope: Tensor,
+        shift: Tensor | None,
+        weight: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """dx, and the gradients of slope (1,), shift (1,), weight (C,) and bias (C,)."""
+
+    def column_moments(
+        self, x: Tensor, valid: Tensor | None, groups: int, eps: float, centre: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """sum_V u, sum_V (u - mean_V u)^2 (without ``centre`` sum_V u^2), and rate.
+
+        The squares are centred before they are summed, so that a mean far from 0 costs no
+        digits.
+        """
+
+    def column_map(
+        self,
+        x: Tensor,
+        rate: Tensor | None,
+        valid: Tensor | None,
+        groups: int,
+        eps: float,
+        shift: Tensor | None,
+        gain: Tensor,
+        offset: Tensor,
+        at_padding: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """y = (u - shift) * gain + offset, the rate, and (2, C): sums of u^2.
+
+        The first is sum_V u^2, the second the sum over the rows at padding if they are mapped,
+        else 0.
+
+        Args:
+            rate: as from column_moments; None: it is computed here, if there are groups.
+            shift: None for 0.
+            at_padding: y at padding; None: it is mapped like every other row.
+        """
+
+    def column_products(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        rate: Tensor | None,
+        valid: Tensor | None,
+        shift: Tensor | None,
+    ) -> Tensor:
+        """(3, C): sum_N dy, sum_V dy and sum_V dy (u - shift)."""
+
+    def column_gradient(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        rate: Tensor | None,
+        valid: Tensor | None,
+        shift: Tensor | None,
+        of_dy: Tensor,
+        constant: Tensor | None,
+        of_u: Tensor,
+        sums: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """dx, and the three sums of column_products; without ``sums`` an empty tensor.
+
+        du = of_dy * dy + constant + of_u * (u - shift) at V, 0 at padding; shift and constant
+        are both there or both None. Then through the layer-scale, if there is one:
+        dx = rate (du - u mean(du u)) with the mean over the group.
+        """

@@ -1,0 +1,1 @@
+"""The passes on a CUDA device, in Triton."""

@@ -1,0 +1,32 @@
+"""The backend in Triton, as one module with the functions of ``_ops.Ops``."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from norm_plugin.kernels.triton.column_gradients import column_gradient, column_products
+from norm_plugin.kernels.triton.columns import column_map, column_moments
+from norm_plugin.kernels.triton.pointwise import pointwise_backward, pointwise_forward
+from norm_plugin.kernels.triton.rows import row_backward, row_forward
+from norm_plugin.kernels.triton.tiles import DTYPES, MOST_CHANNELS, is_served
+from norm_plugin.norms.base.statistics import move
+from norm_plugin.norms.power_norm_released import step_nu
+
+__all__ = [
+    "column_gradient",
+    "column_map",
+    "column_moments",
+    "column_products",
+    "move",
+    "pointwise_backward",
+    "pointwise_forward",
+    "row_backward",
+    "row_forward",
+    "step_nu",
+    "takes",
+]
+
+
+def takes(x: Tensor) -> bool:
+    """See :class:`Ops`."""
+    return x.dtype in DTYPES and 0 < x.size(-1) <= MOST_CHANNELS and is_served(x.device)

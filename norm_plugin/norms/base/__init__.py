@@ -1,0 +1,1 @@
+"""What norms share: the contract, the registry, batch statistics, windows, workers."""

@@ -1,0 +1,143 @@
+"""The contract of a norm: shapes, padding and precision, written once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from norm_plugin.norms.base.inference import CannotFold, ChannelMap
+
+FusedForm = Callable[["Norm", Tensor, Tensor | None], Tensor | None]
+"""From a norm, x (..., C) and the real positions to y; None where it cannot serve this x."""
+
+
+class Norm(nn.Module):
+    """A normalization over the last dimension (or over positions) of its input.
+
+    A subclass implements :meth:`normalize` and is free of dtypes, padding conventions and
+    checks: :meth:`forward` takes care of those.
+
+    Args:
+        dim: size C of the last dimension.
+
+    Attributes:
+        batch_statistics: True when the output at one position depends in training on other
+            positions. Such a norm leaves padding out, and stays out of decoders by default,
+            where it would let a position see its future.
+        exact_gradient: False when the backward pass is by design not the derivative of the
+            forward pass.
+        fused: computes the same in fewer passes over memory where it can; None: there is no
+            such form. Given to a norm from outside, by those who build it.
+    """
+
+    batch_statistics: ClassVar[bool] = False
+    exact_gradient: ClassVar[bool] = True
+    fused: FusedForm | None = None
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        if dim < 1:
+            raise ValueError(f"dim is {dim}; a norm needs at least one channel")
+        self.dim = dim
+
+    def forward(
+        self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
+    ) -> Tensor:
+        """Normalize ``x``.
+
+        Half precision is computed in float32 from here to the last multiplication, and cast
+        back once, at the end.
+
+        Args:
+            x: (T, B, C), or (B, T, C) with ``batch_first``; without a mask any (..., C).
+            padding_mask: bool, True at padding: always (B, T) for a three-dimensional ``x``,
+                else the shape of ``x`` without its last dimension. None: no padding.
+            batch_first: how a three-dimensional ``x`` lies. With T = B its mask fits both
+                ways, so nobody could tell from the shapes.
+
+        Returns:
+            Shape and dtype of ``x``.
+
+        Raises:
+            ValueError: the last dimension is not C, or the mask does not fit ``x``.
+        """
+        if x.size(-1) != self.dim:
+            raise ValueError(
+                f"{type(self).__name__} was built for {self.dim} channels, "
+                f"but its input has shape {tuple(x.shape)}"
+            )
+        valid = None if padding_mask is None else valid_positions(x, padding_mask, batch_first)
+        fused = None if self.fused is None else self.fused(self, x, valid)
+        if fused is not None:
+            return fused
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        return self.normalize(wide, valid).to(x.dtype)
+
+    def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """Normalize ``x``, whose dtype is float32 or float64.
+
+        Args:
+            x: (..., C).
+            valid: bool (...), True at real positions; None: every position is real.
+
+        Returns:
+            (..., C), the dtype of ``x``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define normalize()")
+
+    def inference_map(self) -> ChannelMap:
+        """This norm in inference, as a map that does not depend on its input.
+
+        Raises:
+            CannotFold: it is no such map; most norms are none.
+        """
+        raise CannotFold("it is computed from each input anew, in inference too")
+
+    @classmethod
+    def transformer_options(
+        cls, options: dict[str, Any], heads: int, after_encoder: bool
+    ) -> dict[str, Any]:
+        """The options of this norm at one site of a Transformer, if other than given.
+
+        Args:
+            options: those given.
+            heads: attention heads of the stack.
+            after_encoder: the site is the final norm of the encoder.
+        """
+        return options
+
+    def extra_repr(self) -> str:
+        """What ``print(model)`` shows between the brackets."""
+        return str(self.dim)
+
+
+class AffineNorm(Norm):
+    """A norm with a learned gain and offset per channel: ``weight`` (gamma), ``bias`` (beta)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+
+    def affine(self, x_hat: Tensor) -> Tensor:
+        """gamma * x_hat + beta, (..., C) to (..., C), in the dtype of ``x_hat``."""
+        return x_hat * self.weight.to(x_hat.dtype) + self.bias.to(x_hat.dtype)
+
+
+def valid_positions(x: Tensor, padding_mask: Tensor, batch_first: bool = False) -> Tensor:
+    """The real positions of ``x``: bool, its shape without C, from fairseq's (B, T) mask."""
+    time_first = x.dim() == 3 and not batch_first
+    mask = padding_mask.t() if time_first and padding_mask.dim() == 2 else padding_mask
+    if mask.shape != x.shape[:-1]:
+        wanted = (x.size(1), x.size(0)) if time_first else tuple(x.shape[:-1])
+        order = ""
+        if x.dim() == 3:
+            order = ", (B, T) of (B, T, C)" if batch_first else ", (B, T) of (T, B, C)"
+        raise ValueError(
+            f"padding_mask has shape {tuple(padding_mask.shape)}; an input of shape "
+            f"{tuple(x.shape)} with batch_first={batch_first} needs {wanted}{order}"
+        )
+    return ~mask.to(torch.bool)

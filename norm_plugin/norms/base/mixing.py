@@ -1,0 +1,64 @@
+"""Does a norm mix positions in training? Found by trying, since a declaration can be forgotten."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from norm_plugin.norms.base.contract import Norm
+from norm_plugin.norms.base.registry import NormSpec
+
+_TRUE: set[tuple[Any, ...]] = set()
+"""The classes and options that were tried, and declare themselves truly."""
+
+
+def mixes_positions(norm: Norm) -> bool:
+    """Whether changing one position changes what a training forward gives at others.
+
+    A second forward counts too: running statistics bring one batch into the next. ``norm``, its
+    buffers and the random state stay as they are.
+    """
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 3, norm.dim, generator=generator)
+    other = x.clone()
+    other[1, 1] = 3 * x[1, 1] + 2
+    seen = [_two_forwards(norm, one) for one in (x, other)]
+    elsewhere = torch.ones(4, 3, dtype=torch.bool)
+    elsewhere[1, 1] = False
+    return any(
+        not torch.allclose(one[elsewhere], two[elsewhere], rtol=1e-4, atol=1e-5)
+        for one, two in zip(*seen)
+    )
+
+
+def _two_forwards(norm: Norm, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The second is of the same input in each call, so that only what was kept can differ."""
+    trial = copy.deepcopy(norm).float().cpu().train()
+    trial.fused = None
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        first = trial(x)
+        return first, trial(torch.ones_like(x).cumsum(dim=0))
+
+
+def check_declaration(spec: NormSpec, norm: Norm, options: dict[str, Any]) -> None:
+    """Raise ValueError if ``norm``, built with ``options``, mixes positions and does not say so.
+
+    Undeclared it would stand in a decoder and let each position see its future. It is tried once
+    for a class and its options.
+    """
+    key = (spec.cls, norm.dim, tuple(sorted(options.items())))
+    on_meta = any(tensor.is_meta for tensor in (*norm.parameters(), *norm.buffers()))
+    if spec.batch_statistics or key in _TRUE or on_meta:
+        return
+    if mixes_positions(norm):
+        raise ValueError(
+            f"norm {spec.name!r} ({spec.cls.__name__}) mixes positions in training: another value "
+            "at one position changes its output at others, so in a decoder each would see its "
+            "future. Declare batch_statistics = True in the class, or derive it from "
+            "norm_plugin.norms.BatchStatisticsNorm; see docs/extending.md"
+        )
+    _TRUE.add(key)

@@ -1,0 +1,216 @@
+"""The registry of norms: what exists, with which options, from which paper.
+
+A norm declares itself once. The keyword arguments of its constructor are its options, with
+their types and defaults; the ``Options:`` section of its docstring explains them. Flags, YAML
+keys, tables and the parameters of tests are made from that.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_type_hints
+
+from norm_plugin.norms.base.contract import Norm
+
+NormClass = TypeVar("NormClass", bound=type[Norm])
+OptionValue = int | float | str
+SWITCH = {"on", "off"}
+"""The choices of an option that YAML may hand over as a boolean, as it reads a bare ``on``."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a norm, the same word in Python, as a flag and in YAML.
+
+    Attributes:
+        type: int, float or str.
+        choices: the allowed strings of a ``Literal`` option, else empty.
+    """
+
+    name: str
+    type: type
+    default: OptionValue
+    help: str
+    choices: tuple[str, ...] = ()
+
+    def parse(self, value: Any) -> OptionValue:
+        """``value`` in the option's type. YAML hands over ``1e-5`` as a string, for one.
+
+        Raises:
+            ValueError: not of that type, not finite, an eps below 0, or not one of the choices.
+        """
+        if isinstance(value, bool) and set(self.choices) == SWITCH:
+            value = "on" if value else "off"
+        try:
+            parsed = self.type(value)
+        except (TypeError, ValueError):
+            parsed = None
+        loses = self.type is int and parsed is not None and float(parsed) != float(value)
+        if parsed is None or loses or isinstance(value, bool):
+            raise ValueError(f"{self.name} is {value!r}; it must be of type {self.type_name}")
+        if isinstance(parsed, float) and not math.isfinite(parsed):
+            raise ValueError(f"{self.name} is {parsed}; it must be finite")
+        if self.name == "eps" and isinstance(parsed, float) and parsed < 0:
+            raise ValueError(f"eps is {parsed}; it must be 0 or more")
+        if self.choices and parsed not in self.choices:
+            raise ValueError(f"{self.name} is {value!r}; choose from {', '.join(self.choices)}")
+        return parsed
+
+    @property
+    def type_name(self) -> str:
+        """How the type is written for a user: ``float``, or ``paper|released``."""
+        return "|".join(self.choices) or self.type.__name__
+
+
+@dataclass(frozen=True)
+class NormSpec:
+    """What is known of a registered norm.
+
+    Attributes:
+        formula: one line, in the paper's symbols.
+        paper: authors, year and equation.
+        options: in the order of the constructor.
+        released: how the public code of the paper differs.
+        paper_read: False where the paper could not be read, so that the norm follows its
+            released code; the norm's file says what was assumed.
+    """
+
+    name: str
+    cls: type[Norm]
+    formula: str
+    paper: str
+    options: tuple[Option, ...]
+    released: str = ""
+    paper_read: bool = True
+
+    @property
+    def batch_statistics(self) -> bool:
+        """True when training mixes positions: see :class:`Norm`."""
+        return self.cls.batch_statistics
+
+    def build(self, dim: int, **options: Any) -> Norm:
+        """A new norm over ``dim`` channels; raises ValueError for a wrong option."""
+        known = {option.name: option for option in self.options}
+        unknown = sorted(set(options) - set(known))
+        if unknown:
+            raise ValueError(
+                f"norm {self.name!r} has no option {', '.join(map(repr, unknown))}; "
+                f"its options are {', '.join(known)}"
+            )
+        norm = self.cls(dim, **{name: known[name].parse(value) for name, value in options.items()})
+        for finish in AFTER_BUILDING:
+            finish(norm)
+        return norm
+
+
+AFTER_BUILDING: list[Callable[[Norm], None]] = []
+"""Called with each norm that is built here: how faster forms of norms come in from outside."""
+
+_SPECS: dict[str, NormSpec] = {}
+NORM_TYPES: list[str] = []
+"""The names of all norms, in the order of registration."""
+
+
+def register_norm(
+    name: str, *, formula: str, paper: str, released: str = "", paper_read: bool = True
+) -> Callable[[NormClass], NormClass]:
+    """Class decorator: make a :class:`Norm` known as ``--norm-type name``.
+
+    Args:
+        name: the word of the flag.
+        formula: one line, in the paper's symbols.
+        paper: authors, year and equation.
+        released: how the paper's public code differs from this, if there is any; one line.
+        paper_read: False where the paper itself could not be read.
+
+    Raises:
+        ValueError: the name is taken, an option has no explanation or a type that cannot be
+            a flag, or another norm has an option of that name with another type.
+    """
+
+    def register(cls: NormClass) -> NormClass:
+        if name in _SPECS:
+            raise ValueError(f"norm {name!r} is registered twice: {_SPECS[name].cls} and {cls}")
+        options = _declared_options(cls)
+        for spec in _SPECS.values():
+            _check_same_types(name, options, spec)
+        _SPECS[name] = NormSpec(name, cls, formula, paper, options, released, paper_read)
+        NORM_TYPES.append(name)
+        return cls
+
+    return register
+
+
+def norm_spec(name: str) -> NormSpec:
+    """The declaration of norm ``name``; raises ValueError listing all names if unknown."""
+    if name not in _SPECS:
+        raise ValueError(f"unknown norm {name!r}; choose from {', '.join(NORM_TYPES)}")
+    return _SPECS[name]
+
+
+def build_norm(name: str, dim: int, **options: Any) -> Norm:
+    """Build norm ``name`` over ``dim`` channels.
+
+    Args:
+        name: one of ``NORM_TYPES``.
+        dim: size of the last dimension of its input.
+        options: the norm's own options; ``python -m norm_plugin --list`` shows them.
+
+    Raises:
+        ValueError: an unknown norm or option, or a value that is not allowed.
+    """
+    return norm_spec(name).build(dim, **options)
+
+
+def _declared_options(cls: type[Norm]) -> tuple[Option, ...]:
+    """The keyword-only arguments of the constructor, explained by the class docstring."""
+    hints = get_type_hints(cls.__init__)
+    helps = _option_helps(cls)
+    options = []
+    for parameter in inspect.signature(cls.__init__).parameters.values():
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+            continue
+        if parameter.name not in helps:
+            raise ValueError(
+                f"{cls.__name__}: explain option {parameter.name!r} in the docstring, "
+                f"on a line of its own under 'Options:'"
+            )
+        kind, choices = _flag_type(cls, parameter.name, hints[parameter.name])
+        help_text = helps[parameter.name]
+        options.append(Option(parameter.name, kind, parameter.default, help_text, choices))
+    return tuple(options)
+
+
+def _option_helps(cls: type[Norm]) -> dict[str, str]:
+    """``name: explanation`` entries under ``Options:``; an explanation may span lines."""
+    section = (inspect.getdoc(cls) or "").partition("Options:\n")[2]
+    entries = re.findall(r"^    (\w+): (.+(?:\n {8,}.+)*)", section, flags=re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
+
+
+def _flag_type(cls: type[Norm], name: str, hint: Any) -> tuple[type, tuple[str, ...]]:
+    """Type and choices of an option from its annotation: int, float, str or Literal."""
+    choices = getattr(hint, "__args__", ())
+    if choices and all(isinstance(choice, str) for choice in choices):
+        return str, tuple(choices)
+    if hint in (int, float, str):
+        return hint, ()
+    raise ValueError(
+        f"{cls.__name__}: option {name!r} is of type {hint}; a flag can be int, float, str "
+        f"or a Literal of strings"
+    )
+
+
+def _check_same_types(name: str, options: tuple[Option, ...], other: NormSpec) -> None:
+    """One flag serves every norm that has the option, so its type must be one."""
+    types = {option.name: option.type for option in other.options}
+    for option in options:
+        if types.get(option.name, option.type) is not option.type:
+            raise ValueError(
+                f"option {option.name!r} is {option.type.__name__} in norm {name!r} "
+                f"but {types[option.name].__name__} in {other.name!r}"
+            )

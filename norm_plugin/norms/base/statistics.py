@@ -1,0 +1,269 @@
+"""Statistics over the real positions of a batch, and norms that keep a running form of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from norm_plugin.norms.base.contract import AffineNorm
+from norm_plugin.norms.base.inference import ChannelMap
+from norm_plugin.norms.base.workers import sum_over_workers, worker_count
+
+
+def zero_padding(x: Tensor, valid: Tensor | None) -> Tensor:
+    """``x`` with 0 at padding, where no gradient passes. x: (..., C); valid: bool (...) or None."""
+    # where, not a product: an infinity at a padded position must not become NaN
+    return x if valid is None else torch.where(valid.unsqueeze(-1), x, x.new_zeros(()))
+
+
+def masked_means(
+    xs: Sequence[Tensor], valid: Tensor | None, sync: bool = False
+) -> tuple[list[Tensor], Tensor]:
+    """Means over the real positions, (1/n) sum_V x, of tensors of one shape.
+
+    Args:
+        xs: each (..., C).
+        valid: bool (...), True at real positions; None: every position is real.
+        sync: let V be the real positions of all workers. One all-reduce serves all means.
+
+    Returns:
+        The means, each (C,), and n, (). Without a single real position the means are 0.
+    """
+    sums = [zero_padding(x, valid).reshape(-1, x.size(-1)).sum(dim=0) for x in xs]
+    rows = xs[0].numel() // max(xs[0].size(-1), 1)
+    count = xs[0].new_full((), rows) if valid is None else valid.sum().to(xs[0].dtype)
+    if sync:
+        together = sum_over_workers(torch.cat([*sums, count.unsqueeze(0)]))
+        *sums, count = together.split([*(one.size(0) for one in sums), 1])
+        count = count.squeeze(0).detach()
+    return [one / count.clamp(min=1) for one in sums], count
+
+
+def finite_or(value: Tensor, instead: Tensor) -> Tensor:
+    """``value``, or ``instead`` if any entry of it is NaN or infinite. Both of one shape.
+
+    A statistic that was not finite once would never be again: an overflow of half precision,
+    which a trainer meets by leaving out the update, would end the run.
+    """
+    return torch.where(is_finite(value), value, instead)
+
+
+def is_finite(value: Tensor) -> Tensor:
+    """Whether no entry of ``value`` is NaN or infinite, bool ()."""
+    return (0 * value).sum() == 0  # NaN for those two, in half the operations of isfinite().all()
+
+
+def move(buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
+    """buffer <- (1 - w) buffer + w value, in place.
+
+    Without a real position, ``count`` 0, and where ``value`` is not finite, nothing moves.
+    """
+    value = value.detach().to(buffer.dtype)
+    moves = is_finite(value) & (count > 0)
+    buffer.copy_(torch.where(moves, buffer.lerp(value, weight), buffer))
+
+
+Move = Callable[[Tensor, Tensor, float, Tensor], None]
+"""The arguments and the effect of :func:`move`."""
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise ValueError unless ``value``, the share of a running form that stays, is in [0, 1)."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} is {value}; it must be in [0, 1)")
+
+
+def in_backward() -> bool:
+    """True inside a backward pass: activation checkpointing computes a forward again."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+class Forward(NamedTuple):
+    """A training forward whose backward pass may still compute it again.
+
+    Attributes:
+        sample: some values of its input, by which it is found.
+        seen: what it used besides its input.
+    """
+
+    sample: Tensor
+    seen: list[Any]
+
+
+class Forwards:
+    """What the last training forwards of a norm saw, for activation checkpointing.
+
+    Several forwards may come before one backward pass, whose recomputations come in any order.
+    Each is found by its input: with random states restored it is the same but for what a device
+    adds up in another order. Of equal inputs the newest is taken, as autograd begins with it.
+    """
+
+    KEPT = 16
+    CLOSE = 0.02  # of the size of the sample; another batch, or another dropout, is far beyond
+
+    def __init__(self) -> None:
+        self.kept: list[Forward] = []
+        self.current: list[Any] = [None]
+
+    def open(self, x: Tensor) -> None:
+        """A forward of x, (..., C), begins, or begins again in a backward pass.
+
+        Raises:
+            RuntimeError: it is computed again, but too many others came since.
+        """
+        sample = x.detach()[tuple(slice(None, None, max(1, size // 8)) for size in x.shape)].clone()
+        if not in_backward():
+            self.current = [None]
+            self.kept = [*self.kept, Forward(sample, self.current)][-self.KEPT :]
+            return
+        found = self._find(sample)
+        if found is None:
+            raise RuntimeError(
+                "activation checkpointing computes a forward of a norm with batch statistics "
+                f"again, but its input is none of the last {self.KEPT} forwards': run the backward "
+                "pass before so many others, with preserve_rng_state, or do not checkpoint"
+            )
+        # Newest last: what was computed again is the first to go
+        self.kept = [found, *(one for one in self.kept if one is not found)]
+        self.current = found.seen
+
+    def _find(self, sample: Tensor) -> Forward | None:
+        best, least = None, self.CLOSE
+        for one in reversed(self.kept):
+            if one.sample.shape != sample.shape or one.sample.device != sample.device:
+                continue
+            here, there = (torch.nan_to_num(each.float()) for each in (sample, one.sample))
+            distance = float((here - there).abs().sum() / here.abs().sum().clamp(min=1e-30))
+            if distance < least:
+                best, least = one, distance
+        return best
+
+
+class BatchStatisticsNorm(AffineNorm):
+    """A norm whose statistics run over the positions of a batch, with running forms of them.
+
+    Running forms move once for each training forward, never in its recomputation, and not for
+    a batch without a real position. Floating buffers never fall below float32: ``model.half()``
+    leaves them.
+
+    It counts optimizer updates. Under fairseq the trainer reports them through
+    :meth:`set_num_updates`; elsewhere every training forward counts as one. The count is the
+    integer buffer ``num_updates``, part of the checkpoint.
+
+    Attributes:
+        counts_forwards: whatever a trainer reports, every training forward counts as one.
+        loss_scale: the factor that the loss is multiplied with before its backward pass, as
+            mixed precision does; whoever multiplies it must say so here. Statistics of
+            gradients are kept in units of the loss itself.
+
+    Args:
+        dim: number of channels.
+        warmup_updates: updates during which batch statistics normalize.
+        sync: ``on`` takes statistics over the positions of all workers, forward and backward,
+            and each of them then holds the same running form.
+    """
+
+    batch_statistics: ClassVar[bool] = True
+    num_updates: Tensor
+
+    def __init__(self, dim: int, *, warmup_updates: int = 0, sync: str = "off") -> None:
+        super().__init__(dim)
+        if warmup_updates < 0:
+            raise ValueError(f"warmup_updates is {warmup_updates}; it must be 0 or more")
+        self.warmup_updates = warmup_updates
+        self.sync = sync == "on"
+        self.counts_forwards = False
+        self.loss_scale: float | Tensor = 1.0
+        self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64))
+        # The same count as a Python number: reading a tensor would wait for the GPU. It holds of
+        # that buffer in that version; a copy into it, or another buffer in its place, is read.
+        self._count_read: tuple[Tensor | None, int, int] = (None, 0, 0)
+        self._trainer_counts = False
+        self._forwards = Forwards()
+
+    def forward(
+        self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
+    ) -> Tensor:
+        """See :meth:`Norm.forward`."""
+        if self.training:
+            self._forwards.open(x)
+        return super().forward(x, padding_mask, batch_first)
+
+    @property
+    def _seen(self) -> Any:
+        """What the training forward in work used besides its input, or did the first time."""
+        return self._forwards.current[0]
+
+    @_seen.setter
+    def _seen(self, seen: Any) -> None:
+        self._forwards.current[0] = seen
+
+    @property
+    def _updates(self) -> int:
+        buffer, version, count = self._count_read
+        if self.num_updates.is_meta:
+            return count
+        now = -1 if self.num_updates.is_inference() else self.num_updates._version
+        if buffer is not self.num_updates or version != now or now < 0:
+            count = int(self.num_updates.item())
+            self._count_read = (self.num_updates, now, count)
+        return count
+
+    @property
+    def updates_counted(self) -> int:
+        """``num_updates`` as a number; reading it waits for the device only after a copy."""
+        return self._updates
+
+    @property
+    def in_warmup(self) -> bool:
+        """True while the statistics of the batch itself normalize it."""
+        return self._updates < self.warmup_updates
+
+    def channel_map(self, square: Tensor, eps: float, mean: float | Tensor = 0.0) -> ChannelMap:
+        """gamma * (x - mean) / sqrt(square + eps) + beta. square, mean: (C,)."""
+        gain = self.weight.detach().double() / (square.double() + eps).sqrt()
+        return ChannelMap(gain, self.bias.detach().double() - gain * mean)
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Called by fairseq's trainer before each forward with the updates done so far."""
+        if not self.counts_forwards:
+            self._trainer_counts = True
+            self._count(num_updates)
+
+    def count_forward(self) -> None:
+        """Count one training forward as an update, unless a trainer does the counting."""
+        if not self._trainer_counts:
+            self._count(self._updates + 1)
+
+    def _count(self, num_updates: int) -> None:
+        if num_updates != self._updates:
+            self.num_updates.fill_(num_updates)
+            known = 0 if self.num_updates.is_inference() else self.num_updates._version
+            self._count_read = (self.num_updates, known, num_updates)
+
+    def _apply(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> BatchStatisticsNorm:
+        before = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        super()._apply(fn, *args, **kwargs)
+        for name, old in before.items():
+            new = self._buffers[name]
+            if new is not None and new.dtype in (torch.float16, torch.bfloat16):
+                self._buffers[name] = old.to(new.device)
+        return self
+
+
+def average_running_statistics(module: nn.Module) -> None:
+    """Give every worker the mean over workers of the running statistics held without sync.
+
+    To be called by all workers before validation and saving, so that neither depends on the
+    worker that does it. Counts, which are the same everywhere, stay. One worker: nothing to do.
+    """
+    if worker_count() == 1:
+        return
+    for norm in module.modules():
+        if isinstance(norm, BatchStatisticsNorm) and not norm.sync:
+            for buffer in norm.buffers(recurse=False):
+                if buffer.is_floating_point():
+                    buffer.copy_(sum_over_workers(buffer) / worker_count())

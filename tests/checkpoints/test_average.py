@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import errno
+import io
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from norm_plugin import command_line
+from norm_plugin.checkpoints.average import average_checkpoints, main, select_checkpoints
+from norm_plugin.checkpoints.files import load_checkpoint
+from norm_plugin.command_line import CommandError
+
+
+def run(*arguments: object) -> int:
+    """The exit status of the command, with its errors handled as on a command line."""
+    with pytest.raises(SystemExit) as stop:
+        command_line.run_command(lambda: main([str(argument) for argument in arguments]))
+    return int(stop.value.code or 0)
+
+
+def folder_of_epochs(folder: Path, save, count: int) -> Path:
+    for epoch in range(1, count + 1):
+        save(folder / f"checkpoint{epoch}.pt", updates=10 * epoch)
+    return folder
+
+
+def test_mean_of_parameters_and_float_buffers(tmp_path, save_checkpoint_file) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(5, 7, generator=generator) for _ in range(3)]
+    paths = [
+        save_checkpoint_file(tmp_path / f"{i}.pt", updates=i, w=tensor, running_var=tensor + 1)
+        for i, tensor in enumerate(tensors)
+    ]
+    model = average_checkpoints(paths)["model"]
+    expected = torch.stack([tensor.double() for tensor in tensors]).mean(0)
+    # Summed in float64, so the only rounding is the cast: the result is the nearest float32.
+    assert torch.equal(model["w"], expected.float())
+    shifted = torch.stack([(tensor + 1).double() for tensor in tensors]).mean(0)
+    assert torch.equal(model["running_var"], shifted.float())
+
+
+def test_half_precision_is_summed_in_more(tmp_path, save_checkpoint_file) -> None:
+    # In float16 itself 60000 + 60000 overflows.
+    paths = [
+        save_checkpoint_file(tmp_path / f"{i}.pt", w=torch.tensor([60000.0, value]).half())
+        for i, value in enumerate((1.0, 2.0))
+    ]
+    mean = average_checkpoints(paths)["model"]["w"]
+    assert mean.dtype == torch.float16
+    assert mean.tolist() == [60000.0, 1.5]
+
+
+def test_counters_and_switches_come_from_the_newest(tmp_path, save_checkpoint_file) -> None:
+    def save(name: str, updates: int) -> Path:
+        return save_checkpoint_file(
+            tmp_path / name,
+            updates=updates,
+            num_updates=torch.tensor(updates),
+            warm=torch.tensor(updates > 10),
+            w=torch.tensor([float(updates)]),
+        )
+
+    # The newest is the one with the most updates, wherever it is named.
+    state = average_checkpoints([save("a.pt", 5), save("c.pt", 40), save("b.pt", 9)])
+    assert state["model"]["num_updates"].item() == 40
+    assert state["model"]["num_updates"].dtype == torch.int64
+    assert state["model"]["warm"].item() is True
+    assert state["model"]["w"].item() == 18.0
+    assert state["optimizer_history"][-1]["num_updates"] == 40
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tied_tensors_stay_tied(tmp_path, save_checkpoint_file, dtype) -> None:
+    for i in (1, 2):
+        shared = torch.full((3, 2), float(i), dtype=dtype)
+        save_checkpoint_file(tmp_path / f"{i}.pt", embed=shared, project=shared, other=shared * 2)
+    model = average_checkpoints([tmp_path / "1.pt", tmp_path / "2.pt"])["model"]
+    assert torch.equal(model["embed"], torch.full((3, 2), 1.5, dtype=dtype))
+    assert model["embed"].data_ptr() == model["project"].data_ptr()
+    assert torch.equal(model["other"], torch.full((3, 2), 3.0, dtype=dtype))
+
+
+def test_tensors_tied_only_in_the_newest_keep_their_own_means(
+    tmp_path, save_checkpoint_file
+) -> None:
+    save_checkpoint_file(tmp_path / "1.pt", updates=1, a=torch.zeros(2), b=torch.ones(2))
+    shared = torch.full((2,), 4.0)
+    save_checkpoint_file(tmp_path / "2.pt", updates=2, a=shared, b=shared)
+    model = average_checkpoints([tmp_path / "1.pt", tmp_path / "2.pt"])["model"]
+    assert model["a"].tolist() == [2.0, 2.0]
+    assert model["b"].tolist() == [2.5, 2.5]
+
+
+def test_the_output_keeps_settings_and_drops_the_optimizer(tmp_path, save_checkpoint_file) -> None:
+    folder_of_epochs(tmp_path, save_checkpoint_file, 3)
+    assert run("--inputs", tmp_path, "--last-epochs", 2, "--output", tmp_path / "avg.pt") == 0
+    state = load_checkpoint(tmp_path / "avg.pt")
+    assert state["averaged_from"] == ["checkpoint2.pt", "checkpoint3.pt"]
+    assert "last_optimizer_state" not in state
+    assert state["cfg"]["model"].dropout == 0.1
+    assert torch.equal(state["model"]["weight"], torch.full((2, 3), 25.0))
+
+
+def test_newest_are_chosen_by_number(tmp_path, save_checkpoint_file) -> None:
+    for name in ("checkpoint9", "checkpoint10", "checkpoint_1_99", "checkpoint_2_100"):
+        save_checkpoint_file(tmp_path / f"{name}.pt")
+    for name in ("checkpoint_best", "checkpoint_last", "checkpoint.best_loss_1.00"):
+        save_checkpoint_file(tmp_path / f"{name}.pt")
+
+    def names(*choice) -> list[str]:
+        return [path.name for path in select_checkpoints(tmp_path, *choice)]
+
+    assert names("epoch", 1, None) == ["checkpoint10.pt"]
+    assert names("epoch", 2, None) == ["checkpoint9.pt", "checkpoint10.pt"]
+    assert names("epoch", 1, 9) == ["checkpoint9.pt"]
+    assert names("update", 2, None) == ["checkpoint_1_99.pt", "checkpoint_2_100.pt"]
+    assert names("update", 1, 99) == ["checkpoint_1_99.pt"]
+
+
+def test_too_few_checkpoints(tmp_path, save_checkpoint_file, capsys) -> None:
+    folder_of_epochs(tmp_path, save_checkpoint_file, 2)
+    assert run("--inputs", tmp_path, "--last-epochs", 3, "--output", tmp_path / "avg.pt") == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: 3 epoch checkpoints are asked for and 2 found in {tmp_path}")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "avg.pt").exists()
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "empty", "text", "not fairseq's"])
+def test_a_bad_input_is_named(tmp_path, save_checkpoint_file, truncate, capsys, damage) -> None:
+    folder_of_epochs(tmp_path, save_checkpoint_file, 3)
+    bad = tmp_path / "checkpoint2.pt"
+    if damage == "missing":
+        bad.unlink()
+    elif damage == "truncated":
+        truncate(bad)
+    elif damage == "not fairseq's":
+        torch.save({"weights": torch.ones(1)}, bad)
+    else:
+        bad.write_bytes(b"" if damage == "empty" else b"hello\n")
+    inputs = [tmp_path / f"checkpoint{epoch}.pt" for epoch in (1, 2, 3)]
+    assert run("--inputs", *inputs, "--output", tmp_path / "avg.pt") == 1
+    error = capsys.readouterr().err
+    assert str(bad) in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "avg.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("second", "named"),
+    [
+        ({"w": torch.ones(2), "extra": torch.ones(2)}, "2.pt has the entry 'extra', 1.pt has not"),
+        ({}, "'w'"),
+        ({"w": torch.ones(3)}, "'w' has shape (3,) in 2.pt and (2,) in 1.pt"),
+        ({"w": torch.ones(2, dtype=torch.int64)}, "'w' is a floating tensor in only one"),
+    ],
+)
+def test_another_model_is_refused(tmp_path, save_checkpoint_file, capsys, second, named) -> None:
+    first = save_checkpoint_file(tmp_path / "1.pt", w=torch.ones(2))
+    other = save_checkpoint_file(tmp_path / "2.pt", **(second or {"v": torch.ones(2)}))
+    assert run("--inputs", first, other, "--output", tmp_path / "avg.pt") == 1
+    error = capsys.readouterr().err
+    assert str(other) in error
+    assert "1.pt" in error
+    assert "checkpoints of one run" in error
+    assert named in error or (not second and "'v'" in error)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused(
+    tmp_path, save_checkpoint_file, capsys, value
+) -> None:
+    good = save_checkpoint_file(tmp_path / "1.pt", w=torch.ones(3), b=torch.ones(1))
+    weights = torch.tensor([1.0, value, 1.0])
+    bad = save_checkpoint_file(tmp_path / "2.pt", w=weights, b=torch.ones(1))
+    assert run("--inputs", good, bad, "--output", tmp_path / "out.pt") == 1
+    assert f"error: 'w' of {bad} holds a NaN or an infinity" in capsys.readouterr().err
+    assert not (tmp_path / "out.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("path", "the same file as"),
+        ("spelling", "the same file as"),
+        ("symlink", "the same file as"),
+        ("hard link", "a copy of"),
+        ("copy", "a copy of"),
+    ],
+)
+def test_a_checkpoint_given_twice_is_refused(
+    tmp_path, save_checkpoint_file, capsys, kind, said
+) -> None:
+    one = save_checkpoint_file(tmp_path / "checkpoint1.pt", updates=1)
+    other = save_checkpoint_file(tmp_path / "checkpoint2.pt", updates=2)
+    again = tmp_path / "checkpoint_best.pt"
+    if kind == "path":
+        again = one
+    elif kind == "spelling":
+        (tmp_path / "sub").mkdir()
+        again = tmp_path / "sub" / ".." / one.name
+    elif kind == "symlink":
+        again.symlink_to(one)
+    elif kind == "hard link":
+        os.link(one, again)
+    else:
+        again.write_bytes(one.read_bytes())
+    assert run("--inputs", one, other, again, "--output", tmp_path / "out.pt") == 1
+    assert f"error: {again} is {said} {one}: it would count twice" in capsys.readouterr().err
+    assert not (tmp_path / "out.pt").exists()
+    with pytest.raises(CommandError, match="the same file as"):
+        average_checkpoints([one, one])
+
+
+def test_flags_that_do_not_fit_the_inputs(tmp_path, save_checkpoint_file, capsys) -> None:
+    folder_of_epochs(tmp_path, save_checkpoint_file, 2)
+    one = tmp_path / "checkpoint1.pt"
+    assert run("--inputs", tmp_path, "--output", tmp_path / "avg.pt") == 1
+    assert "add --last-epochs" in capsys.readouterr().err
+    assert run("--inputs", one, "--last-epochs", 1, "--output", tmp_path / "avg.pt") == 1
+    assert "choose from a folder" in capsys.readouterr().err
+    assert run("--inputs", one, tmp_path, "--output", tmp_path / "avg.pt") == 1
+    assert "one folder or only files" in capsys.readouterr().err
+    assert run("--inputs", one, "--output", one) == 1
+    assert "one of the inputs" in capsys.readouterr().err
+    assert run("--inputs", one, "--output", tmp_path / "no" / "avg.pt") == 1
+    assert "does not exist" in capsys.readouterr().err
+
+
+class FullDisk(io.FileIO):
+    """A file on a disk that has room for its first write only."""
+
+    def write(self, data):
+        if self.tell():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(data)
+
+
+def test_a_full_disk_leaves_the_old_output(
+    tmp_path, save_checkpoint_file, capsys, monkeypatch
+) -> None:
+    folder_of_epochs(tmp_path, save_checkpoint_file, 2)
+    output = tmp_path / "avg.pt"
+    output.write_text("old")
+
+    monkeypatch.setattr(command_line, "open", FullDisk, raising=False)
+    assert run("--inputs", tmp_path, "--last-epochs", 2, "--output", output) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: cannot write {output}: No space left on device")
+    assert output.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "avg.pt",
+        "checkpoint1.pt",
+        "checkpoint2.pt",
+    ]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of 64 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    try:
+        command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+        mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        pytest.skip(f"no mount command: {error}")
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_is_really_full(tmp_path, save_checkpoint_file, small_disk, capsys) -> None:
+    inputs = [save_checkpoint_file(tmp_path / f"{i}.pt", w=torch.ones(40_000)) for i in (1, 2)]
+    output = small_disk / "avg.pt"
+    output.write_text("old")
+    assert run("--inputs", *inputs, "--output", output) == 1
+    assert f"cannot write {output}: No space left on device" in capsys.readouterr().err
+    assert [path.name for path in small_disk.iterdir()] == ["avg.pt"]
+    assert output.read_text() == "old"

@@ -1,0 +1,349 @@
+"""``--running-stats reestimate``: running statistics that belong to the averaged weights."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq.trainer import Trainer
+from tiny_run import run_state, write_dictionaries, write_pairs
+
+from norm_plugin.checkpoints import reestimate as module
+from norm_plugin.checkpoints.average import main
+from norm_plugin.checkpoints.building import build_model
+from norm_plugin.checkpoints.files import load_checkpoint
+from norm_plugin.checkpoints.reestimate import PlainMean, reestimate, train_batches
+from norm_plugin.checkpoints.running_stats import running_statistics
+from norm_plugin.command_line import CommandError
+from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
+
+WITH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
+PRE = ("--norm-placement=pre", "--encoder-layers=2")
+FIRST = "encoder.layers.0.self_attn_layer_norm"
+SECOND = "encoder.layers.0.final_layer_norm"
+FINAL = "encoder.layer_norm"
+BATCHES = 6
+# What only backward passes move
+BACKWARD = {"nu", "psi", "gradients", "gradients_filled"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Sixty pairs: five batches or so."""
+    return write_pairs(write_dictionaries(tmp_path_factory.mktemp("data") / "bin"), 60)
+
+
+def flags_of(name: str) -> list[str]:
+    """The norm at each encoder site, long past a short warm-up where it has one."""
+    known = {option.name for option in norm_spec(name).options}
+    warmup = ["--norm-warmup-updates=4"] if "warmup_updates" in known else []
+    return [f"--norm-type={name}", *PRE, *warmup]
+
+
+def checkpoint(folder: Path, data: Path, *flags: str, **kwargs):
+    """The path and the content of a checkpoint whose statistics are of no use at all."""
+    path = folder / "run.pt"
+    torch.save(run_state(data, *flags, **kwargs), path)
+    return path, with_garbage(load_checkpoint(path))
+
+
+def with_garbage(state, size: float = 1e3):
+    generator = torch.Generator().manual_seed(int(size))
+    for entry in sorted(running_statistics(state["model"])):
+        tensor = state["model"][entry]
+        tensor.copy_(size * (0.5 + torch.rand(tensor.shape, generator=generator)))
+    for entry, tensor in state["model"].items():
+        if entry.endswith("_filled"):
+            tensor.fill_(2)
+    return state
+
+
+def batch_squares(path: Path, data: Path):
+    """The inputs of the first norm, which no other norm precedes: for each batch (n, C)."""
+    model, cfg, task = build_model(path, data)
+    rows = []
+
+    def record(norm, inputs):
+        x, mask, _ = inputs
+        rows.append(x[~mask.t()] if mask is not None else x.flatten(0, 1))
+
+    model.eval().get_submodule(FIRST).register_forward_pre_hook(record)
+    with torch.no_grad():
+        for sample in itertools.islice(train_batches(model, cfg, task), BATCHES):
+            model(**sample["net_input"])
+    return rows
+
+
+def geometric(rows):
+    return torch.stack(rows).log().mean(0).exp()
+
+
+def arithmetic(rows):
+    return torch.stack(rows).mean(0)
+
+
+def expected_statistics(name: str, rows):
+    """By hand: the plain mean over batches of what each batch, or window, has."""
+    means = [x.mean(0) for x in rows]
+    variances = [x.var(0, unbiased=False) for x in rows]
+    squares = [x.square().mean(0) for x in rows]
+    if name in ("batchnorm", "regularized-batchnorm", "repbn"):
+        return {"running_mean": arithmetic(means), "running_var": arithmetic(variances)}
+    if name in ("powernorm", "powernorm-v"):
+        return {"psi2": arithmetic(squares)}
+    size, smooth = (4, geometric) if name == "unified" else (16, arithmetic)
+    windows = [squares[max(0, t + 1 - size) : t + 1] for t in range(len(squares))]
+    newest = torch.stack(squares[-size:])
+    return {
+        "running_square": arithmetic([smooth(window) for window in windows]),
+        "squares": torch.cat([torch.zeros(size - len(newest), newest.size(1)), newest]),
+        "squares_filled": torch.tensor(min(len(rows), size)),
+    }
+
+
+@pytest.mark.parametrize("name", WITH_STATISTICS)
+def test_the_plain_mean_over_batches(tmp_path, data, name) -> None:
+    scale = (
+        ["--norm-layer-scale-groups=0"] if name in ("batchnorm", "powernorm-v", "powernorm") else []
+    )
+    path, state = checkpoint(tmp_path, data, *flags_of(name), *scale, "--dropout=0")
+    reestimate(state, path, BATCHES)
+    rows = batch_squares(path, data)
+    assert len({len(x) for x in rows}) > 1  # ragged: a mean over tokens would be another
+    found = state["model"]
+    for buffer, value in expected_statistics(name, rows).items():
+        # float32 means over up to 100 tokens, in another order: at worst 100 roundings of 6e-8 of
+        # inputs of size 1, which a mean near 0 keeps; a mean over tokens is percents away
+        torch.testing.assert_close(found[f"{FIRST}.{buffer}"], value, rtol=1e-5, atol=1e-5)
+
+
+CASES = {name: flags_of(name) for name in WITH_STATISTICS}
+CASES["powernorm released"] = [*flags_of("powernorm"), "--norm-variant=released"]
+CASES["batchnorm released"] = [*flags_of("batchnorm"), "--norm-variant=released"]
+CASES["powernorm in its warm-up"] = [*flags_of("powernorm"), "--norm-warmup-updates=4000"]
+CASES["powernorm released in its warm-up"] = [
+    *(*flags_of("powernorm"), "--norm-variant=released", "--norm-warmup-updates=4000")
+]
+CASES["repbn in its blend"] = [*flags_of("repbn"), "--norm-blend-updates=180"]
+CASES["checkpointed activations"] = [*flags_of("powernorm"), "--checkpoint-activations"]
+
+
+@pytest.mark.parametrize("flags", CASES.values(), ids=CASES)
+def test_nothing_of_the_statistics_before_is_left(tmp_path, data, flags) -> None:
+    path, state = checkpoint(tmp_path, data, *flags)
+    other = with_garbage(load_checkpoint(path), size=3e7)
+    before = {key: value.clone() for key, value in state["model"].items()}
+    for each in (state, other):
+        reestimate(each, path, BATCHES)
+    moved = set()
+    for key, value in state["model"].items():
+        if torch.equal(value, before[key]):
+            continue
+        moved.add(key)
+        # Bit-equal with dropout on: the seed is fixed, and the first weight is 1.
+        assert torch.equal(value, other["model"][key]), key
+    kept_back = {key for key in before if key.rpartition(".")[2] in BACKWARD}
+    statistics = running_statistics(before)
+    assert moved - statistics == {key for key in before if key.endswith("squares_filled")}
+    assert statistics - moved == kept_back & statistics
+    assert not moved & kept_back
+
+
+def test_after_the_warm_up_powernorm_is_normalized_by_its_running_statistic(tmp_path, data) -> None:
+    flags = ["--dropout=0", "--norm-placement=post", "--norm-layer-scale-groups=0"]
+    path, state = checkpoint(tmp_path, data, *flags_of("powernorm"), *flags)
+    reestimate(state, path, 2)
+    # By hand: the output of the first norm for batches 1 and 2, whose roots are of psi_1
+    model, cfg, task = build_model(path, data)
+    first, second = model.get_submodule(FIRST), model.get_submodule(SECOND)
+    inputs, squares = [], []
+    first.register_forward_pre_hook(lambda norm, given: inputs.append(given))
+    first.register_forward_hook(lambda norm, given, out: replaced(given))
+    second.register_forward_pre_hook(lambda norm, given: squares.append(mean_square(*given[:2])))
+    roots = []
+
+    def mean_square(x, mask):
+        return (x if mask is None else x[~mask.t()]).reshape(-1, x.size(-1)).square().mean(0)
+
+    def replaced(given):
+        x, mask, _ = given
+        if not roots:
+            roots.append((mean_square(x, mask) + 1e-5).sqrt())
+        return x / roots[0]
+
+    with torch.no_grad():
+        for sample in itertools.islice(train_batches(model.train(), cfg, task), 2):
+            second.warmup_updates = sys.maxsize  # its own output does not matter here
+            model(**sample["net_input"])
+    expected = (squares[0] + squares[1]) / 2
+    # float32 sums over up to 100 tokens (100 roundings of 6e-8) behind one layer; the second
+    # batch divided by its own root would be percents away
+    torch.testing.assert_close(state["model"][f"{SECOND}.psi2"], expected, rtol=1e-4, atol=1e-6)
+
+
+def save_run(folder: Path, data: Path, *flags: str) -> list[str]:
+    """Two checkpoints of a run and what averages them, without --output, on a command line."""
+    paths = [folder / "1.pt", folder / "2.pt"]
+    for seed, path in enumerate(paths):
+        torch.save(with_garbage(run_state(data, *flags, updates=80 + seed, seed=seed)), path)
+    return ["--inputs", *map(str, paths), "--running-stats", "reestimate"]
+
+
+def test_the_command_says_and_records_what_it_did(tmp_path, data, capsys) -> None:
+    command = save_run(tmp_path, data, *flags_of("powernorm"))
+    for name in ("one.pt", "two.pt"):
+        assert main([*command, "--batches", "7", "--output", str(tmp_path / name)]) == 0
+    line = f"running statistics re-estimated from 7 batches of {data}; nu of the backward pass"
+    assert line in capsys.readouterr().out
+    one, two = (load_checkpoint(tmp_path / name) for name in ("one.pt", "two.pt"))
+    assert one["averaged_from"] == ["1.pt", "2.pt"]
+    assert (one["running_stats"], one["running_stats_batches"]) == ("reestimate", 7)
+    first, newest = (load_checkpoint(tmp_path / name)["model"] for name in ("1.pt", "2.pt"))
+    for key, value in one["model"].items():
+        assert torch.equal(value, two["model"][key]), key  # seven batches are over an epoch
+        if key.endswith("num_updates"):
+            assert value.item() == newest[key].item() == 81
+        elif key.endswith("psi2"):
+            assert 0 < value.max() < 10
+        else:
+            assert torch.equal(value, ((first[key].double() + newest[key].double()) / 2).float())
+    build_model(tmp_path / "one.pt")  # fairseq loads it
+
+
+def test_without_batch_statistics_there_is_nothing_to_do(tmp_path, data, capsys) -> None:
+    command = save_run(tmp_path, data, "--norm-type=rmsnorm")
+    assert main([*command, "--data", "nowhere", "--output", str(tmp_path / "average.pt")]) == 0
+    assert "no norm of this model has running statistics" in capsys.readouterr().out
+    assert "running_stats_batches" not in load_checkpoint(tmp_path / "average.pt")
+
+
+def test_data_that_moved(tmp_path, data, capsys) -> None:
+    gone = tmp_path / "gone"
+    gone.symlink_to(data)
+    command = save_run(tmp_path, gone, *flags_of("batchnorm"))
+    gone.unlink()
+    output = tmp_path / "average.pt"
+    with pytest.raises(CommandError, match=f"{gone}, does not exist; .*--data"):
+        main([*command, "--output", str(output)])
+    assert not output.exists()
+    assert main([*command, "--data", str(data), "--output", str(output)]) == 0
+    assert f"from 100 batches of {data}\n" in capsys.readouterr().out
+
+
+def test_data_that_does_not_fit(tmp_path, data) -> None:
+    path, state = checkpoint(tmp_path, data, *flags_of("batchnorm"))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(CommandError, match=f"cannot build the model of {path}.* {empty}: .*dict"):
+        reestimate(state, path, 1, empty)
+    cannot = "cannot make training batches of the data in"
+    alone = write_dictionaries(tmp_path / "alone")
+    with pytest.raises(CommandError, match=f"{cannot} {alone}: Dataset not found: train"):
+        reestimate(state, path, 1, alone)
+    few = write_pairs(write_dictionaries(tmp_path / "few"), 5)  # batches are of eight
+    with pytest.raises(CommandError, match=f"the training data in {few} does not fill one"):
+        reestimate(state, path, 1, few)
+    path, state = checkpoint(tmp_path, data, *flags_of("batchnorm"), "--max-source-positions=2")
+    with pytest.raises(CommandError, match=f"{cannot} {data}"):  # all sentences are longer
+        reestimate(state, path, 1)
+
+
+@pytest.mark.parametrize("sizes", [["--max-tokens=64"], ["--max-tokens=500", "--batch-size=8"]])
+def test_the_batches_are_those_of_the_runs_trainer(tmp_path, data, sizes) -> None:
+    path, _ = checkpoint(tmp_path, data, *flags_of("batchnorm"), "--seed=11", *sizes)
+    model, cfg, task = build_model(path)
+    ours = list(itertools.islice(train_batches(model, cfg, task), 12))
+    criterion = task.build_criterion(cfg.criterion)
+    epochs = Trainer(cfg, task, model, criterion).get_train_iterator(epoch=1)
+    theirs = list(epochs.next_epoch_itr())
+    assert len(theirs) < len(ours)
+    for one, other in zip(ours, [*theirs, *epochs.next_epoch_itr()]):
+        assert torch.equal(one["id"], other["id"])
+
+
+def test_batches_and_data_are_of_reestimate_alone(tmp_path, capsys) -> None:
+    for flag in (["--batches", "3"], ["--data", str(tmp_path)]):
+        with pytest.raises(SystemExit) as stop:
+            main(["--inputs", "a.pt", "--output", "b.pt", "--running-stats", "last", *flag])
+        assert stop.value.code == 2
+        assert "belong to --running-stats reestimate" in capsys.readouterr().err
+
+
+def test_dropout_is_on_as_in_training(tmp_path, data) -> None:
+    found = []
+    for dropout in ("0.5", "0"):
+        path, state = checkpoint(
+            tmp_path,
+            data,
+            *flags_of("powernorm-v"),
+            f"--dropout={dropout}",
+            "--norm-layer-scale-groups=0",
+        )
+        reestimate(state, path, BATCHES)
+        found.append(state["model"][f"{FIRST}.psi2"].mean().item())
+    # The embeddings that this norm sees: dropout of a half doubles their mean square.
+    # Of some 4,000 such squares, of which half are 0, the standard error is 3 to 4 %.
+    assert 1.6 < found[0] / found[1] < 2.4
+
+
+def test_a_layer_that_is_dropped_counts_its_own_forwards(tmp_path, data, monkeypatch) -> None:
+    path, state = checkpoint(tmp_path, data, *flags_of("batchnorm"), "--encoder-layerdrop=0.5")
+    counts = {}
+    write_back = module._write_back
+
+    def spy(hooks, *arguments):
+        counts.update({name: hook.forwards for name, hook in hooks.items()})
+        write_back(hooks, *arguments)
+
+    monkeypatch.setattr(module, "_write_back", spy)
+    reestimate(state, path, 12)
+    assert counts[FINAL] == 12
+    assert 0 < counts[FIRST] == counts[SECOND] < 12
+    # Embeddings of variance near 1 / DIM, scaled by DIM, and positions: far from garbage and 0
+    assert 0.3 < state["model"][f"{FIRST}.running_var"].mean() < 3
+
+
+def test_a_norm_that_no_batch_reaches(tmp_path, data) -> None:
+    path, state = checkpoint(tmp_path, data, *flags_of("batchnorm"), "--encoder-layerdrop=1")
+    with pytest.raises(CommandError, match="no batch reached the norm encoder.layers.0.*--batches"):
+        reestimate(state, path, 2)
+
+
+@pytest.mark.parametrize("check", ["on", "off"])
+def test_weights_that_diverged(check, tmp_path, data) -> None:
+    flags = (*flags_of("batchnorm"), "--norm-nan-check", check)
+    path, state = checkpoint(tmp_path, data, *flags)
+    state["model"]["encoder.layers.0.fc2.bias"][0] = float("nan")
+    with pytest.raises(CommandError, match="weights have diverged: encoder.layers.1.self_attn"):
+        reestimate(state, path, 2)
+
+
+def test_half_precision_weights(tmp_path, data) -> None:
+    path, state = checkpoint(tmp_path, data, *flags_of("powernorm"))
+    statistics = running_statistics(state["model"])
+    for key, value in state["model"].items():
+        if value.is_floating_point() and key not in statistics:
+            state["model"][key] = value.half()
+    reestimate(state, path, 2)
+    assert state["model"]["encoder.layers.0.fc1.weight"].dtype == torch.float16
+    assert all(state["model"][key].dtype == torch.float32 for key in statistics)
+    assert 0.5 < state["model"][f"{FINAL}.psi2"].mean() < 2  # after the layer-scale
+
+
+def test_a_checkpoint_without_settings(tmp_path, data) -> None:
+    path = tmp_path / "run.pt"
+    torch.save({**run_state(data), "cfg": None}, path)
+    with pytest.raises(CommandError, match="has no entry 'cfg'"):
+        build_model(path)
+
+
+def test_the_blend_of_repbn_stays_where_the_run_left_it():
+    norm = build_norm("repbn", 8, blend_updates=10)
+    norm.num_updates.fill_(4)
+    norm.register_forward_pre_hook(PlainMean(norm))
+    for _ in range(3):
+        norm(torch.randn(5, 2, 8))
+    assert norm.updates_counted == 4

@@ -1,0 +1,156 @@
+"""``--running-stats average`` and ``last``, and equality with fairseq's own averaging tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_run import run_state, write_dictionaries
+
+from norm_plugin.checkpoints.average import average_checkpoints, main
+from norm_plugin.checkpoints.files import load_checkpoint
+from norm_plugin.checkpoints.running_stats import running_statistics
+from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
+
+WITH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
+WITHOUT = [name for name in NORM_TYPES if not norm_spec(name).batch_statistics]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_dictionaries(tmp_path_factory.mktemp("data") / "bin")
+
+
+def randomized(state, seed: int):
+    """``state`` with other values in every tensor: integers of 0 to 99, floats around 0."""
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in state["model"].values():
+        if tensor.is_floating_point():
+            tensor.copy_(torch.randn(tensor.shape, generator=generator))
+        else:
+            tensor.copy_(torch.randint(0, 100, tensor.shape, generator=generator))
+    return state
+
+
+def saved(folder: Path, data: Path, *flags: str) -> list[Path]:
+    """Three checkpoints of one model with random values, the second the newest."""
+    paths, state = [], run_state(data, *flags)
+    for number, updates in enumerate((10, 30, 20)):
+        state["optimizer_history"][-1]["num_updates"] = updates
+        paths.append(folder / f"{number}.pt")
+        torch.save(randomized(state, number), paths[-1])
+    return paths
+
+
+@pytest.mark.parametrize("name", WITH_STATISTICS)
+def test_running_statistics_are_the_floating_buffers_of_the_norm(name) -> None:
+    norm = build_norm(name, 8)
+    norm.register_parameter("psi2_scale", torch.nn.Parameter(torch.ones(8)))
+    state = {f"encoder.norm.{key}": value for key, value in norm.state_dict().items()}
+    buffers = {key for key, value in norm.named_buffers() if value.is_floating_point()}
+    assert buffers
+    assert running_statistics(state) == {f"encoder.norm.{key}" for key in buffers}
+    assert running_statistics(norm.state_dict()) == buffers
+
+
+def test_what_is_no_running_statistic() -> None:
+    elsewhere = {
+        f"batch.{key}": value for key, value in torch.nn.BatchNorm1d(4).state_dict().items()
+    }
+    alone = {"head.psi2": torch.ones(4), "head.weight": torch.ones(4), "nu": torch.ones(4)}
+    # A part of a norm's buffers makes no norm.
+    part = {"x.running_mean": torch.ones(4), "x.running_var": torch.ones(4)}
+    assert running_statistics({**elsewhere, **alone, **part}) == set()
+    assert running_statistics({**part, "x.num_updates": torch.tensor(1)}) == set(part)
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_a_norm_without_batch_statistics_has_none(name) -> None:
+    assert running_statistics(build_norm(name, 8).state_dict()) == set()
+
+
+@pytest.mark.parametrize("name", ["batchnorm", "powernorm", "unified"])
+def test_last_takes_the_statistics_of_the_newest_and_means_of_the_rest(
+    tmp_path, data, name
+) -> None:
+    warmup = () if name == "batchnorm" else ("--norm-warmup-updates=4",)
+    paths = saved(tmp_path, data, f"--norm-type={name}", *warmup)
+    states = [load_checkpoint(path)["model"] for path in paths]
+    result = average_checkpoints(paths, "last")
+    model = result["model"]
+    statistics = running_statistics(model)
+    assert len(statistics) >= 2 and result["running_stats"] == "last"
+    assert list(model) == list(states[0])
+    for key, value in model.items():
+        mean = torch.stack([state[key].double() for state in states]).mean(0).float()
+        newest = key in statistics or not value.is_floating_point()
+        assert torch.equal(value, states[1][key] if newest else mean), key
+
+
+def test_average_is_the_default_and_means_statistics_too(tmp_path, data) -> None:
+    paths = saved(tmp_path, data, "--norm-type=batchnorm")
+    output = tmp_path / "average.pt"
+    assert main(["--inputs", *map(str, paths), "--output", str(output)]) == 0
+    result = load_checkpoint(output)
+    assert result["running_stats"] == "average"
+    key = "encoder.layers.0.self_attn_layer_norm.running_var"
+    assert key in running_statistics(result["model"])
+    values = [load_checkpoint(path)["model"][key].double() for path in paths]
+    assert torch.equal(result["model"][key], torch.stack(values).mean(0).float())
+
+
+def test_the_command_takes_the_last(tmp_path, data, capsys) -> None:
+    paths = saved(tmp_path, data, "--norm-type=batchnorm")
+    output = tmp_path / "average.pt"
+    command = ["--running-stats", "last", "--inputs", *map(str, paths), "--output", str(output)]
+    assert main(command) == 0
+    assert capsys.readouterr().out.startswith("running statistics taken from 1.pt\n")
+    model = load_checkpoint(output)["model"]
+    newest = load_checkpoint(paths[1])["model"]
+    assert all(torch.equal(model[key], newest[key]) for key in running_statistics(model))
+
+
+def fairseqs_average(paths: list[Path]):
+    """What fairseq's scripts/average_checkpoints.py computes, as it is documented to behave.
+
+    Sums in the tensors' own type, half precision in float32; then floating sums are divided by
+    the number of checkpoints and integer ones floor-divided.
+    """
+    total = {}
+    for path in paths:
+        for key, value in load_checkpoint(path)["model"].items():
+            value = value.float() if value.dtype == torch.float16 else value
+            total[key] = total[key] + value if key in total else value.clone()
+    count = len(paths)
+    return {
+        key: value / count if value.is_floating_point() else value // count
+        for key, value in total.items()
+    }
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_a_norm_without_state_is_averaged_as_by_fairseq(tmp_path, data, name) -> None:
+    paths = saved(tmp_path, data, f"--norm-type={name}")
+    expected = fairseqs_average(paths)
+    model = average_checkpoints(paths)["model"]
+    last = average_checkpoints(paths, "last")["model"]
+    assert list(model) == list(last) == list(expected)
+    for key, value in model.items():
+        # The reference rounds at each of three sums of values up to 4, this once at the end:
+        # three halves of an ulp of 8, divided by 3.
+        torch.testing.assert_close(value, expected[key], rtol=0, atol=5e-7)
+        assert torch.equal(value, last[key])  # nothing for the other modes to treat
+
+
+def test_half_precision_is_averaged_as_by_fairseq(tmp_path, data) -> None:
+    paths = saved(tmp_path, data)
+    for path in paths:
+        state = load_checkpoint(path)
+        state["model"] = {key: value.half() for key, value in state["model"].items()}
+        torch.save(state, path)
+    model = average_checkpoints(paths)["model"]
+    for key, value in fairseqs_average(paths).items():
+        assert model[key].dtype == torch.float16
+        # fairseq leaves float32, which a half-precision model rounds when it loads it.
+        torch.testing.assert_close(model[key].float(), value, rtol=2**-11, atol=1e-6)

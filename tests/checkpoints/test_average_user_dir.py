@@ -1,0 +1,164 @@
+"""Running statistics of norms that another ``--user-dir`` registers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_run import run_state, write_dictionaries, write_pairs
+
+from norm_plugin.checkpoints.building import build_model, check_user_dir, import_user_dir
+from norm_plugin.checkpoints.files import load_checkpoint
+from norm_plugin.checkpoints.reestimate import reestimate
+from norm_plugin.command_line import CommandError
+from norm_plugin.norms.base import registry as registry
+from norm_plugin.norms.batch_norm import BatchNorm
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN_NORMS = '''
+import torch
+from norm_plugin.norms import register_norm
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm
+
+
+class OfOnes(BatchStatisticsNorm):
+    def __init__(self, dim):
+        super().__init__(dim)
+        self.register_buffer("height", torch.zeros(dim))
+
+    def normalize(self, x, valid):
+        if self.training:
+            self.height.add_(getattr(self, "momentum", 0.5) * (1 - self.height))
+        return self.affine(x)
+
+
+@register_norm("own", formula="x", paper="none")
+class Own(OfOnes):
+    """A norm whose running statistic moves towards 1.
+
+    Options:
+        momentum: weight of the new value
+    """
+
+    def __init__(self, dim, *, momentum: float = 0.1):
+        super().__init__(dim)
+        self.momentum = momentum
+
+
+@register_norm("steady", formula="x", paper="none")
+class Steady(OfOnes):
+    """One without an option that says how fast it moves."""
+
+    def __init__(self, dim):
+        super().__init__(dim)
+'''
+FLAGS = ("--norm-placement=pre", "--norm-type=layernorm")
+
+
+@pytest.fixture
+def own_norms(monkeypatch):
+    """The two norms above, registered for one test."""
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    names = list(registry.NORM_TYPES)
+    exec(compile(OWN_NORMS, "own_norms", "exec"), {"__name__": "own_norms"})
+    yield
+    registry.NORM_TYPES[:] = names
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_pairs(write_dictionaries(tmp_path_factory.mktemp("data") / "bin"), 20)
+
+
+def save_runs(folder: Path, data: Path, norm: str, user_dir: Path) -> list[Path]:
+    """Two checkpoints, in which the statistic of the encoder's norms is 0.2, and 0.4."""
+    paths = []
+    for number in (1, 2):
+        state = run_state(data, *FLAGS, f"--norm-type-encoder={norm}", updates=number)
+        state["cfg"]["common"]["user_dir"] = str(user_dir)
+        for name, value in state["model"].items():
+            if name.endswith(".height"):
+                value.fill_(0.2 * number)
+        paths.append(folder / f"{number}.pt")
+        torch.save(state, paths[-1])
+    return paths
+
+
+@pytest.mark.usefixtures("own_norms")
+@pytest.mark.parametrize(
+    ("mode", "expected", "line"),
+    [
+        ("last", 0.4, "running statistics taken from 2.pt"),
+        ("reestimate", 1.0, "running statistics re-estimated from 3 batches of "),
+    ],
+)
+def test_its_norms_are_known(tmp_path, data, mode, expected, line) -> None:
+    plugin = tmp_path / "own_plugin"
+    plugin.mkdir()
+    (plugin / "__init__.py").write_text(OWN_NORMS)
+    paths = save_runs(tmp_path, data, "own", plugin)
+    command = [sys.executable, "-m", "norm_plugin.checkpoints.average", "--running-stats", mode]
+    command += ["--batches", "3"] if mode == "reestimate" else []
+    output = tmp_path / "average.pt"
+    command += ["--user-dir", str(plugin)]
+    done = subprocess.run(
+        [*command, "--inputs", *map(str, paths), "--output", str(output)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith(line)
+    model = load_checkpoint(output)["model"]
+    heights = [value for name, value in model.items() if name.endswith(".height")]
+    assert len(heights) == 3
+    assert all(torch.allclose(value, torch.tensor(expected)) for value in heights)
+
+
+@pytest.mark.usefixtures("own_norms")
+def test_a_norm_that_cannot_be_averaged_plainly(tmp_path, data) -> None:
+    *_, path = save_runs(tmp_path, data, "steady", ROOT / "norm_plugin")
+    with pytest.raises(CommandError, match="norm steady has neither an option momentum nor"):
+        reestimate(load_checkpoint(path), path, 1)
+
+
+def test_a_norm_that_is_not_registered(tmp_path, data, monkeypatch) -> None:
+    path = tmp_path / "run.pt"
+    torch.save(run_state(data, "--norm-type=batchnorm"), path)
+    others = {name: spec for name, spec in registry._SPECS.items() if spec.cls is not BatchNorm}
+    state = load_checkpoint(path)
+    monkeypatch.setattr("norm_plugin.checkpoints.running_stats.NORM_TYPES", list(others))
+    with pytest.raises(CommandError, match="BatchNorm is not registered"):
+        reestimate(state, path, 1)
+
+
+def test_a_user_dir_that_is_gone(tmp_path, data) -> None:
+    path = tmp_path / "run.pt"
+    state = run_state(data)
+    state["cfg"]["common"]["user_dir"] = "/nowhere/theirs"
+    torch.save(state, path)
+    with pytest.raises(CommandError, match="add --user-dir /nowhere/theirs, or where"):
+        build_model(path)
+    with pytest.raises(CommandError, match="cannot import --user-dir /nowhere/theirs"):
+        import_user_dir(Path("/nowhere/theirs"))
+
+
+def test_the_user_dir_may_lie_elsewhere_now(tmp_path, monkeypatch) -> None:
+    from fairseq.utils import import_user_module
+
+    monkeypatch.setattr(import_user_module, "memo", {"/here/now/theirs"}, raising=False)
+    check_user_dir({"cfg": {"common": {"user_dir": "/nowhere/theirs"}}}, tmp_path)
+    with pytest.raises(CommandError, match="common.user_dir"):
+        check_user_dir({"cfg": {"common": {"user_dir": "/nowhere/others"}}}, tmp_path)
+
+
+def test_this_plugin_may_lie_elsewhere_now(tmp_path) -> None:
+    import_user_dir(Path("/nowhere/norm_plugin"))
+    import_user_dir(None)
+    check_user_dir({"cfg": {"common": {"user_dir": "/nowhere/norm_plugin"}}}, tmp_path)
+    check_user_dir({"cfg": {"common": {"user_dir": None}}}, tmp_path)
+    check_user_dir({"model": {}}, tmp_path)

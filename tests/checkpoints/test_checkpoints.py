@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from norm_plugin.checkpoints.files import load_checkpoint, main, num_updates, repair
+from norm_plugin.command_line import CommandError
+
+
+def last_updates(folder) -> int | None:
+    return num_updates(load_checkpoint(folder / "checkpoint_last.pt"))
+
+
+def test_silent_when_all_is_well(tmp_path, save_checkpoint_file, capsys) -> None:
+    for name in ("checkpoint1.pt", "checkpoint_last.pt", "checkpoint_best.pt"):
+        save_checkpoint_file(tmp_path / name)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert main(["repair", str(tmp_path)]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_silent_before_the_first_run(tmp_path, capsys) -> None:
+    assert main(["repair", str(tmp_path / "not-yet")]) == 0
+    assert main(["repair", str(tmp_path)]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_truncated_last_is_replaced_by_the_furthest(
+    tmp_path, save_checkpoint_file, truncate, capsys
+) -> None:
+    # By the updates inside, not by the order of the names.
+    save_checkpoint_file(tmp_path / "checkpoint1.pt", updates=30)
+    save_checkpoint_file(tmp_path / "checkpoint2.pt", updates=60)
+    save_checkpoint_file(tmp_path / "checkpoint_2_40.pt", updates=40)
+    save_checkpoint_file(tmp_path / "checkpoint_1_9.pt", updates=9)
+    truncate(save_checkpoint_file(tmp_path / "checkpoint_last.pt", updates=70))
+    assert main(["repair", str(tmp_path)]) == 0
+    assert "damaged; replaced by checkpoint2.pt" in capsys.readouterr().err
+    assert last_updates(tmp_path) == 60
+    assert "last_optimizer_state" in load_checkpoint(tmp_path / "checkpoint_last.pt")
+
+
+def test_a_damaged_last_without_another_is_removed(
+    tmp_path, save_checkpoint_file, truncate
+) -> None:
+    truncate(save_checkpoint_file(tmp_path / "checkpoint_last.pt"))
+    messages = repair(tmp_path)
+    assert len(messages) == 1
+    assert "none to replace it" in messages[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_last_is_restored(tmp_path, save_checkpoint_file) -> None:
+    save_checkpoint_file(tmp_path / "checkpoint1.pt", updates=7)
+    assert "missing; replaced by checkpoint1.pt" in repair(tmp_path)[0]
+    assert last_updates(tmp_path) == 7
+
+
+def test_truncated_copies_and_leftovers_are_removed(
+    tmp_path, save_checkpoint_file, truncate
+) -> None:
+    for name in ("checkpoint1.pt", "checkpoint_last.pt"):
+        save_checkpoint_file(tmp_path / name, updates=4)
+    for name in ("checkpoint2.pt", "checkpoint_best.pt"):
+        truncate(save_checkpoint_file(tmp_path / name))
+    (tmp_path / "checkpoint3.pt").touch()
+    (tmp_path / "checkpoint3.pt.tmp").touch()
+    (tmp_path / "averaged.pt.123.tmp").touch()
+    (tmp_path / "notes.tmp").touch()
+    assert len(repair(tmp_path)) == 5
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["checkpoint1.pt", "checkpoint_last.pt", "notes.tmp"]
+
+
+def test_an_average_is_nothing_to_resume_from(tmp_path, save_checkpoint_file) -> None:
+    save_checkpoint_file(tmp_path / "checkpoint1.pt", updates=5)
+    state = torch.load(tmp_path / "checkpoint1.pt", weights_only=True)
+    state["optimizer_history"][-1]["num_updates"] = 9
+    torch.save({**state, "averaged_from": ["checkpoint1.pt"]}, tmp_path / "checkpoint_avg.pt")
+    repair(tmp_path)
+    assert last_updates(tmp_path) == 5
+
+
+class Unknown:
+    """A class that the safe loader refuses."""
+
+
+def test_a_whole_file_that_cannot_be_loaded_stays(tmp_path, save_checkpoint_file) -> None:
+    save_checkpoint_file(tmp_path / "checkpoint1.pt")
+    last = tmp_path / "checkpoint_last.pt"
+    torch.save({"model": {}, "cfg": Unknown()}, last)
+    before = last.read_bytes()
+    with pytest.raises(CommandError, match=r"checkpoint_last\.pt"):
+        repair(tmp_path)
+    assert last.read_bytes() == before
+
+
+def test_a_file_without_permission_stays(tmp_path, save_checkpoint_file) -> None:
+    last = save_checkpoint_file(tmp_path / "checkpoint_last.pt")
+    last.chmod(0)
+    if os.access(last, os.R_OK):
+        pytest.skip("this user may read every file")
+    with pytest.raises(CommandError):
+        repair(tmp_path)
+    assert last.exists()

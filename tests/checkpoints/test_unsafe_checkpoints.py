@@ -1,0 +1,358 @@
+"""Checkpoints whose settings would run code: every command refuses them before anything runs."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import io
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import fairseq
+import fairseq_cli.eval_lm
+import fairseq_cli.generate
+import fairseq_cli.interactive
+import fairseq_cli.train
+import fairseq_cli.validate
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from tiny_run import run_state, write_dictionaries, write_pairs
+
+from norm_plugin.checkpoints import average, files, fold
+from norm_plugin.command_line import CommandError
+from norm_plugin.experiments import results
+from norm_plugin.models import NormTransformerModel
+from norm_plugin.stored_settings import EVALUATED, UnsafeSettingError, check_settings
+
+SCORED = Path(__file__).parents[1] / "experiments" / "data"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    """A prepared corpus, as far as the commands look at it."""
+    folder = tmp_path_factory.mktemp("prepared")
+    write_pairs(write_dictionaries(folder / "bin"), 20)
+    (folder / "raw").mkdir()
+    shutil.copy(SCORED / "reference.de", folder / "raw" / "test.de")
+    (folder / "manifest.json").write_text(json.dumps({"source": "en", "target": "de"}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def harmless(prepared):
+    """The content of a checkpoint that every command reads."""
+    return run_state(
+        prepared / "bin",
+        *("--norm-type=powernorm", "--norm-layer-scale-groups=0", "--norm-warmup-updates=2"),
+        "--norm-placement=pre",
+    )
+
+
+@pytest.fixture
+def setting(tmp_path, prepared, harmless):
+    """What a test needs: ``path`` to save to, the data, and a ``payload`` that leaves a mark."""
+    mark = tmp_path / "executed"
+    (tmp_path / "run").mkdir()
+    return SimpleNamespace(
+        state=copy.deepcopy(harmless),
+        path=tmp_path / "run" / "checkpoint_last.pt",
+        output=tmp_path / "output.pt",
+        data=prepared,
+        mark=mark,
+        payload=f"__import__('pathlib').Path({str(mark)!r}).touch() or (10,)",
+    )
+
+
+# --- the settings
+
+
+def as_flag(state, payload):
+    state["cfg"]["model"].adaptive_softmax_cutoff = payload
+    return "model.adaptive_softmax_cutoff"
+
+
+def as_yaml(state, payload):
+    """fairseq-hydra-train stores the keys of ``model`` as a mapping."""
+    flags = vars(state["cfg"]["model"])
+    kinds = ("_name", "norm_", "encoder_", "decoder_", "share_", "dropout")
+    state["cfg"]["model"] = {name: v for name, v in flags.items() if name.startswith(kinds)}
+    state["cfg"]["model"]["adaptive_softmax_cutoff"] = payload
+    return "model.adaptive_softmax_cutoff"
+
+
+def as_old_arguments(state, payload):
+    """fairseq up to 0.9 stored one Namespace."""
+    state["args"] = copy.deepcopy(state["cfg"]["model"])
+    state["args"].adaptive_softmax_cutoff = payload
+    state["cfg"] = None
+    return "adaptive_softmax_cutoff"
+
+
+def as_interpolation(state, payload):
+    state["cfg"]["common"]["wandb_project"] = payload
+    state["cfg"]["model"] = {**vars(state["cfg"]["model"])}
+    state["cfg"]["model"]["adaptive_softmax_cutoff"] = "${common.wandb_project}"
+    return "model.adaptive_softmax_cutoff"
+
+
+def as_bytes(state, payload):
+    state["cfg"]["optimizer"] = {"_name": "adam", "adam_betas": payload.encode()}
+    return "optimizer.adam_betas"
+
+
+def of_the_optimizer(state, payload):
+    state["cfg"]["optimizer"] = {"_name": "adam", "adam_betas": payload}
+    return "optimizer.adam_betas"
+
+
+def of_the_criterion(state, payload):
+    state["cfg"]["criterion"] = {"_name": "ctc", "wer_args": payload}
+    return "criterion.wer_args"
+
+
+def of_one_side(state, payload):
+    state["cfg"]["model"].decoder_xformers_att_config = payload
+    return "model.decoder_xformers_att_config"
+
+
+def of_a_convolution(state, payload):
+    state["cfg"]["model"].encoder_layers = payload
+    return "model.encoder_layers"
+
+
+def of_the_task(state, payload):
+    state["cfg"]["task"]["left_pad_source"] = payload
+    return "task.left_pad_source"
+
+
+SETTINGS = (as_flag, as_yaml, as_old_arguments, as_interpolation, as_bytes, of_the_optimizer)
+SETTINGS += (of_the_criterion, of_one_side, of_a_convolution, of_the_task)
+
+
+# --- the commands
+
+
+def fold_it(monkeypatch, made):
+    fold.main([str(made.path), "--output", str(made.output)])
+
+
+def average_it(monkeypatch, made, *words):
+    average.main(["--inputs", str(made.path), "--output", str(made.output), *words])
+
+
+def average_last(monkeypatch, made):
+    average_it(monkeypatch, made, "--running-stats", "last")
+
+
+def reestimate_it(monkeypatch, made):
+    average_it(monkeypatch, made, "--running-stats", "reestimate", "--batches", "1")
+
+
+def repair_it(monkeypatch, made):
+    files.main(["repair", str(made.path.parent)])
+
+
+def result_of_it(monkeypatch, made):
+    files = ["--checkpoint", str(made.path), "--last", str(made.path), "--data", str(made.data)]
+    files += ["--generate-log", str(SCORED / "generate.txt"), "--out", str(made.output)]
+    results.main(["--experiment", "e", "--norm", "n", "--seed", "3", *files])
+
+
+def hub(monkeypatch, made):
+    NormTransformerModel.from_pretrained(
+        str(made.path.parent), made.path.name, str(made.data / "bin")
+    )
+
+
+def by_fairseq(module, *words):
+    def command(monkeypatch, made):
+        common = (made.data / "bin", "--user-dir", ROOT / "norm_plugin", "--cpu", *words)
+        path = ("--restore-file",) if module is fairseq_cli.train else ("--path",)
+        arguments = [module.__name__, *map(str, (*common, *path, made.path))]
+        monkeypatch.setattr(sys, "argv", arguments)
+        monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+        module.cli_main()
+
+    command.__name__ = module.__name__
+    return command
+
+
+SMALL = ("--arch", "norm_transformer_tiny", "--max-tokens", 100, "--lr-scheduler", "inverse_sqrt")
+QUICK = (fold_it, average_it, average_last, reestimate_it, repair_it, result_of_it, hub)
+# They read a checkpoint by the same function as the hub, which meets every setting.
+FAIRSEQ = (
+    by_fairseq(fairseq_cli.generate, "--task", "translation"),
+    by_fairseq(fairseq_cli.interactive, "--task", "translation"),
+    by_fairseq(fairseq_cli.validate, "--task", "translation", "--max-tokens", 100),
+    by_fairseq(fairseq_cli.eval_lm, "--task", "translation"),
+    by_fairseq(fairseq_cli.train, *SMALL, "--optimizer", "adam", "--disable-validation"),
+)
+
+
+CASES = [(command, change) for command in QUICK for change in SETTINGS]
+CASES += [(command, change) for command in FAIRSEQ for change in (as_flag, of_the_optimizer)]
+
+
+@pytest.mark.parametrize(
+    ("command", "change"), CASES, ids=[f"{one.__name__}-{two.__name__}" for one, two in CASES]
+)
+def test_it_is_refused(monkeypatch, setting, command, change) -> None:
+    key = change(setting.state, setting.payload)
+    torch.save(setting.state, setting.path)
+    with pytest.raises((CommandError, UnsafeSettingError)) as error:
+        command(monkeypatch, setting)
+    assert not setting.mark.exists()
+    # fairseq brings old arguments into their sections before it hands them on
+    assert re.match(
+        rf"{setting.path}: its setting (model\.)?{re.escape(key)} is ", str(error.value)
+    )
+    assert not setting.output.exists()
+
+
+def test_without_the_check_it_would_run(monkeypatch, setting) -> None:
+    as_flag(setting.state, setting.payload)
+    torch.save(setting.state, setting.path)
+    unguarded = checkpoint_utils.load_checkpoint_to_cpu.__wrapped__
+    monkeypatch.setattr(checkpoint_utils, "load_checkpoint_to_cpu", unguarded)
+    with pytest.raises(Exception, match="no longer supported"):  # the weights do not fit it
+        hub(monkeypatch, setting)
+    assert setting.mark.exists()
+
+
+# --- the user dir
+
+
+@pytest.fixture
+def foreign(setting):
+    """The same with a ``--user-dir`` in the settings, whose import would leave the mark."""
+    folder = setting.path.parent.parent / "foreign_norms"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(f"open({str(setting.mark)!r}, 'w').close()\n")
+    setting.state["cfg"]["common"]["user_dir"] = str(folder)
+    setting.state["cfg"]["model"].user_dir = str(folder)
+    torch.save(setting.state, setting.path)
+    return setting
+
+
+NEED_THE_NORMS = (fold_it, average_last, reestimate_it, result_of_it)
+
+
+@pytest.mark.parametrize("command", NEED_THE_NORMS, ids=lambda command: command.__name__)
+def test_no_user_dir_is_taken_from_a_file(monkeypatch, foreign, command) -> None:
+    with pytest.raises(CommandError, match="common.user_dir.*add --user-dir .*foreign_norms"):
+        command(monkeypatch, foreign)
+    assert not foreign.mark.exists()
+
+
+@pytest.mark.parametrize("command", [average_it, repair_it, hub], ids=lambda c: c.__name__)
+def test_a_user_dir_that_is_not_needed_is_not_imported(monkeypatch, foreign, command) -> None:
+    command(monkeypatch, foreign)
+    assert not foreign.mark.exists()
+
+
+# --- what counts as a literal
+
+
+def refused(**settings) -> bool:
+    try:
+        check_settings({"model": argparse.Namespace(**settings)}, "file")
+    except UnsafeSettingError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "(0.9, 0.98)",
+        "[(512, 10, 5)] + [(512, 3, 2)] * 4 + [(512,2,2)] * 2",
+        "10000,50000",
+        " True",
+        "{'name': 'scaled_dot_product', 'dropout': -0.5}",
+        "None",
+        None,
+        True,
+        [10, 20],
+        3,
+    ],
+)
+def test_literals_are_taken(value) -> None:
+    assert not refused(adam_betas=value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "f()",
+        "[f() for x in (1,)]",
+        "(1).real",
+        "[1] + f()",
+        "[f()] * 2",
+        "[0] * 1000000000",
+        "2 * 3",
+        "9 ** 9 ** 9",
+        "(lambda: 1)",
+        "f'{f()}'",
+        "name",
+        "1; f()",
+        "",
+        "\0",
+        "(" * 5000 + ")" * 5000,
+        "${other}",
+        b"1",
+        {1, 2},
+    ],
+)
+def test_anything_else_is_not(value) -> None:
+    assert refused(adam_betas=value)
+    assert not refused(save_dir=value)
+
+
+def test_settings_in_settings_are_seen() -> None:
+    around: dict = {"list": [{"decoder": argparse.Namespace(adaptive_softmax_cutoff="f()")}]}
+    around["itself"] = around
+    with pytest.raises(
+        UnsafeSettingError, match=r"list\.0\.decoder\.adaptive_softmax_cutoff is 'f"
+    ):
+        check_settings(around, "file")
+    for _ in range(5000):  # deeper than Python's stack
+        around = {"deeper": around}
+    with pytest.raises(UnsafeSettingError):
+        check_settings(around, "file")
+
+
+def evaluated_by_fairseq() -> tuple[set[str], set[str]]:
+    """What fairseq's source hands to eval: names of attributes, and of anything else."""
+    evaluators = {"eval_str_list", "eval_str_dict", "eval_bool"}
+    attributes, others = set(), set()
+    for path in Path(fairseq.__file__).parent.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if "eval" not in text or "examples" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            plain = isinstance(node.func, ast.Name) and node.func.id in {"eval", *evaluators}
+            of_a_module = isinstance(node.func, ast.Attribute) and node.func.attr in evaluators
+            if plain or of_a_module:
+                value = node.args[0]
+                if isinstance(value, ast.Attribute):
+                    attributes.add(value.attr)
+                else:
+                    others.add(ast.unparse(value))
+    return attributes, others
+
+
+def test_every_setting_that_fairseq_evaluates_is_known() -> None:
+    attributes, others = evaluated_by_fairseq()
+    assert "adaptive_softmax_cutoff" in attributes
+    assert attributes <= EVALUATED
+    # x, uf: values of flags as they are typed; line.strip(): a line of data, not a setting
+    assert others - EVALUATED <= {"x", "uf", "line.strip()"}

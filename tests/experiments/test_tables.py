@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import pytest
+
+from norm_plugin.command_line import CommandError, run_command
+from norm_plugin.experiments.readme import fill
+from norm_plugin.experiments.results import write_result
+from norm_plugin.experiments.tables import half_interval, main, table
+
+SIGNATURE = "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"
+SECTIONS = ("model", "task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
+
+
+def result(norm: str = "layernorm", seed: int = 1, bleu: float = 40.0, speed: float | None = 1.5):
+    return {
+        "schema": 1,
+        "experiment": "multi30k",
+        "norm": norm,
+        "seed": seed,
+        "split": "test",
+        "bleu": {
+            "tokenised": {"score": bleu, "label": "fairseq BLEU4"},
+            "exact": {"score": bleu - 0.25, "label": "exact BLEU"},
+            "sacrebleu": {"score": bleu - 1, "signature": SIGNATURE},
+        },
+        "model": {"parameters": 1234567},
+        "training": {"updates_per_second": speed},
+        "settings": {section: {"key": 1} for section in SECTIONS},
+        "data": {"checksum": "c0ffee"},
+    }
+
+
+def row(text: str, norm: str) -> list[str]:
+    line = next(line for line in text.split("\n") if line.startswith(f"| {norm} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_one_seed() -> None:
+    text = table([result(), result("none", speed=None)])
+    expected = ["layernorm", "1", "1,234,567", "40.00", "one seed", "39.75", "39.00", "1.50"]
+    assert row(text, "layernorm") == expected
+    assert row(text, "none")[-1] == "unknown"
+    assert text.count(SIGNATURE) == 1
+    assert "BLEU (tokenised): fairseq BLEU4." in text
+    assert "Student" not in text
+
+
+def test_three_seeds() -> None:
+    text = table([result(seed=seed, bleu=bleu) for seed, bleu in ((1, 40.0), (2, 41.0), (3, 42.0))])
+    # Standard deviation 1, t with 2 degrees of freedom at 97.5 % is 4.3027; 4.3027 / sqrt(3).
+    expected = ["1, 2, 3 (n = 3)", "1,234,567", "41.00", "± 2.48", "40.75", "40.00", "1.50"]
+    assert row(text, "layernorm")[1:] == expected
+    assert "Student's t" in text
+
+
+def test_results_from_before_the_exact_score() -> None:
+    old = result()
+    del old["bleu"]["exact"]
+    text = table([old, result(seed=2), result("none")])
+    assert row(text, "layernorm")[5] == "not computed"
+    assert row(text, "none")[5] == "39.75"
+    assert "exact BLEU: exact BLEU." in text
+    assert "exact BLEU: not computed when these runs were scored." in table([old])
+
+
+def test_a_note_on_a_score_is_shown() -> None:
+    noted = result()
+    noted["bleu"]["tokenised"]["note"] = "fairseq-generate printed another"
+    assert "Note on layernorm, seed 1: fairseq-generate printed another." in table([noted])
+
+
+def test_the_interval_against_a_printed_table_of_t() -> None:
+    # t(0.975): 12.706 for 1, 2.776 for 4 degrees of freedom, given to three digits.
+    assert half_interval([1.0, 3.0]) == pytest.approx(12.706 * 2**0.5 / 2**0.5, abs=5e-4)
+    values = [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert half_interval(values) == pytest.approx(2.776 * 2.5**0.5 / 5**0.5, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": {"checksum": "other"}}, "data checksum"),
+        ({"split": "valid"}, "split"),
+        ({"settings": {**result()["settings"], "model": {"key": 2}}}, "settings of model"),
+    ],
+)
+def test_runs_that_cannot_stand_together(change, message) -> None:
+    with pytest.raises(CommandError, match=message) as error:
+        table([result(seed=1), {**result(seed=2), **change}])
+    assert "layernorm seed 1 and layernorm seed 2" in str(error.value)
+
+
+def test_norms_may_differ_in_their_settings() -> None:
+    other = result("none")
+    other["settings"]["model"] = {"key": 2}
+    assert row(table([result(), other]), "none")
+
+
+def test_fill_changes_only_blocks() -> None:
+    text = "a\n<!-- begin:results/x -->\nold\n\nold\n<!-- end:results/x -->\nb\n"
+    generators = {"norms": lambda name: "N", "results/": lambda name: f"\nnew {name}\n\nline\n"}
+    filled = fill(text, generators)
+    block = "<!-- begin:results/x -->\nnew results/x\n\nline\n<!-- end:results/x -->"
+    assert filled == f"a\n{block}\nb\n"
+    assert fill(filled, generators) == filled
+    assert fill("no block\n", generators) == "no block\n"
+    two = "<!-- begin:norms -->\n<!-- end:norms -->\n<!-- begin:norms -->\n<!-- end:norms -->"
+    assert fill(two, generators).count("\nN\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- begin:other -->\n<!-- end:other -->", "no generator for block 'other'"),
+        ("<!-- begin:results -->\n<!-- end:results -->", "no generator for block 'results'"),
+        ("<!-- begin:norms/x -->\n<!-- end:norms/x -->", "no generator for block 'norms/x'"),
+        ("<!-- begin:results/x -->\n", "block 'results/x' has no"),
+        ("<!-- end:results/x -->\n", "outside any block"),
+        ("<!-- begin:results/x -->\n<!-- end:results/y -->", "inside block 'results/x'"),
+        ("<!-- begin:results/x -->\n<!-- begin:results/x -->", "inside block 'results/x'"),
+    ],
+)
+def test_bad_markers(text, message) -> None:
+    with pytest.raises(CommandError, match=message):
+        fill(text, {"results/": lambda name: "new", "norms": lambda name: "new"})
+
+
+def test_docs_are_filled_and_checked(tmp_path, capsys) -> None:
+    write_result(result(), tmp_path / "results")
+    readme = tmp_path / "README.md"
+    markers = "<!-- begin:results/multi30k -->\n<!-- end:results/multi30k -->"
+    readme.write_text(f"# Title\n{markers}\n", encoding="utf-8")
+    before = readme.read_bytes()
+    assert main(["--docs", str(tmp_path), "--check"]) == 1
+    assert "stale: README.md" in capsys.readouterr().err
+    assert readme.read_bytes() == before
+    assert main(["--docs", str(tmp_path)]) == 0
+    assert row(readme.read_text(encoding="utf-8"), "layernorm")[3] == "40.00"
+    assert main(["--docs", str(tmp_path), "--check"]) == 0
+    write_result(result(bleu=41.0), tmp_path / "results")
+    assert main(["--docs", str(tmp_path), "--check"]) == 1
+
+
+def test_the_table_on_screen(tmp_path, capsys) -> None:
+    write_result(result(), tmp_path)
+    assert main([str(tmp_path / "multi30k")]) == 0
+    assert capsys.readouterr().out == table([result()]) + "\n"
+    with pytest.raises(SystemExit) as stop:
+        run_command(lambda: main([str(tmp_path / "nothing")]))
+    assert stop.value.code == 1
+    line = f"error: no results in {tmp_path / 'nothing'}: there is no such folder. "
+    assert capsys.readouterr().err.startswith(line)

@@ -1,0 +1,191 @@
+"""Transcriptions of the norms whose statistics are those of one position."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+
+from reference.base import Reference
+
+
+class LayerNorm(Reference):
+    def forward(self, x, valid):
+        self.x_hat, self.sigma = np.zeros_like(x), np.zeros(len(x))
+        for i, row in enumerate(x):
+            mu = sum(row) / self.dim
+            variance = sum((row - mu) ** 2) / self.dim
+            self.sigma[i] = np.sqrt(variance + self.options["eps"])
+            self.x_hat[i] = (row - mu) / self.sigma[i]
+        return self.gain() * self.x_hat + (0 if self.beta is None else self.beta)
+
+    def gain(self):
+        return np.ones(self.dim) if self.gamma is None else self.gamma
+
+    def backward(self, g):
+        self.keep_affine_grads(g, self.x_hat)
+        return self.through_standardize(g * self.gain())
+
+    def through_standardize(self, g):
+        dx = np.zeros_like(g)
+        for i, row in enumerate(g):
+            mean_g = sum(row) / self.dim
+            mean_gx = sum(row * self.x_hat[i]) / self.dim
+            dx[i] = (row - mean_g - self.x_hat[i] * mean_gx) / self.sigma[i]
+        return dx
+
+
+class DetachNorm(LayerNorm):
+    """Constants in the backward pass: ``mean`` and ``std`` say which of the two."""
+
+    def __init__(self, dim, mean, std, **kwargs):
+        super().__init__(dim, **kwargs)
+        self.mean_is_constant, self.std_is_constant = mean, std
+
+    def backward(self, g):
+        dx = np.zeros_like(g)
+        for i, row in enumerate(g):
+            dx[i] = row / self.sigma[i]
+            if not self.mean_is_constant:
+                dx[i] -= sum(row) / self.dim / self.sigma[i]
+            if not self.std_is_constant:
+                dx[i] -= self.x_hat[i] * sum(row * self.x_hat[i]) / self.dim / self.sigma[i]
+        return dx
+
+
+class AdaNorm(LayerNorm):
+    def forward(self, x, valid):
+        if self.options["variant"] == "released":
+            y = self.standardize_as_released(x)
+        else:
+            y = super().forward(x, valid)
+        self.phi = self.options["scale"] * (1 - self.options["k"] * y)
+        return self.phi * y
+
+    def standardize_as_released(self, x):
+        """(x - mu) / (s + eps) with s^2 = sum (x - mu)^2 / (C - 1)."""
+        mu = x.sum(axis=1, keepdims=True) / self.dim
+        self.centred = x - mu
+        self.s = np.sqrt((self.centred**2).sum(axis=1, keepdims=True) / (self.dim - 1))
+        return self.centred / (self.s + self.options["eps"])
+
+    def backward(self, g):
+        g = self.phi * g
+        if self.options["variant"] == "paper":
+            return self.through_standardize(g)
+        # y = u / (s + eps) with u = x - mu:  dy = du / (s + eps) - u ds / (s + eps)^2,
+        # ds = u du / ((C - 1) s), and both g and u are centred over the channels
+        below = self.s + self.options["eps"]
+        dx = np.zeros_like(g)
+        for i, u in enumerate(self.centred):
+            along = sum(g[i] * u) / ((self.dim - 1) * self.s[i] * below[i] ** 2)
+            dx[i] = (g[i] - sum(g[i]) / self.dim) / below[i] - along * u
+        return dx
+
+
+class RMSNorm(Reference):
+    def forward(self, x, valid):
+        self.rms = np.array([np.sqrt(sum(row**2) / self.dim + self.options["eps"]) for row in x])
+        self.x_hat = x / self.rms[:, None]
+        return self.gamma * self.x_hat
+
+    def backward(self, g):
+        self.grads = {"weight": (g * self.x_hat).sum(axis=0)}
+        return self.through_rms(g * self.gamma)
+
+    def through_rms(self, g):
+        mean_gx = (g * self.x_hat).sum(axis=1) / self.dim
+        return (g - self.x_hat * mean_gx[:, None]) / self.rms[:, None]
+
+
+class ScaleNorm(Reference):
+    def forward(self, x, valid):
+        squares = [sum(row**2) + self.options["eps"] for row in x]
+        self.length = np.sqrt(np.array(squares))[:, None]
+        self.unit = x / self.length
+        return self.options["g"] * self.unit
+
+    def backward(self, g):
+        self.grads = {"g": (g * self.unit).sum()}
+        along = (g * self.unit).sum(axis=1, keepdims=True)
+        return self.options["g"] * (g - along * self.unit) / self.length
+
+
+class GroupNorm(Reference):
+    """LayerNorm without gamma and beta on each group of channels by itself."""
+
+    def forward(self, x, valid):
+        parts = np.split(x, self.options["groups"], axis=1)
+        self.norms = [LayerNorm(part.shape[1], eps=self.options["eps"]) for part in parts]
+        pieces = [norm.forward(part, valid) for norm, part in zip(self.norms, parts)]
+        self.x_hat = np.concatenate(pieces, axis=1)
+        return self.gamma * self.x_hat + self.beta
+
+    def backward(self, g):
+        self.keep_affine_grads(g, self.x_hat)
+        pieces = np.split(g * self.gamma, len(self.norms), axis=1)
+        back = [norm.through_standardize(one) for norm, one in zip(self.norms, pieces)]
+        return np.concatenate(back, axis=1)
+
+
+class DynamicTanh(Reference):
+    def forward(self, x, valid):
+        self.x, self.bounded = x, np.tanh(self.options["alpha"] * x)
+        return self.gamma * self.bounded + self.beta
+
+    def backward(self, g):
+        self.keep_affine_grads(g, self.bounded)
+        inner = g * self.gamma * (1 - self.bounded**2)
+        self.grads["alpha"] = (inner * self.x).sum()
+        return self.options["alpha"] * inner
+
+
+class DynamicErf(Reference):
+    def forward(self, x, valid):
+        self.x, self.inner = x, self.options["alpha"] * x + self.options["shift"]
+        self.bounded = np.vectorize(math.erf)(self.inner)
+        return self.gamma * self.bounded + self.beta
+
+    def backward(self, g):
+        self.keep_affine_grads(g, self.bounded)
+        inner = g * self.gamma * 2 / math.sqrt(math.pi) * np.exp(-(self.inner**2))
+        self.grads["alpha"] = (inner * self.x).sum()
+        self.grads["shift"] = inner.sum()
+        return self.options["alpha"] * inner
+
+
+class Identity(Reference):
+    def forward(self, x, valid):
+        return x
+
+    def backward(self, g):
+        return g
+
+
+POSITION_REFERENCES = {
+    "layernorm": LayerNorm,
+    "layernorm-simple": LayerNorm,
+    "detachnorm": partial(DetachNorm, mean=True, std=True),
+    "detachnorm-mean": partial(DetachNorm, mean=True, std=False),
+    "detachnorm-std": partial(DetachNorm, mean=False, std=True),
+    "adanorm": AdaNorm,
+    "rmsnorm": RMSNorm,
+    "scalenorm": ScaleNorm,
+    "groupnorm": GroupNorm,
+    "dyt": DynamicTanh,
+    "derf": DynamicErf,
+    "none": Identity,
+}
+
+# Options to test each norm with; a norm without an entry is tested with its defaults.
+POSITION_VARIANTS = {
+    "adanorm": [
+        {},
+        {"scale": 1.0, "k": 0.3},
+        {"variant": "released"},
+        {"variant": "released", "scale": 1.0, "eps": 1e-2},
+    ],
+    "scalenorm": [{}, {"eps": 1e-1}],
+    "groupnorm": [{}, {"groups": 1}, {"groups": 6, "eps": 1e-2}],
+}

@@ -29,7 +29,11 @@ FAIRSEQ_REQUIREMENTS = [
     "tqdm",
 ]
 
+# Tests of significance, plots and the report.
+ANALYSIS_REQUIREMENTS = ["matplotlib", "scipy", "statsmodels"]
+
 TEST_REQUIREMENTS = [
+    *ANALYSIS_REQUIREMENTS,
     "hypothesis",
     "mypy",
     "pre-commit",
@@ -112,7 +116,7 @@ setup(
     extras_require={
         "fairseq": FAIRSEQ_REQUIREMENTS,
         "test": TEST_REQUIREMENTS,
-        "plot": ["matplotlib"],
+        "analysis": ANALYSIS_REQUIREMENTS,
     },
     package_data={"": ["*.yaml"], "norm_plugin.kernels.cpu": ["csrc/*"]},
     **optional_extension(),

@@ -30,7 +30,7 @@ FAIRSEQ_REQUIREMENTS = [
 ]
 
 # Tests of significance, plots and the report.
-ANALYSIS_REQUIREMENTS = ["matplotlib", "scipy", "statsmodels"]
+ANALYSIS_REQUIREMENTS = ["jinja2", "matplotlib", "scipy", "statsmodels"]
 
 TEST_REQUIREMENTS = [
     *ANALYSIS_REQUIREMENTS,
@@ -118,6 +118,6 @@ setup(
         "test": TEST_REQUIREMENTS,
         "analysis": ANALYSIS_REQUIREMENTS,
     },
-    package_data={"": ["*.yaml"], "norm_plugin.kernels.cpu": ["csrc/*"]},
+    package_data={"": ["*.yaml", "*.jinja"], "norm_plugin.kernels.cpu": ["csrc/*"]},
     **optional_extension(),
 )

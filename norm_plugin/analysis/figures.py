@@ -1,0 +1,201 @@
+"""Figures of a report as inline SVG, with the data that they draw."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from norm_plugin.analysis.comparison import Row
+from norm_plugin.analysis.seeds import describe
+from norm_plugin.analysis.study import Setting, Study
+
+# Okabe and Ito's colors, which the color-blind tell apart and which stand out on black and white;
+# their black is left out.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b8a800")
+DASHES = ("-", "--", ":")
+INK = "#010203"
+"""Stands for the page's own text color, which the theme of the page decides."""
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: it is found, scales, and takes the page's font
+    "svg.hashsalt": "norm_plugin",  # equal data draw equal files
+    "font.family": "sans-serif",
+    "font.size": 10,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing and its data.
+
+    Attributes:
+        name: of its files and its anchor in the page.
+        title: what it shows, a sentence.
+        svg: an ``<svg>`` element for the page, in whose text color it is drawn.
+        header: of the data.
+        rows: of the data.
+    """
+
+    name: str
+    title: str
+    svg: str
+    header: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+    @property
+    def data(self) -> str:
+        """As CSV."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.header)
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+
+def scores_figure(rows: Sequence[Row]) -> Figure:
+    """The score of every seed, with mean and interval, a line a setting."""
+
+    def plot(axes: Any) -> None:
+        for place, row in enumerate(reversed(rows)):
+            color = COLORS[0] if row.difference is None else INK
+            scores = row.setting.scores
+            axes.plot(scores, [place] * len(scores), "o", color=color, alpha=0.5, markersize=4)
+            axes.plot([row.sample.mean], [place], "|", color=color, markersize=16)
+            if row.sample.interval:
+                axes.plot(row.sample.interval, [place, place], "-", color=color, linewidth=1.5)
+        axes.set_yticks(range(len(rows)), [row.setting.name for row in reversed(rows)])
+        axes.set_xlabel("BLEU")
+
+    data = [
+        (row.setting.norm, row.setting.placement, seed, score)
+        for row in rows
+        for seed, score in zip(row.setting.seeds, row.setting.scores)
+    ]
+    return Figure(
+        "scores",
+        "BLEU of every seed; the bars are the mean and its 95 % interval.",
+        draw(plot, height=0.9 + 0.34 * len(rows), name="scores"),
+        ("norm", "placement", "seed", "bleu"),
+        data,
+    )
+
+
+def curves_figure(study: Study, subset: str) -> Figure | None:
+    """Loss over updates, a line a setting: mean over seeds, with the range of the seeds as a band.
+
+    None where no run has curves, which runs scored by an older version do not have.
+    """
+    bands = [(setting, band) for setting in study.settings if (band := _band(setting, subset))]
+    if not bands:
+        return None
+
+    def plot(axes: Any) -> None:
+        for place, (setting, band) in enumerate(bands):
+            updates, mean, low, high = zip(*band)
+            color, dash = COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
+            axes.plot(updates, mean, dash, color=color, linewidth=1.5, label=setting.name)
+            axes.fill_between(updates, low, high, color=color, alpha=0.18, linewidth=0)
+        axes.set_xlabel("updates")
+        axes.set_ylabel(f"{LOSS_OF[subset]} loss, bits a token")
+        axes.legend(loc="upper right", fontsize=8)
+
+    return Figure(
+        f"{subset}-loss",
+        f"{LOSS_OF[subset].capitalize()} loss: mean over seeds; the band spans the seeds.",
+        draw(plot, height=3.6, name=f"{subset}-loss"),
+        ("norm", "placement", "updates", "mean", "least", "most"),
+        [(one.norm, one.placement, *point) for one, band in bands for point in band],
+    )
+
+
+LOSS_OF = {"train": "training", "valid": "validation"}
+
+
+def _band(setting: Setting, subset: str) -> list[tuple[float, float, float, float]]:
+    """Updates, mean, least and most, where every run of the setting was measured."""
+    curves = [run["curves"][subset] for run in setting.runs if run.get("curves")]
+    if len(curves) < len(setting.runs):
+        return []
+    by_updates = [
+        {point["updates"]: point["loss"] for point in curve if "loss" in point} for curve in curves
+    ]
+    shared = sorted(set.intersection(*(set(losses) for losses in by_updates)))
+    return [
+        (updates, float(np.mean(values)), min(values), max(values))
+        for updates in shared
+        for values in [[losses[updates] for losses in by_updates]]
+    ]
+
+
+def speed_figure(study: Study) -> Figure:
+    """BLEU against training time, a point a setting."""
+    known = [
+        (setting, [run["training"]["seconds"] for run in setting.runs])
+        for setting in study.settings
+        if all(run["training"]["seconds"] for run in setting.runs)
+    ]
+    points = [
+        (setting, float(np.mean(seconds)) / 60, describe(setting.scores).mean)
+        for setting, seconds in known
+    ]
+
+    def plot(axes: Any) -> None:
+        for place, (setting, minutes, score) in enumerate(points):
+            axes.plot([minutes], [score], "o", color=COLORS[place % len(COLORS)], markersize=5)
+            axes.annotate(
+                setting.name,
+                (minutes, score),
+                xytext=(6, 3),
+                textcoords="offset points",
+                fontsize=8,
+            )
+        axes.margins(x=0.25, y=0.15)
+        axes.set_xlabel("minutes of training")
+        axes.set_ylabel("BLEU")
+
+    return Figure(
+        "speed",
+        "BLEU against the time of training, means over seeds. Times of runs that shared a machine "
+        "with other work cannot be compared.",
+        draw(plot, height=3.6, name="speed"),
+        ("norm", "placement", "minutes", "bleu"),
+        [(setting.norm, setting.placement, *values) for setting, *values in points],
+    )
+
+
+def draw(plot: Callable[[Any], None], height: float, name: str) -> str:
+    """The SVG element that ``plot`` draws on fresh axes, 6.4 inches wide.
+
+    Every id in it begins with ``name``, since a page holds several figures.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    with pyplot.rc_context(STYLE):
+        figure, axes = pyplot.subplots(figsize=(6.4, height), layout="constrained")
+        plot(axes)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+        pyplot.close(figure)
+    svg = file.getvalue()[file.getvalue().index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+    # The drawing takes the width of the page and keeps its proportions.
+    svg = re.sub(r'<svg ([^>]*?)width="[^"]+" height="[^"]+"|<svg ', _scaled, svg, count=1)
+    return svg.replace(INK, "currentColor")
+
+
+def _scaled(match: re.Match[str]) -> str:
+    return f'<svg role="img" width="100%" {match.group(1) or ""}'

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import norm_plugin
-from norm_plugin.command_line import CommandError, read_text, write_text
+from norm_plugin.commands.command_line import CommandError, read_text, write_text
 from norm_plugin.experiments.provenance import git_state, versions
 
 RESULTS = Path(__file__).resolve().parent / "results"

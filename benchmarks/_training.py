@@ -14,10 +14,10 @@ from fairseq.trainer import Trainer
 
 from _setups import Setup
 from norm_plugin.checkpoints.reestimate import train_batches
-from norm_plugin.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.recipes import read_recipe, training_flags
 from norm_plugin.kernels import set_kernels
 from norm_plugin.models.sites import option_field
-from norm_plugin.recipes import read_recipe, training_flags
 
 RECIPE = "iwslt14_de_en"
 STOCK = Setup("stock")

@@ -36,7 +36,7 @@ from _providers import BOTH, DIRECTIONS, PROVIDERS, SLOW, UNIT, Call, make_calls
 from _records import RESULTS, Record, append, provenance
 from _setups import TARGETS, Setup, layer_setups
 from _timing import alternate, quartiles
-from norm_plugin.command_line import CommandError, run_command
+from norm_plugin.commands.command_line import CommandError, run_command
 from norm_plugin.experiments.speed import SIZES
 
 WARMUP = 5

@@ -22,7 +22,7 @@ from pathlib import Path
 from _command import quiet, report
 from _providers import BOTH, UNIT
 from _records import RESULTS
-from norm_plugin.command_line import CommandError, replacing, run_command
+from norm_plugin.commands.command_line import CommandError, replacing, run_command
 from norm_plugin.experiments.speed import SAME_LAYER, Row, newest, read_rows
 
 FIXED_CHANNELS, FIXED_ROWS = 512, 4096

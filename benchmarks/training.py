@@ -38,7 +38,7 @@ from _records import RESULTS, Record, append, provenance
 from _setups import Setup
 from _timing import alternate, quartiles
 from _training import STOCK, Run
-from norm_plugin.command_line import CommandError, run_command
+from norm_plugin.commands.command_line import CommandError, run_command
 from norm_plugin.kernels import AUTO, KERNELS
 from norm_plugin.norms import NORM_TYPES
 

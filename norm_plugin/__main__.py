@@ -9,10 +9,10 @@ import os
 import sys
 from pathlib import Path
 
-from norm_plugin.checks import run_checks
+from norm_plugin.commands.command_line import ending_with_the_reader
+from norm_plugin.commands.norm_checks import run_checks
 from norm_plugin.listing import norm_text, sites_text
 from norm_plugin.norms import NORM_TYPES
-from norm_plugin.pipes import ending_with_the_reader
 
 
 def main() -> None:

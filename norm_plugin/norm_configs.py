@@ -15,9 +15,9 @@ import os
 import sys
 from pathlib import Path
 
+from norm_plugin.commands.command_line import ending_with_the_reader
+from norm_plugin.experiments.recipes import CONFIGS
 from norm_plugin.norms import NORM_TYPES, norm_spec
-from norm_plugin.pipes import ending_with_the_reader
-from norm_plugin.recipes import CONFIGS
 
 HEAD = """# @package model
 # Made by python -m norm_plugin.norm_configs

@@ -83,7 +83,7 @@ make_folder() {
 
 # recipe_arrays CONFIG: its flags as bash code; an error where a flag, an option or the seed is wrong.
 recipe_arrays() {
-  "$python" -m norm_plugin.recipes "$1" "norm=$norm" "common.seed=$seed" \
+  "$python" -m norm_plugin.experiments.recipes "$1" "norm=$norm" "common.seed=$seed" \
     ${recipe:+"recipe=$recipe"} ${smoke:+"size=$smoke"} --arrays --check --gpus "$gpus" \
     ${dry:+--elsewhere} ${srun:+--elsewhere} ${change_batch:+--change-batch} \
     ${user_dir:+--user-dir "$user_dir"} --further "${further[@]}"

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from norm_plugin import __main__ as command
-from norm_plugin.checks import CHECKS, failure
+from norm_plugin.commands.norm_checks import CHECKS, failure
 from norm_plugin.norms import BatchStatisticsNorm, Norm, build_norm, norm_spec, register_norm
 from norm_plugin.norms.base import registry as registry
 from norm_plugin.norms.base.mixing import check_declaration, mixes_positions

@@ -1,8 +1,9 @@
-"""Who may import whom: each layer imports itself and those before it."""
+"""Who may import whom, over every module of the package."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,10 +13,27 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "norm_plugin"
-# Each layer may import itself and the ones before it.
-LAYERS = ("norms", "placements", "kernels", "models", "checkpoints", "experiments", "analysis")
-# What a layer may import from outside, next to the standard library; the others are free.
-OUTSIDE = {"norms": {"torch"}, "kernels": {"torch", "triton"}}
+# Beside the package in a checkout, and no part of what pip installs.
+OWN_COMMANDS = {"benchmarks", "measuring", "tools"}
+FAIRSEQ_SIDE = {"norms", "placements", "kernels", "models", "commands", "checkpoints"}
+# What each folder of the package may import of the others. The modules in its root import any.
+MAY_IMPORT = {
+    "norms": set(),
+    "placements": {"norms"},
+    "kernels": {"norms", "placements"},
+    "models": {"norms", "placements", "kernels"},
+    "commands": {"norms"},
+    "checkpoints": {"norms", "placements", "kernels", "models", "commands"},
+    "experiments": FAIRSEQ_SIDE,
+    "analysis": FAIRSEQ_SIDE,
+}
+# What a folder may import from outside, next to the standard library; the others are free.
+OUTSIDE = {
+    "norms": {"torch"},
+    "placements": {"torch"},
+    "kernels": {"torch", "triton"},
+    "commands": {"torch"},
+}
 
 NORMS_ALONE = """
 import sys
@@ -48,46 +66,76 @@ def imported_modules(source: str, package: str) -> Iterator[str]:
             parents = package.split(".")
             base = parents[: len(parents) - node.level + 1] if node.level else []
             module = ".".join(base + ([node.module] if node.module else []))
-            # `from norm_plugin import models` names a layer only in its last part.
+            # `from norm_plugin import models` names a folder only in its last part.
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def complaint(layer: str, imported: str) -> str | None:
-    """Why a module of ``layer`` may not import ``imported``; None where it may."""
+def complaint(folder: str, imported: str) -> str | None:
+    """Why a module of ``folder`` may not import ``imported``; None where it may."""
     top, _, rest = imported.partition(".")
+    if top in OWN_COMMANDS:
+        return f"{top} is not installed with the package"
+    if not folder:
+        return None
     if top == PACKAGE:
         target = rest.partition(".")[0]
-        if target in LAYERS and LAYERS.index(target) > LAYERS.index(layer):
-            return f"{layer} stands before {target}"
-        if target not in LAYERS and layer in OUTSIDE:
-            return f"{layer} must not reach back to the package itself"
-    elif layer in OUTSIDE and top not in OUTSIDE[layer] | sys.stdlib_module_names:
-        return f"{layer} may import only {', '.join(sorted(OUTSIDE[layer]))}"
+        if target in MAY_IMPORT and target not in MAY_IMPORT[folder] | {folder}:
+            return f"{folder} may not import {target}"
+        if target not in MAY_IMPORT and folder in OUTSIDE:
+            return f"{folder} must not reach back to the package itself"
+    elif folder in OUTSIDE and top not in OUTSIDE[folder] | sys.stdlib_module_names:
+        return f"{folder} may import only {', '.join(sorted(OUTSIDE[folder]))}"
+    return None
+
+
+def private_part(imported: str, package: str) -> str | None:
+    """The folder that alone may import ``imported``, where ``package`` lies outside of it.
+
+    A module or folder with a leading underscore is imported only inside its own folder. Names
+    such as ``__version__`` are no modules.
+    """
+    parts = imported.split(".")
+    for number, part in enumerate(parts):
+        owner = ".".join(parts[:number])
+        if part.startswith("_") and not part.startswith("__") and package != owner:
+            return owner
     return None
 
 
 def complaints(path: Path) -> list[str]:
     package = ".".join(path.relative_to(ROOT).parent.parts)
-    layer = package.split(".")[1]
-    found = imported_modules(path.read_text(encoding="utf-8"), package)
-    return [f"{name}: {why}" for name in found if (why := complaint(layer, name))]
+    folder = package.partition(".")[2].partition(".")[0]
+    found = []
+    for name in imported_modules(path.read_text(encoding="utf-8"), package):
+        if why := complaint(folder, name):
+            found.append(f"{name}: {why}")
+        if owner := private_part(name, package):
+            found.append(f"{name}: only modules of {owner} may import it")
+    return found
 
 
-def test_every_folder_of_the_package_is_a_known_layer() -> None:
+def test_every_folder_of_the_package_is_known() -> None:
     folders = {path.parent.name for path in (ROOT / PACKAGE).glob("*/*.py")}
     assert "norms" in folders
-    assert folders <= set(LAYERS)
+    assert folders <= set(MAY_IMPORT)
+
+
+def test_contributing_names_the_folders_that_there_are() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (order,) = re.findall(r"^(`norms` <- .*?): each", text, flags=re.MULTILINE | re.DOTALL)
+    named = set(re.findall(r"`(\w+)`", order))
+    assert named == {path.parent.name for path in (ROOT / PACKAGE).glob("*/*.py")}
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / PACKAGE).glob("*/**/*.py")), ids=lambda path: str(path.relative_to(ROOT))
+    "path", sorted((ROOT / PACKAGE).glob("**/*.py")), ids=lambda path: str(path.relative_to(ROOT))
 )
 def test_imports_go_one_way(path: Path) -> None:
     assert complaints(path) == []
 
 
 @pytest.mark.parametrize(
-    ("layer", "statement", "allowed"),
+    ("folder", "statement", "allowed"),
     [
         ("norms", "import torch.nn.functional", True),
         ("norms", "import math", True),
@@ -98,16 +146,39 @@ def test_imports_go_one_way(path: Path) -> None:
         ("norms", "from norm_plugin.kernels import fused", False),
         ("norms", "from .. import models", False),
         ("norms", "import norm_plugin", False),
+        ("placements", "from norm_plugin.norms import build_norm", True),
+        ("placements", "from norm_plugin import models", False),
         ("kernels", "from norm_plugin import norms", True),
         ("kernels", "def f():\n    from norm_plugin import models", False),
         ("models", "from fairseq import utils", True),
         ("models", "from ..kernels import fused", True),
         ("models", "import norm_plugin.checkpoints.average", False),
+        ("models", "from norm_plugin.commands.command_line import CommandError", False),
+        ("commands", "from norm_plugin.experiments import recipes", False),
         ("checkpoints", "from norm_plugin.models import transformer", True),
         ("checkpoints", "from norm_plugin import __version__", True),
         ("checkpoints", "from ..analysis import plots", False),
+        ("", "from norm_plugin.experiments import recipes", True),
+        ("", "import tools", False),
+        ("experiments", "from benchmarks import layers", False),
     ],
 )
-def test_the_check_itself(layer: str, statement: str, allowed: bool) -> None:
-    names = imported_modules(statement, f"{PACKAGE}.{layer}")
-    assert all(complaint(layer, name) is None for name in names) == allowed
+def test_the_check_itself(folder: str, statement: str, allowed: bool) -> None:
+    names = imported_modules(statement, f"{PACKAGE}.{folder}")
+    assert all(complaint(folder, name) is None for name in names) == allowed
+
+
+@pytest.mark.parametrize(
+    ("package", "statement", "allowed"),
+    [
+        ("norm_plugin.kernels.cpu", "from norm_plugin.kernels.cpu import _native", True),
+        ("norm_plugin.kernels.cpu", "from . import _native", True),
+        ("norm_plugin.kernels", "from norm_plugin.kernels.cpu import _native", False),
+        ("norm_plugin.models", "import norm_plugin.kernels._passes", False),
+        ("norm_plugin.models", "from norm_plugin.kernels._folder.passes import rows", False),
+        ("norm_plugin", "from norm_plugin import __version__", True),
+    ],
+)
+def test_the_check_of_private_modules_itself(package: str, statement: str, allowed: bool) -> None:
+    names = imported_modules(statement, package)
+    assert all(private_part(name, package) is None for name in names) == allowed

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from setuptools.dist import Distribution
 
-from norm_plugin.recipes import CONFIGS
+from norm_plugin.experiments.recipes import CONFIGS
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -41,7 +41,7 @@ from norm_plugin.checkpoints.files import (
 from norm_plugin.checkpoints.inputs import check_distinct, check_finite, is_averaged
 from norm_plugin.checkpoints.reestimate import DEFAULT_BATCHES, reestimate
 from norm_plugin.checkpoints.running_stats import MODES, running_statistics
-from norm_plugin.command_line import CommandError, require_folder, run_command
+from norm_plugin.commands.command_line import CommandError, require_folder, run_command
 
 
 class RunningMean:

@@ -8,8 +8,8 @@ from typing import Any
 
 import norm_plugin
 from norm_plugin.checkpoints.files import State
-from norm_plugin.command_line import CommandError
-from norm_plugin.stored_settings import UnsafeSettingError
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.models.stored_settings import UnsafeSettingError
 
 # All that fairseq raises where settings, weights and data do not fit together.
 UNFIT = (OSError, RuntimeError, ValueError, LookupError)

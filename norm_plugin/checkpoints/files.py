@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from norm_plugin.command_line import CommandError, replacing, run_command
-from norm_plugin.stored_settings import UnsafeSettingError, check_settings
+from norm_plugin.commands.command_line import CommandError, replacing, run_command
+from norm_plugin.models.stored_settings import UnsafeSettingError, check_settings
 
 State = dict[str, Any]
 

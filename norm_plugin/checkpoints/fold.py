@@ -17,7 +17,7 @@ from typing import Any
 
 from norm_plugin.checkpoints.building import add_user_dir, build_model, import_user_dir
 from norm_plugin.checkpoints.files import FOLDED, State, load_checkpoint, save_checkpoint
-from norm_plugin.command_line import CommandError, require_folder, run_command
+from norm_plugin.commands.command_line import CommandError, require_folder, run_command
 
 
 def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, list[Any]]:

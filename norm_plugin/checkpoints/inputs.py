@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from norm_plugin.checkpoints.files import State
-from norm_plugin.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError
 
 
 def is_averaged(value: Any) -> bool:

@@ -35,7 +35,7 @@ from tqdm import tqdm
 from norm_plugin.checkpoints.building import UNFIT, build_model
 from norm_plugin.checkpoints.files import State
 from norm_plugin.checkpoints.running_stats import moved_by_forward, running_statistics, spec_of
-from norm_plugin.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 
 from norm_plugin.checkpoints.files import State
-from norm_plugin.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, norm_spec
 
 # Of --running-stats: see the head of average.py.

@@ -5,7 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from norm_plugin.recipes import averaging_flags, generation_flags, read_recipe, training_flags
+from norm_plugin.experiments.recipes import (
+    averaging_flags,
+    generation_flags,
+    read_recipe,
+    training_flags,
+)
 
 WIDTH = 96
 CONTINUED = " \\\n    "

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from norm_plugin.command_line import CommandError, read_lines
+from norm_plugin.commands.command_line import CommandError, read_lines
 
 # Eight digits and one hundred million sentences are more than any corpus has; int() of more digits
 # than a few thousand is refused by Python.

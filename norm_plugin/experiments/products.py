@@ -15,7 +15,7 @@ from pathlib import Path
 
 from norm_plugin.checkpoints.average import select_checkpoints
 from norm_plugin.checkpoints.files import LAST, load_checkpoint
-from norm_plugin.command_line import CommandError, read_json, read_lines, run_command
+from norm_plugin.commands.command_line import CommandError, read_json, read_lines, run_command
 from norm_plugin.experiments.generate_log import read_generate_log
 
 

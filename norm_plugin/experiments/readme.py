@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from norm_plugin.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError
 
 Generators = dict[str, Callable[[str], str]]
 

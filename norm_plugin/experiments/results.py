@@ -15,15 +15,15 @@ from typing import Any
 
 from norm_plugin.checkpoints.building import add_user_dir, import_user_dir
 from norm_plugin.checkpoints.files import load_checkpoint
-from norm_plugin.command_line import (
+from norm_plugin.commands.command_line import (
     CommandError,
     read_json,
     run_command,
     write_text,
 )
+from norm_plugin.experiments.checkpoint_facts import model_facts, training_facts
 from norm_plugin.experiments.provenance import git_state, machine, plain_settings, versions
 from norm_plugin.experiments.score import TextForm, score_log
-from norm_plugin.experiments.training import model_facts, training_facts
 
 SCHEMA = 1
 TOKENISED_REFERENCE = ("iwslt15",)  # the corpora whose raw text comes tokenised

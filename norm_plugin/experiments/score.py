@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.command_line import CommandError, read_lines, run_command
+from norm_plugin.commands.command_line import CommandError, read_lines, run_command
 from norm_plugin.experiments.bleu import (
     bleu4_parts,
     detokenise,

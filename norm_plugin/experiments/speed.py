@@ -9,7 +9,7 @@ import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from norm_plugin.command_line import CommandError, read_lines
+from norm_plugin.commands.command_line import CommandError, read_lines
 from norm_plugin.norms import NORM_TYPES
 
 RESULTS = Path("benchmarks") / "results"

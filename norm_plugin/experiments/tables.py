@@ -18,7 +18,7 @@ from typing import Any
 
 from scipy import stats
 
-from norm_plugin.command_line import (
+from norm_plugin.commands.command_line import (
     CommandError,
     read_text,
     run_command,

@@ -1,4 +1,4 @@
-"""No checkpoint that fairseq reads runs code by its settings: see norm_plugin/stored_settings.py.
+"""No checkpoint that fairseq reads runs code by its settings: see stored_settings.py beside this.
 
     checkpoint_utils.load_checkpoint_to_cpu   refuses what it has read where a setting is unsafe
 
@@ -14,8 +14,8 @@ from typing import Any
 from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
+from norm_plugin.models.stored_settings import check_settings
 from norm_plugin.models.wrapping import Function, wrap_once
-from norm_plugin.stored_settings import check_settings
 
 
 def around_load_checkpoint(load: Function) -> Function:

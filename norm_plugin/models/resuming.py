@@ -26,8 +26,8 @@ from norm_plugin.models.sites import (
     present_sites,
     site_options,
 )
+from norm_plugin.models.stored_settings import check_settings
 from norm_plugin.norms import norm_spec
-from norm_plugin.stored_settings import check_settings
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from _command import (
 from _records import append, provenance
 from _setups import TARGETS, Setup, layer_setups, parse_setup
 from _timing import alternate, quartiles
-from norm_plugin.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.norms import NORM_TYPES
 
 BENCHMARKS = Path(_records.__file__).parent

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from norm_plugin import command_line
 from norm_plugin.checkpoints.average import average_checkpoints, main, select_checkpoints
 from norm_plugin.checkpoints.files import load_checkpoint
-from norm_plugin.command_line import CommandError
+from norm_plugin.commands import command_line
+from norm_plugin.commands.command_line import CommandError
 
 
 def run(*arguments: object) -> int:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from norm_plugin.checkpoints.files import load_checkpoint, main, num_updates, repair
-from norm_plugin.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError
 
 
 def last_updates(folder) -> int | None:

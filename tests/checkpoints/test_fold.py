@@ -11,7 +11,7 @@ from tiny_run import run_state, write_dictionaries
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import load_checkpoint, repair
 from norm_plugin.checkpoints.fold import main
-from norm_plugin.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError
 
 FLAGS = ("--norm-type=powernorm", "--norm-layer-scale-groups=0", "--norm-warmup-updates=2")
 PRE = "--norm-placement=pre"

@@ -25,10 +25,10 @@ from fairseq import checkpoint_utils
 from tiny_run import run_state, write_dictionaries, write_pairs
 
 from norm_plugin.checkpoints import average, files, fold
-from norm_plugin.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments import results
 from norm_plugin.models import NormTransformerModel
-from norm_plugin.stored_settings import EVALUATED, UnsafeSettingError, check_settings
+from norm_plugin.models.stored_settings import EVALUATED, UnsafeSettingError, check_settings
 
 SCORED = Path(__file__).parents[1] / "experiments" / "data"
 ROOT = Path(__file__).resolve().parents[2]

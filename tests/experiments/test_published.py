@@ -6,12 +6,12 @@ import shlex
 
 import pytest
 
-from norm_plugin.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.commands import WIDTH, command_lines
 from norm_plugin.experiments.published import NOT_RUN, PUBLISHED, published_table
+from norm_plugin.experiments.recipes import read_recipe, training_flags
 from norm_plugin.experiments.results import write_result
 from norm_plugin.norms import NORM_TYPES
-from norm_plugin.recipes import read_recipe, training_flags
 
 
 def measured(table, paper, norm):

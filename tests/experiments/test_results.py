@@ -12,10 +12,10 @@ from tiny_run import DIM, FFN, WORDS, run_state, write_dictionaries
 
 from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.files import save_checkpoint
-from norm_plugin.command_line import CommandError, run_command
+from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.experiments.checkpoint_facts import model_facts, training_facts
 from norm_plugin.experiments.results import main, read_results, text_form, write_result
 from norm_plugin.experiments.score import TextForm
-from norm_plugin.experiments.training import model_facts, training_facts
 
 DATA = Path(__file__).parent / "data"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from norm_plugin.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.bleu import detokenise, exact_bleu, fairseq_bleu, split_compounds
 from norm_plugin.experiments.generate_log import read_generate_log
 from norm_plugin.experiments.score import TextForm, main, score_log

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from norm_plugin.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.speed import RESULTS, speed_table
 from norm_plugin.norms import NORM_TYPES
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from norm_plugin.command_line import CommandError, run_command
+from norm_plugin.commands.command_line import CommandError, run_command
 from norm_plugin.experiments.readme import fill
 from norm_plugin.experiments.results import write_result
 from norm_plugin.experiments.tables import half_interval, main, table

@@ -24,7 +24,7 @@ point
 {mv} "$@"
 point
 """
-READING = {"norm_plugin.recipes", "norm_plugin.experiments.products"}
+READING = {"norm_plugin.experiments.recipes", "norm_plugin.experiments.products"}
 # What may differ between runs that end alike.
 NOT_COMPARED = (".seconds", ".lock", ".new")
 

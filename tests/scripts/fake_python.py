@@ -127,7 +127,7 @@ def tables(words):
 
 
 MODULES = {
-    "norm_plugin.recipes": recipes,
+    "norm_plugin.experiments.recipes": recipes,
     "fairseq_cli.train": train,
     "norm_plugin.checkpoints.files": repair,
     "norm_plugin.experiments.products": products,

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from norm_plugin.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.products import main
 
 LOG = """T-0\tein hund

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from norm_plugin.pipes import ending_with_the_reader
+CLOSED = 141  # 128 + SIGPIPE, the status that a shell gives to a command ended so
 
 
 class CommandError(Exception):
@@ -30,6 +30,21 @@ def run_command(main: Callable[[], int]) -> None:
     except KeyboardInterrupt:
         print("error: interrupted; nothing was left half-written", file=sys.stderr)
         sys.exit(130)
+
+
+@contextmanager
+def ending_with_the_reader() -> Iterator[None]:
+    """Exit with status 141, and without a word, where the reader of stdout has gone."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()  # what is left would fail at Python's own end, with a traceback
+    except BrokenPipeError:
+        # Python flushes once more when it ends: give it a place to write to
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        sys.exit(CLOSED)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 ``fairseq-hydra-train`` takes those files directly. ``fairseq-train`` and ``fairseq-generate``
 take the flags that this prints, one word a line, composed by hydra with the same overrides:
 
-    mapfile -t flags < <(python -m norm_plugin.recipes iwslt14_de_en norm=powernorm)
+    mapfile -t flags < <(python -m norm_plugin.experiments.recipes iwslt14_de_en norm=powernorm)
     fairseq-train DATA "${flags[@]}"
 """
 
@@ -23,17 +23,17 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from norm_plugin.checking import (
+from norm_plugin.commands.command_line import ending_with_the_reader
+from norm_plugin.experiments.flag_checks import (
     check_number_averaged,
     check_training,
     import_user_dir,
     refuse_kept,
 )
+from norm_plugin.experiments.gpus import Recipe, for_workers
 from norm_plugin.norms import NORM_TYPES
-from norm_plugin.pipes import ending_with_the_reader
-from norm_plugin.workers import Recipe, for_workers
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 CONFIG_FOLDERS = (PACKAGE.parent / "configs", PACKAGE / "configs")
 """Of a checkout, and of an installed package."""
 CONFIGS = next(filter(Path.is_dir, CONFIG_FOLDERS), CONFIG_FOLDERS[0])
@@ -152,7 +152,7 @@ def _word(value: Any) -> str:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.recipes",
+        prog="python -m norm_plugin.experiments.recipes",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # the flags after --further are not ours

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from norm_plugin.workers import for_workers
+from norm_plugin.experiments.gpus import for_workers
 
 
 @pytest.fixture

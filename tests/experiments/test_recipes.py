@@ -13,11 +13,8 @@ from fairseq.dataclass.configs import FairseqConfig
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 
-from norm_plugin.checking import check_number_averaged
-from norm_plugin.norm_configs import norm_config, stale_configs, write_configs
-from norm_plugin.norms import NORM_TYPES
-from norm_plugin.norms.base import registry as registry
-from norm_plugin.recipes import (
+from norm_plugin.experiments.flag_checks import check_number_averaged
+from norm_plugin.experiments.recipes import (
     CONFIGS,
     averaging_flags,
     generation_flags,
@@ -25,6 +22,9 @@ from norm_plugin.recipes import (
     read_recipe,
     training_flags,
 )
+from norm_plugin.norm_configs import norm_config, stale_configs, write_configs
+from norm_plugin.norms import NORM_TYPES
+from norm_plugin.norms.base import registry as registry
 
 PRIMARY = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 RECIPES = {

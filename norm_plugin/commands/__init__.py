@@ -1,0 +1,1 @@
+"""What the commands of the package share, and what ``python -m norm_plugin`` does."""

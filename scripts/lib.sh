@@ -185,7 +185,7 @@ train() {
     unkeyed+=(--distributed-port $((20000 + ${SLURM_JOB_ID:-0} % 20000)))
   fi
   command=("${launch[@]}" "$python" -m fairseq_cli.train "$data/bin" "${unkeyed[@]}" "$@")
-  act "$python" -m norm_plugin.checkpoints.files repair "$run/checkpoints"
+  act "$python" -m norm_plugin.checkpoints.repair "$run/checkpoints"
   if [[ $dry ]]; then act "${command[@]}"; return; fi
   "${tied[@]}" "${command[@]}" |
     "${tied[@]}" "$python" scripts/progress.py --runs "$work/runs/$experiment" -- "$@"

@@ -1,28 +1,17 @@
-"""Checkpoints on disk: loading, saving, their numbers, and repair after a kill.
-
-fairseq writes the first file of a save atomically and then *copies* it to checkpoint_best.pt and
-checkpoint_last.pt. A kill during a copy leaves a truncated file behind, and the next fairseq-train
-in that folder crashes on it. So before each run:
-
-    python -m norm_plugin.checkpoints.files repair CHECKPOINT_DIR
-"""
+"""Checkpoints on disk: loading, saving, and the numbers in their names."""
 
 from __future__ import annotations
 
-import argparse
 import pickle
 import re
-import shutil
 import struct
-import sys
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from norm_plugin.commands.command_line import CommandError, replacing, run_command
+from norm_plugin.commands.command_line import CommandError, replacing
 from norm_plugin.models.stored_settings import UnsafeSettingError, check_settings
 
 State = dict[str, Any]
@@ -33,9 +22,7 @@ NAMES = {
     "epoch": re.compile(r"checkpoint(\d+)\.pt"),
     "update": re.compile(r"checkpoint_\d+_(\d+)\.pt"),
 }
-TEMPORARY = re.compile(r".+\.pt(\.\d+)?\.tmp")  # fairseq's and ours
 FOLDED = "folded_norms"  # an entry of what norm_plugin.checkpoints.fold writes
-PICKLE_START = b"\x80"  # torch before 1.6 wrote a bare pickle, not an archive
 
 # All that torch.load raises for a file that is no checkpoint, or only a part of one.
 UNREADABLE = (
@@ -95,107 +82,3 @@ def numbered_checkpoints(folder: Path, kind: str) -> list[tuple[int, Path]]:
         raise CommandError(f"checkpoint folder {folder} does not exist")
     matches = ((NAMES[kind].fullmatch(path.name), path) for path in folder.iterdir())
     return sorted(((int(match.group(1)), path) for match, path in matches if match), reverse=True)
-
-
-def repair(folder: Path) -> list[str]:
-    """Make ``folder`` fit for resuming; returns a line for each thing done, none if all is well.
-
-    Left-over temporaries and truncated checkpoints are removed. Where checkpoint_last.pt is
-    missing or damaged, the readable checkpoint with the most updates takes its place. A file that
-    cannot be loaded for another reason (no permission, a class that the safe loader refuses) is
-    an CommandError and stays as it is.
-    """
-    if not folder.is_dir():
-        return []
-    try:
-        messages = _remove_leftovers(folder) + _remove_truncated(folder)
-        messages += _restore_last(folder)
-    except OSError as error:
-        raise CommandError(f"cannot repair {folder}: {error}") from error
-    return messages
-
-
-def _remove_leftovers(folder: Path) -> list[str]:
-    leftovers = sorted(path for path in folder.iterdir() if TEMPORARY.fullmatch(path.name))
-    for path in leftovers:
-        path.unlink()
-    return [f"removed {path}, left over from a save that was cut off" for path in leftovers]
-
-
-def _remove_truncated(folder: Path) -> list[str]:
-    truncated = [path for path in _candidates(folder) if not _is_whole(path)]
-    for path in truncated:
-        path.unlink()
-    return [f"removed {path}, which was truncated" for path in truncated]
-
-
-def _candidates(folder: Path) -> list[Path]:
-    """Every checkpoint of the folder but the last, by name."""
-    return sorted(path for path in folder.glob("checkpoint*.pt") if path.name != LAST)
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether an archive ends as it should; looks at a few bytes however large the file is."""
-    with open(path, "rb") as stream:
-        return stream.read(1) == PICKLE_START or zipfile.is_zipfile(stream)
-
-
-def _restore_last(folder: Path) -> list[str]:
-    last = folder / LAST
-    state = "missing"
-    if last.exists():
-        try:
-            load_checkpoint(last)
-            return []
-        except CommandError:
-            if _is_whole(last):
-                raise
-            state = "damaged"
-    source, messages = _most_updates(folder)
-    if source is not None:
-        with open(source, "rb") as origin, replacing(last) as stream:
-            shutil.copyfileobj(origin, stream)
-        return [*messages, f"{last} was {state}; replaced by {source.name}, the furthest one"]
-    if state == "missing":
-        return messages
-    last.unlink()
-    return [*messages, f"removed {last}, which was damaged, with none to replace it"]
-
-
-def _most_updates(folder: Path) -> tuple[Path | None, list[str]]:
-    """The checkpoint to resume from, and a line for each that cannot be read.
-
-    An average, or a folded one, is none to resume from: it has no state of the optimizer.
-    """
-    best, most, messages = None, -1, []
-    for path in _candidates(folder):
-        try:
-            state = load_checkpoint(path)
-        except CommandError as error:
-            messages.append(f"passed over a checkpoint: {error}")
-            continue
-        updates = num_updates(state)
-        made = "averaged_from" in state or FOLDED in state
-        if updates is not None and updates > most and not made:
-            best, most = path, updates
-    return best, messages
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; prints what was repaired, and nothing when all is well."""
-    parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.checkpoints.files",
-        description="Look after the checkpoints of a run.",
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    help_text = "replace a truncated checkpoint_last.pt, remove left-over temporaries"
-    command = commands.add_parser("repair", help=help_text, description=help_text)
-    command.add_argument("folder", type=Path, metavar="DIR", help="the --save-dir of the run")
-    args = parser.parse_args(argv)
-    for message in repair(args.folder):
-        print(f"repair: {message}", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -9,8 +9,9 @@ import torch
 from tiny_run import run_state, write_dictionaries
 
 from norm_plugin.checkpoints.building import build_model
-from norm_plugin.checkpoints.files import load_checkpoint, repair
+from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.checkpoints.fold import main
+from norm_plugin.checkpoints.repair import repair
 from norm_plugin.commands.command_line import CommandError
 
 FLAGS = ("--norm-type=powernorm", "--norm-layer-scale-groups=0", "--norm-warmup-updates=2")

@@ -24,7 +24,7 @@ import torch
 from fairseq import checkpoint_utils
 from tiny_run import run_state, write_dictionaries, write_pairs
 
-from norm_plugin.checkpoints import average, files, fold
+from norm_plugin.checkpoints import average, fold, repair
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments import results
 from norm_plugin.models import NormTransformerModel
@@ -156,7 +156,7 @@ def reestimate_it(monkeypatch, made):
 
 
 def repair_it(monkeypatch, made):
-    files.main(["repair", str(made.path.parent)])
+    repair.main([str(made.path.parent)])
 
 
 def result_of_it(monkeypatch, made):

@@ -91,7 +91,7 @@ def train(words):
 
 
 def repair(words):
-    folder = Path(words[1])
+    folder = Path(words[0])
     last = folder / "checkpoint_last.pt"
     whole = sorted(folder.glob("checkpoint?.pt"))
     if whole and not (last.exists() and last.read_text()):
@@ -129,7 +129,7 @@ def tables(words):
 MODULES = {
     "norm_plugin.experiments.recipes": recipes,
     "fairseq_cli.train": train,
-    "norm_plugin.checkpoints.files": repair,
+    "norm_plugin.checkpoints.repair": repair,
     "norm_plugin.experiments.products": products,
     "norm_plugin.checkpoints.average": average,
     "fairseq_cli.generate": generate,

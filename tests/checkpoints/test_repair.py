@@ -1,3 +1,5 @@
+"""norm_plugin.checkpoints.repair: a folder that a kill has left can be resumed from."""
+
 from __future__ import annotations
 
 import os
@@ -5,7 +7,8 @@ import os
 import pytest
 import torch
 
-from norm_plugin.checkpoints.files import load_checkpoint, main, num_updates, repair
+from norm_plugin.checkpoints.files import load_checkpoint, num_updates
+from norm_plugin.checkpoints.repair import main, repair
 from norm_plugin.commands.command_line import CommandError
 
 
@@ -17,14 +20,14 @@ def test_silent_when_all_is_well(tmp_path, save_checkpoint_file, capsys) -> None
     for name in ("checkpoint1.pt", "checkpoint_last.pt", "checkpoint_best.pt"):
         save_checkpoint_file(tmp_path / name)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert main(["repair", str(tmp_path)]) == 0
+    assert main([str(tmp_path)]) == 0
     assert capsys.readouterr() == ("", "")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_silent_before_the_first_run(tmp_path, capsys) -> None:
-    assert main(["repair", str(tmp_path / "not-yet")]) == 0
-    assert main(["repair", str(tmp_path)]) == 0
+    assert main([str(tmp_path / "not-yet")]) == 0
+    assert main([str(tmp_path)]) == 0
     assert capsys.readouterr() == ("", "")
 
 
@@ -37,7 +40,7 @@ def test_a_truncated_last_is_replaced_by_the_furthest(
     save_checkpoint_file(tmp_path / "checkpoint_2_40.pt", updates=40)
     save_checkpoint_file(tmp_path / "checkpoint_1_9.pt", updates=9)
     truncate(save_checkpoint_file(tmp_path / "checkpoint_last.pt", updates=70))
-    assert main(["repair", str(tmp_path)]) == 0
+    assert main([str(tmp_path)]) == 0
     assert "damaged; replaced by checkpoint2.pt" in capsys.readouterr().err
     assert last_updates(tmp_path) == 60
     assert "last_optimizer_state" in load_checkpoint(tmp_path / "checkpoint_last.pt")

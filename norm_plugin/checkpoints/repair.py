@@ -1,0 +1,125 @@
+"""Make the checkpoints of a killed run fit for resuming.
+
+fairseq writes the first file of a save atomically and then *copies* it to checkpoint_best.pt and
+checkpoint_last.pt. A kill during a copy leaves a truncated file behind, and the next fairseq-train
+in that folder crashes on it. So before each run:
+
+    python -m norm_plugin.checkpoints.repair CHECKPOINT_DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from norm_plugin.checkpoints.files import FOLDED, LAST, load_checkpoint, num_updates
+from norm_plugin.commands.command_line import CommandError, replacing, run_command
+
+TEMPORARY = re.compile(r".+\.pt(\.\d+)?\.tmp")  # fairseq's and ours
+PICKLE_START = b"\x80"  # torch before 1.6 wrote a bare pickle, not an archive
+
+
+def repair(folder: Path) -> list[str]:
+    """Make ``folder`` fit for resuming; returns a line for each thing done, none if all is well.
+
+    Left-over temporary files and truncated checkpoints are removed. Where checkpoint_last.pt is
+    missing or damaged, the readable checkpoint with the most updates takes its place. A file that
+    cannot be loaded for another reason (no permission, a class that the safe loader refuses) stays
+    as it is and raises CommandError.
+    """
+    if not folder.is_dir():
+        return []
+    try:
+        messages = _remove_leftovers(folder) + _remove_truncated(folder)
+        messages += _restore_last(folder)
+    except OSError as error:
+        raise CommandError(f"cannot repair {folder}: {error}") from error
+    return messages
+
+
+def _remove_leftovers(folder: Path) -> list[str]:
+    leftovers = sorted(path for path in folder.iterdir() if TEMPORARY.fullmatch(path.name))
+    for path in leftovers:
+        path.unlink()
+    return [f"removed {path}, left over from a save that was cut off" for path in leftovers]
+
+
+def _remove_truncated(folder: Path) -> list[str]:
+    truncated = [path for path in _candidates(folder) if not _is_whole(path)]
+    for path in truncated:
+        path.unlink()
+    return [f"removed {path}, which was truncated" for path in truncated]
+
+
+def _candidates(folder: Path) -> list[Path]:
+    """Every checkpoint of the folder but the last, by name."""
+    return sorted(path for path in folder.glob("checkpoint*.pt") if path.name != LAST)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether an archive ends as it should; looks at a few bytes however large the file is."""
+    with open(path, "rb") as stream:
+        return stream.read(1) == PICKLE_START or zipfile.is_zipfile(stream)
+
+
+def _restore_last(folder: Path) -> list[str]:
+    last = folder / LAST
+    state = "missing"
+    if last.exists():
+        try:
+            load_checkpoint(last)
+            return []
+        except CommandError:
+            if _is_whole(last):
+                raise
+            state = "damaged"
+    source, messages = _most_updates(folder)
+    if source is not None:
+        with open(source, "rb") as origin, replacing(last) as stream:
+            shutil.copyfileobj(origin, stream)
+        return [*messages, f"{last} was {state}; replaced by {source.name}, the furthest one"]
+    if state == "missing":
+        return messages
+    last.unlink()
+    return [*messages, f"removed {last}, which was damaged, with none to replace it"]
+
+
+def _most_updates(folder: Path) -> tuple[Path | None, list[str]]:
+    """The checkpoint to resume from, and a line for each that cannot be read.
+
+    Averaged and folded checkpoints do not count: they hold no state of the optimizer.
+    """
+    best, most, messages = None, -1, []
+    for path in _candidates(folder):
+        try:
+            state = load_checkpoint(path)
+        except CommandError as error:
+            messages.append(f"passed over a checkpoint: {error}")
+            continue
+        updates = num_updates(state)
+        made = "averaged_from" in state or FOLDED in state
+        if updates is not None and updates > most and not made:
+            best, most = path, updates
+    return best, messages
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; prints what was repaired, and nothing when all is well."""
+    parser = argparse.ArgumentParser(
+        prog="python -m norm_plugin.checkpoints.repair",
+        description="Replace a truncated checkpoint_last.pt and remove left-over temporary files.",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the --save-dir of the run")
+    args = parser.parse_args(argv)
+    for message in repair(args.folder):
+        print(f"repair: {message}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

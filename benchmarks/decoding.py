@@ -27,8 +27,8 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.sequence_generator import SequenceGenerator
 
-from _records import RESULTS, append, provenance
-from _timing import alternate, quartiles
+from measuring.records import RESULTS, append, provenance
+from measuring.timing import alternate, quartiles
 from norm_plugin.kernels import describe, resolve
 from norm_plugin.models import fold_norms
 from norm_plugin.norms import norm_spec

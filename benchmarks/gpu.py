@@ -15,14 +15,15 @@ import argparse
 import importlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from _records import RESULTS, Record, append, provenance
-from _timing import Quartiles, quartiles
+from measuring.records import RESULTS, Record, append, provenance
+from measuring.timing import Quartiles, quartiles
 from norm_plugin.kernels import describe, has_fused_form, set_kernels
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 
@@ -65,7 +66,7 @@ def steps(norm: str, rows: int, channels: int, dtype: torch.dtype, device: str) 
         if choice == "compile" and module.batch_statistics:
             continue
         set_kernels(module, choice)
-        found[provider] = step(lambda x, module=module: module(x, mask), module.parameters())
+        found[provider] = step(partial(module, padding_mask=mask), module.parameters())
     for name, provider, source, kind in OTHERS:
         if name in (norm, "layernorm") and importable(source):
             other = getattr(importlib.import_module(source), kind)(channels).to(device, dtype)
@@ -108,7 +109,7 @@ def bytes_per_microsecond(device: str, repetitions: int) -> float:
     """Read and written by a copy on ``device``."""
     source = torch.zeros(COPIED, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    copy = {"copy": lambda: target.copy_(source)}
+    copy: dict[str, Step] = {"copy": lambda: target.copy_(source)}
     return 2 * COPIED / microseconds(copy, repetitions, device)["copy"].p50
 
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from _command import (
+from measuring.command import (
     benchmark_parser,
     choose_setups,
     parse_benchmark,
@@ -31,13 +31,12 @@ from _command import (
     quiet,
     report,
 )
-from _memory import keep_freed_memory
-from _providers import BOTH, DIRECTIONS, PROVIDERS, SLOW, UNIT, Call, make_calls, make_data
-from _records import RESULTS, Record, append, provenance
-from _setups import TARGETS, Setup, layer_setups
-from _timing import alternate, quartiles
+from measuring.memory import keep_freed_memory
+from measuring.providers import BOTH, DIRECTIONS, PROVIDERS, SLOW, UNIT, Call, make_calls, make_data
+from measuring.records import RESULTS, Record, append, provenance
+from measuring.setups import SIZES, TARGETS, Setup, layer_setups
+from measuring.timing import alternate, quartiles
 from norm_plugin.commands.command_line import CommandError, run_command
-from norm_plugin.experiments.speed import SIZES
 
 WARMUP = 5
 GROWTH_ROWS = (256, 1024, 4096, 16384, 65536)

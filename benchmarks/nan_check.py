@@ -17,7 +17,7 @@ from fairseq import models, options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from _timing import quartiles
+from measuring.timing import quartiles
 from norm_plugin.models.divergence import DivergenceWatch
 
 VOCABULARY = 2000

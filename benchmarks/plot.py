@@ -19,11 +19,10 @@ import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from _command import quiet, report
-from _providers import BOTH, UNIT
-from _records import RESULTS
+from measuring.command import quiet, report
+from measuring.providers import BOTH, UNIT
+from measuring.records import RESULTS, SAME_LAYER, Row, newest, read_rows
 from norm_plugin.commands.command_line import CommandError, replacing, run_command
-from norm_plugin.experiments.speed import SAME_LAYER, Row, newest, read_rows
 
 FIXED_CHANNELS, FIXED_ROWS = 512, 4096
 FIRST_ROWS = 1024

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from _command import (
+from measuring.command import (
     benchmark_parser,
     choose_setups,
     parse_benchmark,
@@ -33,11 +33,11 @@ from _command import (
     quiet,
     report,
 )
-from _memory import peak_mib, resident_mib, return_freed_memory
-from _records import RESULTS, Record, append, provenance
-from _setups import Setup
-from _timing import alternate, quartiles
-from _training import STOCK, Run
+from measuring.memory import peak_mib, resident_mib, return_freed_memory
+from measuring.records import RESULTS, Record, append, provenance
+from measuring.setups import Setup
+from measuring.timing import alternate, quartiles
+from measuring.training import STOCK, Run
 from norm_plugin.commands.command_line import CommandError, run_command
 from norm_plugin.kernels import AUTO, KERNELS
 from norm_plugin.norms import NORM_TYPES

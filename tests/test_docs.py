@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from docs import fill_docs
 from norm_plugin.__main__ import main as list_norms
-from norm_plugin.experiments.tables import fill_docs
 from norm_plugin.listing import norm_text
 from norm_plugin.models.architectures import ARCHITECTURES
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
@@ -28,7 +28,7 @@ def code_blocks(language):
 
 def test_generated_blocks_are_fresh():
     stale = fill_docs(ROOT, check=True)
-    assert not stale, "run python -m norm_plugin.experiments.tables --docs ."
+    assert not stale, "run python tools/docs.py"
 
 
 def test_the_readme_is_short():

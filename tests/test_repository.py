@@ -54,7 +54,7 @@ def is_command(path: Path) -> bool:
     )
 
 
-SCRIPTS = [name_of(path) for path in below("scripts", "data-prep") if is_command(path)]
+SCRIPTS = [name_of(path) for path in below("scripts", "data-prep", "tools") if is_command(path)]
 MODULES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for path in below("norm_plugin")
@@ -110,7 +110,8 @@ def test_shell_scripts_run_and_stop_at_errors(path: Path) -> None:
 
 
 def test_files_are_short() -> None:
-    source = [p for p in below("norm_plugin", "data-prep", "scripts") if p.suffix in (".py", ".sh")]
+    folders = ("norm_plugin", "data-prep", "scripts", "tools", "benchmarks")
+    source = [p for p in below(*folders) if p.suffix in (".py", ".sh")]
     assert source
     lengths = {name_of(path): len(text_of(path).splitlines()) for path in source}
     assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}

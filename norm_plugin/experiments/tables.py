@@ -1,9 +1,6 @@
-"""Markdown tables of results, on screen or in the documentation.
+"""A Markdown table of the results of an experiment.
 
-The two commands:
-
-    python -m norm_plugin.experiments.tables results/multi30k
-    python -m norm_plugin.experiments.tables --docs . [--check]
+python -m norm_plugin.experiments.tables results/multi30k
 """
 
 from __future__ import annotations
@@ -11,25 +8,14 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from scipy import stats
 
-from norm_plugin.commands.command_line import (
-    CommandError,
-    read_text,
-    run_command,
-    write_text,
-)
-from norm_plugin.experiments.commands import command_lines
-from norm_plugin.experiments.published import published_table
-from norm_plugin.experiments.readme import Generators, fill
+from norm_plugin.commands.command_line import CommandError, run_command
 from norm_plugin.experiments.results import Result, read_results, score_notes
-from norm_plugin.experiments.speed import speed_table
-from norm_plugin.listing import front_table, norms_table, options_table, sites_table
 
 HEADER = (
     "Norm",
@@ -134,65 +120,15 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def fill_docs(root: Path, check: bool) -> list[Path]:
-    """Write the blocks of the documentation in ``root`` anew, or only ``check``.
-
-    Returns the files that were stale: of README.md and docs/*.md.
-    """
-    stale = []
-    blocks = generators(root)
-    for path in [root / "README.md", *sorted(root.glob("docs/*.md"))]:
-        old = read_text(path)
-        new = fill(old, blocks)
-        if new != old:
-            stale.append(path)
-            if not check:
-                write_text(path, new)
-    return stale
-
-
-def generators(root: Path) -> Generators:
-    """What fills the blocks of the documentation in ``root``, by the name of the block."""
-    return {
-        "results/": lambda name: table(read_results(root / name)),
-        "published/": lambda name: published_table(name.partition("/")[2], root / "results"),
-        "speed/": lambda name: speed_table(name.partition("/")[2], root),
-        "command/": lambda name: command_lines(name.partition("/")[2]),
-        "front/": lambda name: front_table(name.partition("/")[2].split(",")),
-        "norms": lambda _: norms_table(),
-        "options": lambda _: options_table(),
-        "sites": lambda _: sites_table(),
-    }
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m norm_plugin.experiments.tables",
-        description="Print the table of an experiment, or fill the blocks of the documentation.",
+        description="Print the table of an experiment in Markdown.",
     )
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("folder", nargs="?", type=Path, help="results/<experiment>")
-    what.add_argument(
-        "--docs",
-        type=Path,
-        metavar="ROOT",
-        help="fill the blocks of ROOT/README.md and ROOT/docs/*.md, <!-- begin:NAME --> to "
-        "<!-- end:NAME -->",
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="with --docs: change nothing, exit 1 when stale"
-    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="results/<experiment>")
     args = parser.parse_args(argv)
-    if args.docs is None:
-        print(table(read_results(args.folder)))
-        return 0
-    stale = fill_docs(args.docs.resolve(), args.check)
-    if stale and args.check:
-        names = ", ".join(path.name for path in stale)
-        message = f"stale: {names}; run python -m norm_plugin.experiments.tables --docs {args.docs}"
-        print(f"error: {message}", file=sys.stderr)
-        return 1
+    print(table(read_results(args.folder)))
     return 0
 
 

@@ -9,22 +9,21 @@ from pathlib import Path
 
 import pytest
 
-import _records
-import _timing
-from _command import (
+from measuring import records, timing
+from measuring.command import (
     benchmark_parser,
     choose_setups,
     parse_benchmark,
     prepare_process,
     report,
 )
-from _records import append, provenance
-from _setups import TARGETS, Setup, layer_setups, parse_setup
-from _timing import alternate, quartiles
+from measuring.records import append, provenance
+from measuring.setups import TARGETS, Setup, layer_setups, parse_setup
+from measuring.timing import alternate, quartiles
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.norms import NORM_TYPES
 
-BENCHMARKS = Path(_records.__file__).parent
+BENCHMARKS = Path(records.__file__).parents[1]
 
 
 def test_every_norm_is_measured():
@@ -76,7 +75,7 @@ def test_a_norm_alone_means_all_its_setups():
 
 def test_calls_take_turns_and_the_first_rounds_do_not_count(monkeypatch):
     seen, clock = [], iter(range(1000))
-    monkeypatch.setattr(_timing.time, "perf_counter", lambda: next(clock) ** 2)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock) ** 2)
     times = alternate({name: lambda name=name: seen.append(name) for name in "AB"}, 2, warmup=1)
     assert "".join(seen) == "ABABAB"
     # (2 n + 1)^2 - (2 n)^2 = 4 n + 1 seconds for the n-th call
@@ -91,10 +90,10 @@ def test_quartiles():
 
 def test_provenance(monkeypatch, tmp_path):
     state = {"commit": "0123456789abcdef", "dirty": True}
-    monkeypatch.setattr(_records, "git_state", lambda folder: state)
+    monkeypatch.setattr(records, "git_state", lambda folder: state)
     facts = tmp_path / "cpuinfo"
     facts.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\n")
-    monkeypatch.setattr(_records, "CPU_FACTS", facts)
+    monkeypatch.setattr(records, "CPU_FACTS", facts)
     found = provenance()
     assert found["commit"] == "0123456+"
     assert found["device"] == "Some CPU @ 2 GHz"
@@ -141,12 +140,12 @@ def test_a_missed_target_decides_the_status(capsys):
 
 
 MEMORY = """
-import _memory
-getattr(_memory, {name!r})()
-before = _memory.resident_mib()
+from measuring import memory
+getattr(memory, {name!r})()
+before = memory.resident_mib()
 block = bytearray(16 * 2**20)  # written to, so it is in memory
 del block
-print(_memory.resident_mib() - before, _memory.peak_mib() - before)
+print(memory.resident_mib() - before, memory.peak_mib() - before)
 """
 
 

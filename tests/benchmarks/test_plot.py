@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import plot
-from norm_plugin.experiments.speed import SAME_LAYER
+from measuring.records import SAME_LAYER
 
 
 def timed(rows, ms, channels=512, provider="fused", norm="adanorm", direction="forward+backward"):

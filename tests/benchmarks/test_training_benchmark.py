@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import speed_tables
 import training
-from _setups import Setup, parse_setup
-from _training import STOCK, Run, training_words
-from norm_plugin.experiments import speed
+from measuring.setups import Setup, parse_setup
+from measuring.training import STOCK, Run, training_words
 from norm_plugin.kernels import resolve
 from norm_plugin.models.sites import option_field
 from norm_plugin.norms import NORM_TYPES
@@ -111,7 +111,7 @@ def test_rows_are_written_and_read(toy, tmp_path, capsys):
     words += ["--norms", "adanorm", "--output", str(output), "--memory-updates", "1"]
     assert training.main(words) == 0
     assert capsys.readouterr().out.startswith("adanorm ")
-    (line,) = [one for one in speed.training_table(output).split("\n") if "`adanorm`" in one]
+    (line,) = [one for one in speed_tables.training_table(output).split("\n") if "`adanorm`" in one]
     assert "not measured" not in line
     memory = float(line.split("|")[-2])
     assert 0.8 < memory < 1.2

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from norm_plugin.commands.command_line import CommandError, run_command
-from norm_plugin.experiments.readme import fill
 from norm_plugin.experiments.results import write_result
 from norm_plugin.experiments.tables import half_interval, main, table
 
@@ -94,51 +93,6 @@ def test_norms_may_differ_in_their_settings() -> None:
     other = result("none")
     other["settings"]["model"] = {"key": 2}
     assert row(table([result(), other]), "none")
-
-
-def test_fill_changes_only_blocks() -> None:
-    text = "a\n<!-- begin:results/x -->\nold\n\nold\n<!-- end:results/x -->\nb\n"
-    generators = {"norms": lambda name: "N", "results/": lambda name: f"\nnew {name}\n\nline\n"}
-    filled = fill(text, generators)
-    block = "<!-- begin:results/x -->\nnew results/x\n\nline\n<!-- end:results/x -->"
-    assert filled == f"a\n{block}\nb\n"
-    assert fill(filled, generators) == filled
-    assert fill("no block\n", generators) == "no block\n"
-    two = "<!-- begin:norms -->\n<!-- end:norms -->\n<!-- begin:norms -->\n<!-- end:norms -->"
-    assert fill(two, generators).count("\nN\n") == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("<!-- begin:other -->\n<!-- end:other -->", "no generator for block 'other'"),
-        ("<!-- begin:results -->\n<!-- end:results -->", "no generator for block 'results'"),
-        ("<!-- begin:norms/x -->\n<!-- end:norms/x -->", "no generator for block 'norms/x'"),
-        ("<!-- begin:results/x -->\n", "block 'results/x' has no"),
-        ("<!-- end:results/x -->\n", "outside any block"),
-        ("<!-- begin:results/x -->\n<!-- end:results/y -->", "inside block 'results/x'"),
-        ("<!-- begin:results/x -->\n<!-- begin:results/x -->", "inside block 'results/x'"),
-    ],
-)
-def test_bad_markers(text, message) -> None:
-    with pytest.raises(CommandError, match=message):
-        fill(text, {"results/": lambda name: "new", "norms": lambda name: "new"})
-
-
-def test_docs_are_filled_and_checked(tmp_path, capsys) -> None:
-    write_result(result(), tmp_path / "results")
-    readme = tmp_path / "README.md"
-    markers = "<!-- begin:results/multi30k -->\n<!-- end:results/multi30k -->"
-    readme.write_text(f"# Title\n{markers}\n", encoding="utf-8")
-    before = readme.read_bytes()
-    assert main(["--docs", str(tmp_path), "--check"]) == 1
-    assert "stale: README.md" in capsys.readouterr().err
-    assert readme.read_bytes() == before
-    assert main(["--docs", str(tmp_path)]) == 0
-    assert row(readme.read_text(encoding="utf-8"), "layernorm")[3] == "40.00"
-    assert main(["--docs", str(tmp_path), "--check"]) == 0
-    write_result(result(bleu=41.0), tmp_path / "results")
-    assert main(["--docs", str(tmp_path), "--check"]) == 1
 
 
 def test_the_table_on_screen(tmp_path, capsys) -> None:

@@ -1,11 +1,14 @@
-"""Rows of measurements, with where they come from, in the CSV files of ``benchmarks/results/``."""
+"""The CSV files of ``benchmarks/results/``: rows of measurements, with where they come from.
+
+A file has one row a measurement, and later rows replace earlier ones of the same thing.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,13 +16,22 @@ from typing import Any
 import torch
 
 import norm_plugin
-from norm_plugin.commands.command_line import CommandError, read_text, write_text
+from norm_plugin.commands.command_line import CommandError, read_lines, read_text, write_text
 from norm_plugin.experiments.provenance import git_state, versions
 
-RESULTS = Path(__file__).resolve().parent / "results"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 CPU_FACTS = Path("/proc/cpuinfo")
+SAME_LAYER = ("norm", "options", "provider", "rows", "channels", "direction")
+"""The columns in which two rows of layers.csv agree where they measure the same thing."""
+SAME_TRAINING = ("norm", "options", "kernels", "tokens")
+"""The same of training.csv."""
+ORIGIN = ("device", "vector", "threads", "torch", "python", "commit", "date")
+"""The columns that say where a row comes from, as a table tells them."""
 Record = dict[str, Any]
-"""A row, by the name of the column."""
+"""A row to write, by the name of the column."""
+Row = dict[str, str]
+"""A row as it is read."""
+Key = tuple[str, ...]
 
 
 def commit() -> str:
@@ -72,3 +84,22 @@ def append(path: Path, rows: Sequence[Record]) -> None:
     csv.DictWriter(new, columns, lineterminator="\n").writerows(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, old + new.getvalue())
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
+    """The rows of a file of measurements, oldest first; none where there is no file.
+
+    Raises CommandError where it lacks one of ``columns``.
+    """
+    if not path.exists():
+        return []
+    reader = csv.DictReader(read_lines(path))
+    missing = [name for name in columns if name not in (reader.fieldnames or [])]
+    if missing:
+        raise CommandError(f"{path} has no column {', '.join(missing)}; is it a benchmark's?")
+    return list(reader)
+
+
+def newest(rows: Iterable[Row], columns: Sequence[str]) -> dict[Key, Row]:
+    """The last row for each combination of values in ``columns``."""
+    return {tuple(row[name] for name in columns): row for row in rows}

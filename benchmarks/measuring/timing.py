@@ -5,7 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+Name = TypeVar("Name")
 
 
 class Quartiles(NamedTuple):
@@ -24,14 +26,14 @@ def quartiles(values: Sequence[float]) -> Quartiles:
 
 
 def alternate(
-    calls: Mapping[str, Callable[[], object]], repetitions: int, warmup: int
-) -> dict[str, list[float]]:
+    calls: Mapping[Name, Callable[[], object]], repetitions: int, warmup: int
+) -> dict[Name, list[float]]:
     """Milliseconds of each call, ``repetitions`` of them, by its name.
 
     Every round makes each call once, in the order given. ``warmup`` rounds before are not
     counted.
     """
-    times: dict[str, list[float]] = {name: [] for name in calls}
+    times: dict[Name, list[float]] = {name: [] for name in calls}
     for number in range(-warmup, repetitions):
         for name, call in calls.items():
             start = time.perf_counter()

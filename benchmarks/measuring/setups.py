@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec
 
+SIZES = ((4096, 512), (4096, 1024))
+"""Rows and channels at which the targets hold, and which the documentation shows."""
 HEADS = 8
 """Groups of a layer-scale by heads: those of a base Transformer."""
 ALWAYS = 1_000_000

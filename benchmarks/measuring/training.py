@@ -12,7 +12,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
-from _setups import Setup
+from measuring.setups import Setup
 from norm_plugin.checkpoints.reestimate import train_batches
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.recipes import read_recipe, training_flags

@@ -11,17 +11,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from _setups import Setup
-from norm_plugin.experiments.speed import NOT_COMPILED
+from measuring.setups import Setup
 from norm_plugin.kernels import AUTO, OFF, set_kernels
 from norm_plugin.norms import norm_spec
 
-TRANSCRIPTIONS = Path(__file__).resolve().parents[1] / "tests"
+TRANSCRIPTIONS = Path(__file__).resolve().parents[2] / "tests"
 BOTH, FORWARD = "forward+backward", "forward"
 DIRECTIONS = (BOTH, FORWARD)
 """Training, and inference without gradients."""
 UNIT = "torch"
 """The provider that all others are compared with."""
+NOT_COMPILED = "layernorm"
+"""It is one call of torch's own kernel, in which torch.compile finds nothing to compile."""
 Call = Callable[[], object]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from _setups import Setup, parse_setup
+from measuring.setups import Setup, parse_setup
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.kernels import VARIABLE, resolve
 

@@ -1,4 +1,4 @@
-"""The README's blocks of published numbers and plain commands."""
+"""The blocks of published numbers and of plain commands."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import shlex
 import pytest
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.commands import WIDTH, command_lines
-from norm_plugin.experiments.published import NOT_RUN, PUBLISHED, published_table
 from norm_plugin.experiments.recipes import read_recipe, training_flags
 from norm_plugin.experiments.results import write_result
 from norm_plugin.norms import NORM_TYPES
+from published import NOT_RUN, PUBLISHED, published_table
+from recipe_commands import WIDTH, command_lines
 
 
 def measured(table, paper, norm):

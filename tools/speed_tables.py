@@ -1,23 +1,17 @@
-"""What the norms cost: tables from the measurements in ``benchmarks/results/``.
-
-A file there has one row a measurement, and later rows replace earlier ones of the same thing.
-"""
+"""What the norms cost: tables from the measurements in ``benchmarks/results/``."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-from norm_plugin.commands.command_line import CommandError, read_lines
+from measuring.providers import BOTH, NOT_COMPILED
+from measuring.records import ORIGIN, SAME_LAYER, SAME_TRAINING, Key, Row, newest, read_rows
+from measuring.setups import SIZES
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.norms import NORM_TYPES
 
 RESULTS = Path("benchmarks") / "results"
-SIZES = ((4096, 512), (4096, 1024))
-"""Rows and channels, to which the targets and the table apply."""
-DIRECTION = "forward+backward"
-NOT_COMPILED = "layernorm"
-"""It is one call of torch's own kernel, in which torch.compile finds nothing to compile."""
 PROVIDERS = {
     "fused": "fused",
     "compile": "`torch.compile`",
@@ -26,32 +20,6 @@ PROVIDERS = {
 }
 """In the order of the columns, with their headings."""
 MISSING = "not measured"
-Row = dict[str, str]
-Key = tuple[str, ...]
-
-
-def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
-    """The rows of a file of measurements, oldest first; none where there is no file.
-
-    Raises CommandError where it lacks one of ``columns``.
-    """
-    if not path.exists():
-        return []
-    reader = csv.DictReader(read_lines(path))
-    missing = [name for name in columns if name not in (reader.fieldnames or [])]
-    if missing:
-        raise CommandError(f"{path} has no column {', '.join(missing)}; is it a benchmark's?")
-    return list(reader)
-
-
-def newest(rows: Iterable[Row], columns: Sequence[str]) -> dict[Key, Row]:
-    """The last row for each combination of values in ``columns``."""
-    return {tuple(row[name] for name in columns): row for row in rows}
-
-
-SAME_LAYER = ("norm", "options", "provider", "rows", "channels", "direction")
-SAME_TRAINING = ("norm", "options", "kernels", "tokens")
-ORIGIN = ("device", "vector", "threads", "torch", "python", "commit", "date")
 
 
 def speed_table(name: str, root: Path) -> str:
@@ -85,12 +53,12 @@ def _is_shown(row: Row) -> bool:
     if row["norm"] == NOT_COMPILED and row["provider"] == "compile":
         return False
     size = (int(row["rows"]), int(row["channels"]))
-    return size in SIZES and row["direction"] == DIRECTION
+    return size in SIZES and row["direction"] == BOTH
 
 
 def _ratios(cells: dict[Key, Row], norm: str, options: str, provider: str) -> str:
     """The ratio at each size; — where this norm has others, but not of this provider."""
-    keys = [(norm, options, provider, str(n), str(c), DIRECTION) for n, c in SIZES]
+    keys = [(norm, options, provider, str(n), str(c), BOTH) for n, c in SIZES]
     found = [f"{float(cells[key]['ratio']):.2f}" if key in cells else "" for key in keys]
     if not any(found):
         measured = any(key[:2] == (norm, options) for key in cells)

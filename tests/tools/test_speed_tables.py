@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.speed import RESULTS, speed_table
 from norm_plugin.norms import NORM_TYPES
+from speed_tables import RESULTS, speed_table
 
 ORIGIN = {
     "device": "Some CPU",

@@ -1,4 +1,4 @@
-"""A recipe as the plain commands of fairseq, for the README."""
+"""A recipe as the plain commands of fairseq, for the documentation."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""What the benchmarks share: what is measured, how, and the rows that keep it."""

@@ -157,6 +157,8 @@ def test_what_becomes_of_freed_memory(name, kept):
         command, cwd=BENCHMARKS, capture_output=True, text=True, timeout=60, check=True
     )
     left, peak = map(float, done.stdout.split())
-    assert left == pytest.approx(kept, abs=1)
-    assert peak == pytest.approx(16, abs=2)
+    # All of the block or nothing. A quarter of it leaves room for an arena of Python's own objects
+    # (1 MiB) and for the batches of pages in which the kernel counts.
+    assert left == pytest.approx(kept, abs=4)
+    assert peak == pytest.approx(16, abs=4)
     assert done.stderr == ""

@@ -130,10 +130,11 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     text = path.read_text(encoding="utf-8")
     result = json.loads(text)
     assert text == json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    # exact: sacrebleu's own, of the sentences of the log
     assert result["bleu"]["tokenised"]["score"] == 76.55
     assert "note" not in result["bleu"]["tokenised"]
-    assert result["bleu"]["exact"]["score"] == pytest.approx(76.55, abs=0.2)
+    # In these few sentences fairseq's hashes do not collide, so the exact score is the same; half
+    # of the last digit that fairseq prints is rounding.
+    assert result["bleu"]["exact"]["score"] == pytest.approx(76.55, abs=0.005)
     assert "case:lc" in result["bleu"]["sacrebleu"]["signature"]
     assert result["bleu"]["sacrebleu"]["reference"] == "raw/test.de"
     assert result["averaged_from"] == ["checkpoint1.pt", "checkpoint2.pt"]

@@ -21,19 +21,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "data-prep"))
 
-import markup  # noqa: E402
 import wmt14  # noqa: E402
-from archives import member_lines  # noqa: E402
-from manifest import tool_versions  # noqa: E402
-from preparation import Choices, Corpus, learn_subwords, write_pieces, write_words  # noqa: E402
-from steps import start_workers  # noqa: E402
+from prep.corpus import Choices, Corpus  # noqa: E402
+from prep.manifest import tool_versions  # noqa: E402
+from prep.markup import segments  # noqa: E402
+from prep.pairs import learn_subwords, write_pieces, write_words  # noqa: E402
+from prep.raw_files import ArchiveFiles  # noqa: E402
+from prep.workers import start_workers  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "preparation.csv"
 WMT14_PAIRS = 4_500_000
@@ -52,23 +53,29 @@ def repeated(lines: list[str], count: int, new_words: float, seed: int) -> Itera
         yield line
 
 
-def benchmark_corpus(raw: Path, pairs: int, new_words: float) -> Corpus:
+@dataclass(frozen=True)
+class RepeatedTestSet(ArchiveFiles):
+    """The test set of WMT14, repeated to `pairs` pairs."""
+
+    pairs: int = 0
+    new_words: float = 0.0
+
+    def read(self, folder: Path, split: str, language: str) -> Iterator[str]:
+        lines = list(super().read(folder, "test", language))
+        return repeated(lines, self.pairs, self.new_words, self.languages.index(language))
+
+
+def benchmark_corpus(pairs: int, new_words: float) -> Corpus:
     """WMT14 with `pairs` training pairs made of its test set."""
-    texts = {}
-    for language in wmt14.LANGUAGES:
-        ((archive, name),) = wmt14.members("test", language)
-        texts[language] = list(markup.segments(member_lines(raw / archive, name)))
-
-    def read(folder: Path, split: str, language: str) -> Iterator[str]:
-        seed = wmt14.LANGUAGES.index(language)
-        return repeated(texts[language], pairs, new_words, seed)
-
-    return replace(wmt14.CORPUS, read=read)
+    raw = RepeatedTestSet(
+        wmt14.LANGUAGES, wmt14.members, {"test": segments}, pairs=pairs, new_words=new_words
+    )
+    return replace(wmt14.CORPUS, raw=raw)
 
 
 def measure(raw: Path, pairs: int, args: argparse.Namespace) -> dict[str, float]:
     """Seconds of each step for a corpus of `pairs` pairs."""
-    corpus = benchmark_corpus(raw, pairs, args.new_words)
+    corpus = benchmark_corpus(pairs, args.new_words)
     choices = Choices(wmt14.LANGUAGES, "subword-nmt", "sacremoses", "", args.merges)
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:

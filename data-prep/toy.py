@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Write the embedded toy corpus (English to Velan, an invented language) and prepare it.
+"""Write the toy corpus (English and Velan, an invented language) and prepare it.
 
-The grammar is in velan.py. The text is lower-cased, needs no BPE, takes seconds, and one --seed
-gives the same bytes on every machine. Language codes: en and xx.
+The grammar is in prep/toy/grammar.py. The text is lowercase, needs no BPE and is made in seconds.
+The same --seed gives the same bytes on every machine. Language codes: en and xx.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-import steps
-from binarize import binarize, make_dictionaries
-from command import add_common_arguments, positive_int, run_command
-from corpus import publish, publish_binarized
-from manifest import Counts, make_recipe
-from velan import SOURCE, TARGET, Grammar
+from prep.binarize import binarize, make_dictionaries
+from prep.command_line import add_common_arguments, positive_int
+from prep.exit_status import run_command
+from prep.manifest import Counts, make_recipe
+from prep.messages import report
+from prep.publishing import publish, publish_binarized
+from prep.text_files import SPLITS, write_lines
+from prep.toy.grammar import SOURCE, TARGET, Grammar
 
 
 def generate(seed: int, sizes: dict[str, int]) -> dict[str, list[str]]:
@@ -40,10 +42,10 @@ def detokenize(line: str) -> str:
 def build(work: Path, files: dict[str, list[str]]) -> dict[str, Counts]:
     """Fill `work` with raw/, tok/ and the dictionaries; there is no BPE, and no raw train."""
     for name, lines in files.items():
-        steps.write_lines(work / "tok" / name, lines)
+        write_lines(work / "tok" / name, lines)
         if not name.startswith("train."):
-            steps.write_lines(work / "raw" / name, map(detokenize, lines))
-    steps.report(f"write {', '.join(files)}")
+            write_lines(work / "raw" / name, map(detokenize, lines))
+    report(f"write {', '.join(files)}")
     make_dictionaries(work / "tok", work / "bin", SOURCE, TARGET, True)
     return {}
 
@@ -74,11 +76,11 @@ def main(argv: list[str] | None = None) -> None:
     if args.only in (None, "binarize"):
         publish_binarized(args.out, partial(_binarize, args=args), args.overwrite)
     if args.only == "fetch":
-        steps.report("nothing to do: the toy corpus is made here")
+        report("nothing to do: the toy corpus is made here")
 
 
 def _prepare(args: argparse.Namespace) -> None:
-    sizes = {split: getattr(args, split) for split in steps.SPLITS}
+    sizes = {split: getattr(args, split) for split in SPLITS}
     files = generate(args.seed, sizes)
     inputs = {
         name: hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()

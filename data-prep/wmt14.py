@@ -1,26 +1,23 @@
 #!/usr/bin/env python3
-"""Prepare WMT14 (English and German) for fairseq, as its prepare-wmt14en2de.sh does.
+"""Prepare WMT14 (English and German) as fairseq's prepare-wmt14en2de.sh does.
 
-Train is europarl-v7, commoncrawl and news-commentary-v9; validation is newstest2013; test is
-newstest2014 from the SGM. Steps: normalized punctuation and no control characters (not in the
-test set); Moses tokenization with a-b as a @-@ b; joint BPE of 40,000 operations (--merges 32000
-is the other usual form); training pairs of 1 to 250 subword units and a ratio of at most 1.5;
-fairseq-preprocess. The case stays. tok/ holds the training pairs before they are cleaned.
+Training text is europarl-v7, commoncrawl and news-commentary-v9; validation is newstest2013; test
+is newstest2014, from the SGM. Steps: normalize punctuation and remove control characters (not in
+the test set); Moses tokenization, with a-b as a @-@ b; joint BPE of 40,000 operations (--merges
+32000 is the other usual form); keep training pairs of 1 to 250 subword units with a length ratio of
+at most 1.5; fairseq-preprocess. The text stays cased. tok/ holds all training pairs, those that are
+left out later among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import markup
-from archives import check_archive, member_lines
-from cleaning import Limits
-from command import run_command
-from fetch import Source
-from preparation import Corpus
-from stages import parse_args, run_stages
-from text_rules import TextRules
+from prep.cleaning import Limits
+from prep.corpus import Corpus
+from prep.fetch import Source
+from prep.markup import segments
+from prep.raw_files import ArchiveFiles, Member
+from prep.stages import run_corpus
+from prep.text_rules import TextRules
 
 LANGUAGES = ("en", "de")
 EUROPARL = "training-parallel-europarl-v7.tgz"
@@ -40,7 +37,7 @@ RULES = TextRules(normalize="perl", no_control=True, tokenizer="sacremoses", agg
 TEST_RULES = TextRules(plain_apostrophe=True, tokenizer="sacremoses", aggressive=True)
 
 
-def members(split: str, language: str) -> list[tuple[str, str]]:
+def members(split: str, language: str) -> list[Member]:
     """Archive and file in it, of all that makes one side of a split."""
     if split == "train":
         return [
@@ -55,26 +52,8 @@ def members(split: str, language: str) -> list[tuple[str, str]]:
     return [(TEST, f"test-full/newstest2014-deen-{side}.{language}.sgm")]
 
 
-def check(folder: Path) -> None:
-    """Raise PrepError where an archive is damaged, not to be trusted, or another one."""
-    wanted: dict[str, list[str]] = {name: [] for name in FOLDERS}
-    for split in ("train", "valid", "test"):
-        for language in LANGUAGES:
-            for archive, name in members(split, language):
-                wanted[archive].append(name)
-    for archive, names in wanted.items():
-        check_archive(folder / archive, names)
-
-
-def read(folder: Path, split: str, language: str) -> Iterator[str]:
-    """The raw lines of one side of a split."""
-    for archive, name in members(split, language):
-        lines = member_lines(folder / archive, name)
-        yield from markup.segments(lines) if split == "test" else lines
-
-
 def urls(archive: str) -> tuple[str, ...]:
-    """Where an archive lies."""
+    """Where an archive lies, in the order in which the addresses are tried."""
     path = f"{FOLDERS[archive]}/{archive}"
     if archive == DEV:
         return (f"http://data.statmt.org/{path}", f"https://data.statmt.org/{path}")
@@ -85,20 +64,13 @@ CORPUS = Corpus(
     name="wmt14",
     languages=LANGUAGES,
     sources=tuple(Source(archive, urls(archive)) for archive in FOLDERS),
-    check=check,
-    read=read,
+    raw=ArchiveFiles(LANGUAGES, members, parsers={"test": segments}, lines={"test": 3003}),
     rules=RULES,
     other_rules={"test": TEST_RULES},
-    official_lines={"test": 3003},
     merges=40000,
     clean_pieces=Limits(ratio=1.5, shortest=1, longest=250),
+    compound_split=True,
 )
 
-
-def main(argv: list[str] | None = None) -> None:
-    """Prepare the corpus; raises PrepError for bad input."""
-    run_stages(CORPUS, parse_args(CORPUS, __doc__, argv))
-
-
 if __name__ == "__main__":
-    run_command(main)
+    run_corpus(CORPUS, __doc__)

@@ -8,8 +8,8 @@ import tarfile
 
 import pytest
 
-import archives
-from steps import PrepError
+from prep import archives
+from prep.messages import PrepError
 
 TEXT = "".join(f"{number} eins\u2028zwei\n" for number in range(2000)).encode()
 

@@ -6,16 +6,15 @@ import sys
 
 import pytest
 
-import binarize
-import steps
-from steps import SPLITS
+from prep import binarize, text_files
+from prep.text_files import SPLITS
 
 
 @pytest.fixture
 def text(tmp_path):
     for language, line in (("en", "b a a"), ("de", "c b b \u0141")):
         for split in SPLITS:
-            steps.write_lines(tmp_path / f"{split}.{language}", [line, f"{split} x", "a"])
+            text_files.write_lines(tmp_path / f"{split}.{language}", [line, f"{split} x", "a"])
     return tmp_path
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cleaning import Limits, tidy
+from prep.cleaning import Limits, tidy
 
 
 def words(count):

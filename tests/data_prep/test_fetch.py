@@ -9,9 +9,8 @@ import urllib.request
 
 import pytest
 
-import fetch
-import transfer
-from steps import PrepError
+from prep import fetch, transfer
+from prep.messages import PrepError
 
 NAME = "train.en.gz"
 CONTENT = bytes(range(256)) * 1000  # what the server has

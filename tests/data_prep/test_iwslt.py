@@ -13,9 +13,9 @@ import pytest
 
 import iwslt14
 import iwslt15
-import stages
-import steps
-from steps import PrepError
+from prep import stages, text_files
+from prep.command_line import parse_args
+from prep.messages import PrepError
 
 PAIRS = 100
 # Of what Moses' scripts make of the real test set.
@@ -31,22 +31,33 @@ def no_dictionaries(monkeypatch):
 
     def make(text, destination, source, target, joint):
         for language in (source, target):
-            steps.write_lines(destination / f"dict.{language}.txt", [f"joint {joint:d}"])
+            text_files.write_lines(destination / f"dict.{language}.txt", [f"joint {joint:d}"])
 
     monkeypatch.setattr(stages, "make_dictionaries", make)
 
 
 def read(path):
-    return list(steps.read_lines(path))
+    return list(text_files.read_lines(path))
 
 
-def run(module, raw, out, *more):
+def with_lines(corpus, **lines):
+    """The corpus, where the splits have these numbers of lines."""
+    return replace(corpus, raw=replace(corpus.raw, lines=lines))
+
+
+def prepare(corpus, raw, out, *more):
     command = ["--raw", str(raw), "--out", str(out), "--only", "prepare", "--workers", "1"]
-    module.main([*command, "--merges", "30", *more])
+    stages.run_stages(corpus, parse_args(corpus, None, [*command, *more]))
+
+
+def run(corpus, raw, out, *more):
+    prepare(corpus, raw, out, "--merges", "30", *more)
     return json.loads((out / "manifest.json").read_text())
 
 
 # ---- IWSLT14 ------------------------------------------------------------------------------------
+
+TINY14 = with_lines(iwslt14.CORPUS, test=10)
 
 
 def talk(language):
@@ -67,7 +78,7 @@ def xml(name, language):
 
 
 @pytest.fixture
-def archive(tmp_path, monkeypatch):
+def archive(tmp_path):
     path = tmp_path / "raw14" / "de-en.tgz"
     path.parent.mkdir()
     with tarfile.open(path, "w:gz") as stream:
@@ -80,13 +91,12 @@ def archive(tmp_path, monkeypatch):
                 member = tarfile.TarInfo(f"de-en/{name}")
                 member.size = len(content)
                 stream.addfile(member, io.BytesIO(content))
-    monkeypatch.setattr(iwslt14, "CORPUS", replace(iwslt14.CORPUS, official_lines={"test": 10}))
     return path.parent
 
 
 def test_iwslt14(archive, tmp_path):
     out = tmp_path / "out"
-    manifest = run(iwslt14, archive, out)
+    manifest = run(TINY14, archive, out)
     assert (manifest["source"], manifest["target"]) == ("de", "en")
     # 100 clean pairs: the 23rd, 46th, 69th and 92nd are for validation.
     counts = {name: c["lines"] for name, c in manifest["counts"]["tok"].items()}
@@ -104,13 +114,13 @@ def test_iwslt14(archive, tmp_path):
     assert read(out / "raw" / "test.en")[:2] == ["TED.dev2010 en: It’s “A”.", "Zwei &amp; drei"]
     assert read(out / "tok" / "test.en")[2] == "tedx.dev2012 en : it &apos;s “ a ” ."
     assert read(out / "bin" / "dict.de.txt") == ["joint 1"]
-    other = run(iwslt14, archive, tmp_path / "other", "--src", "en", "--tgt", "de")
+    other = run(TINY14, archive, tmp_path / "other", "--src", "en", "--tgt", "de")
     assert other["counts"] == manifest["counts"]
 
 
 def test_iwslt14_with_sentencepiece(archive, tmp_path):
     out = tmp_path / "out"
-    manifest = run(iwslt14, archive, out, "--subword", "sentencepiece", "--merges", "60")
+    manifest = run(TINY14, archive, out, "--subword", "sentencepiece", "--merges", "60")
     assert manifest["settings"] == {
         **{"merges": 60, "lowercase": True},
         **{"subword": "sentencepiece", "tokenizer": "none"},
@@ -121,41 +131,38 @@ def test_iwslt14_with_sentencepiece(archive, tmp_path):
     assert pieces.replace(" ", "").replace("▁", " ") == " ted.dev2010 en: it's “a”."
 
 
-def test_wrong_counts_and_wrong_archives_are_errors(archive, tmp_path, monkeypatch):
-    real = replace(iwslt14.CORPUS, official_lines={"test": 6750})
-    monkeypatch.setattr(iwslt14, "CORPUS", real)
+def test_wrong_counts_and_wrong_archives_are_errors(archive, tmp_path):
     with pytest.raises(PrepError, match=r"test has 10 lines; 6,750 are expected"):
-        run(iwslt14, archive, tmp_path / "out")
+        run(iwslt14.CORPUS, archive, tmp_path / "out")
     with pytest.raises(PrepError, match=r"raw14/nowhere lacks de-en\.tgz"):
-        run(iwslt14, archive / "nowhere", tmp_path / "out")
+        run(TINY14, archive / "nowhere", tmp_path / "out")
     path = archive / "de-en.tgz"
     path.write_bytes(path.read_bytes()[:-300])
     with pytest.raises(PrepError, match=r"de-en\.tgz is truncated or damaged"):
-        run(iwslt14, archive, tmp_path / "out")
+        run(TINY14, archive, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 # ---- IWSLT15 ------------------------------------------------------------------------------------
 
+TINY15 = with_lines(iwslt15.CORPUS, valid=4, test=5)
+
 
 @pytest.fixture
-def stanford(tmp_path, monkeypatch):
+def stanford(tmp_path):
     folder = tmp_path / "raw15"
     lines = {"train": 60, "tst2012": 4, "tst2013": 5}
     for stem, count in lines.items():
         for language, text in (("en", "He &apos;s in"), ("vi", "Tôi &quot; ở &quot;")):
-            steps.write_lines(
+            text_files.write_lines(
                 folder / f"{stem}.{language}", [f"{text} {n} ." for n in range(count)]
             )
-    official = {"valid": 4, "test": 5}
-    monkeypatch.setattr(iwslt15, "OFFICIAL_LINES", official)
-    monkeypatch.setattr(iwslt15, "CORPUS", replace(iwslt15.CORPUS, official_lines=official))
     return folder
 
 
 def test_iwslt15(stanford, tmp_path):
     out = tmp_path / "out"
-    manifest = run(iwslt15, stanford, out)
+    manifest = run(TINY15, stanford, out)
     assert (manifest["source"], manifest["target"]) == ("en", "vi")
     for folder in ("raw", "tok"):
         assert read(out / folder / "test.en")[3] == "He &apos;s in 3 ."
@@ -163,13 +170,13 @@ def test_iwslt15(stanford, tmp_path):
         assert len(read(out / "bpe" / f"codes.{language}")) > 5
         assert read(out / "bin" / f"dict.{language}.txt") == ["joint 0"]
     # Without --merges each side goes to the paper's number of types, as far as it can.
-    iwslt15.main(["--raw", str(stanford), "--out", str(tmp_path / "own"), "--only", "prepare"])
+    prepare(TINY15, stanford, tmp_path / "own")
     own = json.loads((tmp_path / "own" / "manifest.json").read_text())
     assert own["settings"]["merges"] == {"en": 7669, "vi": 6669}
 
 
 def test_iwslt15_with_sentencepiece_has_no_escapes(stanford, tmp_path):
-    run(iwslt15, stanford, tmp_path / "out", "--subword", "sentencepiece")
+    run(TINY15, stanford, tmp_path / "out", "--subword", "sentencepiece")
     assert read(tmp_path / "out" / "tok" / "test.vi")[0] == 'Tôi " ở " 0 .'
     assert read(tmp_path / "out" / "raw" / "test.vi")[0] == "Tôi &quot; ở &quot; 0 ."
     assert (tmp_path / "out" / "bpe" / "sentencepiece.vi.model").is_file()
@@ -178,22 +185,22 @@ def test_iwslt15_with_sentencepiece_has_no_escapes(stanford, tmp_path):
 def test_a_line_without_its_partner(stanford, tmp_path, capsys):
     english, vietnamese = stanford / "train.en", stanford / "train.vi"
     lines = read(vietnamese)
-    steps.write_lines(vietnamese, lines[:-1])
+    text_files.write_lines(vietnamese, lines[:-1])
     with pytest.raises(PrepError, match=r"train\.en has 60 lines and \S+train\.vi has 59; line N"):
-        run(iwslt15, stanford, tmp_path / "out")
-    steps.write_lines(vietnamese, [*lines[:7], " ", *lines[8:]])
-    run(iwslt15, stanford, tmp_path / "out")
+        run(TINY15, stanford, tmp_path / "out")
+    text_files.write_lines(vietnamese, [*lines[:7], " ", *lines[8:]])
+    run(TINY15, stanford, tmp_path / "out")
     assert "train: 60 pairs, 1 left out" in capsys.readouterr().err
     kept = [n for n in range(60) if n != 7]
     assert read(tmp_path / "out" / "tok" / "train.en") == [read(english)[n] for n in kept]
     assert read(tmp_path / "out" / "tok" / "train.vi") == [lines[n] for n in kept]
-    steps.write_lines(vietnamese, [""] * 60)
+    text_files.write_lines(vietnamese, [""] * 60)
     with pytest.raises(PrepError, match=r"train has no pair with text in both, of 60"):
-        run(iwslt15, stanford, tmp_path / "more")
-    steps.write_lines(vietnamese, lines)
-    steps.write_lines(stanford / "tst2013.vi", ["một", "", "ba", "bốn", "năm"])
+        run(TINY15, stanford, tmp_path / "more")
+    text_files.write_lines(vietnamese, lines)
+    text_files.write_lines(stanford / "tst2013.vi", ["một", "", "ba", "bốn", "năm"])
     with pytest.raises(PrepError, match=r"test, line 2, is empty in vi"):
-        run(iwslt15, stanford, tmp_path / "more")
+        run(TINY15, stanford, tmp_path / "more")
 
 
 # ---- the real test sets -------------------------------------------------------------------------
@@ -207,15 +214,17 @@ def real(name):
 
 
 def test_real_iwslt14(tmp_path):
-    manifest = run(iwslt14, real("iwslt14"), tmp_path / "out")
-    digests = {x: steps.file_digest(tmp_path / "out" / "tok" / f"test.{x}") for x in ("de", "en")}
+    manifest = run(iwslt14.CORPUS, real("iwslt14"), tmp_path / "out")
+    digests = {
+        x: text_files.file_digest(tmp_path / "out" / "tok" / f"test.{x}") for x in ("de", "en")
+    }
     assert digests == DIGESTS14
     assert manifest["counts"]["tok"]["test.de"]["lines"] == 6750
 
 
 def test_real_iwslt15(tmp_path):
     raw = real("iwslt15")
-    manifest = run(iwslt15, raw, tmp_path / "out")
+    manifest = run(iwslt15.CORPUS, raw, tmp_path / "out")
     counts = manifest["counts"]["bpe"]
     assert [counts[f"{s}.vi"]["lines"] for s in ("valid", "test")] == [1553, 1268]
     assert read(tmp_path / "out" / "tok" / "test.en") == read(raw / "tst2013.en")

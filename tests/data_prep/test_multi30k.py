@@ -8,16 +8,15 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import fetch
 import multi30k
-import preparation
-import stages
-import steps
-from steps import PrepError
+from prep import fetch, pairs, stages, text_files
+from prep.command_line import parse_args
+from prep.messages import PrepError
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = {"train": 40, "valid": 8, "test": 8}
@@ -30,27 +29,32 @@ def caption(split, language, number):
 
 
 @pytest.fixture
-def raw(tmp_path, monkeypatch):
-    """A folder in the layout of the real one, and the table of its line counts."""
+def raw(tmp_path):
+    """A folder in the layout of the real one."""
     folder = tmp_path / "raw"
     folder.mkdir()
-    table = {split: (stem, LINES[split]) for split, (stem, _) in multi30k.FILES.items()}
-    monkeypatch.setattr(multi30k, "FILES", table)
-    for split, (stem, lines) in table.items():
-        for language in multi30k.LANGUAGES:
-            text = "".join(f"{caption(split, language, n)}\n" for n in range(lines))
+    for split, stem in multi30k.RAW.stems.items():
+        for language in multi30k.RAW.languages:
+            text = "".join(f"{caption(split, language, n)}\n" for n in range(LINES[split]))
             (folder / f"{stem}.{language}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
     return folder
 
 
+TINY = replace(multi30k.CORPUS, raw=replace(multi30k.RAW, lines=LINES))
+
+
+def run(corpus, *argv):
+    stages.run_stages(corpus, parse_args(corpus, None, list(map(str, argv))))
+
+
 def prepare(raw, out, *more):
-    multi30k.main(["--raw", str(raw), "--out", str(out), "--merges", "50", "--workers", "1", *more])
+    run(TINY, "--raw", raw, "--out", out, "--merges", 50, "--workers", 1, *more)
 
 
 def make_no_dictionaries(text, destination, source, target, joint):
     """Stands in for the seconds of fairseq-preprocess where they are not the point."""
     for language in (source, target):
-        steps.write_lines(destination / f"dict.{language}.txt", [])
+        text_files.write_lines(destination / f"dict.{language}.txt", [])
 
 
 TEXT_ONLY = ("--only", "prepare")
@@ -120,8 +124,8 @@ def test_refusals_name_the_file_and_leave_nothing(raw, tmp_path):
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        (preparation, "learn_subwords"),
-        (preparation, "write_pieces"),
+        (pairs, "learn_subwords"),
+        (pairs, "write_pieces"),
         (stages, "make_dictionaries"),
     ],
 )
@@ -142,17 +146,17 @@ def test_without_raw_it_downloads_beside_out(raw, tmp_path, monkeypatch, capsys)
 
     monkeypatch.setattr(fetch, "download_all", download)
     monkeypatch.setattr(stages, "make_dictionaries", make_no_dictionaries)
-    command = ["--out", str(tmp_path / "out"), "--merges", "50", "--workers", "1"]
+    command = [TINY, "--out", tmp_path / "out", "--merges", 50, "--workers", 1]
     with pytest.raises(PrepError, match=r"out\.download lacks train\.en\.gz.*--only fetch first"):
-        multi30k.main([*command, *TEXT_ONLY])
-    multi30k.main([*command, "--only", "fetch"])
+        run(*command, *TEXT_ONLY)
+    run(*command, "--only", "fetch")
     assert listing(tmp_path) == [".out.lock", "out.download", "raw"]
     command += TEXT_ONLY
-    multi30k.main(command)
+    run(*command)
     assert listing(tmp_path) == [".out.lock", "out", "out.download", "raw"]
     # The published checksums say that OUT is right, without the files.
     shutil.rmtree(tmp_path / "out.download")
-    multi30k.main(command)
+    run(*command)
     assert "nothing to do" in capsys.readouterr().err
 
 
@@ -184,14 +188,12 @@ def real():
 
 
 def test_real_files_are_the_published_ones(real):
-    assert {p.name: steps.file_digest(p) for p in real.glob("*.gz")} == multi30k.DIGESTS
-    multi30k.check(real)
+    assert {p.name: text_files.file_digest(p) for p in real.glob("*.gz")} == multi30k.DIGESTS
+    multi30k.RAW.check(real)
 
 
 def test_real_corpus(real, tmp_path):
-    multi30k.main(
-        ["--raw", str(real), "--out", str(tmp_path / "out"), "--merges", "2000", *TEXT_ONLY]
-    )
+    run(multi30k.CORPUS, "--raw", real, "--out", tmp_path / "out", "--merges", 2000, *TEXT_ONLY)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     lines = {name: count["lines"] for name, count in manifest["counts"]["tok"].items()}
     assert lines == {

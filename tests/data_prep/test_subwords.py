@@ -10,16 +10,15 @@ import pytest
 import subword_nmt.learn_bpe
 from subword_nmt.apply_bpe import BPE
 
-import steps
-import subwords
-from bpe_learning import learn_merges
-from steps import PrepError
+from prep import subwords, text_files
+from prep.bpe_learning import learn_merges
+from prep.messages import PrepError
 
 TEXT = ["the lower the newer", "newest and lowest & widest", "the  wide\u00a0low end"] * 4
 
 
 def write(path, lines):
-    steps.write_lines(path, lines)
+    text_files.write_lines(path, lines)
     return path
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import text_rules
-from steps import PrepError
-from text_rules import TextRules, apply_rules
+from prep import text_rules
+from prep.messages import PrepError
+from prep.text_rules import TextRules, apply_rules
 
 MOSES_OUTPUT = json.loads((Path(__file__).parent / "moses_output.json").read_text(encoding="utf-8"))
 PLAIN = TextRules(tokenizer="sacremoses")

@@ -12,8 +12,8 @@ from itertools import islice
 import pytest
 
 import toy
-import velan_words as words
-from velan import Grammar
+from prep.toy import words
+from prep.toy.grammar import Grammar
 
 SIZES = {"train": 8000, "valid": 500, "test": 500}
 SHA256 = "e00990010afbcf1df86c738d82dae3a58a7c9d371c9d7f7839a38aa08b6a5641"
@@ -174,7 +174,7 @@ def no_fairseq(monkeypatch):
         assert joint and workers == 1
         for language in (source, target):
             shutil.copy(dictionaries / f"dict.{language}.txt", destination)
-        for split in toy.steps.SPLITS:
+        for split in toy.SPLITS:
             for language in (source, target):
                 for suffix in ("bin", "idx"):
                     (destination / f"{split}.en-xx.{language}.{suffix}").touch()

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-import transfer
+from prep import transfer
 
 OLD = {"Last-Modified": "Sat, 01 Jan 2022 00:00:00 GMT", "Date": "Sat, 01 Jan 2022 00:01:00 GMT"}
 NEW = {**OLD, "Date": "Sat, 01 Jan 2022 00:00:59 GMT"}

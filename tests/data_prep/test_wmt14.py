@@ -15,13 +15,11 @@ from pathlib import Path
 
 import pytest
 
-import markup
-import stages
-import steps
 import wmt14
-from archives import member_lines
-from steps import PrepError
-from text_rules import apply_rules
+from prep import stages, text_files
+from prep.command_line import parse_args
+from prep.messages import PrepError
+from prep.text_rules import apply_rules
 
 # Of what Moses' tokenizer.perl -a makes of the real newstest2014.
 DIGESTS = {
@@ -50,7 +48,7 @@ def raw(tmp_path, monkeypatch):
     folder = tmp_path / "raw"
     folder.mkdir()
     contents = {}
-    for split in steps.SPLITS:
+    for split in text_files.SPLITS:
         for language in wmt14.LANGUAGES:
             for archive, name in wmt14.members(split, language):
                 lines = lines_of(split, name, language)
@@ -63,19 +61,19 @@ def raw(tmp_path, monkeypatch):
                 member = tarfile.TarInfo(name)
                 member.size = len(content)
                 stream.addfile(member, io.BytesIO(content))
-    monkeypatch.setattr(wmt14, "CORPUS", replace(wmt14.CORPUS, official_lines={"test": 2}))
 
     def make(text, destination, source, target, joint):
         for language in (source, target):
-            steps.write_lines(destination / f"dict.{language}.txt", [])
+            text_files.write_lines(destination / f"dict.{language}.txt", [])
 
     monkeypatch.setattr(stages, "make_dictionaries", make)
     return folder
 
 
 def run(raw, out):
+    corpus = replace(wmt14.CORPUS, raw=replace(wmt14.CORPUS.raw, lines={"test": 2}))
     command = ["--raw", str(raw), "--out", str(out), "--only", "prepare", "--workers", "1"]
-    wmt14.main([*command, "--merges", "40"])
+    stages.run_stages(corpus, parse_args(corpus, None, [*command, "--merges", "40"]))
     return json.loads((out / "manifest.json").read_text())
 
 
@@ -86,11 +84,14 @@ def test_wmt14(raw, tmp_path):
     # Of three times 22, the empty pairs go first and the unequal ones after BPE.
     assert [counts[step]["train.de"]["lines"] for step in ("tok", "bpe")] == [63, 60]
     assert [counts["bpe"][f"{s}.en"]["lines"] for s in ("valid", "test")] == [20, 2]
-    tokens = list(steps.read_lines(out / "tok" / "train.en"))
+    tokens = list(text_files.read_lines(out / "tok" / "train.en"))
     assert tokens[1] == "The &quot; well @-@ known &quot; europarl No. 0 - 0 ."
     assert [line.split()[6] for line in tokens[1::21]] == ["europarl", "commoncrawl", "news"]
-    assert next(steps.read_lines(out / "tok" / "test.en")) == "It &apos;s “ A ” – B @-@ en ."
-    assert list(steps.read_lines(out / "raw" / "test.de")) == ["It’s “A” – B-de.", "Zwei und drei."]
+    assert next(text_files.read_lines(out / "tok" / "test.en")) == "It &apos;s “ A ” – B @-@ en ."
+    assert list(text_files.read_lines(out / "raw" / "test.de")) == [
+        "It’s “A” – B-de.",
+        "Zwei und drei.",
+    ]
 
 
 def test_an_archive_of_another_name_or_content(raw, tmp_path):
@@ -117,8 +118,7 @@ def test_real_newstest2014():
     if not root or not (Path(root) / "wmt14").is_dir():
         pytest.skip("NORM_DATA_DIR names no folder with wmt14/ in it")
     for language, digest in DIGESTS.items():
-        ((archive, name),) = wmt14.members("test", language)
-        lines = list(markup.segments(member_lines(Path(root) / "wmt14" / archive, name)))
+        lines = list(wmt14.CORPUS.raw.read(Path(root) / "wmt14", "test", language))
         assert len(lines) == 3003
         text = "".join(f"{x}\n" for x in apply_rules(lines, language, wmt14.TEST_RULES))
         assert hashlib.sha256(text.encode()).hexdigest() == digest

@@ -1,14 +1,13 @@
-"""From a raw corpus to subword text: what every corpus goes through, as a stream of pairs.
+"""Sentence pairs, from raw text to subword units: what every corpus goes through.
 
-Chunks of pairs are read here, worked on in the worker processes, and written here in their
-order, so that memory does not grow with the corpus.
+The parent process reads the pairs in chunks, worker processes tokenize and segment the chunks, and
+the parent writes them in order. So memory does not grow with the corpus.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -16,73 +15,21 @@ from typing import IO, NamedTuple
 
 from tqdm import tqdm
 
-import subwords
-from cleaning import Limits, tidy
-from fetch import Source
-from manifest import Counts
-from steps import SPLITS, PrepError, Workers, chunked, read_lines, report, start_workers
-from text_rules import TextRules, apply_rules
+from prep import subwords
+from prep.cleaning import Limits, tidy
+from prep.corpus import Choices, Corpus, Languages
+from prep.manifest import Counts
+from prep.messages import PrepError, report
+from prep.text_files import SPLITS, read_lines
+from prep.text_rules import TextRules, apply_rules
+from prep.workers import Workers, chunked, start_workers
 
 Pair = tuple[str, str]
-Languages = tuple[str, str]  # source, target
-
-
-class Choices(NamedTuple):
-    """What the user chose."""
-
-    languages: Languages
-    subword: str
-    tokenizer: str  # empty where the text comes tokenized, or is to stay raw
-    moses_dir: str
-    merges: int | None
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """What sets one corpus apart from another; `read` yields the raw lines of one side."""
-
-    name: str
-    languages: Languages
-    sources: tuple[Source, ...]
-    read: Callable[[Path, str, str], Iterator[str]]  # raw folder, split, language
-    check: Callable[[Path], None]  # raises PrepError where the raw files are not whole
-    rules: TextRules
-    # The raw files in a folder, where they are not named as `sources` are.
-    inputs_in: Callable[[Path], list[Path]] | None = None
-    # Rules of a split that has others than the training text.
-    other_rules: dict[str, TextRules] = field(default_factory=dict)
-    official_lines: dict[str, int] = field(default_factory=dict)  # of a split; others are an error
-    merges: int | None = None
-    types: dict[str, int] = field(default_factory=dict)  # of a language, where merges is None
-    joint: bool = True  # one subword model and one dictionary for both languages
-    clean_words: Limits | None = None  # training pairs, as words
-    clean_pieces: Limits | None = None  # training pairs, in subword units
-    valid_every: int = 0  # every Nth clean training pair is for validation instead
-
-    def inputs(self, raw: Path) -> list[Path]:
-        """The raw files in the folder `raw`; raises PrepError where some are missing."""
-        if self.inputs_in is not None:
-            return self.inputs_in(raw)
-        missing = [source.name for source in self.sources if not (raw / source.name).is_file()]
-        if missing:
-            raise PrepError(f"{raw} lacks {', '.join(missing)}")
-        return [raw / source.name for source in self.sources]
-
-    def rules_of(self, split: str, choices: Choices) -> TextRules:
-        """The rules of a split as the user chose; sentencepiece takes text without tokenizer."""
-        rules = self.other_rules.get(split, self.rules)
-        if choices.subword == "sentencepiece":
-            # Text that comes tokenized also comes with escapes, which only a detokenizer undoes.
-            return rules._replace(tokenizer="", unescape=not rules.tokenizer)
-        return rules._replace(tokenizer=choices.tokenizer, moses_dir=choices.moses_dir)
-
-
-# ---- pairs ----------------------------------------------------------------------------------
 
 
 def read_pairs(corpus: Corpus, raw: Path, split: str, languages: Languages) -> Iterator[Pair]:
     """Yield the raw pairs of a split; raises PrepError where a line has no partner."""
-    sides = [corpus.read(raw, split, language) for language in languages]
+    sides = [corpus.raw.read(raw, split, language) for language in languages]
     number = 0
     for source, target in zip_longest(*sides):
         if source is None or target is None:
@@ -100,7 +47,7 @@ def read_pairs(corpus: Corpus, raw: Path, split: str, languages: Languages) -> I
         yield source, target
     if number == 0:
         raise PrepError(f"{split} is empty")
-    expected = corpus.official_lines.get(split, number)
+    expected = corpus.raw.lines.get(split, number)
     if number != expected:
         raise PrepError(f"{split} has {number:,} lines; {expected:,} are expected")
 

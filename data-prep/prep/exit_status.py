@@ -1,51 +1,16 @@
-"""The command line that all corpora share, and its stages: fetch, prepare, binarize."""
+"""How a command ends: errors and signals become one line on stderr and an exit status."""
 
 from __future__ import annotations
 
-import argparse
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from steps import PrepError
+from prep.messages import PrepError
 
-STAGES = ("fetch", "prepare", "binarize")
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def positive_int(text: str) -> int:
-    """argparse type: an integer of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
-    return value
-
-
-def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags that every corpus has."""
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder for the prepared corpus"
-    )
-    parser.add_argument(
-        "--only",
-        choices=STAGES,
-        help="run this stage alone: fetch brings the raw files, prepare makes the text, "
-        "binarize makes bin/ (default: all three; what is done already is left out)",
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="make it again where DIR holds one already"
-    )
-    parser.add_argument(
-        "--workers",
-        type=positive_int,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes (default: one a core); the result does not depend on it",
-    )
 
 
 def run_command(main: Callable[[], None]) -> None:

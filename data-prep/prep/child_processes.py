@@ -20,8 +20,8 @@ from typing import Any
 PR_SET_PDEATHSIG = 1
 # Not `python -m`: what is run must ask for its end before it does anything else.
 START = (
-    "import sys; sys.path.insert(0, sys.argv[1]); import children; "
-    "del sys.path[0]; children.run_here(int(sys.argv[2]), sys.argv[3], sys.argv[4:])"
+    "import sys; sys.path.insert(0, sys.argv[1]); from prep import child_processes; "
+    "del sys.path[0]; child_processes.run_here(int(sys.argv[2]), sys.argv[3], sys.argv[4:])"
 )
 MEMORY = "most likely for lack of memory; pass a smaller --workers"
 
@@ -40,9 +40,9 @@ def end_with(parent: int) -> None:
 def run_module(name: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a module as `python -m` does, in a process that ends with this one; its output as text.
 
-    It keeps the lock of `steps.only_one_process`, so that nobody takes that before it has ended.
+    It keeps the lock of `locks.only_one_process`, so that nobody takes that before it has ended.
     """
-    own = [str(Path(__file__).parent), str(os.getpid())]
+    own = [str(Path(__file__).parents[1]), str(os.getpid())]
     return subprocess.run(
         [sys.executable, "-c", START, *own, name, *arguments],
         stdin=subprocess.DEVNULL,
@@ -87,4 +87,4 @@ def _end_without_a_killed_worker() -> None:
             os._exit(1)
         return status
 
-    popen_fork.Popen.poll = watched
+    setattr(popen_fork.Popen, "poll", watched)  # noqa: B010 (mypy takes no assignment)

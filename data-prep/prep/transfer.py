@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from tqdm import tqdm
 
-from steps import report
+from prep.messages import report
 
 TIMEOUT_SECONDS = 60
 BLOCK_BYTES = 1 << 16

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import children
-from steps import SPLITS, PrepError, read_lines, report
+from prep import child_processes
+from prep.messages import PrepError, report
+from prep.text_files import SPLITS, read_lines
 
 PADDING_FACTOR = 8  # fairseq-preprocess rounds dictionaries up to a multiple of it
 
@@ -60,11 +61,10 @@ def binarize(
         options.append(f"--tgtdict={dictionaries / f'dict.{target}.txt'}")
     options += ["--source-lang", source, "--target-lang", target]
     options += [f"--destdir={destination}", "--workers", str(workers)]
-    finished = children.run_module("fairseq_cli.preprocess", options)
+    finished = child_processes.run_module("fairseq_cli.preprocess", options)
     if finished.returncode < 0:
-        raise PrepError(
-            f"fairseq-preprocess was killed by signal {-finished.returncode}, {children.MEMORY}"
-        )
+        killed = f"fairseq-preprocess was killed by signal {-finished.returncode}"
+        raise PrepError(f"{killed}, {child_processes.MEMORY}")
     if finished.returncode != 0:
         lines = finished.stdout.strip().splitlines() or ["it printed nothing"]
         raise PrepError(f"fairseq-preprocess ended with {finished.returncode}: {lines[-1]}")

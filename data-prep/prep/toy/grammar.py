@@ -21,7 +21,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from velan_words import (
+from prep.toy.words import (
     ADJECTIVES,
     BEINGS,
     DETERMINERS,

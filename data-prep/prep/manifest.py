@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from steps import SPLITS, PrepError, file_digest, read_lines
+from prep.messages import PrepError
+from prep.text_files import SPLITS, file_digest, read_lines
 
 MANIFEST = "manifest.json"
 FORMAT = 1  # to be raised when a change of the code makes other data of the same settings
@@ -28,10 +29,20 @@ Counts = dict[str, int]  # of "lines" and "tokens"
 
 
 def make_recipe(
-    corpus: str, source: str, target: str, settings: dict[str, Any], inputs: dict[str, str]
+    corpus: str,
+    source: str,
+    target: str,
+    settings: dict[str, Any],
+    inputs: dict[str, str],
+    scoring: Sequence[str] = (),
 ) -> Recipe:
-    """All that determines the data; `inputs` maps the name of each input to its SHA-256."""
-    return {
+    """All that determines the data and its scores.
+
+    Args:
+        inputs: name of each raw file to its SHA-256.
+        scoring: what scoring must know of the corpus (`Corpus.scoring`); left out where empty.
+    """
+    recipe = {
         "format": FORMAT,
         "corpus": corpus,
         "source": source,
@@ -39,6 +50,7 @@ def make_recipe(
         "settings": settings,
         "inputs": inputs,
     }
+    return {**recipe, "scoring": list(scoring)} if scoring else recipe
 
 
 def read_manifest(out: Path) -> dict[str, Any]:

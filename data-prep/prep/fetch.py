@@ -14,9 +14,11 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
-from archives import check_archive
-from steps import PrepError, file_digest, only_one_process, report, write_lines
-from transfer import fetch_rest, remove_part
+from prep.archives import check_archive
+from prep.locks import only_one_process
+from prep.messages import PrepError, report
+from prep.text_files import file_digest, write_lines
+from prep.transfer import fetch_rest, remove_part
 
 
 class Source(NamedTuple):

@@ -16,8 +16,9 @@ import sentencepiece
 from subword_nmt.apply_bpe import BPE
 from tqdm import tqdm
 
-from bpe_learning import learn_merges
-from steps import PrepError, count_lines, file_digest, read_lines, report, write_lines
+from prep.bpe_learning import learn_merges
+from prep.messages import PrepError, report
+from prep.text_files import count_lines, file_digest, read_lines, write_lines
 
 METHODS = ("subword-nmt", "sentencepiece")
 MOST_CACHED_WORDS = 200_000  # a process; all words of WMT14 would take gigabytes

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 
-import corpus
-import manifest
-import steps
-from command import STOPPING, run_command
-from steps import SPLITS, PrepError
+from prep import locks, manifest, publishing, text_files
+from prep.exit_status import STOPPING, run_command
+from prep.messages import PrepError
+from prep.text_files import SPLITS
 
-DATA_PREP = Path(corpus.__file__).parent
+DATA_PREP = Path(publishing.__file__).parents[1]
 
 
 def recipe(**settings):
@@ -34,9 +33,9 @@ def build(work, text="a b c\nd\n"):
     """A corpus without any model behind it: the files that `publish` looks at."""
     for split in SPLITS:
         for language in ("en", "de"):
-            steps.write_lines(work / "tok" / f"{split}.{language}", text.splitlines())
+            text_files.write_lines(work / "tok" / f"{split}.{language}", text.splitlines())
     for language in ("en", "de"):
-        steps.write_lines(work / "bin" / f"dict.{language}.txt", ["a 1"])
+        text_files.write_lines(work / "bin" / f"dict.{language}.txt", ["a 1"])
     return RAW_COUNTS
 
 
@@ -44,9 +43,9 @@ def binarize(work, content="binary"):
     for split in SPLITS:
         for language in ("en", "de"):
             for suffix in ("bin", "idx"):
-                steps.write_lines(work / f"{split}.en-de.{language}.{suffix}", [content])
+                text_files.write_lines(work / f"{split}.en-de.{language}.{suffix}", [content])
     for language in ("en", "de"):
-        steps.write_lines(work / f"dict.{language}.txt", ["a 1"])
+        text_files.write_lines(work / f"dict.{language}.txt", ["a 1"])
 
 
 def fail(work):
@@ -64,7 +63,7 @@ def names(folder):
 
 def test_manifest_counts_and_digests(tmp_path):
     out = tmp_path / "out"
-    checksum = corpus.publish(out, recipe(merges=1), build, overwrite=False)
+    checksum = publishing.publish(out, recipe(merges=1), build, overwrite=False)
     written = json.loads((out / "manifest.json").read_text())
     assert written["counts"] == {
         "raw": RAW_COUNTS,
@@ -81,9 +80,9 @@ def test_manifest_counts_and_digests(tmp_path):
 
 
 def test_checksum_changes_with_one_byte_and_not_with_the_place(tmp_path):
-    one = corpus.publish(tmp_path / "one", recipe(), build, overwrite=False)
-    same = corpus.publish(tmp_path / "same", recipe(), build, overwrite=False)
-    other = corpus.publish(tmp_path / "x", recipe(), lambda w: build(w, "a b c\ne\n"), False)
+    one = publishing.publish(tmp_path / "one", recipe(), build, overwrite=False)
+    same = publishing.publish(tmp_path / "same", recipe(), build, overwrite=False)
+    other = publishing.publish(tmp_path / "x", recipe(), lambda w: build(w, "a b c\ne\n"), False)
     assert one == same != other
 
 
@@ -92,32 +91,32 @@ def test_checksum_takes_bpe_text_where_there_is_bpe(tmp_path):
         build(work)
         (work / "bpe").mkdir()
         for path in (work / "tok").iterdir():
-            steps.write_lines(work / "bpe" / path.name, ["a@@ b"])
+            text_files.write_lines(work / "bpe" / path.name, ["a@@ b"])
         return {}
 
-    corpus.publish(tmp_path / "out", recipe(), with_bpe, overwrite=False)
+    publishing.publish(tmp_path / "out", recipe(), with_bpe, overwrite=False)
     files = manifest.read_manifest(tmp_path / "out")["files"]
     assert "bpe/train.en" in files and "tok/train.en" not in files
 
 
 def test_the_same_again_does_nothing(tmp_path, capsys):
-    first = corpus.publish(tmp_path / "out", recipe(), build, overwrite=False)
+    first = publishing.publish(tmp_path / "out", recipe(), build, overwrite=False)
     capsys.readouterr()
-    assert corpus.publish(tmp_path / "out", recipe(), never, overwrite=False) == first
+    assert publishing.publish(tmp_path / "out", recipe(), never, overwrite=False) == first
     assert "nothing to do" in capsys.readouterr().err
 
 
 def test_other_settings_or_inputs_are_an_error(tmp_path):
     out = tmp_path / "out"
-    corpus.publish(out, recipe(merges=1), build, overwrite=False)
+    publishing.publish(out, recipe(merges=1), build, overwrite=False)
     with pytest.raises(
         PrepError, match=r'"merges": 1.*"merges": 2.*another --out or .*--overwrite'
     ):
-        corpus.publish(out, recipe(merges=2), never, overwrite=False)
+        publishing.publish(out, recipe(merges=2), never, overwrite=False)
     other = {**recipe(merges=1), "inputs": {"a.en": "1" * 64}}
     with pytest.raises(PrepError, match="other input files"):
-        corpus.publish(out, other, never, overwrite=False)
-    corpus.publish(out, recipe(merges=2), build, overwrite=True)
+        publishing.publish(out, other, never, overwrite=False)
+    publishing.publish(out, recipe(merges=2), build, overwrite=True)
     assert manifest.read_manifest(out)["settings"] == {"merges": 2}
     assert names(tmp_path) == [".out.lock", "out"]
 
@@ -125,10 +124,10 @@ def test_other_settings_or_inputs_are_an_error(tmp_path):
 @pytest.mark.parametrize("lost", ["bin/dict.en.txt", "tok/test.en"])
 def test_a_lost_file_is_named(tmp_path, lost):
     out = tmp_path / "out"
-    corpus.publish(out, recipe(), build, overwrite=False)
+    publishing.publish(out, recipe(), build, overwrite=False)
     (out / lost).unlink()
     with pytest.raises(PrepError, match=f"has lost {lost}; pass --overwrite"):
-        corpus.publish(out, recipe(), never, overwrite=False)
+        publishing.publish(out, recipe(), never, overwrite=False)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -136,39 +135,39 @@ def test_a_folder_of_somebody_else_is_never_touched(tmp_path, overwrite):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("years of work")
     with pytest.raises(PrepError, match="not a prepared corpus; choose another --out"):
-        corpus.publish(tmp_path / "out", recipe(), build, overwrite)
+        publishing.publish(tmp_path / "out", recipe(), build, overwrite)
     assert names(tmp_path / "out") == ["thesis.txt"]
 
 
 def test_an_empty_folder_is_taken(tmp_path):
     (tmp_path / "out").mkdir()
-    corpus.publish(tmp_path / "out", recipe(), build, overwrite=False)
+    publishing.publish(tmp_path / "out", recipe(), build, overwrite=False)
     assert "manifest.json" in names(tmp_path / "out")
 
 
 def test_failure_in_the_middle_leaves_nothing(tmp_path):
     with pytest.raises(PrepError, match="in the middle"):
-        corpus.publish(tmp_path / "out", recipe(), fail, overwrite=False)
+        publishing.publish(tmp_path / "out", recipe(), fail, overwrite=False)
     assert names(tmp_path) == [".out.lock"]
 
 
 def test_failure_while_overwriting_keeps_the_old(tmp_path):
     out = tmp_path / "out"
-    first = corpus.publish(out, recipe(), build, overwrite=False)
+    first = publishing.publish(out, recipe(), build, overwrite=False)
     with pytest.raises(PrepError, match="in the middle"):
-        corpus.publish(out, recipe(merges=2), fail, overwrite=True)
-    assert corpus.publish(out, recipe(), never, overwrite=False) == first
+        publishing.publish(out, recipe(merges=2), fail, overwrite=True)
+    assert publishing.publish(out, recipe(), never, overwrite=False) == first
 
 
 def test_after_a_kill_the_same_command_starts_again(tmp_path):
     out = tmp_path / "out"
     script = (
         "import os, signal, sys; sys.path.insert(0, sys.argv[1])\n"
-        "import corpus, steps; from pathlib import Path\n"
+        "from prep import publishing, text_files; from pathlib import Path\n"
         "def build(work):\n"
-        "    steps.write_lines(work / 'tok' / 'train.en', ['half'])\n"
+        "    text_files.write_lines(work / 'tok' / 'train.en', ['half'])\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "corpus.publish(Path(sys.argv[2]), {}, build, False)\n"
+        "publishing.publish(Path(sys.argv[2]), {}, build, False)\n"
     )
     killed = subprocess.run([sys.executable, "-c", script, DATA_PREP, out], check=False)
     assert killed.returncode == -9
@@ -177,29 +176,29 @@ def test_after_a_kill_the_same_command_starts_again(tmp_path):
     like = ["out.tmp-1.txt", "out.tmp-mine"]  # names that look like ours and are not
     for name in like:
         (tmp_path / name).mkdir()
-    corpus.publish(out, recipe(), build, overwrite=False)
+    publishing.publish(out, recipe(), build, overwrite=False)
     assert names(tmp_path) == [".out.lock", "out", *like]
 
 
 def test_what_a_killed_run_left_beside_a_complete_one_is_cleared(tmp_path):
     out = tmp_path / "out"
-    first = corpus.publish(out, recipe(), build, overwrite=False)
+    first = publishing.publish(out, recipe(), build, overwrite=False)
     left = [tmp_path / "out.tmp-123", out / "bin.tmp-123", out / "bin.tmp-123.old"]
     for folder in left:
         folder.mkdir()
     with open(tmp_path / ".out.lock", "w") as lock:  # a run that is alive: it may be its own
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert corpus.publish(out, recipe(), never, overwrite=False) == first
+        assert publishing.publish(out, recipe(), never, overwrite=False) == first
         assert all(folder.exists() for folder in left)
-    assert corpus.publish(out, recipe(), never, overwrite=False) == first
+    assert publishing.publish(out, recipe(), never, overwrite=False) == first
     assert not any(folder.exists() for folder in left)
 
 
 def test_a_kill_between_the_two_renames_loses_nothing(tmp_path):
     out = tmp_path / "out"
-    first = corpus.publish(out, recipe(), build, overwrite=False)
+    first = publishing.publish(out, recipe(), build, overwrite=False)
     os.rename(out, tmp_path / "out.tmp-123.old")
-    assert corpus.publish(out, recipe(), never, overwrite=False) == first
+    assert publishing.publish(out, recipe(), never, overwrite=False) == first
     assert names(tmp_path) == [".out.lock", "out"]
 
 
@@ -211,10 +210,10 @@ def test_a_second_process_waits_and_then_has_nothing_to_do(tmp_path, monkeypatch
         said.append(message)
         waits.set()
 
-    monkeypatch.setattr(steps, "report", hear)
-    monkeypatch.setattr(corpus, "report", said.append)
+    monkeypatch.setattr(locks, "report", hear)
+    monkeypatch.setattr(publishing, "report", said.append)
     second = threading.Thread(
-        target=lambda: results.append(corpus.publish(out, recipe(), never, False))
+        target=lambda: results.append(publishing.publish(out, recipe(), never, False))
     )
     with open(tmp_path / ".out.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -256,7 +255,9 @@ def test_run_command_clears_away_when_it_is_stopped(tmp_path, usual_signals, cap
         raise AssertionError("went on")
 
     with pytest.raises(SystemExit) as stop:
-        run_command(lambda: corpus.publish(tmp_path / "out", recipe(), stopped, overwrite=False))
+        run_command(
+            lambda: publishing.publish(tmp_path / "out", recipe(), stopped, overwrite=False)
+        )
     assert stop.value.code == 128 + number
     assert signal.getsignal(number) is signal.SIG_DFL
     assert f"error: stopped by {number.name}; nothing is left" in capsys.readouterr().err
@@ -292,7 +293,7 @@ def test_too_little_memory_is_one_line(capsys):
 
 def test_a_stop_between_the_two_renames_keeps_the_old(tmp_path, monkeypatch):
     out = tmp_path / "out"
-    first = corpus.publish(out, recipe(), build, overwrite=False)
+    first = publishing.publish(out, recipe(), build, overwrite=False)
     rename, made = os.rename, []
 
     def stop_at_the_second(source, target):
@@ -303,9 +304,9 @@ def test_a_stop_between_the_two_renames_keeps_the_old(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "rename", stop_at_the_second)
     with pytest.raises(KeyboardInterrupt):
-        corpus.publish(out, recipe(merges=2), build, overwrite=True)
+        publishing.publish(out, recipe(merges=2), build, overwrite=True)
     assert names(tmp_path) == [".out.lock", "out"]
-    assert corpus.publish(out, recipe(), never, overwrite=False) == first
+    assert publishing.publish(out, recipe(), never, overwrite=False) == first
 
 
 # ---- bin/ ---------------------------------------------------------------------------------------
@@ -313,53 +314,55 @@ def test_a_stop_between_the_two_renames_keeps_the_old(tmp_path, monkeypatch):
 
 @pytest.fixture
 def prepared(tmp_path):
-    corpus.publish(tmp_path / "out", recipe(), build, overwrite=False)
+    publishing.publish(tmp_path / "out", recipe(), build, overwrite=False)
     return tmp_path / "out"
 
 
 def test_binarizing_is_done_once_and_again_when_something_changed(prepared, monkeypatch, capsys):
-    corpus.publish_binarized(prepared, binarize, overwrite=False)
+    publishing.publish_binarized(prepared, binarize, overwrite=False)
     capsys.readouterr()
-    corpus.publish_binarized(prepared, never, overwrite=False)
+    publishing.publish_binarized(prepared, never, overwrite=False)
     assert "nothing to do" in capsys.readouterr().err
     # A file of the same size and other content, as a failing disk leaves it.
     changed = prepared / "bin" / "test.en-de.en.bin"
     changed.write_bytes(b"y" * changed.stat().st_size)
-    corpus.publish_binarized(prepared, binarize, overwrite=False)
+    publishing.publish_binarized(prepared, binarize, overwrite=False)
     assert changed.read_text() == "binary\n"
     with monkeypatch.context() as other:
-        other.setattr(corpus, "tool_versions", lambda: {"fairseq": "another"})
-        corpus.publish_binarized(prepared, lambda work: binarize(work, "later"), overwrite=False)
+        other.setattr(publishing, "tool_versions", lambda: {"fairseq": "another"})
+        publishing.publish_binarized(
+            prepared, lambda work: binarize(work, "later"), overwrite=False
+        )
     assert changed.read_text() == "later\n"
-    corpus.publish(prepared, recipe(merges=3), lambda w: build(w, "other\n"), overwrite=True)
+    publishing.publish(prepared, recipe(merges=3), lambda w: build(w, "other\n"), overwrite=True)
     assert names(prepared / "bin") == ["dict.de.txt", "dict.en.txt"]
-    corpus.publish_binarized(prepared, lambda work: binarize(work, "new"), overwrite=False)
+    publishing.publish_binarized(prepared, lambda work: binarize(work, "new"), overwrite=False)
     assert changed.read_text() == "new\n"
     assert names(prepared) == ["bin", "manifest.json", "tok"]
 
 
 def test_a_complete_corpus_is_used_where_nothing_can_be_written(prepared, capsys):
-    corpus.publish_binarized(prepared, binarize, overwrite=False)
+    publishing.publish_binarized(prepared, binarize, overwrite=False)
     lock = prepared.parent / ".out.lock"
     lock.unlink()
     lock.mkdir()  # cannot be opened, not even by root
     (prepared / "bin.tmp-123").mkdir()
     capsys.readouterr()
-    corpus.publish(prepared, recipe(), never, overwrite=False)
-    corpus.publish_binarized(prepared, never, overwrite=False)
+    publishing.publish(prepared, recipe(), never, overwrite=False)
+    publishing.publish_binarized(prepared, never, overwrite=False)
     assert capsys.readouterr().err.count("nothing to do") == 2
 
 
 def test_binarizing_leaves_the_identity_of_the_data_alone(prepared):
     before = (prepared / "manifest.json").read_bytes()
-    corpus.publish_binarized(prepared, binarize, overwrite=False)
+    publishing.publish_binarized(prepared, binarize, overwrite=False)
     assert (prepared / "manifest.json").read_bytes() == before
-    corpus.publish(prepared, recipe(), never, overwrite=False)
+    publishing.publish(prepared, recipe(), never, overwrite=False)
 
 
 def test_there_is_nothing_to_binarize_before_prepare(tmp_path):
     with pytest.raises(PrepError, match=r"no prepared text to binarize; run --only prepare"):
-        corpus.publish_binarized(tmp_path / "out", never, overwrite=False)
+        publishing.publish_binarized(tmp_path / "out", never, overwrite=False)
 
 
 def test_a_failure_while_binarizing_keeps_the_text(prepared):
@@ -368,7 +371,7 @@ def test_a_failure_while_binarizing_keeps_the_text(prepared):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(PrepError, match=r"cannot make .*bin: .*No space left"):
-        corpus.publish_binarized(prepared, full, overwrite=False)
+        publishing.publish_binarized(prepared, full, overwrite=False)
     assert names(prepared) == ["bin", "manifest.json", "tok"]
     assert names(prepared / "bin") == ["dict.de.txt", "dict.en.txt"]
 
@@ -376,5 +379,5 @@ def test_a_failure_while_binarizing_keeps_the_text(prepared):
 def test_a_kill_while_bin_is_replaced_loses_nothing(prepared):
     os.rename(prepared / "bin", prepared / "bin.tmp-123.old")
     (prepared / "bin.tmp-123").mkdir()
-    corpus.publish(prepared, recipe(), never, overwrite=False)
+    publishing.publish(prepared, recipe(), never, overwrite=False)
     assert names(prepared) == ["bin", "manifest.json", "tok"]

@@ -1,16 +1,14 @@
-"""Reading and checking text, and lines through several processes in their order."""
+"""Reading and checking text."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import os
-import signal
 
 import pytest
 
-import steps
-from steps import PrepError
+from prep import text_files
+from prep.messages import PrepError
 
 
 def write(path, text):
@@ -21,15 +19,15 @@ def write(path, text):
 def test_a_line_ends_at_newline_and_nowhere_else(tmp_path):
     lines = ["a\u2028b", "c\x0bd\x0c", "e\r", "", "f\x85\u00a0g"]
     path = write(tmp_path / "text", "\n".join(lines))
-    assert list(steps.read_lines(path)) == lines
+    assert list(text_files.read_lines(path)) == lines
     zipped = tmp_path / "text.gz"
     zipped.write_bytes(gzip.compress(path.read_bytes()))
-    assert list(steps.read_lines(zipped)) == lines
+    assert list(text_files.read_lines(zipped)) == lines
 
 
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(PrepError, match=r"nothing\.en is missing"):
-        steps.count_lines(tmp_path / "nothing.en")
+        text_files.count_lines(tmp_path / "nothing.en")
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.02])
@@ -40,31 +38,31 @@ def test_gzip_cut_in_half_is_named_with_its_lines(tmp_path, keep):
     path = tmp_path / "train.en.gz"
     path.write_bytes(whole[: int(len(whole) * keep)])
     with pytest.raises(PrepError, match=r"train\.en\.gz is truncated or damaged after [\d,]+ line"):
-        steps.count_lines(path)
+        text_files.count_lines(path)
 
 
 def test_what_is_no_gzip_is_an_error(tmp_path):
     with pytest.raises(PrepError, match=r"train\.en\.gz is truncated or damaged after 0 lines"):
-        steps.count_lines(write(tmp_path / "train.en.gz", "a plain text\n"))
+        text_files.count_lines(write(tmp_path / "train.en.gz", "a plain text\n"))
 
 
 def test_other_encoding_is_named_with_its_line(tmp_path):
     path = tmp_path / "text.de"
     path.write_bytes("gut\nschön\n".encode("latin-1"))
     with pytest.raises(PrepError, match=r"text\.de, line 2, is not UTF-8"):
-        steps.count_lines(path)
+        text_files.count_lines(path)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_line_that_is_no_sentence_is_named(tmp_path, monkeypatch, packed):
-    monkeypatch.setattr(steps, "LONGEST_LINE", 30)
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 30)
     text = ("a" * 29 + "\n" + "ä " * 9 + "\n").encode() + b"b" * 30
     path = tmp_path / ("text.en.gz" if packed else "text.en")
     path.write_bytes(gzip.compress(text) if packed else text)
-    assert steps.count_lines(path) == 3
+    assert text_files.count_lines(path) == 3
     path.write_bytes(gzip.compress(text + b"b") if packed else text + b"b")
     with pytest.raises(PrepError, match=r"text\.en\S*, line 3, is longer than 30 bytes"):
-        steps.count_lines(path)
+        text_files.count_lines(path)
 
 
 def test_a_huge_line_is_not_read_into_memory(tmp_path):
@@ -72,60 +70,28 @@ def test_a_huge_line_is_not_read_into_memory(tmp_path):
         stream.write(b"a\n")
         stream.truncate(1 << 40)  # a hole in the file: no block of the disk is taken
     with pytest.raises(PrepError, match=r"line 2, is longer than 1,048,576 bytes"):
-        steps.count_lines(tmp_path / "text")
+        text_files.count_lines(tmp_path / "text")
 
 
 def test_a_word_that_is_no_word_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(steps, "LONGEST_WORD", 8)
+    monkeypatch.setattr(text_files, "LONGEST_WORD", 8)
     path = write(tmp_path / "text.vi", "ääääääää bbbbbbbb\u2028cccccccc\nshort\n")
-    assert steps.count_lines(path) == 2
+    assert text_files.count_lines(path) == 2
     # Moses removes U+001F, at which Python's split cuts, so that a longer word comes of it.
     for word in ("ä" * 9, "aaaa\x1faaaa"):
         write(path, f"short\na {word} b\n")
         with pytest.raises(PrepError, match=r"text\.vi, line 2, holds a word of more than 8 char"):
-            steps.count_lines(path)
+            text_files.count_lines(path)
 
 
 def test_check_parallel_names_both_files_and_both_counts(tmp_path):
     three = write(tmp_path / "a.en", "1\n2\n3\n")
     two = write(tmp_path / "a.de", "1\n2\n")
     empty = write(tmp_path / "b.en", "")
-    assert steps.check_parallel(three, three) == 3
+    assert text_files.check_parallel(three, three) == 3
     with pytest.raises(PrepError, match=r"a\.en has 3 lines and .*a\.de has 2; line N"):
-        steps.check_parallel(three, two)
+        text_files.check_parallel(three, two)
     with pytest.raises(PrepError, match=r"a\.de has 2 lines and .*a\.de has 2; 3 are expected"):
-        steps.check_parallel(two, two, 3)
+        text_files.check_parallel(two, two, 3)
     with pytest.raises(PrepError, match=r"b\.en and .*b\.en are empty"):
-        steps.check_parallel(empty, empty)
-
-
-def number_lines(lines: list[str]) -> list[str]:
-    """Sent to other processes."""
-    return [line.upper() for line in lines]
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_lines_stay_in_order_whatever_the_number_of_processes(tmp_path, count):
-    # More chunks than may wait at once.
-    chunks = [[f"chunk {number}"] for number in range(30)]
-    with steps.start_workers(count) as workers:
-        made = list(workers.map(number_lines, chunks))
-    assert made == [[f"CHUNK {number}"] for number in range(30)]
-
-
-def test_an_input_error_passes_through_the_processes(tmp_path):
-    whole = gzip.compress("".join(f"{number}\n" for number in range(9000)).encode())
-    path = tmp_path / "cut.gz"
-    path.write_bytes(whole[: len(whole) // 2])
-    with steps.start_workers(2) as workers, pytest.raises(PrepError, match=r"cut\.gz is truncated"):
-        list(workers.map(number_lines, steps.chunked(steps.read_lines(path))))
-
-
-def be_killed(lines: list[str]) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does for lack of memory
-
-
-def test_a_killed_worker_is_an_error_and_not_waited_for():
-    killed = pytest.raises(PrepError, match=r"one of 2 workers was killed, .*; pass a smaller -")
-    with killed, steps.start_workers(2) as workers:
-        list(workers.map(be_killed, [["a"]] * 30))
+        text_files.check_parallel(empty, empty)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from sacremoses import MosesPunctNormalizer
 
-from steps import PrepError
-from tokenization import (
+from prep.messages import PrepError
+from prep.tokenization import (
     PerlMosesTokenizer,
     PerlPunctNormalizer,
     lower_case,

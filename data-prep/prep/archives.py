@@ -13,7 +13,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from steps import PrepError, decode_lines
+from prep.messages import PrepError
+from prep.text_files import decode_lines
 
 BLOCK_BYTES = 1 << 20
 # Text is packed to a third or a quarter; repeated text, as in a small test, to a hundredth.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tokenization import single_spaces
+from prep.tokenization import single_spaces
 
 LONGEST_WORD = 1000  # characters
 

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-import binarize
-import corpus
-import steps
-from steps import SPLITS, PrepError
+from prep import binarize, locks, publishing, text_files
+from prep.messages import PrepError
+from prep.text_files import SPLITS
 
-DATA_PREP = Path(corpus.__file__).parent
+DATA_PREP = Path(publishing.__file__).parents[1]
 
 # In place of fairseq-preprocess: forks as it does, names all its processes, and never ends.
 NEVER_ENDS = """
@@ -41,14 +40,14 @@ COMMAND = """
 import signal, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-import binarize, command, corpus
-for number in command.STOPPING:  # whatever the tests themselves were started with
+from prep import binarize, exit_status, publishing
+for number in exit_status.STOPPING:  # whatever the tests themselves were started with
     signal.signal(number, signal.SIG_DFL)
 out = Path(sys.argv[2])
 def build(work):
     (work / "half").write_text("")
     binarize.binarize(out / "tok", out / "bin", work, "en", "de", True, 2)
-command.run_command(lambda: corpus.publish_binarized(out, build, False))
+exit_status.run_command(lambda: publishing.publish_binarized(out, build, False))
 """
 
 
@@ -73,13 +72,13 @@ def prepared(tmp_path):
     def build(work):
         for language in ("en", "de"):
             for split in SPLITS:
-                steps.write_lines(work / "tok" / f"{split}.{language}", ["a"])
-            steps.write_lines(work / "bin" / f"dict.{language}.txt", ["a 1"])
+                text_files.write_lines(work / "tok" / f"{split}.{language}", ["a"])
+            text_files.write_lines(work / "bin" / f"dict.{language}.txt", ["a 1"])
         return {}
 
     out = tmp_path / "a b" / "out"
     recipe = {"corpus": "tiny", "source": "en", "target": "de"}
-    corpus.publish(out, recipe, build, overwrite=False)
+    publishing.publish(out, recipe, build, overwrite=False)
     return out
 
 
@@ -124,7 +123,7 @@ def test_no_process_outlives_the_command(tmp_path, monkeypatch, fake_fairseq, pr
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if number == signal.SIGKILL:
         assert running.returncode == -number
-        corpus.publish(prepared, {"corpus": "tiny"}, lambda work: {}, overwrite=False)
+        publishing.publish(prepared, {"corpus": "tiny"}, lambda work: {}, overwrite=False)
     else:
         assert running.returncode == 128 + number
         assert message == f"error: stopped by {number.name}; nothing is left half-written\n"
@@ -133,7 +132,7 @@ def test_no_process_outlives_the_command(tmp_path, monkeypatch, fake_fairseq, pr
 
 def test_the_lock_is_held_until_the_last_child_has_ended(tmp_path):
     # A second run that waits must not begin while a child of a killed first one still writes.
-    with steps.only_one_process(tmp_path / "lock", "working") as _:
+    with locks.only_one_process(tmp_path / "lock", "working") as _:
         child = subprocess.Popen(
             [sys.executable, "-c", "print(flush=True); input()"],
             stdin=subprocess.PIPE,

@@ -21,7 +21,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from manifest import (
+from prep.locks import only_one_process
+from prep.manifest import (
     Counts,
     Recipe,
     digests_of,
@@ -30,7 +31,8 @@ from manifest import (
     write_json,
     write_manifest,
 )
-from steps import SPLITS, PrepError, only_one_process, report
+from prep.messages import PrepError, report
+from prep.text_files import SPLITS
 
 BINARIZED = "binarized.json"
 

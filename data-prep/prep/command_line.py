@@ -1,0 +1,93 @@
+"""The command line of a corpus: the options that all have, and those for raw files."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from prep.corpus import Corpus
+from prep.subwords import METHODS
+from prep.text_rules import TOKENIZERS
+
+STAGES = ("fetch", "prepare", "binarize")
+
+
+def positive_int(text: str) -> int:
+    """argparse type: an integer of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags that every corpus has."""
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder for the prepared corpus"
+    )
+    parser.add_argument(
+        "--only",
+        choices=STAGES,
+        help="run this stage alone: fetch brings the raw files, prepare makes the text, "
+        "binarize makes bin/ (default: all three; what is done already is left out)",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="make it again where DIR holds one already"
+    )
+    parser.add_argument(
+        "--workers",
+        type=positive_int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes (default: one a core); the result does not depend on it",
+    )
+
+
+def parse_args(
+    corpus: Corpus, description: str | None, argv: list[str] | None = None
+) -> argparse.Namespace:
+    """The command line of a corpus; `argv` is sys.argv without its first word."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common_arguments(parser)
+    parser.add_argument(
+        "--raw", type=Path, metavar="DIR", help="folder with the raw files (default: download them)"
+    )
+    parser.add_argument(
+        "--download-dir",
+        type=Path,
+        metavar="DIR",
+        help="without --raw: where to download them to and keep them (default: OUT.download)",
+    )
+    parser.add_argument(
+        "--merges",
+        type=positive_int,
+        default=corpus.merges,
+        metavar="N",
+        help="BPE operations, or pieces of sentencepiece (default: "
+        + (str(corpus.merges) if corpus.merges else "what gives the paper's vocabularies")
+        + ")",
+    )
+    parser.add_argument(
+        "--subword", choices=METHODS, default=METHODS[0], help="default: %(default)s"
+    )
+    if corpus.rules.tokenizer:
+        parser.add_argument(
+            "--tokenizer",
+            choices=TOKENIZERS,
+            default=TOKENIZERS[0],
+            help="moses runs Moses' Perl scripts, with the same result (default: %(default)s)",
+        )
+        parser.add_argument("--moses-dir", type=Path, metavar="DIR", help="for --tokenizer moses")
+    source, target = corpus.languages
+    languages = sorted(corpus.languages)
+    parser.add_argument("--src", choices=languages, default=source, help="default: %(default)s")
+    parser.add_argument("--tgt", choices=languages, default=target, help="default: %(default)s")
+    args = parser.parse_args(argv)
+    if args.src == args.tgt:
+        parser.error(f"--src and --tgt are both {args.src}")
+    if corpus.rules.tokenizer and (args.tokenizer == "moses") != (args.moses_dir is not None):
+        parser.error("--tokenizer moses and --moses-dir DIR go together")
+    return args

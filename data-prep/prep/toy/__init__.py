@@ -1,0 +1,1 @@
+"""The language of the toy corpus: its grammar and its words."""

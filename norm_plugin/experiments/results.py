@@ -26,8 +26,6 @@ from norm_plugin.experiments.provenance import git_state, machine, plain_setting
 from norm_plugin.experiments.score import TextForm, score_log
 
 SCHEMA = 1
-TOKENISED_REFERENCE = ("iwslt15",)  # the corpora whose raw text comes tokenised
-COMPOUND_SPLIT = ("wmt14",)  # those whose papers report that score
 Result = dict[str, Any]
 
 
@@ -89,14 +87,14 @@ def _score(args: argparse.Namespace, manifest: dict[str, Any]) -> dict[str, Any]
 
 
 def text_form(manifest: dict[str, Any]) -> TextForm:
-    """How the translations of a prepared corpus are to be scored."""
-    settings, corpus = manifest.get("settings") or {}, manifest.get("corpus")
+    """How the translations of a prepared corpus are scored, as its file in data-prep/ declares."""
+    settings, scoring = manifest.get("settings") or {}, manifest.get("scoring") or []
     return TextForm(
         manifest["target"],
         lowercase=bool(settings.get("lowercase")),
         subword=settings.get("subword", "subword-nmt"),
-        tokenised_reference=corpus in TOKENISED_REFERENCE,
-        compound_split=corpus in COMPOUND_SPLIT,
+        tokenised_reference="tokenized_reference" in scoring,
+        compound_split="compound_split" in scoring,
     )
 
 

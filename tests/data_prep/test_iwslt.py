@@ -173,6 +173,7 @@ def test_iwslt15(stanford, tmp_path):
     prepare(TINY15, stanford, tmp_path / "own")
     own = json.loads((tmp_path / "own" / "manifest.json").read_text())
     assert own["settings"]["merges"] == {"en": 7669, "vi": 6669}
+    assert own["scoring"] == ["tokenized_reference"]
 
 
 def test_iwslt15_with_sentencepiece_has_no_escapes(stanford, tmp_path):

@@ -79,7 +79,9 @@ def run(raw, out):
 
 def test_wmt14(raw, tmp_path):
     out = tmp_path / "out"
-    counts = run(raw, out)["counts"]
+    manifest = run(raw, out)
+    assert manifest["scoring"] == ["compound_split"]
+    counts = manifest["counts"]
     assert counts["raw"]["train.en"]["lines"] == 66
     # Of three times 22, the empty pairs go first and the unequal ones after BPE.
     assert [counts[step]["train.de"]["lines"] for step in ("tok", "bpe")] == [63, 60]

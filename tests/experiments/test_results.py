@@ -190,16 +190,17 @@ def test_a_model_that_does_not_fit_the_data_is_named(tmp_path, finished, prepare
 @pytest.mark.parametrize(
     ("manifest", "form"),
     [
-        ({"corpus": "toy", "target": "xx", "settings": {"seed": 1}}, TextForm("xx")),
+        ({"target": "xx", "settings": {"seed": 1}}, TextForm("xx")),
+        ({"target": "en", "settings": {"lowercase": True}}, TextForm("en", lowercase=True)),
         (
-            {"corpus": "iwslt14", "target": "en", "settings": {"lowercase": True}},
-            TextForm("en", lowercase=True),
-        ),
-        (
-            {"corpus": "iwslt15", "target": "vi", "settings": {"subword": "sentencepiece"}},
+            {
+                "target": "vi",
+                "settings": {"subword": "sentencepiece"},
+                "scoring": ["tokenized_reference"],
+            },
             TextForm("vi", subword="sentencepiece", tokenised_reference=True),
         ),
-        ({"corpus": "wmt14", "target": "de"}, TextForm("de", compound_split=True)),
+        ({"target": "de", "scoring": ["compound_split"]}, TextForm("de", compound_split=True)),
     ],
 )
 def test_the_manifest_says_how_to_score(manifest, form) -> None:

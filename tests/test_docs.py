@@ -69,9 +69,19 @@ def test_the_list_has_the_flags_of_the_sites(capsys, monkeypatch):
 
 
 def test_every_script_it_names_exists():
-    names = set(re.findall(r"(?:scripts|configs|data-prep)/[\w.]+\w", TEXT))
+    # a name in capitals, such as CORPUS.py, stands for the reader's own
+    names = set(re.findall(r"(?:scripts|configs|data-prep)/[a-z][\w.]+\w", TEXT))
     assert "scripts/demo.sh" in names
     assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+def test_every_room_is_in_the_table_of_rooms():
+    rooms = {
+        path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "norm_plugin").glob("*/*.py")
+    }
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert "norm_plugin/norms" in rooms
+    assert [room for room in rooms if f"| `{room}/` |" not in text] == []
 
 
 def test_every_architecture_is_named():

@@ -14,6 +14,7 @@ from setuptools.dist import Distribution
 from norm_plugin.experiments.recipes import CONFIGS
 
 ROOT = Path(__file__).resolve().parents[1]
+INSTALLATION = ROOT / "docs" / "installation.md"
 
 
 @pytest.fixture
@@ -55,16 +56,33 @@ def project_name(requirement: str) -> str:
     return re.split(r"[^\w.-]", requirement)[0].lower().replace("_", "-")
 
 
-def test_every_module_that_is_imported_is_declared(distribution: Distribution) -> None:
-    declared = {
+def declared_projects(distribution: Distribution) -> set[str]:
+    """What the package and its extras require."""
+    extras = distribution.extras_require.values()
+    return {
         project_name(requirement)
-        for requirements in (
-            distribution.install_requires,
-            *distribution.extras_require.values(),
-        )
+        for requirements in (distribution.install_requires, *extras)
         for requirement in requirements
     }
-    own = {"norm_plugin", *(path.stem for path in (ROOT / "data-prep").iterdir())}
+
+
+def test_the_documentation_gives_a_reason_for_each_dependency(distribution: Distribution) -> None:
+    rows = [
+        row.split("|")[1:-1] for row in INSTALLATION.read_text("utf-8").splitlines() if "|" in row
+    ]
+    reasons = {
+        project_name(package.strip()): reason.strip()
+        for packages, _, reason in rows
+        for package in packages.split(",")
+    }
+    assert {name for name in declared_projects(distribution) if not reasons.get(name)} == set()
+    heads = {"package", "---"}
+    assert set(reasons) - declared_projects(distribution) - heads == set()
+
+
+def test_every_module_that_is_imported_is_declared(distribution: Distribution) -> None:
+    declared = declared_projects(distribution)
+    own = {"norm_plugin", "prep", *(path.stem for path in (ROOT / "data-prep").rglob("*.py"))}
     projects = packages_distributions()
     imported = imported_from_outside("norm_plugin") | imported_from_outside("data-prep")
     undeclared = {

@@ -18,7 +18,7 @@ from typing import Any
 from norm_plugin.analysis.comparison import Row, compare_all, remarks
 from norm_plugin.analysis.figures import Figure, curves_figure, scores_figure, speed_figure
 from norm_plugin.analysis.study import Study, read_study
-from norm_plugin.command_line import CommandError, run_command, write_text
+from norm_plugin.commands.command_line import CommandError, run_command, write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 TABLE_HEADER = (

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.results import Result, read_results
 
 # Runs in these sections of their settings have to agree, but for what is compared: the model.

@@ -12,7 +12,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.command_line import read_lines
+from norm_plugin.commands.command_line import read_lines
 
 SUBSETS = ("train", "valid")
 VALUES = ("loss", "nll_loss", "wall")

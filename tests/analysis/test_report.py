@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from made_up_results import folder_of, made_up, study_of_three
 from norm_plugin.analysis.comparison import compare_all
 from norm_plugin.analysis.report import TABLE_HEADER, main, table_row
 from norm_plugin.analysis.study import read_study
-from results import folder_of, made_up, study_of_three
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 

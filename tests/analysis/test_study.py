@@ -6,11 +6,11 @@ import statistics
 
 import pytest
 
+from made_up_results import folder_of, made_up, study_of_three
 from norm_plugin.analysis.comparison import BASELINE, NOT_SHOWN, ONE_SEED, compare_all, remarks
 from norm_plugin.analysis.seeds import compare, holm
 from norm_plugin.analysis.study import read_study
-from norm_plugin.command_line import CommandError
-from results import folder_of, made_up, study_of_three
+from norm_plugin.commands.command_line import CommandError
 
 
 def test_the_baseline_stands_first_and_runs_are_grouped(tmp_path):

@@ -147,7 +147,7 @@ def test_imports_go_one_way(path: Path) -> None:
         ("models", "import norm_plugin.checkpoints.average", False),
         ("models", "from norm_plugin.commands.command_line import CommandError", False),
         ("commands", "from norm_plugin.experiments import recipes", False),
-        ("checkpoints", "from norm_plugin.models import transformer", True),
+        ("checkpoints", "from norm_plugin.models import translation", True),
         ("checkpoints", "from norm_plugin import __version__", True),
         ("checkpoints", "from ..analysis import plots", False),
         ("", "from norm_plugin.experiments import recipes", True),

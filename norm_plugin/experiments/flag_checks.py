@@ -103,7 +103,7 @@ def _check_norms(args: Any) -> None:
 
     from norm_plugin.models.config import build_config
     from norm_plugin.models.sites import build_site, present_sites
-    from norm_plugin.models.transformer import NormTransformerModel
+    from norm_plugin.models.translation import NormTransformerModel
 
     model = ARCH_MODEL_REGISTRY.get(args.arch)
     if model is None or not issubclass(model, NormTransformerModel):

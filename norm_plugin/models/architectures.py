@@ -20,7 +20,7 @@ from fairseq.models.transformer import transformer_legacy as stock
 from omegaconf import OmegaConf
 
 # Importing the model registers it, which its architectures need
-from norm_plugin.models import transformer as transformer
+from norm_plugin.models import translation as translation
 from norm_plugin.models.config import build_config
 from norm_plugin.models.placement import apply_placement
 from norm_plugin.models.warmup import default_warmup

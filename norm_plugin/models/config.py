@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from norm_plugin.kernels import AUTO, KERNELS, VARIABLE, describe, resolve
 from norm_plugin.listing import declared_options
-from norm_plugin.models.initialisation import INITIALISATIONS, XAVIER
+from norm_plugin.models.initialization import INITIALIZATIONS, XAVIER
 from norm_plugin.models.placement import PLACEMENTS
 from norm_plugin.models.resuming import ALLOW
 from norm_plugin.models.sites import (
@@ -46,7 +46,7 @@ CHOICES = {
         PLACEMENTS, None, "where norms stand; sets --{encoder,decoder}-normalize-before"
     ),
     "norm_init": Choice(
-        INITIALISATIONS,
+        INITIALIZATIONS,
         XAVIER,
         "weights at the start: xavier (fairseq's own), kaiming (every linear map of a layer, as "
         "the AdaNorm paper advises), kaiming-attention (attention only, the part that its released "

@@ -34,7 +34,7 @@ from norm_plugin.models.sites import (
     norm_type_of,
     present_sites,
 )
-from norm_plugin.models.transformer import NormTransformerModel
+from norm_plugin.models.translation import NormTransformerModel
 from norm_plugin.norms import Norm, build_norm
 from norm_plugin.norms.base.inference import CannotFold, ChannelMap
 

@@ -22,7 +22,7 @@ from fairseq import checkpoint_utils, options
 from torch import nn
 
 from norm_plugin.models.folding import fold_norms
-from norm_plugin.models.transformer import NormTransformerModel
+from norm_plugin.models.translation import NormTransformerModel
 from norm_plugin.models.wrapping import Function, wrap_once
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import Tensor, nn
 
-from norm_plugin.models.initialisation import INITIALISATIONS
+from norm_plugin.models.initialization import INITIALIZATIONS
 from norm_plugin.models.sites import (
     DECODER_LAYER_SITES,
     ENCODER_LAYER_SITES,
@@ -99,7 +99,7 @@ class NormTransformerEncoderLayer(TransformerEncoderLayerBase):
         super().__init__(cfg, return_fc)
         self.padding = PaddingMask()
         install_norms(self, cfg, ENCODER_LAYER_SITES, self.embed_dim, self.padding)
-        INITIALISATIONS[cfg.norm_init](self)
+        INITIALIZATIONS[cfg.norm_init](self)
         # Some versions of fairseq run a loaded post-norm layer as one fused kernel, which knows
         # LayerNorm only and would pass these norms over
         self.can_use_fastpath = False
@@ -119,7 +119,7 @@ class NormTransformerDecoderLayer(TransformerDecoderLayerBase):
         super().__init__(cfg, no_encoder_attn)
         self.padding = PaddingMask()
         install_norms(self, cfg, DECODER_LAYER_SITES, self.embed_dim, self.padding)
-        INITIALISATIONS[cfg.norm_init](self)
+        INITIALIZATIONS[cfg.norm_init](self)
 
     def forward(
         self,

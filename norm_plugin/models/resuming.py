@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from fairseq.file_io import PathManager
 
-from norm_plugin.models.initialisation import XAVIER
+from norm_plugin.models.initialization import XAVIER
 from norm_plugin.models.placement import PLACEMENTS, SIDES
 from norm_plugin.models.sites import (
     LAYERNORM,
@@ -97,7 +97,7 @@ def differences(stored: NormChoices, asked: NormChoices, anew: bool = False) -> 
     """What two choices differ in, a text for each difference.
 
     Args:
-        anew: training begins anew at update 0: its schedule and its initialisation
+        anew: training begins anew at update 0: its schedule and its initialization
             are its own.
     """
     found: dict[tuple[str, Any, Any], list[str]] = {}

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from norm_plugin.models.layers import ignoring_every_position
 from norm_plugin.models.resuming import check_resuming
-from norm_plugin.models.transformer import NormTransformerModel
+from norm_plugin.models.translation import NormTransformerModel
 from norm_plugin.models.wrapping import Function, wrap_once
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm, average_running_statistics
 

@@ -82,7 +82,7 @@ def batch(task):
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory):
-    """The binarised toy corpus: 400, 40 and 40 pairs."""
+    """The binarized toy corpus: 400, 40 and 40 pairs."""
     out = tmp_path_factory.mktemp("data") / "toy"
     command = ["--out", out, "--train", 400, "--valid", 40, "--test", 40, "--workers", 1]
     subprocess.run(

@@ -97,7 +97,7 @@ def test_a_placement_of_one_stack_is_named_with_the_site_that_goes():
     ]
 
 
-def test_a_new_start_has_a_schedule_and_an_initialisation_of_its_own():
+def test_a_new_start_has_a_schedule_and_an_initialization_of_its_own():
     own = (*POWERNORM, "--warmup-updates", 9, "--norm-init", "kaiming")
     assert len(found(POWERNORM, own)) == 2
     assert found(POWERNORM, own, anew=True) == []

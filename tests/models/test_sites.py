@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from norm_plugin.kernels import VARIABLE, _choice
-from norm_plugin.norms import NORM_TYPES, Norm, _mixing, norm_spec
+from norm_plugin.kernels import VARIABLE
+from norm_plugin.kernels import choice as choices
+from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
+from norm_plugin.norms.base import mixing
 
 ENCODER = {"encoder-self": "self_attn_layer_norm", "encoder-ffn": "final_layer_norm"}
 DECODER = {
@@ -141,7 +143,7 @@ PLAIN_EVERYWHERE = "in plain torch: encoder-self, encoder-ffn, decoder-self, dec
 def test_what_computes_each_site_is_logged(choice, backend, said, build, caplog, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     found = SimpleNamespace(load=lambda: (backend, "as told"))
-    monkeypatch.setattr(_choice, "BACKENDS", {"cpu": found, "triton": found})
+    monkeypatch.setattr(choices, "BACKENDS", {"cpu": found, "triton": found})
     with caplog.at_level(logging.INFO, logger="norm_plugin"):
         build("--norm-type-encoder", "powernorm", "--norm-kernels", choice)
     (line,) = [line for line in caplog.messages if line.startswith("norm kernels: ")]
@@ -162,7 +164,7 @@ def test_batch_statistics_in_the_decoder_are_warned_of_once(name, build, caplog)
 def test_released_powernorm_scales_by_heads_and_fixes_the_last_warmup(build, caplog):
     """As its public code does in a Transformer: 4 heads, 1000 forwards after the encoder."""
     released = ("--norm-type", "powernorm", "--norm-variant", "released", "--norm-placement", "pre")
-    with caplog.at_level(logging.INFO, "norm_plugin.models.transformer"):
+    with caplog.at_level(logging.INFO, "norm_plugin.models.translation"):
         model = build(*released, "--norm-warmup-updates", "40")
     norms = [layer.self_attn_layer_norm for layer in model.encoder.layers]
     assert [(norm.layer_scale_groups, norm.warmup_updates) for norm in norms] == [(4, 40)] * 2
@@ -180,7 +182,7 @@ def test_released_powernorm_scales_by_heads_and_fixes_the_last_warmup(build, cap
 def test_a_norm_that_mixes_positions_unsaid_reaches_no_model(build, monkeypatch):
     """In the decoder, where --norm-type puts it, each position would see its future."""
     norm = norm_spec("rmsnorm").cls
-    monkeypatch.setattr(_mixing, "_TRUE", set())
+    monkeypatch.setattr(mixing, "_TRUE", set())
     monkeypatch.setattr(norm, "normalize", lambda self, x, valid: x - x.mean())
     with pytest.raises(ValueError, match="'rmsnorm' .* mixes positions in training"):
         build("--norm-type", "rmsnorm")

@@ -50,7 +50,7 @@ def test_a_stock_state_dict_loads_and_gives_the_same_output(build, batch):
 
 
 @pytest.mark.parametrize("name", NORM_TYPES)
-def test_all_norms_share_one_initialisation(name, build):
+def test_all_norms_share_one_initialization(name, build):
     reference = build("--norm-placement", "pre").state_dict()
     other = build("--norm-placement", "pre", "--norm-type", name).state_dict()
     shared = [key for key in reference if "norm" not in key]

@@ -123,7 +123,7 @@ def test_a_new_start_keeps_statistics_and_restarts_the_warmup(
 
         norm.register_forward_pre_hook(first_forward)
 
-    with caplog.at_level(logging.INFO, "norm_plugin.models.transformer"):
+    with caplog.at_level(logging.INFO, "norm_plugin.models.translation"):
         train_here(
             monkeypatch, toy, tmp_path / "new", *common, "--max-update", 2, *again, prepare=watch
         )

@@ -1,6 +1,6 @@
 """The weights that a layer starts from: ``--norm-init``.
 
-The AdaNorm paper (Xu et al. 2019, section 4) advises Kaiming initialisation with AdaNorm. It is a
+The AdaNorm paper (Xu et al. 2019, section 4) advises Kaiming initialization with AdaNorm. It is a
 flag of its own, so that any norm can be compared under any of these:
 
     xavier              fairseq's own, nothing is drawn anew: attention is Xavier uniform
@@ -9,7 +9,7 @@ flag of its own, so that any norm can be compared under any of these:
     kaiming-attention   the projections of attention only, which is all that ``--init_method km``
                         of the code released with AdaNorm changes
 
-Kaiming initialisation (He et al. 2015, Eq. 15) is Var(w) = 2 / ((1 + a^2) fan_in) for a leaky
+Kaiming initialization (He et al. 2015, Eq. 15) is Var(w) = 2 / ((1 + a^2) fan_in) for a leaky
 ReLU of slope a. The paper names neither a nor the distribution; both are taken from its released
 code, a = sqrt(5) and uniform, which is also torch's default for the weights of a linear map.
 Embeddings and the output projection stay fairseq's.
@@ -46,7 +46,7 @@ def linear_maps(layer: nn.Module) -> Iterator[nn.Linear]:
 
 
 def kaiming(layer: nn.Module) -> None:
-    """Kaiming initialisation of every linear map of ``layer``."""
+    """Kaiming initialization of every linear map of ``layer``."""
     for linear in linear_maps(layer):
         _draw(linear)
 
@@ -64,7 +64,7 @@ def _draw(linear: nn.Linear) -> None:
         nn.init.zeros_(linear.bias)
 
 
-INITIALISATIONS: dict[str, Callable[[nn.Module], None]] = {
+INITIALIZATIONS: dict[str, Callable[[nn.Module], None]] = {
     XAVIER: lambda layer: None,
     "kaiming": kaiming,
     "kaiming-attention": kaiming_attention,

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from norm_plugin.models.initialisation import INITIALISATIONS, attention_projections
+from norm_plugin.models.initialization import INITIALIZATIONS, attention_projections
 
 
 def linears(model):
@@ -50,7 +50,7 @@ def test_kaiming_attention_leaves_the_feed_forward_network(build):
     assert all(linear.bias.any() for linear in others)  # torch's default, as in stock
 
 
-@pytest.mark.parametrize("name", list(INITIALISATIONS))
+@pytest.mark.parametrize("name", list(INITIALIZATIONS))
 def test_every_norm_starts_from_the_same_weights(name, build):
     models = [build("--norm-init", name, "--norm-type", norm) for norm in ("adanorm", "dyt")]
     for one, other in zip(*(linears(model) for model in models)):

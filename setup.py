@@ -1,7 +1,9 @@
 """Package metadata of norm_plugin; the tools are configured in pyproject.toml."""
 
+import importlib.util
 import re
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -63,10 +65,14 @@ def optional_extension():
 
     A compiler that is missing or fails must not keep anybody from installing.
     """
+    if importlib.util.find_spec("torch") is None:
+        # pip hides the packages of the environment from an isolated build. Naming torch in
+        # pyproject.toml would download a second one, which the kernels might then not fit.
+        sys.path.append(sysconfig.get_path("platlib"))
     try:
         from torch.utils.cpp_extension import BuildExtension, CppExtension
     except ImportError as error:
-        say(f"no C++ kernels ({error}; pip install --no-build-isolation lets them be built)")
+        say(f"no C++ kernels ({error}; install torch first, then this again)")
         return {}
 
     class OptionalBuild(BuildExtension):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole path on the embedded toy corpus, for four norms. See --help.
+# All stages on the toy corpus, for four norms. See --help.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -8,9 +8,9 @@ usage() {
   cat <<'TEXT'
 Usage: scripts/demo.sh [OPTIONS] [-- FLAGS]
 
-Trains, averages, decodes and scores a small Transformer on the embedded toy corpus with
-layernorm, adanorm, powernorm and none (or the one of --norm-type), and prints a table. At most
-8 minutes on two cores.
+Trains a small Transformer on a generated toy corpus, averages its checkpoints, translates the test
+set and computes BLEU. Does this for layernorm, adanorm, powernorm and none, or for the norm of
+--norm-type, and prints a table. Takes at most 8 minutes on two cores.
 
 TEXT
   options_help
@@ -34,6 +34,6 @@ done
 [[ -z $dry ]] || exit 0
 printf '\n'
 "$python" -m norm_plugin.experiments.tables "$results/$experiment"
-printf '\nOne seed on a toy corpus: it shows that everything runs, not which norm is better.\n'
+printf '\nOne seed on a toy corpus shows that everything works, not which norm is better.\n'
 printf 'Checkpoints and translations: %s\nResults: %s\n' \
   "$work/runs/$experiment" "$results/$experiment"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the virtual environment that every script of this checkout runs in. See --help.
+# Creates the virtual environment for all scripts of this checkout. See --help.
 set -euo pipefail
 
 readonly OLDEST_MINOR=11     # Python 3.11: the oldest that fairseq-fixed supports
@@ -15,17 +15,20 @@ usage() {
   cat <<EOF
 Usage: scripts/setup.sh [--help]
 
-Makes the virtual environment .venv in the root of the checkout and installs there what
-requirements.lock names (and requirements-cpu.lock, where torch is a build for the CPU), then the
-project itself (editable). Prints nothing and returns at once when nothing is to do. May be started twice at once; an interrupted run is finished by the next.
-Needs Python >= 3.$OLDEST_MINOR with its venv module and headers, a C++ compiler, and a package index
-for pip.
+Creates the virtual environment .venv in the root of the checkout. Installs there the versions in
+requirements.lock, the versions in requirements-cpu.lock if torch is a CPU build, and the project
+itself (editable). If nothing has changed, prints nothing and returns at once. An interrupted setup is
+finished by the next one. A second setup that starts meanwhile waits for the first.
 
-Environment:
-  PYTHON     the Python to make the environment with (else: python3, python3.11, ... on PATH)
-  NORM_VENV  another place for the environment (a relative one counts from the checkout's root)
-  MAX_JOBS   how many compilers run at once (else: as cores and memory allow)
-To change the Python of an existing environment, remove the folder first.
+Needs Python 3.$OLDEST_MINOR to 3.$NEWEST_WORKING with its venv module and headers, a C++ compiler, and
+a package index for pip.
+
+Environment variables:
+  PYTHON     the Python for a new environment (default: python3, python3.11, ... on PATH)
+  NORM_VENV  another folder for the environment, absolute or relative to the root of the checkout
+  MAX_JOBS   number of compilers that run at once (default: limited by cores and memory)
+
+To change the Python of an existing environment, remove its folder first.
 EOF
 }
 
@@ -121,13 +124,13 @@ usable_venv() {  # the Python runs, pip is complete, and the folder was made for
 make_venv() {  # with the interpreter $1
   local output
   if [[ -n $(ls -A "$venv" 2>/dev/null) && ! -e $log ]]; then
-    die "$venv holds something that this script did not make and cannot use; remove it or set NORM_VENV to another place"
+    die "$venv was not made by this script and cannot be used; remove it or set NORM_VENV to another folder"
   fi
   rm -rf -- "$venv"
   mkdir -p "$venv"
   : >"$log"  # first of all: it marks the folder as ours if we are interrupted from here on
   output=$("$1" -m venv "$venv" 2>&1 </dev/null) ||
-    die "$1 -m venv failed (${output##*$'\n'}); mend that or set PYTHON to another Python"
+    die "$1 -m venv failed (${output##*$'\n'}); fix this or set PYTHON to another Python"
 }
 
 # pip killed half-way leaves packages that it takes for complete: INSTALLER is among the last files
@@ -218,7 +221,7 @@ main() {
   mkdir -p "$(dirname "$venv")"
   exec 9>"$venv.lock"
   if ! flock --nonblock 9; then
-    say "another set-up of this folder is running; waiting for it"
+    say "another setup of this folder is running; waiting for it"
     flock 9
     if up_to_date; then return; fi
   fi
@@ -233,7 +236,7 @@ main() {
     python=$(choose_python)
     require_venv_module "$python"
     require_headers "$python"
-    say "making $venv with Python $(python_version "$python")"
+    say "creating $venv with Python $(python_version "$python")"
     make_venv "$python"
   fi
   digest >"$stamp.new"  # before installing, so that a file changed meanwhile is seen next time

@@ -9,13 +9,13 @@ usage() {
   cat <<EOF
 Usage: scripts/test.sh [PYTEST ARGUMENT...]
 
-Runs scripts/setup.sh, then ruff (lint and format), shellcheck, mypy and pytest, and stops at the
-first that fails. Arguments go to pytest: scripts/test.sh tests/norms -k powernorm
+Runs scripts/setup.sh, ruff (lint and format), shellcheck, mypy and pytest. Stops at the first that
+fails. Arguments go to pytest: scripts/test.sh tests/norms -k powernorm
 
-Environment:
-  NORM_DATA_DIR    folder of the real corpora; tests that need one skip without it
-  OMP_NUM_THREADS  threads of one torch process (default 1; the tests run in several)
-  NORM_VENV        the virtual environment, as for scripts/setup.sh
+Environment variables:
+  NORM_DATA_DIR    folder with the real corpora; without it, the tests on them are skipped
+  OMP_NUM_THREADS  threads of each torch process (default: 1, because several processes run)
+  NORM_VENV        folder of the virtual environment, as for scripts/setup.sh
 EOF
 }
 

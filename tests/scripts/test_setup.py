@@ -207,7 +207,7 @@ def test_the_second_of_two_waits_for_the_first(ready: FakeMachine, first_finishe
         fcntl.flock(lock, fcntl.LOCK_EX)
         second = ready.start()
         assert second.stdout is not None
-        assert "another set-up of this folder is running" in second.stdout.readline()
+        assert "another setup of this folder is running" in second.stdout.readline()
         assert ready.take_calls() == []
         if first_finishes:
             ready.stamp.write_text(stamp)

@@ -131,7 +131,7 @@ def test_a_folder_of_something_else_is_not_touched(machine: FakeMachine, tmp_pat
     done = machine.run(NORM_VENV=str(treasure.parent))
 
     assert done.returncode == 1
-    assert "remove it or set NORM_VENV to another place" in done.stderr
+    assert "remove it or set NORM_VENV to another folder" in done.stderr
     assert treasure.exists()
 
 

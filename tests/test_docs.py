@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -82,6 +83,16 @@ def test_every_room_is_in_the_table_of_rooms():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert "norm_plugin/norms" in rooms
     assert [room for room in rooms if f"| `{room}/` |" not in text] == []
+
+
+def test_every_python_command_it_names_exists():
+    text = TEXT + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    modules = set(re.findall(r"python -m (norm_plugin[\w.]*)", text))
+    assert "norm_plugin" in modules
+    assert [name for name in modules if importlib.util.find_spec(name) is None] == []
+    files = set(re.findall(r"python ([a-z-]+/[a-z][\w/]*\.py)", text))
+    assert "benchmarks/layers.py" in files
+    assert [name for name in files if not (ROOT / name).is_file()] == []
 
 
 def test_every_architecture_is_named():

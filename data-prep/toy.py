@@ -24,7 +24,7 @@ from prep.toy.grammar import SOURCE, TARGET, Grammar
 
 
 def generate(seed: int, sizes: dict[str, int]) -> dict[str, list[str]]:
-    """The tokenized lines of every file, `train.en` and so on; no sentence is in two splits."""
+    """The tokenized lines of each file (`train.en`, ...). No sentence is in two splits."""
     pairs = Grammar(seed).sentences()
     files = {}
     for split, size in sizes.items():
@@ -35,12 +35,12 @@ def generate(seed: int, sizes: dict[str, int]) -> dict[str, list[str]]:
 
 
 def detokenize(line: str) -> str:
-    """A sentence as it is written: its full stop follows the last word at once."""
+    """A sentence as it is written: without a space before its full stop."""
     return line[: -len(" .")] + "."
 
 
 def build(work: Path, files: dict[str, list[str]]) -> dict[str, Counts]:
-    """Fill `work` with raw/, tok/ and the dictionaries; there is no BPE, and no raw train."""
+    """Fill `work` with raw/, tok/ and the dictionaries; there is no BPE and no raw train."""
     for name, lines in files.items():
         write_lines(work / "tok" / name, lines)
         if not name.startswith("train."):
@@ -69,14 +69,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Write and prepare the corpus; raises PrepError for an --out that holds something else."""
+    """Write and prepare the corpus; raises PrepError if --out holds something else."""
     args = parse_args(argv)
     if args.only in (None, "prepare"):
         _prepare(args)
     if args.only in (None, "binarize"):
         publish_binarized(args.out, partial(_binarize, args=args), args.overwrite)
     if args.only == "fetch":
-        report("nothing to do: the toy corpus is made here")
+        report("nothing to fetch: the toy corpus is generated")
 
 
 def _prepare(args: argparse.Namespace) -> None:

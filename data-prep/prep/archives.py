@@ -1,8 +1,8 @@
-"""Reading text out of .tgz archives as a stream; nothing is ever unpacked.
+"""Reads text from .tgz archives as a stream, without unpacking them.
 
-So no path in an archive can lead anywhere. One that tries to, that holds anything but files and
-folders, or that is a bomb, was tampered with, and is refused as a whole before a line of it is
-used.
+No path in an archive is ever written to. An archive is still refused, before a line of it is used,
+if a path in it leaves the archive's folder, if it holds a link or a device, or if it unpacks to far
+more than its size: somebody has tampered with it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from prep.messages import PrepError
 from prep.text_files import decode_lines
 
 BLOCK_BYTES = 1 << 20
-# Text is packed to a third or a quarter; repeated text, as in a small test, to a hundredth.
+# Text shrinks to a third or a quarter; repeated text, as in a small test, to a hundredth.
 MOST_RATIO = 200
-SMALL_BYTES = 64 << 20  # of contents; no bomb, whatever the ratio
+SMALL_BYTES = 64 << 20  # unpacked; below this any ratio is harmless
 MOST_MEMBERS = 10_000
 LONGEST_NAME = 1 << 16  # bytes; tarfile reads a name, or a header of its kind, into memory
 HEADERS = (
@@ -32,11 +32,11 @@ HEADERS = (
 
 
 class _Member(tarfile.TarInfo):
-    """A member with headers of a sane length."""
+    """A member of an archive; headers of absurd length are an error."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
-        """The header in `buf`; called by tarfile, which reads what follows one of HEADERS whole."""
+        """The header in `buf`. tarfile calls this, and reads what follows HEADERS into memory."""
         member = super().frombuf(buf, encoding, errors)
         if member.type in HEADERS and member.size > LONGEST_NAME:
             raise tarfile.TarError(f"a header of {member.size:,} bytes")
@@ -44,7 +44,10 @@ class _Member(tarfile.TarInfo):
 
 
 def check_archive(path: Path, wanted: Iterable[str] = ()) -> None:
-    """Read `path` to its end; raises PrepError where it is no whole, honest archive of `wanted`."""
+    """Read `path` to its end.
+
+    Raises PrepError if it is missing, damaged, not to be trusted, or lacks a file of `wanted`.
+    """
     missing = set(wanted)
     most = max(SMALL_BYTES, MOST_RATIO * path.stat().st_size) if path.is_file() else 0
     try:
@@ -63,16 +66,18 @@ def check_archive(path: Path, wanted: Iterable[str] = ()) -> None:
         raise PrepError(f"{path} is missing") from None
     except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError) as error:
         raise PrepError(
-            f"{path} is truncated or damaged: {error}; remove it and fetch it again"
+            f"{path} is truncated or damaged: {error}; remove it and download it again"
         ) from None
     if missing:
-        raise PrepError(f"{path} holds no {', '.join(sorted(missing))}; it is another archive")
+        raise PrepError(
+            f"{path} lacks {', '.join(sorted(missing))}; it is not the archive expected"
+        )
 
 
 def _check_member(path: Path, member: tarfile.TarInfo) -> None:
     name = PurePosixPath(member.name)
     if name.is_absolute() or ".." in name.parts:
-        raise PrepError(f"{path} is not to be trusted: {member.name!r} points out of its folder")
+        raise PrepError(f"{path} is not to be trusted: {member.name!r} leads out of its folder")
     if not member.isfile() and not member.isdir():
         raise PrepError(f"{path} is not to be trusted: {member.name!r} is a link or a device")
 
@@ -83,7 +88,7 @@ def _check_size(path: Path, size: int, most: int) -> None:
 
 
 def _plain(name: str) -> str:
-    return str(PurePosixPath(name))  # ./a/b and a/b are one
+    return str(PurePosixPath(name))  # ./a/b and a/b are the same file
 
 
 def member_lines(path: Path, name: str) -> Iterator[str]:
@@ -95,4 +100,4 @@ def member_lines(path: Path, name: str) -> Iterator[str]:
                 assert stream is not None  # it is a file
                 yield from decode_lines(stream, f"{name} in {path}")
                 return
-    raise PrepError(f"{path} holds no {name}; it is another archive")
+    raise PrepError(f"{path} lacks {name}; it is not the archive expected")

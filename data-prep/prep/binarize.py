@@ -1,4 +1,4 @@
-"""What fairseq-preprocess makes, in two halves: the dictionaries, then the binary text."""
+"""What fairseq-preprocess makes, in two steps: first the dictionaries, then the binary text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from prep import child_processes
 from prep.messages import PrepError, report
 from prep.text_files import SPLITS, read_lines
 
-PADDING_FACTOR = 8  # fairseq-preprocess rounds dictionaries up to a multiple of it
+PADDING_FACTOR = 8  # fairseq-preprocess pads dictionaries to a multiple of it
 
 
 def make_dictionaries(text: Path, destination: Path, source: str, target: str, joint: bool) -> None:
     """Write `destination`/dict.* from `text`/train.*; `joint`: one dictionary for both sides."""
-    from fairseq.data import Dictionary  # seconds, which --help need not wait for
+    from fairseq.data import Dictionary  # takes seconds; --help need not wait for it
 
     destination.mkdir(parents=True, exist_ok=True)
     groups = [[source, target]] if joint else [[source], [target]]
@@ -31,10 +31,10 @@ def make_dictionaries(text: Path, destination: Path, source: str, target: str, j
 
 
 def _count_tokens(path: Path, end: str) -> Counter[str]:
-    """How often each token occurs, with an `end` a line.
+    """How often each token occurs, and `end` once a line.
 
-    Not Dictionary.add_file_to_dictionary: its multiprocessing.Pool waits for ever where a worker
-    is killed.
+    Dictionary.add_file_to_dictionary is not used, because its multiprocessing.Pool waits forever
+    when a worker is killed.
     """
     counts: Counter[str] = Counter()
     for line in read_lines(path):
@@ -68,6 +68,6 @@ def binarize(
     if finished.returncode != 0:
         lines = finished.stdout.strip().splitlines() or ["it printed nothing"]
         raise PrepError(f"fairseq-preprocess ended with {finished.returncode}: {lines[-1]}")
-    # The log holds nothing but paths in a folder that is about to be renamed.
+    # The log holds only paths in a folder that is about to be renamed.
     (destination / "preprocess.log").unlink()
     report(f"binarize: {', '.join(SPLITS)}")

@@ -1,9 +1,9 @@
-"""Learning BPE from millions of words in little memory: the merges of subword-nmt, in numpy.
+"""Learns BPE from millions of words in little memory: the merges of subword-nmt, in numpy.
 
-subword-nmt keeps a Python object for each pair of symbols in each word, 2 GB for a million words.
-Here all words are one array of symbols, and only where each symbol occurs is kept. The merges are
-the same, which a test holds; that includes what subword-nmt does about rare pairs, which it sets
-aside and counts only roughly (`_PairCounts`).
+subword-nmt keeps a Python object for each pair of symbols in each word: 2 GB for a million words.
+Here all words are one array of symbols, with the places of each symbol beside it. The merges are
+the same, which a test checks. subword-nmt sets rare pairs aside and counts them only roughly;
+`_PairCounts` does the same.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 FEWEST = 2  # a pair that occurs less often is not merged
 PRUNE_EVERY = 100
 END = "</w>"  # is part of the last symbol of a word
-PART = 1 << 20  # places that are counted at once
-SHIFT = 32  # a pair of symbols is one integer, the first shifted by this
+PART = 1 << 20  # places counted at once
+SHIFT = 32  # a pair of symbols is one integer: the first shifted by this, plus the second
 
 Array = Any  # of numpy
 Changes = Iterable[tuple[int, int]]
 
 
 def learn_merges(words: Mapping[str, int], most: int) -> Iterator[tuple[str, str]]:
-    """Yield at most `most` merges, best first; `words` tells how often each word occurs."""
+    """Yield at most `most` merges, best first. `words` maps each word to its frequency."""
     text = _Text(words)
     pairs = _PairCounts(text.count_pairs(), text.symbols)
     for number in range(most):
@@ -39,7 +39,7 @@ def learn_merges(words: Mapping[str, int], most: int) -> Iterator[tuple[str, str
 
 
 class _PairCounts:
-    """How often each pair occurs, with the rare ones set aside so that the best is found soon."""
+    """How often each pair occurs. Rare pairs are set aside, so that the best is found quickly."""
 
     def __init__(self, counts: dict[int, int], symbols: list[str]) -> None:
         self._symbols = symbols
@@ -48,7 +48,7 @@ class _PairCounts:
         self._threshold = max(counts.values(), default=0) / 10
 
     def best(self, number: int) -> int | None:
-        """The most frequent pair for merge `number`, of equals the last by its symbols."""
+        """The most frequent pair for merge `number`; among equals, the last by its symbols."""
         highest = max(self._counts.values(), default=-1)
         if not self._counts or (number and highest < self._threshold):
             self._prune()
@@ -65,14 +65,14 @@ class _PairCounts:
         return self._symbols[pair >> SHIFT], self._symbols[pair & ((1 << SHIFT) - 1)]
 
     def change(self, fewer: Changes, more: Changes) -> None:
-        """Subtract and add what a merge has changed."""
+        """Update the counts after a merge."""
         for pair, count in fewer:
             self._counts[pair] -= count
         for pair, count in more:
             self._counts[pair] += count
 
     def finish(self, merged: int, number: int) -> None:
-        """The merged pair occurs no more; from time to time the rare ones are set aside."""
+        """Forget the merged pair; now and then, set rare pairs aside."""
         self._counts[merged] = 0
         if number % PRUNE_EVERY == 0:
             self._prune()
@@ -80,7 +80,7 @@ class _PairCounts:
     def _prune(self) -> None:
         for pair in [pair for pair, count in self._counts.items() if count < self._threshold]:
             count = self._counts.pop(pair)
-            # A negative count is a change to one that was set aside before.
+            # A negative count is a change to a pair that was set aside before.
             total = count + self._aside[pair] if count < 0 else count
             if total:
                 self._aside[pair] = total
@@ -89,7 +89,7 @@ class _PairCounts:
 
 
 class _Text:
-    """All words one after another: a symbol at each place, and links to the places around it."""
+    """All words in one array: a symbol at each place, and links to the places before and after."""
 
     def __init__(self, words: Mapping[str, int]) -> None:
         lengths = np.fromiter(map(len, words), np.int64, len(words))
@@ -111,7 +111,7 @@ class _Text:
         self._previous[last - lengths + 1] = -1
         by_symbol = np.argsort(self._symbol, kind="stable").astype(np.int32)
         sizes = np.bincount(self._symbol, minlength=len(known))
-        # Where each symbol occurs, in order; places that have since been merged are among them.
+        # Where each symbol occurs, in order; some of these places may have been merged since.
         self._places = dict(enumerate(np.split(by_symbol, np.cumsum(sizes)[:-1])))
 
     def count_pairs(self) -> dict[int, int]:
@@ -124,12 +124,12 @@ class _Text:
         return counts
 
     def merge(self, first: int, second: int) -> tuple[Changes, Changes]:
-        """Make one symbol of the pair wherever it occurs; returns the pairs gone and the new."""
+        """Merge the pair wherever it occurs; returns the pairs that vanish and those that arise."""
         left = self._find(first, second)
         right = self._next[left]
         gone = self._pairs_at(self._previous[left], left, right)
-        # Always a new one: what is next to each other is merged at once wherever it is, so that
-        # one string never comes about in two ways.
+        # Always a new symbol: a pair is merged at once wherever it occurs, so no string arises in
+        # two ways.
         merged = len(self.symbols)
         self.symbols.append(self.symbols[first] + self.symbols[second])
         after = self._next[right]
@@ -141,7 +141,7 @@ class _Text:
         return gone, self._pairs_at(self._previous[left], left)
 
     def _find(self, first: int, second: int) -> Array:
-        """Places of `first` with `second` next to it, none overlapping, in order."""
+        """Places of `first` followed by `second`, in order and without overlap."""
         if len(self._places[first]) <= len(self._places[second]):
             left = self._places[first] = self._still(first)
         else:
@@ -151,7 +151,7 @@ class _Text:
             left = left[self._symbol[left] == first]
         right = self._next[left]
         left = left[(right >= 0) & (self._symbol[right] == second)]
-        if first == second and len(left):  # of aaa the first two
+        if first == second and len(left):  # of aaa, the first two
             follows = np.concatenate([[False], left[1:] == self._next[left[:-1]]])
             number = np.arange(len(left))
             start = np.maximum.accumulate(np.where(follows, 0, number))
@@ -167,7 +167,7 @@ class _Text:
         return self._count(starts[starts >= 0])
 
     def _count(self, starts: Array) -> Changes:
-        """Pair and number of occurrences, of the pairs that begin at the given places."""
+        """Each pair that begins at one of the places, with its number of occurrences."""
         starts = starts[self._next[starts] >= 0]
         pairs = self._symbol[starts].astype(np.int64) << SHIFT
         pairs |= self._symbol[self._next[starts]]

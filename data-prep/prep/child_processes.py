@@ -1,7 +1,7 @@
-"""Processes that end when the one that started them ends, in whatever way it does.
+"""Child processes that end when their parent ends, even if it is killed.
 
-Linux kills a process when its parent dies, a `kill -9` of the parent included, if the process has
-asked for that (prctl(2), PR_SET_PDEATHSIG). Every process that is started here asks first of all.
+On request, Linux kills a process when its parent dies, also by `kill -9` (prctl(2),
+PR_SET_PDEATHSIG). Every process that is started here makes this request before anything else.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
-# Not `python -m`: what is run must ask for its end before it does anything else.
+# Not `python -m`: the child must make its request before it runs the module.
 START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from prep import child_processes; "
     "del sys.path[0]; child_processes.run_here(int(sys.argv[2]), sys.argv[3], sys.argv[4:])"
 )
-MEMORY = "most likely for lack of memory; pass a smaller --workers"
+MEMORY = "probably because memory ran out; pass a smaller --workers"
 
-_forking = 0  # the process that is about to fork, for the one that comes of it
+_forking = 0  # the process that is about to fork, as its child will read it
 
 
 def end_with(parent: int) -> None:
-    """Have this process killed when its parent, process `parent`, ends; end where it has ended."""
+    """Ask to be killed when the parent, process `parent`, ends; exit if it has ended already."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:  # it ended before we asked
+    if os.getppid() != parent:  # it ended before the request
         os._exit(1)
 
 
 def run_module(name: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a module as `python -m` does, in a process that ends with this one; its output as text.
+    """Run a module as `python -m` does, in a process that ends with this one.
 
-    It keeps the lock of `locks.only_one_process`, so that nobody takes that before it has ended.
+    Returns its exit status and its output, stderr included. The process inherits the lock of
+    `locks.only_one_process`, so nobody else can take the lock before it has ended.
     """
     own = [str(Path(__file__).parents[1]), str(os.getpid())]
     return subprocess.run(
@@ -55,7 +56,7 @@ def run_module(name: str, arguments: Sequence[str]) -> subprocess.CompletedProce
 
 
 def run_here(parent: int, name: str, arguments: Sequence[str]) -> None:
-    """The child's side of `run_module`: the module and all that it forks off end with `parent`."""
+    """The child's side of `run_module`: the module and the processes it forks end with `parent`."""
     end_with(parent)
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
     _end_without_a_killed_worker()
@@ -73,10 +74,10 @@ def _after_fork() -> None:
 
 
 def _end_without_a_killed_worker() -> None:
-    """End where a worker was killed: multiprocessing.Pool would wait for its result for ever.
+    """Exit if a worker is killed; multiprocessing.Pool would wait forever for its result.
 
-    Whoever asks for a worker's exit status asks here, so that no other thread can come first and
-    take it away. SIGTERM is how Pool itself ends its workers.
+    All code that asks for a worker's exit status goes through `poll`, so no other thread can take
+    the status away first. SIGTERM is excluded: Pool itself ends its workers by it.
     """
     poll = popen_fork.Popen.poll
 
@@ -87,4 +88,4 @@ def _end_without_a_killed_worker() -> None:
             os._exit(1)
         return status
 
-    setattr(popen_fork.Popen, "poll", watched)  # noqa: B010 (mypy takes no assignment)
+    setattr(popen_fork.Popen, "poll", watched)  # noqa: B010 (mypy refuses an assignment)

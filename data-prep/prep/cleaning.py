@@ -1,4 +1,4 @@
-"""Which sentence pairs are kept: the rules of Moses' clean-corpus-n.perl."""
+"""Which sentence pairs are kept: the rules of clean-corpus-n.perl of Moses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LONGEST_WORD = 1000  # characters
 
 
 class Limits(NamedTuple):
-    """What clean-corpus-n.perl is told: -ratio, and the fewest and most words of a side."""
+    """The arguments of clean-corpus-n.perl: -ratio, and the fewest and most words of a side."""
 
     ratio: float = 1.5
     shortest: int = 1
@@ -26,9 +26,9 @@ class Limits(NamedTuple):
 
 
 def tidy(line: str) -> str:
-    """The line with single spaces, and without `|`, which Moses keeps for factors.
+    """The line with single spaces and without `|`, which Moses reserves for factors.
 
-    The script leaves `|` alone where the first line of the corpus has one; no text here has
-    factors, and tokenized text has no `|`.
+    The script keeps `|` if the first line of the corpus contains one. No text here has factors, and
+    tokenized text contains no `|`.
     """
     return single_spaces(line.replace("|", ""))

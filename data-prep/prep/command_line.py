@@ -29,25 +29,25 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only",
         choices=STAGES,
-        help="run this stage alone: fetch brings the raw files, prepare makes the text, "
-        "binarize makes bin/ (default: all three; what is done already is left out)",
+        help="run only this stage: fetch downloads the raw files, prepare makes the text, "
+        "binarize makes bin/ (default: all three, but not what is done already)",
     )
     parser.add_argument(
-        "--overwrite", action="store_true", help="make it again where DIR holds one already"
+        "--overwrite", action="store_true", help="make the corpus again if DIR already holds one"
     )
     parser.add_argument(
         "--workers",
         type=positive_int,
         default=os.cpu_count() or 1,
         metavar="N",
-        help="processes (default: one a core); the result does not depend on it",
+        help="number of processes (default: one per core); the result does not depend on it",
     )
 
 
 def parse_args(
     corpus: Corpus, description: str | None, argv: list[str] | None = None
 ) -> argparse.Namespace:
-    """The command line of a corpus; `argv` is sys.argv without its first word."""
+    """The parsed command line of a corpus; `argv` is by default that of the process."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -59,7 +59,7 @@ def parse_args(
         "--download-dir",
         type=Path,
         metavar="DIR",
-        help="without --raw: where to download them to and keep them (default: OUT.download)",
+        help="without --raw: where the downloaded files are kept (default: OUT.download)",
     )
     parser.add_argument(
         "--merges",
@@ -67,7 +67,7 @@ def parse_args(
         default=corpus.merges,
         metavar="N",
         help="BPE operations, or pieces of sentencepiece (default: "
-        + (str(corpus.merges) if corpus.merges else "what gives the paper's vocabularies")
+        + (str(corpus.merges) if corpus.merges else "as many as give the paper's vocabularies")
         + ")",
     )
     parser.add_argument(
@@ -80,14 +80,16 @@ def parse_args(
             default=TOKENIZERS[0],
             help="moses runs Moses' Perl scripts, with the same result (default: %(default)s)",
         )
-        parser.add_argument("--moses-dir", type=Path, metavar="DIR", help="for --tokenizer moses")
+        parser.add_argument(
+            "--moses-dir", type=Path, metavar="DIR", help="checkout of Moses, for --tokenizer moses"
+        )
     source, target = corpus.languages
     languages = sorted(corpus.languages)
     parser.add_argument("--src", choices=languages, default=source, help="default: %(default)s")
     parser.add_argument("--tgt", choices=languages, default=target, help="default: %(default)s")
     args = parser.parse_args(argv)
     if args.src == args.tgt:
-        parser.error(f"--src and --tgt are both {args.src}")
+        parser.error(f"--src and --tgt are both {args.src}; pass two languages")
     if corpus.rules.tokenizer and (args.tokenizer == "moses") != (args.moses_dir is not None):
         parser.error("--tokenizer moses and --moses-dir DIR go together")
     return args

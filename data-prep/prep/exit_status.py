@@ -14,10 +14,10 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command; a failure that the user can mend is one line on stderr and exit status 1.
+    """Run a command. An error that the user can fix is one line on stderr and exit status 1.
 
-    SIGTERM and SIGHUP are met as SIGINT is: what was begun is cleared away, the processes that
-    were started have ended, and the exit status is 128 and the signal.
+    SIGTERM and SIGHUP are handled like SIGINT: unfinished files are removed, child processes have
+    ended, and the exit status is 128 plus the number of the signal.
     """
     try:
         with _stopped_in_order():
@@ -26,23 +26,23 @@ def run_command(main: Callable[[], None]) -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except MemoryError:
-        print("error: there is not enough memory; pass a smaller --workers", file=sys.stderr)
+        print("error: memory ran out; pass a smaller --workers", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt as stop:
         number = signal.Signals(stop.args[0] if stop.args else signal.SIGINT)
-        print(f"error: stopped by {number.name}; nothing is left half-written", file=sys.stderr)
+        print(f"error: stopped by {number.name}; no unfinished file is left", file=sys.stderr)
         sys.exit(128 + number)
 
 
 @contextmanager
 def _stopped_in_order() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the first of the signals that stop a process; ignore the next."""
-    usual = (signal.SIG_DFL, signal.default_int_handler)  # not where nohup has it ignored
+    """Raise KeyboardInterrupt at the first signal of STOPPING, and ignore the next ones."""
+    usual = (signal.SIG_DFL, signal.default_int_handler)  # leaves out what nohup ignores
     before = {each: signal.getsignal(each) for each in STOPPING}
     mine = [each for each, handler in before.items() if handler in usual]
 
     def stop(number: int, frame: Any) -> None:
-        for each in mine:  # clearing away is soon done, and half of it is worse than none
+        for each in mine:  # cleaning up is quick, and must not stop halfway
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt(number)
 

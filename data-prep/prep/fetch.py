@@ -1,7 +1,7 @@
-"""Downloading: mirrors in order, resumed where it stopped (`transfer`), checked.
+"""Downloads the raw files: tries mirrors in order, resumes (`transfer`), and checks.
 
-A file whose publisher names no checksum gets one on its first download, in `NAME.sha256` beside
-it (the form of sha256sum), and is checked against that ever after. Proxies are those of the
+If the publisher names no checksum, the first download records one in `NAME.sha256` beside the file
+(in the form of sha256sum), and later downloads are checked against it. Proxies are taken from the
 environment (http_proxy, https_proxy, no_proxy).
 """
 
@@ -22,7 +22,7 @@ from prep.transfer import fetch_rest, remove_part
 
 
 class Source(NamedTuple):
-    """A file to download: its name, where it lies (tried in order), its SHA-256 if it is known."""
+    """A file to download: its name, its addresses in order of preference, its SHA-256 if known."""
 
     name: str
     urls: tuple[str, ...]
@@ -30,10 +30,10 @@ class Source(NamedTuple):
 
 
 def download_all(sources: Sequence[Source], folder: Path) -> None:
-    """Bring `sources` into `folder`.
+    """Download `sources` into `folder`.
 
-    A file that is there already is checked and kept; an unfinished one lies in `NAME.part` and
-    is gone on with by the next call. Raises PrepError that says what to do by hand.
+    A file that is there already is checked and kept. An unfinished download is kept as `NAME.part`
+    and resumed by the next call. Raises PrepError, which says what to do by hand.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with only_one_process(folder / ".lock", f"downloading to {folder}"):
@@ -46,7 +46,7 @@ def download_all(sources: Sequence[Source], folder: Path) -> None:
 
 
 def known_digests(sources: Sequence[Source], folder: Path) -> dict[str, str] | None:
-    """Name: SHA-256 of each source, known or recorded; None where one was never seen."""
+    """Name to SHA-256 of each source, published or recorded; None if one is not known yet."""
     digests = {source.name: _expected(source, folder / source.name) for source in sources}
     if None in digests.values():
         return None
@@ -61,7 +61,9 @@ def _expected(source: Source, path: Path) -> str | None:
     except FileNotFoundError:
         return None
     if not re.match(r"[0-9a-f]{64} ", recorded):
-        raise PrepError(f"{_record_of(path)} holds no SHA-256; remove it to have it made again")
+        raise PrepError(
+            f"{_record_of(path)} holds no SHA-256; remove it, and the next download writes it again"
+        )
     return recorded.split()[0]
 
 
@@ -70,16 +72,16 @@ def _record_of(path: Path) -> Path:
 
 
 def _check(source: Source, path: Path) -> None:
-    """Check a file that is there; one put there by hand, with no checksum yet, gets it now."""
+    """Check a file that is there; record its checksum if none is known yet."""
     expected = _expected(source, path)
     if expected is None:
         _check_whole(path)
         _record(path, file_digest(path))
     elif file_digest(path) != expected:
-        kind = "known" if source.digest else "first downloaded"
+        kind = "published" if source.digest else "first downloaded"
         raise PrepError(
             f"{path} is not the {kind} file (its SHA-256 is not {expected}); remove it to "
-            "download it again, or pass its folder as --raw to take it as it is"
+            "download it again, or pass its folder as --raw to use it as it is"
         )
 
 
@@ -105,16 +107,16 @@ def _download(source: Source, path: Path, wanted: list[str]) -> None:
             failures.append(f"{url}: {error}")
     else:
         raise PrepError(
-            f"cannot download {'; nor '.join(failures)}; run the same command again to go on, or "
-            f"put {', '.join(wanted)} into {path.parent}, or into any folder and pass it as --raw"
+            f"cannot download {'; nor '.join(failures)}; run the same command again to resume, or "
+            f"put {', '.join(wanted)} into {path.parent}, or into a folder that you pass as --raw"
         )
     digest = file_digest(part)
     expected = _expected(source, path)
     if expected is not None and digest != expected:
         remove_part(part)
         raise PrepError(
-            f"{url} has SHA-256 {digest}, expected {expected}; it was not kept. Where the "
-            "publisher has changed it, bring it by hand and pass its folder as --raw"
+            f"{url} has SHA-256 {digest}, expected {expected}; it was not kept. If the "
+            "publisher has changed it, download it by hand and pass its folder as --raw"
         )
     if expected is None:
         try:

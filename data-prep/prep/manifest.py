@@ -1,4 +1,4 @@
-"""What a prepared corpus says of itself: settings, inputs, counts, digests, versions."""
+"""The manifest of a prepared corpus: settings, inputs, counts, digests, versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prep.messages import PrepError
 from prep.text_files import SPLITS, file_digest, read_lines
 
 MANIFEST = "manifest.json"
-FORMAT = 1  # to be raised when a change of the code makes other data of the same settings
+FORMAT = 1  # raise it when a change of the code gives other data for the same settings
 # Tool in the manifest: the distributions that provide it.
 TOOLS = {
     "sacremoses": ("sacremoses",),
@@ -67,7 +67,7 @@ def read_manifest(out: Path) -> dict[str, Any]:
 def write_manifest(work: Path, recipe: Recipe, raw_counts: dict[str, Counts]) -> str:
     """Write work/manifest.json and return the checksum in it.
 
-    `raw_counts` are those of text that is read and not kept: raw/ holds no training text.
+    `raw_counts` are the counts of raw text that is not kept: raw/ holds no training text.
     """
     languages = (recipe["source"], recipe["target"])
     names = [f"{split}.{language}" for split in SPLITS for language in languages]
@@ -111,7 +111,7 @@ def digests_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def overall_checksum(digests: dict[str, str]) -> str:
-    """SHA-256 over the sorted lines `digest  name`, the form that sha256sum prints."""
+    """SHA-256 of the sorted lines `digest  name`, as sha256sum prints them."""
     lines = sorted(f"{digest}  {name}\n" for name, digest in digests.items())
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -126,7 +126,7 @@ def count_text(path: Path) -> Counts:
 
 
 def tool_versions() -> dict[str, str]:
-    """Versions of Python and of the tools that shape the data, with the distribution's name."""
+    """Versions of Python and of the tools that shape the data, with the names of distributions."""
     versions = {"python": platform.python_version()}
     for tool, distributions in TOOLS.items():
         for distribution in distributions:

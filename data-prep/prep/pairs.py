@@ -28,7 +28,7 @@ Pair = tuple[str, str]
 
 
 def read_pairs(corpus: Corpus, raw: Path, split: str, languages: Languages) -> Iterator[Pair]:
-    """Yield the raw pairs of a split; raises PrepError where a line has no partner."""
+    """Yield the raw pairs of a split; raises PrepError if a line has no partner."""
     sides = [corpus.raw.read(raw, split, language) for language in languages]
     number = 0
     for source, target in zip_longest(*sides):
@@ -53,7 +53,7 @@ def read_pairs(corpus: Corpus, raw: Path, split: str, languages: Languages) -> I
 
 
 class Words(NamedTuple):
-    """A chunk of pairs after tokenization and cleaning: what is kept, and what went in."""
+    """A chunk of pairs after tokenization and cleaning, with counts of what went in."""
 
     raw: list[Pair]
     pairs: list[Pair]
@@ -64,7 +64,7 @@ class Words(NamedTuple):
 def make_words(
     chunk: list[Pair], languages: Languages, rules: TextRules, clean: bool, limits: Limits | None
 ) -> Words:
-    """Tokenize a chunk; with `clean`, leave out empty pairs and those past the limits."""
+    """Tokenize a chunk; with `clean`, leave out empty pairs and those outside the limits."""
     sides = [list(side) for side in zip(*chunk)]
     made = [apply_rules(side, language, rules) for side, language in zip(sides, languages)]
     kept = Words([], [], len(chunk), [sum(len(line.split()) for line in side) for side in sides])
@@ -82,7 +82,7 @@ def make_pieces(
     segmenters: list[Callable[[list[str]], list[str]]],
     limits: Limits | None,
 ) -> list[Pair]:
-    """Cut a chunk into subword units; with `limits`, leave out the pairs past them."""
+    """Segment a chunk into subword units; with `limits`, leave out the pairs outside them."""
     sides = [segment(list(side)) for segment, side in zip(segmenters, zip(*chunk))]
     pairs = list(zip(*sides))
     if limits is None:
@@ -92,7 +92,7 @@ def make_pieces(
 
 
 class PairWriter:
-    """Writes both sides of a parallel text, `stem`.SOURCE and `stem`.TARGET; closed by `files`."""
+    """Writes both sides of a parallel text, `stem`.LANGUAGE; `files` closes them."""
 
     def __init__(self, stem: Path, languages: Languages, files: ExitStack) -> None:
         stem.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ class PairWriter:
 def write_words(
     corpus: Corpus, raw: Path, work: Path, split: str, choices: Choices, workers: Workers
 ) -> dict[str, Counts]:
-    """Write tok/ of a split, and raw/ but of the training text; returns the counts of the raw."""
+    """Write tok/ of a split, and raw/ unless it is train; returns the counts of the raw text."""
     clean = split == "train"
     function = partial(
         make_words,
@@ -145,7 +145,7 @@ def write_words(
 
 
 class _Splitter:
-    """Writes words to tok/ and raw text to raw/, with every Nth pair set aside for validation."""
+    """Writes words to tok/ and raw text to raw/, every Nth pair to validation."""
 
     def __init__(
         self, work: Path, split: str, valid_every: int, languages: Languages, files: ExitStack
@@ -220,10 +220,10 @@ def write_text(
     """Fill raw/, tok/ and bpe/ of `work`; returns the counts of the raw text."""
     counts: dict[str, Counts] = {}
     with start_workers(processes) as workers:
-        for split in reversed(SPLITS):  # the short ones first: their errors show at once
+        for split in reversed(SPLITS):  # the short ones first: errors in them show at once
             if not (split == "valid" and corpus.valid_every):
                 counts.update(write_words(corpus, raw, work, split, choices, workers))
-    # Learning takes the most memory; no idle workers keep theirs beside it.
+    # Learning needs the most memory, so no idle workers hold theirs meanwhile.
     models = learn_subwords(corpus, work, choices)
     with start_workers(processes) as workers:
         for split in SPLITS:

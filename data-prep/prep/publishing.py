@@ -1,12 +1,12 @@
-"""The folder of a prepared corpus: how each of its two halves appears all at once.
+"""The folder of a prepared corpus: text and binary form each appear in one step, complete.
 
-OUT/raw   the untouched reference text of valid and test, for sacrebleu
-OUT/tok   tokenized text (with sentencepiece, which needs no tokenizer: the raw text, lower-cased
-          where the corpus is)
-OUT/bpe   text in subword units and the model that cut it (absent for a corpus without)
+OUT/raw   untouched reference text of valid and test, for sacrebleu
+OUT/tok   tokenized text (with sentencepiece, which needs no tokenizer: the raw text, lowercased if
+          the corpus is)
+OUT/bpe   text in subword units, and the model that segmented it (absent without subword units)
 OUT/bin   what fairseq-train reads: the dictionaries, and later the binary text
-OUT/manifest.json   settings, counts and digests; its `checksum` is the identity of the data
-OUT/bin/binarized.json   of which data and by which fairseq bin/ was made
+OUT/manifest.json   settings, counts and digests; `checksum` identifies the data
+OUT/bin/binarized.json   the checksum of the data and the version of fairseq that bin/ comes from
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Build = Callable[[Path], dict[str, Counts]]
 
 
 def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> str:
-    """Make OUT by `build`, or find it made already by the same recipe; returns the checksum.
+    """Make OUT by `build`, unless the same recipe has made it already; returns the checksum.
 
-    `build` fills a temporary folder beside OUT, which takes OUT's name only when it is
-    complete, so a failure or a kill at any moment leaves OUT as it was; it returns the counts of
-    the raw text. Raises PrepError where OUT holds something else or cannot be written.
+    `build` fills a temporary folder beside OUT and returns the counts of the raw text. When the
+    folder is complete it is renamed to OUT, so a failure or a kill leaves OUT as it was. Raises
+    PrepError if OUT holds something else or cannot be written.
     """
     out = out.resolve()
     checksum = None if overwrite or missing_files(out) else find_prepared(out, recipe)
@@ -52,31 +52,31 @@ def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> str:
         with _lock(out):
             _remove_leftovers(out)
             _remove_leftovers(out / "bin")
-            # The process that we waited for may have done our work.
+            # Another process may have done the work while this one waited for the lock.
             checksum = None if overwrite else find_prepared(out, recipe)
             if checksum is None:
                 _make(out, lambda work: write_manifest(work, recipe, build(work)))
                 checksum = str(read_manifest(out)["checksum"])
-                report(f"done: the corpus lies in {out}")
+                report(f"done: the corpus is in {out}")
                 return checksum
     _clear_if_free(out)
-    report(f"nothing to do: the corpus lies complete in {out}")
+    report(f"nothing to do: the corpus is complete in {out}")
     return checksum
 
 
 def publish_binarized(out: Path, build: Callable[[Path], None], overwrite: bool) -> None:
-    """Make OUT/bin by `build` for the text in OUT, or find it made already for the same text."""
+    """Make OUT/bin by `build`, unless it has been made already for the text in OUT."""
     out = out.resolve()
     if not (out / "manifest.json").is_file():
         raise PrepError(f"{out} holds no prepared text to binarize; run --only prepare first")
-    # Without the lock first, which a corpus on a disk that is only read cannot have.
+    # First without the lock: a corpus on a read-only disk cannot have one.
     if not overwrite and _is_binarized(out):
         _clear_if_free(out)
         report(f"nothing to do: the text is binarized in {out / 'bin'}")
         return
     with _lock(out):
         _remove_leftovers(out / "bin")
-        # The process that we waited for may have done our work.
+        # Another process may have done the work while this one waited for the lock.
         if not overwrite and _is_binarized(out):
             report(f"nothing to do: the text is binarized in {out / 'bin'}")
             return
@@ -109,7 +109,7 @@ def _binary_files(out: Path) -> list[str]:
 
 
 def _is_binarized(out: Path) -> bool:
-    """Whether OUT/bin is whole, and made of the text in OUT by this fairseq."""
+    """Whether OUT/bin is complete, and made from the text in OUT by this fairseq."""
     try:
         record = json.loads((out / "bin" / BINARIZED).read_text(encoding="utf-8"))
         found = digests_of(out / "bin", _binary_files(out))
@@ -119,7 +119,7 @@ def _is_binarized(out: Path) -> bool:
 
 
 def find_prepared(out: Path, recipe: Recipe) -> str | None:
-    """The checksum of a complete OUT made by the same recipe; None where OUT is to be made."""
+    """The checksum of a complete OUT made by the same recipe; None if OUT is absent or empty."""
     if not out.exists() or _is_empty(out):
         return None
     manifest = read_manifest(out)
@@ -134,13 +134,13 @@ def find_prepared(out: Path, recipe: Recipe) -> str | None:
         raise PrepError(f"{out} was prepared with {what}; choose another --out or pass --overwrite")
     missing = missing_files(out)
     if missing:
-        raise PrepError(f"{out} has lost {', '.join(missing)}; pass --overwrite to make it again")
+        raise PrepError(f"{out} lacks {', '.join(missing)}; pass --overwrite to make it again")
     checksum: str = manifest["checksum"]
     return checksum
 
 
 def missing_files(out: Path) -> list[str]:
-    """What a prepared OUT has lost of the text and dictionaries that its manifest names."""
+    """The text and dictionaries that the manifest of OUT names and that are not there."""
     if not out.exists() or _is_empty(out):
         return []
     return [name for name in read_manifest(out)["files"] if not (out / name).is_file()]
@@ -160,18 +160,18 @@ def _lock_of(out: Path) -> Path:
 
 def _make(out: Path, build: Callable[[Path], Any]) -> None:
     if out.exists() and not _is_empty(out):
-        read_manifest(out)  # --overwrite replaces a prepared corpus and nothing else
+        read_manifest(out)  # --overwrite replaces nothing but a prepared corpus
     _replace(out, build)
 
 
 def _replace(folder: Path, build: Callable[[Path], Any]) -> None:
-    """Give the name `folder` to what `build` makes in a temporary folder beside it."""
+    """Let `build` fill a temporary folder, and rename it to `folder`."""
     work = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
     work.mkdir()
     try:
         build(work)
         _put_in_place(work, folder)
-    except OSError as error:  # a full disk, for one, comes without the name of a file
+    except OSError as error:  # of a full disk, for example, which names no file
         raise PrepError(f"cannot make {folder}: {error}") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -182,7 +182,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _put_in_place(work: Path, out: Path) -> None:
-    """Give the finished folder OUT's name; what was there is removed afterwards."""
+    """Rename the finished folder to OUT, and remove what was there before."""
     for path in work.rglob("*"):
         if path.is_file():
             with open(path, "rb") as stream:
@@ -193,13 +193,13 @@ def _put_in_place(work: Path, out: Path) -> None:
             os.rename(out, old)
         os.rename(work, out)
     finally:
-        if old.exists() and not out.exists():  # stopped, or refused, between the two
+        if old.exists() and not out.exists():  # stopped between the two renames
             os.rename(old, out)
     shutil.rmtree(old, ignore_errors=True)
 
 
 def _leftovers(out: Path) -> list[Path]:
-    """What unfinished runs have left beside OUT, or are still writing."""
+    """The temporary folders of killed or running processes beside OUT."""
     if not out.parent.is_dir():
         return []
     prefix = f"{out.name}.tmp-"
@@ -212,7 +212,7 @@ def _leftovers(out: Path) -> list[Path]:
 
 
 def _remove_leftovers(out: Path) -> None:
-    """Clear what a killed run left; we hold the lock, so nobody is writing there."""
+    """Remove the folders of killed processes. The lock is held, so none is in use."""
     for path in _leftovers(out):
         if path.suffix == ".old" and not out.exists():
             os.rename(path, out)  # killed between the two renames of _put_in_place
@@ -221,7 +221,7 @@ def _remove_leftovers(out: Path) -> None:
 
 
 def _clear_if_free(out: Path) -> None:
-    """Clear what killed runs left beside a complete OUT, but not while somebody is at work."""
+    """Remove the folders of killed processes beside a complete OUT, unless one is at work."""
     if not _leftovers(out) and not _leftovers(out / "bin"):
         return
     try:
@@ -229,5 +229,5 @@ def _clear_if_free(out: Path) -> None:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove_leftovers(out)
             _remove_leftovers(out / "bin")
-    except OSError:  # somebody is at work, or the folder is not ours to write
+    except OSError:  # another process is at work, or the folder is read-only
         return

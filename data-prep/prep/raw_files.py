@@ -23,10 +23,10 @@ class RawFiles(Protocol):
         """The published number of lines of a split; another number is an error."""
 
     def inputs(self, folder: Path) -> list[Path]:
-        """All raw files; raises PrepError where one is missing."""
+        """All raw files; raises PrepError if one is missing."""
 
     def check(self, folder: Path) -> None:
-        """Raise PrepError where a file is damaged, not to be trusted, or another one."""
+        """Raise PrepError if a file is damaged, not to be trusted, or not the expected one."""
 
     def read(self, folder: Path, split: str, language: str) -> Iterator[str]:
         """The raw sentences of one side of a split."""

@@ -1,7 +1,7 @@
-"""Subword units: the papers' BPE by subword-nmt, and sentencepiece; both learned and applied here.
+"""Learns and applies subword units: BPE by subword-nmt, as in the papers, and sentencepiece.
 
-A model is named with its digest, so that a worker process keeps the one that it has read and
-never takes another corpus's for it.
+A worker process caches the model it has read under the model's path and digest, so that it never
+takes the model of another corpus for it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from prep.text_files import count_lines, file_digest, read_lines, write_lines
 
 METHODS = ("subword-nmt", "sentencepiece")
 MOST_CACHED_WORDS = 200_000  # a process; all words of WMT14 would take gigabytes
-# sentencepiece holds its training text in memory; past this it learns from every Nth line.
+# sentencepiece holds its training text in memory; of longer texts it reads every Nth line.
 MOST_TRAINING_LINES = 2_000_000
 
 Segment = Callable[[str], str]
 
 
 def words_of(line: str) -> list[str]:
-    """What stands between single spaces, which is what subword-nmt calls a word."""
+    """What stands between single spaces: a word, as subword-nmt defines it."""
     return [word for word in line.split(" ") if word]
 
 
@@ -37,7 +37,7 @@ def words_of(line: str) -> list[str]:
 
 
 def count_words(paths: Iterable[Path]) -> Counter[str]:
-    """How often each word occurs in all the files together."""
+    """How often each word occurs in all files together."""
     words: Counter[str] = Counter()
     for path in paths:
         for line in read_lines(path):
@@ -46,7 +46,7 @@ def count_words(paths: Iterable[Path]) -> Counter[str]:
 
 
 def learn_bpe(words: Counter[str], codes: Path, merges: int) -> None:
-    """Learn `merges` BPE operations, or as many as there are, and write them to `codes`."""
+    """Learn `merges` BPE operations, fewer if the text gives fewer, and write them to `codes`."""
     learned = tqdm(
         learn_merges(words, merges), desc="learn BPE", total=merges, leave=False, disable=None
     )
@@ -55,9 +55,9 @@ def learn_bpe(words: Counter[str], codes: Path, merges: int) -> None:
 
 
 def learn_bpe_of_types(words: Counter[str], codes: Path, types: int) -> None:
-    """Write to `codes` as many operations as segment `words` into at most `types` types.
+    """Write to `codes` the most operations that segment `words` into at most `types` types.
 
-    A merge adds one type and may end two others, so that the number of types is found by trying.
+    A merge adds one type and may remove two others, so the number is found by bisection.
     """
     learn_bpe(words, codes, 2 * types)
     lines = list(read_lines(codes))
@@ -70,9 +70,9 @@ def learn_bpe_of_types(words: Counter[str], codes: Path, types: int) -> None:
             most = middle - 1
     found = _count_types(words, codes, fewest)
     if found > types:
-        raise PrepError(f"{types:,} types are too few: the letters alone are {found:,}")
+        raise PrepError(f"{types:,} types are too few: the letters alone make {found:,}")
     write_lines(codes, lines[: fewest + 1])
-    report(f"learn BPE: {fewest:,} merges give {found:,} types, at most {types:,} are wanted")
+    report(f"learn BPE: {fewest:,} merges give {found:,} types, at most {types:,} are allowed")
 
 
 def _count_types(words: Iterable[str], codes: Path, merges: int) -> int:
@@ -93,7 +93,7 @@ def _bpe_segment(codes: str) -> Segment:
                 if len(known) >= MOST_CACHED_WORDS:
                     known.clear()
                 known[word] = " ".join(bpe.segment_tokens([word]))
-                bpe.cache.clear()  # `known` does its work
+                bpe.cache.clear()  # `known` takes its place
             pieces.append(known[word])
         return " ".join(pieces)
 
@@ -149,10 +149,10 @@ def _load(method: str, model: str, digest: str) -> Segment:
 
 
 def segment_lines(lines: list[str], method: str, model: str, digest: str) -> list[str]:
-    """The lines cut into subword units by the file `model`, whose SHA-256 is `digest`."""
+    """Segment the lines by the model in the file `model`, whose SHA-256 is `digest`."""
     return list(map(_load(method, model, digest), lines))
 
 
 def segmenter(method: str, model: Path) -> Callable[[list[str]], list[str]]:
-    """`segment_lines` with its model, to be sent to other processes."""
+    """`segment_lines` with its model, as one value that can be sent to other processes."""
     return partial(segment_lines, method=method, model=str(model), digest=file_digest(model))

@@ -29,8 +29,8 @@ SPLITS = ("train", "valid", "test")
 def read_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a text file (plain or .gz) without their newline.
 
-    Raises PrepError, naming the file and the line, where the file is missing, its gzip stream
-    is cut or damaged, or a line is not UTF-8.
+    Raises PrepError with the file and the line if the file is missing, its gzip stream is cut or
+    damaged, or a line is not UTF-8.
     """
     if not path.is_file():
         raise PrepError(f"{path} is missing")

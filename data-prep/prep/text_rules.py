@@ -1,4 +1,4 @@
-"""The rules that turn a raw line into the words that BPE segments, as one picklable value."""
+"""The rules that turn a raw line into words, as one value that can be sent to other processes."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ PERL_SCRIPTS = {
 
 
 class TextRules(NamedTuple):
-    """What is done to a raw line, in this order; the default is nothing at all."""
+    """What is done to a raw line, in this order; by default nothing but single spaces."""
 
-    plain_apostrophe: bool = False  # ’ to ', as fairseq's scripts do to test sets
-    unescape: bool = False  # &apos; and the like, of text that comes tokenized
+    plain_apostrophe: bool = False  # ’ becomes ', as fairseq's scripts do in test sets
+    unescape: bool = False  # &apos; and other escapes, of text that comes tokenized
     normalize: str = ""  # punctuation: "perl" as Moses does, "sacremoses" as its port does
-    no_control: bool = False  # control characters to spaces
-    tokenizer: str = ""  # one of TOKENIZERS; empty: only the white space is made single spaces
-    aggressive: bool = False  # the tokenizer splits a-b to a @-@ b
+    no_control: bool = False  # control characters become spaces
+    tokenizer: str = ""  # one of TOKENIZERS; empty: white space becomes single spaces
+    aggressive: bool = False  # the tokenizer splits a-b into a @-@ b
     lowercase: bool = False
     moses_dir: str = ""  # a checkout of Moses, for "moses"
 
 
-# Made once a language and process; building their tables takes longer than a thousand lines.
+# Built once a language and process; that takes longer than tokenizing a thousand lines.
 _tokenizer = lru_cache(maxsize=None)(PerlMosesTokenizer)
 _perl_normalizer = lru_cache(maxsize=None)(PerlPunctNormalizer)
 _other_normalizer = lru_cache(maxsize=None)(MosesPunctNormalizer)
@@ -79,10 +79,10 @@ def _run_perl(step: str, rules: TextRules, lines: list[str], *options: str) -> l
     command = ["perl", str(Path(rules.moses_dir) / PERL_SCRIPTS[step]), *options]
     text = "".join(f"{line}\n" for line in lines).encode()
     done = subprocess.run(command, input=text, capture_output=True)
-    # Cut at "\n" and nowhere else; splitlines would find more line ends.
+    # Split at "\n" and nowhere else; splitlines knows more line ends.
     result = done.stdout.decode().split("\n")[:-1]
     if done.returncode != 0 or len(result) != len(lines):
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
         raise PrepError(
             f"{' '.join(command)} ended with {done.returncode} and {len(result):,} lines for "
             f"{len(lines):,}: {said[-1]}"
@@ -91,11 +91,11 @@ def _run_perl(step: str, rules: TextRules, lines: list[str], *options: str) -> l
 
 
 def check_moses(folder: Path) -> None:
-    """Raise PrepError where `folder` is no checkout of Moses or the scripts do not run."""
+    """Raise PrepError if `folder` is no checkout of Moses, or its scripts do not run."""
     for name in PERL_SCRIPTS.values():
         if not (folder / name).is_file():
             raise PrepError(
-                f"--moses-dir {folder} holds no {name}; pass a checkout of mosesdecoder, or "
+                f"--moses-dir {folder} lacks {name}; pass a checkout of mosesdecoder, or "
                 "--tokenizer sacremoses, which gives the same bytes without Perl"
             )
     try:

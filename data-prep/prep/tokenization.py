@@ -1,8 +1,8 @@
 """Moses' tokenizer.perl and normalize-punctuation.perl in Python, byte for byte.
 
-sacremoses is the port; what it does otherwise than the Perl scripts (of Moses' master branch) is
-mended here. Letters and digits are those of the Unicode version of `regex`, which may be newer
-than a Perl's.
+sacremoses is a port of these scripts. The places where it differs from Moses' master branch are
+corrected here. Letters and digits are those of the Unicode version of `regex`, which may be newer
+than that of an installed Perl.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import re
 import regex
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-# Perl's \p{IsAlpha}, \p{IsAlnum} and \p{IsN}, to stand in brackets.
+# Perl's \p{IsAlpha}, \p{IsAlnum} and \p{IsN}, for use in brackets.
 ALPHA = r"\p{Alphabetic}"
 ALNUM = r"\p{Alphabetic}\p{Nd}"
 NUMBER = r"\p{N}"
-# Perl's \s is Unicode's white space; Python's takes four control characters more.
+# Perl's \s is Unicode's white space; Python's matches four control characters more.
 BLANK = regex.compile(r"\p{White_Space}*")
 SPACES = regex.compile(r"\p{White_Space}+")
 JUNK = {code: None for code in range(0x20) if chr(code) not in "\t\n\v\f\r"}
@@ -26,9 +26,10 @@ CONTROL = regex.compile(r"\p{C}")
 class PerlMosesTokenizer(MosesTokenizer):
     """Tokenizes as tokenizer.perl does, with its XML escapes (`&apos;`, `&#91;` ...).
 
-    Mended: the full stop that ends a sentence is its own token also after an abbreviation or an
-    initial (`U.S.A.` -> `U.S.A .`); a letter is what Unicode calls so, Chinese ones among them; a
-    line of white space alone stays as it is; control characters separate nothing.
+    Corrected: the full stop at the end of a sentence is a token of its own also after an
+    abbreviation or an initial (`U.S.A.` -> `U.S.A .`); letters are all letters of Unicode, the
+    Chinese among them; a line of white space stays as it is; control characters do not separate
+    words.
     """
 
     PAD_NOT_ISALNUM = regex.compile(rf"([^{ALNUM}\s.'`,\-])"), r" \1 "
@@ -45,14 +46,14 @@ class PerlMosesTokenizer(MosesTokenizer):
     ]
 
     def tokenize_line(self, line: str, aggressive: bool = False) -> str:
-        """The tokens of a line, joined by spaces; `aggressive` also splits `a-b` to `a @-@ b`."""
+        """The tokens of a line, joined by spaces; `aggressive` also splits `a-b` into `a @-@ b`."""
         if BLANK.fullmatch(line):
             return line
         text = line.translate(JUNK)
         return self.tokenize(text, aggressive_dash_splits=aggressive, return_str=True)
 
     def handles_nonbreaking_prefixes(self, text: str) -> str:
-        """Split off full stops where they end a sentence; called by `tokenize`."""
+        """Split off the full stop that ends a sentence; called by `tokenize`."""
         return re.sub(r"(?<=\S)\.$", " .", super().handles_nonbreaking_prefixes(text))
 
     def isanyalpha(self, text: str) -> bool:
@@ -74,22 +75,22 @@ class PerlPunctNormalizer:
 
     def normalize(self, line: str) -> str:
         """The line with plain quotes, dashes and spaces."""
-        line += "\n"  # the script sees it, and its rule for `."` in German moves it
+        line += "\n"  # the script sees it: its German rule for `."` depends on it
         for pattern, new in self._rules:
             line = pattern.sub(new, line)
         return line.rstrip("\n")
 
 
 def remove_control_characters(line: str) -> str:
-    """A space for each of them, as remove-non-printing-char.perl has it."""
+    """Replace each control character by a space, as remove-non-printing-char.perl does."""
     return CONTROL.sub(" ", line)
 
 
 def lower_case(line: str) -> str:
-    """Lower case as Perl's `lc`, which knows no final sigma."""
+    """Lowercase as Perl's `lc` does, which does not know the final sigma."""
     return line.replace("Σ", "σ").lower()
 
 
 def single_spaces(line: str) -> str:
-    """One space for each stretch of Perl's white space, none at the ends."""
+    """One space for each run of white space in Perl's sense, none at the ends."""
     return SPACES.sub(" ", line).strip(" ")

@@ -1,9 +1,10 @@
-"""One file over HTTP, gone on with only where that surely gives one version of it.
+"""Downloads one file over HTTP, and resumes only if the result is certain to be one version of it.
 
-Beside the unfinished `NAME.part` lies `NAME.part.json`: the address and the validator, a strong
-ETag or a Last-Modified that is old enough to be one (RFC 9110, 8.8). The rest is asked for with
-`If-Range`, along with the last bytes of what is there, which have to come again as they were. A
-file that has changed, or a server that gives no validator or another range, is begun anew.
+Beside the unfinished `NAME.part`, `NAME.part.json` stores the address and the validator: a strong
+ETag, or a Last-Modified that is old enough to serve as one (RFC 9110, section 8.8). The rest is
+requested with `If-Range`, together with the last bytes of the part, which must be the same again.
+If the file has changed, or the server sends no validator or another range, the download starts
+over.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ from prep.messages import report
 
 TIMEOUT_SECONDS = 60
 BLOCK_BYTES = 1 << 16
-OVERLAP_BYTES = 1 << 16  # of the part that is there, to be sent and compared again
+OVERLAP_BYTES = 1 << 16  # of the part, to be sent again and compared
 PACE_SECONDS = 30.0
 SLOWEST = 1024  # bytes a second, over PACE_SECONDS
-OLD_ENOUGH_SECONDS = 60  # a file that was changed since may be changed again within the second
+OLD_ENOUGH_SECONDS = 60  # a younger file may change again within the same second
 
 clock = time.monotonic
 
 
 class CannotResumeError(Exception):
-    """What the server sends does not go on with what is there."""
+    """What the server sends does not continue the part."""
 
 
 def fetch_rest(url: str, part: Path) -> None:
-    """Bring the file at `url` to `part`, or what it lacks of it.
+    """Download the file at `url` to `part`, or the rest of it.
 
-    Raises OSError or HTTPException where the connection fails, ends early or hardly moves; what
-    has come then stays for the next call.
+    Raises OSError or HTTPException if the connection fails, ends early or is far too slow. The
+    bytes received so far stay for the next call.
     """
     if part.exists():
         try:
             _resume(url, part)
             return
         except CannotResumeError as reason:
-            report(f"download {part.stem} from the beginning: {reason}")
+            report(f"download {part.stem} from the start: {reason}")
     with _open(url, {}) as response:
         _remember(url, response, part)
         with open(part, "wb") as stream:
@@ -58,7 +59,7 @@ def fetch_rest(url: str, part: Path) -> None:
 
 
 def remove_part(part: Path) -> None:
-    """Remove an unfinished download and what is remembered of it."""
+    """Remove an unfinished download and its stored validator."""
     part.unlink(missing_ok=True)
     _memory_of(part).unlink(missing_ok=True)
 
@@ -69,20 +70,20 @@ def _open(url: str, headers: dict[str, str]) -> HTTPResponse:
     return response
 
 
-# ---- going on -------------------------------------------------------------------------------
+# ---- resuming -------------------------------------------------------------------------------
 
 
 def _resume(url: str, part: Path) -> None:
     memory = _recall(part)
     if memory.get("url") != url:
-        raise CannotResumeError("its address or validator is not known")
+        raise CannotResumeError("no validator is stored for its address")
     have, validator = part.stat().st_size, memory["validator"]
     start = max(0, have - OVERLAP_BYTES)
     try:
         response = _open(url, {"Range": f"bytes={start}-", "If-Range": validator})
     except urllib.error.HTTPError as error:
         if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            raise CannotResumeError("the server has no more than what is there") from None
+            raise CannotResumeError("the file on the server is not longer than the part") from None
         raise
     with response, open(part, "r+b") as stream:
         total = _check_range(response, start, have, memory)
@@ -93,7 +94,7 @@ def _resume(url: str, part: Path) -> None:
 
 
 def _compare(body: _Body, stream: IO[bytes], count: int) -> None:
-    """Read the next `count` bytes of `body`, which must be those of `stream`, and no byte more."""
+    """Read exactly `count` bytes of `body`, which must equal those of `stream`."""
     while count > 0:
         block = body.read(count)
         if not block or stream.read(len(block)) != block:
@@ -102,15 +103,17 @@ def _compare(body: _Body, stream: IO[bytes], count: int) -> None:
 
 
 def _check_range(response: HTTPResponse, start: int, have: int, memory: dict[str, Any]) -> int:
-    """The size of the file; raises CannotResumeError but for a 206 of the same version."""
+    """The size of the file; raises CannotResumeError unless it is a 206 of the same version."""
     if response.status != HTTPStatus.PARTIAL_CONTENT:
-        raise CannotResumeError("the file has changed, or the server sends no part of it")
+        raise CannotResumeError("the file has changed, or the server does not send parts")
     given = response.headers.get("Content-Range", "")
     found = re.fullmatch(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", given.strip())
     first, last, total = map(int, found.groups()) if found else (-1, -1, -1)
     length = response.headers.get("Content-Length", str(last + 1 - first))
     if (first, last, str(last + 1 - first)) != (start, total - 1, length) or have > total:
-        raise CannotResumeError(f"asked for bytes {start}-, the server sends {given or 'no range'}")
+        raise CannotResumeError(
+            f"asked for bytes {start}-, but the server sends {given or 'no range'}"
+        )
     validator = _validator(response)
     if memory.get("total") not in (None, total) or validator not in (None, memory["validator"]):
         raise CannotResumeError("the file has changed")
@@ -122,7 +125,7 @@ def _memory_of(part: Path) -> Path:
 
 
 def _remember(url: str, response: HTTPResponse, part: Path) -> None:
-    """Write down which version `part` is of, before its first byte; nothing without validator."""
+    """Store which version `part` belongs to, before its first byte; nothing without a validator."""
     remove_part(part)
     validator = _validator(response)
     if validator is not None:
@@ -140,7 +143,7 @@ def _recall(part: Path) -> dict[str, Any]:
 
 
 def _validator(response: HTTPResponse) -> str | None:
-    """What says for sure which version of a file this is; None where nothing does."""
+    """The validator that identifies this version of the file; None if there is none."""
     tag: str | None = response.headers.get("ETag")
     if tag is not None:
         return tag if re.fullmatch(r'"[\x21\x23-\x7e]*"', tag) else None  # W/"...": weak
@@ -148,7 +151,7 @@ def _validator(response: HTTPResponse) -> str | None:
     try:
         changed = parsedate_to_datetime(modified or "")
         age = parsedate_to_datetime(response.headers.get("Date", "")) - changed
-    except (TypeError, ValueError):  # absent, or no date; TypeError: only one names its zone
+    except (TypeError, ValueError):  # absent or no date; TypeError: only one has a time zone
         return None
     old = age.total_seconds() >= OLD_ENOUGH_SECONDS
     return modified if old and str(modified).isprintable() else None
@@ -158,30 +161,30 @@ def _validator(response: HTTPResponse) -> str | None:
 
 
 def _length(response: HTTPResponse) -> int | None:
-    """The size of the file; None where it comes in chunks, whose end is seen."""
+    """The size of the file; None if it comes in chunks, which mark their end."""
     if response.length is None and not response.chunked:
         raise OSError("the server does not say how long the file is")
     return response.length
 
 
 class _Body:
-    """The body of a response from byte `size` of the file on; raises OSError where it crawls."""
+    """The body of a response, from byte `size` of the file; raises OSError if too slow."""
 
     def __init__(self, response: HTTPResponse, name: str, size: int, total: int | None) -> None:
         self._response, self.name, self.size, self.total = response, name, size, total
         self._since, self._before = clock(), size
 
     def read(self, most: int) -> bytes:
-        """The next bytes, as soon as there are some; none at the end."""
-        block = self._response.read1(min(most, BLOCK_BYTES))  # read() would wait for all of them
+        """The next bytes, as soon as some arrive; none at the end."""
+        block = self._response.read1(min(most, BLOCK_BYTES))  # read() would wait for all
         self.size += len(block)
         seconds, came = clock() - self._since, self.size - self._before
         if block and seconds >= PACE_SECONDS:
             of = "" if self.total is None else f" of {self.total:,}"
             if came < SLOWEST * seconds:
                 raise OSError(
-                    f"only {came:,} bytes came in {seconds:.0f} s, and {self.size:,}{of} so far; "
-                    f"fewer than {SLOWEST:,} a second are taken for a dead connection"
+                    f"only {came:,} bytes in {seconds:.0f} s, and {self.size:,}{of} so far; "
+                    f"below {SLOWEST:,} a second the connection is given up"
                 )
             rate = came / seconds / 1024
             report(f"download {self.name}: {self.size:,}{of} bytes, {rate:,.0f} KiB/s")

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class Workers:
-    """Applies a function to chunks, in order, in this process or in several."""
+    """Applies a function to chunks, in this process or in several."""
 
     def __init__(self, pool: Executor | None, count: int) -> None:
         self._pool = pool
@@ -35,7 +35,7 @@ class Workers:
         if self._pool is None:
             yield from map(function, chunks)
             return
-        # Not Executor.map: it reads all chunks at once, and its results pile up.
+        # Not Executor.map, which reads all chunks at once and lets the results pile up.
         waiting: deque[Future[R]] = deque()
         for chunk in chunks:
             waiting.append(self._pool.submit(function, chunk))
@@ -49,14 +49,14 @@ class Workers:
 def start_workers(count: int) -> Iterator[Workers]:
     """Start `count` processes for `Workers.map`; with 1 everything stays in this process.
 
-    Raises PrepError where one of them is killed.
+    Raises PrepError if one of them is killed.
     """
     if count == 1:
         yield Workers(None, 1)
         return
     others = set(multiprocessing.active_children())
-    # "spawn", so that the workers inherit no open file: a lock held here ends with us. Not
-    # multiprocessing.Pool, which waits for ever for the result of a worker that was killed.
+    # "spawn", so that the workers inherit no open file: a lock ends with this process. Not
+    # multiprocessing.Pool, which waits forever for the result of a killed worker.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, context, _begin_worker, (os.getpid(),))
     try:
@@ -64,7 +64,7 @@ def start_workers(count: int) -> Iterator[Workers]:
     except BrokenProcessPool:
         raise PrepError(f"one of {count} workers was killed, {child_processes.MEMORY}") from None
     finally:
-        # They are idle, or work for nobody.
+        # They are idle, or their work is no longer needed.
         for worker in set(multiprocessing.active_children()) - others:
             worker.kill()
         pool.shutdown(cancel_futures=True)
@@ -72,7 +72,7 @@ def start_workers(count: int) -> Iterator[Workers]:
 
 def _begin_worker(parent: int) -> None:
     child_processes.end_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
 
 
 def chunked(items: Iterable[T], size: int = CHUNK_LINES) -> Iterator[list[T]]:

@@ -1,4 +1,4 @@
-"""Whatever is started ends with the command that started it, however that ends."""
+"""All child processes end with the command that started them, however it ends."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def prepared(tmp_path):
 
 
 def wait_for(descriptor, events=select.POLLIN):
-    """Wait until the file is ready, but not for ever."""
+    """Wait until the file is ready, but at most a minute."""
     poll = select.poll()
     poll.register(descriptor, events)
     assert poll.poll(60_000), "nothing happened in a minute"
@@ -126,7 +126,7 @@ def test_no_process_outlives_the_command(tmp_path, monkeypatch, fake_fairseq, pr
         publishing.publish(prepared, {"corpus": "tiny"}, lambda work: {}, overwrite=False)
     else:
         assert running.returncode == 128 + number
-        assert message == f"error: stopped by {number.name}; nothing is left half-written\n"
+        assert message == f"error: stopped by {number.name}; no unfinished file is left\n"
     assert sorted(path.name for path in prepared.iterdir()) == ["bin", "manifest.json", "tok"]
 
 
@@ -151,23 +151,23 @@ def test_the_lock_is_held_until_the_last_child_has_ended(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        # A worker alone, for which multiprocessing.Pool would wait for ever.
+        # Only a worker, for which multiprocessing.Pool would wait forever.
         (
             "import os\nfrom multiprocessing import Pool\n"
             "def die(_): os.kill(os.getpid(), 9)\n"
             "Pool(2).map(die, range(2))\n",
-            r"ended with 1: a worker was killed by signal 9, most likely for lack of memory",
+            r"ended with 1: a worker was killed by signal 9, probably because memory ran out",
         ),
         (
             "import os; os.kill(os.getpid(), 9)",
-            r"fairseq-preprocess was killed by signal 9, most likely for lack of memory; pass",
+            r"fairseq-preprocess was killed by signal 9, probably because memory ran out; pass",
         ),
         ("print('why'); raise SystemExit(3)", r"fairseq-preprocess ended with 3: why"),
     ],
 )
 def test_a_killed_child_is_an_error(tmp_path, monkeypatch, fake_fairseq, text, message):
     fake_fairseq(text)
-    # Not for ever, should it wait.
+    # If it waits, not forever.
     monkeypatch.setattr(subprocess, "run", partial(subprocess.run, timeout=120))
     with pytest.raises(PrepError, match=message):
         binarize.binarize(tmp_path, tmp_path, tmp_path / "bin", "en", "de", True, 2)

@@ -30,7 +30,7 @@ def test_download_once(server, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "train.en.gz"]
 
 
-def test_a_part_of_which_nothing_is_known_is_begun_anew(server, tmp_path):
+def test_a_part_of_which_nothing_is_known_starts_over(server, tmp_path):
     (tmp_path / f"{NAME}.part").write_bytes(CONTENT[:1000])
     fetch.download_all([source(server.url)], tmp_path)
     assert server.ranges == [None]
@@ -61,7 +61,7 @@ def test_a_wrong_checksum_is_not_kept(server, tmp_path):
 
 def test_a_wrong_file_in_the_folder_is_named_and_left(server, tmp_path):
     (tmp_path / "train.en.gz").write_bytes(b"mine")
-    with pytest.raises(PrepError, match=r"train\.en\.gz is not the known file"):
+    with pytest.raises(PrepError, match=r"train\.en\.gz is not the published file"):
         fetch.download_all([source(server.url)], tmp_path)
     assert (tmp_path / "train.en.gz").read_bytes() == b"mine"
 

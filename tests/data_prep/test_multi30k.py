@@ -82,7 +82,7 @@ def test_from_raw_to_bin(raw, tmp_path):
     plain.mkdir()
     for path in raw.iterdir():
         (plain / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
-    prepare(plain, tmp_path / "plain-out", "--workers", "3", *TEXT_ONLY)
+    prepare(plain, tmp_path / "plain-out", "--workers", "2", *TEXT_ONLY)
     manifests = [
         json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "plain-out")
     ]
@@ -165,7 +165,7 @@ def test_without_raw_it_downloads_beside_out(raw, tmp_path, monkeypatch, capsys)
     [
         (["--raw", "nowhere"], 1, "error: neither train.en.gz nor train.en is in nowhere\n"),
         (["--merges", "0"], 2, "argument --merges: 0 is not at least 1\n"),
-        (["--src", "de"], 2, "--src and --tgt are both de\n"),
+        (["--src", "de"], 2, "--src and --tgt are both de; pass two languages\n"),
     ],
 )
 def test_the_command_refuses_in_one_line(tmp_path, arguments, status, message):

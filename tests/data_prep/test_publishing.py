@@ -1,4 +1,4 @@
-"""OUT appears all at once or not at all, and its manifest tells what it is."""
+"""OUT appears complete or not at all, and its manifest says what it holds."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_lost_file_is_named(tmp_path, lost):
     out = tmp_path / "out"
     publishing.publish(out, recipe(), build, overwrite=False)
     (out / lost).unlink()
-    with pytest.raises(PrepError, match=f"has lost {lost}; pass --overwrite"):
+    with pytest.raises(PrepError, match=f"lacks {lost}; pass --overwrite"):
         publishing.publish(out, recipe(), never, overwrite=False)
 
 
@@ -260,7 +260,7 @@ def test_run_command_clears_away_when_it_is_stopped(tmp_path, usual_signals, cap
         )
     assert stop.value.code == 128 + number
     assert signal.getsignal(number) is signal.SIG_DFL
-    assert f"error: stopped by {number.name}; nothing is left" in capsys.readouterr().err
+    assert f"error: stopped by {number.name}; no unfinished file is left" in capsys.readouterr().err
     assert names(tmp_path) == [".out.lock"]
 
 
@@ -288,7 +288,7 @@ def test_too_little_memory_is_one_line(capsys):
 
     with pytest.raises(SystemExit):
         run_command(fill)
-    assert capsys.readouterr().err.startswith("error: there is not enough memory; pass a smaller")
+    assert capsys.readouterr().err.startswith("error: memory ran out; pass a smaller")
 
 
 def test_a_stop_between_the_two_renames_keeps_the_old(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""A download is gone on with only where one version of the file comes of it."""
+"""A download is resumed only if the result is one version of the file."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def test_what_is_lacking_is_asked_for_by_version(server, part, headers, conditio
 
 
 @pytest.mark.parametrize("headers", [{}, {"ETag": 'W/"weak"'}, {"ETag": "bare"}, NEW])
-def test_without_a_strong_validator_it_is_begun_anew(server, part, headers, capsys):
+def test_without_a_strong_validator_it_starts_over(server, part, headers, capsys):
     server.headers = headers
     begin(server, part)
     assert go_on(server, part) == (server.content, True)
     assert server.ranges == [None]
-    assert "train.en from the beginning: its address or validator" in capsys.readouterr().err
+    assert "train.en from the start: no validator is stored" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("lies", [False, True])
-def test_a_file_that_has_changed_is_begun_anew(server, part, lies):
+def test_a_file_that_has_changed_starts_over(server, part, lies):
     begin(server, part)
     server.lies = lies  # sends a part of the new one, in spite of If-Range
     server.content, server.headers = server.content[::-1], {"ETag": '"two"'}
@@ -128,7 +128,7 @@ def test_a_memory_that_is_damaged(server, part, memory):
 def test_a_server_that_trickles_is_given_up(server, part, monkeypatch):
     ticks = itertools.count(0, 1000)  # seconds between two looks at the clock
     monkeypatch.setattr(transfer, "clock", lambda: next(ticks))
-    with pytest.raises(OSError, match=r"only [\d,]+ bytes came in 1000 s, and [\d,]+ of 256,000"):
+    with pytest.raises(OSError, match=r"only [\d,]+ bytes in 1000 s, and [\d,]+ of 256,000"):
         transfer.fetch_rest(f"{server.url}/train.en", part)
     assert part.stat().st_size < len(server.content)
 

@@ -1,18 +1,18 @@
 """A small hand-written grammar: English sentences and their translation into Velan.
 
-Velan is an invented language with exactly one translation for each sentence here. It needs
+Velan is an invented language. Each sentence here has exactly one translation, which takes
 
-order      verb last: subject, recipient, object, manner, verb; time words first of all;
-           adjectives after their noun, in mirrored order; prepositions become postpositions,
-           and such a phrase or a relative clause stands before the noun that it describes
-agreement  a noun ends in the vowel of its gender (-o, -a, -u), then -i in the plural, then -n
-           as object; determiners take all three, adjectives the first two; a verb takes the
-           tense (-ar, -ir, -ur) and, under a plural subject, -en
+word order  verb last: subject, recipient, object, manner, verb; time words come first;
+            adjectives follow their noun, in mirrored order; prepositions become postpositions,
+            and a prepositional phrase or relative clause precedes the noun it describes
+agreement   a noun ends in the vowel of its gender (-o, -a, -u), then -i in the plural, then -n
+            as an object; determiners take all three endings, adjectives the first two; a verb
+            takes its tense (-ar, -ir, -ur) and, with a plural subject, -en
 
 `the old cat did not see some dogs .` is `ta mirka vesa noin kelodoin palir ne .`
 
-The only source of chance is `random.Random(seed).random()`, which is the same on every machine
-and in every version of Python; `choice` and `shuffle` are not.
+The only source of randomness is `random.Random(seed).random()`, which is the same on every machine
+and in every version of Python; those of `choice` and `shuffle` are not.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class NounPhrase(NamedTuple):
-    """A noun phrase in both languages; its number is what a verb agrees with."""
+    """A noun phrase in both languages, and its number, with which the verb agrees."""
 
     source: list[str]
     target: list[str]
@@ -72,7 +72,7 @@ def english_verb(verb: Verb, tense: str, plural: bool, negated: bool = False) ->
 
 
 class Grammar:
-    """Draws sentence pairs; one seed gives one sequence of them."""
+    """Draws sentence pairs; a seed determines the sequence."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed).random
@@ -88,7 +88,7 @@ class Grammar:
     ) -> NounPhrase:
         """A noun with its determiner and adjectives.
 
-        `modified` is the probability of a phrase or clause that describes it.
+        `modified` is the probability that a phrase or clause describes the noun.
         """
         noun, determiner = self._pick(nouns), self._pick(DETERMINERS)
         plural = self._chance(0.4)
@@ -108,7 +108,7 @@ class Grammar:
         return NounPhrase([article, *source, *after], before + target, plural)
 
     def _modifier(self, noun: Noun, plural: bool) -> tuple[list[str], list[str]]:
-        """What describes a noun: English words after it, Velan words before it."""
+        """What describes a noun: English words that follow it, Velan words that precede it."""
         if self._chance(0.5):
             preposition, postposition = self._pick(PREPOSITIONS)
             place = self.noun_phrase(PLACES, is_object=False)
@@ -150,7 +150,7 @@ class Grammar:
         return [word for word in source if word] + ["."], [word for word in target if word] + ["."]
 
     def sentences(self) -> Iterator[tuple[str, str]]:
-        """Sentence pairs without end, no English sentence twice, tokens joined by spaces."""
+        """Endless sentence pairs, no English sentence twice, tokens joined by spaces."""
         seen = set()
         while True:
             source, target = self.sentence()

@@ -1,4 +1,4 @@
-"""The words of the toy corpus: English and Velan, with what inflection needs to know."""
+"""The words of the toy corpus, English and Velan, with what their inflection depends on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Verb(NamedTuple):
 
 
 class Determiner(NamedTuple):
-    """English before a singular and before a plural; Velan stem."""
+    """English form before a singular and before a plural; Velan stem."""
 
     singular: str
     plural: str

@@ -59,14 +59,14 @@ def training_setups() -> list[Setup]:
 
 
 def prepared_data() -> Path:
-    """Multi30k, binarised: made where it is not there yet."""
+    """Multi30k, binarized: made where it is not there yet."""
     raw = os.environ.get("NORM_DATA_DIR")
     words = ["--out", PREPARED, "--merges", MERGES]
     words += ["--raw", Path(raw, "multi30k")] if raw else []
     command = [sys.executable, ROOT / "data-prep" / "multi30k.py", *words]
     done = subprocess.run([str(word) for word in command], stdout=subprocess.DEVNULL)
     if done.returncode:
-        raise CommandError("cannot prepare Multi30k (see above); give binarised --data")
+        raise CommandError("cannot prepare Multi30k (see above); give binarized --data")
     return PREPARED / "bin"
 
 
@@ -148,7 +148,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; ``argv`` is sys.argv without its first word."""
     parser = benchmark_parser(__doc__, RESULTS / "training.csv")
     parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="binarised (default: Multi30k, prepared here)"
+        "--data", type=Path, metavar="DIR", help="binarized (default: Multi30k, prepared here)"
     )
     parser.add_argument(
         "--kernels",

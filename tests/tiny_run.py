@@ -1,4 +1,4 @@
-"""A tiny binarised corpus and checkpoints of a tiny Transformer, as fairseq-train stores them."""
+"""A tiny binarized corpus and checkpoints of a tiny Transformer, as fairseq-train stores them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DIM, FFN, WORDS = 8, 16, 16
 
 
 def write_dictionaries(folder: Path) -> Path:
-    """The dictionaries of a binarised corpus: 16 entries, fairseq's four among them."""
+    """The dictionaries of a binarized corpus: 16 entries, fairseq's four among them."""
     folder.mkdir(parents=True)
     for language in ("en", "de"):
         text = "".join(f"w{i} 1\n" for i in range(WORDS - 4))

@@ -1,7 +1,7 @@
 """What the papers report, beside what was measured here.
 
-BLEU of the papers: IWSLT14 De-En tokenised and lower-cased, IWSLT15 En-Vi tokenised, WMT14 En-De
-tokenised, cased, with compounds split. The recipe names the folder of ours to compare with:
+BLEU of the papers: IWSLT14 De-En tokenized and lower-cased, IWSLT15 En-Vi tokenized, WMT14 En-De
+tokenized, cased, with compounds split. The recipe names the folder of ours to compare with:
 ``results/<experiment>_<recipe>``.
 """
 
@@ -95,7 +95,7 @@ def _mean_bleu(runs: Sequence[Result]) -> str:
     """The mean over seeds of the kind of BLEU that the papers report on the corpus."""
     if not runs:
         return NOT_RUN
-    kinds = ["compound_split" if "compound_split" in run["bleu"] else "tokenised" for run in runs]
+    kinds = ["compound_split" if "compound_split" in run["bleu"] else "tokenized" for run in runs]
     scores = [run["bleu"][kind]["score"] for run, kind in zip(runs, kinds)]
     seeds = "one seed" if len(runs) == 1 else f"{len(runs)} seeds"
     return f"{statistics.mean(scores):.2f} ({seeds})"

@@ -28,7 +28,7 @@ def training_words(setup: Setup, data: Path, tiny: bool = False) -> list[str]:
     """The command line of fairseq-train: the recipe on the CPU, with ``setup`` in its place.
 
     Args:
-        data: a folder of binarised data.
+        data: a folder of binarized data.
         tiny: a tiny model, to try things.
     """
     norm = "layernorm" if setup == STOCK else setup.norm
@@ -50,7 +50,7 @@ class Run:
     """A training run of ``setup``, of which nothing is saved.
 
     Args:
-        data: a folder of binarised data.
+        data: a folder of binarized data.
         kernels: a word of ``--norm-kernels``.
         tiny: of a tiny model.
 

@@ -77,7 +77,7 @@ def sections_of(study: Study) -> list[Section]:
 
 
 def _legend(study: Study) -> str:
-    labels = study.agreed(lambda run: run["bleu"]["tokenised"]["label"])
+    labels = study.agreed(lambda run: run["bleu"]["tokenized"]["label"])
     return (
         f"BLEU is {'; '.join(labels)}. Differences are to {study.baseline.name}, with Welch's "
         "interval and the p of a two-sided permutation test over seeds, then corrected by Holm for "
@@ -141,7 +141,7 @@ def _runs_table(study: Study) -> tuple[list[str], tuple[str, ...], list[tuple[st
         (
             setting.name,
             str(run["seed"]),
-            f"{run['bleu']['tokenised']['score']:.2f}",
+            f"{run['bleu']['tokenized']['score']:.2f}",
             _commit(run),
             run["date"],
         )

@@ -40,7 +40,7 @@ class Setting:
     @property
     def scores(self) -> list[float]:
         """BLEU as fairseq computes it, one a run."""
-        return [run["bleu"]["tokenised"]["score"] for run in self.runs]
+        return [run["bleu"]["tokenized"]["score"] for run in self.runs]
 
 
 @dataclass(frozen=True)

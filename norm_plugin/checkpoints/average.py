@@ -258,7 +258,7 @@ def _add_running_stats(parser: argparse.ArgumentParser) -> None:
         "--data",
         type=Path,
         metavar="DIR",
-        help="with --running-stats reestimate: the binarised data (default: where the run had it)",
+        help="with --running-stats reestimate: the binarized data (default: where the run had it)",
     )
 
 

@@ -62,7 +62,7 @@ def check_data(data: str, checkpoint: Path) -> None:
         if not Path(folder).is_dir():
             raise CommandError(
                 f"the data of {checkpoint}, {folder}, does not exist; "
-                "name the folder of the binarised data with --data"
+                "name the folder of the binarized data with --data"
             )
 
 

@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--data",
         type=Path,
         metavar="DIR",
-        help="the binarised data, for its dictionaries (default: where the run had it)",
+        help="the binarized data, for its dictionaries (default: where the run had it)",
     )
     add_user_dir(parser)
     args = parser.parse_args(argv)

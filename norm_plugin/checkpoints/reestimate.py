@@ -88,7 +88,7 @@ def reestimate(
         state: of a checkpoint; the statistics in its model are changed in place.
         checkpoint: a file with the same model, whose settings are used.
         batches: K.
-        data: the binarised data; None: the folder that the run was trained on.
+        data: the binarized data; None: the folder that the run was trained on.
 
     Raises:
         CommandError: the data is missing or does not fit, or a statistic is not finite.

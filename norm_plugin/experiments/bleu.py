@@ -59,7 +59,7 @@ def _dictionary(path: Path | None) -> Any:
 def exact_bleu(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Any]:
     """BLEU of space-separated tokens by its definition (Papineni et al. 2002), by sacrebleu.
 
-    No smoothing, no tokenisation; an unknown word of a reference matches nothing, as in fairseq.
+    No smoothing, no tokenization; an unknown word of a reference matches nothing, as in fairseq.
     """
     from sacrebleu.metrics import BLEU
 
@@ -94,12 +94,12 @@ def split_compounds(line: str) -> str:
     return HYPHEN.sub(r"\1 ##AT##-##AT## \2", line)
 
 
-def detokenise(lines: Sequence[str], language: str) -> list[str]:
-    """Undo Moses tokenisation, its XML escapes included."""
+def detokenize(lines: Sequence[str], language: str) -> list[str]:
+    """Undo Moses tokenization, its XML escapes included."""
     from sacremoses import MosesDetokenizer
 
-    detokeniser = MosesDetokenizer(language)
-    return [detokeniser.detokenize(line.split(), unescape=True) for line in lines]
+    detokenizer = MosesDetokenizer(language)
+    return [detokenizer.detokenize(line.split(), unescape=True) for line in lines]
 
 
 def score_sacrebleu(

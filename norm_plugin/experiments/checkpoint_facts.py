@@ -61,17 +61,17 @@ def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None or not math.isfinite(value) else round(value, digits)
 
 
-def model_facts(checkpoint: Path, binarised: Path) -> dict[str, Any]:
+def model_facts(checkpoint: Path, binarized: Path) -> dict[str, Any]:
     """Size and norms of the model in a checkpoint, which fairseq builds anew.
 
     Returns ``parameters``, the trainable ones with tied ones counted once, ``norm_parameters``,
     those of the norms among them, and ``sites``, the norm of every site that the model has
-    (None for a model that is not ours). ``binarised`` holds the dictionaries. Raises
+    (None for a model that is not ours). ``binarized`` holds the dictionaries. Raises
     CommandError where model and data do not fit together.
     """
     from norm_plugin.models.sites import SITES, norm_type_of
 
-    model, cfg, _ = build_model(checkpoint, binarised)
+    model, cfg, _ = build_model(checkpoint, binarized)
     modules = dict(model.named_modules())
     found = {
         site.name: [module for path, module in modules.items() if _stands_at(path, site)]

@@ -25,7 +25,7 @@ from norm_plugin.experiments.checkpoint_facts import model_facts, training_facts
 from norm_plugin.experiments.provenance import git_state, machine, plain_settings, versions
 from norm_plugin.experiments.score import TextForm, score_log
 
-SCHEMA = 1
+SCHEMA = 2
 Result = dict[str, Any]
 
 
@@ -74,7 +74,7 @@ def _check_seed(args: argparse.Namespace, cfg: dict[str, Any]) -> None:
 
 
 def _score(args: argparse.Namespace, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Score against the untouched text, which for a corpus without raw/ is the tokenised one."""
+    """Score against the untouched text, which for a corpus without raw/ is the tokenized one."""
     language = manifest.get("target")
     if not language:
         raise CommandError(f"{args.data / 'manifest.json'} does not name the target language")
@@ -93,7 +93,7 @@ def text_form(manifest: dict[str, Any]) -> TextForm:
         manifest["target"],
         lowercase=bool(settings.get("lowercase")),
         subword=settings.get("subword", "subword-nmt"),
-        tokenised_reference="tokenized_reference" in scoring,
+        tokenized_reference="tokenized_reference" in scoring,
         compound_split="compound_split" in scoring,
     )
 

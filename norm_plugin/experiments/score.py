@@ -3,14 +3,14 @@
     python -m norm_plugin.experiments.score --generate-log LOG --reference RAW --target-lang de \
         --dictionary DATA/dict.de.txt
 
-- ``tokenised``: fairseq's own BLEU4 on tokens after BPE removal, as the papers report it,
+- ``tokenized``: fairseq's own BLEU4 on tokens after BPE removal, as the papers report it,
   computed from the sentences with the dictionary that fairseq-generate had. Where that is not
   what the log ends with, ``note`` says so. Without a dictionary it is what the log ends with.
 - ``exact``: BLEU of the same tokens by its definition. fairseq's can differ, since it takes some
   different n-grams for the same; see bleu.py.
 - ``compound_split``, where asked for: the same after ``a-b`` has become ``a ##AT##-##AT## b`` on
   both sides, as the papers report it on WMT14 En-De.
-- ``sacrebleu`` on detokenised text against the untouched reference, with its signature.
+- ``sacrebleu`` on detokenized text against the untouched reference, with its signature.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from norm_plugin.commands.command_line import CommandError, read_lines, run_command
 from norm_plugin.experiments.bleu import (
     bleu4_parts,
-    detokenise,
+    detokenize,
     exact_bleu,
     fairseq_bleu,
     score_sacrebleu,
@@ -45,28 +45,28 @@ class TextForm:
     """What has to be known of a corpus to score its translations.
 
     Attributes:
-        language: of the target side, for the detokeniser.
+        language: of the target side, for the detokenizer.
         lowercase: the model has seen lower-cased text.
         subword: one of ``SUBWORDS``; with sentencepiece the translations are plain text.
-        tokenised_reference: the reference itself comes tokenised, as Stanford's IWSLT15 does.
+        tokenized_reference: the reference itself comes tokenized, as Stanford's IWSLT15 does.
         compound_split: report that score too.
     """
 
     language: str
     lowercase: bool = False
     subword: str = "subword-nmt"
-    tokenised_reference: bool = False
+    tokenized_reference: bool = False
     compound_split: bool = False
 
 
 def score_log(
     log_path: Path, reference: Path, form: TextForm, dictionary: Path | None = None
 ) -> dict[str, Any]:
-    """The scores of a log of fairseq-generate: ``{"tokenised": ..., "exact": ..., ...}``.
+    """The scores of a log of fairseq-generate: ``{"tokenized": ..., "exact": ..., ...}``.
 
     Args:
         reference: the untouched text of the target side, a sentence a line, in corpus order.
-        dictionary: the target side's ``dict.<language>.txt`` of the binarised data.
+        dictionary: the target side's ``dict.<language>.txt`` of the binarized data.
     """
     log = read_generate_log(log_path, form.subword)
     references = read_lines(reference)
@@ -75,14 +75,14 @@ def score_log(
             f"{log_path} holds {len(log.hypotheses)} translations and {reference} "
             f"{len(references)} lines; if that is the raw text of '{log.split}', {AGAIN} {ALL}"
         )
-    scores = {"tokenised": score_tokenised(log, form, dictionary), "exact": score_exact(log, form)}
+    scores = {"tokenized": score_tokenized(log, form, dictionary), "exact": score_exact(log, form)}
     if form.compound_split:
         scores["compound_split"] = score_compound_split(log, form)
-    scores["sacrebleu"] = score_detokenised(log, references, form)
+    scores["sacrebleu"] = score_detokenized(log, references, form)
     return scores
 
 
-def score_tokenised(
+def score_tokenized(
     log: GenerateLog, form: TextForm, dictionary: Path | None = None
 ) -> dict[str, Any]:
     """fairseq's BLEU4 of a log, computed from its sentences where the dictionary is given."""
@@ -110,7 +110,7 @@ def score_exact(log: GenerateLog, form: TextForm) -> dict[str, Any]:
 
 def _tokens(form: TextForm) -> str:
     if form.subword == "sentencepiece":
-        return "words of plain text, not tokenised, which is not the papers' score"
+        return "words of plain text, not tokenized, which is not the papers' score"
     return "tokens after BPE removal"
 
 
@@ -126,17 +126,17 @@ def score_compound_split(log: GenerateLog, form: TextForm) -> dict[str, Any]:
     }
 
 
-def score_detokenised(
+def score_detokenized(
     log: GenerateLog, references: Sequence[str], form: TextForm
 ) -> dict[str, Any]:
     """sacrebleu of a log in plain text, against references that are plain text, or made so."""
     hypotheses: Sequence[str] = log.hypotheses
-    what = "sacrebleu on detokenised text"
-    if form.subword != "sentencepiece" or form.tokenised_reference:
-        hypotheses = detokenise(hypotheses, form.language)
-    if form.tokenised_reference:
-        references = detokenise(references, form.language)
-        what += ", the reference detokenised too, as it comes tokenised"
+    what = "sacrebleu on detokenized text"
+    if form.subword != "sentencepiece" or form.tokenized_reference:
+        hypotheses = detokenize(hypotheses, form.language)
+    if form.tokenized_reference:
+        references = detokenize(references, form.language)
+        what += ", the reference detokenized too, as it comes tokenized"
     score = score_sacrebleu(hypotheses, references, form.lowercase)
     return {**score, "label": _label(what, log, form)}
 
@@ -172,10 +172,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="dict.<language>.txt of the target side: check fairseq's BLEU4 with it "
         "(default: take it as printed)",
     )
-    parser.add_argument("--target-lang", required=True, help="language to detokenise by, as 'de'")
+    parser.add_argument("--target-lang", required=True, help="language to detokenize by, as 'de'")
     switches = {
         "--lowercase": "compare without case (models of lower-cased text)",
-        "--tokenised-reference": "the reference is tokenised text, and is detokenised too",
+        "--tokenized-reference": "the reference is tokenized text, and is detokenized too",
         "--compound-split": "also score with compounds split at hyphens (WMT14 En-De)",
     }
     for flag, text in switches.items():
@@ -188,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.target_lang,
         args.lowercase,
         args.subword,
-        args.tokenised_reference,
+        args.tokenized_reference,
         args.compound_split,
     )
     scores = score_log(args.generate_log, args.reference, form, args.dictionary)

@@ -21,7 +21,7 @@ HEADER = (
     "Norm",
     "Seeds",
     "Parameters",
-    "BLEU (tokenised)",
+    "BLEU (tokenized)",
     "95 % interval",
     "exact BLEU",
     "sacrebleu",
@@ -46,12 +46,12 @@ def table(results: Sequence[Result]) -> str:
     rows = [_row(norm, runs) for norm, runs in norms.items()]
     lines = [_line(HEADER), _line(["---", *["---:"] * (len(HEADER) - 1)])]
     lines += [_line(row) for row in rows]
-    labels = _distinct(result["bleu"]["tokenised"]["label"] for result in results)
+    labels = _distinct(result["bleu"]["tokenized"]["label"] for result in results)
     exact = _distinct(
         result["bleu"]["exact"]["label"] for result in results if "exact" in result["bleu"]
     )
     signatures = _distinct(result["bleu"]["sacrebleu"]["signature"] for result in results)
-    lines += ["", f"BLEU (tokenised): {'; '.join(labels)}."]
+    lines += ["", f"BLEU (tokenized): {'; '.join(labels)}."]
     lines += [f"exact BLEU: {'; '.join(exact) or NOT_COMPUTED + ' when these runs were scored'}."]
     lines += [f"sacrebleu: {', '.join(f'`{signature}`' for signature in signatures)}."]
     if any(len(runs) > 1 for runs in norms.values()):
@@ -65,7 +65,7 @@ def table(results: Sequence[Result]) -> str:
 def _row(norm: str, runs: Sequence[Result]) -> list[str]:
     for section in SAME:
         _check_same(runs, f"settings of {section}", [run["settings"][section] for run in runs])
-    bleu = [run["bleu"]["tokenised"]["score"] for run in runs]
+    bleu = [run["bleu"]["tokenized"]["score"] for run in runs]
     sacrebleu = [run["bleu"]["sacrebleu"]["score"] for run in runs]
     speeds = [run["training"]["updates_per_second"] for run in runs]
     seeds = ", ".join(str(run["seed"]) for run in runs)

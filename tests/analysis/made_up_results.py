@@ -19,7 +19,7 @@ def made_up(norm="layernorm", seed=1, bleu=35.0, placement="pre", **changes) -> 
         "norm": norm,
         "seed": seed,
         "split": "test",
-        "bleu": {"tokenised": {"score": bleu, "label": "fairseq BLEU4"}},
+        "bleu": {"tokenized": {"score": bleu, "label": "fairseq BLEU4"}},
         "model": {"parameters": 1234567, "norm_parameters": 512},
         "training": {
             "updates": 60,

@@ -130,8 +130,8 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     text = path.read_text(encoding="utf-8")
     result = json.loads(text)
     assert text == json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    assert result["bleu"]["tokenised"]["score"] == 76.55
-    assert "note" not in result["bleu"]["tokenised"]
+    assert result["bleu"]["tokenized"]["score"] == 76.55
+    assert "note" not in result["bleu"]["tokenized"]
     # In these few sentences fairseq's hashes do not collide, so the exact score is the same; half
     # of the last digit that fairseq prints is rounding.
     assert result["bleu"]["exact"]["score"] == pytest.approx(76.55, abs=0.005)
@@ -198,7 +198,7 @@ def test_a_model_that_does_not_fit_the_data_is_named(tmp_path, finished, prepare
                 "settings": {"subword": "sentencepiece"},
                 "scoring": ["tokenized_reference"],
             },
-            TextForm("vi", subword="sentencepiece", tokenised_reference=True),
+            TextForm("vi", subword="sentencepiece", tokenized_reference=True),
         ),
         ({"target": "de", "scoring": ["compound_split"]}, TextForm("de", compound_split=True)),
     ],
@@ -209,7 +209,7 @@ def test_the_manifest_says_how_to_score(manifest, form) -> None:
 
 def test_results_are_sorted_and_checked(tmp_path) -> None:
     for norm, seed in (("rmsnorm", 2), ("layernorm", 10), ("layernorm", 9)):
-        result = {"schema": 1, "experiment": "e", "norm": norm, "seed": seed}
+        result = {"schema": 2, "experiment": "e", "norm": norm, "seed": seed}
         write_result(result, tmp_path)
     found = [(result["norm"], result["seed"]) for result in read_results(tmp_path / "e")]
     assert found == [("layernorm", 9), ("layernorm", 10), ("rmsnorm", 2)]
@@ -219,8 +219,8 @@ def test_results_are_sorted_and_checked(tmp_path) -> None:
     with pytest.raises(CommandError, match=r"/f: it holds no \*\.json"):
         read_results(tmp_path / "f")
     bad = tmp_path / "e" / "other.json"
-    bad.write_text('{"schema": 2}')
-    with pytest.raises(CommandError, match=r"other\.json is not a result of schema 1"):
+    bad.write_text('{"schema": 1}')
+    with pytest.raises(CommandError, match=r"other\.json is not a result of schema 2"):
         read_results(tmp_path / "e")
     bad.write_text('{"schema"')
     with pytest.raises(CommandError, match=r"other\.json is not JSON"):

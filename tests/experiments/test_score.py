@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.bleu import detokenise, exact_bleu, fairseq_bleu, split_compounds
+from norm_plugin.experiments.bleu import detokenize, exact_bleu, fairseq_bleu, split_compounds
 from norm_plugin.experiments.generate_log import read_generate_log
 from norm_plugin.experiments.score import TextForm, main, score_log
 
@@ -39,8 +39,8 @@ def test_sentences_are_sorted() -> None:
     assert log.hypotheses[1] == "zwei mäner sehen den roten zug nicht ."
 
 
-def test_tokenised_bleu_is_what_fairseq_printed() -> None:
-    score = score_log(LOG, REFERENCE, LOWER)["tokenised"]
+def test_tokenized_bleu_is_what_fairseq_printed() -> None:
+    score = score_log(LOG, REFERENCE, LOWER)["tokenized"]
     last = LOG.read_text(encoding="utf-8").splitlines()[-1]
     assert last.endswith(
         f"BLEU4 = {score['score']:.2f}, {'/'.join(f'{p:.1f}' for p in score['precisions'])} "
@@ -98,10 +98,10 @@ def test_the_score_is_that_of_the_runs_own_dictionary(tmp_path, case) -> None:
     log = read_generate_log(path)
     assert fairseq_bleu(log.references, log.hypotheses) != log.printed  # numbered anew
     scores = score_log(path, reference, TextForm("de"), dictionary)
-    assert "note" not in scores["tokenised"]
+    assert "note" not in scores["tokenized"]
     right = len(log.hypotheses[-1 if case == "known words" else 0].split())
     # of all words `right` are right and two wrong, and so of all pairs right - 1 and one
-    assert scores["tokenised"]["precisions"][1] == 100.0  # the wrong pair counts as right
+    assert scores["tokenized"]["precisions"][1] == 100.0  # the wrong pair counts as right
     assert scores["exact"]["precisions"][:2] == [
         round(100 * right / (right + 2), 4),
         round(100 * (right - 1) / right, 4),
@@ -120,12 +120,12 @@ def test_the_exact_score_against_its_definition() -> None:
 def test_another_score_than_the_printed_one_is_a_note(tmp_path) -> None:
     dictionary = numbered_words(tmp_path, 4)
     path = edited(tmp_path, lambda text: text.replace("= 76.55", "= 76.56"))
-    score = score_log(path, REFERENCE, LOWER, dictionary)["tokenised"]
+    score = score_log(path, REFERENCE, LOWER, dictionary)["tokenized"]
     assert score["score"] == 76.55
     assert "printed 'BLEU4 = 76.56, " in score["note"]
     assert "give 'BLEU4 = 76.55, " in score["note"]
     # without a dictionary there is nothing to compare it with
-    score = score_log(path, REFERENCE, LOWER)["tokenised"]
+    score = score_log(path, REFERENCE, LOWER)["tokenized"]
     assert (score["score"], "note" in score) == (76.56, False)
 
 
@@ -148,7 +148,7 @@ def test_unknown_words_match_nothing() -> None:
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_sacrebleu_equals_its_command(tmp_path, lowercase) -> None:
     hypotheses = tmp_path / "hypotheses"
-    lines = detokenise(read_generate_log(LOG).hypotheses, "de")
+    lines = detokenize(read_generate_log(LOG).hypotheses, "de")
     hypotheses.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     command = [sys.executable, "-m", "sacrebleu", str(REFERENCE), "-i", str(hypotheses), "-w", "4"]
     command += ["-lc"] if lowercase else []
@@ -159,9 +159,9 @@ def test_sacrebleu_equals_its_command(tmp_path, lowercase) -> None:
     assert f"case:{'lc' if lowercase else 'mixed'}" in score["signature"]
 
 
-def test_detokenised_text_has_no_escapes() -> None:
+def test_detokenized_text_has_no_escapes() -> None:
     tokens = ["er sagte : &quot; kalt ! &quot;", "brot &amp; milch ."]
-    assert detokenise(tokens, "de") == ['er sagte: "kalt!"', "brot & milch."]
+    assert detokenize(tokens, "de") == ['er sagte: "kalt!"', "brot & milch."]
 
 
 # --- compounds split, for WMT14
@@ -210,30 +210,30 @@ def test_compound_split_bleu_equals_fairseq_score(tmp_path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     score = scores["compound_split"]["score"]
     assert f"BLEU4 = {score:.2f}, " in done.stdout.splitlines()[-1]
-    assert score != scores["tokenised"]["score"]
+    assert score != scores["tokenized"]["score"]
     assert "compounds split" in scores["compound_split"]["label"]
 
 
 def test_compounds_are_split_only_where_asked() -> None:
-    assert list(score_log(LOG, REFERENCE, LOWER)) == ["tokenised", "exact", "sacrebleu"]
+    assert list(score_log(LOG, REFERENCE, LOWER)) == ["tokenized", "exact", "sacrebleu"]
 
 
 # --- other forms of text
 
 
-def test_a_tokenised_reference_is_detokenised_too(tmp_path) -> None:
-    # Stanford's files of IWSLT15: tokenised, with escapes.
+def test_a_tokenized_reference_is_detokenized_too(tmp_path) -> None:
+    # Stanford's files of IWSLT15: tokenized, with escapes.
     log = read_generate_log(LOG)
     reference = tmp_path / "reference"
     lines = [line.replace("nicht .", "&quot; nicht &quot; .") for line in log.hypotheses]
     reference.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     same = [line for line in lines if "&quot;" not in line]
     assert 0 < len(same) < len(lines)
-    form = TextForm("de", tokenised_reference=True)
+    form = TextForm("de", tokenized_reference=True)
     score = score_log(LOG, reference, form)["sacrebleu"]
-    assert "the reference detokenised too" in score["label"]
+    assert "the reference detokenized too" in score["label"]
     plain = tmp_path / "plain"
-    plain.write_text("".join(f"{line}\n" for line in detokenise(lines, "de")), encoding="utf-8")
+    plain.write_text("".join(f"{line}\n" for line in detokenize(lines, "de")), encoding="utf-8")
     assert "&quot;" not in plain.read_text(encoding="utf-8")
     assert score["score"] == score_log(LOG, plain, TextForm("de"))["sacrebleu"]["score"]
 
@@ -249,8 +249,8 @@ def test_translations_of_sentencepiece_are_plain_text_already(tmp_path) -> None:
     reference = tmp_path / "reference"
     reference.write_text("".join(f"{line}\n" for line in log.hypotheses), encoding="utf-8")
     scores = score_log(path, reference, TextForm("de", subword="sentencepiece"))
-    assert scores["sacrebleu"]["score"] == 100  # a detokeniser would have moved the colon
-    assert "not tokenised" in scores["tokenised"]["label"]
+    assert scores["sacrebleu"]["score"] == 100  # a detokenizer would have moved the colon
+    assert "not tokenized" in scores["tokenized"]["label"]
 
 
 def test_segments_of_sentencepiece_are_refused(tmp_path) -> None:

@@ -12,13 +12,13 @@ SECTIONS = ("model", "task", "criterion", "dataset", "optimization", "optimizer"
 
 def result(norm: str = "layernorm", seed: int = 1, bleu: float = 40.0, speed: float | None = 1.5):
     return {
-        "schema": 1,
+        "schema": 2,
         "experiment": "multi30k",
         "norm": norm,
         "seed": seed,
         "split": "test",
         "bleu": {
-            "tokenised": {"score": bleu, "label": "fairseq BLEU4"},
+            "tokenized": {"score": bleu, "label": "fairseq BLEU4"},
             "exact": {"score": bleu - 0.25, "label": "exact BLEU"},
             "sacrebleu": {"score": bleu - 1, "signature": SIGNATURE},
         },
@@ -40,7 +40,7 @@ def test_one_seed() -> None:
     assert row(text, "layernorm") == expected
     assert row(text, "none")[-1] == "unknown"
     assert text.count(SIGNATURE) == 1
-    assert "BLEU (tokenised): fairseq BLEU4." in text
+    assert "BLEU (tokenized): fairseq BLEU4." in text
     assert "Student" not in text
 
 
@@ -64,7 +64,7 @@ def test_results_from_before_the_exact_score() -> None:
 
 def test_a_note_on_a_score_is_shown() -> None:
     noted = result()
-    noted["bleu"]["tokenised"]["note"] = "fairseq-generate printed another"
+    noted["bleu"]["tokenized"]["note"] = "fairseq-generate printed another"
     assert "Note on layernorm, seed 1: fairseq-generate printed another." in table([noted])
 
 

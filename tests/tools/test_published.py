@@ -21,7 +21,7 @@ def measured(table, paper, norm):
 
 
 def write(folder, experiment, norm, seed, training_pairs=5_000_000, **bleu):
-    result = {"schema": 1, "experiment": experiment, "norm": norm, "seed": seed}
+    result = {"schema": 2, "experiment": experiment, "norm": norm, "seed": seed}
     result["data"] = {"training_pairs": training_pairs}
     result["bleu"] = {kind: {"score": score} for kind, score in bleu.items()}
     write_result(result, folder)
@@ -34,10 +34,10 @@ def test_nothing_is_measured_until_it_is_run(tmp_path):
 
 
 def test_a_result_stands_beside_the_paper_whose_recipe_it_took(tmp_path):
-    write(tmp_path, "iwslt14_de_en_powernorm", "layernorm", 1, tokenised=34.0)
-    write(tmp_path, "iwslt14_de_en_powernorm", "layernorm", 2, tokenised=35.0)
-    write(tmp_path, "iwslt14_de_en_powernorm", "powernorm", 1, tokenised=35.2)
-    write(tmp_path, "iwslt14_de_en_powernorm_smoke", "batchnorm", 1, tokenised=1.0)
+    write(tmp_path, "iwslt14_de_en_powernorm", "layernorm", 1, tokenized=34.0)
+    write(tmp_path, "iwslt14_de_en_powernorm", "layernorm", 2, tokenized=35.0)
+    write(tmp_path, "iwslt14_de_en_powernorm", "powernorm", 1, tokenized=35.2)
+    write(tmp_path, "iwslt14_de_en_powernorm_smoke", "batchnorm", 1, tokenized=1.0)
     table = published_table("iwslt14_de_en", tmp_path)
     assert measured(table, "PowerNorm", "`layernorm`") == "34.50 (2 seeds)"
     assert measured(table, "PowerNorm", "`powernorm`") == "35.20 (one seed)"
@@ -48,12 +48,12 @@ def test_a_result_stands_beside_the_paper_whose_recipe_it_took(tmp_path):
 
 @pytest.mark.parametrize("training_pairs", [None, 5_000])
 def test_a_run_on_a_part_of_the_corpus_is_not_the_papers(training_pairs, tmp_path):
-    write(tmp_path, "iwslt15_en_vi_adanorm", "adanorm", 1, training_pairs, tokenised=12.0)
+    write(tmp_path, "iwslt15_en_vi_adanorm", "adanorm", 1, training_pairs, tokenized=12.0)
     assert measured(published_table("iwslt15_en_vi", tmp_path), "AdaNorm", "`adanorm`") == NOT_RUN
 
 
 def test_on_wmt14_the_score_with_compounds_split_counts(tmp_path):
-    write(tmp_path, "wmt14_en_de_adanorm", "adanorm", 1, tokenised=26.0, compound_split=28.0)
+    write(tmp_path, "wmt14_en_de_adanorm", "adanorm", 1, tokenized=26.0, compound_split=28.0)
     table = published_table("wmt14_en_de", tmp_path)
     assert measured(table, "AdaNorm", "`adanorm`") == "28.00 (one seed)"
 

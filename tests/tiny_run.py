@@ -11,6 +11,8 @@ from fairseq.data import indexed_dataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
+import norm_plugin.models  # noqa: F401  registers the architectures
+
 DIM, FFN, WORDS = 8, 16, 16
 
 

@@ -31,6 +31,8 @@ def build_model(
     """
     from fairseq import checkpoint_utils
 
+    import norm_plugin.models  # noqa: F401  registers the models that the checkpoint names
+
     overrides = {} if data is None else {"data": str(data)}
     try:
         state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), overrides)

@@ -12,7 +12,11 @@ from typing import Any
 import torch
 
 from norm_plugin.commands.command_line import CommandError, replacing
-from norm_plugin.models.stored_settings import UnsafeSettingError, check_settings
+from norm_plugin.models.stored_settings import (
+    UnsafeSettingError,
+    allow_stored_flags,
+    check_settings,
+)
 
 State = dict[str, Any]
 
@@ -47,6 +51,7 @@ def load_checkpoint(path: Path) -> State:
     """
     if not path.is_file():
         raise CommandError(f"checkpoint {path} does not exist")
+    allow_stored_flags()
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except UNREADABLE as error:

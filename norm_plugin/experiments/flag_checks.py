@@ -62,6 +62,8 @@ def check_training(flags: Sequence[str]) -> None:
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+    import norm_plugin.models  # noqa: F401  registers the architectures that the flags name
+
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # of what it imports
     parser = options.get_training_parser()
     parser.error = _refuse

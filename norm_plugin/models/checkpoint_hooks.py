@@ -14,7 +14,7 @@ from typing import Any
 from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
-from norm_plugin.models.stored_settings import check_settings
+from norm_plugin.models.stored_settings import allow_stored_flags, check_settings
 from norm_plugin.models.wrapping import Function, wrap_once
 
 
@@ -39,5 +39,6 @@ def _plain(settings: Any) -> Any:
 
 
 def install() -> None:
-    """Wrap fairseq's function, once a process."""
+    """Wrap fairseq's function, once a process, and let torch's safe loader read its checkpoints."""
+    allow_stored_flags()
     wrap_once(checkpoint_utils, "load_checkpoint_to_cpu", around_load_checkpoint)

@@ -80,7 +80,7 @@ def test_truncated_copies_and_leftovers_are_removed(
 
 def test_an_average_is_nothing_to_resume_from(tmp_path, save_checkpoint_file) -> None:
     save_checkpoint_file(tmp_path / "checkpoint1.pt", updates=5)
-    state = torch.load(tmp_path / "checkpoint1.pt", weights_only=True)
+    state = load_checkpoint(tmp_path / "checkpoint1.pt")
     state["optimizer_history"][-1]["num_updates"] = 9
     torch.save({**state, "averaged_from": ["checkpoint1.pt"]}, tmp_path / "checkpoint_avg.pt")
     repair(tmp_path)

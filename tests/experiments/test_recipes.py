@@ -13,6 +13,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 
+import norm_plugin.models  # noqa: F401  registers the architectures
 from norm_plugin.experiments.flag_checks import check_number_averaged
 from norm_plugin.experiments.recipes import (
     CONFIGS,

@@ -12,6 +12,7 @@ from fairseq import models, options
 from fairseq.data import Dictionary
 from omegaconf import OmegaConf
 
+import norm_plugin.models  # noqa: F401  registers the architectures
 from commands import ROOT
 
 SMALL = ("--encoder-layers", "2", "--decoder-layers", "2", "--dropout", "0")

@@ -1,0 +1,88 @@
+"""What importing the norms does to a process: nothing that a plain torch script would notice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+PLAIN_TORCH = """
+import inspect, json, logging, sys
+import torch
+
+def state():
+    seen = {}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "torch":
+            for key, value in list(vars(module).items()):
+                if callable(value):
+                    seen[name, key] = value
+                if inspect.isclass(value):
+                    seen.update({(name, key, part): one for part, one in vars(value).items()
+                                 if inspect.isfunction(one)})
+    return seen
+
+def logs():
+    named = {name: (one.level, list(one.handlers)) for name, one
+             in logging.root.manager.loggerDict.items() if isinstance(one, logging.Logger)}
+    return logging.root.level, list(logging.root.handlers), logging.root.manager.disable, named
+
+functions, logged, loaded = state(), logs(), set(sys.modules)
+allowed = list(torch.serialization.get_safe_globals())
+from norm_plugin.norms import build_norm
+build_norm("powernorm", 8)(torch.ones(2, 3, 8))
+after = state()
+print(json.dumps({
+    "packages": sorted({name.partition(".")[0] for name in set(sys.modules) - loaded}),
+    "rooms": sorted({".".join(name.split(".")[:2]) for name in sys.modules
+                     if name.startswith("norm_plugin")}),
+    "replaced": sorted(map(str, (key for key in functions if after[key] is not functions[key]))),
+    "logging is left alone": logs() == logged,
+    "safe globals are left alone": torch.serialization.get_safe_globals() == allowed,
+}))
+"""
+
+MODELS_LATER = """
+import norm_plugin
+import fairseq
+from fairseq.models import MODEL_REGISTRY
+assert "norm_transformer" not in MODEL_REGISTRY
+import norm_plugin.models
+assert "norm_transformer" in MODEL_REGISTRY
+"""
+
+FAIRSEQ_FIRST = """
+import fairseq
+from fairseq.models import MODEL_REGISTRY
+import norm_plugin.norms
+assert "norm_transformer" in MODEL_REGISTRY
+"""
+
+
+def run(script: str) -> str:
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_norms_load_torch_alone_and_change_nothing_of_it() -> None:
+    seen = json.loads(run(PLAIN_TORCH))
+    assert set(seen.pop("packages")) - {"norm_plugin"} <= sys.stdlib_module_names
+    assert seen == {
+        "rooms": ["norm_plugin", "norm_plugin.norms"],
+        "replaced": [],
+        "logging is left alone": True,
+        "safe globals are left alone": True,
+    }
+
+
+@pytest.mark.parametrize("script", [MODELS_LATER, FAIRSEQ_FIRST], ids=["later", "first"])
+def test_when_the_models_are_registered(script) -> None:
+    pytest.importorskip("fairseq", reason="no fairseq: pip install norm_plugin[fairseq]")
+    run(script)

@@ -65,7 +65,7 @@ def build(args: argparse.Namespace, norm: str, dictionary: Dictionary) -> Any:
     """A pre-norm model with ``norm``, without layer-scale, in the encoder; statistics moved."""
     flags = ["DATA", "--arch", args.arch, "--norm-type", norm, "--norm-placement", "pre"]
     flags += ["--lr-scheduler", "inverse_sqrt", "--share-all-embeddings", "--dropout", "0"]
-    if "layer_scale_groups" in {option.name for option in norm_spec(norm).options}:
+    if norm_spec(norm).has_option("layer_scale_groups"):
         flags += ["--norm-layer-scale-groups", "0"]
     parsed = options.parse_args_and_arch(options.get_training_parser(), flags)
     task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)

@@ -1,29 +1,28 @@
 """Running statistics that belong to given weights: the plain mean over training batches.
 
 The statistics that a run saved belong to the weights it had then. Here K training batches go
-through the weights as they are, forward only, in training mode, and each running statistic
-becomes the plain mean of the K batches' own ones (for ``unified`` and ``mabn``, of those of
-their windows), whatever it was before:
+through the given weights, forward only, in training mode. Each running statistic becomes the plain
+mean of the statistics of the K batches, whatever it was before. For a norm that averages over a
+window of batches it is the mean of the K window averages.
 
-- In its first forward a norm starts from 0, uses the statistics of the batch itself, as in a
-  warm-up, and gives it the weight 1; the k-th forward has the weight 1/k, and normalizes as
-  after the warm-up. A norm that LayerDrop passes over counts its own forwards.
-- The batches are those of fairseq's iterator with the run's own seed and max-tokens, epoch
-  after epoch from the first. That seed also fixes dropout: the result is the same each time.
-- Dropout is on. The statistics are then what training would have gathered with these weights,
-  so this differs from ``average`` and ``last`` in the weights alone; and the activations in
-  inference keep the scale that, dropout averaged out, they had in training. Without dropout the
-  variances would be smaller, and each norm's output larger than the layers after it have learned.
-- What only a backward pass moves (nu of ``powernorm``, psi and the gradients' window of
-  ``unified`` and ``mabn``) stays as it was, and so do the counts of updates.
+- Each norm does this itself: see ``BatchStatisticsNorm.start_plain_mean``. Its first forward
+  normalizes as in a warm-up, the others as after it. A norm that LayerDrop skips counts only its
+  own forwards.
+- The batches are those of fairseq's iterator with the run's own seed and max-tokens, epoch after
+  epoch from the first. The seed also fixes dropout, so the result is the same each time.
+- Dropout is on. The statistics are then those that training would have gathered with these
+  weights, and the activations in inference keep the scale that they had in training. Without
+  dropout the variances would be smaller, and the output of each norm would be larger than the
+  layers after it have learned.
+- What only a backward pass moves, such as nu of PowerNorm, stays as it was. So do the counts of
+  updates.
 
-Data in several shards: the batches are those of the first.
+If the data is in several shards, the batches are those of the first.
 """
 
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,49 +33,13 @@ from tqdm import tqdm
 
 from norm_plugin.checkpoints.building import UNFIT, build_model
 from norm_plugin.checkpoints.files import State
-from norm_plugin.checkpoints.running_stats import moved_by_forward, running_statistics, spec_of
+from norm_plugin.checkpoints.running_stats import running_statistics
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 # About 400,000 tokens in the papers' recipes: an epoch of Multi30k.
 DEFAULT_BATCHES = 100
-
-
-class PlainMean:
-    """A forward pre-hook that makes a norm's running statistics the mean over its forwards.
-
-    Attributes:
-        forwards: how many there were.
-    """
-
-    def __init__(self, norm: Norm) -> None:
-        spec = spec_of(norm)
-        self.names = moved_by_forward(spec)
-        self.options = {option.name for option in spec.options}
-        if not self.options & {"momentum", "alpha_fwd"}:
-            raise CommandError(
-                f"norm {spec.name} has neither an option momentum nor alpha_fwd, so its running "
-                "statistics cannot be re-estimated; choose --running-stats average or last"
-            )
-        self.forwards = 0
-
-    def __call__(self, norm: Any, inputs: Any) -> None:
-        """Give the forward that follows its weight."""
-        first = self.forwards == 0
-        if first and isinstance(norm, BatchStatisticsNorm):
-            norm.set_num_updates(norm.updates_counted)  # these forwards are no updates of the run
-        self.forwards += 1
-        if first:
-            for name in self.names:
-                getattr(norm, name).zero_()
-        weight = 1 / self.forwards
-        if "momentum" in self.options:
-            norm.momentum = weight
-        else:
-            norm.alpha_fwd = 1 - weight
-        if "warmup_updates" in self.options:
-            norm.warmup_updates = sys.maxsize if first else 0
 
 
 def reestimate(
@@ -94,10 +57,10 @@ def reestimate(
         CommandError: the data is missing or does not fit, or a statistic is not finite.
     """
     model, cfg, task = build_model(checkpoint, data, weights=state["model"])
-    hooks = _hook(model)
+    norms = start_plain_means(model)
     _forward(model, cfg, task, batches)
-    _write_back(hooks, dict(model.named_modules()), state["model"])
-    moved = {name for hook in hooks.values() for name in hook.names}
+    _write_back(norms, state["model"])
+    moved = {name for norm in norms.values() for name in norm.moved_by_forwards}
     state["running_stats_batches"] = batches
     names = {entry.rpartition(".")[2] for entry in running_statistics(state["model"])}
     kept = sorted(names - moved)
@@ -105,14 +68,22 @@ def reestimate(
     return line + (f"; {', '.join(kept)} of the backward pass as averaged" if kept else "")
 
 
-def _hook(model: nn.Module) -> dict[str, PlainMean]:
-    """Put a PlainMean before every norm with batch statistics; by the path of the norm."""
-    hooks = {}
+def start_plain_means(model: nn.Module) -> dict[str, BatchStatisticsNorm]:
+    """Let every norm with batch statistics start its plain mean; by the path of the norm."""
+    norms = {}
     for path, module in model.named_modules():
-        if isinstance(module, Norm) and module.batch_statistics:
-            hooks[path] = PlainMean(module)
-            module.register_forward_pre_hook(hooks[path])
-    return hooks
+        if isinstance(module, BatchStatisticsNorm):
+            try:
+                module.start_plain_mean()
+            except ValueError as error:
+                raise CommandError(f"{error}; choose --running-stats average or last") from error
+            norms[path] = module
+        elif isinstance(module, Norm) and module.batch_statistics:
+            raise CommandError(
+                f"{type(module).__name__} is not derived from BatchStatisticsNorm, so its running "
+                "statistics cannot be re-estimated; choose --running-stats average or last"
+            )
+    return norms
 
 
 def _forward(model: Any, cfg: Any, task: Any, batches: int) -> None:
@@ -163,12 +134,12 @@ def train_batches(model: Any, cfg: Any, task: Any) -> Iterator[Any]:
         yield from epochs.next_epoch_itr()
 
 
-def _write_back(hooks: dict[str, PlainMean], modules: dict[str, Any], model: State) -> None:
-    """Copy the statistics of the hooked norms into the state ``model``."""
-    for path, hook in hooks.items():
-        if not hook.forwards:
+def _write_back(norms: dict[str, BatchStatisticsNorm], model: State) -> None:
+    """Copy what the norms gathered into the state ``model``."""
+    for path, norm in norms.items():
+        if not norm.plain_mean_of:
             raise CommandError(
                 f"no batch reached the norm {path}; give more of them with --batches"
             )
-        for name in hook.names:
-            model[f"{path}.{name}"].copy_(getattr(modules[path], name))
+        for name in norm.moved_by_forwards:
+            model[f"{path}.{name}"].copy_(norm.get_buffer(name))

@@ -1,19 +1,15 @@
-"""Which entries of a model's state are running statistics, asked of the norms themselves."""
+"""Which entries of a model's state are running statistics, as its norms declare them."""
 
 from __future__ import annotations
 
 from functools import cache
 
-import torch
-
 from norm_plugin.checkpoints.files import State
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, norm_spec
+from norm_plugin.norms import NORM_TYPES, NormSpec, norm_spec
 
 # Of --running-stats: see the head of average.py.
 MODES = ("average", "last", "reestimate")
-COUNT = "num_updates"
-_DIM = 8  # of the norms built here to look at; any width has the same buffers
+_DIM = 8  # of the norms built here to read their buffers; every width has the same
 
 
 def batch_norm_specs() -> list[NormSpec]:
@@ -46,28 +42,3 @@ def running_statistics(model: State) -> set[str]:
 @cache
 def _buffer_names(spec: NormSpec) -> frozenset[str]:
     return frozenset(name for name, _ in spec.build(_DIM).named_buffers(recurse=False))
-
-
-def spec_of(norm: Norm) -> NormSpec:
-    """The declaration of a norm that was built."""
-    for spec in batch_norm_specs():
-        if spec.cls is type(norm):
-            return spec
-    raise CommandError(
-        f"{type(norm).__name__} is not registered; its running statistics cannot be re-estimated"
-    )
-
-
-@cache
-def moved_by_forward(spec: NormSpec) -> frozenset[str]:
-    """Names of the buffers, the count of updates aside, that a training forward of it moves.
-
-    Found by trying it: the other buffers belong to the backward pass, such as PowerNorm's nu.
-    """
-    norm = spec.build(_DIM)
-    before = {name: buffer.clone() for name, buffer in norm.named_buffers(recurse=False)}
-    with torch.no_grad():
-        norm.train()(torch.linspace(-1, 2, 3 * _DIM).view(3, _DIM))
-    after = dict(norm.named_buffers(recurse=False))
-    moved = {name for name, old in before.items() if not torch.equal(after[name], old)}
-    return frozenset(moved - {COUNT})

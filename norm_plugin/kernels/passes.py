@@ -67,7 +67,7 @@ class Ops(Protocol):
         """``norms/base/statistics.py``'s function of that name; all on one device."""
 
     def step_nu(self, nu: Tensor, gamma: Tensor, lambda_: Tensor, step: float | Tensor) -> None:
-        """``norms/power_norm_released.py``'s function of that name; all on one device."""
+        """``norms/power_norm.py``'s function of that name; all on one device."""
 
     def row_forward(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule

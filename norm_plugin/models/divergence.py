@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.contract import valid_positions
-from norm_plugin.norms.base.statistics import in_backward
+from norm_plugin.norms.base.recomputation import in_backward
 
 
 class Look(NamedTuple):

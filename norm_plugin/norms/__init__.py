@@ -5,6 +5,9 @@
     >>> y = norm(x, padding_mask=mask)  # x: (T, B, C), mask: (B, T), True at padding
     >>> y = norm(x.transpose(0, 1), mask, batch_first=True)  # x: (B, T, C), the same mask
 
+Importing this package imports torch and nothing else. ``import norm_plugin.kernels`` lets
+``build_norm`` give the faster fused forms of the norms.
+
 Every module of this folder is imported here, so a new norm is a new file and nothing else.
 """
 
@@ -14,6 +17,7 @@ import importlib
 import pkgutil
 
 from norm_plugin.norms.base.contract import AffineNorm, Norm
+from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.registry import (
     NORM_TYPES,
     NormSpec,
@@ -24,7 +28,6 @@ from norm_plugin.norms.base.registry import (
 )
 from norm_plugin.norms.base.statistics import (
     BatchStatisticsNorm,
-    in_backward,
     masked_means,
     move,
     zero_padding,

@@ -38,14 +38,8 @@ from torch import Tensor
 from norm_plugin.norms.base.inference import ChannelMap
 from norm_plugin.norms.base.layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
 from norm_plugin.norms.base.registry import register_norm
-from norm_plugin.norms.base.statistics import (
-    BatchStatisticsNorm,
-    Move,
-    in_backward,
-    masked_means,
-    move,
-    zero_padding,
-)
+from norm_plugin.norms.base.running_moments import RunningMomentsNorm
+from norm_plugin.norms.base.statistics import masked_means, zero_padding
 
 
 class Standardized(NamedTuple):
@@ -86,54 +80,6 @@ def batch_norm(
     if over_padding:
         variance = variance * (count / max(x.numel() // max(x.size(-1), 1), 1))
     return Standardized(centred * torch.rsqrt(variance + eps), mean, variance, count)
-
-
-class RunningMomentsNorm(BatchStatisticsNorm):
-    """A norm with the running mean and variance of its batches; its subclasses normalize.
-
-    Args:
-        dim: number of channels.
-        eps: added to the variances, inside the root.
-        momentum: weight of the new value in the running statistics, in (0, 1].
-        warmup_updates: see :class:`BatchStatisticsNorm`.
-        sync: see :class:`BatchStatisticsNorm`.
-    """
-
-    running_mean: Tensor
-    running_var: Tensor
-
-    def __init__(
-        self, dim: int, eps: float, momentum: float, warmup_updates: int = 0, sync: str = "off"
-    ) -> None:
-        super().__init__(dim, warmup_updates=warmup_updates, sync=sync)
-        if not 0 < momentum <= 1:
-            raise ValueError(f"momentum is {momentum}; it must be in (0, 1]")
-        self.eps, self.momentum = eps, momentum
-        self.register_buffer("running_mean", torch.zeros(dim))
-        self.register_buffer("running_var", torch.ones(dim))
-
-    def standardize_by_running(self, x: Tensor) -> Tensor:
-        """(x - running mean) / sqrt(running variance + eps). x: (..., C)."""
-        root = (self.running_var + self.eps).sqrt()
-        return (x - self.running_mean.to(x.dtype)) / root.to(x.dtype)
-
-    def inference_map(self) -> ChannelMap:
-        return self.channel_map(self.running_var, self.eps, self.running_mean)
-
-    def move_running(
-        self, mean: Tensor, variance: Tensor, positions: Tensor, move: Move = move
-    ) -> None:
-        """One step towards the statistics of a batch, and one count; none in a recomputation.
-
-        Args:
-            mean, variance: (C,).
-            positions: (), the number n of real ones.
-            move: a fused form brings its own.
-        """
-        if not in_backward():
-            move(self.running_mean, mean, self.momentum, positions)
-            move(self.running_var, variance, self.momentum, positions)
-            self.count_forward()
 
 
 @register_norm(

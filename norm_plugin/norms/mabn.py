@@ -93,7 +93,7 @@ class MovingAverageBatchNorm(WindowNorm):
         limit = 1.0 if self.in_warmup else self.renorm_limit
         ratio = (root / (self.running_square + self.eps).sqrt()).clamp(1 / limit, limit)
         self._seen = (root, ratio, self.in_warmup)
-        move(self.running_square, used, 1 - self.alpha_fwd, count)
+        move(self.running_square, used, self.weight_of_batch(1 - self.alpha_fwd), count)
         self.count_forward()
 
     def gradient_statistic(self, in_warmup: bool, g_mean: Tensor, count: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ gradient of that (PN-V, Definition 1), while psi and nu build up. Inference divi
 
 Where this parts from the paper: eps, which Algorithm 2 lacks, is added inside the root of
 psi^2. ``variant=released`` is what the released code computes: see ``power_norm_released.py``.
-Workers are not synchronised unless asked for, as in the paper.
+Workers are not synchronized unless asked for, as in the paper.
 
 In training padded positions are 0 before gamma and beta, and enter no mean. Everything is
 computed and stored in float32 at least; the cast back comes after gamma and beta.
@@ -26,20 +26,21 @@ computed and stored in float32 at least; the cast back comes after gamma and bet
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.inference import ChannelMap
 from norm_plugin.norms.base.layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
+from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.statistics import (
     BatchStatisticsNorm,
     Move,
     check_share,
     finite_or,
-    in_backward,
     masked_means,
     move,
     zero_padding,
@@ -47,20 +48,33 @@ from norm_plugin.norms.base.statistics import (
 from norm_plugin.norms.power_norm_released import (
     WARMUP_AFTER_ENCODER,
     ReleasedPowerNorm,
-    StepNu,
     released_psi2,
-    step_nu,
 )
 from norm_plugin.norms.power_norm_v import divide_by_root, power_norm_v
 
 
+def next_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: float | Tensor) -> Tensor:
+    """nu_t = nu_{t-1} (1 - (1 - a_b) Gamma) + (1 - a_b) Lambda. All (C,); step: 1 - a_b."""
+    return finite_or((nu * (1 - step * gamma) + step * lambda_).to(nu.dtype), nu)
+
+
+def step_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: float | Tensor) -> None:
+    """nu <- nu_t, in place; see :func:`next_nu`. A statistic has no graph (create_graph=True)."""
+    with torch.no_grad():
+        nu.copy_(next_nu(nu, gamma, lambda_, step))
+
+
+StepNu = Callable[[Tensor, Tensor, Tensor, float | Tensor], None]
+"""The arguments and the effect of :func:`step_nu`."""
+
+
 class NuRecursion:
-    """nu_t = nu_{t-1} (1 - (1 - a_b) Gamma) + (1 - a_b) Lambda, for the backward pass of a batch.
+    """The step of nu, Algorithm 2, that the backward pass of a batch makes.
 
     Args:
         nu: (C,), moved in place: the next backward pass must see what this one leaves.
-        valid: bool (...), True at real positions, or None.
-        alpha_bwd: a_b.
+        valid: bool (...), True where Gamma and Lambda take a position in; None: everywhere.
+        step: 1 - a_b, a number or ().
         sync: means over the positions of all workers.
         loss_scale: the factor in every g, which nu is kept without.
     """
@@ -69,11 +83,11 @@ class NuRecursion:
         self,
         nu: Tensor,
         valid: Tensor | None,
-        alpha_bwd: float,
+        step: float | Tensor,
         sync: bool,
         loss_scale: float | Tensor,
     ) -> None:
-        self.nu, self.valid, self.alpha_bwd, self.sync = nu, valid, alpha_bwd, sync
+        self.nu, self.valid, self.step_size, self.sync = nu, valid, step, sync
         self.loss_scale = loss_scale
 
     def scaled(self, like: Tensor) -> Tensor:
@@ -88,7 +102,7 @@ class NuRecursion:
 
     def step(self, gamma: Tensor, lambda_: Tensor, step_nu: StepNu = step_nu) -> None:
         """One step, given its two means, (C,) each; a fused form brings its own ``step_nu``."""
-        step_nu(self.nu, gamma, lambda_ / self.loss_scale, 1 - self.alpha_bwd)
+        step_nu(self.nu, gamma, lambda_ / self.loss_scale, self.step_size)
 
 
 class RunningPowerNorm(torch.autograd.Function):
@@ -110,6 +124,14 @@ class RunningPowerNorm(torch.autograd.Function):
         grad_x = (g - ctx.recursion.scaled(g) * x_hat) / psi
         ctx.recursion.move(x_hat, g)
         return grad_x, None, None
+
+
+class Seen(NamedTuple):
+    """What a training forward works with besides its input."""
+
+    updates: int  # done before this batch
+    in_warmup: bool  # the batch's own statistics normalize it
+    psi2: Tensor  # (C,), before this batch
 
 
 @register_norm(
@@ -140,6 +162,7 @@ class PowerNorm(BatchStatisticsNorm):
     """
 
     exact_gradient: ClassVar[bool] = False
+    moved_by_forwards: ClassVar[tuple[str, ...]] = ("psi2",)
 
     psi2: Tensor
     nu: Tensor
@@ -183,11 +206,11 @@ class PowerNorm(BatchStatisticsNorm):
         x = layer_scale(x, self.layer_scale_groups, self.eps)
         if not self.training:
             return self.affine(divide_by_root(x, self.psi2, self.eps))
-        updates, psi2 = self.start()
+        seen = self.start()
         if self.variant == "released":
-            x_hat, moved = self._normalize_as_released(x, valid, psi2, t=updates + 1)
+            x_hat, moved = self._normalize_as_released(x, valid, seen)
         else:
-            x_hat, moved = self._normalize_batch(x, valid, psi2, updates < self.warmup_updates)
+            x_hat, moved = self._normalize_batch(x, valid, seen)
         self.finish(moved)
         return self.affine(x_hat)
 
@@ -195,13 +218,13 @@ class PowerNorm(BatchStatisticsNorm):
         refuse_layer_scale(self.layer_scale_groups)
         return self.channel_map(self.psi2, self.eps)
 
-    def start(self) -> tuple[int, Tensor]:
-        """The updates done and psi^2, (C,), that a training forward works with.
+    def start(self) -> Seen:
+        """What a training forward works with.
 
         Activation checkpointing must repeat what the forward saw that it computes again.
         """
         if not in_backward():
-            self._seen = (self._updates, self.psi2.clone())
+            self._seen = Seen(self._updates, self.in_warmup, self.psi2.clone())
         return self._seen
 
     def finish(self, psi2: Tensor) -> None:
@@ -211,26 +234,26 @@ class PowerNorm(BatchStatisticsNorm):
             self.count_forward()
 
     def _normalize_batch(
-        self, x: Tensor, valid: Tensor | None, psi2: Tensor, in_warmup: bool
+        self, x: Tensor, valid: Tensor | None, seen: Seen
     ) -> tuple[Tensor, Tensor]:
-        """x_hat, (..., C), and the psi^2 to go on with, (C,)."""
+        """x_hat, (..., C), and psi^2 after this batch, (C,)."""
         recursion = self.recursion(valid)
-        if in_warmup:
+        if seen.in_warmup:
             x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
             if x_hat.requires_grad:  # autograd has the exact gradient; nu only watches it pass
-                seen = x_hat.detach()
+                values = x_hat.detach()
                 x_hat.register_hook(
-                    lambda g: recursion.move(seen, torch.zeros_like(seen) if g is None else g)
+                    lambda g: recursion.move(values, torch.zeros_like(values) if g is None else g)
                 )
         else:
             x = zero_padding(x, valid)
             (psi2_batch,), count = masked_means([x.detach().square()], valid, self.sync)
-            x_hat = RunningPowerNorm.apply(x, self.root(psi2, x), recursion)
-        return x_hat, self.next_psi2(psi2, psi2_batch, count)
+            x_hat = RunningPowerNorm.apply(x, self.root(seen.psi2, x), recursion)
+        return x_hat, self.next_psi2(seen.psi2, psi2_batch, count)
 
     def recursion(self, valid: Tensor | None) -> NuRecursion:
         """That of nu for a batch whose real positions are ``valid``."""
-        return NuRecursion(self.nu, valid, self.alpha_bwd, self.sync, self.loss_scale)
+        return NuRecursion(self.nu, valid, 1 - self.alpha_bwd, self.sync, self.loss_scale)
 
     def next_psi2(
         self, psi2: Tensor, psi2_batch: Tensor, count: Tensor, move: Move = move
@@ -240,28 +263,32 @@ class PowerNorm(BatchStatisticsNorm):
         A fused form brings its own ``move``.
         """
         moved = psi2.clone()
-        move(moved, psi2_batch, 1 - self.alpha_fwd, count)
+        move(moved, psi2_batch, self.weight_of_batch(1 - self.alpha_fwd), count)
         return moved
 
     def _normalize_as_released(
-        self, x: Tensor, valid: Tensor | None, psi2: Tensor, t: int
+        self, x: Tensor, valid: Tensor | None, seen: Seen
     ) -> tuple[Tensor, Tensor]:
         """The same for ``variant=released``."""
+        psi2 = seen.psi2
         (batch,), count = masked_means([x.detach().square()], valid)
         some = count > 0
         batch = torch.where(some, batch.to(psi2.dtype), psi2)
         psi_batch = self.root(batch, x)
-        psi = psi_batch if t <= self.warmup_updates else self.root(psi2, x)
-        x_hat = ReleasedPowerNorm.apply(
-            x, psi, psi_batch, self.nu, some, self.alpha_bwd, self.loss_scale
-        )
-        return x_hat, self.next_psi2_as_released(psi2, batch, t, some)
+        psi = psi_batch if seen.in_warmup else self.root(psi2, x)
+        step = (1 - self.alpha_bwd) * some.to(x.dtype)
+        recursion = NuRecursion(self.nu, None, step, False, self.loss_scale)
+        x_hat = ReleasedPowerNorm.apply(x, psi, psi_batch, recursion)
+        return x_hat, self.next_psi2_as_released(psi2, batch, seen.updates + 1, some)
 
     def next_psi2_as_released(
         self, psi2: Tensor, psi2_batch: Tensor, t: int, some: Tensor
     ) -> Tensor:
-        """psi^2 after forward t, (C,); as it was without ``some`` real position, bool ()."""
-        moved = released_psi2(psi2, psi2_batch, t, self.warmup_updates, self.alpha_fwd)
+        """psi^2 after forward t, (C,); unchanged without ``some`` real position, bool ()."""
+        if self.plain_mean_of is not None:
+            moved = psi2.lerp(psi2_batch, self.weight_of_batch(1 - self.alpha_fwd))
+        else:
+            moved = released_psi2(psi2, psi2_batch, t, self.warmup_updates, self.alpha_fwd)
         return finite_or(torch.where(some, moved, psi2), psi2)
 
     def root(self, psi2: Tensor, x: Tensor) -> Tensor:

@@ -21,19 +21,19 @@ float32 at least; the cast back comes after gamma and beta.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.inference import ChannelMap
 from norm_plugin.norms.base.layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
+from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.statistics import (
     BatchStatisticsNorm,
     Move,
     check_share,
-    in_backward,
     masked_means,
     move,
     zero_padding,
@@ -71,6 +71,7 @@ class PowerNormV(BatchStatisticsNorm):
         sync: statistics over the positions of all workers
     """
 
+    moved_by_forwards: ClassVar[tuple[str, ...]] = ("psi2",)
     psi2: Tensor
 
     def __init__(
@@ -108,5 +109,5 @@ class PowerNormV(BatchStatisticsNorm):
         A fused form brings its own ``move``.
         """
         if not in_backward():
-            move(self.psi2, psi2_batch, 1 - self.alpha_fwd, count)
+            move(self.psi2, psi2_batch, self.weight_of_batch(1 - self.alpha_fwd), count)
             self.count_forward()

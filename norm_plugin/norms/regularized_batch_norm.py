@@ -44,10 +44,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.registry import register_norm
-from norm_plugin.norms.base.statistics import Move, in_backward, move
+from norm_plugin.norms.base.running_moments import RunningMomentsNorm
+from norm_plugin.norms.base.statistics import Move, move
 from norm_plugin.norms.base.workers import worker_count
-from norm_plugin.norms.batch_norm import RunningMomentsNorm, batch_norm
+from norm_plugin.norms.batch_norm import batch_norm
 
 
 class Moments(NamedTuple):

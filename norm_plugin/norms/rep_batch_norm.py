@@ -26,9 +26,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from norm_plugin.norms.base.inference import CannotFold, ChannelMap
+from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.registry import register_norm
-from norm_plugin.norms.base.statistics import in_backward, zero_padding
-from norm_plugin.norms.batch_norm import RunningMomentsNorm, batch_norm
+from norm_plugin.norms.base.running_moments import RunningMomentsNorm
+from norm_plugin.norms.base.statistics import zero_padding
+from norm_plugin.norms.batch_norm import batch_norm
 
 
 @register_norm(
@@ -86,7 +88,9 @@ class RepBatchNorm(RunningMomentsNorm):
 
     def _layer_norm_share(self) -> float:
         """lambda."""
-        return 1 - self._updates / self.warmup_updates if self.in_warmup else 0.0
+        if not self.warmup_updates:
+            return 0.0
+        return max(0.0, 1 - self._updates / self.warmup_updates)
 
     def _blend(self, x: Tensor, x_hat: Tensor, share: float) -> Tensor:
         """PRepBN of ``x``, whose standardized form is ``x_hat``, for lambda = ``share``."""

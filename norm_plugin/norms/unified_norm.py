@@ -123,7 +123,7 @@ class UnifiedNorm(WindowNorm):
         used = square if self.in_warmup else torch.where(outlier, square, smoothed)
         self.squares[-1] = torch.where(outlier, self.running_square, self.squares[-1])
         self._seen = (used, outlier, self.in_warmup)
-        move(self.running_square, used, 1 - self.alpha_fwd, count)
+        move(self.running_square, used, self.weight_of_batch(1 - self.alpha_fwd), count)
         self.count_forward()
 
     def gradient_statistic(

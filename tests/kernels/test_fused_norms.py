@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pkgutil
+
 import pytest
 import torch
-from reference import CASES
+from reference import CASES, WITH_MOMENTS
 
+from norm_plugin.kernels import fused as fused_room
 from norm_plugin.kernels import has_fused_form, set_kernels
-from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
+from norm_plugin.kernels.fused_forms import _FORMS
+from norm_plugin.norms import build_norm, norm_spec
 
 STEPS = 25
 DIM = 36  # which the options of every case divide, and no vector of the CPU does
@@ -24,10 +28,10 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 every_fused = pytest.mark.parametrize(("name", "options"), FUSED, ids=str)
 
 
-def test_which_norms_have_a_fused_form():
-    without = {name for name in NORM_TYPES if not has_fused_form(norm_spec(name).cls)}
-    # torch's own kernel; nothing to compute
-    assert without == {"layernorm", "none"}
+def test_a_fused_form_has_the_stem_of_its_norms_file():
+    stems = {cls.__module__.rpartition(".")[2] for cls in _FORMS}
+    files = {module.name for module in pkgutil.iter_modules(fused_room.__path__)}
+    assert stems and stems <= files
 
 
 def close(ours, theirs, what, dtype):
@@ -230,9 +234,9 @@ def test_threads_and_runs_agree_to_the_bit(name, options, pair, draw):
         assert all(map(torch.equal, results[0], other))
 
 
-@pytest.mark.parametrize("name", ["batchnorm", "regularized-batchnorm"])
+@pytest.mark.parametrize("name", WITH_MOMENTS)
 def test_a_mean_far_from_zero_costs_no_digits(name, pair):
-    options = {"layer_scale_groups": 0} if name == "batchnorm" else {}
+    options = {"layer_scale_groups": 0} if norm_spec(name).has_option("layer_scale_groups") else {}
     _, fused = pair(name, options, DIM, torch.float32)
     torch.manual_seed(0)
     x = torch.randn(300, DIM) + 1000.0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from reference import WITH_MOMENTS
 
 from norm_plugin.kernels.passes import RowRule
-from norm_plugin.norms import build_norm
+from norm_plugin.norms import build_norm, norm_spec
 from norm_plugin.norms.base.statistics import move
 
 EPS = torch.finfo(torch.float32).eps
@@ -105,10 +106,10 @@ def test_an_outlier_costs_the_variance_no_digits(ops, row):
     torch.testing.assert_close(squares.double(), wanted, rtol=128**0.5 * EPS, atol=0)
 
 
-@pytest.mark.parametrize("name", ["batchnorm", "regularized-batchnorm"])
+@pytest.mark.parametrize("name", WITH_MOMENTS)
 def test_huge_inputs_stay_finite(name, ops, pair):
     """Squares of 1e18 fit into float32, and 60 of them too; squares of their sum do not."""
-    options = {"layer_scale_groups": 0} if name == "batchnorm" else {}
+    options = {"layer_scale_groups": 0} if norm_spec(name).has_option("layer_scale_groups") else {}
     plain, fused = pair(name, options, DIM, torch.float32)
     torch.manual_seed(0)
     x, g = torch.randn(2, 60, DIM).unbind()

@@ -22,7 +22,7 @@ NARROW = tuple(
 def everywhere(name, warmup=4):
     """The flags that put ``name`` at every site of a pre-norm model."""
     flags = ("--norm-type", name, "--norm-type-decoder", name, "--norm-placement", "pre")
-    if "warmup_updates" in {option.name for option in norm_spec(name).options}:
+    if norm_spec(name).has_option("warmup_updates"):
         flags += ("--norm-warmup-updates", warmup)
     return flags
 

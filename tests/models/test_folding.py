@@ -23,10 +23,10 @@ FOLDABLE = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
 
 def plain(name, *flags):
     """The flags for ``name`` without layer-scale at every site of a pre-norm model."""
-    options = {option.name for option in norm_spec(name).options}
-    if "layer_scale_groups" in options:
+    spec = norm_spec(name)
+    if spec.has_option("layer_scale_groups"):
         flags += ("--norm-layer-scale-groups", "0")
-    if "warmup_updates" in options:
+    if spec.has_option("warmup_updates"):
         flags += ("--norm-warmup-updates", "1")
     return ("--norm-type", name, "--norm-type-decoder", name, *PRE, *flags)
 

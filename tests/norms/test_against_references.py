@@ -5,39 +5,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from reference import CASES, REFERENCES
+from reference import CASES, REFERENCES, transcription
 
-from batches import at_times_loud
-from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
+from batches import at_times_loud, new_norm
+from norm_plugin.norms import NORM_TYPES
 
 STEPS = 25
 # Both sides compute in float64 and differ in the order of sums only; 25 steps of statistics
 # gather rounding of 1e-16 each to well below this.
 TOLERANCE = 1e-10
-PAPER_NAMES = {"weight": "gamma", "bias": "beta"}
 
 
 def test_every_norm_has_a_transcription():
     assert set(NORM_TYPES) == set(REFERENCES)
 
 
-def build_pair(name, options, dim):
-    """The norm with random gamma and beta, and its transcription with the same."""
-    torch.manual_seed(1)
-    norm = build_norm(name, dim, **options).double()
-    for parameter in norm.parameters():
-        torch.nn.init.normal_(parameter, mean=1.0)
-    defaults = {option.name: option.default for option in norm_spec(name).options}
-    parameters = {
-        PAPER_NAMES.get(key, key): parameter.detach().numpy()
-        for key, parameter in norm.named_parameters()
-    }
-    return norm, REFERENCES[name](dim, **parameters, **{**defaults, **options})
-
-
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 def test_forward_gradients_and_statistics(name, options, ragged):
-    norm, reference = build_pair(name, options, ragged()[0].size(-1))
+    norm = new_norm(name, **options)
+    reference = transcription(name, norm, **options)
     for step in range(STEPS):
         x, mask = ragged(seed=step)
         x = at_times_loud(x, step)
@@ -51,6 +37,7 @@ def test_forward_gradients_and_statistics(name, options, ragged):
         rows = x.detach().reshape(-1, x.size(-1)).numpy()
         close(y.detach(), reference.forward(rows, valid.numpy()), f"y at step {step}")
         close(x.grad, reference.backward(g.reshape(rows.shape).numpy()), f"dx at step {step}")
+        assert set(reference.grads) == {key for key, _ in norm.named_parameters()}
         for key, parameter in norm.named_parameters():
             close(parameter.grad, reference.grads[key], f"d{key} at step {step}")
         for key, value in reference.state.items():
@@ -65,7 +52,7 @@ def close(ours, theirs, what):
 
 
 def test_powernorm_divides_by_the_running_mean_in_inference(ragged):
-    norm, _ = build_pair("powernorm", {"layer_scale_groups": 0}, 12)
+    norm = new_norm("powernorm", layer_scale_groups=0)
     x, mask = ragged()
     norm(x, mask)
     norm.eval()

@@ -10,13 +10,14 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from reference import CASES
 
-from norm_plugin.kernels import VARIABLE
-from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
+from norm_plugin.kernels import VARIABLE, has_fused_form
+from norm_plugin.norms import build_norm, norm_spec
 from norm_plugin.norms.base.statistics import average_running_statistics
 from norm_plugin.norms.base.workers import sum_over_workers, worker_count
 
-DIM = 6
+DIM = 12  # which the options of every case divide
 WORKERS = 2
 STEPS = 4
 KERNELS = ("off", "cpu")
@@ -27,20 +28,22 @@ LENGTHS = (([5, 2, 1], [4, 3]), ([1], [6, 6, 2]), ([5, 2, 1], [0, 0]), ([3, 3], 
 # Both sides compute in float64, in another order of sums.
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
-SYNCED = [
-    ("batchnorm", {}),
-    ("batchnorm", {"layer_scale_groups": 0}),
-    ("powernorm-v", {}),
-    ("powernorm", {"sync": "on"}),
-    ("powernorm", {"sync": "on", "warmup_updates": 2, "layer_scale_groups": 0}),
-    ("unified", {"sync": "on", "window": 2}),
-    ("unified", {"sync": "on", "window": 2, "warmup_updates": 1, "outlier_skip": "on"}),
-    ("mabn", {"sync": "on", "window": 2, "warmup_updates": 1}),
-    ("regularized-batchnorm", {"lambda_mean": 3.0, "lambda_std": 2.0}),
-    ("repbn", {}),
-    ("repbn", {"blend_updates": 3}),
-]
-APART = [("powernorm", {}), ("batchnorm", {"variant": "released"}), ("batchnorm", {"sync": "off"})]
+
+def is_synced(name, options):
+    return build_norm(name, DIM, **options).sync
+
+
+def with_sync(sync):
+    """The cases of the norms with batch statistics, synced where the norm has a choice."""
+    for name, options in CASES:
+        if norm_spec(name).batch_statistics:
+            choice = {"sync": sync} if norm_spec(name).has_option("sync") else {}
+            yield name, {**options, **choice}
+
+
+# Some released code never syncs
+SYNCED = [(name, options) for name, options in with_sync("on") if is_synced(name, options)]
+APART = [(name, options) for name, options in with_sync("off")]
 
 
 def new_norm(name, options):
@@ -160,14 +163,9 @@ def test_two_workers_equal_one_process_on_the_joined_batch(case, saw):
 
 
 def test_the_workers_had_the_kernels_that_are_compared(saw, kernels):
-    assert all(worker["fused"] == [kernels == "cpu"] * len(SYNCED) for worker in saw)
-
-
-def test_every_norm_that_can_be_synced_is_tested():
-    can = {name for name in NORM_TYPES if "sync" in {o.name for o in norm_spec(name).options}}
-    assert can == {name for name, _ in SYNCED}
-    on = {name for name in can if build_norm(name, DIM).sync}
-    assert on == {"batchnorm", "powernorm-v", "regularized-batchnorm", "repbn"}
+    fused = [kernels == "cpu" and has_fused_form(norm_spec(name).cls) for name, _ in SYNCED]
+    assert any(fused) == (kernels == "cpu")
+    assert all(worker["fused"] == fused for worker in saw)
 
 
 @pytest.mark.parametrize("case", range(len(APART)), ids=[f"{n}-{o}" for n, o in APART])
@@ -180,9 +178,10 @@ def test_statistics_held_apart_are_averaged(case, saw):
         alone.append(dict(norm.named_buffers()))
     for key, first in alone[0].items():
         second = alone[1][key]
-        assert first.is_floating_point() != torch.equal(first, second), key
-        expected = (first + second) / 2 if first.is_floating_point() else first
-        for worker in saw:
+        if first.is_floating_point():
+            assert not torch.equal(first, second), key
+            first = second = (first + second) / 2
+        for worker, expected in zip(saw, (first, second)):
             torch.testing.assert_close(worker["apart"][case][key], expected, **CLOSE, msg=key)
 
 

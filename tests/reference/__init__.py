@@ -1,15 +1,37 @@
 """The slow transcription of every norm by its name, and the options that each is tested with.
 
-Norms over one position are in ``references_position.py``, norms over the positions of a batch
-in ``references_batch.py``; what they share is in ``references_base.py``.
+Every module of this folder is imported here: the transcription of a new norm is a new file, with
+the decorator ``transcribes`` of ``base.py``.
 """
 
 from __future__ import annotations
 
-from norm_plugin.norms import NORM_TYPES
-from reference.batch import BATCH_REFERENCES, BATCH_VARIANTS
-from reference.position import POSITION_REFERENCES, POSITION_VARIANTS
+import importlib
+import pkgutil
 
-REFERENCES = {**POSITION_REFERENCES, **BATCH_REFERENCES}
-VARIANTS = {**POSITION_VARIANTS, **BATCH_VARIANTS}
-CASES = [(name, options) for name in NORM_TYPES for options in VARIANTS.get(name, [{}])]
+from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.norms.base.running_moments import RunningMomentsNorm
+from reference.base import ENTRIES
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+REFERENCES = {name: entry.make for name, entry in ENTRIES.items()}
+CASES = [
+    (name, options)
+    for name in NORM_TYPES
+    for options in (ENTRIES[name].variants if name in ENTRIES else ({},))
+]
+WITH_MOMENTS = [name for name in NORM_TYPES if issubclass(norm_spec(name).cls, RunningMomentsNorm)]
+"""The norms that subtract the mean of a batch."""
+PAPER_NAMES = {"weight": "gamma", "bias": "beta"}
+
+
+def transcription(name, norm, **options):
+    """The transcription of ``norm``, which is norm ``name`` with ``options``."""
+    defaults = {option.name: option.default for option in norm_spec(name).options}
+    parameters = {
+        PAPER_NAMES.get(key, key): parameter.detach().double().numpy()
+        for key, parameter in norm.named_parameters()
+    }
+    return REFERENCES[name](norm.dim, **parameters, **{**defaults, **options})

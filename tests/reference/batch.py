@@ -1,17 +1,24 @@
-"""Transcriptions of the norms whose statistics run over the positions of a batch.
+"""Transcriptions of the norms with a quadratic mean over the positions of a batch.
 
-Those with a mean and a variance are in ``references_batch_norm.py``.
+Those with a mean and a variance are in ``batch_norm.py``.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from reference.base import Reference
-from reference.batch_norm import BATCH_NORM_REFERENCES, BATCH_NORM_VARIANTS
+from reference.base import Reference, transcribes
 from reference.batch_parts import LayerScale, geometric_mean, mean_over
 
 
+@transcribes(
+    "powernorm-v",
+    {},
+    {"layer_scale_groups": 0, "alpha_fwd": 0.5},
+    {"layer_scale_groups": 4},
+    exact=[{"layer_scale_groups": 0}],
+    refused=[({"alpha_fwd": 1}, r"alpha_fwd is 1.0; it must be in \[0, 1\)")],
+)
 class PowerNormV(Reference):
     """Definition 1."""
 
@@ -24,6 +31,7 @@ class PowerNormV(Reference):
         self.real = np.flatnonzero(valid)
         x = self.scale.forward(x)
         psi2_batch = mean_over(self.real, x**2)
+        self.own = {"psi2": psi2_batch}
         self.psi = np.sqrt(psi2_batch + self.options["eps"])
         a_f = self.options["alpha_fwd"]
         self.psi2 = a_f * self.psi2 + (1 - a_f) * psi2_batch
@@ -55,6 +63,7 @@ class PowerNorm(Reference):
         self.real = np.flatnonzero(valid)
         x = self.scale.forward(x)
         psi2_batch = mean_over(self.real, x**2)
+        self.own = {"psi2": psi2_batch}
         self.in_warmup = self.updates < self.options["warmup_updates"]
         self.updates += 1
         self.psi = np.sqrt((psi2_batch if self.in_warmup else self.psi2) + self.options["eps"])
@@ -83,6 +92,8 @@ class PowerNorm(Reference):
 class ReleasedPowerNorm(Reference):
     """The released code, with m = nu / (1 - a_b) as it keeps it."""
 
+    averages_padding = pulls_padding = True
+
     def __init__(self, dim, **kwargs):
         super().__init__(dim, **kwargs)
         self.psi2, self.m, self.t = np.ones(dim), np.zeros(dim), 0
@@ -92,6 +103,7 @@ class ReleasedPowerNorm(Reference):
         self.t += 1
         x = self.scale.forward(x)
         batch = mean_over(np.flatnonzero(valid), x**2)
+        self.own = {"psi2": batch}
         eps, warmup, a_f = (self.options[k] for k in ("eps", "warmup_updates", "alpha_fwd"))
         self.psi_batch = np.sqrt(batch + eps)
         self.x_hat = x / (self.psi_batch if self.t <= warmup else np.sqrt(self.psi2 + eps))
@@ -109,11 +121,48 @@ class ReleasedPowerNorm(Reference):
         return self.scale.backward(pulled / self.psi_batch)
 
 
-def full_windows(size, **windows):
-    """The windows that are full, of which the package's must be equal, the newest row last."""
-    return {name: np.array(rows) for name, rows in windows.items() if len(rows) == size}
+@transcribes(
+    "powernorm",
+    {"warmup_updates": 10},
+    {"layer_scale_groups": 0, "alpha_fwd": 0.99, "alpha_bwd": 0.5},
+    {"layer_scale_groups": 4, "warmup_updates": 1},
+    {"variant": "released", "layer_scale_groups": 4, "warmup_updates": 10},
+    {"variant": "released", "layer_scale_groups": 0, "alpha_fwd": 0.99, "alpha_bwd": 0.5},
+    exact=[{"warmup_updates": 1000}],
+    refused=[
+        ({"alpha_fwd": 1.0}, r"alpha_fwd is 1.0; it must be in \[0, 1\)"),
+        ({"alpha_bwd": -0.1}, "alpha_bwd is -0.1"),
+        ({"layer_scale_groups": 5}, "layer_scale_groups is 5; .*0 or divide 12"),
+        ({"warmup_updates": -1}, "warmup_updates is -1; it must be 0 or more"),
+        ({"warmup_updates": 1.5}, "warmup_updates is 1.5; it must be of type int"),
+        ({"warmup_updates": True}, "warmup_updates is True; it must be of type int"),
+        ({"variant": "old"}, "variant is 'old'; choose from paper, released"),
+    ],
+)
+def power_norm(dim, variant, **kwargs):
+    return (ReleasedPowerNorm if variant == "released" else PowerNorm)(dim, **kwargs)
 
 
+def windows(size, **rows_of):
+    """Each window as (M, C), the newest row last and 0 where it is not filled, and its count."""
+    state = {}
+    for name, rows in rows_of.items():
+        empty = [np.zeros_like(rows[0])] * (size - len(rows))
+        state.update({name: np.array([*empty, *rows]), f"{name}_filled": len(rows)})
+    return state
+
+
+@transcribes(
+    "unified",
+    {},
+    {"window": 6, "warmup_updates": 3, "outlier_skip": "on"},
+    {"window": 2, "alpha_fwd": 0.5, "alpha_bwd": 0.99, "outlier_skip": "on"},
+    exact=[{"warmup_updates": 1000}],
+    refused=[
+        ({"window": 0}, "window is 0; it must be 1 or more"),
+        ({"alpha_bwd": -1}, "alpha_bwd is -1.0"),
+    ],
+)
 class Unified(Reference):
     """Geometric mean of the window forward, averaged averages backward."""
 
@@ -137,6 +186,7 @@ class Unified(Reference):
             self.outlier = bool((gap > size * variance).any())
         self.by_batch = in_warmup or self.outlier
         s2 = square if self.by_batch else geometric_mean(self.squares)
+        self.own = {"running_square": s2}
         if self.outlier:
             self.squares[-1] = self.running
         a_f = self.options["alpha_fwd"]
@@ -160,10 +210,18 @@ class Unified(Reference):
         for i in self.real:
             dx[i] = (g[i] - pull * self.z[i]) / self.root
         self.state = {"running_square": self.running, "psi": self.psi}
-        self.state.update(full_windows(size, squares=self.squares, gradients=self.gs))
+        self.state.update(windows(size, squares=self.squares, gradients=self.gs))
         return dx
 
 
+@transcribes(
+    "mabn",
+    {},
+    {"window": 3, "warmup_updates": 6},
+    {"window": 1, "renorm_limit": 1.1},
+    exact=[{"warmup_updates": 1000}],
+    refused=[({"renorm_limit": 0.5}, "renorm_limit is 0.5; it must be 1 or more")],
+)
 class MovingAverage(Reference):
     """Arithmetic means of both windows, and the ratio r as a constant."""
 
@@ -179,6 +237,7 @@ class MovingAverage(Reference):
         self.in_warmup = self.updates < self.options["warmup_updates"]
         self.updates += 1
         s2 = square if self.in_warmup else sum(self.squares) / len(self.squares)
+        self.own = {"running_square": s2}
         self.root, self.r = np.sqrt(s2 + eps), np.ones(self.dim)
         if not self.in_warmup:
             limit = self.options["renorm_limit"]
@@ -201,37 +260,5 @@ class MovingAverage(Reference):
             dx[i] = (g[i] - pull * self.z[i]) / self.root
         self.state = {"running_square": self.running}
         size = self.options["window"]
-        self.state.update(full_windows(size, squares=self.squares, gradients=self.gs))
+        self.state.update(windows(size, squares=self.squares, gradients=self.gs))
         return dx
-
-
-def power_norm(dim, variant, **kwargs):
-    return (ReleasedPowerNorm if variant == "released" else PowerNorm)(dim, **kwargs)
-
-
-BATCH_REFERENCES = {
-    "powernorm-v": PowerNormV,
-    "powernorm": power_norm,
-    "unified": Unified,
-    "mabn": MovingAverage,
-    **BATCH_NORM_REFERENCES,
-}
-
-# Options to test each norm with; a norm without an entry is tested with its defaults.
-BATCH_VARIANTS = {
-    "powernorm-v": [{}, {"layer_scale_groups": 0, "alpha_fwd": 0.5}, {"layer_scale_groups": 4}],
-    "powernorm": [
-        {"warmup_updates": 10},
-        {"layer_scale_groups": 0, "alpha_fwd": 0.99, "alpha_bwd": 0.5},
-        {"layer_scale_groups": 4, "warmup_updates": 1},
-        {"variant": "released", "layer_scale_groups": 4, "warmup_updates": 10},
-        {"variant": "released", "layer_scale_groups": 0, "alpha_fwd": 0.99, "alpha_bwd": 0.5},
-    ],
-    "unified": [
-        {},
-        {"window": 6, "warmup_updates": 3, "outlier_skip": "on"},
-        {"window": 2, "alpha_fwd": 0.5, "alpha_bwd": 0.99, "outlier_skip": "on"},
-    ],
-    "mabn": [{}, {"window": 3, "warmup_updates": 6}, {"window": 1, "renorm_limit": 1.1}],
-    **BATCH_NORM_VARIANTS,
-}

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from reference.base import Reference
+from reference.base import Reference, transcribes
 from reference.batch_parts import LayerScale, mean_over
 from reference.position import LayerNorm
 
 
+@transcribes(
+    "batchnorm",
+    {},
+    {"layer_scale_groups": 0, "momentum": 0.5},
+    {"variant": "released", "layer_scale_groups": 4},
+    exact=[{"variant": "released"}],
+    refused=[
+        ({"momentum": 0}, r"momentum is 0.0; it must be in \(0, 1\]"),
+        ({"layer_scale_groups": 5}, "layer_scale_groups is 5; .* divide 12"),
+        ({"sync": "yes"}, "sync is 'yes'; choose from on, off"),
+    ],
+)
 class BatchNorm(Reference):
     def __init__(self, dim, **kwargs):
         super().__init__(dim, **kwargs)
         self.running_mean, self.running_var = np.zeros(dim), np.ones(dim)
         self.scale = LayerScale(self.options.get("layer_scale_groups", 0), self.options["eps"])
+        self.averages_padding = self.options.get("variant") == "released"
 
     def forward(self, x, valid):
         self.real = np.flatnonzero(valid)
@@ -21,15 +34,16 @@ class BatchNorm(Reference):
         self.mu = mean_over(self.real, x)
         self.variance = mean_over(self.real, (x - self.mu) ** 2)
         self.share = 1.0
-        if self.options.get("variant") == "released":
+        if self.averages_padding:
             self.share = len(self.real) / len(x)
         self.variance = self.variance * self.share
         m = self.options["momentum"]
         self.running_mean = (1 - m) * self.running_mean + m * self.mu
         kept = self.variance
-        if self.options.get("variant") == "released":
+        if self.averages_padding:
             kept = kept * len(x) / (len(x) - 1)
         self.running_var = (1 - m) * self.running_var + m * kept
+        self.own = {"running_mean": self.mu, "running_var": kept}
         self.sigma = np.sqrt(self.variance + self.options["eps"])
         self.x_hat = np.zeros_like(x)
         for i in self.real:
@@ -52,6 +66,15 @@ class BatchNorm(Reference):
         return dx
 
 
+@transcribes(
+    "regularized-batchnorm",
+    {},
+    {"lambda_mean": 60.0, "lambda_std": 0.0, "momentum": 0.5},
+    {"lambda_mean": 3.0, "lambda_std": 2.0, "penalty_per": "token"},
+    {"lambda_std": 3.0, "distance": "deviations"},
+    exact=[{"lambda_mean": 0.0, "lambda_std": 0.0}],
+    refused=[({"lambda_std": -1}, "lambda_std is -1.0; it must be 0 or more")],
+)
 class RegularizedBatchNorm(BatchNorm):
     """BatchNorm, with the derivative of the penalty by hand."""
 
@@ -81,6 +104,13 @@ class RegularizedBatchNorm(BatchNorm):
         return dx
 
 
+@transcribes(
+    "repbn",
+    {},
+    {"blend_updates": 10, "momentum": 0.5},
+    refused=[({"blend_updates": -1}, "blend_updates is -1; it must be 0 or more")],
+    roundings=10,  # eta x lets the input by, so that its roundings add up over the layers
+)
 class RepBatchNorm(BatchNorm):
     """lambda LN(x) + (1 - lambda) (BN(x) + eta x)."""
 
@@ -107,25 +137,3 @@ class RepBatchNorm(BatchNorm):
             self.grads["ln_weight"] = self.layer_norm.grads["weight"]
             self.grads["ln_bias"] = self.layer_norm.grads["bias"]
         return dx
-
-
-BATCH_NORM_REFERENCES = {
-    "batchnorm": BatchNorm,
-    "regularized-batchnorm": RegularizedBatchNorm,
-    "repbn": RepBatchNorm,
-}
-
-BATCH_NORM_VARIANTS = {
-    "batchnorm": [
-        {},
-        {"layer_scale_groups": 0, "momentum": 0.5},
-        {"variant": "released", "layer_scale_groups": 4},
-    ],
-    "regularized-batchnorm": [
-        {},
-        {"lambda_mean": 60.0, "lambda_std": 0.0, "momentum": 0.5},
-        {"lambda_mean": 3.0, "lambda_std": 2.0, "penalty_per": "token"},
-        {"lambda_std": 3.0, "distance": "deviations"},
-    ],
-    "repbn": [{}, {"blend_updates": 10, "momentum": 0.5}],
-}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import numpy as np
 
-from reference.base import Reference
+from reference.base import Reference, transcribes
 
 
+@transcribes("layernorm-simple")
+@transcribes("layernorm")
 class LayerNorm(Reference):
     def forward(self, x, valid):
         self.x_hat, self.sigma = np.zeros_like(x), np.zeros(len(x))
@@ -24,7 +25,8 @@ class LayerNorm(Reference):
         return np.ones(self.dim) if self.gamma is None else self.gamma
 
     def backward(self, g):
-        self.keep_affine_grads(g, self.x_hat)
+        if self.gamma is not None:
+            self.keep_affine_grads(g, self.x_hat)
         return self.through_standardize(g * self.gain())
 
     def through_standardize(self, g):
@@ -36,12 +38,12 @@ class LayerNorm(Reference):
         return dx
 
 
+@transcribes("detachnorm")
 class DetachNorm(LayerNorm):
-    """Constants in the backward pass: ``mean`` and ``std`` say which of the two."""
+    """Both statistics are constants in the backward pass."""
 
-    def __init__(self, dim, mean, std, **kwargs):
-        super().__init__(dim, **kwargs)
-        self.mean_is_constant, self.std_is_constant = mean, std
+    mean_is_constant = True
+    std_is_constant = True
 
     def backward(self, g):
         dx = np.zeros_like(g)
@@ -54,6 +56,27 @@ class DetachNorm(LayerNorm):
         return dx
 
 
+@transcribes("detachnorm-mean")
+class DetachNormMean(DetachNorm):
+    std_is_constant = False
+
+
+@transcribes("detachnorm-std")
+class DetachNormStd(DetachNorm):
+    mean_is_constant = False
+
+
+@transcribes(
+    "adanorm",
+    {},
+    {"scale": 1.0, "k": 0.3},
+    {"variant": "released"},
+    {"variant": "released", "scale": 1.0, "eps": 1e-2},
+    refused=[
+        ({"scale": 0}, "scale is 0.0; it must be positive and finite"),
+        ({"variant": "published"}, "'published'; choose from paper, released"),
+    ],
+)
 class AdaNorm(LayerNorm):
     def forward(self, x, valid):
         if self.options["variant"] == "released":
@@ -84,6 +107,7 @@ class AdaNorm(LayerNorm):
         return dx
 
 
+@transcribes("rmsnorm")
 class RMSNorm(Reference):
     def forward(self, x, valid):
         self.rms = np.array([np.sqrt(sum(row**2) / self.dim + self.options["eps"]) for row in x])
@@ -99,6 +123,7 @@ class RMSNorm(Reference):
         return (g - self.x_hat * mean_gx[:, None]) / self.rms[:, None]
 
 
+@transcribes("scalenorm", {}, {"eps": 1e-1})
 class ScaleNorm(Reference):
     def forward(self, x, valid):
         squares = [sum(row**2) + self.options["eps"] for row in x]
@@ -112,6 +137,17 @@ class ScaleNorm(Reference):
         return self.options["g"] * (g - along * self.unit) / self.length
 
 
+@transcribes(
+    "groupnorm",
+    {},
+    {"groups": 1},
+    {"groups": 6, "eps": 1e-2},
+    refused=[
+        ({"groups": 5}, "groups is 5; it must divide 12 into groups of two"),
+        ({"groups": 0}, "groups is 0; it must divide 12"),
+        ({"groups": 12}, "groups is 12; it must divide 12 into groups of two"),
+    ],
+)
 class GroupNorm(Reference):
     """LayerNorm without gamma and beta on each group of channels by itself."""
 
@@ -129,6 +165,9 @@ class GroupNorm(Reference):
         return np.concatenate(back, axis=1)
 
 
+@transcribes(
+    "dyt", refused=[({"alpha_init": 0}, "alpha_init is 0.0; it must be positive and finite")]
+)
 class DynamicTanh(Reference):
     def forward(self, x, valid):
         self.x, self.bounded = x, np.tanh(self.options["alpha"] * x)
@@ -141,6 +180,9 @@ class DynamicTanh(Reference):
         return self.options["alpha"] * inner
 
 
+@transcribes(
+    "derf", refused=[({"alpha_init": float("inf")}, "alpha_init is inf; it must be finite")]
+)
 class DynamicErf(Reference):
     def forward(self, x, valid):
         self.x, self.inner = x, self.options["alpha"] * x + self.options["shift"]
@@ -155,37 +197,10 @@ class DynamicErf(Reference):
         return self.options["alpha"] * inner
 
 
+@transcribes("none")
 class Identity(Reference):
     def forward(self, x, valid):
         return x
 
     def backward(self, g):
         return g
-
-
-POSITION_REFERENCES = {
-    "layernorm": LayerNorm,
-    "layernorm-simple": LayerNorm,
-    "detachnorm": partial(DetachNorm, mean=True, std=True),
-    "detachnorm-mean": partial(DetachNorm, mean=True, std=False),
-    "detachnorm-std": partial(DetachNorm, mean=False, std=True),
-    "adanorm": AdaNorm,
-    "rmsnorm": RMSNorm,
-    "scalenorm": ScaleNorm,
-    "groupnorm": GroupNorm,
-    "dyt": DynamicTanh,
-    "derf": DynamicErf,
-    "none": Identity,
-}
-
-# Options to test each norm with; a norm without an entry is tested with its defaults.
-POSITION_VARIANTS = {
-    "adanorm": [
-        {},
-        {"scale": 1.0, "k": 0.3},
-        {"variant": "released"},
-        {"variant": "released", "scale": 1.0, "eps": 1e-2},
-    ],
-    "scalenorm": [{}, {"eps": 1e-1}],
-    "groupnorm": [{}, {"groups": 1}, {"groups": 6, "eps": 1e-2}],
-}

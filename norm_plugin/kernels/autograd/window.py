@@ -8,7 +8,7 @@ from torch import Tensor
 from norm_plugin.kernels.autograd.columns import Batch, Gradients, column_norm, infer
 from norm_plugin.kernels.autograd.gradients import wide
 from norm_plugin.kernels.passes import Ops
-from norm_plugin.norms.base.statistics import in_backward
+from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.window import WindowNorm
 
 

@@ -8,7 +8,8 @@ from torch import Tensor
 from norm_plugin.kernels.autograd.columns import Batch, Gradients, column_norm, infer
 from norm_plugin.kernels.fused_forms import fuses
 from norm_plugin.kernels.passes import Ops
-from norm_plugin.norms.batch_norm import BatchNorm, RunningMomentsNorm
+from norm_plugin.norms.base.running_moments import RunningMomentsNorm
+from norm_plugin.norms.batch_norm import BatchNorm
 
 
 class BatchNormBatch(Batch):

@@ -60,17 +60,16 @@ def power_norm(norm: PowerNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Te
     if not norm.training:
         root = norm.root(norm.psi2, norm.psi2)
         return infer(norm, x, ops, norm.layer_scale_groups, norm.eps, root)
-    updates, psi2 = norm.start()
+    seen = norm.start()
     if norm.variant == "released":
-        y, moved = power_norm_as_released(norm, x, valid, ops, psi2, t=updates + 1)
+        y, moved = power_norm_as_released(norm, x, valid, ops, seen)
     else:
-        in_warmup = updates < norm.warmup_updates
-        kind: Any = WarmingUp if in_warmup else Running
+        kind: Any = WarmingUp if seen.in_warmup else Running
         batch = kind(ops, valid, norm.layer_scale_groups, norm.eps, norm.sync)
         batch.recursion = norm.recursion(valid)
-        if not in_warmup:
-            batch.psi = wide(norm.root(psi2, psi2), x)
+        if not seen.in_warmup:
+            batch.psi = wide(norm.root(seen.psi2, seen.psi2), x)
         y = column_norm(norm, x, batch)
-        moved = norm.next_psi2(psi2, batch.psi2, batch.count, ops.move)
+        moved = norm.next_psi2(seen.psi2, batch.psi2, batch.count, ops.move)
     norm.finish(moved)
     return y

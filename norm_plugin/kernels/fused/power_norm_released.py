@@ -8,7 +8,7 @@ from torch import Tensor
 from norm_plugin.kernels.autograd.columns import Batch, Gradients, OfParameters, column_norm
 from norm_plugin.kernels.autograd.gradients import wide
 from norm_plugin.kernels.passes import Ops
-from norm_plugin.norms.power_norm import PowerNorm
+from norm_plugin.norms.power_norm import PowerNorm, Seen
 
 
 class ReleasedBatch(Batch):
@@ -56,11 +56,11 @@ class ReleasedBatch(Batch):
 
 
 def power_norm_as_released(
-    norm: PowerNorm, x: Tensor, valid: Tensor | None, ops: Ops, psi2: Tensor, t: int
+    norm: PowerNorm, x: Tensor, valid: Tensor | None, ops: Ops, seen: Seen
 ) -> tuple[Tensor, Tensor]:
-    """y, (N, C), and the psi^2 to go on with, (C,), at forward t from the running ``psi2``."""
+    """y, (N, C), and psi^2 after this batch, (C,)."""
     batch = ReleasedBatch(ops, valid, norm.layer_scale_groups, norm.eps, sync=False)
-    batch.norm, batch.running, batch.loss_scale = norm, psi2, norm.loss_scale
-    batch.in_warmup = t <= norm.warmup_updates
+    batch.norm, batch.running, batch.loss_scale = norm, seen.psi2, norm.loss_scale
+    batch.in_warmup = seen.in_warmup
     y = column_norm(norm, x, batch)
-    return y, norm.next_psi2_as_released(psi2, batch.psi2, t, batch.some)
+    return y, norm.next_psi2_as_released(seen.psi2, batch.psi2, seen.updates + 1, batch.some)

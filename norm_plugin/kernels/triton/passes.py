@@ -10,7 +10,7 @@ from norm_plugin.kernels.triton.pointwise import pointwise_backward, pointwise_f
 from norm_plugin.kernels.triton.rows import row_backward, row_forward
 from norm_plugin.kernels.triton.tiles import DTYPES, MOST_CHANNELS, is_served
 from norm_plugin.norms.base.statistics import move
-from norm_plugin.norms.power_norm_released import step_nu
+from norm_plugin.norms.power_norm import step_nu
 
 __all__ = [
     "column_gradient",

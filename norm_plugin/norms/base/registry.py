@@ -92,6 +92,10 @@ class NormSpec:
         """True when training mixes positions: see :class:`Norm`."""
         return self.cls.batch_statistics
 
+    def has_option(self, name: str) -> bool:
+        """Whether the norm has an option of that name."""
+        return any(option.name == name for option in self.options)
+
     def build(self, dim: int, **options: Any) -> Norm:
         """A new norm over ``dim`` channels; raises ValueError for a wrong option."""
         known = {option.name: option for option in self.options}
@@ -108,7 +112,7 @@ class NormSpec:
 
 
 AFTER_BUILDING: list[Callable[[Norm], None]] = []
-"""Called with each norm that is built here: how faster forms of norms come in from outside."""
+"""Called with each norm that is built; ``norm_plugin.kernels`` gives the fused forms here."""
 
 _SPECS: dict[str, NormSpec] = {}
 NORM_TYPES: list[str] = []

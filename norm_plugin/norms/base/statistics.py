@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from norm_plugin.norms.base.contract import AffineNorm
 from norm_plugin.norms.base.inference import ChannelMap
+from norm_plugin.norms.base.recomputation import Forwards, in_backward
 from norm_plugin.norms.base.workers import sum_over_workers, worker_count
 
 
@@ -76,84 +77,21 @@ def check_share(name: str, value: float) -> None:
         raise ValueError(f"{name} is {value}; it must be in [0, 1)")
 
 
-def in_backward() -> bool:
-    """True inside a backward pass: activation checkpointing computes a forward again."""
-    return bool(torch._C._current_graph_task_id() != -1)
-
-
-class Forward(NamedTuple):
-    """A training forward whose backward pass may still compute it again.
-
-    Attributes:
-        sample: some values of its input, by which it is found.
-        seen: what it used besides its input.
-    """
-
-    sample: Tensor
-    seen: list[Any]
-
-
-class Forwards:
-    """What the last training forwards of a norm saw, for activation checkpointing.
-
-    Several forwards may come before one backward pass, whose recomputations come in any order.
-    Each is found by its input: with random states restored it is the same but for what a device
-    adds up in another order. Of equal inputs the newest is taken, as autograd begins with it.
-    """
-
-    KEPT = 16
-    CLOSE = 0.02  # of the size of the sample; another batch, or another dropout, is far beyond
-
-    def __init__(self) -> None:
-        self.kept: list[Forward] = []
-        self.current: list[Any] = [None]
-
-    def open(self, x: Tensor) -> None:
-        """A forward of x, (..., C), begins, or begins again in a backward pass.
-
-        Raises:
-            RuntimeError: it is computed again, but too many others came since.
-        """
-        sample = x.detach()[tuple(slice(None, None, max(1, size // 8)) for size in x.shape)].clone()
-        if not in_backward():
-            self.current = [None]
-            self.kept = [*self.kept, Forward(sample, self.current)][-self.KEPT :]
-            return
-        found = self._find(sample)
-        if found is None:
-            raise RuntimeError(
-                "activation checkpointing computes a forward of a norm with batch statistics "
-                f"again, but its input is none of the last {self.KEPT} forwards': run the backward "
-                "pass before so many others, with preserve_rng_state, or do not checkpoint"
-            )
-        # Newest last: what was computed again is the first to go
-        self.kept = [found, *(one for one in self.kept if one is not found)]
-        self.current = found.seen
-
-    def _find(self, sample: Tensor) -> Forward | None:
-        best, least = None, self.CLOSE
-        for one in reversed(self.kept):
-            if one.sample.shape != sample.shape or one.sample.device != sample.device:
-                continue
-            here, there = (torch.nan_to_num(each.float()) for each in (sample, one.sample))
-            distance = float((here - there).abs().sum() / here.abs().sum().clamp(min=1e-30))
-            if distance < least:
-                best, least = one, distance
-        return best
-
-
 class BatchStatisticsNorm(AffineNorm):
     """A norm whose statistics run over the positions of a batch, with running forms of them.
 
     Running forms move once for each training forward, never in its recomputation, and not for
-    a batch without a real position. Floating buffers never fall below float32: ``model.half()``
-    leaves them.
+    a batch without a real position. Floating buffers are running statistics. They never fall below
+    float32: ``model.half()`` leaves them.
 
     It counts optimizer updates. Under fairseq the trainer reports them through
     :meth:`set_num_updates`; elsewhere every training forward counts as one. The count is the
     integer buffer ``num_updates``, part of the checkpoint.
 
     Attributes:
+        moved_by_forwards: names of the buffers that training forwards move, ``num_updates``
+            aside. :meth:`start_plain_mean` makes them a mean over batches; a norm that names none
+            cannot have its statistics re-estimated.
         counts_forwards: whatever a trainer reports, every training forward counts as one.
         loss_scale: the factor that the loss is multiplied with before its backward pass, as
             mixed precision does; whoever multiplies it must say so here. Statistics of
@@ -167,6 +105,7 @@ class BatchStatisticsNorm(AffineNorm):
     """
 
     batch_statistics: ClassVar[bool] = True
+    moved_by_forwards: ClassVar[tuple[str, ...]] = ()
     num_updates: Tensor
 
     def __init__(self, dim: int, *, warmup_updates: int = 0, sync: str = "off") -> None:
@@ -183,6 +122,7 @@ class BatchStatisticsNorm(AffineNorm):
         self._count_read: tuple[Tensor | None, int, int] = (None, 0, 0)
         self._trainer_counts = False
         self._forwards = Forwards()
+        self._plain_mean_of: int | None = None
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
@@ -190,7 +130,39 @@ class BatchStatisticsNorm(AffineNorm):
         """See :meth:`Norm.forward`."""
         if self.training:
             self._forwards.open(x)
+            if self._plain_mean_of is not None and not in_backward():
+                self._plain_mean_of += 1
         return super().forward(x, padding_mask, batch_first)
+
+    def start_plain_mean(self) -> None:
+        """Make the running statistics the plain mean over the training forwards from now on.
+
+        What forwards move starts from 0, and the k-th forward counts 1/k. The first one normalizes
+        as in a warm-up, the others as after it. None of them counts as an update.
+
+        Raises:
+            ValueError: the class does not say what forwards move.
+        """
+        if not self.moved_by_forwards:
+            raise ValueError(
+                f"{type(self).__name__} does not declare in moved_by_forwards which of its buffers "
+                "training forwards move, so its running statistics cannot be re-estimated"
+            )
+        for name in self.moved_by_forwards:
+            self.get_buffer(name).zero_()
+        self._plain_mean_of = 0
+
+    @property
+    def plain_mean_of(self) -> int | None:
+        """Forwards in the mean since :meth:`start_plain_mean`; None where it was not called."""
+        return self._plain_mean_of
+
+    def weight_of_batch(self, weight: float) -> float:
+        """How much a running statistic takes of the batch in work, in [0, 1].
+
+        That is ``weight``, which an option of the norm says, or 1/k in a plain mean.
+        """
+        return 1 / self._plain_mean_of if self._plain_mean_of else weight
 
     @property
     def _seen(self) -> Any:
@@ -220,6 +192,8 @@ class BatchStatisticsNorm(AffineNorm):
     @property
     def in_warmup(self) -> bool:
         """True while the statistics of the batch itself normalize it."""
+        if self._plain_mean_of is not None:
+            return self._plain_mean_of <= 1
         return self._updates < self.warmup_updates
 
     def channel_map(self, square: Tensor, eps: float, mean: float | Tensor = 0.0) -> ChannelMap:
@@ -235,7 +209,7 @@ class BatchStatisticsNorm(AffineNorm):
 
     def count_forward(self) -> None:
         """Count one training forward as an update, unless a trainer does the counting."""
-        if not self._trainer_counts:
+        if not self._trainer_counts and self._plain_mean_of is None:
             self._count(self._updates + 1)
 
     def _count(self, num_updates: int) -> None:

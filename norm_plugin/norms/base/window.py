@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.inference import ChannelMap
+from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.statistics import (
     BatchStatisticsNorm,
     finite_or,
-    in_backward,
     masked_means,
     zero_padding,
 )
@@ -78,6 +78,7 @@ class WindowNorm(BatchStatisticsNorm):
         sync: see :class:`BatchStatisticsNorm`.
     """
 
+    moved_by_forwards: ClassVar[tuple[str, ...]] = ("squares", "squares_filled", "running_square")
     squares: Tensor
     squares_filled: Tensor
     gradients: Tensor

@@ -1,0 +1,77 @@
+"""Activation checkpointing computes a forward again in the backward pass: what norms need for that.
+
+A repeated forward must use what the first one used, and must move no statistic.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+def in_backward() -> bool:
+    """True inside a backward pass: activation checkpointing computes a forward again."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+class Forward(NamedTuple):
+    """A training forward whose backward pass may still compute it again.
+
+    Attributes:
+        sample: some values of its input, by which it is found.
+        seen: what it used besides its input.
+    """
+
+    sample: Tensor
+    seen: list[Any]
+
+
+class Forwards:
+    """What the last training forwards of a norm saw, for activation checkpointing.
+
+    Several forwards may come before one backward pass, whose recomputations come in any order.
+    Each is found by its input: with random states restored it is the same but for what a device
+    adds up in another order. Of equal inputs the newest is taken, as autograd begins with it.
+    """
+
+    KEPT = 16
+    CLOSE = 0.02  # of the size of the sample; another batch, or another dropout, is far beyond
+
+    def __init__(self) -> None:
+        self.kept: list[Forward] = []
+        self.current: list[Any] = [None]
+
+    def open(self, x: Tensor) -> None:
+        """A forward of x, (..., C), begins, or begins again in a backward pass.
+
+        Raises:
+            RuntimeError: it is computed again, but too many others came since.
+        """
+        sample = x.detach()[tuple(slice(None, None, max(1, size // 8)) for size in x.shape)].clone()
+        if not in_backward():
+            self.current = [None]
+            self.kept = [*self.kept, Forward(sample, self.current)][-self.KEPT :]
+            return
+        found = self._find(sample)
+        if found is None:
+            raise RuntimeError(
+                "activation checkpointing computes a forward of a norm with batch statistics "
+                f"again, but its input is none of the last {self.KEPT} forwards': run the backward "
+                "pass before so many others, with preserve_rng_state, or do not checkpoint"
+            )
+        # Newest last: what was computed again is the first to go
+        self.kept = [found, *(one for one in self.kept if one is not found)]
+        self.current = found.seen
+
+    def _find(self, sample: Tensor) -> Forward | None:
+        best, least = None, self.CLOSE
+        for one in reversed(self.kept):
+            if one.sample.shape != sample.shape or one.sample.device != sample.device:
+                continue
+            here, there = (torch.nan_to_num(each.float()) for each in (sample, one.sample))
+            distance = float((here - there).abs().sum() / here.abs().sum().clamp(min=1e-30))
+            if distance < least:
+                best, least = one, distance
+        return best

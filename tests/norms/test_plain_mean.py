@@ -1,0 +1,71 @@
+"""``start_plain_mean``: running statistics that are the mean over the forwards that follow."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from reference import CASES
+
+from batches import DIM, new_norm, state_of, step, upstream
+from norm_plugin.norms import BatchStatisticsNorm, norm_spec
+
+FORMS = [(name, options) for name, options in CASES if norm_spec(name).batch_statistics]
+every_form = pytest.mark.parametrize(("name", "options"), FORMS, ids=str)
+
+
+@every_form
+def test_it_says_what_forwards_move(name, options, ragged):
+    norm = new_norm(name, **options)
+    before = state_of(norm)
+    norm(*ragged())
+    moved = {key for key, value in state_of(norm).items() if not torch.equal(value, before[key])}
+    assert moved == {*norm.moved_by_forwards, "num_updates"}
+
+
+@every_form
+def test_equal_batches_leave_the_statistics_of_one(name, options, ragged):
+    """A norm that moves a statistic by a weight of its own ends elsewhere."""
+    norm = new_norm(name, **options)
+    for seed in range(3):  # what was there before is of no account
+        x, mask = ragged(seed)
+        step(norm, x, mask, upstream(x, mask))
+    before = state_of(norm)
+    norm.start_plain_mean()
+    seen = []
+    for _ in range(3):
+        norm(*ragged(5))
+        seen.append({key: norm.get_buffer(key).clone() for key in norm.moved_by_forwards})
+    assert norm.plain_mean_of == 3
+    for key, value in seen[0].items():
+        if value.is_floating_point() and value.dim() == 1:  # a window fills with the batches
+            # three means in float64, of equal numbers
+            torch.testing.assert_close(seen[2][key], value, rtol=1e-12, atol=1e-12)
+            assert value.any()
+    for key, value in state_of(norm).items():  # the rest belongs to updates and backward passes
+        assert key in norm.moved_by_forwards or torch.equal(value, before[key]), key
+
+
+def test_forwards_that_are_computed_again_do_not_count(ragged):
+    norm = new_norm("batchnorm")
+    norm.start_plain_mean()
+    x, mask = ragged()
+    y = torch.utils.checkpoint.checkpoint(norm, x.requires_grad_(), mask, use_reentrant=False)
+    y.sum().backward()
+    assert norm.plain_mean_of == 1
+
+
+def test_the_blend_of_repbn_stays_where_the_run_left_it(ragged):
+    norm = new_norm("repbn", blend_updates=10)
+    norm.num_updates.fill_(4)
+    norm.start_plain_mean()
+    for seed in range(3):
+        norm(*ragged(seed))
+    assert norm.updates_counted == 4
+
+
+def test_a_norm_that_does_not_say_what_forwards_move_is_refused():
+    class Undeclared(BatchStatisticsNorm):
+        pass
+
+    with pytest.raises(ValueError, match="Undeclared does not declare in moved_by_forwards"):
+        Undeclared(DIM).start_plain_mean()

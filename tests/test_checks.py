@@ -12,7 +12,15 @@ import torch
 
 from norm_plugin import __main__ as command
 from norm_plugin.commands.norm_checks import CHECKS, failure
-from norm_plugin.norms import BatchStatisticsNorm, Norm, build_norm, norm_spec, register_norm
+from norm_plugin.norms import (
+    BatchStatisticsNorm,
+    Norm,
+    build_norm,
+    masked_means,
+    move,
+    norm_spec,
+    register_norm,
+)
 from norm_plugin.norms.base import registry as registry
 from norm_plugin.norms.base.mixing import check_declaration, mixes_positions
 
@@ -44,7 +52,8 @@ def write(folder, source):
 
 
 def test_the_example_of_the_documentation_passes(tmp_path, monkeypatch, capsys):
-    sources = re.findall(r"```python\n(.*?)```", EXAMPLE.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", EXAMPLE.read_text(encoding="utf-8"), re.DOTALL)
+    sources = [block for block in blocks if "@register_norm(" in block]
     check(monkeypatch, write(tmp_path / "own_example", "\n".join(sources)))
     lines = capsys.readouterr().out.splitlines()
     assert lines == [f"ok   {norm}: {c}" for norm in ("tanhnorm", "meannorm") for c in CHECKS]
@@ -58,7 +67,7 @@ def test_a_failing_norm_ends_with_status_1(tmp_path, monkeypatch, capsys):
         "    def normalize(self, x, valid):\n"
         "        return x - x.mean()\n"
     )
-    with pytest.raises(SystemExit, match=r"^error: \d of 8 checks failed$"):
+    with pytest.raises(SystemExit, match=rf"^error: \d of {len(CHECKS)} checks failed$"):
         check(monkeypatch, write(tmp_path / "own_broken", source))
     assert "FAIL own: batch_statistics: it mixes positions" in capsys.readouterr().out
 
@@ -141,3 +150,46 @@ def test_trying_a_norm_tells_the_truth_and_changes_nothing(name):
     assert mixes_positions(norm) == norm_spec(name).batch_statistics
     assert torch.equal(torch.rand(2), expected)
     assert all(torch.equal(norm.state_dict()[key], value) for key, value in state.items())
+
+
+class Moving(BatchStatisticsNorm):
+    """Divides by the running mean of |x|, and moves it by a weight of its own."""
+
+    moved_by_forwards = ("running",)
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.register_buffer("running", torch.ones(dim))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def normalize(self, x, valid):
+        (mean,), count = masked_means([x.abs()], valid)
+        move(self.running, mean, 0.1, count)
+        return self.affine(x / mean)
+
+
+class Counting(Moving):
+    """Moves another buffer too."""
+
+    def normalize(self, x, valid):
+        self.seen += 1
+        return super().normalize(x, valid)
+
+
+class Misnamed(Moving):
+    """Names what it does not have."""
+
+    moved_by_forwards = ("runing",)
+
+
+@pytest.mark.parametrize(
+    ("cls", "fault"),
+    [
+        (Moving, "move by weight_of_batch"),
+        (Counting, "moves {'seen'}, which moved_by_forwards does not name"),
+        (Misnamed, "moved_by_forwards names {'runing'}, no buffer"),
+    ],
+)
+def test_statistics_that_cannot_be_re_estimated_are_told(cls, fault):
+    register_norm("own", formula="x", paper="none")(cls)
+    assert fault in failure(CHECKS["reestimation"], norm_spec("own"))

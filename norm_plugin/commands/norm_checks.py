@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, norm_spec
+from norm_plugin.norms import NORM_TYPES, BatchStatisticsNorm, Norm, NormSpec, norm_spec
 from norm_plugin.norms.base.mixing import mixes_positions
 
 DIM, TIME, BATCH = 24, 5, 3  # 24: what most numbers of groups divide
@@ -161,6 +161,28 @@ def check_state(spec: NormSpec) -> None:
     )
 
 
+def check_reestimation(spec: NormSpec) -> None:
+    """A norm that says what its forwards move can make that the mean over batches."""
+    norm = spec.build(DIM)
+    if not (isinstance(norm, BatchStatisticsNorm) and norm.moved_by_forwards):
+        return
+    names, (x, mask) = set(norm.moved_by_forwards), _batch()
+    before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
+    norm(x, mask)
+    moved = {name for name, old in before.items() if not torch.equal(norm.get_buffer(name), old)}
+    others = moved - names - {"num_updates"}
+    _expect(names <= set(before), f"moved_by_forwards names {names - set(before)}, no buffer")
+    _expect(not others, f"a forward moves {others}, which moved_by_forwards does not name")
+    norm.start_plain_mean()
+    seen = []
+    for _ in range(2):  # windows fill with batches, so only vectors have to stay
+        norm(x, mask)
+        vectors = [norm.get_buffer(name) for name in sorted(names)]
+        seen.append([one.clone() for one in vectors if one.is_floating_point() and one.dim() < 2])
+    same = all(_close(one, two) for one, two in zip(*seen))
+    _expect(same, "two equal batches have another mean than one: move by weight_of_batch()")
+
+
 def _step(norm: Norm, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     x, mask = _batch(seed)
     x.requires_grad_()
@@ -181,6 +203,7 @@ CHECKS: dict[str, Callable[[NormSpec], None]] = {
     "gradient": check_gradient,
     "batch_statistics": check_declaration,
     "state": check_state,
+    "reestimation": check_reestimation,
 }
 
 

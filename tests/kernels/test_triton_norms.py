@@ -135,14 +135,14 @@ def test_an_odd_width(name):
     compare(train(plain, *batch), train(fused, *batch), rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["layernorm-simple", "powernorm"])
+@pytest.mark.parametrize("name", FUSED)
 def test_float64_is_left_to_the_plain_form(name):
     plain, fused = both_forms(name, {}, torch.float64)
     batch = batch_of(0, torch.float64)
     compare(train(plain, *batch), train(fused, *batch), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["layernorm-simple", "dyt", "powernorm"])
+@pytest.mark.parametrize("name", FUSED)
 def test_a_second_derivative_is_refused(name):
     _, fused = both_forms(name, {})
     x = batch_of(0)[0].requires_grad_()

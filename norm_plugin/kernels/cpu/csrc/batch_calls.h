@@ -32,7 +32,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, MaybeTensor> batch_forward(
     }
   });
   const MaybeTensor shift = centre ? MaybeTensor(mean) : std::nullopt;
-  Tensor y = std::get<0>(column_map(x, rate, valid, groups, eps, shift, gain, bias, bias));
+  Tensor y = std::get<0>(column_map_of(x, rate, valid, groups, eps, shift, gain, bias, bias, false));
   return {y, mean, variance, inverse, count, rate};
 }
 

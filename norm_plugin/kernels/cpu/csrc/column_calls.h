@@ -63,15 +63,17 @@ std::tuple<Tensor, Tensor, MaybeTensor> column_moments(const Tensor &x, const Ma
   return {sums[0], sums[1], rate};
 }
 
-std::tuple<Tensor, MaybeTensor, Tensor> column_map(const Tensor &x, MaybeTensor rate,
-                                                   const MaybeTensor &valid, int64_t groups,
-                                                   double eps, const MaybeTensor &shift,
-                                                   const Tensor &gain, const Tensor &offset,
-                                                   const MaybeTensor &at_padding) {
+// with_sums: otherwise the sums are an empty tensor.
+std::tuple<Tensor, MaybeTensor, Tensor> column_map_of(const Tensor &x, MaybeTensor rate,
+                                                      const MaybeTensor &valid, int64_t groups,
+                                                      double eps, const MaybeTensor &shift,
+                                                      const Tensor &gain, const Tensor &offset,
+                                                      const MaybeTensor &at_padding,
+                                                      bool with_sums) {
   check_input(x);
   const bool find_rate = !rate;
   if (find_rate) rate = room_for_rates(x, groups);
-  Tensor y = at::empty_like(x), sums = room(x, 2);
+  Tensor y = at::empty_like(x), sums = with_sums ? room(x, 2) : at::empty({0}, x.options());
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "column_map", [&] {
     auto a = column_args<scalar_t>(x, rate, valid);
     a.eps = eps, a.find_rate = find_rate;
@@ -79,12 +81,21 @@ std::tuple<Tensor, MaybeTensor, Tensor> column_map(const Tensor &x, MaybeTensor 
     a.gain = pointer<scalar_t>(x, gain, {a.channels}, "gain");
     a.offset = pointer<scalar_t>(x, offset, {a.channels}, "offset");
     a.at_padding = pointer<scalar_t>(x, at_padding, {a.channels}, "at_padding");
-    a.y = y.data_ptr<scalar_t>(), a.sums = sums.data_ptr<scalar_t>();
+    a.y = y.data_ptr<scalar_t>();
+    a.sums = with_sums ? sums.data_ptr<scalar_t>() : nullptr;
     py::gil_scoped_release without_python;
     each_block(passes<scalar_t>().column_map, a, true);
-    sums = total<scalar_t>(sums);
+    if (with_sums) sums = total<scalar_t>(sums);
   });
   return {y, rate, sums};
+}
+
+std::tuple<Tensor, MaybeTensor, Tensor> column_map(const Tensor &x, MaybeTensor rate,
+                                                   const MaybeTensor &valid, int64_t groups,
+                                                   double eps, const MaybeTensor &shift,
+                                                   const Tensor &gain, const Tensor &offset,
+                                                   const MaybeTensor &at_padding) {
+  return column_map_of(x, rate, valid, groups, eps, shift, gain, offset, at_padding, true);
 }
 
 // sum dy over padding and over V become sum over all and over V.

@@ -3,22 +3,21 @@
 // The rational functions are minimax fits of this project in v^2, of a relative error under 3e-8 up
 // to 9.02 for tanh and 3.93 for erf, from where both are 1 to the last bit. Beyond they rise above 1,
 // at 10 and 4.2 by more than any rounding takes away, and 1 is where they are cut: so the value is
-// exactly 1 in saturation, and never above, where 1 - tanh^2 would have the wrong sign. float64 and
-// the numbers that fill no vector go to the C library.
+// exactly 1 in saturation, and never above, where 1 - tanh^2 would have the wrong sign. From there v^2
+// stays what it is, and the function goes on as a line. float64 and the numbers that fill no vector
+// go to the C library.
 
-typedef Vec<float> Floats;
 typedef Vec<double> Doubles;
 typedef Lanes<float>::bits Bits;
 
-// v, or the nearer of -bound and bound; NaN stays NaN. Compilers make it a minimum and a maximum.
+// v, or the nearer of -bound and bound; NaN stays NaN.
 inline Floats within(Floats v, float bound) {
-  v = v > bound ? Floats{} + bound : v;
-  return v < -bound ? Floats{} - bound : v;
+  return greater(Floats{} - bound, lesser(Floats{} + bound, v));
 }
 
-// e^v = 2^n e^r with |r| <= ln(2)/2, for |v| <= 87 and the nearer end outside.
+// e^v = 2^n e^r with |r| <= ln(2)/2, for v <= 0; e^-87 below -87.
 inline Floats exponential(Floats v) {
-  v = within(v, 87.0f);
+  v = greater(Floats{} - 87.0f, v);
   const float to_integer = 12582912.0f;  // 1.5 * 2^23: adding it leaves no digit behind the point
   const Floats n = (v * 1.44269504f + to_integer) - to_integer;
   const Floats r = (v - n * 0.693145752f) - n * 1.42860677e-6f;  // ln 2 in two parts
@@ -38,8 +37,7 @@ inline Doubles each(Doubles v, Function function) {
 
 struct Tanh {
   static inline Floats value(Floats v) {
-    v = within(v, 10.0f);
-    const Floats s = v * v;
+    const Floats s = lesser(Floats{} + 10.0f * 10.0f, v * v);
     Floats p = 1.331755907e-8f * s + 2.058280307e-5f;
     p = p * s + 3.49401387e-3f;
     p = p * s + 1.337970829e-1f;
@@ -62,8 +60,7 @@ struct Tanh {
 
 struct Erf {
   static inline Floats value(Floats v) {
-    v = within(v, 4.2f);
-    const Floats s = v * v;
+    const Floats s = lesser(Floats{} + 4.2f * 4.2f, v * v);
     Floats p = 2.041953174e-6f * s + 2.847062071e-4f;
     p = p * s + 3.776712405e-3f;
     p = p * s + 5.278116681e-2f;
@@ -90,7 +87,7 @@ struct Erf {
 };
 
 template <class F, class T>
-void point_forward_of(const PointArgs<T> &a, int64_t first, int64_t last) {
+void point_forward_of(const PointArgs<T> a, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; ++row) {
     const T *x = a.x + row * a.channels;
     T *y = a.y + row * a.channels;
@@ -103,7 +100,7 @@ void point_forward_of(const PointArgs<T> &a, int64_t first, int64_t last) {
 }
 
 template <class F, class T>
-void point_backward_of(const PointArgs<T> &a, int64_t first, int64_t last, T *sums) {
+void point_backward_of(const PointArgs<T> a, int64_t first, int64_t last, T *sums) {
   T *of_weight = sums, *of_bias = of_weight + a.channels;
   double slope_sum = 0, shift_sum = 0;  // over all channels: long sums, of which digits cancel
   for (int64_t i = 0; i < 4 * a.channels; ++i) sums[i] = 0;

@@ -4,20 +4,15 @@
 template <class T>
 inline void row_statistics(const RowArgs<T> &a, const T *x, int64_t n, T &mean, T &rate) {
   mean = 0;
-  if (a.mean) {
-    Sum<T> sum;
-    sweep<T>(n, [&](int64_t i, auto v) { sum.add(load<decltype(v)>(x + i)); });
-    mean = sum.total() / n;
-  }
-  Sum<T> squares;
-  sweep<T>(n, [&](int64_t i, auto v) {
+  if (a.mean) mean = sum_over<T>(n, [&](int64_t i, auto v) { return load<decltype(v)>(x + i); }) / n;
+  const T squares = sum_over<T>(n, [&](int64_t i, auto v) {
     auto c = load<decltype(v)>(x + i) - mean;
-    squares.add(c * c);
+    return c * c;
   });
   if (a.released)
-    rate = 1 / (root(squares.total() / (n - 1)) + T(a.eps));
+    rate = 1 / (root(squares / (n - 1)) + T(a.eps));
   else
-    rate = 1 / root(squares.total() / n + T(a.eps));
+    rate = 1 / root(squares / n + T(a.eps));
 }
 
 template <class T>

@@ -55,5 +55,37 @@ struct Sum {
   }
 };
 
+// The sum of value(i, V) over a sweep, in four chains: one alone would wait for each addition.
+template <class T, class Value>
+inline T sum_over(int64_t n, Value value) {
+  constexpr int64_t w = kWidth<T>;
+  Vec<T> chain[4] = {};
+  T rest = 0;
+  int64_t i = 0;
+  for (; i + 4 * w <= n; i += 4 * w)
+    for (int k = 0; k < 4; ++k) chain[k] += value(i + k * w, Vec<T>());
+  for (; i + w <= n; i += w) chain[0] += value(i, Vec<T>());
+  for (; i < n; ++i) rest += value(i, T());
+  return Sum<T>{(chain[0] + chain[1]) + (chain[2] + chain[3]), rest}.total();
+}
+
 inline float root(float v) { return __builtin_sqrtf(v); }
 inline double root(double v) { return __builtin_sqrt(v); }
+
+typedef Vec<float> Floats;
+
+// a < b ? a : b and a > b ? a : b, hence b where there is a NaN. GCC makes a comparison and a blend
+// of such an expression, though all of x86 has one instruction for it.
+#if defined(__x86_64__) && !defined(__clang__) && NORM_PLUGIN_BYTES == 64
+inline Floats lesser(Floats a, Floats b) { return __builtin_ia32_minps512_mask(a, b, a, -1, 4); }
+inline Floats greater(Floats a, Floats b) { return __builtin_ia32_maxps512_mask(a, b, a, -1, 4); }
+#elif defined(__x86_64__) && !defined(__clang__) && NORM_PLUGIN_BYTES == 32
+inline Floats lesser(Floats a, Floats b) { return __builtin_ia32_minps256(a, b); }
+inline Floats greater(Floats a, Floats b) { return __builtin_ia32_maxps256(a, b); }
+#elif defined(__x86_64__) && !defined(__clang__)
+inline Floats lesser(Floats a, Floats b) { return __builtin_ia32_minps(a, b); }
+inline Floats greater(Floats a, Floats b) { return __builtin_ia32_maxps(a, b); }
+#else
+inline Floats lesser(Floats a, Floats b) { return a < b ? a : b; }
+inline Floats greater(Floats a, Floats b) { return a > b ? a : b; }
+#endif

@@ -10,12 +10,12 @@ from prep.corpus import Corpus
 FOLDER = Path(__file__).resolve().parents[1]
 
 
-def load_corpora() -> dict[str, Corpus]:
-    """Name to declaration of every corpus, in the order of the names.
+def load_corpora(folder: Path = FOLDER) -> dict[str, Corpus]:
+    """Name to declaration of every corpus in `folder`, in the order of the names.
 
-    A corpus is a file data-prep/NAME.py that defines CORPUS.
+    A corpus is a file NAME.py that defines CORPUS.
     """
-    found = ((path.stem, _load(path)) for path in sorted(FOLDER.glob("*.py")))
+    found = ((path.stem, _load(path)) for path in sorted(folder.glob("*.py")))
     return {name: corpus for name, corpus in found if corpus is not None}
 
 

@@ -18,7 +18,7 @@ class Choices(NamedTuple):
 
     languages: Languages
     subword: str
-    tokenizer: str  # empty where the text comes tokenized, or is to stay raw
+    tokenizer: str  # empty if the text comes tokenized or stays raw
     moses_dir: str
     merges: int | None
 
@@ -37,7 +37,7 @@ class Corpus:
     rules: TextRules
     """What is done to a raw line. Without a tokenizer the text is taken to come tokenized."""
     other_rules: dict[str, TextRules] = field(default_factory=dict)
-    """Rules of a split, where they differ from those of the training text."""
+    """Rules of a split, if they differ from those of the training text."""
     merges: int | None = None
     """Default number of BPE operations. None: as many as give the number of `types`."""
     types: dict[str, int] = field(default_factory=dict)

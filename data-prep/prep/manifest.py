@@ -54,7 +54,7 @@ def make_recipe(
 
 
 def read_manifest(out: Path) -> dict[str, Any]:
-    """OUT/manifest.json; raises PrepError where OUT is not a folder that `publish` made."""
+    """OUT/manifest.json; raises PrepError if `publish` did not make OUT."""
     try:
         manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError):

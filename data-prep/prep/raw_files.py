@@ -72,7 +72,7 @@ class ArchiveFiles:
     members: Callable[[str, str], list[Member]]
     """Split and language to the files that make this side, in order."""
     parsers: Mapping[str, Parser] = field(default_factory=dict)
-    """How the files of a split are read, where they are not plain text."""
+    """How the files of a split are read, if they are not plain text."""
     splits: tuple[str, ...] = SPLITS
     """The splits that have files of their own."""
     lines: Mapping[str, int] = field(default_factory=dict)

@@ -51,7 +51,7 @@ def _fetch(corpus: Corpus, args: argparse.Namespace) -> None:
 
 
 def _inputs(corpus: Corpus, args: argparse.Namespace) -> dict[str, str]:
-    """Name: SHA-256 of the raw files, which are fetched first where it is not known yet."""
+    """Name to SHA-256 of the raw files; files without a known checksum are fetched first."""
     folder = _raw_folder(args)
     if args.raw is not None:
         return {path.name: file_digest(path) for path in corpus.raw.inputs(folder)}

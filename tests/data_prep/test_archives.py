@@ -1,4 +1,4 @@
-"""Archives are read as a stream, and one that is damaged or lies is refused as a whole."""
+"""Archives are read as a stream; a damaged or manipulated one is refused as a whole."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def wait_for(descriptor, events=select.POLLIN):
 
 
 def ended(pid):
-    """A file that is ready when the process has ended; None where it has by now."""
+    """A file that is ready when the process has ended; None if it has ended already."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from prep import stages
 from prep.command_line import parse_args
 from prep.corpora import load_corpora
 from prep.corpus import Choices
-from prep.text_files import SPLITS
+from prep.text_files import SPLITS, write_lines
 
 CORPORA = load_corpora()
 
@@ -68,3 +70,40 @@ def test_real_raw_files_are_whole(named):
     corpus.raw.check(folder)
     for language in corpus.languages:
         assert next(iter(corpus.raw.read(folder, "test", language))).strip()
+
+
+NEW_CORPUS = """
+from prep.corpus import Corpus
+from prep.fetch import Source
+from prep.raw_files import PlainFiles
+from prep.text_rules import TextRules
+
+RAW = PlainFiles(("en", "de"), stems={"train": "train", "valid": "dev", "test": "test"})
+CORPUS = Corpus(
+    name="reviews",
+    languages=RAW.languages,
+    sources=tuple(Source(n, (f"https://example.org/{n}",)) for n in RAW.names()),
+    raw=RAW,
+    rules=TextRules(tokenizer="sacremoses", lowercase=True),
+    merges=10,
+)
+"""
+
+
+def test_a_new_corpus_is_one_file(tmp_path, monkeypatch):
+    (tmp_path / "reviews.py").write_text(NEW_CORPUS)
+    corpus = load_corpora(tmp_path)["reviews"]
+    for name in corpus.raw.names():
+        write_lines(tmp_path / "raw" / name, ["A good film.", "It isn't bad."])
+
+    def make_dictionaries(text, destination, *languages_and_joint):
+        for language in corpus.languages:
+            write_lines(destination / f"dict.{language}.txt", [])
+
+    monkeypatch.setattr(stages, "make_dictionaries", make_dictionaries)
+    command = ["--raw", str(tmp_path / "raw"), "--out", str(tmp_path / "out"), "--workers", "1"]
+    stages.run_stages(corpus, parse_args(corpus, None, [*command, "--only", "prepare"]))
+    assert (tmp_path / "out/tok/test.en").read_text() == "a good film .\nit isn &apos;t bad .\n"
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert (manifest["corpus"], manifest["target"]) == ("reviews", "de")
+    assert set(manifest["inputs"]) == set(corpus.raw.names())

@@ -1,4 +1,4 @@
-"""multi30k.py on a tiny stand-in, its refusals, and the real corpus where it is."""
+"""multi30k.py on a tiny stand-in, its errors, and the real corpus if it is there."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def prepare(raw, out, *more):
 
 
 def make_no_dictionaries(text, destination, source, target, joint):
-    """Stands in for the seconds of fairseq-preprocess where they are not the point."""
+    """Replaces fairseq, which takes seconds, where its files do not matter."""
     for language in (source, target):
         text_files.write_lines(destination / f"dict.{language}.txt", [])
 

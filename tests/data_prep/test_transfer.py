@@ -26,7 +26,7 @@ def begin(server, part, size=100_000):
 
 
 def go_on(server, part):
-    """The bytes after a second call, and whether it asked for the whole file anew."""
+    """The bytes after a second call, and whether it asked for the whole file again."""
     server.ranges.clear()
     transfer.fetch_rest(f"{server.url}/train.en", part)
     return part.read_bytes(), None in server.ranges

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from norm_plugin.norms import NORM_TYPES, Option, norm_spec
+from norm_plugin.norms import NORM_TYPES, Option, declared_options, norm_spec
 
 _CHANNELS = 960  # of the norms that the table counts; no other size of theirs is as large
 
@@ -94,15 +94,6 @@ def options_table() -> str:
     return markdown(rows)
 
 
-def declared_options() -> dict[str, list[tuple[str, Option]]]:
-    """Every option of every norm: its name to the norms that have it, with their form of it."""
-    options: dict[str, list[tuple[str, Option]]] = {}
-    for name in NORM_TYPES:
-        for option in norm_spec(name).options:
-            options.setdefault(option.name, []).append((name, option))
-    return options
-
-
 def sites_table() -> str:
     """Markdown: the flags that choose norms and their place."""
     rows = [("flag", "meaning")]
@@ -112,12 +103,12 @@ def sites_table() -> str:
 
 def site_flags() -> list[tuple[str, str]]:
     """The flags that choose norms and their place, with their meanings; it needs fairseq."""
-    from norm_plugin.models.config import CHOICES, config_class
-    from norm_plugin.models.sites import SITE_FLAGS, norm_type_field
+    from norm_plugin.models import flags
+    from norm_plugin.models.config import config_class
 
     cfg = config_class()()
-    fields = ["norm_type", *map(norm_type_field, SITE_FLAGS), *CHOICES]
-    return [(f"--{field.replace('_', '-')}", cfg._get_help(field)) for field in fields]
+    fields = ["norm_type", *map(flags.norm_type_field, flags.SITE_FLAGS), *flags.CHOICES]
+    return [(flags.flag_of(field), cfg._get_help(field)) for field in fields]
 
 
 def _defaults(owners: list[tuple[str, Option]]) -> str:

@@ -28,7 +28,7 @@ norm_type: {name}
 
 def norm_config(name: str) -> str:
     """The file of a norm: its name, and a null for each of its options and of the model's own."""
-    from norm_plugin.models.config import CHOICES
+    from norm_plugin.models.flags import CHOICES
 
     spec = norm_spec(name)
     text = HEAD.format(formula=spec.formula, name="'none'" if name == "none" else name)

@@ -139,6 +139,8 @@ def test_imports_go_one_way(path: Path) -> None:
         ("norms", "import norm_plugin", False),
         ("placements", "from norm_plugin.norms import build_norm", True),
         ("placements", "from norm_plugin import models", False),
+        ("placements", "from fairseq import utils", False),
+        ("placements", "from norm_plugin import kernels", False),
         ("kernels", "from norm_plugin import norms", True),
         ("kernels", "def f():\n    from norm_plugin import models", False),
         ("models", "from fairseq import utils", True),

@@ -17,7 +17,7 @@ from norm_plugin.checkpoints.reestimate import train_batches
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.recipes import read_recipe, training_flags
 from norm_plugin.kernels import set_kernels
-from norm_plugin.models.sites import option_field
+from norm_plugin.models.flags import option_field
 
 RECIPE = "iwslt14_de_en"
 STOCK = Setup("stock")

@@ -48,7 +48,7 @@ def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, 
 
 def _store(state: State, model: Any, folded: Sequence[Any]) -> None:
     """Bring what was folded in ``model`` into ``state``; every other entry stays as it is."""
-    from norm_plugin.models.config import store_folded
+    from norm_plugin.models.plan import store_folded
 
     gone = {path for folding in folded for path in folding.norms}
     new = {path for folding in folded for path in folding.maps}

@@ -69,25 +69,21 @@ def model_facts(checkpoint: Path, binarized: Path) -> dict[str, Any]:
     (None for a model that is not ours). ``binarized`` holds the dictionaries. Raises
     CommandError where model and data do not fit together.
     """
-    from norm_plugin.models.sites import SITES, norm_type_of
+    from norm_plugin.models.plan import make_plan
 
     model, cfg, _ = build_model(checkpoint, binarized)
-    modules = dict(model.named_modules())
-    found = {
-        site.name: [module for path, module in modules.items() if _stands_at(path, site)]
-        for site in SITES
+    norms = {
+        parameter
+        for choice in make_plan(cfg.model).sites
+        for path, module in model.named_modules()
+        if choice.site.is_at(path)
+        for parameter in module.parameters()
     }
-    norms = {p for at in found.values() for module in at for p in module.parameters()}
     ours = getattr(cfg.model, "norm_type", None) is not None
     return {
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "norm_parameters": sum(p.numel() for p in norms if p.requires_grad),
-        "sites": {s.name: norm_type_of(cfg.model, s) for s in SITES if found[s.name]}
+        "sites": {choice.site.name: choice.norm for choice in make_plan(cfg.model).sites}
         if ours
         else None,
     }
-
-
-def _stands_at(path: str, site: Any) -> bool:
-    parts = path.split(".")
-    return parts[0] == site.side and parts[-1] == site.attribute

@@ -103,16 +103,11 @@ def _check_norms(args: Any) -> None:
     """Build the norm of every site, which refuses options that it cannot have."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
-    from norm_plugin.models.config import build_config
-    from norm_plugin.models.sites import build_site, present_sites
+    from norm_plugin.models.plan import make_plan
     from norm_plugin.models.translation import NormTransformerModel
 
     model = ARCH_MODEL_REGISTRY.get(args.arch)
     if model is None or not issubclass(model, NormTransformerModel):
         return  # a model of fairseq's own, or of the user's
-    cfg = build_config(args)
-    for site in present_sites(cfg):
-        try:
-            build_site(cfg, site, getattr(cfg, site.side).embed_dim)
-        except ValueError as error:
-            raise ValueError(f"{site.name}: {error}") from error
+    for choice in make_plan(args).sites:
+        choice.build(getattr(args, f"{choice.site.side}_embed_dim"))

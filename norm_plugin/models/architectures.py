@@ -8,7 +8,7 @@ before its name, which is the same model with the norms of this plugin; ``..._pr
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairseq.models import (
@@ -21,8 +21,8 @@ from omegaconf import OmegaConf
 
 # Importing the model registers it, which its architectures need
 from norm_plugin.models import translation as translation
-from norm_plugin.models.config import build_config
-from norm_plugin.models.placement import apply_placement
+from norm_plugin.models.plan import LAYERNORM, apply_placement, make_plan
+from norm_plugin.models.sites import SIDES
 from norm_plugin.models.warmup import default_warmup
 
 
@@ -67,20 +67,33 @@ def fill_in(args: Any, fill_defaults: Callable[[Any], None]) -> None:
         setattr(args, name, value)
 
 
-def register(name: str, fill_defaults: Callable[[Any], None], placement: str) -> None:
-    """Register one architecture; fairseq calls it on flags and on YAML alike."""
+def register(
+    model: str,
+    name: str,
+    fill_defaults: Callable[[Any], None],
+    placement: str = "",
+    sides: Sequence[str] = SIDES,
+) -> None:
+    """Register one architecture; fairseq calls it on flags and on YAML alike.
+
+    Args:
+        model: the registered name of its model.
+        fill_defaults: a stock architecture function.
+        placement: what its name fixes, or nothing.
+        sides: the stacks that the model has.
+    """
 
     def architecture(args: Any) -> None:
-        apply_placement(args, placement)
+        apply_placement(args, placement, sides)
         fill_in(args, fill_defaults)
         if getattr(args, "norm_type", None) is None:
-            args.norm_type = "layernorm"
-        default_warmup(args)
-        build_config(args)  # so that a wrong flag stops the command before it makes anything
+            args.norm_type = LAYERNORM
+        default_warmup(args, sides)
+        make_plan(args, sides)  # so that a wrong flag stops the command before it makes anything
 
-    register_model_architecture("norm_transformer", name)(architecture)
+    register_model_architecture(model, name)(architecture)
 
 
 for _name, _fill_defaults in ARCHITECTURES.items():
     for _suffix, _placement in SUFFIXES.items():
-        register(_name + _suffix, _fill_defaults, _placement)
+        register("norm_transformer", _name + _suffix, _fill_defaults, _placement)

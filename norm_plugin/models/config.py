@@ -1,91 +1,44 @@
-"""The configuration of ``norm_transformer``: fairseq's own, and what the norms declare."""
+"""fairseq's configuration of a Transformer with a field for each flag of this plugin."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import difflib
-from collections.abc import Iterable
-from typing import Any, NamedTuple, Optional
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from norm_plugin.kernels import AUTO, KERNELS, VARIABLE, describe, resolve
-from norm_plugin.listing import declared_options
-from norm_plugin.models.initialization import INITIALIZATIONS, XAVIER
-from norm_plugin.models.placement import PLACEMENTS
-from norm_plugin.models.resuming import ALLOW
-from norm_plugin.models.sites import (
-    IDENTITY,
-    SITE_FLAGS,
-    Site,
-    check_site_flags,
-    chosen_specs,
-    norm_type_field,
-    norm_type_of,
-    option_field,
-    present_sites,
-)
-from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.models.flags import CHOICES, SITE_FLAGS, norm_type_field, option_field
+from norm_plugin.models.plan import LAYERNORM, Plan, make_plan
+from norm_plugin.models.sites import SIDES
+from norm_plugin.norms import NORM_TYPES, declared_options
 
 NESTED = ("encoder", "decoder", "quant_noise")
-
-
-class Choice(NamedTuple):
-    """A flag of the model that takes one of a few words."""
-
-    values: Iterable[str]
-    default: str | None
-    help: str
-
-
-CHOICES = {
-    "norm_placement": Choice(
-        PLACEMENTS, None, "where norms stand; sets --{encoder,decoder}-normalize-before"
-    ),
-    "norm_init": Choice(
-        INITIALIZATIONS,
-        XAVIER,
-        "weights at the start: xavier (fairseq's own), kaiming (every linear map of a layer, as "
-        "the AdaNorm paper advises), kaiming-attention (attention only, the part that its released "
-        "code's km changes)",
-    ),
-    "norm_nan_check": Choice(
-        ("on", "off"), "on", "stop training where the input of a norm is NaN or infinite"
-    ),
-    "norm_kernels": Choice(
-        KERNELS,
-        AUTO,
-        "what computes the norms: auto (the device's own kernels, else plain torch), off (plain "
-        f"torch), cpu, triton, compile (torch.compile); {VARIABLE} in the environment wins",
-    ),
-    ALLOW: Choice(
-        ("on", "off"),
-        "off",
-        "train on from a checkpoint of another norm, option or placement, as far as its weights "
-        "fit; without it that is an error",
-    ),
-}
-"""The model's own flags besides those of sites and of norms."""
-
+"""fairseq's groups of settings; on a command line and in YAML their names are flat."""
 KERNELS_FOUND = "norm_kernels_found"
 """Stored with a run beside its flags, for the reader: what computed its norms."""
 
 
-def config_class() -> type[TransformerConfig]:
-    """fairseq's TransformerConfig with a field for each flag of this plugin.
+class NormConfig(TransformerConfig):
+    """fairseq's configuration, with the plan that was made of it. It adds no field."""
 
-    It is made anew at each call, so that norms registered after import have their flags too.
-    Every field but ``norm_type`` is None when not given.
+    plan: Plan  # not a dataclass field: this class has no decorator
+
+
+def config_class() -> type[NormConfig]:
+    """:class:`NormConfig` with a field for each flag of this plugin.
+
+    It is made again at each call, so that norms and placements that were registered after import
+    have their flags. Every field except ``norm_type`` is None when not given.
     """
     names: Any = ChoiceEnum(list(NORM_TYPES))
-    fields = [
-        ("norm_type", names, _field("layernorm", "norm of every site of the model")),
-    ]
+    fields = [("norm_type", names, _field(LAYERNORM, "norm of all sites of the model"))]
     for name, choice in CHOICES.items():
-        words: Any = ChoiceEnum(list(choice.values))
+        words: Any = ChoiceEnum(list(choice.words()))
         # Optional[...], here and below: OmegaConf 2.0 does not know X | None
         fields.append((name, Optional[words], _field(None, choice.help)))  # noqa: UP045
     for flag, text in SITE_FLAGS.items():
@@ -95,92 +48,39 @@ def config_class() -> type[TransformerConfig]:
         kind: Any = ChoiceEnum(list(option.choices)) if option.choices else option.type
         text = f"{option.help} [{', '.join(owner for owner, _ in owners)}]"
         fields.append((option_field(name), Optional[kind], _field(None, text)))  # noqa: UP045
-    return dataclasses.make_dataclass("NormTransformerConfig", fields, bases=(TransformerConfig,))
+    return dataclasses.make_dataclass("NormTransformerConfig", fields, bases=(NormConfig,))
 
 
-def _field(default: Any, text: str) -> Any:
+def _field(default: str | None, text: str) -> Any:
     return dataclasses.field(default=default, metadata={"help": text})
 
 
-def build_config(args: Any) -> TransformerConfig:
-    """The checked, typed configuration of a run.
+def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = SIDES) -> NormConfig:
+    """The typed configuration of a model, with its plan.
 
     Args:
         args: the flat Namespace of a command line, or the ``model`` node of a YAML file.
+        sides: the stacks that the model has.
 
     Raises:
-        ValueError: an unknown key, norm or option, or an option that no chosen norm has.
+        ValueError: an unknown key, or what :func:`make_plan` refuses.
     """
     cls = config_class()
     if OmegaConf.is_config(args):
         values: Any = OmegaConf.to_container(args, resolve=True)
         _reject_unknown_keys(values, cls)
         args = argparse.Namespace(**values)
-    for flag in ["", *SITE_FLAGS]:
-        name = getattr(args, norm_type_field(flag) if flag else "norm_type", None)
-        if name is not None:
-            norm_spec(name)
+    plan = make_plan(args, sides)
     cfg = cls.from_namespace(args)
-    _parse_choices(cfg)
-    check_site_flags(cfg)
-    _parse_options(cfg)
+    cfg.plan = plan
     return cfg
 
 
-def store_choices(args: Any, cfg: TransformerConfig) -> None:
-    """Write the norm of every site back into ``args``, which fairseq stores with the run."""
-    for site in present_sites(cfg):
-        if site.flag != "embedding":  # one flag, but two sites, which may differ
-            setattr(args, norm_type_field(site.flag), norm_type_of(cfg, site))
-    for name in CHOICES:
-        setattr(args, name, getattr(cfg, name))
-    setattr(args, KERNELS_FOUND, describe(resolve(cfg.norm_kernels)))
+def _reject_unknown_keys(values: dict[str, Any], cls: type[NormConfig]) -> None:
+    """Raise ValueError for a key that no model has.
 
-
-def store_folded(args: Any, sites: Iterable[Site]) -> None:
-    """Write into ``args``, the stored settings of a run, that the norms of ``sites`` are gone.
-
-    Options that no norm is left to take are unset, as a model refuses them.
+    fairseq does not check the keys of a model without a registered dataclass.
     """
-    for site in sites:
-        setattr(args, norm_type_field(site.flag), IDENTITY)
-    left = chosen_specs(config_class().from_namespace(args))
-    for name, owners in declared_options().items():
-        if not any(norm_spec(owner) in left for owner, _ in owners):
-            setattr(args, option_field(name), None)
-
-
-def _parse_choices(cfg: Any) -> None:
-    """Fill in the defaults; refuse other words, which only a YAML file can bring here."""
-    for name, choice in CHOICES.items():
-        value = getattr(cfg, name, None)
-        if isinstance(value, bool):  # YAML reads on and off as such
-            value = "on" if value else "off"
-        if value is not None and value not in choice.values:
-            raise ValueError(f"{name} is {value!r}; choose from {', '.join(choice.values)}")
-        setattr(cfg, name, choice.default if value is None else str(value))
-
-
-def _parse_options(cfg: Any) -> None:
-    """Give the options of the chosen norms their types; refuse options of other norms."""
-    chosen = chosen_specs(cfg)
-    for name, owners in declared_options().items():
-        value = getattr(cfg, option_field(name), None)
-        if value is None:
-            continue
-        taking = [option for owner, option in owners if norm_spec(owner) in chosen]
-        if not taking:
-            raise ValueError(
-                f"--{option_field(name).replace('_', '-')} is an option of "
-                f"{', '.join(owner for owner, _ in owners)}, but the chosen norms are "
-                f"{', '.join(spec.name for spec in chosen)}: drop it, or choose such a norm"
-            )
-        for option in taking:
-            setattr(cfg, option_field(name), option.parse(value))
-
-
-def _reject_unknown_keys(values: dict[str, Any], cls: type[TransformerConfig]) -> None:
-    """fairseq checks no key of a model without a registered dataclass; a slip would be lost."""
     nested = [key for key in NESTED if key in values]
     if nested:
         raise ValueError(
@@ -200,12 +100,12 @@ def _reject_unknown_keys(values: dict[str, Any], cls: type[TransformerConfig]) -
 
 
 def _about_unknown(key: str, known: Iterable[str]) -> str:
-    """What to say of a key that no model has: the nearest ones that it has."""
+    """What to say about a key that no model has: the nearest ones that exist."""
     near = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
     if near:
         return f"unknown model key {key}; the nearest are {', '.join(near)}"
     norms = [name for name in sorted(known) if name.startswith("norm_")]
     return (
         f"unknown model key {key}; the keys of the norms are {', '.join(norms)}, and the others "
-        "those of fairseq's transformer"
+        "are those of fairseq's transformer"
     )

@@ -26,17 +26,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from norm_plugin.models.sites import (
-    FINAL_SITES,
-    IDENTITY,
-    Site,
-    norm_type_field,
-    norm_type_of,
-    present_sites,
-)
+from norm_plugin.models.flags import norm_type_field
+from norm_plugin.models.layers import PlannedLayer
+from norm_plugin.models.plan import IDENTITY
+from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, Site
 from norm_plugin.models.translation import NormTransformerModel
 from norm_plugin.norms import Norm, build_norm
 from norm_plugin.norms.base.inference import CannotFold, ChannelMap
+from norm_plugin.placements import ON_THE_STREAM
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 MAPS_OF_LAYER: dict[str, tuple[str, ...]] = {
@@ -50,7 +47,6 @@ MAPS_OF_LAYER: dict[str, tuple[str, ...]] = {
 MAPS_OVER_ENCODER = ("encoder_attn.k_proj", "encoder_attn.v_proj")
 CROSS_SELF = {"decoder-self", "encoder-final"}
 """Sites whose outputs go through the same maps with --cross-self-attention."""
-RESIDUAL = "its output is the residual stream, not only the input of linear maps"
 
 
 @dataclass(frozen=True)
@@ -94,17 +90,18 @@ def fold_norms(model: nn.Module) -> list[Folding]:
     """
     if not isinstance(model, NormTransformerModel):
         raise ValueError(f"{type(model).__name__} has no norms to fold; give a norm_transformer")
-    named = [site for site in present_sites(model.cfg) if norm_type_of(model.cfg, site) != IDENTITY]
+    named = [choice.site for choice in model.cfg.plan.sites if choice.norm != IDENTITY]
     return [_fold_site(model, site) for site in named]
 
 
 def _fold_site(model: NormTransformerModel, site: Site) -> Folding:
-    name = norm_type_of(model.cfg, site)
+    name = model.cfg.plan.at(site).norm
     try:
         plan = [
             (owner, _inference_map(owner, site), _maps_after(model, owner, site))
             for owner in _owners(model, site)
         ]
+        _check_flag(model, site)
     except CannotFold as reason:
         return Folding(site, name, reason=str(reason))
     paths = {module: path for path, module in model.named_modules()}
@@ -118,6 +115,7 @@ def _fold_site(model: NormTransformerModel, site: Site) -> Folding:
             fold_into(linear, channel_map)
         setattr(owner, site.attribute, build_norm(IDENTITY, norm.dim))
     setattr(model.cfg, norm_type_field(site.flag), IDENTITY)
+    model.cfg.plan = model.cfg.plan.without(site.flag)
     return Folding(site, name, norms=tuple(norms), maps=tuple(maps))
 
 
@@ -142,19 +140,34 @@ def _owners(model: NormTransformerModel, site: Site) -> list[nn.Module]:
 def _inference_map(owner: nn.Module, site: Site) -> ChannelMap:
     """The norm of ``site`` in ``owner`` as a map."""
     norm: Norm = getattr(owner, site.attribute)
-    on_the_stream = site.flag in MAPS_OF_LAYER and not owner.normalize_before
-    if on_the_stream or site.flag == "embedding":
-        raise CannotFold(RESIDUAL)
+    reason = ""
+    if isinstance(owner, PlannedLayer):
+        reason = owner.placement.why_it_stays(owner.positions[site.attribute])
+    elif site in EMBEDDING_SITES.values():
+        reason = ON_THE_STREAM
+    if reason:
+        raise CannotFold(reason)
     return norm.inference_map()
+
+
+def _check_flag(model: NormTransformerModel, site: Site) -> None:
+    """Raise CannotFold where another norm would be lost: its flag is what says that one is gone."""
+    others = [
+        choice.site.name
+        for choice in model.cfg.plan.sites
+        if choice.site.flag == site.flag and choice.site != site and choice.norm != IDENTITY
+    ]
+    if others:
+        raise CannotFold(f"it shares its flag with {', '.join(others)}, which stays")
 
 
 def _maps_after(model: NormTransformerModel, owner: nn.Module, site: Site) -> list[nn.Linear]:
     """The linear maps that take the output of the norm of ``site`` in ``owner``, all foldable."""
     if site.flag in CROSS_SELF and model.cfg.cross_self_attention:
         raise CannotFold("k_proj and v_proj take the encoder's output and the decoder's alike")
-    if site is FINAL_SITES["decoder"]:
+    if site == FINAL_SITES["decoder"]:
         found = [(owner, _output_map(owner))]
-    elif site is FINAL_SITES["encoder"]:
+    elif site == FINAL_SITES["encoder"]:
         layers = [layer for layer in model.decoder.layers.children() if _attends(layer)]
         found = [(layer, path) for layer in layers for path in MAPS_OVER_ENCODER]
     else:

@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterator
 from fairseq.modules import MultiheadAttention
 from torch import nn
 
+from norm_plugin.placements import PLACEMENTS, LayerPlace, Placement, placement_class
+
 XAVIER = "xavier"
 SLOPE = math.sqrt(5)  # a
 
@@ -69,4 +71,23 @@ INITIALIZATIONS: dict[str, Callable[[nn.Module], None]] = {
     "kaiming": kaiming,
     "kaiming-attention": kaiming_attention,
 }
-"""The values of ``--norm-init``: what is done to a layer that fairseq has built."""
+"""What is done to a layer that fairseq has built, by the word of ``--norm-init``."""
+
+
+def of_placement(name: str) -> str:
+    """The initialization that belongs to placement ``name``: fairseq's own, unless it has one."""
+    own = placement_class(name).initialize is not Placement.initialize
+    return name if own else XAVIER
+
+
+def initializations() -> list[str]:
+    """The words of ``--norm-init``: those above, and each placement that draws its own weights."""
+    return [*INITIALIZATIONS, *(name for name in PLACEMENTS if of_placement(name) == name)]
+
+
+def initialize(layer: nn.Module, word: str, place: LayerPlace) -> None:
+    """Draw the weights of a layer that fairseq has built, by a word of ``--norm-init``."""
+    if word in INITIALIZATIONS:
+        INITIALIZATIONS[word](layer)
+    else:
+        placement_class(word).initialize(layer, place)

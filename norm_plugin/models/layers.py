@@ -1,8 +1,14 @@
-"""fairseq's Transformer layers with the norm of each site put in place."""
+"""fairseq's Transformer layers with the norms and the residual connections of the plan.
+
+fairseq's forward is used as it is. A layer of fairseq has one norm for each branch, on its input or
+on the sum after it, as ``normalize_before`` says. That norm is replaced by ours. Norms at other
+positions are called in ``residual_connection``, which fairseq calls once for each branch, and which
+joins the branch and the stream.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,13 +21,12 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import Tensor, nn
 
-from norm_plugin.models.initialization import INITIALIZATIONS
-from norm_plugin.models.sites import (
-    DECODER_LAYER_SITES,
-    ENCODER_LAYER_SITES,
-    Site,
-    build_site,
-)
+from norm_plugin.models.config import NormConfig
+from norm_plugin.models.initialization import initialize
+from norm_plugin.models.plan import SiteChoice
+from norm_plugin.models.sites import SLOTS, branch_sites
+from norm_plugin.norms import Norm
+from norm_plugin.placements import INPUT, OUTPUT, SUM, LayerPlace, Placement, placement_class
 
 
 class PaddingMask:
@@ -77,30 +82,71 @@ def ignoring_every_position(model: nn.Module) -> Iterator[None]:
             mask.ignoring = ignoring
 
 
-def install_norms(
-    module: nn.Module, cfg: Any, sites: Iterable[Site], dim: int, padding: PaddingMask
-) -> None:
-    """Replace the LayerNorms that fairseq built in ``module`` by the norms of ``sites``.
+def planned_norm(choice: SiteChoice, dim: int, padding: PaddingMask) -> Norm:
+    """The norm of a site, which gets the padding mask of each batch. It draws no random numbers."""
+    norm = choice.build(dim)
+    norm.register_forward_pre_hook(padding)
+    return norm
 
-    It draws no random numbers, so every norm starts from the same weights elsewhere. A site
-    that the model lacks (None, as the final norm under post-norm) stays absent.
+
+class PlannedLayer(nn.Module):
+    """What the layers of both stacks do as the plan says.
+
+    Attributes:
+        padding: hands the padding mask to the norms.
+        placement: how the branches join the stream.
+        positions: by the name of a norm's attribute, its position in the branch.
     """
-    for site in sites:
-        if getattr(module, site.attribute, None) is not None:
-            norm = build_site(cfg, site, dim)
-            norm.register_forward_pre_hook(padding)
-            setattr(module, site.attribute, norm)
 
+    embed_dim: int
+    padding: PaddingMask
+    placement: Placement
+    positions: dict[str, str]
 
-class NormTransformerEncoderLayer(TransformerEncoderLayerBase):
-    """An encoder layer whose norms are those of the configuration."""
-
-    def __init__(self, cfg: Any, return_fc: bool = False) -> None:
-        super().__init__(cfg, return_fc)
+    def follow(self, cfg: NormConfig, place: LayerPlace) -> None:
+        """Put norms, placement and initial weights of the plan into a layer of fairseq."""
+        plan = cfg.plan
+        cls = placement_class(plan.placement[place.side]).at(place)
+        self.normalize_before = INPUT in cls.norms
         self.padding = PaddingMask()
-        install_norms(self, cfg, ENCODER_LAYER_SITES, self.embed_dim, self.padding)
-        INITIALIZATIONS[cfg.norm_init](self)
-        # Some versions of fairseq run a loaded post-norm layer as one fused kernel, which knows
+        self.positions = {}
+        self._branches: list[str] = []
+        for branch in place.branches:
+            if not {INPUT, SUM}.intersection(cls.norms):
+                setattr(self, SLOTS[branch], nn.Identity())
+            for position, site in branch_sites(place.side, branch, cls.norms).items():
+                norm = planned_norm(plan.at(site), self.embed_dim, self.padding)
+                setattr(self, site.attribute, norm)
+                self.positions[site.attribute] = position
+        self.placement = cls(place)
+        initialize(self, plan.initialization[place.side], place)
+
+    @contextmanager
+    def one_forward(self, mask: Tensor | None, branches: tuple[str, ...]) -> Iterator[None]:
+        """A forward of fairseq's, which computes these branches one after the other."""
+        self._branches = list(reversed(branches))
+        with self.padding.holding(mask):
+            yield
+
+    def residual_connection(self, x: Tensor, residual: Tensor) -> Tensor:
+        """fairseq's: the output of a branch and the stream, both (T, B, C), to the new stream."""
+        branch = self._branches.pop()
+        fx = self._extra_norm(branch, OUTPUT, x)
+        return self._extra_norm(branch, SUM, self.placement.join(residual, fx, branch))
+
+    def _extra_norm(self, branch: str, position: str, x: Tensor) -> Tensor:
+        """The norm at a position where fairseq has none; x itself if there is no such norm."""
+        norm = getattr(self, f"{branch}_{position}_norm", None)
+        return x if norm is None else norm(x)
+
+
+class NormTransformerEncoderLayer(PlannedLayer, TransformerEncoderLayerBase):
+    """An encoder layer with the norms and the placement of the plan."""
+
+    def __init__(self, cfg: NormConfig, place: LayerPlace, return_fc: bool = False) -> None:
+        super().__init__(cfg, return_fc)
+        self.follow(cfg, place)
+        # fairseq 0.12.2 computes a loaded post-norm layer as one fused kernel, which knows
         # LayerNorm only and would pass these norms over
         self.can_use_fastpath = False
 
@@ -108,31 +154,42 @@ class NormTransformerEncoderLayer(TransformerEncoderLayerBase):
         self, x: Tensor, encoder_padding_mask: Tensor | None, *args: Any, **kwargs: Any
     ) -> Any:
         """As in fairseq; x: (T, B, C), encoder_padding_mask: (B, T) or None."""
-        with self.padding.holding(encoder_padding_mask):
-            return super().forward(x, encoder_padding_mask, *args, **kwargs)
+        with self.one_forward(encoder_padding_mask, self.placement.place.branches):
+            x = self.placement.begin(x)
+            found: Any = super().forward(x, encoder_padding_mask, *args, **kwargs)
+            if self.return_fc:  # the output of the feed-forward network too
+                return (self.placement.end(found[0]), *found[1:])
+            return self.placement.end(found)
 
 
-class NormTransformerDecoderLayer(TransformerDecoderLayerBase):
-    """A decoder layer whose norms are those of the configuration."""
+class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
+    """A decoder layer with the norms and the placement of the plan."""
 
-    def __init__(self, cfg: Any, no_encoder_attn: bool = False) -> None:
+    def __init__(self, cfg: NormConfig, place: LayerPlace, no_encoder_attn: bool = False) -> None:
         super().__init__(cfg, no_encoder_attn)
-        self.padding = PaddingMask()
-        install_norms(self, cfg, DECODER_LAYER_SITES, self.embed_dim, self.padding)
-        INITIALIZATIONS[cfg.norm_init](self)
+        self.follow(cfg, place)
 
     def forward(
         self,
         x: Tensor,
+        encoder_out: Tensor | None = None,
         *args: Any,
         self_attn_padding_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """As in fairseq; x: (T, B, C), self_attn_padding_mask: (B, T) or None."""
-        with self.padding.holding(self_attn_padding_mask):
-            return super().forward(
-                x, *args, self_attn_padding_mask=self_attn_padding_mask, **kwargs
+        branches = self.placement.place.branches
+        if encoder_out is None:  # fairseq leaves the attention over the encoder out
+            branches = tuple(branch for branch in branches if branch != "cross")
+        with self.one_forward(self_attn_padding_mask, branches):
+            x, *others = super().forward(
+                self.placement.begin(x),
+                encoder_out,
+                *args,
+                self_attn_padding_mask=self_attn_padding_mask,
+                **kwargs,
             )
+            return (self.placement.end(x), *others)
 
 
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:

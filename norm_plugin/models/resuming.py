@@ -12,47 +12,22 @@ import argparse
 import logging
 import zipfile
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from fairseq.file_io import PathManager
 
-from norm_plugin.models.initialization import XAVIER
-from norm_plugin.models.placement import PLACEMENTS, SIDES
-from norm_plugin.models.sites import (
-    LAYERNORM,
-    Site,
-    norm_type_of,
-    present_sites,
-    site_options,
-)
+from norm_plugin.models.flags import ALLOW, INIT, flag_of
+from norm_plugin.models.plan import Plan, make_plan
 from norm_plugin.models.stored_settings import check_settings
-from norm_plugin.norms import norm_spec
 
 logger = logging.getLogger(__name__)
 
-ALLOW = "norm_allow_change"
 ABSENT = "absent"
 COUNTED_IN_UPDATES = "_updates"
 """Options that end so belong to the schedule of a run; one that begins anew has its own."""
 STACKS = ("encoder", "decoder", "quant_noise")
 """fairseq's nested groups of settings, which a YAML file of a stock model may store as such."""
-
-
-class NormChoices(NamedTuple):
-    """What of a model's settings is about norms.
-
-    Attributes:
-        placement: by side, ``pre`` or ``post``.
-        norms: by the name of the site, the norm.
-        options: by the name of the site, every option of its norm.
-        init: ``--norm-init``.
-    """
-
-    placement: dict[str, str]
-    norms: dict[str, str]
-    options: dict[str, dict[str, Any]]
-    init: str
 
 
 def is_ours(settings: Mapping[str, Any]) -> bool:
@@ -70,52 +45,35 @@ def flat_settings(model: Any) -> dict[str, Any]:
     return given
 
 
-def choices_of(settings: Mapping[str, Any]) -> NormChoices:
-    """What ``settings``, with flat names, say about norms; raises ValueError for a norm unknown."""
-    cfg = argparse.Namespace(**{"norm_type": LAYERNORM, **settings})
-    words = {before: word for word, before in PLACEMENTS.items()}
-    before = {side: bool(getattr(cfg, f"{side}_normalize_before", False)) for side in SIDES}
-    sites = present_sites(cfg)
-    return NormChoices(
-        {side: words[before[side]] for side in SIDES},
-        {site.name: norm_type_of(cfg, site) for site in sites},
-        {site.name: _all_options(cfg, site) for site in sites},
-        getattr(cfg, "norm_init", None) or XAVIER,
-    )
+def plan_of(settings: Mapping[str, Any]) -> Plan:
+    """The plan of a model with these flat settings; ValueError for one that no model can have."""
+    return make_plan(argparse.Namespace(**settings))
 
 
-def _all_options(cfg: Any, site: Site) -> dict[str, Any]:
-    """Every option of the norm at ``site``, those that were not given too, in their types."""
-    known = {option.name: option for option in norm_spec(norm_type_of(cfg, site)).options}
-    options = {name: option.default for name, option in known.items()}
-    for name, value in site_options(cfg, site).items():
-        options[name] = known[name].parse(value)
-    return options
-
-
-def differences(stored: NormChoices, asked: NormChoices, anew: bool = False) -> list[str]:
-    """What two choices differ in, a text for each difference.
+def differences(stored: Plan, asked: Plan, anew: bool = False) -> list[str]:
+    """What differs between two plans, one text for each difference.
 
     Args:
-        anew: training begins anew at update 0: its schedule and its initialization
-            are its own.
+        anew: training starts again at update 0, with its own schedule and initialization.
     """
     found: dict[tuple[str, Any, Any], list[str]] = {}
-    for side in SIDES:
-        if stored.placement[side] != asked.placement[side]:
-            key = ("placement", stored.placement[side], asked.placement[side])
-            found.setdefault(key, []).append(side)
-    for site in dict.fromkeys([*stored.norms, *asked.norms]):
-        norms = stored.norms.get(site, ABSENT), asked.norms.get(site, ABSENT)
-        if norms[0] != norms[1]:
-            found.setdefault(("norm", *norms), []).append(site)
+    for side, placement in stored.placement.items():
+        if placement != asked.placement[side]:
+            found.setdefault(("placement", placement, asked.placement[side]), []).append(side)
+    olds, news = ({choice.site: choice for choice in plan.sites} for plan in (stored, asked))
+    for site in dict.fromkeys([*olds, *news]):
+        old, new = olds.get(site), news.get(site)
+        if old is None or new is None or old.norm != new.norm:
+            norms = (old.norm if old else ABSENT, new.norm if new else ABSENT)
+            found.setdefault(("norm", *norms), []).append(site.name)
             continue
-        for name, value in stored.options[site].items():
-            other = asked.options[site][name]
+        for name, value in old.all_options.items():
+            other = new.all_options[name]
             if value != other and not (anew and name.endswith(COUNTED_IN_UPDATES)):
-                found.setdefault((f"{name} of {norms[0]}", value, other), []).append(site)
-    if stored.init != asked.init and not anew:
-        found[("norm_init", stored.init, asked.init)] = ["all layers"]
+                found.setdefault((f"{name} of {old.norm}", value, other), []).append(site.name)
+    for side, word in stored.initialization.items():
+        if word != asked.initialization[side] and not anew:
+            found.setdefault((INIT, word, asked.initialization[side]), []).append(f"{side} layers")
     return [
         f"{what} of {', '.join(places)}: stored {old}, asked {new}"
         for (what, old, new), places in found.items()
@@ -154,7 +112,7 @@ def check_resuming(path: str, model: Any, anew: bool) -> None:
         return
     if not (is_ours(asked) or is_ours(stored)):
         return
-    found = differences(choices_of(stored), choices_of(asked), anew)
+    found = differences(plan_of(stored), plan_of(asked), anew)
     if not found:
         return
     if asked.get(ALLOW) == "on":
@@ -164,11 +122,7 @@ def check_resuming(path: str, model: Any, anew: bool) -> None:
 
 
 def _refusal(path: str, found: Iterable[str], ours: bool) -> str:
-    meant = (
-        f"; if this is meant, --{ALLOW.replace('_', '-')} on (model.{ALLOW}=on in YAML)"
-        if ours
-        else ""
-    )
+    meant = f"; if this is meant, {flag_of(ALLOW)} on (model.{ALLOW}=on in YAML)" if ours else ""
     return (
         f"{path} was trained with other norms than this run asks for: {'; '.join(found)}. "
         f"Give the norms that it has, or another --save-dir{meant}"

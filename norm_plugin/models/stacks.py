@@ -1,4 +1,4 @@
-"""fairseq's encoder and decoder stacks with the norms of the configuration."""
+"""fairseq's encoder and decoder stacks with the norms of the plan."""
 
 from __future__ import annotations
 
@@ -8,28 +8,34 @@ from fairseq.models.transformer import TransformerDecoderBase, TransformerEncode
 from fairseq.modules import LayerDropModuleList
 from torch import Tensor, nn
 
+from norm_plugin.models.config import NormConfig
 from norm_plugin.models.layers import (
     EmbeddingPaddingMask,
     NormTransformerDecoderLayer,
     NormTransformerEncoderLayer,
     PaddingMask,
-    install_norms,
+    planned_norm,
     wrap_layer,
 )
-from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES
+from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, layer_place
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 from norm_plugin.norms.base.workers import worker_count
 
 
-def install_stack_norms(
-    stack: TransformerEncoderBase | TransformerDecoderBase, cfg: Any, side: str
+def follow_plan(
+    stack: TransformerEncoderBase | TransformerDecoderBase, cfg: NormConfig, side: str
 ) -> None:
-    """Put the final and the embedding norm of a stack in place."""
-    dim = getattr(cfg, side).embed_dim
+    """Put the final norm and the norm of the embeddings of the plan into a stack of fairseq."""
     stack.padding = PaddingMask()
     stack.embedding_padding = EmbeddingPaddingMask()
-    install_norms(stack, cfg, [FINAL_SITES[side]], dim, stack.padding)
-    install_norms(stack, cfg, [EMBEDDING_SITES[side]], dim, stack.embedding_padding)
+    for site, padding in (
+        (FINAL_SITES[side], stack.padding),
+        (EMBEDDING_SITES[side], stack.embedding_padding),
+    ):
+        there = cfg.plan.has(site)
+        dim = getattr(cfg, side).embed_dim
+        norm = planned_norm(cfg.plan.at(site), dim, padding) if there else None
+        setattr(stack, site.attribute, norm)
     check_layer_drop(stack)
 
 
@@ -50,12 +56,15 @@ def check_layer_drop(stack: Any) -> None:
 class NormTransformerEncoder(TransformerEncoderBase):
     """A stack of :class:`NormTransformerEncoderLayer`."""
 
-    def __init__(self, cfg: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, cfg: NormConfig, *args: Any, **kwargs: Any) -> None:
+        self.layers_built = 0
         super().__init__(cfg, *args, **kwargs)
-        install_stack_norms(self, cfg, "encoder")
+        follow_plan(self, cfg, "encoder")
 
-    def build_encoder_layer(self, cfg: Any) -> nn.Module:
-        return wrap_layer(NormTransformerEncoderLayer(cfg, return_fc=self.return_fc), cfg)
+    def build_encoder_layer(self, cfg: NormConfig) -> nn.Module:
+        self.layers_built += 1
+        place = layer_place(cfg, "encoder", self.layers_built, cfg.plan.sides)
+        return wrap_layer(NormTransformerEncoderLayer(cfg, place, self.return_fc), cfg)
 
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
         """As in fairseq; src_tokens: (B, T)."""
@@ -67,12 +76,15 @@ class NormTransformerEncoder(TransformerEncoderBase):
 class NormTransformerDecoder(TransformerDecoderBase):
     """A stack of :class:`NormTransformerDecoderLayer`."""
 
-    def __init__(self, cfg: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, cfg: NormConfig, *args: Any, **kwargs: Any) -> None:
+        self.layers_built = 0
         super().__init__(cfg, *args, **kwargs)
-        install_stack_norms(self, cfg, "decoder")
+        follow_plan(self, cfg, "decoder")
 
-    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
-        return wrap_layer(NormTransformerDecoderLayer(cfg, no_encoder_attn), cfg)
+    def build_decoder_layer(self, cfg: NormConfig, no_encoder_attn: bool = False) -> nn.Module:
+        self.layers_built += 1
+        place = layer_place(cfg, "decoder", self.layers_built, cfg.plan.sides)
+        return wrap_layer(NormTransformerDecoderLayer(cfg, place, no_encoder_attn), cfg)
 
     def extract_features(
         self,

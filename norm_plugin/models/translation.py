@@ -12,10 +12,10 @@ from fairseq.models.transformer import TransformerModelBase
 from omegaconf import OmegaConf, open_dict
 from torch import nn
 
-from norm_plugin.kernels import describe, resolve, set_kernels, there
-from norm_plugin.models.config import build_config, config_class, store_choices
+from norm_plugin.kernels import AUTO, describe, resolve, set_kernels, there
+from norm_plugin.models.config import KERNELS_FOUND, build_config, config_class
 from norm_plugin.models.divergence import DivergenceWatch
-from norm_plugin.models.sites import describe_forms, describe_sites, sites_that_see_the_future
+from norm_plugin.models.logs import describe_forms, describe_plan
 from norm_plugin.models.stacks import NormTransformerDecoder, NormTransformerEncoder
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
@@ -43,22 +43,23 @@ class NormTransformerModel(TransformerModelBase):
     def build_model(cls, args: Any, task: Any) -> NormTransformerModel:
         """Build the model from flags or YAML; raises ValueError for a setting that is wrong."""
         cfg = build_config(args)
+        plan, kernels = cfg.plan, resolve(cfg.plan.kernels)
         with open_dict(args) if OmegaConf.is_config(args) else contextlib.nullcontext():
-            store_choices(args, cfg)
-        logger.info(describe_sites(cfg))
-        kernels = resolve(cfg.norm_kernels)
-        leaking = sites_that_see_the_future(cfg)
-        if leaking:
+            for name, value in {**plan.stored(), KERNELS_FOUND: describe(kernels)}.items():
+                setattr(args, name, value)
+        logger.info(describe_plan(plan))
+        if leaking := plan.sites_that_see_the_future():
             logger.warning(
                 "in training each target position sees its future through the batch statistics "
                 "of %s",
                 ", ".join(site.name for site in leaking),
             )
         model = super().build_model(cfg, task)
-        set_kernels(model, cfg.norm_kernels)
-        forms = describe_forms(model, there(kernels))
+        if plan.kernels != AUTO:  # which the norms have as they are built
+            set_kernels(model, plan.kernels)
+        forms = describe_forms(model, plan, there(kernels))
         logger.info("norm kernels: %s; %s", describe(kernels), forms)
-        if cfg.norm_nan_check == "on":
+        if plan.nan_check:
             model.watch = DivergenceWatch(model)
         return model
 

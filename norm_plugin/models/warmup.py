@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from norm_plugin.models.sites import chosen_specs, option_field
+from norm_plugin.models.flags import option_field
+from norm_plugin.models.plan import chosen_placement, norm_type_of
+from norm_plugin.models.sites import SIDES, present_sites
+from norm_plugin.norms import norm_spec
 
 KEY = option_field("warmup_updates")
 
 
-def default_warmup(args: Any) -> None:
+def default_warmup(args: Any, sides: Sequence[str] = SIDES) -> None:
     """Fill in ``norm_warmup_updates`` where a chosen norm has a warm-up and none was given.
 
     Args:
         args: the Namespace of a command line, which holds the scheduler's flags too, or the
             ``model`` node of a YAML file, whose root has the node ``lr_scheduler``.
+        sides: the stacks that the model has.
 
     Raises:
         ValueError: the learning-rate scheduler of the run has no warm-up to follow.
     """
-    wanted = any(
-        option.name == "warmup_updates" for spec in chosen_specs(args) for option in spec.options
-    )
+    sites = present_sites(args, chosen_placement(args, sides), sides)
+    norms = {norm_spec(norm_type_of(args, site)) for site in sites}
+    wanted = any(option.name == "warmup_updates" for spec in norms for option in spec.options)
     if not wanted or getattr(args, KEY, None) is not None:
         return
     from_yaml = OmegaConf.is_config(args)

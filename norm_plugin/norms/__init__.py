@@ -23,6 +23,7 @@ from norm_plugin.norms.base.registry import (
     NormSpec,
     Option,
     build_norm,
+    declared_options,
     norm_spec,
     register_norm,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "NormSpec",
     "Option",
     "build_norm",
+    "declared_options",
     "in_backward",
     "masked_means",
     "move",

@@ -15,7 +15,7 @@ from measuring.records import read_rows
 from measuring.setups import Setup, parse_setup
 from measuring.training import STOCK, Run, training_words
 from norm_plugin.kernels import resolve
-from norm_plugin.models.sites import option_field
+from norm_plugin.models.flags import option_field
 from norm_plugin.norms import NORM_TYPES
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,11 +6,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from norm_plugin.listing import declared_options
 from norm_plugin.models import stacks
 from norm_plugin.models.architectures import ARCHITECTURES, SUFFIXES
 from norm_plugin.models.config import config_class
-from norm_plugin.norms import Norm, register_norm
+from norm_plugin.norms import Norm, declared_options, register_norm
 from norm_plugin.norms.base import registry as registry
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from norm_plugin.models import fold_norms
-from norm_plugin.models.config import build_config, store_folded
-from norm_plugin.models.sites import SITES
+from norm_plugin.models.config import build_config
+from norm_plugin.models.plan import make_plan, store_folded
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.norms.identity import Identity
 
@@ -216,7 +216,8 @@ def test_options_that_no_norm_is_left_to_take_are_unset():
         encoder_normalize_before=True,
         decoder_normalize_before=True,
     )
-    store_folded(args, [site for site in SITES if site.flag.startswith("encoder-")])
+    sites = [choice.site for choice in make_plan(args).sites]
+    store_folded(args, [site for site in sites if site.flag.startswith("encoder-")])
     assert args.norm_type_encoder_self == args.norm_type_encoder_final == "none"
     assert args.norm_alpha_fwd is None and args.norm_warmup_updates is None
     assert args.norm_layer_scale_groups == 0

@@ -10,9 +10,9 @@ import torch
 
 from in_process import configure, train_here
 from norm_plugin.models.resuming import (
-    choices_of,
     differences,
     flat_settings,
+    plan_of,
     stored_settings,
 )
 
@@ -47,11 +47,10 @@ POWERNORM = ("--norm-type", "powernorm", *PRE)
 
 def found(stored, asked, anew=False):
     """What differs between two command lines."""
-    choices = [
-        choices_of(flat_settings(configure("DATA", "DIR", *flags).model))
-        for flags in (stored, asked)
+    plans = [
+        plan_of(flat_settings(configure("DATA", "DIR", *flags).model)) for flags in (stored, asked)
     ]
-    return differences(*choices, anew)
+    return differences(*plans, anew)
 
 
 ENCODER = "encoder-self, encoder-ffn, encoder-final"
@@ -76,7 +75,7 @@ EVERYWHERE = f"{ENCODER}, decoder-self, decoder-cross, decoder-ffn, decoder-fina
         (
             LAYERNORM,
             (*LAYERNORM, "--norm-init", "kaiming"),
-            "norm_init of all layers: stored xavier, asked kaiming",
+            "norm_init of encoder layers, decoder layers: stored xavier, asked kaiming",
         ),
         (
             POWERNORM,
@@ -154,15 +153,15 @@ def settings(**given):
 
 
 def test_numbers_of_yaml_are_compared_as_numbers():
-    stored = choices_of(settings(norm_type="layernorm", norm_eps="1e-3"))
-    asked = choices_of(settings(norm_type="layernorm", norm_eps=1e-3))
+    stored = plan_of(settings(norm_type="layernorm", norm_eps="1e-3"))
+    asked = plan_of(settings(norm_type="layernorm", norm_eps=1e-3))
     assert differences(stored, asked) == []
 
 
 def test_heads_decide_the_groups_of_released_powernorm():
     common = {"norm_type": "powernorm", "norm_variant": "released", "norm_warmup_updates": 4}
     stored, asked = settings(**common), settings(**{**common, "encoder_attention_heads": 4})
-    (said,) = differences(choices_of(stored), choices_of(asked))
+    (said,) = differences(plan_of(stored), plan_of(asked))
     assert said.startswith("layer_scale_groups of powernorm of encoder-self, encoder-ffn: stored")
 
 

@@ -108,9 +108,10 @@ def test_the_choice_of_every_site_is_logged(build, caplog):
         build("--norm-type", "powernorm", "--norm-alpha-fwd", "0.95", "--norm-placement", "pre")
     (line,) = [record.getMessage() for record in caplog.records if "norms:" in record.getMessage()]
     assert line == (
-        "norms: pre-norm; encoder-self=powernorm, encoder-ffn=powernorm, encoder-final=powernorm, "
-        "decoder-self=layernorm, decoder-cross=layernorm, decoder-ffn=layernorm, "
-        "decoder-final=layernorm (options: alpha_fwd=0.95, warmup_updates=4000)"
+        "norms: placement pre; encoder-self=powernorm, encoder-ffn=powernorm, "
+        "encoder-final=powernorm, decoder-self=layernorm, decoder-cross=layernorm, "
+        "decoder-ffn=layernorm, decoder-final=layernorm "
+        "(options: alpha_fwd=0.95, warmup_updates=4000)"
     )
 
 
@@ -120,8 +121,8 @@ def test_the_placement_of_each_stack_is_logged(build, caplog):
         build("--encoder-normalize-before")
     lines = [line for line in caplog.messages if line.startswith("norms: ")]
     assert [line.partition("; ")[0] for line in lines] == [
-        "norms: post-norm",
-        "norms: encoder pre-norm, decoder post-norm",
+        "norms: placement post",
+        "norms: placement encoder pre, decoder post",
     ]
 
 

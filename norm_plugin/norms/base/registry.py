@@ -156,6 +156,15 @@ def norm_spec(name: str) -> NormSpec:
     return _SPECS[name]
 
 
+def declared_options() -> dict[str, list[tuple[str, Option]]]:
+    """Every option of every norm: its name to the norms that have it, with their form of it."""
+    options: dict[str, list[tuple[str, Option]]] = {}
+    for name in NORM_TYPES:
+        for option in norm_spec(name).options:
+            options.setdefault(option.name, []).append((name, option))
+    return options
+
+
 def build_norm(name: str, dim: int, **options: Any) -> Norm:
     """Build norm ``name`` over ``dim`` channels.
 

@@ -1,0 +1,89 @@
+"""The flags of a model about norms: their names, words and help, and their keys in YAML.
+
+The options of the norms have flags too; the norms declare those themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from norm_plugin.kernels import AUTO, KERNELS, VARIABLE
+from norm_plugin.models.initialization import XAVIER, initializations
+from norm_plugin.placements import PLACEMENTS
+
+ON_OFF = ("on", "off")
+PLACEMENT, INIT = "norm_placement", "norm_init"
+KERNELS_CHOICE, NAN_CHECK, ALLOW = "norm_kernels", "norm_nan_check", "norm_allow_change"
+
+
+class Choice(NamedTuple):
+    """A flag that takes one of a few words.
+
+    Attributes:
+        words: gives the words; a user's own placement adds to them.
+    """
+
+    words: Callable[[], Iterable[str]]
+    default: str | None
+    help: str
+
+
+CHOICES = {
+    PLACEMENT: Choice(
+        lambda: PLACEMENTS, None, "where the norms stand; sets --{encoder,decoder}-normalize-before"
+    ),
+    INIT: Choice(
+        initializations,
+        XAVIER,
+        "initial weights: xavier (those of fairseq), kaiming (all linear maps of a layer, as the "
+        "AdaNorm paper recommends), kaiming-attention (only the attention, as --init_method km of "
+        "its released code)",
+    ),
+    NAN_CHECK: Choice(
+        lambda: ON_OFF, "on", "stop training when the input of a norm is NaN or infinite"
+    ),
+    KERNELS_CHOICE: Choice(
+        lambda: KERNELS,
+        AUTO,
+        "what computes the norms: auto (the kernels of the device if there are any, else plain "
+        "torch), off (plain torch), cpu, triton, compile (torch.compile); the environment variable "
+        f"{VARIABLE} overrides it",
+    ),
+    ALLOW: Choice(
+        lambda: ON_OFF,
+        "off",
+        "allow a checkpoint that was trained with another norm, option or placement; otherwise "
+        "that is an error",
+    ),
+}
+"""The flags other than those of sites and of the norms' options, by their keys."""
+
+SITE_FLAGS: dict[str, str] = {
+    "encoder": "norm of all encoder sites",
+    "decoder": "norm of all decoder sites",
+    "encoder-self": "norm of the encoder's self-attention",
+    "encoder-ffn": "norm of the encoder's feed-forward network",
+    "encoder-final": "norm after the encoder's last layer (if the placement has one)",
+    "decoder-self": "norm of the decoder's self-attention",
+    "decoder-cross": "norm of the decoder's attention over the encoder",
+    "decoder-ffn": "norm of the decoder's feed-forward network",
+    "decoder-final": "norm after the decoder's last layer (if the placement has one)",
+    "embedding": "norm of the embeddings (with --layernorm-embedding)",
+}
+"""``--norm-type-<key>``: the more specific flag wins over the less specific one."""
+
+
+def norm_type_field(flag: str) -> str:
+    """The configuration key of a site flag: ``encoder-self`` -> ``norm_type_encoder_self``."""
+    return "norm_type_" + flag.replace("-", "_")
+
+
+def option_field(name: str) -> str:
+    """The configuration key of a norm's option: ``alpha_fwd`` -> ``norm_alpha_fwd``."""
+    return "norm_" + name
+
+
+def flag_of(field: str) -> str:
+    """The command-line flag of a configuration key: ``norm_init`` -> ``--norm-init``."""
+    return "--" + field.replace("_", "-")

@@ -1,0 +1,286 @@
+"""The plan of a model: which norm with which options stands at which site, and the placement.
+
+It is made of flat settings: those of a command line, of a YAML file or of a checkpoint. Whatever
+builds, describes, compares or folds a model reads its plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from norm_plugin.models.flags import (
+    ALLOW,
+    CHOICES,
+    INIT,
+    KERNELS_CHOICE,
+    NAN_CHECK,
+    PLACEMENT,
+    SITE_FLAGS,
+    flag_of,
+    norm_type_field,
+    option_field,
+)
+from norm_plugin.models.initialization import of_placement
+from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, SIDES, Site, present_sites
+from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, declared_options, norm_spec
+from norm_plugin.norms.base.mixing import check_declaration
+from norm_plugin.norms.base.registry import OptionValue
+from norm_plugin.placements import INPUT, PLACEMENTS, placement_class
+
+LAYERNORM = "layernorm"
+IDENTITY = "none"
+
+
+@dataclass(frozen=True)
+class SiteChoice:
+    """The norm at a site.
+
+    Attributes:
+        norm: its name.
+        options: those given, and those that it takes in a Transformer, in their types.
+    """
+
+    site: Site
+    norm: str
+    options: Mapping[str, OptionValue]
+
+    @property
+    def all_options(self) -> dict[str, OptionValue]:
+        """Every option of the norm, with the defaults of those not given."""
+        defaults = {option.name: option.default for option in norm_spec(self.norm).options}
+        return {**defaults, **self.options}
+
+    def build(self, dim: int) -> Norm:
+        """The norm over ``dim`` channels; ValueError if it mixes positions and does not say so."""
+        spec, options = norm_spec(self.norm), dict(self.options)
+        try:
+            norm = spec.build(dim, **options)
+        except ValueError as error:
+            raise ValueError(f"{self.site.name}: {error}") from error
+        check_declaration(spec, norm, options)
+        return norm
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a model's settings say about norms.
+
+    Attributes:
+        placement: by side.
+        sites: the norm of each site that the model has.
+        initialization: by side, a word of ``--norm-init``.
+        kernels: a word of ``--norm-kernels``.
+        nan_check: whether training stops at a norm whose input is not finite.
+        allow_change: whether training may continue from a checkpoint of another plan.
+    """
+
+    placement: Mapping[str, str]
+    sites: tuple[SiteChoice, ...]
+    initialization: Mapping[str, str]
+    kernels: str
+    nan_check: bool
+    allow_change: bool
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The stacks that the model has."""
+        return tuple(self.placement)
+
+    def at(self, site: Site) -> SiteChoice:
+        """The norm at a site that the model has."""
+        return next(choice for choice in self.sites if choice.site == site)
+
+    def has(self, site: Site) -> bool:
+        """Whether the model has a norm at ``site``."""
+        return any(choice.site == site for choice in self.sites)
+
+    def without(self, flag: str) -> Plan:
+        """The same plan with ``none`` at the sites of a flag, as after folding."""
+        return replace(
+            self,
+            sites=tuple(
+                SiteChoice(choice.site, IDENTITY, {}) if choice.site.flag == flag else choice
+                for choice in self.sites
+            ),
+        )
+
+    def sites_that_see_the_future(self) -> list[Site]:
+        """The decoder's sites whose norm mixes positions in training; none unless asked for."""
+        return [
+            choice.site
+            for choice in self.sites
+            if choice.site.side == "decoder" and norm_spec(choice.norm).batch_statistics
+        ]
+
+    def stored(self) -> dict[str, str]:
+        """The settings that are stored with a run, by their keys."""
+        inits = set(self.initialization.values())
+        given = {
+            PLACEMENT: self.placement.values(),
+            INIT: inits,
+            KERNELS_CHOICE: [self.kernels],
+            NAN_CHECK: ["on" if self.nan_check else "off"],
+            ALLOW: ["on" if self.allow_change else "off"],
+        }
+        values = {key: next(iter(words)) for key, words in given.items() if len(set(words)) == 1}
+        for choice in self.sites:
+            if choice.site not in EMBEDDING_SITES.values():  # one flag, and the two may differ
+                values[norm_type_field(choice.site.flag)] = choice.norm
+        return values
+
+
+def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
+    """The plan of a model with these settings.
+
+    Args:
+        settings: fairseq's flat names and ours, as attributes; one without ours has LayerNorm.
+        sides: the stacks that the model has.
+
+    Raises:
+        ValueError: an unknown norm, placement or word; a flag of a site that the model lacks; an
+            option that no chosen norm has, or a value that is not allowed.
+    """
+    words = {key: _word(settings, key) for key in CHOICES}
+    placement = chosen_placement(settings, sides)
+    sites = present_sites(settings, placement, sides)
+    _check_site_flags(settings, sites)
+    norms = {site: norm_type_of(settings, site) for site in sites}
+    _check_options(settings, set(norms.values()))
+    return Plan(
+        placement,
+        tuple(
+            SiteChoice(site, name, _site_options(settings, site, name))
+            for site, name in norms.items()
+        ),
+        {side: words[INIT] or of_placement(placement[side]) for side in sides},
+        words[KERNELS_CHOICE] or str(CHOICES[KERNELS_CHOICE].default),
+        words[NAN_CHECK] != "off",
+        words[ALLOW] == "on",
+    )
+
+
+def _word(settings: object, key: str) -> str | None:
+    """The word given for a flag; ValueError for another word, which only YAML can bring here."""
+    value = getattr(settings, key, None)
+    if isinstance(value, bool):  # YAML reads on and off as booleans
+        value = "on" if value else "off"
+    words = list(CHOICES[key].words())
+    if value is not None and value not in words:
+        raise ValueError(f"{key} is {value!r}; choose from {', '.join(words)}")
+    return None if value is None else str(value)
+
+
+def chosen_placement(settings: object, sides: Sequence[str] = SIDES) -> dict[str, str]:
+    """The placement of each side: ``--norm-placement``, else what fairseq's own flags ask for."""
+    word = _word(settings, PLACEMENT)
+    if word is not None:
+        return dict.fromkeys(sides, word)
+    by_flag = {cls.normalize_before: name for name, cls in PLACEMENTS.items()}
+    return {side: by_flag[bool(getattr(settings, f"{side}_normalize_before", 0))] for side in sides}
+
+
+def apply_placement(
+    settings: object, arch_placement: str = "", sides: Sequence[str] = SIDES
+) -> None:
+    """Set ``norm_placement`` and each ``normalize_before`` by the flag or the architecture's name.
+
+    Call it before the stock architecture function fills in what was not given.
+
+    Raises:
+        ValueError: the flags, or the flags and the architecture, contradict each other.
+    """
+    asked = _word(settings, PLACEMENT)
+    if asked and arch_placement and asked != arch_placement:
+        raise ValueError(
+            f"--norm-placement {asked} contradicts the architecture, which is "
+            f"{arch_placement}-norm: drop one of them"
+        )
+    placement = asked or arch_placement
+    if not placement:
+        return
+    before = INPUT in placement_class(placement).norms
+    for side in sides:
+        key = f"{side}_normalize_before"
+        given = getattr(settings, key, None)
+        if given is not None and given != before:
+            raise ValueError(
+                f"{key} is {given}, which contradicts {placement}-norm: drop "
+                f"{flag_of(key)} or the placement"
+            )
+        setattr(settings, key, before)
+    setattr(settings, PLACEMENT, placement)
+
+
+def norm_type_of(settings: object, site: Site) -> str:
+    """The norm at ``site``: its own flag, else its side's, else ``--norm-type``.
+
+    A norm with batch statistics that only ``--norm-type`` asks for leaves the decoder on
+    LayerNorm, as in its paper: there each position would see its future.
+    """
+    for flag in (site.flag, site.side):
+        chosen = getattr(settings, norm_type_field(flag), None)
+        if chosen is not None:
+            return norm_spec(str(chosen)).name
+    everywhere = norm_spec(str(getattr(settings, "norm_type", None) or LAYERNORM))
+    if site.side == "decoder" and everywhere.batch_statistics:
+        return LAYERNORM
+    return everywhere.name
+
+
+def _check_site_flags(settings: object, sites: Iterable[Site]) -> None:
+    """Refuse a flag for a site that the model does not have, and an unknown norm."""
+    present = {site.flag for site in sites}
+    for flag, meaning in SITE_FLAGS.items():
+        given = getattr(settings, norm_type_field(flag), None)
+        if given is None:
+            continue
+        norm_spec(str(given))
+        if flag not in present and flag not in SIDES:
+            raise ValueError(
+                f"--norm-type-{flag} {given}: this model has no such site; its sites are "
+                f"{', '.join(sorted(present))} ({meaning})"
+            )
+
+
+def _check_options(settings: object, chosen: set[str]) -> None:
+    """Refuse an option that no chosen norm has."""
+    for name, owners in declared_options().items():
+        given = getattr(settings, option_field(name), None)
+        if given is not None and not chosen.intersection(owner for owner, _ in owners):
+            raise ValueError(
+                f"{flag_of(option_field(name))} is an option of "
+                f"{', '.join(owner for owner, _ in owners)}, but the chosen norms are "
+                f"{', '.join(norm for norm in NORM_TYPES if norm in chosen)}: drop it, or choose "
+                "such a norm"
+            )
+
+
+def _site_options(settings: object, site: Site, name: str) -> dict[str, OptionValue]:
+    spec = norm_spec(name)
+    options = given_options(settings, spec)
+    heads = getattr(settings, f"{site.side}_attention_heads", 1)
+    after_encoder = site == FINAL_SITES["encoder"]
+    known = {option.name: option for option in spec.options}
+    implied = spec.cls.transformer_options(options, heads, after_encoder)
+    return {name: known[name].parse(value) for name, value in implied.items()}
+
+
+def given_options(settings: object, spec: NormSpec) -> dict[str, OptionValue]:
+    """The options given for a norm, in their types; the others keep the norm's own default."""
+    given = {option: getattr(settings, option_field(option.name), None) for option in spec.options}
+    return {option.name: option.parse(v) for option, v in given.items() if v is not None}
+
+
+def store_folded(args: argparse.Namespace, sites: Iterable[Site]) -> None:
+    """Write into ``args``, the stored settings of a run, that the norms of ``sites`` are gone.
+
+    Options that no remaining norm has are unset, as a model refuses them.
+    """
+    for site in sites:
+        setattr(args, norm_type_field(site.flag), IDENTITY)
+    left = {norm_type_of(args, site) for site in present_sites(args, chosen_placement(args))}
+    for name, owners in declared_options().items():
+        if not left.intersection(owner for owner, _ in owners):
+            setattr(args, option_field(name), None)

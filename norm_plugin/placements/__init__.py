@@ -1,0 +1,37 @@
+"""Where the norms of a Transformer stand: one file for each placement.
+
+Every module of this folder is imported here, so a new placement is a new file and nothing else. A
+folder of your own that you give to ``--user-dir`` registers one in the same way.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from norm_plugin.placements.base import (
+    INPUT,
+    ON_THE_STREAM,
+    OUTPUT,
+    PLACEMENTS,
+    SUM,
+    LayerPlace,
+    Placement,
+    placement_class,
+    register_placement,
+)
+
+__all__ = [
+    "INPUT",
+    "ON_THE_STREAM",
+    "OUTPUT",
+    "PLACEMENTS",
+    "SUM",
+    "LayerPlace",
+    "Placement",
+    "placement_class",
+    "register_placement",
+]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

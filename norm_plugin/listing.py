@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from torch import Tensor
@@ -109,6 +110,24 @@ def site_flags() -> list[tuple[str, str]]:
     cfg = config_class()()
     fields = ["norm_type", *map(flags.norm_type_field, flags.SITE_FLAGS), *flags.CHOICES]
     return [(flags.flag_of(field), cfg._get_help(field)) for field in fields]
+
+
+def patches_by_function() -> dict[str, tuple[str, str]]:
+    """Why each function of fairseq is wrapped, and the test of that; it needs fairseq."""
+    from norm_plugin.models import patches
+
+    entry = r"^(fairseq[\w.]+)\n    why: (.+(?:\n {8}.+)*)\n    test: (.+)$"
+    return {
+        function: (" ".join(why.split()), test)
+        for function, why, test in re.findall(entry, patches.__doc__ or "", re.MULTILINE)
+    }
+
+
+def patches_table() -> str:
+    """Markdown: the functions of fairseq that are wrapped."""
+    rows = [("function", "reason", "test")]
+    rows += [(f"`{name}`", why, f"`{test}`") for name, (why, test) in patches_by_function().items()]
+    return markdown(rows)
 
 
 def _defaults(owners: list[tuple[str, Option]]) -> str:

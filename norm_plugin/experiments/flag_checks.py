@@ -103,11 +103,11 @@ def _check_norms(args: Any) -> None:
     """Build the norm of every site, which refuses options that it cannot have."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
+    from norm_plugin.models.norm_model import NormModel
     from norm_plugin.models.plan import make_plan
-    from norm_plugin.models.translation import NormTransformerModel
 
     model = ARCH_MODEL_REGISTRY.get(args.arch)
-    if model is None or not issubclass(model, NormTransformerModel):
+    if model is None or not issubclass(model, NormModel):
         return  # a model of fairseq's own, or of the user's
-    for choice in make_plan(args).sites:
+    for choice in make_plan(args, model.sides).sites:
         choice.build(getattr(args, f"{choice.site.side}_embed_dim"))

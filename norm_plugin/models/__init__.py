@@ -1,14 +1,20 @@
-"""The fairseq side: importing this registers ``norm_transformer`` and its architectures."""
+"""The fairseq side. Importing this registers the models and architectures, and wraps fairseq.
+
+Every module of this folder is imported here, so the model of another task is a new file.
+"""
 
 from __future__ import annotations
 
-from norm_plugin.models import architectures as architectures
-from norm_plugin.models import checkpoint_hooks, generation_hooks, trainer_hooks
+import importlib
+import pkgutil
+
 from norm_plugin.models.folding import fold_norms
+from norm_plugin.models.patches import install
 from norm_plugin.models.translation import NormTransformerModel
 
-checkpoint_hooks.install()
-trainer_hooks.install()
-generation_hooks.install()
-
 __all__ = ["NormTransformerModel", "fold_norms"]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+install()

@@ -28,9 +28,9 @@ from torch import nn
 
 from norm_plugin.models.flags import norm_type_field
 from norm_plugin.models.layers import PlannedLayer
+from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.plan import IDENTITY
 from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, Site
-from norm_plugin.models.translation import NormTransformerModel
 from norm_plugin.norms import Norm, build_norm
 from norm_plugin.norms.base.inference import CannotFold, ChannelMap
 from norm_plugin.placements import ON_THE_STREAM
@@ -88,13 +88,13 @@ def fold_norms(model: nn.Module) -> list[Folding]:
     Raises:
         ValueError: the model is not a ``norm_transformer``.
     """
-    if not isinstance(model, NormTransformerModel):
+    if not isinstance(model, NormModel):
         raise ValueError(f"{type(model).__name__} has no norms to fold; give a norm_transformer")
     named = [choice.site for choice in model.cfg.plan.sites if choice.norm != IDENTITY]
     return [_fold_site(model, site) for site in named]
 
 
-def _fold_site(model: NormTransformerModel, site: Site) -> Folding:
+def _fold_site(model: NormModel, site: Site) -> Folding:
     name = model.cfg.plan.at(site).norm
     try:
         plan = [
@@ -127,7 +127,7 @@ def fold_into(linear: nn.Linear, channel_map: ChannelMap) -> None:
         linear.weight.copy_(weight * channel_map.gain)
 
 
-def _owners(model: NormTransformerModel, site: Site) -> list[nn.Module]:
+def _owners(model: NormModel, site: Site) -> list[nn.Module]:
     """The modules that have the norms of ``site``: layers, or the stack itself."""
     stack = getattr(model, site.side)
     if site.flag not in MAPS_OF_LAYER:
@@ -150,7 +150,7 @@ def _inference_map(owner: nn.Module, site: Site) -> ChannelMap:
     return norm.inference_map()
 
 
-def _check_flag(model: NormTransformerModel, site: Site) -> None:
+def _check_flag(model: NormModel, site: Site) -> None:
     """Raise CannotFold where another norm would be lost: its flag is what says that one is gone."""
     others = [
         choice.site.name
@@ -161,7 +161,7 @@ def _check_flag(model: NormTransformerModel, site: Site) -> None:
         raise CannotFold(f"it shares its flag with {', '.join(others)}, which stays")
 
 
-def _maps_after(model: NormTransformerModel, owner: nn.Module, site: Site) -> list[nn.Linear]:
+def _maps_after(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Linear]:
     """The linear maps that take the output of the norm of ``site`` in ``owner``, all foldable."""
     if site.flag in CROSS_SELF and model.cfg.cross_self_attention:
         raise CannotFold("k_proj and v_proj take the encoder's output and the decoder's alike")

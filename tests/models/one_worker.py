@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 from fairseq_cli import train
 
-import norm_plugin  # noqa: F401  so that the hooks are there to be recorded
-from norm_plugin.models import trainer_hooks
+from norm_plugin.models import patches
 
 RECORD = Path(sys.argv.pop(1))
 seen = []
@@ -22,12 +21,12 @@ def statistics(model):
     return {key: value.clone() for key, value in model.named_buffers() if "norm" in key}
 
 
-def recording(model, average=trainer_hooks.average_running_statistics):
+def recording(model, average=patches.average_running_statistics):
     before = statistics(model)
     average(model)
     seen.append((before, statistics(model)))
 
 
-trainer_hooks.average_running_statistics = recording
+patches.average_running_statistics = recording
 train.cli_main()
 torch.save(seen, RECORD)

@@ -166,7 +166,7 @@ def test_batch_statistics_in_the_decoder_are_warned_of_once(name, build, caplog)
 def test_released_powernorm_scales_by_heads_and_fixes_the_last_warmup(build, caplog):
     """As its public code does in a Transformer: 4 heads, 1000 forwards after the encoder."""
     released = ("--norm-type", "powernorm", "--norm-variant", "released", "--norm-placement", "pre")
-    with caplog.at_level(logging.INFO, "norm_plugin.models.translation"):
+    with caplog.at_level(logging.INFO, "norm_plugin"):
         model = build(*released, "--norm-warmup-updates", "40")
     norms = [layer.self_attn_layer_norm for layer in model.encoder.layers]
     assert [(norm.layer_scale_groups, norm.warmup_updates) for norm in norms] == [(4, 40)] * 2

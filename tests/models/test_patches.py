@@ -1,4 +1,4 @@
-"""What the trainer tells the norms: dummy batches, the scale of the loss, saving."""
+"""The wrapped functions: what the trainer tells the norms, and the table of all of them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fairseq import checkpoint_utils, models, options
+from fairseq import models, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.trainer import Trainer
 
-from norm_plugin.models import trainer_hooks
-from norm_plugin.models.trainer_hooks import install, loss_scale
-from norm_plugin.models.wrapping import MARK
+from commands import ROOT
+from norm_plugin.listing import patches_by_function, patches_table
+from norm_plugin.models import patches
+from norm_plugin.models.patches import MARK, PATCHES, install, loss_scale
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
@@ -160,25 +161,36 @@ def test_multilingual_translation_refuses_the_model(build, monkeypatch):
 
 
 def test_fairseq_is_wrapped_once():
-    owners = [(FairseqTask, "train_step"), (Trainer, "begin_valid_epoch"), (Trainer, "__init__")]
-    owners.append((checkpoint_utils, "save_checkpoint"))
+    owners = [(owner, name) for owner, name, _ in PATCHES.values()]
     before = [getattr(owner, name) for owner, name in owners]
     install()
     assert [getattr(owner, name) for owner, name in owners] == before
     assert all(hasattr(function, MARK) for function in before)
 
 
+def test_the_table_has_every_wrapped_function_and_its_test():
+    rows = patches_by_function()
+    assert list(rows) and set(rows) == set(PATCHES)
+    for why, test in rows.values():
+        assert why and (ROOT / test).is_file()
+
+
+def test_the_architecture_page_has_the_table():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert patches_table() in page, f"docs/architecture.md needs this table:\n{patches_table()}"
+
+
 def test_statistics_are_averaged_before_validating_and_saving(monkeypatch):
     """Else each worker would validate with its own, and rank 0's would be saved."""
     model, seen = torch.nn.Linear(1, 1), []
     monkeypatch.setattr(
-        trainer_hooks, "average_running_statistics", lambda module: seen.append(module is model)
+        patches, "average_running_statistics", lambda module: seen.append(module is model)
     )
     trainer = SimpleNamespace(get_model=lambda: model, tpu=False, task=Validating(seen))
     Trainer.begin_valid_epoch(trainer, 1)
     assert seen == [True, "validation"]
     seen.clear()
-    around = trainer_hooks.around_save_checkpoint(lambda *args: seen.append("saved"))
+    around = patches.around_save_checkpoint(lambda *args: seen.append("saved"))
     around(None, trainer, None, None)
     assert seen == [True, "saved"]
 

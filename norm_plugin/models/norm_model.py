@@ -1,0 +1,100 @@
+"""What every model of this plugin does, whatever its task: flags, plan, logs, the NaN check."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+from typing import Any, ClassVar
+
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import BaseFairseqModel
+from omegaconf import DictConfig, open_dict
+
+from norm_plugin.kernels import AUTO, describe, resolve, set_kernels, there
+from norm_plugin.models.config import KERNELS_FOUND, NormConfig, build_config, config_class
+from norm_plugin.models.divergence import DivergenceWatch
+from norm_plugin.models.logs import describe_forms, describe_plan
+from norm_plugin.models.sites import SIDES
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm
+
+logger = logging.getLogger(__name__)
+
+
+class NormModel(BaseFairseqModel):
+    """A model of fairseq with the norms of its plan. Put it before fairseq's class in the bases.
+
+    Register such a model without a dataclass: flags, architecture defaults and YAML all reach a
+    model in both ``fairseq-train`` and ``fairseq-hydra-train`` only that way. fairseq then checks
+    no key of the model, so :func:`norm_plugin.models.config.build_config` does.
+
+    Attributes:
+        sides: the stacks that the model has.
+        watch: looks at the inputs of the norms; None with ``--norm-nan-check off``.
+    """
+
+    sides: ClassVar[tuple[str, ...]] = SIDES
+    watch: DivergenceWatch | None = None
+    updates_done = 0
+    cfg: NormConfig
+
+    @classmethod
+    def add_args(cls, parser: argparse.ArgumentParser) -> None:
+        """The flags of fairseq's Transformer and those of the norms."""
+        gen_parser_from_dataclass(parser, config_class()(), delete_default=True, with_prefix="")
+
+    @classmethod
+    def build_model(cls, args: argparse.Namespace | DictConfig, task: Any) -> Any:
+        """Build the model from flags or YAML; ValueError for a setting that is wrong.
+
+        What was chosen is logged, and written into ``args``, which fairseq stores with the run.
+        """
+        cfg = build_config(args, cls.sides)
+        plan, kernels = cfg.plan, resolve(cfg.plan.kernels)
+        with open_dict(args) if isinstance(args, DictConfig) else contextlib.nullcontext():
+            for name, value in {**plan.stored(), KERNELS_FOUND: describe(kernels)}.items():
+                setattr(args, name, value)
+        logger.info(describe_plan(plan))
+        if leaking := plan.sites_that_see_the_future():
+            logger.warning(
+                "in training each target position sees its future through the batch statistics "
+                "of %s",
+                ", ".join(site.name for site in leaking),
+            )
+        model = cls.build_planned(cfg, task)
+        if plan.kernels != AUTO:  # with auto each norm has its kernels since it was built
+            set_kernels(model, plan.kernels)
+        forms = describe_forms(model, plan, there(kernels))
+        logger.info("norm kernels: %s; %s", describe(kernels), forms)
+        if plan.nan_check:
+            model.watch = DivergenceWatch(model)
+        return model
+
+    @classmethod
+    def build_planned(cls, cfg: NormConfig, task: Any) -> NormModel:
+        """The model of ``cfg``, from the norms of ``cfg.plan``; its ``cfg`` is this one."""
+        raise NotImplementedError(f"{cls.__name__} does not define build_planned()")
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As in fairseq; in training it raises FloatingPointError where the run diverges."""
+        output = super().forward(*args, **kwargs)
+        if self.watch is not None:
+            self.watch.check(self.updates_done + 1)
+        return output
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """As in fairseq; it logs when training starts again with existing running statistics."""
+        counts = [
+            norm.updates_counted
+            for norm in self.modules()
+            if isinstance(norm, BatchStatisticsNorm) and not norm.counts_forwards
+        ]
+        if counts and num_updates < counts[0]:
+            logger.info(
+                "training starts again at update %d: the norms keep the running statistics of %d "
+                "updates, and their warm-up starts again",
+                num_updates,
+                counts[0] + 1,  # the count is that before the last update
+            )
+        self.updates_done = num_updates
+        super().set_num_updates(num_updates)

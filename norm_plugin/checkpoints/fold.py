@@ -60,7 +60,7 @@ def _store(state: State, model: Any, folded: Sequence[Any]) -> None:
     }
     settings = state["cfg"]["model"]
     args = argparse.Namespace(**settings) if isinstance(settings, dict) else settings
-    store_folded(args, [folding.site for folding in folded])
+    store_folded(args, [folding.site for folding in folded], model.sides)
     state["cfg"]["model"] = vars(args) if isinstance(settings, dict) else args
     state[FOLDED] = [folding.site.name for folding in folded]
     state.pop("last_optimizer_state", None)

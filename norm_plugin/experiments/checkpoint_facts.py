@@ -70,11 +70,13 @@ def model_facts(checkpoint: Path, binarized: Path) -> dict[str, Any]:
     CommandError where model and data do not fit together.
     """
     from norm_plugin.models.plan import make_plan
+    from norm_plugin.models.sites import SIDES
 
     model, cfg, _ = build_model(checkpoint, binarized)
+    plan = make_plan(cfg.model, getattr(model, "sides", SIDES))
     norms = {
         parameter
-        for choice in make_plan(cfg.model).sites
+        for choice in plan.sites
         for path, module in model.named_modules()
         if choice.site.is_at(path)
         for parameter in module.parameters()
@@ -83,7 +85,5 @@ def model_facts(checkpoint: Path, binarized: Path) -> dict[str, Any]:
     return {
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "norm_parameters": sum(p.numel() for p in norms if p.requires_grad),
-        "sites": {choice.site.name: choice.norm for choice in make_plan(cfg.model).sites}
-        if ours
-        else None,
+        "sites": {choice.site.name: choice.norm for choice in plan.sites} if ours else None,
     }

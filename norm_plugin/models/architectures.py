@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 
 # Importing the model registers it, which its architectures need
 from norm_plugin.models import translation as translation
+from norm_plugin.models.config import check_keys
 from norm_plugin.models.plan import LAYERNORM, apply_placement, make_plan
 from norm_plugin.models.sites import SIDES
 from norm_plugin.models.warmup import default_warmup
@@ -84,6 +85,10 @@ def register(
     """
 
     def architecture(args: Any) -> None:
+        if OmegaConf.is_config(args):
+            stock_keys = argparse.Namespace()
+            fill_defaults(stock_keys)
+            check_keys(args, vars(stock_keys))
         apply_placement(args, placement, sides)
         fill_in(args, fill_defaults)
         if getattr(args, "norm_type", None) is None:

@@ -63,12 +63,11 @@ def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = S
         sides: the stacks that the model has.
 
     Raises:
-        ValueError: an unknown key, or what :func:`make_plan` refuses.
+        ValueError: what :func:`make_plan` refuses.
     """
     cls = config_class()
     if OmegaConf.is_config(args):
         values: Any = OmegaConf.to_container(args, resolve=True)
-        _reject_unknown_keys(values, cls)
         args = argparse.Namespace(**values)
     plan = make_plan(args, sides)
     cfg = cls.from_namespace(args)
@@ -76,18 +75,23 @@ def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = S
     return cfg
 
 
-def _reject_unknown_keys(values: dict[str, Any], cls: type[NormConfig]) -> None:
-    """Raise ValueError for a key that no model has.
+def check_keys(values: Iterable[str], filled_in: Iterable[str]) -> None:
+    """Raise ValueError for a key of YAML that no model has.
 
     fairseq does not check the keys of a model without a registered dataclass.
+
+    Args:
+        values: the keys of the ``model`` node.
+        filled_in: the keys that the stock architecture function fills in.
     """
+    cls = config_class()
     nested = [key for key in NESTED if key in values]
     if nested:
         raise ValueError(
             f"model.{nested[0]} is a nested group; write flat keys such as "
             f"model.{nested[0]}_{'pq' if nested[0] == 'quant_noise' else 'layers'}"
         )
-    known = {"_name", "arch", KERNELS_FOUND}
+    known = {"_name", "arch", KERNELS_FOUND, *filled_in}
     for field in dataclasses.fields(cls):
         if field.name in NESTED:
             inner = dataclasses.fields(getattr(cls(), field.name))

@@ -59,6 +59,7 @@ from norm_plugin.models.folding import fold_norms
 from norm_plugin.models.layers import ignoring_every_position
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.resuming import check_resuming
+from norm_plugin.models.sites import SIDES
 from norm_plugin.models.stored_settings import allow_stored_flags, check_settings
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm, average_running_statistics
 
@@ -168,9 +169,11 @@ def around_load_checkpoint(load_checkpoint: Function) -> Function:
     def wrapper(
         trainer: Any, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any
     ) -> Any:
-        transformer = isinstance(trainer.get_model(), (NormModel, TransformerModelBase))
+        model = trainer.get_model()
+        transformer = isinstance(model, (NormModel, TransformerModelBase))
         if transformer and PathManager.isfile(filename):
-            check_resuming(filename, trainer.cfg.model, anew=reset_optimizer)
+            sides = getattr(model, "sides", SIDES)
+            check_resuming(filename, trainer.cfg.model, anew=reset_optimizer, sides=sides)
         return load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)
 
     return wrapper

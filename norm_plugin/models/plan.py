@@ -273,14 +273,20 @@ def given_options(settings: object, spec: NormSpec) -> dict[str, OptionValue]:
     return {option.name: option.parse(v) for option, v in given.items() if v is not None}
 
 
-def store_folded(args: argparse.Namespace, sites: Iterable[Site]) -> None:
+def store_folded(
+    args: argparse.Namespace, sites: Iterable[Site], sides: Sequence[str] = SIDES
+) -> None:
     """Write into ``args``, the stored settings of a run, that the norms of ``sites`` are gone.
 
-    Options that no remaining norm has are unset, as a model refuses them.
+    Options that no remaining norm has are unset, as a model refuses them. ``sides`` are the stacks
+    that the model has.
     """
     for site in sites:
         setattr(args, norm_type_field(site.flag), IDENTITY)
-    left = {norm_type_of(args, site) for site in present_sites(args, chosen_placement(args))}
+    left = {
+        norm_type_of(args, site)
+        for site in present_sites(args, chosen_placement(args, sides), sides)
+    }
     for name, owners in declared_options().items():
         if not left.intersection(owner for owner, _ in owners):
             setattr(args, option_field(name), None)

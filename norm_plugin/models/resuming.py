@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import logging
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from fairseq.file_io import PathManager
 
 from norm_plugin.models.flags import ALLOW, INIT, flag_of
 from norm_plugin.models.plan import Plan, make_plan
+from norm_plugin.models.sites import SIDES
 from norm_plugin.models.stored_settings import check_settings
 
 logger = logging.getLogger(__name__)
@@ -45,9 +46,9 @@ def flat_settings(model: Any) -> dict[str, Any]:
     return given
 
 
-def plan_of(settings: Mapping[str, Any]) -> Plan:
+def plan_of(settings: Mapping[str, Any], sides: Sequence[str] = SIDES) -> Plan:
     """The plan of a model with these flat settings; ValueError for one that no model can have."""
-    return make_plan(argparse.Namespace(**settings))
+    return make_plan(argparse.Namespace(**settings), sides)
 
 
 def differences(stored: Plan, asked: Plan, anew: bool = False) -> list[str]:
@@ -95,13 +96,14 @@ def stored_settings(path: str) -> dict[str, Any] | None:
     return None if model is None else flat_settings(model)
 
 
-def check_resuming(path: str, model: Any, anew: bool) -> None:
+def check_resuming(path: str, model: Any, anew: bool, sides: Sequence[str] = SIDES) -> None:
     """Refuse to train on from ``path`` with other norms, unless the flags say that it is meant.
 
     Args:
         path: a checkpoint.
         model: the settings of the run, ``cfg.model``.
-        anew: training begins anew at update 0, as with ``--finetune-from-model``.
+        anew: training starts again at update 0, as with ``--finetune-from-model``.
+        sides: the stacks that the model has.
 
     Raises:
         ValueError: a norm, an option or the placement differs; it names both.
@@ -112,7 +114,7 @@ def check_resuming(path: str, model: Any, anew: bool) -> None:
         return
     if not (is_ours(asked) or is_ours(stored)):
         return
-    found = differences(plan_of(stored), plan_of(asked), anew)
+    found = differences(plan_of(stored, sides), plan_of(asked, sides), anew)
     if not found:
         return
     if asked.get(ALLOW) == "on":

@@ -86,7 +86,7 @@ def optional_extension():
     kernels = CppExtension(
         "norm_plugin.kernels.cpu._native",
         sources=[str(path) for path in sorted(KERNELS.glob("*.cpp"))],
-        depends=[str(path) for path in sorted(KERNELS.glob("*.h"))],
+        depends=[str(path) for glob in ("*.h", "*.inc") for path in sorted(KERNELS.glob(glob))],
         extra_compile_args=COMPILER_FLAGS,
         extra_link_args=["-fopenmp"],
     )

@@ -42,6 +42,17 @@ def test_in_saturation_a_function_is_one_and_has_no_slope(ops, function, sign):
 
 
 @pytest.mark.parametrize("function", ["tanh", "erf"])
+@pytest.mark.parametrize(
+    ("value", "wanted"), [(3e38, 1.0), (torch.inf, 1.0), (torch.nan, torch.nan)]
+)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_function_of_what_is_no_ordinary_number(ops, function, value, wanted, sign):
+    y, dx, _ = bounded(ops, function, torch.full((4, DIM), sign * value))
+    torch.testing.assert_close(y, torch.full_like(y, sign * wanted), rtol=0, atol=0, equal_nan=True)
+    assert dx.isnan().all() if wanted != wanted else dx.abs().max() < 1e-30
+
+
+@pytest.mark.parametrize("function", ["tanh", "erf"])
 def test_a_function_is_bounded_rising_and_exact_to_rounding(ops, function):
     x = torch.linspace(-13, 13, 2000 * DIM).view(-1, DIM)
     y, dx, _ = bounded(ops, function, x)

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-CSRC = "norm_plugin/kernels/cpu/csrc/rows.h"  # one of the sources of the C++ kernels
+CSRC = "norm_plugin/kernels/cpu/csrc/rows.inc"  # one of the sources of the C++ kernels
 COPIED = (
     *("scripts/setup.sh", "requirements.lock", "requirements-cpu.lock"),
     *("setup.py", "pyproject.toml", CSRC),

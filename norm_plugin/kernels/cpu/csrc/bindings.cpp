@@ -1,11 +1,14 @@
-// norm_plugin.kernels.cpu._native: the passes of _ops.py over torch's tensors, on the CPU.
+// norm_plugin.kernels.cpu._native: the passes of kernels/passes.py over torch's tensors, on the CPU.
+//
+// The calls are included as text and compiled here, all at once: to read torch's headers takes most
+// of a build's time, and each file of its own would read them again.
 #include <torch/extension.h>
 
-#include "batch_calls.h"
-#include "column_calls.h"
-#include "point_calls.h"
-#include "row_calls.h"
-#include "running_calls.h"
+#include "batch_calls.inc"
+#include "column_calls.inc"
+#include "pointwise_calls.inc"
+#include "row_calls.inc"
+#include "running_calls.inc"
 
 namespace {
 // Half precision, which a CPU computes in float32 anyway, comes here widened.

@@ -8,7 +8,7 @@
 #endif
 #define NORM_PLUGIN_LEVEL avx2
 #define NORM_PLUGIN_BYTES 32
-#include "level.h"
+#include "level.inc"
 #if defined(__x86_64__) && defined(__clang__)
 #pragma clang attribute pop
 #endif

@@ -8,7 +8,7 @@
 #endif
 #define NORM_PLUGIN_LEVEL avx512
 #define NORM_PLUGIN_BYTES 64
-#include "level.h"
+#include "level.inc"
 #if defined(__x86_64__) && defined(__clang__)
 #pragma clang attribute pop
 #endif

@@ -2,4 +2,4 @@
 #include "passes.h"
 #define NORM_PLUGIN_LEVEL plain
 #define NORM_PLUGIN_BYTES 16
-#include "level.h"
+#include "level.inc"

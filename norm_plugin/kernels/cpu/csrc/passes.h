@@ -28,7 +28,6 @@ struct PointArgs {
   T *y;     // y or dx
   T *sums;  // (blocks, 4, C): of weight and bias; of slope and shift at channel 0
   int64_t rows, channels;
-  bool erf;
 };
 
 template <class T>
@@ -48,25 +47,34 @@ struct ColumnArgs {
 
 // Each function works on one block: rows [block * kBlockRows, ...).
 template <class T>
+struct PointPasses {
+  void (*forward)(const PointArgs<T> &, int64_t block);
+  void (*backward)(const PointArgs<T> &, int64_t block);
+};
+
+template <class T>
 struct Passes {
   void (*row_forward)(const RowArgs<T> &, int64_t block);
   void (*row_backward)(const RowArgs<T> &, int64_t block);
-  void (*point_forward)(const PointArgs<T> &, int64_t block);
-  void (*point_backward)(const PointArgs<T> &, int64_t block);
+  PointPasses<T> tanh, erf;
   void (*column_moments)(const ColumnArgs<T> &, int64_t block);
   void (*column_map)(const ColumnArgs<T> &, int64_t block);
   void (*column_products)(const ColumnArgs<T> &, int64_t block);
   void (*column_gradient)(const ColumnArgs<T> &, int64_t block);
 };
 
-#define NORM_PLUGIN_LEVEL(level)                    \
-  namespace level {                                 \
-  const Passes<float> &passes(float);               \
-  const Passes<double> &passes(double);             \
-  }
-NORM_PLUGIN_LEVEL(plain)
-NORM_PLUGIN_LEVEL(avx2)
-NORM_PLUGIN_LEVEL(avx512)
-#undef NORM_PLUGIN_LEVEL
+// The table of a level, for the dtype of the argument.
+namespace plain {
+const Passes<float> &passes(float);
+const Passes<double> &passes(double);
+}  // namespace plain
+namespace avx2 {
+const Passes<float> &passes(float);
+const Passes<double> &passes(double);
+}  // namespace avx2
+namespace avx512 {
+const Passes<float> &passes(float);
+const Passes<double> &passes(double);
+}  // namespace avx512
 
 }  // namespace norm_plugin

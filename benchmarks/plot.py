@@ -53,7 +53,7 @@ def slope(points: Points) -> float | None:
 
 
 def misses(slopes: dict[str, float | None]) -> Iterator[str]:
-    """A line for each series that does not grow like the rows; one if there is none to tell by."""
+    """A line for each series whose time does not grow like the rows, or for a lack of data."""
     if not any(value is not None for value in slopes.values()):
         yield "no growth measured; run python benchmarks/layers.py --growth"
     for name, value in slopes.items():

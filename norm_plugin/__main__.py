@@ -1,5 +1,7 @@
-"""``python -m norm_plugin``: the folder to give to ``--user-dir``; ``--list``: every norm;
-``--check DIR``: the contract tried on the norms of a user dir."""
+"""``python -m norm_plugin`` prints the folder to give to ``--user-dir``.
+
+``--list`` prints every norm instead, and ``--check DIR`` checks the norms of a user dir.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def main() -> None:
         "--check",
         metavar="DIR",
         type=Path,
-        help="check the norms that a --user-dir registers: a line for each norm and check; the "
+        help="check the norms that a --user-dir registers and print a line for each check; the "
         "status is 1 if one fails",
     )
     args = parser.parse_args()
@@ -47,7 +49,7 @@ def main() -> None:
 
 
 def check_norms(user_dir: Path) -> None:
-    """Print what each check of the norms in ``user_dir`` says; exit 1 where one fails."""
+    """Print the outcome of each check of the norms in ``user_dir``; exit 1 if one fails."""
     passed = []
     try:
         for line, good in run_checks(user_dir):

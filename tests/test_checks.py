@@ -75,7 +75,7 @@ def test_a_failing_norm_ends_with_status_1(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (None, "is no folder; give the one"),
+        (None, "is not a folder; give the folder"),
         ("import nothing_of_this_name", "cannot import .*nothing_of_this_name"),
         ("", "registers no norm"),
     ],
@@ -131,7 +131,7 @@ def test_a_forward_of_its_own_fails_the_checks_of_dtype_and_mask():
 
 def test_statistics_declared_for_nothing_are_told():
     spec = registered("own", lambda self, x, valid: x * self.weight, BatchStatisticsNorm)
-    assert "no position sees another" in failure(CHECKS["batch_statistics"], spec)
+    assert "no position affects another" in failure(CHECKS["batch_statistics"], spec)
 
 
 def test_undeclared_mixing_is_refused_when_a_norm_is_built():

@@ -34,12 +34,14 @@ def benchmark_parser(text: str | None, output: Path) -> argparse.ArgumentParser:
     )
     parser.add_argument("--no-csv", action="store_true", help="print only")
     parser.add_argument(
-        "--check", action="store_true", help="exit with 1 where a target is missed, and name it"
+        "--check",
+        action="store_true",
+        help="name each missed target, and exit with 1 if there is one",
     )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="all of it tiny, to try the command; without --output it prints only",
+        help="try the command on tiny sizes; without --output it only prints",
     )
     return parser
 
@@ -50,7 +52,7 @@ def parse_benchmark(
     """The options of a ``benchmark_parser``."""
     args = parser.parse_args(argv)
     if args.quick and args.output == parser.get_default("output"):
-        args.no_csv = True  # what is tiny must not pass for a result
+        args.no_csv = True  # tiny measurements must not be mistaken for results
     return args
 
 
@@ -85,7 +87,7 @@ def prepare_process(threads: int) -> None:
 
 
 def quiet() -> None:
-    """Leave out what libraries log, all of it once fairseq is imported, and warn fairseq of."""
+    """Hide the log lines of libraries below the level of a warning, and Python's warnings."""
     logging.getLogger().setLevel(logging.WARNING)
     warnings.simplefilter("ignore")
 

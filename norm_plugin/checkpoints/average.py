@@ -4,21 +4,20 @@
 
 Floating tensors, parameters and buffers alike, become their mean: summed in float64, whose
 rounding lies far below that of the stored types, and cast back to the type of the newest input.
-``--running-stats`` says what becomes of the norms' running statistics, by which inference
-normalizes:
+Inference normalizes by the running statistics of the norms. ``--running-stats`` chooses them:
 
     average       their mean, like the weights'
     last          those of the newest input
     reestimate    those of the averaged weights, over training batches: see reestimate.py
 
-Integer and boolean tensors are counters and switches, for which a mean has no sense (fairseq's own
-tool sums them and floor-divides): they come from the newest input, and so does everything else,
-such as the settings. The newest input is the one with the most updates. Tensors that share memory
+Integer and boolean tensors are counters and switches, whose mean has no meaning (fairseq's own tool
+sums them and floor-divides). They come from the newest input, as does everything else, such as the
+settings. The newest input is the one with the most updates. Tensors that share memory
 in it share memory in the output. The state of the optimizer does not belong to the averaged
 weights and is dropped; fairseq needs none to decode, validate or start a fine-tuning.
 
-A tensor with a NaN or an infinity is refused, and so is a checkpoint that is given twice, under
-another name or as a copy.
+A tensor with a NaN or an infinity is refused, and so is a checkpoint that is given twice, also as a
+copy under another name.
 """
 
 from __future__ import annotations
@@ -245,20 +244,20 @@ def _add_running_stats(parser: argparse.ArgumentParser) -> None:
         "--running-stats",
         choices=MODES,
         default="average",
-        help="running statistics of norms: their mean (default), those of the newest input, or "
-        "new ones, of the averaged weights over training batches",
+        help="running statistics of the norms: their mean (default), those of the newest input, or "
+        "new ones, computed with the averaged weights over training batches",
     )
     parser.add_argument(
         "--batches",
         type=_positive,
         metavar="K",
-        help=f"with --running-stats reestimate: how many (default {DEFAULT_BATCHES})",
+        help=f"with --running-stats reestimate: the number of batches (default {DEFAULT_BATCHES})",
     )
     parser.add_argument(
         "--data",
         type=Path,
         metavar="DIR",
-        help="with --running-stats reestimate: the binarized data (default: where the run had it)",
+        help="with --running-stats reestimate: the binarized data (default: the folder of the run)",
     )
 
 
@@ -266,7 +265,7 @@ def _settle_statistics(args: argparse.Namespace, state: State, newest: Path) -> 
     """Re-estimate the running statistics if asked for; returns a line on where they are from."""
     check_user_dir(state, newest)  # it may have norms of its own
     if not running_statistics(state["model"]):
-        return "no norm of this model has running statistics: there are only weights to average"
+        return "this model has no running statistics; only its weights are averaged"
     if args.running_stats == "last":
         return f"running statistics taken from {newest.name}"
     return reestimate(state, newest, args.batches or DEFAULT_BATCHES, args.data)

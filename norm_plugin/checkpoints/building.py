@@ -1,4 +1,4 @@
-"""The model of a checkpoint, built anew by fairseq from the settings stored with it."""
+"""Build the model of a checkpoint with fairseq, from the settings stored in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from norm_plugin.checkpoints.files import State
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.models.stored_settings import UnsafeSettingError
 
-# All that fairseq raises where settings, weights and data do not fit together.
+# What fairseq raises where settings, weights and data do not fit together.
 UNFIT = (OSError, RuntimeError, ValueError, LookupError)
 
 
@@ -39,7 +39,7 @@ def build_model(
     except UnsafeSettingError as error:
         raise CommandError(str(error)) from error
     if state.get("cfg") is None:
-        raise CommandError(f"{checkpoint} has no entry 'cfg': it does not say how it was made")
+        raise CommandError(f"{checkpoint} has no entry 'cfg', which holds the settings")
     check_user_dir(state, checkpoint)
     folder = state["cfg"].task.data
     check_data(folder, checkpoint)
@@ -71,8 +71,8 @@ def check_data(data: str, checkpoint: Path) -> None:
 def check_user_dir(state: State, checkpoint: Path) -> None:
     """Raise CommandError where a checkpoint needs a ``--user-dir`` that the user did not give.
 
-    Its folder is only named in the file, and importing it would run what somebody else chose. It
-    may lie elsewhere now; what counts is its name, which is that of the Python package.
+    The file only names the folder, and importing it would run code that somebody else chose. The
+    folder may have moved; only its name is compared, which is that of the Python package.
     """
     from fairseq.utils import import_user_module
 
@@ -81,9 +81,9 @@ def check_user_dir(state: State, checkpoint: Path) -> None:
     if stored is None or Path(str(stored)).name in {norm_plugin.__name__, *given}:
         return
     raise CommandError(
-        f"{checkpoint} was trained with --user-dir {stored} (its setting common.user_dir), and no "
-        f"code is imported because a file names it; if you trust it, add --user-dir {stored}, or "
-        "where that folder is now"
+        f"{checkpoint} was trained with --user-dir {stored} (its setting common.user_dir), and a "
+        f"folder that only the file names is not imported; if you trust it, add --user-dir "
+        f"{stored}, or where that folder is now"
     )
 
 
@@ -104,10 +104,10 @@ def import_user_dir(user_dir: Path | None) -> None:
 
 
 def add_user_dir(parser: argparse.ArgumentParser) -> None:
-    """Give a command the flag whose value :func:`import_user_dir` takes."""
+    """Add the flag ``--user-dir``, whose value :func:`import_user_dir` takes."""
     parser.add_argument(
         "--user-dir",
         type=Path,
         metavar="DIR",
-        help="the --user-dir of the training, where it was not norm_plugin",
+        help="the --user-dir of the training, if it was not norm_plugin",
     )

@@ -2,10 +2,10 @@
 
     python -m norm_plugin.checkpoints.fold averaged.pt --output folded.pt
 
-``fairseq-generate --user-dir norm_plugin --path folded.pt`` translates with it as with the one it
-was made from, without ``--fold-norms``: its settings say ``none`` where a norm is gone. What folds,
-and what is said of the sites where nothing does, is in ``norm_plugin/models/folding.py``. The state
-of the optimizer is dropped: to train on, take the checkpoint it was made from.
+``fairseq-generate --user-dir norm_plugin --path folded.pt`` decodes it without ``--fold-norms``:
+its settings say ``none`` where a norm has been folded. ``norm_plugin/models/folding.py`` says which
+norms fold, and why others do not. The state of the optimizer is dropped; to continue training, use
+the original checkpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from norm_plugin.commands.command_line import CommandError, require_folder, run_
 
 
 def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, list[Any]]:
-    """The content of a folded checkpoint, and what became of each site.
+    """The content of a folded checkpoint, and the outcome at each site.
 
     Args:
         checkpoint: one of a ``norm_transformer``.
@@ -47,7 +47,7 @@ def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, 
 
 
 def _store(state: State, model: Any, folded: Sequence[Any]) -> None:
-    """Bring what was folded in ``model`` into ``state``; every other entry stays as it is."""
+    """Copy the folded weights of ``model`` into ``state``; every other entry stays as it is."""
     from norm_plugin.models.plan import store_folded
 
     gone = {path for folding in folded for path in folding.norms}
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--data",
         type=Path,
         metavar="DIR",
-        help="the binarized data, for its dictionaries (default: where the run had it)",
+        help="the binarized data, for its dictionaries (default: the folder of the run)",
     )
     add_user_dir(parser)
     args = parser.parse_args(argv)

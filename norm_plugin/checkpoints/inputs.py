@@ -1,4 +1,4 @@
-"""What a mean of checkpoints is made of: finite tensors, and each checkpoint once."""
+"""Checks of the checkpoints to average: all tensors are finite, and each is given once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_averaged(value: Any) -> bool:
 
 
 def check_finite(path: Path, model: State) -> None:
-    """Raise CommandError where a tensor holds a NaN or an infinity: the mean would be none."""
+    """Raise CommandError where a tensor holds a NaN or an infinity."""
     for name, value in model.items():
         if is_averaged(value) and not torch.isfinite(value).all():
             raise CommandError(

@@ -1,4 +1,4 @@
-"""What every command here shares: one line for a known failure, files that appear whole."""
+"""What all commands share: errors in one line, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-CLOSED = 141  # 128 + SIGPIPE, the status that a shell gives to a command ended so
+CLOSED = 141  # 128 + SIGPIPE: what a shell reports of a command that this signal ended
 
 
 class CommandError(Exception):
@@ -34,14 +34,14 @@ def run_command(main: Callable[[], int]) -> None:
 
 @contextmanager
 def ending_with_the_reader() -> Iterator[None]:
-    """Exit with status 141, and without a word, where the reader of stdout has gone."""
+    """Exit silently with status 141 when the reader of stdout has gone, as in ``... | head``."""
     try:
         try:
             yield
         finally:
-            sys.stdout.flush()  # what is left would fail at Python's own end, with a traceback
+            sys.stdout.flush()  # else Python flushes when it exits, and fails with a traceback
     except BrokenPipeError:
-        # Python flushes once more when it ends: give it a place to write to
+        # Python flushes once more when it exits: give it a place to write to
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         sys.exit(CLOSED)
@@ -77,7 +77,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 def require_folder(path: Path) -> None:
     """Raise CommandError unless the folder that is to hold ``path`` exists."""
     if not path.parent.is_dir():
-        raise CommandError(f"the folder of {path} does not exist; make it first")
+        raise CommandError(f"the folder of {path} does not exist; create it first")
 
 
 def _os_error_behind(error: BaseException | None) -> OSError | None:

@@ -1,4 +1,4 @@
-"""``python -m norm_plugin --check DIR``: the contract of a norm, tried on those of a user dir."""
+"""``python -m norm_plugin --check DIR``: check the norms of a user dir against the contract."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class BrokenContractError(Exception):
 
 
 def load_norms(user_dir: Path) -> list[NormSpec]:
-    """Import ``user_dir`` as fairseq does, and give the norms that are registered in it.
+    """Import ``user_dir`` as fairseq does; returns the norms that it registers.
 
     Raises:
         ValueError: no such folder, another package of that name, or no norm in it.
     """
     folder = user_dir.resolve()
     if not folder.is_dir():
-        raise ValueError(f"{user_dir} is no folder; give the one that --user-dir gets")
+        raise ValueError(f"{user_dir} is not a folder; give the folder that you give to --user-dir")
     sys.path.insert(0, str(folder.parent))
     try:
         module = importlib.import_module(folder.name)
@@ -40,7 +40,7 @@ def load_norms(user_dir: Path) -> list[NormSpec]:
         sys.path.remove(str(folder.parent))
     places = [Path(place).resolve() for place in getattr(module, "__path__", [])]
     if folder not in places:
-        raise ValueError(f"{folder.name} is the name of another package; name the folder otherwise")
+        raise ValueError(f"another Python package is named {folder.name}; rename the folder")
     specs = [spec for spec in map(norm_spec, NORM_TYPES) if _lies_in(spec, folder)]
     if not specs:
         raise ValueError(f"{user_dir} registers no norm: import the file with @register_norm in it")
@@ -87,7 +87,7 @@ def check_dtype(spec: NormSpec) -> None:
 
 
 def check_padding(spec: NormSpec) -> None:
-    """What stands at padding, and how much there is, changes nothing at real positions."""
+    """Neither the values at padding nor the amount of padding changes a real position."""
     x, mask = _batch()
     real = ~mask.t()
     spoiled = torch.cat([x.masked_fill(mask.t().unsqueeze(-1), 1e3), torch.full_like(x, -1e3)])
@@ -96,11 +96,13 @@ def check_padding(spec: NormSpec) -> None:
     for _ in range(2):
         y, other = plain(x, mask), padded(spoiled, wide)
         same = _close(y[real], other[:TIME][real])
-        _expect(same, "padding changes real positions; leave out where valid is False")
+        _expect(
+            same, "padding changes real positions; leave out the positions where valid is False"
+        )
 
 
 def check_mask(spec: NormSpec) -> None:
-    """The mask is (B, T), however the input lies."""
+    """The mask is (B, T), whether the input is (T, B, C) or (B, T, C)."""
     x, mask = _batch()
     x, mask = x[:BATCH], mask[:, :BATCH]  # T = B: both readings fit
     y, other = (
@@ -111,11 +113,11 @@ def check_mask(spec: NormSpec) -> None:
 
 
 def check_determinism(spec: NormSpec) -> None:
-    """The same input gives the same output, in training too."""
+    """The same input gives the same output, also in training."""
     x, mask = _batch()
     one, two = spec.build(DIM), spec.build(DIM)
     two.load_state_dict(one.state_dict())
-    _expect(torch.equal(one(x, mask), two(x, mask)), "the same input gives another output")
+    _expect(torch.equal(one(x, mask), two(x, mask)), "the same input gives different outputs")
 
 
 def check_gradient(spec: NormSpec) -> None:
@@ -145,19 +147,19 @@ def check_declaration(spec: NormSpec) -> None:
     )
     _expect(
         mixes or not spec.batch_statistics,
-        "it declares batch_statistics, but no position sees another: leave that out",
+        "it declares batch_statistics, but no position affects another: remove the declaration",
     )
 
 
 def check_state(spec: NormSpec) -> None:
-    """A state dict brings back all that the next step depends on."""
+    """A state dict holds everything that the next step depends on."""
     through, resumed = spec.build(DIM), spec.build(DIM)
     for seed in range(2):
         _step(through, seed)
     resumed.load_state_dict(through.state_dict())
     _expect(
         all(_close(y, z, 1e-6) for y, z in zip(_step(through, 2), _step(resumed, 2))),
-        "after loading a state dict it goes on otherwise: keep statistics in registered buffers",
+        "after loading a state dict the next step differs: keep statistics in registered buffers",
     )
 
 
@@ -211,7 +213,7 @@ RAISED = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
     *(RuntimeError, TypeError, ValueError),
 )
-"""What the code of a norm under work raises; a check that meets it has failed."""
+"""What a faulty norm may raise; a check during which it does has failed."""
 
 
 def failure(check: Callable[[NormSpec], None], spec: NormSpec) -> str | None:
@@ -226,7 +228,7 @@ def failure(check: Callable[[NormSpec], None], spec: NormSpec) -> str | None:
 
 
 def run_checks(user_dir: Path) -> Iterator[tuple[str, bool]]:
-    """A line for each norm and check, and whether it passed."""
+    """Yield a line for each norm and check, and whether the check passed."""
     for spec in load_norms(user_dir):
         for name, check in CHECKS.items():
             why = failure(check, spec)

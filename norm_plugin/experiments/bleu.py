@@ -1,9 +1,9 @@
-"""The BLEU scores that papers mix up: fairseq's, the exact one of the same tokens, sacrebleu's.
+"""Three kinds of BLEU: fairseq's, the exact one of the same tokens, and sacrebleu's.
 
-fairseq's scorer compares n-grams by a hash of their word numbers, in which some that differ are
-equal: of references (126, 250) and a hypothesis (128, 4) it finds one common bigram, and no common
-word. So its BLEU depends on which number a word has, and is that of fairseq-generate only with the
-dictionary that it had.
+fairseq's scorer compares n-grams by a hash of their word numbers, and different n-grams can have
+the same hash: between the reference (126, 250) and the hypothesis (128, 4) it finds one common
+bigram, and no common word. So its BLEU depends on the numbers of the words, and equals that of
+fairseq-generate only with the same dictionary.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a training checkpoint tells about its run: length, time, speed, and the model's size."""
+"""Facts of a run from its checkpoint: length, time, speed, and the size of the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP = "default"
 
 
 def training_facts(state: State) -> dict[str, Any]:
-    """Length, time and speed of the run, from its last checkpoint; None for what it lacks.
+    """Length, time and speed of the run, from its last checkpoint; None for what is not there.
 
     ``seconds`` is wall time over all resumes, validation and saving included. The speeds are those
     of the training steps alone (``train_wall``): forward, backward and optimizer. fairseq's meters

@@ -1,4 +1,4 @@
-"""A command line of ``fairseq-train`` is checked whole before anything is downloaded or made."""
+"""Check a whole command line of ``fairseq-train`` before anything is downloaded or computed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT = {
     "-h": "`fairseq-train --help` shows its flags",
     "--help": "`fairseq-train --help` shows its flags",
 }
-"""Flags of ``fairseq-train`` that the scripts set themselves, and what to do instead."""
+"""Flags of ``fairseq-train`` that the scripts set themselves, and how to set them instead."""
 
 
 def refuse_kept(further: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ def refuse_kept(further: Sequence[str]) -> None:
 
 
 def import_user_dir(folder: Path) -> None:
-    """Import the user's own ``--user-dir``; what it registers is known from then on.
+    """Import the user's own ``--user-dir``, which registers its norms and models.
 
     Raises:
         ValueError: it does not exist, has the name of another package, or cannot be imported.
@@ -45,7 +45,7 @@ def import_user_dir(folder: Path) -> None:
             f"--user-dir {folder} has the name of another Python package, {folder.name}; rename it"
         )
     if not folder.is_dir():
-        raise ValueError(f"--user-dir {folder} is no folder")
+        raise ValueError(f"--user-dir {folder} is not a folder")
     try:
         import_user_module(argparse.Namespace(user_dir=str(folder)))
     except ImportError as error:
@@ -100,7 +100,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _check_norms(args: Any) -> None:
-    """Build the norm of every site, which refuses options that it cannot have."""
+    """Build the norm of every site; a norm refuses options that it does not have."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     from norm_plugin.models.norm_model import NormModel

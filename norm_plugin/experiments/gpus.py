@@ -1,7 +1,8 @@
-"""One recipe on any number of GPUs: the batch of an update stays the same.
+"""Run one recipe on any number of GPUs with the same batch an update.
 
-A recipe's batch is ``max_tokens`` times ``update_freq`` on one worker. N workers each take an N-th
-of its parts; where that is no whole number, nothing is done unless the user asks for it.
+A recipe's batch is ``max_tokens`` times ``update_freq`` on one worker. With N workers,
+``update_freq`` is divided by N; where the division leaves a rest, the recipe is refused unless the
+user lets the batch change.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ def for_workers(
     elsewhere: bool = False,
     change_batch: bool = False,
 ) -> Recipe:
-    """``recipe`` for a number of GPUs, or for the CPU; the given one is not changed.
+    """A copy of ``recipe`` for a number of GPUs, or for the CPU.
 
     Args:
         gpus: a number, or "auto" for one GPU, or the CPU where there is none.
         further: the user's own flags of ``fairseq-train``, which win over the recipe.
-        elsewhere: the GPUs are not those of this machine.
+        elsewhere: the run is for another machine, so its GPUs are not counted here.
         change_batch: let the batch grow with the GPUs.
 
     Raises:

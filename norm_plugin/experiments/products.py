@@ -1,10 +1,11 @@
-"""What a stage of a run was to make, looked at before the stage counts as done.
+"""Check the output of a stage of a run before the stage counts as done.
 
     python -m norm_plugin.experiments.products train CHECKPOINT_DIR --last-epochs 10
     python -m norm_plugin.experiments.products generate generate.log --data DIR
 
-A training that sees no GPU may end without an error and without a checkpoint; a translation may
-end early. Both print nothing when all is well, else one line with status 1.
+A training that finds no GPU may end without an error and without a checkpoint; a translation may
+end early. Both commands print nothing if the output is complete; otherwise they print one line and
+exit with status 1.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from norm_plugin.experiments.generate_log import read_generate_log
 
 
 def check_training(folder: Path, kind: str, count: int) -> None:
-    """Raise CommandError unless ``folder`` holds what is averaged, and all of it can be read.
+    """Raise CommandError unless all checkpoints to average are in ``folder`` and can be read.
 
     Args:
         folder: the ``--save-dir`` of the run.
@@ -33,7 +34,7 @@ def check_training(folder: Path, kind: str, count: int) -> None:
 
 
 def check_translation(log: Path, data: Path, split: str = "test") -> None:
-    """Raise CommandError unless ``log`` translates every sentence of a prepared corpus."""
+    """Raise CommandError unless ``log`` holds a translation of every sentence of the corpus."""
     manifest = read_json(data / "manifest.json")
     subword = (manifest.get("settings") or {}).get("subword", "subword-nmt")
     translated = len(read_generate_log(log, subword).hypotheses)
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m norm_plugin.experiments.products",
-        description="Check that a stage of a run has made what it was to make.",
+        description="Check that the output of a stage of a run is complete.",
     )
     stages = parser.add_subparsers(dest="stage", required=True)
     train = stages.add_parser("train", help="the checkpoints to average, and the last one")

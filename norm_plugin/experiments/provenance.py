@@ -1,4 +1,4 @@
-"""Where a result comes from: code, versions, machine, and the settings without anybody's paths."""
+"""Where a result comes from: code, versions, machine, and settings, without paths of a machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PLACES = {
     "user_dir",
 }
 ABSOLUTE_PATH = re.compile(r"""(^|[\s"'=:,;(\[{])(~?/|[A-Za-z]:\\)[^\s]""")
-# What may change without changing what a run does.
+# Files whose changes do not affect a run.
 NOT_CODE = (":!results", ":!benchmarks/results", ":!*.md")
 
 

@@ -1,7 +1,7 @@
-"""The hyper-parameters of an experiment live in ``configs/``; this reads them as flags.
+"""Print the hyper-parameters of an experiment, which are in ``configs/``, as flags of fairseq.
 
-``fairseq-hydra-train`` takes those files directly. ``fairseq-train`` and ``fairseq-generate``
-take the flags that this prints, one word a line, composed by hydra with the same overrides:
+``fairseq-hydra-train`` reads those files itself. ``fairseq-train`` and ``fairseq-generate`` take
+the flags that this command prints, one word a line, composed by hydra with the same overrides:
 
     mapfile -t flags < <(python -m norm_plugin.experiments.recipes iwslt14_de_en norm=powernorm)
     fairseq-train DATA "${flags[@]}"
@@ -35,7 +35,7 @@ from norm_plugin.norms import NORM_TYPES
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CONFIG_FOLDERS = (PACKAGE.parent / "configs", PACKAGE / "configs")
-"""Of a checkout, and of an installed package."""
+"""In a checkout, and in an installed package."""
 CONFIGS = next(filter(Path.is_dir, CONFIG_FOLDERS), CONFIG_FOLDERS[0])
 NAME_FLAGS = {
     "task": "--task",
@@ -50,7 +50,7 @@ GENERATION = "generation"
 
 
 def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """What ``fairseq-hydra-train --config-name name overrides`` composes, in plain types.
+    """The configuration that ``fairseq-hydra-train --config-name name overrides`` composes.
 
     ``norm=X`` also takes a norm that an imported ``--user-dir`` registers, which has no file of
     the group ``norm``.
@@ -110,7 +110,7 @@ def generation_flags(recipe: Recipe) -> list[str]:
 
 
 def averaging_flags(recipe: Recipe, further: Sequence[str] = ()) -> list[str]:
-    """The flags of ``norm_plugin.checkpoints.average``: it takes as many checkpoints as are kept.
+    """The flags of ``norm_plugin.checkpoints.average``, to average all checkpoints that are kept.
 
     Args:
         further: flags of ``fairseq-train`` that come after those of the recipe.
@@ -176,19 +176,25 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="the flags of the averaging",
     )
     what.add_argument(
-        "--arrays", action="store_true", help="all three, as bash arrays: training, averaging, ..."
+        "--arrays",
+        action="store_true",
+        help="all flags, as three bash arrays: training, averaging and generation",
     )
     parser.add_argument(
         "--gpus",
         metavar="N",
-        help="the training flags for N GPUs: as many as are given, the recipe's batch kept; "
-        "'auto': one, or the CPU where there is none",
+        help="the training flags for N GPUs, with the recipe's batch; "
+        "'auto': one GPU, or the CPU where there is none",
     )
     parser.add_argument(
-        "--elsewhere", action="store_true", help="with --gpus: they need not be in this machine"
+        "--elsewhere",
+        action="store_true",
+        help="with --gpus: the GPUs are those of another machine",
     )
     parser.add_argument(
-        "--change-batch", action="store_true", help="with --gpus: let the batch grow with them"
+        "--change-batch",
+        action="store_true",
+        help="with --gpus: let the batch grow with the number of GPUs",
     )
     parser.add_argument(
         "--user-dir",
@@ -199,7 +205,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="parse the flags as fairseq-train will, and build each norm of the plan, without data",
+        help="check the flags: parse them as fairseq-train does, and build each norm, without data",
     )
     parser.add_argument("--shell", action="store_true", help="on one line, ready to paste")
     parser.add_argument(
@@ -207,7 +213,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         nargs=argparse.REMAINDER,
         default=[],
         metavar="FLAG",
-        help="all that follows: flags of fairseq-train that come after those of the recipe",
+        help="flags of fairseq-train to add after those of the recipe; takes the rest of the line",
     )
     return parser.parse_args(argv)
 

@@ -1,7 +1,7 @@
 """The result of a finished run: ``<experiment>/<norm>-seed<N>.json`` in ``--out``.
 
-A score never stands alone there: settings, seed, code, versions, data, size and speed stand beside
-it. What cannot be known is null.
+It holds the scores with the settings, seed, code, versions, data, size and speed. What is unknown
+is null.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def result_name(norm: str, seed: int) -> str:
 
 
 def collect_result(args: argparse.Namespace) -> Result:
-    """All of a finished run, from its files; raises CommandError where they do not agree."""
+    """The result of a finished run, from its files; CommandError if they do not agree."""
     manifest = read_json(args.data / "manifest.json")
     last, decoded = load_checkpoint(args.last), load_checkpoint(args.checkpoint)
     cfg = last.get("cfg") or {}
@@ -74,7 +74,7 @@ def _check_seed(args: argparse.Namespace, cfg: dict[str, Any]) -> None:
 
 
 def _score(args: argparse.Namespace, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Score against the untouched text, which for a corpus without raw/ is the tokenized one."""
+    """Score against the original text; a corpus without raw/ has only the tokenized text."""
     language = manifest.get("target")
     if not language:
         raise CommandError(f"{args.data / 'manifest.json'} does not name the target language")
@@ -163,7 +163,7 @@ def summary(result: Result) -> str:
 
 
 def score_notes(result: Result) -> list[str]:
-    """What is to be said of a result's scores, such as that the log ends with another one."""
+    """Notes on the scores of a result, for instance that the log ends with a different score."""
     return [score["note"] for score in result["bleu"].values() if "note" in score]
 
 
@@ -177,28 +177,28 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         description="Write the result of a finished run to OUT/<experiment>/<norm>-seed<N>.json.",
     )
     parser.add_argument("--experiment", required=True, help="name of the experiment")
-    parser.add_argument("--norm", required=True, help="the norm as asked for")
+    parser.add_argument("--norm", required=True, help="the norm that the run was started with")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument(
         "--checkpoint",
         type=Path,
         required=True,
         metavar="FILE",
-        help="what was decoded: the averaged checkpoint",
+        help="the checkpoint that was decoded: the average",
     )
     parser.add_argument(
         "--last",
         type=Path,
         required=True,
         metavar="FILE",
-        help="the run's last checkpoint: settings, time, speed",
+        help="the run's last checkpoint, for settings, time and speed",
     )
     parser.add_argument(
         "--generate-log",
         type=Path,
         required=True,
         metavar="FILE",
-        help="what fairseq-generate --remove-bpe printed",
+        help="the output of fairseq-generate --remove-bpe",
     )
     parser.add_argument(
         "--data",
@@ -219,7 +219,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     for name in ("experiment", "norm"):
         if "/" in getattr(args, name) or getattr(args, name).startswith("."):
-            parser.error(f"--{name} becomes a file name: no '/' in it, no '.' before it")
+            parser.error(f"--{name} becomes a file name: it must not contain '/' or start with '.'")
     return args
 
 

@@ -1,16 +1,16 @@
-"""Score the output of fairseq-generate by the BLEUs that papers mix up, each with its label.
+"""Score the output of fairseq-generate with each kind of BLEU that papers report.
 
     python -m norm_plugin.experiments.score --generate-log LOG --reference RAW --target-lang de \
         --dictionary DATA/dict.de.txt
 
 - ``tokenized``: fairseq's own BLEU4 on tokens after BPE removal, as the papers report it,
-  computed from the sentences with the dictionary that fairseq-generate had. Where that is not
-  what the log ends with, ``note`` says so. Without a dictionary it is what the log ends with.
-- ``exact``: BLEU of the same tokens by its definition. fairseq's can differ, since it takes some
-  different n-grams for the same; see bleu.py.
+  computed from the sentences with the dictionary that fairseq-generate had. ``note`` says if the
+  log ends with a different score. Without a dictionary the score of the log is taken.
+- ``exact``: BLEU of the same tokens by its definition. fairseq's BLEU can differ, because some
+  different n-grams have the same hash; see bleu.py.
 - ``compound_split``, where asked for: the same after ``a-b`` has become ``a ##AT##-##AT## b`` on
   both sides, as the papers report it on WMT14 En-De.
-- ``sacrebleu`` on detokenized text against the untouched reference, with its signature.
+- ``sacrebleu`` on detokenized text against the original reference, with its signature.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from norm_plugin.experiments.generate_log import (
 
 @dataclass(frozen=True)
 class TextForm:
-    """What has to be known of a corpus to score its translations.
+    """What scoring needs to know about a corpus.
 
     Attributes:
         language: of the target side, for the detokenizer.
@@ -65,7 +65,7 @@ def score_log(
     """The scores of a log of fairseq-generate: ``{"tokenized": ..., "exact": ..., ...}``.
 
     Args:
-        reference: the untouched text of the target side, a sentence a line, in corpus order.
+        reference: the original text of the target side, one sentence a line, in corpus order.
         dictionary: the target side's ``dict.<language>.txt`` of the binarized data.
     """
     log = read_generate_log(log_path, form.subword)
@@ -156,14 +156,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=Path,
         required=True,
         metavar="FILE",
-        help="what fairseq-generate --remove-bpe printed",
+        help="the output of fairseq-generate --remove-bpe",
     )
     parser.add_argument(
         "--reference",
         type=Path,
         required=True,
         metavar="FILE",
-        help="the untouched target text, a sentence a line",
+        help="the original target text, one sentence a line",
     )
     parser.add_argument(
         "--dictionary",

@@ -33,9 +33,9 @@ SAME = ("model", "task", "criterion", "dataset", "optimization", "optimizer", "l
 
 
 def table(results: Sequence[Result]) -> str:
-    """The table of an experiment, a row a norm, and under it what the scores are.
+    """The table of an experiment with a row for each norm, and notes on its scores.
 
-    Raises CommandError where runs cannot stand in one table: other data, another split, or
+    Raises CommandError for runs that cannot be compared: different data, different splits, or
     seeds of one norm with different settings.
     """
     _check_same(results, "data checksum", [result["data"]["checksum"] for result in results])
@@ -100,7 +100,8 @@ def _check_same(results: Sequence[Result], what: str, values: Sequence[Any]) -> 
             names = [f"{result['norm']} seed {result['seed']}" for result in (results[0], other)]
             raise CommandError(
                 f"{names[0]} and {names[1]} of {other['experiment']} differ in {what}"
-                f"{_difference(values[0], value)}; run them alike, or give one another name"
+                f"{_difference(values[0], value)}; run them with the same settings, or rename "
+                "one experiment"
             )
 
 

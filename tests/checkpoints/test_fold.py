@@ -130,7 +130,7 @@ def test_it_does_not_overwrite_what_it_reads(save):
 
 
 def test_the_folder_of_the_output_must_exist(save, tmp_path):
-    with pytest.raises(CommandError, match="does not exist; make it first"):
+    with pytest.raises(CommandError, match="does not exist; create it first"):
         main([str(save()), "--output", str(tmp_path / "none" / "folded.pt")])
 
 

@@ -30,6 +30,7 @@ def distribution(monkeypatch: pytest.MonkeyPatch) -> Distribution:
 def test_every_folder_of_configs_is_packaged_as_the_package_reads_it(
     distribution: Distribution,
 ) -> None:
+    assert {name.partition(".")[0] for name in distribution.packages} == {"norm_plugin"}
     folders = {path.parent.relative_to(ROOT) for path in CONFIGS.rglob("*.yaml")}
     packaged = {
         name: path

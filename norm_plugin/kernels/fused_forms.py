@@ -2,7 +2,7 @@
 
 A fused form computes what its norm's ``normalize`` does, and moves the same statistics, in fewer
 passes over memory; it saves its input and small statistics for the backward pass and no
-normalised copy. Whatever it cannot serve it leaves to the plain form.
+normalized copy. Whatever it cannot serve it leaves to the plain form.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 so that dL/dx is LayerNorm's gradient for the upstream gradient C (1 - k y) * dL/dz. There are
 no parameters. The paper sets k = 0.1 and C = 2 on WMT14 En-De, IWSLT14 De-En and MNIST, 1 on
-IWSLT15 En-Vi, Enwiki8 and PTB, 0.3 on RT and SST5, with pre-norm and Kaiming initialisation.
+IWSLT15 En-Vi, Enwiki8 and PTB, 0.3 on RT and SST5, with pre-norm and Kaiming initialization.
 
 ``variant=paper`` standardizes as LayerNorm does, ``variant=released`` as the released code:
 

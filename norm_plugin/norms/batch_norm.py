@@ -12,7 +12,7 @@ with the exact gradient through both. Inference takes the running mean and varia
 
 where m is ``momentum`` in torch's sense: the weight of the new value. It is the baseline of the
 PowerNorm paper (Shen et al. 2020), so its defaults are that paper's for a Transformer: the whole
-layer is scaled first, workers are synchronised, and m is 0.05, as released. That paper's warm-up
+layer is scaled first, workers are synchronized, and m is 0.05, as released. That paper's warm-up
 postpones the use of running statistics in training, which BatchNorm never makes, so there is
 none to set.
 
@@ -21,7 +21,7 @@ so that a batch met again in inference gives what it gave in training.
 
 ``variant=released`` is the baseline released with PowerNorm: padding is filled with mu_B, and
 the variance is taken over all N positions, so it is n/N of that above; workers are never
-synchronised. Checked against that code: the gradient is the exact one of this forward, and the
+synchronized. Checked against that code: the gradient is the exact one of this forward, and the
 running variance is torch's, the unbiased one of all N positions, N/(N - 1) of that variance.
 
 In training padded positions are 0 before gamma and beta. Everything is computed and stored in

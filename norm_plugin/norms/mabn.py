@@ -14,9 +14,9 @@ and S^2 <- a_f S^2 + (1 - a_f) s^2, from 1, after the batch. Inference divides b
 the roots of r too. During the warm-up r = 1, s^2 = chi_t^2, and the gradient is the exact one,
 which is PN-V's.
 
-MABN leaves the mean out and centralises the weights of the layer in front instead. Before the
+MABN leaves the mean out and centralizes the weights of the layer in front instead. Before the
 norms of a Transformer stands a residual sum, which has no weights, so here nothing is
-centralised.
+centralized.
 
 The paper could not be read: all this is as its released code has it, with R = 5 and a_f = 0.98.
 Where this parts from that code: r = 1 ends there after 1000 forwards if the warm-up is shorter,
@@ -45,7 +45,7 @@ from norm_plugin.norms.base.window import Used, WindowNorm, push, window_mean
     "mabn",
     formula="gamma * r x / s + beta,  s^2 = mean of the last M batches' mean of x^2,  r = s / S",
     paper="Yan et al. 2020, MABN",
-    released=("centralises the weights in front, warm-up of at least 1000 forwards"),
+    released=("centralizes the weights in front, warm-up of at least 1000 forwards"),
     paper_read=False,
 )
 class MovingAverageBatchNorm(WindowNorm):

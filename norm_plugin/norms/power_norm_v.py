@@ -10,7 +10,7 @@ which is BatchNorm with the quadratic mean in place of mean and variance, and th
 through psi_B. Inference divides by the running psi^2 <- a_f psi^2 + (1 - a_f) psi_B^2, which
 starts at 1, as in PN. In every Transformer of the paper a layer-scale comes first, here the
 default too. The paper's warm-up postpones the use of running statistics in training, which PN-V
-never makes, so there is none to set. It is synchronised over workers, as in the paper.
+never makes, so there is none to set. It is synchronized over workers, as in the paper.
 
 Where this parts from the paper: eps is added inside the root of psi^2; and Definition 1 says
 nothing of inference, for which a_f is taken from PN. PN-V was never released.

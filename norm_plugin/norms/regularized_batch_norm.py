@@ -23,7 +23,7 @@ multiplies the penalty by the number n of positions, 4,096 times as much at 4,09
 share does not depend on the size of the batch, but its strengths are others than those above.
 
 Where this parts from the released code: the mean and the variance are taken around the mean, not
-from sums of squares; workers are synchronised unless told otherwise, where each of its workers
+from sums of squares; workers are synchronized unless told otherwise, where each of its workers
 has statistics and a penalty of its own; ``distance=deviations`` there takes the moved running
 statistics too, and has no eps inside its roots. The paper's text could not be read.
 
@@ -96,7 +96,7 @@ def deviation_penalty(
     "regularized-batchnorm",
     formula="batchnorm;  loss + lambda_mu (mu_B - mu)^2 + lambda_sigma abs(sigma_B^2 - sigma^2)",
     paper="Wang et al. 2022, RBN",
-    released="never synchronised; the rest is the default here",
+    released="never synchronized; the rest is the default here",
     paper_read=False,
 )
 class RegularizedBatchNorm(RunningMomentsNorm):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -16,6 +17,9 @@ MOST_LINES = 300
 SOURCED_ONLY = {"lib.sh", "options.sh"}  # shell files that are no command of their own
 # Put together from parts so that this file does not contain them.
 OUTSIDE_FOLDER = "../" + "shared"
+# Stems whose verbs and nouns are spelled with -ize here, and with -is in British English.
+STEMS = "normal|token|binar|initial|synchron|central|summar|optim|general|regular|standard|recogn"
+BRITISH = re.compile(rf"({STEMS})is(e[drs]?|ing|ations?)(?![a-z])", re.IGNORECASE)
 LEFTOVER_MARKS = ("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")
 
 
@@ -120,6 +124,17 @@ def test_files_are_short() -> None:
 def test_only_the_continuous_integration_knows_the_folder_beside_the_checkout() -> None:
     naming = [name_of(path) for path in FILES if OUTSIDE_FOLDER in text_of(path)]
     assert naming == [".ci/run"]
+
+
+@pytest.mark.parametrize("folder", ("norm_plugin", "tools", "benchmarks"))
+def test_one_spelling_is_used(folder: str) -> None:
+    british = [
+        f"{name_of(path)}: {word.group()}"
+        for path in below(folder)
+        if path.suffix in (".py", ".h", ".cpp")
+        for word in BRITISH.finditer(text_of(path))
+    ]
+    assert british == [], "the words that end in -ize have a z here"
 
 
 def test_no_marks_of_unfinished_work() -> None:

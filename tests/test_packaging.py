@@ -89,6 +89,6 @@ def test_every_module_that_is_imported_is_declared(distribution: Distribution) -
     undeclared = {
         module
         for module in imported - own
-        if not declared & {project_name(project) for project in projects[module]}
+        if not declared & {project_name(project) for project in projects.get(module, [module])}
     }
     assert undeclared == set()

@@ -4,19 +4,19 @@
     z = C (1 - k y) * y       with C (1 - k y) taken as a constant in the backward pass
 
 so that dL/dx is LayerNorm's gradient for the upstream gradient C (1 - k y) * dL/dz. There are
-no parameters. The paper sets k = 0.1 and C = 2 on WMT14 En-De, IWSLT14 De-En and MNIST, 1 on
-IWSLT15 En-Vi, Enwiki8 and PTB, 0.3 on RT and SST5, with pre-norm and Kaiming initialization.
+no parameters. The paper uses pre-norm, Kaiming initialization and k = 0.1. Its C is 2 on WMT14
+En-De, IWSLT14 De-En and MNIST, 1 on IWSLT15 En-Vi, Enwiki8 and PTB, and 0.3 on RT and SST5.
 
-``variant=paper`` standardizes as LayerNorm does, ``variant=released`` as the released code:
+``variant=paper`` standardizes as LayerNorm does, ``variant=released`` as the released code does:
 
     paper       sigma^2 = (1/C) sum_c (x_c - mu)^2 + eps
     released    sigma = s + eps,    s^2 = (1/(C - 1)) sum_c (x_c - mu)^2
 
-(C is here the number of channels.) The flag of the released code reaches only the two norms at
-the end of the stacks; here either variant stands wherever it is put. The released code fixes k
-at 0.1; here the option holds for both.
+where C is the number of channels. In the released code its flag changes only the final norms of
+the two stacks, and k is fixed at 0.1. Here the variant applies at every site, and k is an option of
+both variants.
 
-Statistics are in float32 at least; the cast back comes after the product.
+Statistics are computed in float32 or wider. The cast back comes after the product.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class AdaNorm(Norm):
         eps: added to the variance, inside the root; with variant=released to the deviation
         scale: the constant C; the paper takes 2 on De-En and En-De, 1 on En-Vi, 0.3 on RT
         k: slope of the rescaling; the paper takes 0.1
-        variant: paper, or as the released code computes it
+        variant: the paper's form, or that of its released code
     """
 
     exact_gradient: ClassVar[bool] = False

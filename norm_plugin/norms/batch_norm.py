@@ -6,26 +6,27 @@ Per channel, over the set V of the n real positions:
     sigma_B^2 = (1/n) sum_V (x - mu_B)^2                       (biased)
     x_hat     = (x - mu_B) / sqrt(sigma_B^2 + eps)             y = gamma * x_hat + beta
 
-with the exact gradient through both. Inference takes the running mean and variance,
+with the exact gradient through both. Inference uses the running mean and variance,
 
     running <- (1 - m) running + m batch                       (from 0 and 1)
 
-where m is ``momentum`` in torch's sense: the weight of the new value. It is the baseline of the
-PowerNorm paper (Shen et al. 2020), so its defaults are that paper's for a Transformer: the whole
-layer is scaled first, workers are synchronized, and m is 0.05, as released. That paper's warm-up
-postpones the use of running statistics in training, which BatchNorm never makes, so there is
-none to set.
+where m is ``momentum`` as in torch: the weight of the new value. BatchNorm is the baseline of the
+PowerNorm paper (Shen et al. 2020), so the defaults are that paper's for a Transformer: a
+layer-scale comes first, workers are synchronized, and m is 0.05, as in the released code. There is
+no warm-up: that paper's warm-up delays the use of running statistics in training, and BatchNorm
+never uses them there.
 
-Where this parts from Ioffe and Szegedy, and from torch: the running variance is the biased one,
-so that a batch met again in inference gives what it gave in training.
+Differences from Ioffe and Szegedy and from torch: the running variance is the biased one, so that a
+batch seen again in inference gives the same output as in training.
 
-``variant=released`` is the baseline released with PowerNorm: padding is filled with mu_B, and
-the variance is taken over all N positions, so it is n/N of that above; workers are never
-synchronized. Checked against that code: the gradient is the exact one of this forward, and the
-running variance is torch's, the unbiased one of all N positions, N/(N - 1) of that variance.
+``variant=released`` is the baseline in the code released with PowerNorm. Padding is filled with
+mu_B, and the sum of the variance is divided by the number N of all positions, so the variance is
+n/N of that above. Workers are never synchronized. Checked against that code: the gradient is the
+exact one of this forward, and the running variance is torch's unbiased one over all N positions,
+N/(N - 1) of that variance.
 
 In training padded positions are 0 before gamma and beta. Everything is computed and stored in
-float32 at least; the cast back comes after gamma and beta.
+float32 or wider. The cast back comes after gamma and beta.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ class BatchNorm(RunningMomentsNorm):
         momentum: weight of the new value in the running mean and variance, as in torch
         layer_scale_groups: layer-scale before the norm: 0 none, 1 the whole layer (the
             paper), G over G groups of channels
-        variant: paper, or as the code released with PowerNorm computes it
-        sync: statistics over the positions of all workers; variant=released never does it
+        variant: the paper's form, or that of the code released with PowerNorm
+        sync: statistics over the positions of all workers; no effect with variant=released
     """
 
     def __init__(

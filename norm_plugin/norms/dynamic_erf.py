@@ -2,14 +2,14 @@
 
     y = gamma * erf(alpha x + s) + beta                                          (Eq. 10)
 
-alpha and s are one learned number each, gamma and beta are per channel and start at 1 and 0.
-As in DyT there are no statistics. ``s`` is the parameter ``shift``.
+alpha and s are one learned number each; s is the parameter ``shift``. gamma and beta are per
+channel and start at 1 and 0. As in DyT there are no statistics.
 
-The paper itself could not be consulted. From its released code: alpha starts at 0.5 and s at 0;
-its language model starts alpha at 1 and scales its embeddings by a learned sqrt(C), which
-fairseq does with a fixed one. Here one ``alpha_init`` holds for all sites.
+The paper could not be read. In its released code alpha starts at 0.5 and s at 0. Its language
+model starts alpha at 1, and scales the embeddings by a learned number where fairseq uses sqrt(C).
+Here ``alpha_init`` is the same at all sites.
 
-erf and the map after it are in float32 at least; the cast back comes last.
+Everything is computed in float32 or wider. The cast back comes last.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DynamicErf(AffineNorm):
     """A bounded function of each number, with a learned shift, in the place of a norm.
 
     Options:
-        eps: accepted, so that one sweep can set it for every norm; it has no effect
+        eps: has no effect; accepted so that one sweep can set it for every norm
         alpha_init: where the learned slope alpha starts
     """
 

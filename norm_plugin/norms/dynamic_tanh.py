@@ -2,15 +2,16 @@
 
     y = gamma * tanh(alpha x) + beta
 
-alpha is one learned number a norm, gamma and beta are per channel and start at 1 and 0. There
-are no statistics: a bounded function takes the place of the normalization.
+alpha is one learned number for each norm. gamma and beta are per channel and start at 1 and 0.
+There are no statistics: a bounded function replaces the normalization.
 
-alpha starts at 0.5, the released code's default. The paper could not be consulted beyond its
-abstract; the released code of its successor (see ``dynamic_erf.py``) starts alpha apart for
-attention, feed-forward and final norms in language models, and scales their embeddings by a
-learned sqrt(C), which fairseq does with a fixed one. Here one ``alpha_init`` holds for all sites.
+alpha starts at 0.5, the default of the released code. Only the abstract of the paper could be read.
+In language models, the released code of its successor (see ``dynamic_erf.py``) starts alpha at
+different values for attention, feed-forward and final norms, and scales the embeddings by a learned
+number where fairseq uses sqrt(C). Here ``alpha_init`` is the same at all
+sites.
 
-tanh and the map after it are in float32 at least; the cast back comes last.
+Everything is computed in float32 or wider. The cast back comes last.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class DynamicTanh(AffineNorm):
     """A bounded function of each number in the place of a norm.
 
     Options:
-        eps: accepted, so that one sweep can set it for every norm; it has no effect
+        eps: has no effect; accepted so that one sweep can set it for every norm
         alpha_init: where the learned slope alpha starts
     """
 

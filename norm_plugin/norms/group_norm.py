@@ -5,13 +5,13 @@
 
 gamma and beta are per channel. With one group it is LayerNorm.
 
-Where this parts from the paper: there, the statistics of an image also run over its height and
-width. Here they stay within one position: over a sentence they would let a decoder see its
-future and padding its neighbours. For the same reason a group of a single channel, the paper's
-instance norm, is refused: its output would be beta whatever x is. The paper's G = 32 suits few
-widths of a Transformer; the default is 4, the heads of the smallest models here.
+Differences from the paper: its statistics of an image also run over height and width. Here they
+stay within one position; over a sentence they would include padding, and a decoder would see its
+future. A group therefore needs two channels or more: with one, the paper's instance norm, y would
+be beta for every x. The paper's G = 32 divides few widths of a Transformer into groups of use. The
+default is 4, the number of heads of the smallest models here.
 
-Statistics are in float32 at least; the cast back comes after gamma and beta.
+Statistics are computed in float32 or wider. The cast back comes after gamma and beta.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GroupNorm(AffineNorm):
 
     Options:
         eps: added to the variances, inside the root
-        groups: number of groups, each of two channels or more; it must divide the width
+        groups: number of groups; it must divide the width into groups of two channels or more
     """
 
     def __init__(self, dim: int, *, eps: float = 1e-5, groups: int = 4) -> None:

@@ -1,4 +1,4 @@
-"""No normalization: y = x, the ablation that both AdaNorm's and later papers report."""
+"""No normalization: y = x, an ablation that the AdaNorm paper and later ones report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Identity(Norm):
     """The input, unchanged.
 
     Options:
-        eps: accepted, so that one sweep can set it for every norm; it has no effect
+        eps: has no effect; accepted so that one sweep can set it for every norm
     """
 
     def __init__(self, dim: int, *, eps: float = 1e-5) -> None:

@@ -10,22 +10,21 @@ Per channel, over the set V of the n real positions of batch t and the M newest 
     backward    g       = r gamma * dL/dy,    g_t = mean_V(g z)
                 dL/dx   = (g - z (1/M) sum_{i<M} g_{t-i}) / sqrt(s^2 + eps)
 
-and S^2 <- a_f S^2 + (1 - a_f) s^2, from 1, after the batch. Inference divides by S. eps is inside
-the roots of r too. During the warm-up r = 1, s^2 = chi_t^2, and the gradient is the exact one,
-which is PN-V's.
+and S^2 <- a_f S^2 + (1 - a_f) s^2, from 1, after the batch. Inference divides by S. The roots of r
+contain eps too. During the warm-up r = 1 and s^2 = chi_t^2, and the gradient is exact, as in PN-V.
 
-MABN leaves the mean out and centralizes the weights of the layer in front instead. Before the
-norms of a Transformer stands a residual sum, which has no weights, so here nothing is
-centralized.
+MABN does not subtract the mean. Instead it centers the weights of the layer before the norm. In a
+Transformer a residual sum, which has no weights, comes before the norm, so nothing is centered
+here.
 
-The paper could not be read: all this is as its released code has it, with R = 5 and a_f = 0.98.
-Where this parts from that code: r = 1 ends there after 1000 forwards if the warm-up is shorter,
-here with the warm-up, which counts optimizer updates. Until M batches were seen, the window is
-as long as there are. M stands for the batch to imitate, divided by the batch there is; the
-default is that of the code's ImageNet runs, 32 over 2.
+The paper could not be read. Everything follows its released code, with R = 5 and a_f = 0.98.
+Differences from that code: there r = 1 holds for at least 1000 forwards; here it ends with the
+warm-up, which counts optimizer updates. Until M batches were seen, the window holds as many as
+there are. M is the batch size to imitate divided by the actual one; the default is that of the
+code's ImageNet runs, 32 / 2.
 
 In training padded positions are 0 before gamma and beta. Everything is computed and stored in
-float32 at least; the cast back comes after gamma and beta.
+float32 or wider. The cast back comes after gamma and beta.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from norm_plugin.norms.base.window import Used, WindowNorm, push, window_mean
     "mabn",
     formula="gamma * r x / s + beta,  s^2 = mean of the last M batches' mean of x^2,  r = s / S",
     paper="Yan et al. 2020, MABN",
-    released=("centralizes the weights in front, warm-up of at least 1000 forwards"),
+    released="centers the weights of the layer before, warm-up of at least 1000 forwards",
     paper_read=False,
 )
 class MovingAverageBatchNorm(WindowNorm):
@@ -53,9 +52,9 @@ class MovingAverageBatchNorm(WindowNorm):
 
     Options:
         eps: added to the mean squares, inside the root
-        alpha_fwd: how much of the running S^2, which inference uses, one forward keeps
+        alpha_fwd: a_f, the share of the running S^2 that one forward keeps; inference uses S
         window: M, the number of batches whose statistics are averaged
-        renorm_limit: R, the bound of r, and 1/R its other bound; 1 for r = 1
+        renorm_limit: R; r is kept within 1/R and R, so 1 means r = 1
         warmup_updates: optimizer updates during which the batch's own statistics normalize;
             under fairseq the default is the learning-rate warm-up of the run
         sync: statistics over the positions of all workers

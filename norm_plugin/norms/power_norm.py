@@ -11,17 +11,17 @@ Definition 2 and Algorithm 2, per channel, over the set V of the n real position
                 nu_t    = nu_{t-1} (1 - (1 - a_b) Gamma) + (1 - a_b) Lambda
                 Gamma   = mean_V x_hat^2,    Lambda = mean_V (g x_hat)
 
-psi starts at 1 and nu at 0. (Eq. 3 and 6 of the paper put gamma in the denominator, a slip.)
-In every Transformer of the paper a layer-scale comes first, x / sqrt(mean_c x^2 + eps), and a
-warm-up as long as the learning rate's: during it x is divided by psi_B, with the exact
-gradient of that (PN-V, Definition 1), while psi and nu build up. Inference divides by psi.
+psi starts at 1 and nu at 0. (Eq. 3 and 6 of the paper have gamma in the denominator, a slip.) In
+every Transformer of the paper a layer-scale comes first, x / sqrt(mean_c x^2 + eps), and the
+warm-up is as long as that of the learning rate. During the warm-up x is divided by psi_B with the
+exact gradient (PN-V, Definition 1), while psi and nu build up. Inference divides by psi.
 
-Where this parts from the paper: eps, which Algorithm 2 lacks, is added inside the root of
-psi^2. ``variant=released`` is what the released code computes: see ``power_norm_released.py``.
-Workers are not synchronized unless asked for, as in the paper.
+Differences from the paper: eps, which Algorithm 2 lacks, is added inside the root of psi^2.
+``variant=released`` is what the released code computes: see ``power_norm_released.py``. Workers are
+not synchronized unless asked for, as in the paper.
 
-In training padded positions are 0 before gamma and beta, and enter no mean. Everything is
-computed and stored in float32 at least; the cast back comes after gamma and beta.
+In training padded positions are 0 before gamma and beta, and enter no mean. Everything is computed
+and stored in float32 or wider. The cast back comes after gamma and beta.
 """
 
 from __future__ import annotations
@@ -149,16 +149,16 @@ class PowerNorm(BatchStatisticsNorm):
 
     Options:
         eps: added to the mean squares, inside the root
-        alpha_fwd: a_f, how much of psi^2 one forward keeps; the paper tunes over 0.9, 0.95,
+        alpha_fwd: a_f, the share of psi^2 that one forward keeps; the paper tries 0.9, 0.95 and
             0.99
-        alpha_bwd: a_b, the same for nu in the backward pass
+        alpha_bwd: a_b, the share of nu that one backward pass keeps
         warmup_updates: optimizer updates during which the batch's own statistics normalize;
             under fairseq the default is the learning-rate warm-up of the run
         layer_scale_groups: layer-scale before the norm: 0 none, 1 the whole layer (the
             paper), G over G groups of channels; in a Transformer variant=released has as
             many as attention heads unless told otherwise
-        variant: paper, or as the released code computes it
-        sync: statistics over the positions of all workers; variant=released never does it
+        variant: the paper's form, or that of its released code
+        sync: statistics over the positions of all workers; no effect with variant=released
     """
 
     exact_gradient: ClassVar[bool] = False
@@ -221,7 +221,7 @@ class PowerNorm(BatchStatisticsNorm):
     def start(self) -> Seen:
         """What a training forward works with.
 
-        Activation checkpointing must repeat what the forward saw that it computes again.
+        A forward that activation checkpointing repeats must use what the first one saw.
         """
         if not in_backward():
             self._seen = Seen(self._updates, self.in_warmup, self.psi2.clone())

@@ -6,17 +6,17 @@ Definition 1, per channel, over the set V of the n real positions:
     x_hat   = x / psi_B                     y = gamma * x_hat + beta
     dL/dx   = (g - x_hat mean_V(g x_hat)) / psi_B        with g = gamma * dL/dy
 
-which is BatchNorm with the quadratic mean in place of mean and variance, and the exact gradient
-through psi_B. Inference divides by the running psi^2 <- a_f psi^2 + (1 - a_f) psi_B^2, which
-starts at 1, as in PN. In every Transformer of the paper a layer-scale comes first, here the
-default too. The paper's warm-up postpones the use of running statistics in training, which PN-V
-never makes, so there is none to set. It is synchronized over workers, as in the paper.
+This is BatchNorm with the quadratic mean in place of mean and variance, and with the exact
+gradient through psi_B. Inference divides by the running psi^2 <- a_f psi^2 + (1 - a_f) psi_B^2,
+which starts at 1, as in PN. In every Transformer of the paper a layer-scale comes first, as by
+default here. There is no warm-up: the paper's delays the use of running statistics in training,
+and PN-V never uses them there. Workers are synchronized, as in the paper.
 
-Where this parts from the paper: eps is added inside the root of psi^2; and Definition 1 says
-nothing of inference, for which a_f is taken from PN. PN-V was never released.
+Differences from the paper: eps is added inside the root of psi^2. Definition 1 does not cover
+inference, so a_f is taken from PN. PN-V was never released.
 
-Padded positions are 0 before gamma and beta in training. Everything is computed and stored in
-float32 at least; the cast back comes after gamma and beta.
+In training padded positions are 0 before gamma and beta. Everything is computed and stored in
+float32 or wider. The cast back comes after gamma and beta.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PowerNormV(BatchStatisticsNorm):
 
     Options:
         eps: added to the mean squares, inside the root
-        alpha_fwd: a_f, how much of the running psi^2, which inference uses, one forward keeps
+        alpha_fwd: a_f, the share of the running psi^2 that one forward keeps; inference uses it
         layer_scale_groups: layer-scale before the norm: 0 none, 1 the whole layer (the
             paper), G over G groups of channels
         sync: statistics over the positions of all workers

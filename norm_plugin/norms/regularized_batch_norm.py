@@ -1,39 +1,40 @@
 """Regularized BatchNorm (Wang, Wu and Huang 2022, "Understanding the Failure of Batch
 Normalization for Transformers in NLP", RBN).
 
-BatchNorm, and for each such layer a penalty on the distance of its batch statistics, which
-training uses, from its running statistics, which inference uses. ``distance=variances``, the
-default, is what the results of the paper on IWSLT14 were made with,
+BatchNorm with a penalty in each such layer on the distance between its batch statistics, which
+training uses, and its running statistics, which inference uses. The paper's results on IWSLT14 were
+made with ``distance=variances``, the default:
 
     L' = L + lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B^2 - sigma^2|_1
 
-summed over channels; mu and sigma^2 are the running statistics that this batch has already moved,
-so a share 1 - m of the distance is left. ``distance=deviations`` is the same code's other penalty,
+summed over channels. mu and sigma^2 are the running statistics after this batch has moved them, so
+only 1 - m of the distance is left. ``distance=deviations`` is the other penalty of the same code:
 
     L' = L + lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B - sigma|^2
 
-with the running statistics of before the batch. Running statistics are constants for the gradient.
+with the running statistics before the batch. Running statistics are constants for the gradient.
 
-Checked against the released code (wjxts/RegularizedBN, which is fairseq 0.9): its criterion adds
-the penalties of all layers once to the loss of a batch, which is summed over tokens, and the
-trainer divides the gradient by the number of tokens; so does this (``penalty_per=batch``). Its
-commands for IWSLT14 De-En give 0.1 and 0.01 for the pre-norm Transformer, the defaults here,
-and 60 and 0 for post-norm, with m = 0.05 and a biased running variance. ``penalty_per=token``
-multiplies the penalty by the number n of positions, 4,096 times as much at 4,096 tokens: then its
-share does not depend on the size of the batch, but its strengths are others than those above.
+The paper could not be read. Checked against its released code (wjxts/RegularizedBN, fairseq 0.9):
+its criterion adds the penalties of all layers once to the loss of a batch, which is a sum over
+tokens, and the trainer divides the gradient by the number of tokens. Here it is the same
+(``penalty_per=batch``). Its commands for IWSLT14 De-En use 0.1 and 0.01 for the pre-norm
+Transformer, the defaults here, and 60 and 0 for post-norm, with m = 0.05 and a biased running
+variance. ``penalty_per=token`` multiplies the penalty by the number n of positions, so that its
+share of the loss does not depend on the batch size. It needs other strengths: with 4,096 tokens
+the penalty is 4,096 times as large.
 
-Where this parts from the released code: the mean and the variance are taken around the mean, not
-from sums of squares; workers are synchronized unless told otherwise, where each of its workers
-has statistics and a penalty of its own; ``distance=deviations`` there takes the moved running
-statistics too, and has no eps inside its roots. The paper's text could not be read.
+Differences from the released code: the variance is computed from x - mu_B, not from sums of
+squares. Workers are synchronized by default; there each worker has its own statistics and penalty.
+``distance=deviations`` there uses the running statistics after the batch, without eps in its
+roots.
 
-The penalty reaches the loss without a term in it: its exact gradient joins the backward pass at
-this layer, once for each forward of a worker, and in synced workers once for all of them. Where the
-loss is multiplied before its backward pass, so is the penalty: see
-``BatchStatisticsNorm.loss_scale``. No layer-scale comes first.
+The penalty adds no term to the loss. Its exact gradient joins the backward pass at this layer,
+once for each forward of a worker; synced workers add it once in total. If the loss is multiplied
+before its backward pass, so is the penalty: see ``BatchStatisticsNorm.loss_scale``. There is no
+layer-scale.
 
 In training padded positions are 0 before gamma and beta. Everything is computed and stored in
-float32 at least; the cast back comes last.
+float32 or wider. The cast back comes last.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def deviation_penalty(
     "regularized-batchnorm",
     formula="batchnorm;  loss + lambda_mu (mu_B - mu)^2 + lambda_sigma abs(sigma_B^2 - sigma^2)",
     paper="Wang et al. 2022, RBN",
-    released="never synchronized; the rest is the default here",
+    released="never synchronized; otherwise the default here",
     paper_read=False,
 )
 class RegularizedBatchNorm(RunningMomentsNorm):
@@ -105,12 +106,12 @@ class RegularizedBatchNorm(RunningMomentsNorm):
     Options:
         eps: added to the variances, inside the root
         momentum: weight of the new value in the running mean and variance, as in torch
-        lambda_mean: strength of the penalty on the distance of the means
-        lambda_std: strength of the penalty on the distance of the variances, or deviations
-        distance: variances, absolute ones, from running statistics of after the batch, as
-            released; or deviations, squared ones, from those of before it
-        penalty_per: batch, the penalty is added once to the loss of a batch, as released; or
-            token, once for each position
+        lambda_mean: strength of the penalty on the distance between the means
+        lambda_std: strength of the penalty on the distance between the variances or deviations
+        distance: variances (absolute differences, running statistics after the batch, as in the
+            released code) or deviations (squared differences, running statistics before it)
+        penalty_per: add the penalty once for each batch, as the released code does, or once for
+            each token
         sync: statistics over the positions of all workers
     """
 
@@ -149,7 +150,7 @@ class RegularizedBatchNorm(RunningMomentsNorm):
     ) -> None:
         """:meth:`move_running`; what the penalty measures the distance from is kept for it.
 
-        Activation checkpointing must repeat what the forward saw that it computes again.
+        A forward that activation checkpointing repeats must use what the first one saw.
         """
         if in_backward():
             return

@@ -4,17 +4,17 @@ Linear Attention and Progressive Re-parameterized Batch Normalization", PRepBN).
     RepBN(x)  = BN(x) + eta x                            eta learned, one number, from 1
     PRepBN(x) = lambda LN(x) + (1 - lambda) RepBN(x),    lambda = max(0, 1 - t / T)
 
-at optimizer update t = 0, 1, ...; T is ``blend_updates``, 0 for RepBN from the start. LN has its
-own gamma and beta, which exist for T > 0 only. In inference RepBN folds into one affine map.
+at optimizer update t = 0, 1, ... T is ``blend_updates``; with T = 0 it is RepBN from the start. LN
+has its own gamma and beta, which exist only if T > 0. In inference RepBN is one affine map.
 
-Assumed, since the paper could not be read: the formulas and the start of eta are as its released
-code has them. Where this parts from that code: it blends in inference as in training, so a
-checkpoint of before T is validated as it was trained, where that code takes RepBN alone; t counts
-optimizer updates, not forwards; and its LN-only start, 0 steps by default, is left out. The
+The paper could not be read. The formulas and the start of eta are those of its released code.
+Differences from that code: it blends in training only, and uses RepBN alone in inference. Here
+inference blends too, so a checkpoint from before T is validated as it was trained. t counts
+optimizer updates, not forwards. Its start with LN alone, 0 steps by default, is left out. The
 running variance is biased, as in ``batchnorm``.
 
-In training BN(x) is beta at padded positions, and eta x is 0. Everything is computed and stored
-in float32 at least; the cast back comes last.
+In training padded positions give BN(x) = beta and eta x = 0. Everything is computed and stored in
+float32 or wider. The cast back comes last.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from norm_plugin.norms.batch_norm import batch_norm
     "repbn",
     formula="lambda LN(x) + (1 - lambda) (BN(x) + eta x),  lambda from 1 to 0, or 0",
     paper="Guo et al. 2024, RepBN and PRepBN",
-    released=("inference takes RepBN alone before the blend has ended, counts forwards"),
+    released="RepBN alone in inference, even during the blend; counts forwards",
     paper_read=False,
 )
 class RepBatchNorm(RunningMomentsNorm):
-    """BatchNorm beside a learned share of its input, reached from LayerNorm by degrees.
+    """BatchNorm plus a learned multiple of its input, blended in gradually from LayerNorm.
 
     Options:
         eps: added to the variances, inside the root
         momentum: weight of the new value in the running mean and variance, as in torch
-        blend_updates: T, optimizer updates over which LayerNorm fades out; 0: never there
+        blend_updates: T, optimizer updates over which LayerNorm fades out; 0: no LayerNorm
         sync: statistics over the positions of all workers
     """
 
@@ -70,7 +70,7 @@ class RepBatchNorm(RunningMomentsNorm):
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if not self.training:
             return self._blend(x, self.standardize_by_running(x), self._layer_norm_share())
-        if not in_backward():  # activation checkpointing must repeat what this forward saw
+        if not in_backward():  # a repeated forward must use what the first one saw
             self._seen = self._layer_norm_share()
         x = zero_padding(x, valid)
         batch = batch_norm(x, valid, self.eps, self.sync)

@@ -2,8 +2,8 @@
 
     y = gamma * x / rms,    rms^2 = mean_c x_c^2 + eps    over the C channels of one position
 
-The paper's optional offset is left out, as in the models that use RMSNorm. Statistics are in
-float32 at least; the product with gamma too, and the cast back comes last.
+The paper's optional offset is left out, as in the models that use RMSNorm. Everything is computed
+in float32 or wider. The cast back comes last.
 """
 
 from __future__ import annotations

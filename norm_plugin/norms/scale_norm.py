@@ -2,16 +2,15 @@
 
     y = g * x / ||x||,    ||x||^2 = sum_c x_c^2 + eps    over the C channels of one position
 
-g is one learned number a norm, which starts at sqrt(C): there y is RMSNorm's without its gain.
+g is one learned number for each norm and starts at sqrt(C), where y equals RMSNorm without a gain.
 
-Where this parts from the paper: the paper has no eps, and the released code bounds ||x|| from
-below by 1e-5 instead. There the gradient of a row of zeros is g / 1e-5, infinite in float16;
-with eps inside the root it is g / sqrt(eps), and where ||x|| is near sqrt(C) the two differ by
-less than float32 can show. The paper's FixNorm, a fixed length for word embeddings, is not part
-of this. The paper itself could not be consulted: formula and start of g are as its released
-code has them.
+The paper could not be read. The formula and the start of g are those of its released code.
+Differences from that code: it has no eps, and bounds ||x|| from below by 1e-5. The gradient at a
+row of zeros is then g / 1e-5, which overflows float16. With eps inside the root it is g /
+sqrt(eps); where ||x|| is near sqrt(C), the two forms agree to the precision of float32. The
+paper's FixNorm, a fixed length for word embeddings, is not included.
 
-The length is in float32 at least; the product with g too, and the cast back comes last.
+Everything is computed in float32 or wider. The cast back comes last.
 """
 
 from __future__ import annotations

@@ -10,27 +10,31 @@ Per channel, over the set V of the n real positions of batch t and the M newest 
                 psi_t     = a_b psi_{t-1} + (1 - a_b) (1/M) sum_{i<M} g_{t-i}
                 dL/dx     = (g - psi_t z) / sqrt(s^2 + eps)
 
-There is no mean to subtract. Inference divides by the running s^2 <- a_f s^2 + (1 - a_f) s_t^2,
-from 1. During the warm-up, and at an outlier, s^2 = sigma_t^2, the gradient takes g_t for psi_t
-(the exact gradient of that, which is PN-V's), and psi itself moves towards g_t.
+The mean is not subtracted. Inference divides by the running s^2 <- a_f s^2 + (1 - a_f) s_t^2, from
+1. During the warm-up, and at an outlier, s^2 = sigma_t^2 and the gradient uses g_t in place of
+psi_t, which is the exact gradient, as in PN-V; psi itself moves towards g_t.
 
-A batch is an outlier (``outlier_skip=on``) when in any channel of the layer the arithmetic mean
-of the window exceeds the geometric one by more than M Var(sigma): one variance, the unbiased one
-over all channels and rows of the window before this batch came in. Its place in the windows is
-taken by the running s^2 and by psi_{t-1}.
+With ``outlier_skip=on`` a batch is an outlier if, in any channel, the arithmetic mean of the
+window exceeds the geometric one by more than M Var(sigma). The variance is one number: the
+unbiased one over all channels and rows of the window before this batch. In the windows, the
+running s^2 and psi_{t-1} replace the values of an outlier.
 
-The paper could not be read; its equations were found in public notes on it, the rest in its
-released code, where they agree. The variance over all channels is the released code's; one a
-channel, with M = 4, calls nearly every batch of hundreds of channels an outlier. Where this parts
-from that code: it also rescales the gradient by the ratio of s to the running s, within
-[1/5, 5], of which the equations know nothing; in the warm-up its gradient takes psi_t, here the
-exact gradient stands; it counts forwards, here optimizer updates, and its first M forwards always
-belong to the warm-up, where here the window is as long as there are batches, and no batch is an
-outlier before it is full. It leaves the outlier skip off for translation, with M = 4 and a
-warm-up of 4000: so off is the default.
+The paper could not be read. The equations come from public notes on it, and the rest from its
+released code where the two agree. The variance over all channels is the released code's: one for
+each channel, with M = 4, calls nearly every batch of hundreds of channels an outlier. Differences
+from that code:
+
+- It also rescales the gradient by the ratio of s to the running s, within [1/5, 5]. The equations
+  have no such factor.
+- Its gradient uses psi_t in the warm-up; here it is exact there.
+- Its warm-up counts forwards and includes the first M of them. Here it counts optimizer updates.
+  The window holds as many batches as there are, and no batch is an outlier before it is full.
+
+For translation it turns the outlier skip off, with M = 4 and a warm-up of 4000, so off is the
+default.
 
 In training padded positions are 0 before gamma and beta. Everything is computed and stored in
-float32 at least; the cast back comes after gamma and beta.
+float32 or wider. The cast back comes after gamma and beta.
 """
 
 from __future__ import annotations
@@ -75,12 +79,12 @@ class UnifiedNorm(WindowNorm):
 
     Options:
         eps: added to the mean squares, inside the root
-        alpha_fwd: a_f, how much of the running s^2, which inference uses, one forward keeps
-        alpha_bwd: a_b, how much of psi one backward pass keeps
+        alpha_fwd: a_f, the share of the running s^2 that one forward keeps; inference uses it
+        alpha_bwd: a_b, the share of psi that one backward pass keeps
         window: M, the number of batches whose statistics are averaged
         warmup_updates: optimizer updates during which the batch's own statistics normalize;
             under fairseq the default is the learning-rate warm-up of the run
-        outlier_skip: let a batch that widens the window too much use its own statistics
+        outlier_skip: whether a batch far from the window is normalized by its own statistics
         sync: statistics over the positions of all workers
     """
 

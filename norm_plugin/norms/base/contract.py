@@ -1,4 +1,4 @@
-"""The contract of a norm: shapes, padding and precision, written once for all of them."""
+"""The contract of a norm: shapes, padding and precision, handled once for all norms."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FusedForm = Callable[["Norm", Tensor, Tensor | None], Tensor | None]
 class Norm(nn.Module):
     """A normalization over the last dimension (or over positions) of its input.
 
-    A subclass implements :meth:`normalize` and is free of dtypes, padding conventions and
-    checks: :meth:`forward` takes care of those.
+    A subclass implements :meth:`normalize`. :meth:`forward` handles dtypes, the layout of the
+    padding mask and checks.
 
     Args:
         dim: size C of the last dimension.
@@ -30,7 +30,7 @@ class Norm(nn.Module):
         exact_gradient: False when the backward pass is by design not the derivative of the
             forward pass.
         fused: computes the same in fewer passes over memory where it can; None: there is no
-            such form. Given to a norm from outside, by those who build it.
+            such form. ``norm_plugin.kernels`` sets it.
     """
 
     batch_statistics: ClassVar[bool] = False
@@ -55,8 +55,8 @@ class Norm(nn.Module):
             x: (T, B, C), or (B, T, C) with ``batch_first``; without a mask any (..., C).
             padding_mask: bool, True at padding: always (B, T) for a three-dimensional ``x``,
                 else the shape of ``x`` without its last dimension. None: no padding.
-            batch_first: how a three-dimensional ``x`` lies. With T = B its mask fits both
-                ways, so nobody could tell from the shapes.
+            batch_first: a three-dimensional ``x`` is (B, T, C). It has to be said, because with
+                T = B the mask fits both ways.
 
         Returns:
             Shape and dtype of ``x``.
@@ -89,10 +89,10 @@ class Norm(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} does not define normalize()")
 
     def inference_map(self) -> ChannelMap:
-        """This norm in inference, as a map that does not depend on its input.
+        """This norm in inference, as a fixed gain and offset for each channel.
 
         Raises:
-            CannotFold: it is no such map; most norms are none.
+            CannotFold: it uses statistics of its input in inference too, as most norms do.
         """
         raise CannotFold("it is computed from each input anew, in inference too")
 

@@ -11,12 +11,12 @@ class ChannelMap(NamedTuple):
     """y = gain * x + offset, channel by channel.
 
     Attributes:
-        gain, offset: (C,), float64, so that what is made of them is rounded once.
+        gain, offset: (C,), float64, so that whatever is computed from them is rounded once.
     """
 
     gain: Tensor
     offset: Tensor
 
 
-class CannotFold(ValueError):  # noqa: N818 -- an answer, not a mistake of anybody
-    """A norm cannot be folded into what follows it; the message is the reason."""
+class CannotFold(ValueError):  # noqa: N818 -- an answer, not an error
+    """A norm cannot be folded into the layer after it; the message is the reason."""

@@ -29,6 +29,6 @@ def check_layer_scale(groups: int, dim: int) -> None:
 
 
 def refuse_layer_scale(groups: int) -> None:
-    """Raise CannotFold where there is a layer-scale, which no map of fixed gains can follow."""
+    """Raise CannotFold if there is a layer-scale: with it, the gain depends on the position."""
     if groups:
         raise CannotFold("its layer-scale divides each position by the position's own scale")

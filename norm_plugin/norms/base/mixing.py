@@ -1,4 +1,4 @@
-"""Does a norm mix positions in training? Found by trying, since a declaration can be forgotten."""
+"""Whether a norm mixes positions in training. It is tried, since a declaration can be forgotten."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from norm_plugin.norms.base.contract import Norm
 from norm_plugin.norms.base.registry import NormSpec
 
 _TRUE: set[tuple[Any, ...]] = set()
-"""The classes and options that were tried, and declare themselves truly."""
+"""Classes and options that were tried and whose declaration is right."""
 
 
 def mixes_positions(norm: Norm) -> bool:
     """Whether changing one position changes what a training forward gives at others.
 
-    A second forward counts too: running statistics bring one batch into the next. ``norm``, its
-    buffers and the random state stay as they are.
+    The second of two forwards is compared too, because running statistics carry one batch into the
+    next. ``norm``, its buffers and the random state stay as they are.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(4, 3, norm.dim, generator=generator)
@@ -35,7 +35,7 @@ def mixes_positions(norm: Norm) -> bool:
 
 
 def _two_forwards(norm: Norm, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The second is of the same input in each call, so that only what was kept can differ."""
+    """The second forward has the same input in each call, so only the kept statistics differ."""
     trial = copy.deepcopy(norm).float().cpu().train()
     trial.fused = None
     with torch.random.fork_rng(devices=[]), torch.no_grad():

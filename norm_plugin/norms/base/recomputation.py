@@ -32,8 +32,8 @@ class Forwards:
     """What the last training forwards of a norm saw, for activation checkpointing.
 
     Several forwards may come before one backward pass, whose recomputations come in any order.
-    Each is found by its input: with random states restored it is the same but for what a device
-    adds up in another order. Of equal inputs the newest is taken, as autograd begins with it.
+    Each is found by its input. With random states restored, that is the same up to the order in
+    which a device adds. Of equal inputs the newest is taken, since autograd begins with it.
     """
 
     KEPT = 16

@@ -108,7 +108,7 @@ class WindowNorm(BatchStatisticsNorm):
         return self.affine(z if ratio is None else ratio.to(x.dtype) * z)
 
     def take_in(self, square: Tensor, count: Tensor) -> None:
-        """Move all that one forward moves, and keep what it is normalized by in ``_seen``.
+        """Move all that one forward moves, and keep in ``_seen`` what normalizes the batch.
 
         Args:
             square: (C,), mean_V x^2 of the batch.
@@ -117,9 +117,9 @@ class WindowNorm(BatchStatisticsNorm):
         raise NotImplementedError(f"{type(self).__name__} does not define take_in()")
 
     def used(self) -> Used:
-        """What ``_seen`` says that this batch is normalized with, or was the first time.
+        """What this batch is normalized with, read from ``_seen``.
 
-        Activation checkpointing must repeat what the forward saw that it computes again.
+        A forward that activation checkpointing repeats reads what the first one has kept.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define used()")
 

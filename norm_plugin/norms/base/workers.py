@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def worker_count() -> int:
-    """Workers of the default process group; 1 where none is initialized."""
+    """Workers of the default process group; 1 if none is initialized."""
     if not (dist.is_available() and dist.is_initialized()):
         return 1
     return dist.get_world_size()

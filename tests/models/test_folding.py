@@ -11,14 +11,19 @@ import torch
 from norm_plugin.models import fold_norms
 from norm_plugin.models.config import build_config
 from norm_plugin.models.plan import make_plan, store_folded
-from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 from norm_plugin.norms.identity import Identity
 
 PRE = ("--norm-placement", "pre")
 STREAM = "its output is the residual stream, not only the input of linear maps"
 ANEW = "it is computed from each input anew, in inference too"
 IN_LAYERS = ["encoder-self", "encoder-ffn", "decoder-self", "decoder-cross", "decoder-ffn"]
-FOLDABLE = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
+FOLDABLE = [
+    name
+    for name in NORM_TYPES
+    if norm_spec(name).batch_statistics
+    and norm_spec(name).cls.inference_map is not Norm.inference_map
+]
 
 
 def plain(name, *flags):

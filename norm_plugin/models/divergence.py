@@ -1,4 +1,4 @@
-"""A run that diverges stops at the first norm whose input is NaN or infinite, and says which."""
+"""Training stops at the first norm whose input is NaN or infinite, and names that norm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from norm_plugin.norms.base.recomputation import in_backward
 
 
 class Look(NamedTuple):
-    """What was seen of one norm's input in one forward; ``rms`` is a tensor () on its device."""
+    """The input of one norm in one forward: its root mean square, a tensor () on its device."""
 
     site: str
     norm: Norm
@@ -25,11 +25,11 @@ class Look(NamedTuple):
 def root_mean_square(
     x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
 ) -> Tensor:
-    """Of the real positions of ``x``, (): NaN or infinite exactly where one of their values is.
+    """The root mean square of the real positions of ``x``, ().
 
-    One pass over x, and none over a copy of it; the arguments are those of a norm. (A finite
-    value beyond the root of the largest float32, 1e19, counts as infinite: so it is to
-    every norm that takes a square.)
+    It is NaN or infinite if and only if one of their values is. It reads x once and makes no copy.
+    The arguments are those of a norm. A finite value above 1e19, the root of the largest float32,
+    counts as infinite, as it does in every norm that takes a square.
     """
     half = x.dtype in (torch.float16, torch.bfloat16)
     lengths = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32 if half else None)
@@ -42,9 +42,9 @@ def root_mean_square(
 
 
 class DivergenceWatch:
-    """Looks at the input of every norm in training, and once a forward at what was seen.
+    """Measures the input of every norm in training, and checks the values once per forward.
 
-    Reading a value waits for the GPU, so that is done for all sites together.
+    Reading a value waits for the GPU, so the values of all sites are read together.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -65,7 +65,7 @@ class DivergenceWatch:
         """Raise FloatingPointError if a value seen since the last check is not finite.
 
         Args:
-            update: the number of the optimizer update in work.
+            update: the number of the current optimizer update.
         """
         if not self.looks:
             return

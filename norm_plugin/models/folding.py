@@ -1,19 +1,20 @@
 """Folding norms into the linear maps that follow them, for inference.
 
-A norm whose statistics are constants in inference is y = gain * x + offset there. Under pre-norm
-y goes into linear maps only, x + f(norm(x)), and for each of them
+A norm whose statistics are constants in inference computes y = gain * x + offset. If it stands on
+the input of a branch, as in x + f(norm(x)), y goes into linear maps only. For each of them
 
     W y + b = (W diag(gain)) x + (b + W offset)
 
-so new weights and biases do the norm's work, and the norm goes. That holds for
+so new weights and biases replace the norm. These maps are
 
     encoder-self, decoder-self    q_proj, k_proj and v_proj of the attention
     decoder-cross                 q_proj of the attention over the encoder
     encoder-ffn, decoder-ffn      fc1
     encoder-final                 k_proj and v_proj over the encoder, in every decoder layer
 
-The encoder's output is then what went into its final norm. A site folds as a whole or not at all.
-The products are made in float64 and rounded once; logits differ by rounding from there on.
+After folding the final norm of the encoder, the encoder returns the input of that norm. The norms
+of a site are folded in all layers or in none. The products are computed in float64 and rounded
+once, so logits differ by rounding. The placement declares at which positions a norm can fold.
 """
 
 from __future__ import annotations

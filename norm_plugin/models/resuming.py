@@ -1,9 +1,9 @@
-"""A run goes on only with the norms that its checkpoint was trained with.
+"""Training continues from a checkpoint only with the norms that the checkpoint was trained with.
 
-Many norms have the same parameters, so that a checkpoint of one loads into a model of another, and
-fairseq's default --save-dir brings the two together. What is compared are the placement of each
-stack, and the norm of each site with its options; a checkpoint of stock fairseq is one of
-LayerNorm. What computes the norms (``--norm-kernels``) may change.
+Many norms have the same parameters, so a checkpoint of one loads into a model of another without an
+error, and two runs with fairseq's default ``--save-dir`` share their checkpoints. The plans are
+compared: the placement of each stack, and the norm of each site with its options. A checkpoint of
+stock fairseq has LayerNorm. ``--norm-kernels`` may change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 ABSENT = "absent"
 COUNTED_IN_UPDATES = "_updates"
-"""Options that end so belong to the schedule of a run; one that begins anew has its own."""
+"""Options whose names end like this belong to the schedule of a run. A new start has its own."""
 STACKS = ("encoder", "decoder", "quant_noise")
 """fairseq's nested groups of settings, which a YAML file of a stock model may store as such."""
 
@@ -84,8 +84,7 @@ def differences(stored: Plan, asked: Plan, anew: bool = False) -> list[str]:
 def stored_settings(path: str) -> dict[str, Any] | None:
     """The settings of the model in the checkpoint at ``path``; None where it holds none.
 
-    Only the file's index is read where it is an archive, as every file since torch 1.6, so that
-    each worker may do it.
+    Every worker reads it: of an archive, as torch writes since 1.6, only the settings are read.
     """
     local = PathManager.get_local_path(path)
     how = {"mmap": True} if zipfile.is_zipfile(local) else {}
@@ -97,7 +96,7 @@ def stored_settings(path: str) -> dict[str, Any] | None:
 
 
 def check_resuming(path: str, model: Any, anew: bool, sides: Sequence[str] = SIDES) -> None:
-    """Refuse to train on from ``path`` with other norms, unless the flags say that it is meant.
+    """Refuse to continue from ``path`` with other norms, unless ``--norm-allow-change`` is on.
 
     Args:
         path: a checkpoint.

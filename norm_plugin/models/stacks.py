@@ -40,16 +40,17 @@ def follow_plan(
 
 
 def check_layer_drop(stack: Any) -> None:
-    """Raise ValueError where workers would leave out different layers with synced norms.
+    """Raise ValueError for LayerDrop with synced norms on several workers.
 
-    Synced norms sum over the workers in each forward, so all workers have to call the same ones.
+    Synced norms sum over the workers in each forward, so all workers must call the same norms. With
+    LayerDrop each worker leaves out other layers.
     """
     synced = any(isinstance(m, BatchStatisticsNorm) and m.sync for m in stack.modules())
     if synced and isinstance(stack.layers, LayerDropModuleList) and worker_count() > 1:
         raise ValueError(
-            f"LayerDrop ({stack.layers.p}) leaves out other layers on each of {worker_count()} "
-            "workers, and synced norms need the same: give --norm-sync off, or no --encoder- or "
-            "--decoder-layerdrop"
+            f"LayerDrop ({stack.layers.p}) leaves out different layers on each of the "
+            f"{worker_count()} workers, but synced norms need the same layers on all: give "
+            "--norm-sync off, or no --encoder-layerdrop and --decoder-layerdrop"
         )
 
 

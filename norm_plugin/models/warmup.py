@@ -17,7 +17,7 @@ KEY = option_field("warmup_updates")
 
 
 def default_warmup(args: Any, sides: Sequence[str] = SIDES) -> None:
-    """Fill in ``norm_warmup_updates`` where a chosen norm has a warm-up and none was given.
+    """Set ``norm_warmup_updates`` if a chosen norm has a warm-up and its length was not given.
 
     Args:
         args: the Namespace of a command line, which holds the scheduler's flags too, or the
@@ -36,7 +36,7 @@ def default_warmup(args: Any, sides: Sequence[str] = SIDES) -> None:
     updates = _from_yaml(args) if from_yaml else getattr(args, "warmup_updates", None)
     if updates is None:
         raise ValueError(
-            f"the run's learning-rate scheduler has no warmup_updates for the norm to follow: "
+            f"the learning-rate scheduler of this run has no warmup_updates for the norm to use: "
             f"give --{KEY.replace('_', '-')} (model.{KEY} in YAML), 0 for none"
         )
     setattr(args, KEY, int(updates))

@@ -71,6 +71,12 @@ def ops_for(choice: str, x: Tensor) -> Ops | None:
     return ops
 
 
+def backend_of(x: Tensor) -> Ops:
+    """The backend of the device of ``x``, for an operator that runs."""
+    ops: Ops = _loaded(DEVICES[x.device.type])
+    return ops
+
+
 @functools.cache
 def _loaded(backend: str) -> Any:
     """The backend, or None; what is found is logged once a process."""

@@ -53,6 +53,8 @@ class Fused:
         """``norm`` of x, (..., C), or None where the plain form has to compute it."""
         if torch.jit.is_tracing():
             return None  # a trace would hold what the passes return as a constant
+        if torch.compiler.is_compiling():
+            return self._in_a_graph(norm, x)
         ops = choices.ops_for(self.choice, x)
         if ops is None:
             return None
@@ -62,6 +64,23 @@ class Fused:
         rows = wide.reshape(-1, norm.dim)
         y = self.form(norm, rows, None if valid is None else valid.reshape(-1), ops)
         return None if y is None else y.view(x.shape).to(x.dtype)
+
+    def _in_a_graph(self, norm: Norm, x: Tensor) -> Tensor | None:
+        """The same while ``torch.compile`` or ``torch.export`` traces; see ``operators.py``.
+
+        Two cases are left to the plain form. In inference, a norm with batch statistics is a map
+        with constants, which the compiler fuses with the operations around it; a call of ours
+        would prevent that. And an exported program must run where this package is not installed.
+        """
+        if norm.batch_statistics or not torch.compiler.is_dynamo_compiling():
+            return None
+        from norm_plugin.kernels.in_graph import ops_in_graph
+
+        ops = ops_in_graph(self.choice, str(x.device), x.dtype, norm.dim)
+        if ops is None:
+            return None
+        y = self.form(norm, x.reshape(-1, norm.dim), None, ops)
+        return None if y is None else y.view(x.shape)
 
 
 def give_fused_form(norm: Norm, choice: str | None = None) -> None:

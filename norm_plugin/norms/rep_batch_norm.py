@@ -86,13 +86,15 @@ class RepBatchNorm(RunningMomentsNorm):
         batch_norm_map = super().inference_map()
         return batch_norm_map._replace(gain=batch_norm_map.gain + self.eta.detach().double())
 
-    def _layer_norm_share(self) -> float:
-        """lambda."""
+    def _layer_norm_share(self) -> float | Tensor:
+        """lambda; a tensor while ``torch.compile`` traces, where the count is no number."""
         if not self.warmup_updates:
             return 0.0
+        if torch.compiler.is_compiling():
+            return (1 - self.num_updates.double() / self.warmup_updates).clamp(min=0)
         return max(0.0, 1 - self._updates / self.warmup_updates)
 
-    def _blend(self, x: Tensor, x_hat: Tensor, share: float) -> Tensor:
+    def _blend(self, x: Tensor, x_hat: Tensor, share: float | Tensor) -> Tensor:
         """PRepBN of ``x``, whose standardized form is ``x_hat``, for lambda = ``share``."""
         rep = self.affine(x_hat) + self.eta.to(x.dtype) * x
         if not self.warmup_updates:

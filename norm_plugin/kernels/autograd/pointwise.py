@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from norm_plugin.kernels import operators
 from norm_plugin.kernels.autograd.gradients import like, refuse_second_order, wide
 from norm_plugin.kernels.passes import Ops
 
@@ -52,3 +53,29 @@ class Pointwise(torch.autograd.Function):
             None,
             None,
         )
+
+
+def pointwise(
+    x: Tensor,
+    ops: Ops,
+    function: str,
+    slope: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    shift: Tensor | None = None,
+) -> Tensor:
+    """weight * f(slope x + shift) + bias, (N, C), with its gradients.
+
+    Args:
+        x: (N, C).
+        function: ``tanh`` or ``erf``.
+        slope, shift: (1,); no shift: 0.
+        weight, bias: (C,).
+    """
+    if torch.compiler.is_compiling():
+        by = None if shift is None else wide(shift, x)
+        every = (x.contiguous(), wide(slope, x), by, wide(weight, x), wide(bias, x))
+        y: Tensor = operators.pointwise(*every, function)
+    else:
+        y = Pointwise.apply(x, slope, shift, weight, bias, function, ops)
+    return y

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from norm_plugin.kernels import operators
 from norm_plugin.kernels.autograd.gradients import like, refuse_second_order, wide
 from norm_plugin.kernels.passes import Ops, RowRule
 
@@ -57,5 +58,15 @@ def row_norm(
     """
     if bias is not None and not rule.centre:
         raise ValueError("a row norm without a mean takes no bias: give it None")
+    if torch.compiler.is_compiling():
+        return _as_operator(x, weight, bias, rule)
     y: Tensor = RowNorm.apply(x, weight, bias, rule, ops)
+    return y
+
+
+def _as_operator(x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule) -> Tensor:
+    """The same as one call in the graph of ``torch.compile``."""
+    gain, offset = (None if one is None else wide(one, x) for one in (weight, bias))
+    bend = None if rule.bend is None else list(rule.bend)
+    y: Tensor = operators.row_norm(x.contiguous(), gain, offset, *rule[:-1], bend)[0]
     return y

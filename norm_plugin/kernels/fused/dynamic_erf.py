@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from norm_plugin.kernels.autograd.pointwise import Pointwise
+from norm_plugin.kernels.autograd.pointwise import pointwise
 from norm_plugin.kernels.fused_forms import fuses
 from norm_plugin.kernels.passes import Ops
 from norm_plugin.norms.dynamic_erf import DynamicErf
@@ -13,5 +13,4 @@ from norm_plugin.norms.dynamic_erf import DynamicErf
 @fuses(DynamicErf)
 def dynamic_erf(norm: DynamicErf, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
     """gamma * erf(alpha x + s) + beta. x, y: (N, C)."""
-    y: Tensor = Pointwise.apply(x, norm.alpha, norm.shift, norm.weight, norm.bias, "erf", ops)
-    return y
+    return pointwise(x, ops, "erf", norm.alpha, norm.weight, norm.bias, norm.shift)

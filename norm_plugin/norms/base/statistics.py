@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from norm_plugin.norms.base.contract import AffineNorm
 from norm_plugin.norms.base.inference import ChannelMap
+from norm_plugin.norms.base.operator import new_handle, train_in_graph
 from norm_plugin.norms.base.recomputation import Forwards, in_backward
 from norm_plugin.norms.base.workers import sum_over_workers, worker_count
 
@@ -123,12 +124,20 @@ class BatchStatisticsNorm(AffineNorm):
         self._trainer_counts = False
         self._forwards = Forwards()
         self._plain_mean_of: int | None = None
+        self._handle = new_handle(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy, which is another norm."""
+        super().__setstate__(state)
+        self._handle = new_handle(self)
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
     ) -> Tensor:
         """See :meth:`Norm.forward`."""
         if self.training:
+            if torch.compiler.is_compiling():
+                return train_in_graph(self, self._handle, x, padding_mask, batch_first)
             self._forwards.open(x)
             if self._plain_mean_of is not None and not in_backward():
                 self._plain_mean_of += 1
@@ -194,7 +203,7 @@ class BatchStatisticsNorm(AffineNorm):
         """True while the statistics of the batch itself normalize it."""
         if self._plain_mean_of is not None:
             return self._plain_mean_of <= 1
-        return self._updates < self.warmup_updates
+        return self.warmup_updates > 0 and self._updates < self.warmup_updates
 
     def channel_map(self, square: Tensor, eps: float, mean: float | Tensor = 0.0) -> ChannelMap:
         """gamma * (x - mean) / sqrt(square + eps) + beta. square, mean: (C,)."""

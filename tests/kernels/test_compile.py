@@ -1,0 +1,189 @@
+"""A block with each norm through torch.compile and torch.export, which must equal eager."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from reference import CASES
+
+from blocks import DIM, batch_of, block_of
+from norm_plugin.kernels import has_fused_form, set_kernels
+from norm_plugin.kernels.passes import RowRule
+from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
+from norm_plugin.norms.base import operator
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm
+
+# float64, two layers: sums of at most 24 terms in another order round by 1e-16 each
+CLOSE = {"rtol": 1e-12, "atol": 1e-12}
+FUSED_OVER_CHANNELS = [
+    name
+    for name in NORM_TYPES
+    if has_fused_form(norm_spec(name).cls) and not norm_spec(name).batch_statistics
+]
+WITH_BATCH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
+builds_cpp = pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() == "DEFAULT",
+    reason="torch.compile writes C++ that does not compile under ATEN_CPU_CAPABILITY=default",
+)
+FIRST, LAST = dict(reversed(CASES)), dict(CASES)
+"""For each norm the first and the last of the options that it is tested with."""
+with_first = pytest.mark.parametrize(("name", "options"), FIRST.items(), ids=str)
+with_last = pytest.mark.parametrize(("name", "options"), LAST.items(), ids=str)
+OPERATORS = torch.ops.norm_plugin
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled_before():
+    torch._dynamo.reset()
+
+
+def whole(model, backend="aot_eager"):
+    """``model`` as one graph: a graph break is an error."""
+    return torch.compile(model, fullgraph=True, backend=backend)
+
+
+def trained(block):
+    """``block`` in inference, with the statistics of two batches."""
+    for seed in (0, 1):
+        block(*batch_of(seed))
+    return block.eval()
+
+
+@with_last
+def test_inference_is_one_graph(name, options):
+    block = trained(block_of(name, **options))
+    batch = batch_of(2)
+    with torch.no_grad():
+        torch.testing.assert_close(whole(block)(*batch), block(*batch), **CLOSE)
+
+
+@with_first
+def test_export_of_any_length_needs_nothing_of_ours(name, options):
+    block = trained(block_of(name, **options))
+    time = torch.export.Dim("time", min=2, max=64)
+    program = torch.export.export(
+        block, batch_of(2), dynamic_shapes={"x": {0: time}, "padding_mask": {1: time}}
+    )
+    called = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert not any("norm_plugin" in target for target in called)
+    longer = batch_of(3, time=9)
+    torch.testing.assert_close(program.module()(*longer), block(*longer), **CLOSE)
+
+
+def train(model, batches):
+    """y, dL/dx and all gradients of each batch, whose loss is scaled as in half precision."""
+    found = []
+    for step, (x, mask) in enumerate(batches):
+        scale = 2.0 ** (step // 4)
+        for norm in model.modules():
+            if isinstance(norm, BatchStatisticsNorm):
+                norm.loss_scale = scale
+        x = x.clone().requires_grad_()
+        model.zero_grad()
+        y = model(x, mask)
+        (scale * y.square().sum()).backward()
+        found += [y.detach(), x.grad, *(one.grad for one in model.parameters())]
+    return found
+
+
+def assert_alike(ours, theirs, model, eager):
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+    for (key, one), other in zip(model.named_buffers(), eager.buffers(), strict=True):
+        torch.testing.assert_close(one, other, **CLOSE, msg=lambda text, key=key: f"{key}: {text}")
+
+
+@with_first
+def test_training_is_one_graph(name, options):
+    """For more steps than a warm-up has, or torch would compile anew for each count of updates."""
+    eager = block_of(name, **options)
+    model = copy.deepcopy(eager)
+    batches = [batch_of(seed) for seed in range(12)]
+    assert_alike(train(whole(model), batches), train(eager, batches), model, eager)
+    assert not operator._kept  # what a backward pass needed is gone with it
+
+
+@pytest.mark.parametrize("name", WITH_BATCH_STATISTICS)
+def test_two_forwards_before_their_backward_passes(name):
+    """Statistics of gradients move in the order of the backward passes, one from the other."""
+    eager = block_of(name, **FIRST[name])
+    model = copy.deepcopy(eager)
+    results = []
+    for one in (eager, whole(model)):
+        inputs = [(x.requires_grad_(), mask) for x, mask in map(batch_of, range(2))]
+        outputs = [one(*batch) for batch in inputs]
+        sum(y.square().sum() for y in outputs).backward()
+        results.append([*(x.grad for x, _ in inputs), *(p.grad for p in one.parameters())])
+    assert_alike(*reversed(results), model, eager)
+
+
+@pytest.mark.parametrize("name", WITH_BATCH_STATISTICS)
+def test_an_input_without_gradient(name):
+    eager = block_of(name, **FIRST[name])
+    model = copy.deepcopy(eager)
+    results = []
+    for one in (eager, whole(model)):
+        one(*batch_of(0)).square().sum().backward()
+        with torch.no_grad():
+            y = one(*batch_of(1))
+        results.append([y, *(p.grad for p in one.parameters())])
+    assert_alike(*reversed(results), model, eager)
+
+
+@builds_cpp
+def test_the_compiler_that_torch_takes_by_default():
+    """It writes over memory that its graph needs no more."""
+    name = WITH_BATCH_STATISTICS[0]
+    eager = block_of(name, **FIRST[name])
+    model = copy.deepcopy(eager)
+    batches = [batch_of(seed) for seed in range(3)]
+    compiled = whole(model, "inductor")
+    assert_alike(train(compiled, batches), train(eager, batches), model, eager)
+
+
+@pytest.mark.parametrize("name", FUSED_OVER_CHANNELS)
+def test_a_graph_calls_the_kernels(name):
+    called = []
+
+    def look(graph, inputs):
+        called.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    block = block_of(name)
+    whole(block, look)(*batch_of(0))
+    assert sum("norm_plugin" in target for target in called) == 2
+    called.clear()
+    set_kernels(block, "off")
+    whole(block, look)(*batch_of(0))
+    assert not any("norm_plugin" in target for target in called)
+
+
+def numbers(*shape):
+    return torch.randn(*shape, dtype=torch.float64).requires_grad_()
+
+
+ROW_ARGUMENTS = [
+    (None, None, RowRule(1e-5)),
+    (None, None, RowRule(1e-5, bend=(2.0, 0.1))),
+    (numbers(DIM), None, RowRule(1e-5, centre=False)),
+    (numbers(DIM), numbers(DIM), RowRule(1e-5, groups=3)),
+]
+
+
+@pytest.mark.parametrize(("weight", "bias", "rule"), ROW_ARGUMENTS)
+def test_row_norm_is_what_its_schema_says(weight, bias, rule):
+    bend = None if rule.bend is None else list(rule.bend)
+    torch.library.opcheck(OPERATORS.row_norm, (numbers(7, DIM), weight, bias, *rule[:-1], bend))
+
+
+@pytest.mark.parametrize("shift", [None, numbers(1)])
+def test_pointwise_is_what_its_schema_says(shift):
+    arguments = (numbers(7, DIM), numbers(1), shift, numbers(DIM), numbers(DIM), "tanh")
+    torch.library.opcheck(OPERATORS.pointwise, arguments)
+
+
+def test_a_copy_of_a_norm_is_trained_by_itself():
+    norm = build_norm(WITH_BATCH_STATISTICS[0], DIM)
+    assert int(copy.deepcopy(norm)._handle) != int(norm._handle)

@@ -1,9 +1,10 @@
 """The passes over memory that the fused norms are made of: what a backend has to offer.
 
 A norm costs what it reads and writes, so each function here is one pass over its N x C tensors,
-or two where the second finds the row still in the cache. What is only C numbers long, the moving
-of statistics and the sums over workers, stays in Python, in the very functions that ``norms/``
-uses; a backend knows nothing of psi, nu or momentum.
+or two where the second finds the row still in the cache. Most of what is only C numbers long stays
+in Python. A backend also has two updates of statistics, ``move`` and ``step_nu``, and may have
+``batch_forward`` and ``batch_backward``, which compute a whole norm by the batch's own statistics:
+there a call for each operation on C numbers would cost more than its arithmetic.
 
 Shapes: N positions (rows), which may be 0, C channels, G groups of C/G channels.
 
@@ -56,8 +57,8 @@ def statistics_dtype(x: Tensor) -> torch.dtype:
 class Ops(Protocol):
     """A backend. Every function allocates what it returns and changes no argument.
 
-    One may also have ``batch_forward`` and ``batch_backward``, all of a norm by the batch's own
-    statistics in a call each; see ``csrc/bindings.cpp`` and :attr:`Batch.one_call`.
+    ``batch_forward`` and ``batch_backward`` are optional; see ``csrc/batch_calls.h`` for their
+    arguments and :class:`Batch` for when they are called.
     """
 
     def takes(self, x: Tensor) -> bool:

@@ -36,18 +36,29 @@ class Batch:
         groups: of the layer-scale in front; 0: none.
         eps: inside every root.
         sync: sums run over the positions of all workers.
+        one_call: let the backend compute the whole norm where it can; see :class:`Ops`. Never
+            with several workers, whose sums meet between the passes.
     """
 
     count: Tensor
     divisor: Tensor
 
-    def __init__(self, ops: Ops, valid: Tensor | None, groups: int, eps: float, sync: bool) -> None:
+    def __init__(
+        self,
+        ops: Ops,
+        valid: Tensor | None,
+        groups: int,
+        eps: float,
+        sync: bool,
+        *,
+        one_call: bool = False,
+    ) -> None:
         self.ops, self.valid, self.groups, self.eps = ops, valid, groups, eps
         self.sync = sync and worker_count() > 1
         self.rate: Tensor | None = None
         self.shift: Tensor | None = None
-        # The backend, if it has batch_forward and batch_backward and they serve this batch
-        self.one_call: Any = ops if hasattr(ops, "batch_forward") and not self.sync else None
+        whole = one_call and not self.sync and hasattr(ops, "batch_forward")
+        self.one_call: Any = ops if whole else None
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """y, (N, C). x: (N, C), contiguous; weight, bias: (C,)."""

@@ -15,8 +15,9 @@ from norm_plugin.norms.base.window import WindowNorm
 class WindowBatch(Batch):
     """x_hat = ratio z, z = x / root, with dL/dx = (g - psi z) / root for g = dL/dz."""
 
-    norm: WindowNorm
-    loss_scale: float | Tensor
+    def __init__(self, norm: WindowNorm, valid: Tensor | None, ops: Ops) -> None:
+        super().__init__(ops, valid, 0, norm.eps, norm.sync)
+        self.norm, self.loss_scale = norm, norm.loss_scale
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if not in_backward():
@@ -44,6 +45,4 @@ def window_norm(norm: WindowNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> 
     """gamma * x_hat + beta. x, y: (N, C)."""
     if not norm.training:
         return infer(norm, x, ops, 0, norm.eps, (norm.running_square + norm.eps).sqrt())
-    batch = WindowBatch(ops, valid, 0, norm.eps, norm.sync)
-    batch.norm, batch.loss_scale = norm, norm.loss_scale
-    return column_norm(norm, x, batch)
+    return column_norm(norm, x, WindowBatch(norm, valid, ops))

@@ -19,7 +19,7 @@ VARIABLE = "NORM_KERNELS_LEVEL"
 
 @functools.cache
 def load() -> tuple[Any | None, str]:
-    """The extension, which has the functions of ``_ops.Ops``, or None; and what to say of it.
+    """The extension, which has the functions of ``passes.Ops``, or None; and what to say of it.
 
     Raises:
         ValueError: VARIABLE names a level that there is not.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -13,12 +15,19 @@ from norm_plugin.norms.batch_norm import BatchNorm
 
 
 class BatchNormBatch(Batch):
-    """x_hat = (u - mu_B) / sigma_B with its exact gradient, where the share n/N of the variance
-    may be all that is taken (``over_padding``)."""
+    """x_hat = (u - mu_B) / sigma_B with its exact gradient.
 
-    over_padding = False
-    share: Tensor | None = None
-    pull: tuple[Tensor | None, Tensor | None] = (None, None)  # into c and b, from elsewhere
+    Args:
+        over_padding: take the share n/N of the variance, over all N positions.
+        others: those of :class:`Batch`.
+    """
+
+    def __init__(self, *others: Any, one_call: bool = True, over_padding: bool = False) -> None:
+        super().__init__(*others, one_call=one_call and not over_padding)
+        self.over_padding = over_padding
+        self.share: Tensor | None = None
+        # Into c and b, from elsewhere
+        self.pull: tuple[Tensor | None, Tensor | None] = (None, None)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if self.one_call is not None:
@@ -94,10 +103,9 @@ def batch_norm(norm: BatchNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Te
     """gamma * x_hat + beta. x, y: (N, C)."""
     if not norm.training:
         return infer_by_moments(norm, x, ops, norm.layer_scale_groups)
-    batch = BatchNormBatch(ops, valid, norm.layer_scale_groups, norm.eps, norm.sync)
-    batch.over_padding = norm.variant == "released"
-    if batch.over_padding:
-        batch.one_call = None
+    scale = (norm.layer_scale_groups, norm.eps)
+    released = norm.variant == "released"
+    batch = BatchNormBatch(ops, valid, *scale, norm.sync, over_padding=released)
     y = column_norm(norm, x, batch)
     kept = norm.kept_variance(batch.variance, x)
     norm.move_running(batch.mean, kept, batch.count, ops.move)

@@ -21,7 +21,10 @@ from norm_plugin.norms.power_norm import NuRecursion, PowerNorm
 class WarmingUp(PowerNormVBatch):
     """PN-V, with the recursion of nu looking on."""
 
-    recursion: NuRecursion
+    def __init__(self, recursion: NuRecursion, *others: Any) -> None:
+        """others: those of :class:`Batch`."""
+        super().__init__(*others)
+        self.recursion = recursion
 
     def watch(self, lambda_: Tensor) -> None:
         self.recursion.step(self.psi2 * self.inverse.square(), lambda_, self.ops.step_nu)
@@ -31,8 +34,11 @@ class Running(Batch):
     """x_hat = u / psi_{t-1} with the approximate gradient of Algorithm 2."""
 
     psi2: Tensor
-    psi: Tensor
-    recursion: NuRecursion
+
+    def __init__(self, psi: Tensor, recursion: NuRecursion, *others: Any) -> None:
+        """psi: (C,), that of the batches before; others: those of :class:`Batch`."""
+        super().__init__(*others)
+        self.psi, self.recursion = psi, recursion
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         y, squares = self.map(x, weight / self.psi, bias, bias)
@@ -64,11 +70,12 @@ def power_norm(norm: PowerNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Te
     if norm.variant == "released":
         y, moved = power_norm_as_released(norm, x, valid, ops, seen)
     else:
-        kind: Any = WarmingUp if seen.in_warmup else Running
-        batch = kind(ops, valid, norm.layer_scale_groups, norm.eps, norm.sync)
-        batch.recursion = norm.recursion(valid)
-        if not seen.in_warmup:
-            batch.psi = wide(norm.root(seen.psi2, seen.psi2), x)
+        others = (norm.recursion(valid), ops, valid, norm.layer_scale_groups, norm.eps, norm.sync)
+        batch: WarmingUp | Running
+        if seen.in_warmup:
+            batch = WarmingUp(*others)
+        else:
+            batch = Running(wide(norm.root(seen.psi2, seen.psi2), x), *others)
         y = column_norm(norm, x, batch)
         moved = norm.next_psi2(seen.psi2, batch.psi2, batch.count, ops.move)
     norm.finish(moved)

@@ -14,10 +14,13 @@ from norm_plugin.norms.power_norm import PowerNorm, Seen
 class ReleasedBatch(Batch):
     """x_hat = u / psi, with psi_B under the gradient; padding is a position like the others."""
 
-    norm: PowerNorm
-    running: Tensor  # psi^2 before this batch, (C,)
-    in_warmup: bool
-    loss_scale: float | Tensor
+    def __init__(
+        self, norm: PowerNorm, valid: Tensor | None, ops: Ops, running: Tensor, in_warmup: bool
+    ) -> None:
+        """running: psi^2 before this batch, (C,)."""
+        super().__init__(ops, valid, norm.layer_scale_groups, norm.eps, sync=False)
+        self.norm, self.loss_scale = norm, norm.loss_scale
+        self.running, self.in_warmup = running, in_warmup
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if self.in_warmup:
@@ -59,8 +62,6 @@ def power_norm_as_released(
     norm: PowerNorm, x: Tensor, valid: Tensor | None, ops: Ops, seen: Seen
 ) -> tuple[Tensor, Tensor]:
     """y, (N, C), and psi^2 after this batch, (C,)."""
-    batch = ReleasedBatch(ops, valid, norm.layer_scale_groups, norm.eps, sync=False)
-    batch.norm, batch.running, batch.loss_scale = norm, seen.psi2, norm.loss_scale
-    batch.in_warmup = seen.in_warmup
+    batch = ReleasedBatch(norm, valid, ops, seen.psi2, in_warmup=seen.in_warmup)
     y = column_norm(norm, x, batch)
     return y, norm.next_psi2_as_released(seen.psi2, batch.psi2, seen.updates + 1, batch.some)

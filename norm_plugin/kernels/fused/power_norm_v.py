@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,10 @@ class PowerNormVBatch(Batch):
 
     psi2: Tensor
     inverse: Tensor
+
+    def __init__(self, *others: Any) -> None:
+        """others: those of :class:`Batch`."""
+        super().__init__(*others, one_call=True)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if self.one_call is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -16,8 +18,10 @@ from norm_plugin.norms.regularized_batch_norm import RegularizedBatchNorm
 class RegularizedBatch(BatchNormBatch):
     """BatchNorm whose mu_B and sigma_B^2 get the penalty's gradient too."""
 
-    norm: RegularizedBatchNorm
-    passes_on: bool  # a gradient, which the penalty's joins
+    def __init__(self, norm: RegularizedBatchNorm, passes_on: bool, *others: Any) -> None:
+        """passes_on: there is a gradient, which the penalty's joins; others: as in Batch."""
+        super().__init__(*others)
+        self.norm, self.passes_on = norm, passes_on
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         y = super().forward(x, weight, bias)
@@ -45,7 +49,6 @@ def regularized_batch_norm(
     """gamma * x_hat + beta. x, y: (N, C)."""
     if not norm.training:
         return infer_by_moments(norm, x, ops, groups=0)
-    batch = RegularizedBatch(ops, valid, 0, norm.eps, norm.sync)
-    batch.norm = norm
-    batch.passes_on = torch.is_grad_enabled() and x.requires_grad
+    passes_on = torch.is_grad_enabled() and x.requires_grad
+    batch = RegularizedBatch(norm, passes_on, ops, valid, 0, norm.eps, norm.sync)
     return column_norm(norm, x, batch)

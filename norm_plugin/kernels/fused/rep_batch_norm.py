@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from norm_plugin.kernels.autograd.columns import Gradients, OfParameters, column_norm, infer
@@ -15,7 +17,10 @@ from norm_plugin.norms.rep_batch_norm import RepBatchNorm
 class RepBatch(BatchNormBatch):
     """gamma x_hat + beta + eta x = (gamma / sigma_B + eta) (x - mu_B) + beta + eta mu_B."""
 
-    eta: Tensor  # (1,)
+    def __init__(self, eta: Tensor, *others: Any) -> None:
+        """eta: (1,); others: those of :class:`Batch`."""
+        super().__init__(*others, one_call=False)  # whose gain is another
+        self.eta = eta
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         self.see(x)
@@ -46,9 +51,7 @@ def rep_batch_norm(norm: RepBatchNorm, x: Tensor, valid: Tensor | None, ops: Ops
     if not norm.training:
         root = (norm.running_var + norm.eps).sqrt()
         return infer(norm, x, ops, 0, norm.eps, root, norm.running_mean, wide(norm.eta, x))
-    batch = RepBatch(ops, valid, 0, norm.eps, norm.sync)
-    batch.one_call = None  # its gain is another
-    batch.eta = wide(norm.eta, x).detach()
+    batch = RepBatch(wide(norm.eta, x).detach(), ops, valid, 0, norm.eps, norm.sync)
     y = column_norm(norm, x, batch, norm.eta)
     norm.move_running(batch.mean, batch.variance, batch.count, ops.move)
     return y

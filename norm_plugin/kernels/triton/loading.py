@@ -11,7 +11,7 @@ PASSES = "norm_plugin.kernels.triton.passes"
 
 @functools.cache
 def load() -> tuple[Any | None, str]:
-    """The module that has the functions of ``_ops.Ops``, or None; and what to say of it.
+    """The module that has the functions of ``passes.Ops``, or None; and what to say of it.
 
     Only here is Triton imported, which no user of the CPU is to wait for.
     """

@@ -1,4 +1,4 @@
-"""The backend in Triton, as one module with the functions of ``_ops.Ops``."""
+"""The backend in Triton, as one module with the functions of ``passes.Ops``."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def launch(
 
 
 def check(x: Tensor, dy: Tensor | None = None, valid: Tensor | None = None) -> None:
-    """Raise ValueError unless the tensors are as ``_ops`` says: kernels know only addresses."""
+    """Raise ValueError unless the tensors are as ``passes.py`` says: kernels see addresses only."""
     if x.dim() != 2 or not x.is_contiguous():
         raise ValueError(f"x must be N x C and contiguous, not {tuple(x.shape)}, {x.stride()}")
     if dy is not None and not (dy.shape == x.shape and dy.dtype == x.dtype and dy.is_contiguous()):

@@ -25,14 +25,17 @@ def saved(folder, name="checkpoint_last.pt"):
 
 @every_norm
 def test_a_resumed_run_ends_bit_equal(name, toy, tmp_path, monkeypatch):
-    """40 updates in one go, and 20 of them after those of a run that was killed at 20."""
+    """20 updates in one go, and 10 of them after those of a run that was killed at 10.
+
+    The warm-up ends after the resumption, and so does the epoch.
+    """
     flags = (
-        *everywhere(name, warmup=25),
-        *("--max-update", 40, "--save-interval-updates", 20, "--no-epoch-checkpoints"),
+        *everywhere(name, warmup=13),
+        *("--max-update", 20, "--save-interval-updates", 10, "--no-epoch-checkpoints"),
         *("--update-epoch-batch-itr", "True", "--disable-validation"),
     )
     train_here(monkeypatch, toy, tmp_path / "through", *flags)
-    (halfway,) = (tmp_path / "through").glob("checkpoint_*_20.pt")
+    (halfway,) = (tmp_path / "through").glob("checkpoint_*_10.pt")
     train_here(monkeypatch, toy, tmp_path / "resumed", *flags, "--restore-file", halfway)
     through, resumed = saved(tmp_path / "through"), saved(tmp_path / "resumed")
     assert list(through) == list(resumed)

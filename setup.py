@@ -19,6 +19,7 @@ FAIRSEQ_REQUIREMENTS = [
     # does, under the same import name.
     "fairseq-fixed>=0.12.3.1",
     "hydra-core",
+    "hydra-joblib-launcher",
     "numpy",
     "omegaconf",
     "regex",
@@ -123,6 +124,7 @@ setup(
         "fairseq": FAIRSEQ_REQUIREMENTS,
         "test": TEST_REQUIREMENTS,
         "analysis": ANALYSIS_REQUIREMENTS,
+        "slurm": ["hydra-submitit-launcher==1.2.0", "submitit==1.5.4"],
     },
     package_data={"": ["*.yaml", "*.jinja"], "norm_plugin.kernels.cpu": ["csrc/*"]},
     **optional_extension(),

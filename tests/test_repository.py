@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_LINES = 300
-SOURCED_ONLY = {"lib.sh", "options.sh"}  # shell files that are no command of their own
+SOURCED_ONLY = {"lib.sh"}  # a shell file that is no command of its own
 # Put together from parts so that this file does not contain them.
 OUTSIDE_FOLDER = "../" + "shared"
 # Stems whose verbs and nouns are spelled with -ize here, and with -is in British English.

@@ -45,6 +45,7 @@ def collect_result(args: argparse.Namespace) -> Result:
         "schema": SCHEMA,
         "experiment": args.experiment,
         "norm": args.norm,
+        "differs": args.differs,
         "seed": args.seed,
         "sites": model.pop("sites"),
         "bleu": _score(args, manifest),
@@ -179,6 +180,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--experiment", required=True, help="name of the experiment")
     parser.add_argument("--norm", required=True, help="the norm that the run was started with")
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument(
+        "--differs",
+        type=json.loads,
+        default={},
+        metavar="JSON",
+        help="the settings that differ from the recipe",
+    )
     parser.add_argument(
         "--checkpoint",
         type=Path,

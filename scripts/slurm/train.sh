@@ -22,7 +22,7 @@ starts one process a node, and fairseq's own Slurm start-up finds the others and
 a GPU. The batch of an update stays that of the recipe. Preparing, averaging, translating and
 scoring run on the first node. A job that is requeued goes on where it was, and so does its log.
 
-For sweeps over norms and seeds, one job each: scripts/slurm/sweep.sh
+For sweeps over norms and seeds, one job each: python -m norm_plugin.experiments sweep --help
 TEXT
 }
 

@@ -101,7 +101,7 @@ def test_the_small_experiment_keeps_its_flags():
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --optimizer adam
         --adam-betas '(0.9, 0.98)' --lr-scheduler inverse_sqrt --warmup-updates 1000
         --warmup-init-lr 1e-07 --lr 0.005 --clip-norm 0.0 --max-epoch 12 --max-tokens 4096
-        --num-workers 0 --save-dir checkpoints --keep-last-epochs 4"""
+        --update-epoch-batch-itr True --num-workers 0 --save-dir checkpoints --keep-last-epochs 4"""
     assert sorted(flags) == sorted(shlex.split(text))
 
 
@@ -120,7 +120,7 @@ def test_every_experiment_composes_under_the_schema_of_fairseq(name, norm):
 
 
 def test_new_batches_each_epoch_as_a_resumed_run_makes_them():
-    for name in RECIPES:
+    for name in PRIMARY:
         assert "True" in parsed(name).update_epoch_batch_itr
 
 

@@ -1,4 +1,4 @@
-"""Machines for the tests of scripts/setup.sh, and checkouts for those of the experiments."""
+"""Machines for the tests of scripts/setup.sh."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fake_checkout import FakeCheckout
 from fake_machine import FakeMachine
 
 
@@ -21,8 +20,3 @@ def ready(machine: FakeMachine) -> FakeMachine:
     assert machine.run().returncode == 0
     machine.take_calls()
     return machine
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> FakeCheckout:
-    return FakeCheckout(tmp_path)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from norm_plugin.experiments import options
+from norm_plugin.experiments.plan import make_plan, run_stages
+from norm_plugin.experiments.settings import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = {"SLURM_JOB_ID": "12345", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "4"}
@@ -60,52 +63,16 @@ def test_a_wrong_start_is_one_line(words, environment, message):
     assert done.returncode == 1 and done.stderr.startswith(message)
 
 
+def test_another_port_is_no_other_run(monkeypatch):
+    words = ["wmt14", "recipe=powernorm", "--srun", "--gpus", "8", "--work", "w"]
+    trainings = []
+    for number in ("1", "2"):  # a requeued job has another number
+        monkeypatch.setenv("SLURM_JOB_ID", number)
+        plan = make_plan(read_settings(options.parse(options.run_parser(), words)))
+        trainings.append(run_stages(plan)[0])
+    assert trainings[0].command != trainings[1].command
+    assert trainings[0].words == trainings[1].words
+
+
 def test_the_log_of_a_requeued_job_is_appended():
     assert "#SBATCH --open-mode=append\n" in (ROOT / "scripts/slurm/train.sh").read_text()
-
-
-# In place of fairseq-hydra-train: it prints where each run of the sweep would keep its checkpoints.
-HYDRA_TRAIN = """#!{python}
-import hydra
-
-@hydra.main(version_base="1.1")
-def main(cfg):
-    print("folder", cfg.checkpoint.save_dir)
-
-main()
-"""
-
-
-def test_runs_of_a_sweep_that_differ_have_folders_that_differ(tmp_path):
-    command = tmp_path / "bin/fairseq-hydra-train"
-    command.parent.mkdir()
-    command.write_text(HYDRA_TRAIN.format(python=sys.executable))
-    command.chmod(0o755)
-    overrides = ["norm=layernorm,rmsnorm", "common.seed=3", "model.dropout=0.1,0.3"]
-    overrides.append(f"hydra.sweep.dir={tmp_path}/sweep")
-    done = subprocess.run(
-        ["bash", "scripts/slurm/sweep.sh", "--launcher", "basic", "toy", str(tmp_path), *overrides],
-        cwd=ROOT,
-        env={**os.environ, "NORM_VENV": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    start = f"folder {ROOT}/work/sweeps/toy/"
-    folders = [line[len(start) :] for line in done.stdout.splitlines() if line.startswith(start)]
-    assert folders == [
-        f"{norm}-seed3/model.dropout={dropout}"
-        for norm in ("layernorm", "rmsnorm")
-        for dropout in (0.1, 0.3)
-    ]
-
-
-def test_another_port_is_no_other_run(checkout):
-    checkout._command(checkout.work.parent / "bin/srun", '#!/usr/bin/env bash\nshift\nexec "$@"\n')
-    words = ("--work", str(checkout.work), "--srun", "--gpus", "8")
-    for port in ("1", "2"):  # a requeued job has another number
-        code = f"export SLURM_JOB_ID={port}; scripts/run_wmt14.sh {' '.join(words)}"
-        done = checkout.bash("-c", code)
-        assert done.returncode == 0, done.stderr
-    assert done.stdout.count("was done before") == 4

@@ -1,4 +1,4 @@
-"""Stands in for a checkout's Python: notes each command in $FAKE_CALLS and does something like it.
+"""Stands in for the Python of a run's commands: notes each in $FAKE_CALLS, does something like it.
 
 A command's output follows from its words and its inputs, so that a disturbed run can be compared
 with an undisturbed one. At the point number $FAKE_KILL_AT of a run, the whole run is killed.
@@ -7,7 +7,6 @@ with an undisturbed one. At the point number $FAKE_KILL_AT of a run, the whole r
 import hashlib
 import json
 import os
-import shlex
 import signal
 import sys
 from pathlib import Path
@@ -45,13 +44,6 @@ def write(path, text):
     point()
 
 
-def recipes(words):
-    further = words[words.index("--further") + 1 :]
-    overrides = [word for word in words if "=" in word and word not in further]
-    print(f"training=({shlex.join(['--recipe', words[0], *overrides, *further])})")
-    print("averaging=(--last-epochs 2)\ngeneration=(--beam 5)")
-
-
 def data_prep(words):
     """Each stage makes its file from the one before, unless that is done."""
     out, stage = Path(value(words, "--out")), value(words, "--only")
@@ -64,18 +56,19 @@ def data_prep(words):
         write(file, digest(stage, source.read_text() if source else ""))
 
 
-def products(words):
-    """What it looks at is there; the real one is tested by itself."""
-    found = Path(words[1], "checkpoint_last.pt") if words[0] == "train" else Path(words[1])
-    assert found.read_text(), words
-
-
 def train(words):
     """A chain of checkpoints, each from the one before it; the last one is a mere copy."""
     if os.environ.get("FAKE_TRAINING") == "makes nothing":
         return
+    of_seed = json.loads(os.environ.get("FAKE_TRAINING_OF_SEED", "{}"))
+    does = of_seed.get(value(words, "--seed"), os.environ.get("FAKE_TRAINING"))
+    if does in ("diverges", "fails"):
+        print("num_updates 3")
+        if does == "diverges":
+            print("FloatingPointError: encoder.layers.0: its input has a NaN", file=sys.stderr)
+        sys.exit("error: the disk is full")
     if os.environ.get("FAKE_TRAINING") == "goes on":
-        print("training", flush=True)
+        Path(os.environ["FAKE_FOLDER"], "training").touch()
         signal.pause()
     folder = Path(value(words, "--save-dir"))
     last = folder / "checkpoint_last.pt"
@@ -107,7 +100,7 @@ def average(words):
 
 
 def generate(words):
-    print("first half", flush=True)
+    print("H-0", flush=True)
     point()
     print(digest(*words, Path(value(words, "--path")).read_text()), flush=True)
     point()
@@ -119,33 +112,27 @@ def results(words):
     write(folder / name, digest(Path(value(words, "--generate-log")).read_text()))
 
 
-def tables(words):
-    """One line for each result."""
-    for path in sorted(Path(words[0]).glob("*.json")):
-        print("row", path.name)
-    assert list(Path(words[0]).glob("*.json")), f"error: no results in {words[0]}"
+def experiments(words):
+    """A run of a sweep, with fake commands of its own."""
+    main = Path(__file__).with_name("fake_runs.py")
+    paths = f"{Path(__file__).parent}:{Path(__file__).parents[2]}"
+    os.execve(
+        sys.executable, [sys.executable, str(main), *words], {**os.environ, "PYTHONPATH": paths}
+    )
 
 
 MODULES = {
-    "norm_plugin.experiments.recipes": recipes,
+    "norm_plugin.experiments": experiments,
     "fairseq_cli.train": train,
     "norm_plugin.checkpoints.repair": repair,
-    "norm_plugin.experiments.products": products,
     "norm_plugin.checkpoints.average": average,
     "fairseq_cli.generate": generate,
     "norm_plugin.experiments.results": results,
-    "norm_plugin.experiments.tables": tables,
 }
 
 
 def main(words):
     point()
-    if words[0] == "scripts/progress.py":
-        for line in sys.stdin:
-            print(line, end="", flush=True)
-        return
-    if "--check" in words and f"norm={os.environ.get('FAKE_REFUSED')}" in words:
-        sys.exit(f"error: no such flag for {os.environ['FAKE_REFUSED']}")
     with open(os.environ["FAKE_CALLS"], "a") as stream:
         stream.write(json.dumps(words) + "\n")
     if words[0] == "-m":

@@ -1,0 +1,70 @@
+"""The facts of an experiment, from ``configs/experiment/<name>.yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.recipes import CONFIGS
+
+FACTS = CONFIGS / "experiment"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What distinguishes one experiment from another, besides its hyper-parameters.
+
+    Attributes:
+        name: of its file in ``configs/experiment/``.
+        corpus: of the module in ``data-prep/`` that prepares its data.
+        config: the primary file of ``configs/`` with its hyper-parameters.
+        merges: BPE merges, where they are not the corpus' own.
+        recipe: of the group ``recipe``; None for an experiment with one recipe.
+    """
+
+    name: str
+    corpus: str
+    config: str
+    merges: int | None = None
+    recipe: str | None = None
+
+    @property
+    def data_name(self) -> str:
+        """The name of the prepared data, without the subword method."""
+        return self.corpus if self.merges is None else f"{self.corpus}-{self.merges}"
+
+
+def experiment_names() -> list[str]:
+    """The names of all experiments."""
+    return sorted(path.stem for path in FACTS.glob("*.yaml"))
+
+
+def read_facts(name: str, preset: str | None = None, recipe: str | None = None) -> Facts:
+    """The facts of an experiment under a preset and a recipe, each of them its default if None.
+
+    Raises CommandError for an unknown experiment or preset. An unknown recipe is found when the
+    hyper-parameters are composed.
+    """
+    if name not in experiment_names():
+        raise CommandError(f"no experiment {name}; choose from {', '.join(experiment_names())}")
+    given: Any = OmegaConf.to_container(OmegaConf.load(FACTS / f"{name}.yaml"))
+    presets = given.pop("presets", {})
+    chosen = preset or given.get("preset")
+    given.pop("preset", None)
+    if chosen is not None:
+        given.update(_preset(name, presets, chosen))
+    if recipe is not None:
+        given["recipe"] = recipe
+    return Facts(name=name, **given)
+
+
+def _preset(name: str, presets: Mapping[str, Any], chosen: str) -> dict[str, Any]:
+    if not presets:
+        raise CommandError(f"{name} has no presets; leave preset={chosen} out")
+    if chosen not in presets:
+        raise CommandError(f"--preset is {chosen}; choose {' or '.join(presets)}")
+    return dict(presets[chosen])

@@ -1,0 +1,88 @@
+"""The runs of a sweep: a product of values in hydra's syntax, or a file of ``configs/study/``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.facts import experiment_names
+from norm_plugin.experiments.plan import Plan, make_plan
+from norm_plugin.experiments.recipes import CONFIGS
+from norm_plugin.experiments.settings import parse_overrides, read_settings
+
+STUDIES = CONFIGS / "study"
+KEYS = {"experiment", "overrides", "arms"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid: its overrides, and what they come to."""
+
+    experiment: str
+    overrides: tuple[str, ...]
+    plan: Plan
+
+
+def read_grid(args: argparse.Namespace) -> tuple[list[Cell], list[str]]:
+    """The runs that a command line of ``sweep`` asks for, and the overrides for the launcher.
+
+    Every run is checked. Two that come to the same are one. Raises CommandError that names the
+    first wrong one, or for a study that cannot be read.
+    """
+    launcher = [word for word in args.overrides if word.startswith("hydra.")]
+    words = [word for word in args.overrides if word not in launcher]
+    experiment, arms = _arms(args.experiment, words)
+    cells: dict[Any, Cell] = {}
+    for overrides in _by_first_key([split(arm) for arm in arms]):
+        one = argparse.Namespace(**{**vars(args), "experiment": experiment, "overrides": overrides})
+        try:
+            plan = make_plan(read_settings(one))
+        except CommandError as error:
+            raise CommandError(f"{experiment} {' '.join(overrides)}: {error}") from error
+        cells.setdefault(plan.result, Cell(experiment, tuple(overrides), plan))
+    return list(cells.values()), launcher
+
+
+def _arms(name: str, words: Sequence[str]) -> tuple[str, list[list[str]]]:
+    """The experiment, and for each arm of the grid its overrides."""
+    path = STUDIES / f"{name}.yaml"
+    if name in experiment_names():
+        return name, [list(words)]
+    if not path.is_file():
+        studies = [file.stem for file in sorted(STUDIES.glob("*.yaml"))]
+        names = ", ".join([*experiment_names(), *studies])
+        raise CommandError(f"no experiment or study {name}; choose from {names}")
+    study: Any = OmegaConf.to_container(OmegaConf.load(path))
+    if not isinstance(study, dict) or "experiment" not in study or not set(study) <= KEYS:
+        raise CommandError(f"{path} must have the keys {', '.join(sorted(KEYS))} and no others")
+    shared = [*study.get("overrides", []), *words]
+    return study["experiment"], [[*shared, *arm] for arm in study.get("arms", [[]])]
+
+
+def split(words: Sequence[str]) -> list[list[str]]:
+    """The product of the values of overrides, in hydra's syntax."""
+    return [list(run) for run in product(*map(_values, parse_overrides(words)))]
+
+
+def _values(override: Override) -> list[str]:
+    """The overrides of one value each that an override with several values stands for."""
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    return [f"{override.get_key_element()}={text}" for text in override.sweep_string_iterator()]
+
+
+def _by_first_key(arms: Sequence[Sequence[list[str]]]) -> list[list[str]]:
+    """The runs of all arms, those with the first value of the first override first.
+
+    With ``seed=1,2,3`` first, a sweep that is stopped early has whole seeds.
+    """
+    runs = [run for arm in arms for run in arm]
+    firsts = list(dict.fromkeys(run[0] for run in runs if run))
+    return sorted(runs, key=lambda run: firsts.index(run[0]) if run else 0)

@@ -1,0 +1,102 @@
+"""The name of a run: its norm, and in readable words what differs from the recipe.
+
+``powernorm``, ``powernorm-released``, ``powernorm-layer-scale-groups-0``, ``adanorm-kaiming``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from norm_plugin.experiments.gpus import Recipe
+from norm_plugin.norms import norm_spec
+
+Differences = dict[str, Any]
+
+BY_VALUE = ("placement", "init", "variant")
+"""Settings whose values are words that need no name beside them."""
+NAMED_ELSEWHERE = {"common.seed", "common.user_dir", "model.norm_type"}
+MOST_CHARACTERS = 120  # a file name may have 255, and more is put around this one
+UNUSUAL = re.compile(r"[^A-Za-z0-9._]+")
+
+
+def differences(recipe: Recipe, base: Recipe) -> Differences:
+    """The settings of ``recipe`` that differ from those of ``base``, by their dotted names."""
+    return {
+        f"{group}.{key}": value
+        for group in recipe
+        for key, value in recipe[group].items()
+        if value != base.get(group, {}).get(key) and f"{group}.{key}" not in NAMED_ELSEWHERE
+    }
+
+
+def without_defaults(recipe: Recipe, norm: str) -> Recipe:
+    """``recipe`` with null for each option of its norm that has the value of its default.
+
+    ``norm_variant=paper`` and no ``norm_variant`` are then one run.
+    """
+    from norm_plugin.models.flags import CHOICES  # it imports fairseq
+
+    model = dict(recipe["model"])
+    for option in norm_spec(norm).options:
+        value = model.get(f"norm_{option.name}")
+        if value is not None and option.parse(value) == option.default:
+            model[f"norm_{option.name}"] = None
+    for key, choice in CHOICES.items():
+        if choice.default is not None and model.get(key) == choice.default:
+            model[key] = None
+    return {**recipe, "model": model}
+
+
+def flag_settings(flags: Sequence[str]) -> Differences:
+    """Flags of ``fairseq-train`` as settings; a flag without a value is True."""
+    values: dict[str, list[str]] = {}
+    key = ""
+    for word in flags:
+        if word.startswith("--"):
+            key, equals, value = word[2:].partition("=")
+            values[key] = [value] if equals else []
+        else:
+            values.setdefault(key, []).append(word)
+    return {
+        key: True if not words else words[0] if len(words) == 1 else words
+        for key, words in values.items()
+    }
+
+
+def run_label(norm: str, settings: Mapping[str, Any]) -> str:
+    """The norm and what ``settings`` say, fit for a file name.
+
+    Where characters are replaced or the name is cut, a hash keeps two names apart.
+    """
+    words = [_words(key, settings[key]) for key in sorted(settings, key=_place)]
+    plain = "-".join([norm, *words])
+    label = "-".join([norm, *(UNUSUAL.sub("-", word).strip("-") for word in words)])
+    label = label[:MOST_CHARACTERS]
+    if label != plain:
+        exact = "\0".join([norm, *(f"{key}={settings[key]}" for key in sorted(settings))])
+        label += "-" + hashlib.sha256(exact.encode()).hexdigest()[:6]
+    return label
+
+
+def _short(key: str) -> str:
+    return key.rpartition(".")[2].replace("_", "-").removeprefix("norm-")
+
+
+def _place(key: str) -> tuple[bool, str]:
+    """Words come before names with values."""
+    return _short(key) not in BY_VALUE, key
+
+
+def _words(key: str, value: Any) -> str:
+    """One setting: ``released``, ``alpha-fwd-0.95``, ``fp16``, ``no-share-all-embeddings``."""
+    name = _short(key)
+    if isinstance(value, str) and name in BY_VALUE:
+        return value
+    if isinstance(value, bool):
+        return name if value else f"no-{name}"
+    if isinstance(value, list):
+        value = "-".join(map(str, value))
+    return f"{name}-{value}"

@@ -1,0 +1,250 @@
+"""The options of the commands ``run``, ``sweep`` and ``demo``.
+
+Only the standard library is imported, as ``scripts/lib.sh`` prints ``--help`` from here before the
+environment exists.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+CONFIG_FOLDERS = tuple(
+    folder / "configs" / "experiment" for folder in Path(__file__).resolve().parents[1:3]
+)
+"""Of an installed package, and of a checkout."""
+
+RUN_END = """
+KEY=VALUE are overrides in hydra's syntax: norm=powernorm, placement=pre, seed=1, recipe=powernorm,
+preset=cpu, the norm's own options (norm_variant=released), and every value of the experiment's
+YAML file in configs/ (optimization.lr=[0.001]).
+
+A stopped run goes on with the same command. A finished run does nothing. The full output of each
+stage is in <run>/logs/.
+"""
+
+SWEEP_END = """
+The values of one key are separated by commas: norm=layernorm,powernorm placement=pre,post
+seed=1,2,3 are twelve runs. Instead of EXPERIMENT, name a file of configs/study/ for a grid that is
+no plain product. A stopped sweep goes on with the same command: finished runs are skipped, runs
+that failed are tried again, and runs that diverged are not, unless --retry is given.
+
+hydra.launcher.KEY=VALUE goes to the launcher, such as hydra.launcher.partition=gpu.
+"""
+
+
+class OptionError(Exception):
+    """A wrong command line; the message is the line that the user reads."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are raised."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise OptionError."""
+        raise OptionError(f"{message}; see --help")
+
+
+def run_parser(name: str | None = None) -> Parser:
+    """The options of ``run``.
+
+    Args:
+        name: of the experiment, where a script has chosen it; its description is printed too.
+    """
+    command = f"scripts/run_{name}.sh" if name else "python -m norm_plugin.experiments run"
+    parser = _parser(command, describe(name) if name else "One run, from raw text to BLEU.")
+    parser.epilog = RUN_END
+    if name is None:
+        parser.add_argument("experiment", help="a file of configs/experiment/, as multi30k")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    _add_choices(parser)
+    add_shared(parser)
+    _add_one_run(parser)
+    return parser
+
+
+def sweep_parser() -> Parser:
+    """The options of ``sweep``."""
+    parser = _parser("python -m norm_plugin.experiments sweep", "A grid of runs, several at once.")
+    parser.epilog = SWEEP_END
+    parser.add_argument("experiment", help="of configs/experiment/, or a grid of configs/study/")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE[,VALUE]")
+    parser.add_argument(
+        "--jobs", type=_count, metavar="N", help="runs at once (default: one a GPU, or one)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=_count,
+        metavar="N",
+        help="threads of each run (default: the cores divided by the jobs)",
+    )
+    parser.add_argument(
+        "--launcher",
+        choices=("joblib", "submitit_slurm"),
+        default="joblib",
+        help="joblib: on this machine; submitit_slurm: a Slurm job a run (default: %(default)s)",
+    )
+    parser.add_argument("--status", action="store_true", help="print the state of the grid")
+    add_shared(parser)
+    return parser
+
+
+def demo_parser() -> Parser:
+    """The options of ``demo``."""
+    text = (
+        "The toy corpus for four norms: trains, averages, decodes and scores a small Transformer\n"
+        "with layernorm, adanorm, powernorm and none (or the one of --norm-type), and prints a\n"
+        "table. At most 8 minutes on two cores."
+    )
+    parser = _parser("scripts/demo.sh", text)
+    parser.set_defaults(experiment="toy", overrides=[])
+    _add_choices(parser)
+    add_shared(parser)
+    _add_one_run(parser)
+    return parser
+
+
+def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
+    """Options and overrides in any order; what follows ``--`` becomes ``further``.
+
+    Raises OptionError for a wrong command line.
+    """
+    words = list(argv)
+    split = words.index("--") if "--" in words else len(words)
+    args = parser.parse_intermixed_args(words[:split])
+    precision = [flag for flag in ("--fp16", "--bf16") if getattr(args, flag[2:])]
+    args.further = [*precision, *words[split + 1 :]]
+    return args
+
+
+def describe(name: str) -> str:
+    """The comment at the head of an experiment's YAML file."""
+    for folder in CONFIG_FOLDERS:
+        path = folder / f"{name}.yaml"
+        if path.is_file():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            head = lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))]
+            return "\n".join(line[1:].removeprefix(" ") for line in head)
+    raise OptionError(f"no experiment {name}")
+
+
+def show_help(command: str, name: str | None = None) -> None:
+    """Print the help of a command, as ``--help`` does."""
+    parsers = {"sweep": sweep_parser, "demo": demo_parser}
+    (parsers[command]() if command in parsers else run_parser(name)).print_help()
+
+
+def _parser(command: str, description: str) -> Parser:
+    return Parser(
+        prog=command,
+        usage=f"{command} [OPTIONS] [KEY=VALUE...] [-- FLAGS]"
+        if command.startswith("scripts/")
+        else f"{command} EXPERIMENT [KEY=VALUE...] [OPTIONS] [-- FLAGS]",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def _add_choices(parser: Parser) -> None:
+    """Options that say the same as an override."""
+    group = parser.add_argument_group("what is run")
+    group.add_argument(
+        "--norm-type",
+        type=_word,
+        dest="norm",
+        metavar="X",
+        help="norm=X: the norm of every site (default: layernorm); `python -m norm_plugin --list`",
+    )
+    group.add_argument("--seed", type=_word, metavar="N", help="seed=N (default: 1)")
+    group.add_argument(
+        "--recipe",
+        type=_word,
+        metavar="R",
+        help="recipe=R: the paper whose hyper-parameters are used, adanorm (Xu et al. 2019) or "
+        "powernorm (Shen et al. 2020), where that has results on the corpus",
+    )
+    group.add_argument("--preset", type=_word, metavar="P", help="preset=P: paper or cpu")
+    group.add_argument(
+        "--subword",
+        type=_word,
+        metavar="S",
+        help="subword=S: subword-nmt (default), or sentencepiece, trained on raw text",
+    )
+
+
+def add_shared(parser: Parser) -> None:
+    """The options of single runs and of sweeps."""
+    group = parser.add_argument_group("where and how")
+    group.add_argument(
+        "--user-dir", type=_word, metavar="DIR", help="a fairseq --user-dir with norms of your own"
+    )
+    group.add_argument(
+        "--raw",
+        type=_word,
+        metavar="DIR",
+        help="folder with the raw corpus (default: NORM_DATA_DIR/<corpus>, else downloaded)",
+    )
+    group.add_argument(
+        "--work",
+        type=_word,
+        metavar="DIR",
+        help="for data, checkpoints and translations (default: work in the checkout)",
+    )
+    group.add_argument(
+        "--results",
+        type=_word,
+        metavar="DIR",
+        help="for <experiment>/<norm>-seed<N>.json (default: results in --work)",
+    )
+    group.add_argument("--fp16", action="store_true", help="train in half precision (on a GPU)")
+    group.add_argument("--bf16", action="store_true", help="the same in bfloat16")
+    group.add_argument(
+        "--fold-norms",
+        action="store_true",
+        help="translate with the norms folded into the linear maps after them, where possible",
+    )
+    group.add_argument(
+        "--smoke", action="store_true", help="the whole path with a tiny model and 60 updates"
+    )
+    group.add_argument(
+        "--tensorboard", action="store_true", help="write curves to <run>/tensorboard"
+    )
+    group.add_argument(
+        "--retry", action="store_true", help="train again what has diverged with these settings"
+    )
+    group.add_argument(
+        "--dry-run", action="store_true", help="print what would be run, and run nothing"
+    )
+
+
+def _add_one_run(parser: Parser) -> None:
+    group = parser.add_argument_group("on several GPUs")
+    group.add_argument(
+        "--gpus",
+        type=_word,
+        default="auto",
+        metavar="N",
+        help="GPUs to train on (default: one, or the CPU where there is none); the batch of an "
+        "update stays that of the recipe, or N is refused",
+    )
+    group.add_argument(
+        "--change-batch", action="store_true", help="let the batch grow with the GPUs instead"
+    )
+    group.add_argument(
+        "--srun", action="store_true", help="in a Slurm job, train by srun: scripts/slurm/train.sh"
+    )
+
+
+def _word(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("it needs a value")
+    return text
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"it is {text!r} and must be a whole number from 1")
+    return int(text)

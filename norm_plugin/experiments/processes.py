@@ -1,0 +1,138 @@
+"""The commands of a run: children that end with their parent, and whose output goes to a log."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+from norm_plugin.commands.command_line import CommandError
+
+PYTHON = [sys.executable]
+"""Runs the commands of a run; tests put another in its place."""
+TIED = ("setpriv", "--pdeathsig", "TERM", "--")
+"""Before a command: it ends when this process does, even if that is killed."""
+SETTINGS = "{'_name': None, 'common'"
+"""In the line of 15,000 characters in which fairseq prints its configuration."""
+TAIL = 200  # lines kept of a command that failed: a traceback may hide its cause behind another
+
+
+class CommandFailedError(Exception):
+    """A command ended with another status than 0.
+
+    Attributes:
+        reason: one line, for a person.
+        tail: the last lines that it printed.
+    """
+
+    def __init__(self, reason: str, tail: Sequence[str]) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.tail = list(tail)
+
+
+def require_setpriv() -> None:
+    """Raise CommandError where children cannot be tied to this process."""
+    try:
+        subprocess.run([*TIED, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CommandError(
+            "no setpriv command that knows --pdeathsig; install util-linux 2.33 or newer"
+        ) from error
+
+
+def run_command(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    environment: dict[str, str],
+    log: Path,
+    read: Callable[[str], None],
+    lock: int,
+    output: Path | None = None,
+) -> None:
+    """Run a command to its end; raises CommandFailedError.
+
+    Args:
+        folder: where it runs.
+        log: what it prints is appended here, without fairseq's settings.
+        read: called with each line of its stdout, and of its stderr where ``output`` is None.
+        lock: a file descriptor that it inherits, so that the lock is held until it has ended.
+        output: its stdout becomes this file, once it has ended well.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    start = log.stat().st_size if log.exists() else 0
+    tail: deque[str] = deque(maxlen=TAIL)
+    with open(log, "a", encoding="utf-8", errors="replace") as stream:
+        process = subprocess.Popen(
+            [*TIED, *command],
+            cwd=folder,
+            env={"PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if output is None else stream,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            pass_fds=(lock,),
+        )
+        try:
+            assert process.stdout is not None
+            if output is None:
+                _copy(process.stdout, stream, read, tail)
+                code = process.wait()
+            else:
+                code = _keep(process, output, read)
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if code != 0:
+        raise CommandFailedError(exit_reason(code), tail or last_lines(log, start))
+
+
+def _copy(lines: IO[str], log: IO[str], read: Callable[[str], None], tail: deque[str]) -> None:
+    for line in lines:
+        if SETTINGS in line:
+            continue
+        log.write(line)
+        log.flush()
+        tail.append(line.rstrip("\n"))
+        read(line)
+
+
+def _keep(process: subprocess.Popen[str], output: Path, read: Callable[[str], None]) -> int:
+    """Copy stdout beside ``output``, and give it that name if the process ends well."""
+    new = output.with_name(f"{output.name}.tmp")
+    assert process.stdout is not None
+    with open(new, "w", encoding="utf-8") as stream:
+        for line in process.stdout:
+            stream.write(line)
+            read(line)
+        stream.flush()
+        os.fsync(stream.fileno())
+    code = process.wait()
+    if code == 0:
+        os.replace(new, output)
+    return code
+
+
+def last_lines(log: Path, start: int = 0) -> list[str]:
+    """The last lines of a log after its byte ``start``."""
+    with open(log, "rb") as stream:
+        stream.seek(max(start, log.stat().st_size - 100_000))
+        lines = stream.read().decode("utf-8", "replace").splitlines()
+    return [line for line in lines if SETTINGS not in line][-TAIL:]
+
+
+def exit_reason(code: int) -> str:
+    """How a process ended: ``exit status 1``, or the signal."""
+    if code >= 0:
+        return f"exit status {code}"
+    hint = ", perhaps for lack of memory" if -code == signal.SIGKILL else ""
+    return f"killed by {signal.Signals(-code).name}{hint}"

@@ -1,0 +1,72 @@
+"""What of a run is done: a stamp for each finished stage, with a key of all that it rests on.
+
+A key is a digest of the key before it and of the words of the stage's command, so that a stage is
+done again where its own words, or anything before it, have changed. Paths inside the run's folder
+and that of its data do not count: a run may be moved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+def next_key(key: str, words: Sequence[str]) -> str:
+    """The key of a stage with the command ``words``, after stages with ``key``."""
+    return hashlib.sha256("\0".join([key, *words]).encode()).hexdigest()
+
+
+def digest_of_files(paths: Iterable[Path], root: Path) -> str:
+    """A digest of the names and contents of files in ``root``; empty where there are none."""
+    parts = [
+        f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+        for path in sorted(paths)
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest() if parts else ""
+
+
+class Stamps:
+    """The stamps in a folder: ``NAME`` of a finished stage, ``NAME.started`` of one begun,
+    ``NAME.diverged`` of one that need not be tried again, ``NAME.seconds`` of what it took."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def key_of(self, name: str) -> str | None:
+        """The key under which a stage was finished; None where it was not."""
+        return self._read(name)
+
+    def begun(self, name: str) -> str | None:
+        """The key under which a stage was finished, or else begun; None for neither."""
+        return self._read(name) or self._read(f"{name}.started")
+
+    def begin(self, name: str, key: str, later: Iterable[str]) -> None:
+        """From now on the stage and the ``later`` ones, which rest on it, are not done."""
+        for each in (name, *later):
+            (self.folder / each).unlink(missing_ok=True)
+        (self.folder / f"{name}.diverged").unlink(missing_ok=True)
+        self.write(f"{name}.started", key)
+
+    def finish(self, name: str, seconds: float) -> None:
+        """The stage that was begun is done."""
+        self.write(f"{name}.seconds", f"{seconds:.0f}")
+        os.replace(self.folder / f"{name}.started", self.folder / name)
+
+    def diverged(self, name: str, key: str) -> str | None:
+        """Why a stage diverged under ``key``; None where it did not."""
+        stored = (self._read(f"{name}.diverged") or "").split("\n", 1)
+        return stored[1] if len(stored) == 2 and stored[0] == key else None
+
+    def write(self, name: str, text: str) -> None:
+        """Replace a stamp, whole or not at all."""
+        new = self.folder / f"{name}.new"
+        new.write_text(f"{text}\n", encoding="utf-8")
+        os.replace(new, self.folder / name)
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return (self.folder / name).read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,168 @@
+"""Runs of norm_plugin.experiments whose commands are those of fake_python.py.
+
+A run is forked off this process, which has paid for importing torch and fairseq, into a session of
+its own, and can be killed there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import fake_python
+from norm_plugin.commands.command_line import run_command
+from norm_plugin.experiments import processes, products
+from norm_plugin.experiments.__main__ import main
+
+PYTHON = [sys.executable, "-S", "-E", fake_python.__file__]
+# What may differ between runs that end alike.
+NOT_COMPARED = (".seconds", ".lock", ".new")
+
+
+def fake_command(words: Sequence[str]) -> int:
+    """A command of norm_plugin.experiments in this process, from now on with fake commands."""
+    processes.PYTHON[:] = PYTHON
+    products.check_training = lambda *_: None  # the real ones are tested by themselves
+    products.check_translation = lambda *_: None
+    replace = os.replace
+
+    def replace_at_points(source: Path, target: Path) -> None:
+        """A kill may come just before and just after a rename, too."""
+        fake_python.point()
+        replace(source, target)
+        fake_python.point()
+
+    os.replace = replace_at_points
+    try:
+        run_command(partial(main, list(words)))
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+class FakeRuns:
+    """``folder`` holds the work folder, and the notes of the fake Python."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.work = folder / "the work"  # with a space, as a user's may have one
+        self.calls_file = folder / "calls"
+        self.points = folder / "points"
+        self.training = folder / "training"
+        self.calls_file.touch()
+
+    def environment(self, kill_at: int = 0) -> dict[str, str]:
+        """What the fake Python is to do, and where it notes it."""
+        return {
+            "FAKE_FOLDER": str(self.folder),
+            "FAKE_CALLS": str(self.calls_file),
+            "FAKE_POINTS": str(self.points),
+            "FAKE_KILL_AT": str(kill_at),
+        }
+
+    def start(
+        self, *words: str, kill_at: int = 0, here: Path | None = None, **environment: str
+    ) -> int:
+        """Fork a command of norm_plugin.experiments; returns its process."""
+        self.points.write_text("")
+        self.training.unlink(missing_ok=True)
+        child = os.fork()
+        if child == 0:
+            code = 99
+            try:
+                os.setsid()
+                os.chdir(here or self.folder)
+                os.environ.update(self.environment(kill_at), **environment)
+                with open(self.folder / "out", "w") as out, open(self.folder / "err", "w") as err:
+                    sys.stdout, sys.stderr = out, err
+                    code = fake_command(words)
+            except BaseException:  # noqa: BLE001  nothing may come back into pytest
+                traceback.print_exc(file=sys.__stderr__)
+            finally:
+                os._exit(code)
+        return child
+
+    def command(
+        self, *words: str, kill_at: int = 0, here: Path | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        _, status = os.waitpid(self.start(*words, kill_at=kill_at, here=here, **environment), 0)
+        code = os.waitstatus_to_exitcode(status)
+        out, err = ((self.folder / name).read_text() for name in ("out", "err"))
+        return subprocess.CompletedProcess(words, code, out, err)
+
+    def run(
+        self, name: str, *words: str, kill_at: int = 0, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """``run NAME --work WORK WORDS``."""
+        command = ("run", name, "--work", str(self.work), *words)
+        return self.command(*command, kill_at=kill_at, **environment)
+
+    def bash(self, code: str) -> subprocess.CompletedProcess[str]:
+        """Run shell code with the environment of the fake Python."""
+        self.points.write_text("")
+        return subprocess.run(
+            ["bash", "-ec", code],
+            env={**os.environ, **self.environment()},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def take_calls(self) -> list[list[str]]:
+        """The commands since the last time."""
+        calls = [json.loads(line) for line in self.calls_file.read_text().splitlines()]
+        self.calls_file.write_text("")
+        return calls
+
+    def outcome(self) -> dict[str, str]:
+        """Every file that a run left, but for logs and times: its name to its text."""
+        if not self.work.is_dir():
+            return {}
+        return {
+            str(path.relative_to(self.work)): path.read_text()
+            for path in self.work.rglob("*")
+            if path.is_file()
+            and path.suffix not in NOT_COMPARED
+            and path.name not in ("lock", "status.json")
+            and path.parent.name != "logs"
+        }
+
+    @contextlib.contextmanager
+    def going_on(self, *words: str) -> Iterator[int]:
+        """A run in the middle of its training; nothing of it is left behind."""
+        child = self.start("run", *words, "--work", str(self.work), FAKE_TRAINING="goes on")
+        try:
+            while not self.training.exists():
+                ended, _ = os.waitpid(child, os.WNOHANG)
+                assert ended == 0, (self.folder / "err").read_text()
+            yield child
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, 0)
+
+
+def of_stage(calls: list[list[str]], module: str) -> list[str]:
+    """The one call of a module."""
+    (call,) = [call for call in calls if module in call]
+    return call
+
+
+def value(call: list[str], flag: str) -> str:
+    """What follows a flag, the first time."""
+    return call[call.index(flag) + 1]
+
+
+if __name__ == "__main__":  # a run of a sweep, started by the fake Python
+    sys.exit(fake_command(sys.argv[1:]))

@@ -1,0 +1,272 @@
+"""Runs that are killed, that fail, or that meet what another one left."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+
+import pytest
+
+from fake_runs import FakeRuns, of_stage, value
+
+KILLS = 3  # a run
+DONE = "was done before"
+WORDS = ("iwslt14", "norm=powernorm")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """How many points a run has, and what it leaves."""
+    runs = FakeRuns(tmp_path_factory.mktemp("undisturbed"))
+    assert runs.run(*WORDS).returncode == 0
+    return runs.points.stat().st_size, runs.outcome()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_kills_at_random_points_change_nothing_in_the_end(seed, undisturbed, runs):
+    points, expected = undisturbed
+    chance = random.Random(seed)
+    for kill in range(KILLS):
+        killed = runs.run(*WORDS, kill_at=chance.randint(1, points))
+        # a later run has less to do, and may come to its end before that point
+        assert killed.returncode == -signal.SIGKILL or kill > 0
+    done = runs.run(*WORDS)
+    assert done.returncode == 0, done.stderr
+    assert runs.outcome() == expected
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
+def test_children_end_with_a_run_that_is_killed_alone(kind, runs):
+    with runs.going_on("wmt14") as child:
+        assert "is in use" in runs.run("wmt14").stderr
+        runs.training.touch()
+        os.kill(child, kind)
+        os.waitpid(child, 0)
+        # The training holds the lock, so that this comes through only when it has ended.
+        while "is in use" in (done := runs.run("wmt14")).stderr:
+            assert done.returncode == 1
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_same_run_cannot_go_on_twice(runs):
+    with runs.going_on("toy"):
+        second = runs.run("toy")
+        assert second.returncode == 1
+        assert "is in use: the same run is going on elsewhere" in second.stderr
+        assert runs.run("toy", "seed=2").returncode == 0  # another one is free
+
+
+def test_a_training_without_a_checkpoint_is_not_done(runs):
+    for _ in range(2):
+        done = runs.run("wmt14", FAKE_TRAINING="makes nothing")
+        assert done.returncode == 1
+        assert "error: train failed: it ended without" in done.stderr
+        assert "checkpoint_last.pt" in done.stderr
+    assert not list(runs.work.rglob("stages/train"))
+    again = runs.run("wmt14")  # and with a GPU it trains
+    assert again.returncode == 0, again.stderr
+    assert DONE not in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("product", "left"),
+    [
+        ("checkpoint_last.pt", 0),
+        ("averaged.pt", 1),
+        ("generate.log", 2),
+        ("layernorm-seed1.json", 3),
+    ],
+)
+def test_a_stage_whose_product_is_gone_is_done_again_and_what_follows_too(product, left, runs):
+    runs.run("wmt14")
+    (path,) = [path for path in runs.work.rglob(product) if path.parent.name != "logs"]
+    before = runs.outcome()
+    path.write_text("")  # an empty file is no product either
+    again = runs.run("wmt14")
+    assert again.returncode == 0, again.stderr
+    gone = [line for line in again.stdout.splitlines() if "was done before, but " in line]
+    assert len(gone) == 1 and product in gone[0]
+    assert again.stdout.count(DONE) - 1 == left
+    assert runs.outcome() == before
+
+
+def test_a_rerun_clears_what_a_dead_one_left(runs):
+    runs.run("wmt14")
+    (averaged,) = runs.work.rglob("averaged.pt")
+    (result,) = runs.work.glob("results/*/*.json")
+    left = [
+        averaged.with_name("averaged.pt.123.tmp"),
+        averaged.with_name("generate.log.tmp"),
+        averaged.parent / "stages/train.new",
+        result.with_name(f"{result.name}.123.tmp"),
+    ]
+    other = result.with_name("other-seed1.json.123.tmp")  # of a run that may be going on
+    for path in [*left, other]:
+        path.write_text("half")
+    runs.run("wmt14")
+    assert [path for path in left if path.exists()] == [] and other.exists()
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "finished"])
+def test_a_training_with_other_settings_is_left_alone(begun, runs):
+    environment = {"FAKE_TRAINING": "fails"} if begun else {}
+    runs.run("toy", **environment)
+    (key,) = runs.work.rglob("stages/train.started" if begun else "stages/train")
+    ours = key.read_text()
+    key.write_text("another key\n")
+    other = runs.run("toy")
+    assert other.returncode == 1
+    assert "is of other settings or data; remove" in other.stderr
+    assert not [call for call in runs.take_calls()[5:] if "fairseq_cli.train" in call]
+    key.write_text(ours)  # and the first settings still go on, or are done
+    assert runs.run("toy").returncode == 0
+
+
+def test_other_data_is_another_training(runs):
+    runs.run("toy")
+    (manifest,) = runs.work.rglob("manifest.json")
+    manifest.write_text("other data")
+    assert "is of other settings or data" in runs.run("toy").stderr
+
+
+def test_a_failure_is_recorded_with_its_reason_until_the_run_succeeds(runs):
+    done = runs.run("toy", FAKE_TRAINING="fails")
+    assert done.returncode == 1
+    *tail, error = done.stderr.splitlines()
+    assert tail[-1] == "  | error: the disk is full"
+    assert error.startswith("error: train failed: the disk is full; full output: ")
+    (record,) = runs.work.glob("results/toy/failed/layernorm-seed1.json")
+    facts = json.loads(record.read_text())
+    assert (facts["state"], facts["reason"]) == ("failed", "the disk is full")
+    assert facts["progress"].startswith("3 ")  # updates
+    assert runs.run("toy").returncode == 0
+    assert not record.exists()
+
+
+def test_a_run_that_diverged_is_recorded_and_not_trained_again(runs):
+    diverged = runs.run("toy", FAKE_TRAINING="diverges")
+    assert diverged.returncode == 1
+    assert "train diverged: encoder.layers.0: its input has a NaN" in diverged.stderr
+    (record,) = runs.work.glob("results/toy/failed/layernorm-seed1.json")
+    facts = json.loads(record.read_text())
+    assert facts["state"] == "diverged" and "has a NaN" in facts["reason"]
+    runs.take_calls()
+    again = runs.run("toy")
+    assert again.returncode == 1 and "train diverged" in again.stderr
+    assert all("fairseq_cli.train" not in call for call in runs.take_calls())
+    assert json.loads(record.read_text()) == facts
+    assert runs.run("toy", "--retry").returncode == 0
+    assert not record.exists()
+
+
+def test_the_full_output_of_a_stage_is_in_its_log(runs):
+    runs.run("toy")
+    (log,) = runs.work.rglob("logs/train.log")
+    assert log.read_text() == "".join(f"epoch {epoch}\n" for epoch in (1, 2, 3, 4))
+
+
+# --- the user's own folders ------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path):
+    """Where the user stands."""
+    folder = tmp_path / "wo ich stehe, é"
+    folder.mkdir()
+    return folder
+
+
+def own_plugin(folder, name):
+    """A --user-dir; its name is that of a package, so each test has another."""
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text("import norm_plugin\n")
+    return folder / name
+
+
+def test_relative_folders_count_from_where_the_user_stands(here, runs):
+    own = own_plugin(here, "relative_norms")
+    words = ("--work", "w", "--results", "the results", "--raw", "r", "--user-dir", own.name)
+    done = runs.command("run", "wmt14", *words, here=here)
+    assert done.returncode == 0, done.stderr
+    calls = runs.take_calls()
+    assert value(calls[0], "--raw") == f"{here}/r"
+    for module in (
+        "fairseq_cli.train",
+        "norm_plugin.checkpoints.average",
+        "fairseq_cli.generate",
+        "norm_plugin.experiments.results",
+    ):
+        assert value(of_stage(calls, module), "--user-dir") == str(own)
+    (result,) = here.rglob("layernorm-seed1.json")
+    assert str(result.relative_to(here)).startswith("the results/wmt14_en_de_adanorm/")
+    assert (here / "w/runs").is_dir()
+
+
+def test_a_relative_folder_of_corpora_too(here, runs):
+    (here / "corpora/wmt14").mkdir(parents=True)
+    done = runs.command("run", "wmt14", "--work", "w", here=here, NORM_DATA_DIR="corpora")
+    assert done.returncode == 0, done.stderr
+    assert value(runs.take_calls()[0], "--raw") == f"{here}/corpora/wmt14"
+
+
+def test_a_changed_plugin_is_not_what_was_trained(here, runs):
+    own = own_plugin(here, "changed_norms")
+    words = ("wmt14", "--user-dir", str(own))
+    assert runs.run(*words).returncode == 0
+    assert runs.run(*words).stdout.count(DONE) == 4
+    (own / "norms.py").write_text("a = 2\n")
+    changed = runs.run(*words)
+    assert changed.returncode == 1 and "is of other settings or data; remove" in changed.stderr
+
+
+OWN_NORM = """
+import torch
+from norm_plugin.norms import register_norm
+from norm_plugin.norms.base.contract import Norm
+
+@register_norm("runs-own", formula="x", paper="none")
+class RunsOwn(Norm):
+    \"\"\"Nothing.
+
+    Options:
+        slope: how steep.
+    \"\"\"
+
+    def __init__(self, dim: int, *, slope: float = 1.0) -> None:
+        super().__init__(dim)
+
+    def normalize(self, x, valid):
+        return x
+"""
+
+
+def test_a_norm_of_the_users_own_takes_its_options(here, runs):
+    own = own_plugin(here, "optional_norms")
+    (own / "__init__.py").write_text(OWN_NORM)
+    words = ("--user-dir", str(own), "norm=runs-own", "norm_slope=0.7")
+    done = runs.run("wmt14", *words)
+    assert done.returncode == 0, done.stderr
+    assert value(of_stage(runs.take_calls(), "fairseq_cli.train"), "--norm-slope") == "0.7"
+    assert list(runs.work.rglob("runs-own-slope-0.7-seed1.json"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--user-dir", "nowhere"], "--user-dir is nowhere, which is no folder"),
+        (["--work", "a:b"], "fairseq splits paths at a colon"),
+    ],
+)
+def test_a_folder_that_cannot_be_is_refused(words, message, runs):
+    done = runs.command("run", "wmt14", *words)
+    assert done.returncode == 1 and message in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and runs.take_calls() == []
+
+
+def test_results_that_cannot_be_written_are_seen_at_the_start(runs):
+    (runs.folder / "results").write_text("a file")
+    done = runs.run("wmt14", "--results", str(runs.folder / "results"))
+    assert done.returncode == 1 and done.stderr.endswith("; choose another --results\n")
+    assert runs.take_calls() == []

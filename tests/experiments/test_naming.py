@@ -1,0 +1,56 @@
+"""Names of runs are readable, and different where runs are."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from norm_plugin.experiments.naming import MOST_CHARACTERS, flag_settings, run_label
+
+
+@pytest.mark.parametrize(
+    ("settings", "label"),
+    [
+        ({}, "powernorm"),
+        ({"model.norm_variant": "released"}, "powernorm-released"),
+        ({"model.norm_layer_scale_groups": 0}, "powernorm-layer-scale-groups-0"),
+        ({"model.norm_placement": "post", "model.dropout": 0.2}, "powernorm-post-dropout-0.2"),
+        ({"optimization.lr": [0.001]}, "powernorm-lr-0.001"),
+        ({"model.share_all_embeddings": False}, "powernorm-no-share-all-embeddings"),
+        ({"fp16": True}, "powernorm-fp16"),
+    ],
+)
+def test_names_are_readable(settings, label):
+    assert run_label("powernorm", settings) == label
+
+
+def test_flags_are_read_as_settings():
+    flags = ["--fp16", "--a", "1", "--b=x", "--c", "1", "2", "--a", "3", "--d", "-1"]
+    assert flag_settings(flags) == {
+        "fp16": True,
+        "a": "3",  # the last one wins
+        "b": "x",
+        "c": ["1", "2"],
+        "d": "-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["--a", "b c"], ["--a", "b", "c"]),
+        (["--a", "b/c"], ["--a", "b-c"]),
+        (["--a", "x" * 200 + "1"], ["--a", "x" * 200 + "2"]),
+    ],
+)
+def test_other_settings_have_other_names(one, other):
+    labels = [run_label("rmsnorm", flag_settings(flags)) for flags in (one, other)]
+    assert labels[0] != labels[1]
+    for label in labels:
+        assert re.fullmatch(r"[\w.-]+", label) and len(label) <= MOST_CHARACTERS + 7
+
+
+def test_the_order_of_flags_does_not_matter():
+    one, other = ["--a", "1", "--b", "2"], ["--b", "2", "--a", "1"]
+    assert run_label("rmsnorm", flag_settings(one)) == run_label("rmsnorm", flag_settings(other))

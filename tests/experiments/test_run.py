@@ -1,0 +1,216 @@
+"""A run: its stages in order and once, what its options come to, and dry runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fake_runs import FakeRuns, of_stage, value
+
+EXPERIMENTS = ("iwslt14", "iwslt15", "wmt14", "multi30k", "toy")
+STAGES = ["fetch", "prepare", "binarize", "train", "average", "generate", "score"]
+DONE = "was done before"
+STAMPED = 4  # stages; those of the data see for themselves
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_all_stages_run_in_order_and_once(name, runs):
+    first = runs.run(name, "norm=rmsnorm", "seed=2")
+    assert first.returncode == 0, first.stderr
+    said = [line.rpartition(": ")[2] for line in first.stdout.splitlines()]
+    assert [word for word in said if word in STAGES] == STAGES
+    assert len(list((runs.work / "results").rglob("rmsnorm-seed2.json"))) == 1
+    calls = runs.take_calls()
+    assert [value(call, "--only") for call in calls[:3]] == STAGES[:3]
+    modules = [call[1].rpartition(".")[2] for call in calls[3:]]
+    assert modules == ["repair", "train", "average", "generate", "results"]
+
+    again = runs.run(name, "norm=rmsnorm", "seed=2")
+    assert again.stdout.count(DONE) == STAMPED
+    assert [call[0] for call in runs.take_calls()] == [f"data-prep/{name}.py"] * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "experiment"),
+    [
+        ([], "iwslt14_de_en_adanorm"),
+        (["--recipe", "powernorm"], "iwslt14_de_en_powernorm"),
+        (["recipe=powernorm"], "iwslt14_de_en_powernorm"),
+        (["--smoke"], "iwslt14_de_en_adanorm_smoke"),
+        (["--subword", "sentencepiece"], "iwslt14_de_en_adanorm_sentencepiece"),
+    ],
+)
+def test_options_name_the_experiment(words, experiment, runs):
+    assert runs.run("iwslt14", *words).returncode == 0
+    assert len(list((runs.work / "results" / experiment).glob("*.json"))) == 1
+
+
+def test_the_recipe_reaches_the_training(runs):
+    runs.run("iwslt14", "recipe=powernorm", "norm=powernorm", "seed=3", "norm_variant=released")
+    train = of_stage(runs.take_calls(), "fairseq_cli.train")
+    assert value(train, "--norm-type") == "powernorm"
+    assert value(train, "--seed") == "3"
+    assert value(train, "--norm-variant") == "released"
+
+
+def test_the_placement_and_any_value_of_the_recipe(runs):
+    runs.run("toy", "placement=post", "model.dropout=0.2", "optimization.lr=[0.001]")
+    calls = runs.take_calls()
+    train = of_stage(calls, "fairseq_cli.train")
+    assert value(train, "--norm-placement") == "post"
+    assert value(train, "--dropout") == "0.2" and value(train, "--lr") == "0.001"
+    (result,) = runs.work.glob("results/toy/*.json")
+    assert result.name == "layernorm-post-dropout-0.2-lr-0.001-seed1.json"
+    differs = json.loads(value(of_stage(calls, "norm_plugin.experiments.results"), "--differs"))
+    assert differs == {
+        "model.dropout": 0.2,
+        "model.norm_placement": "post",
+        "optimization.lr": [0.001],
+    }
+
+
+def test_sentencepiece_is_prepared_apart_and_removed_in_decoding(runs):
+    runs.run("iwslt14", "subword=sentencepiece")
+    calls = runs.take_calls()
+    assert value(calls[0], "--subword") == "sentencepiece"
+    assert value(calls[0], "--out") == f"{runs.work}/data/iwslt14-sentencepiece"
+    assert "--remove-bpe=sentencepiece" in of_stage(calls, "fairseq_cli.generate")
+
+
+@pytest.mark.parametrize(
+    ("words", "flag", "ending"),
+    [
+        (["--tensorboard"], "--tensorboard-logdir", "tensorboard"),
+        (["--raw", "a b"], "--raw", "a b"),
+        (["--", "--clip-norm", "0.5"], "--clip-norm", "0.0"),  # the recipe's, and then the user's
+    ],
+)
+def test_options_reach_the_commands(words, flag, ending, runs):
+    assert runs.run("wmt14", *words).returncode == 0
+    (call, *_) = [call for call in runs.take_calls() if flag in call]
+    assert value(call, flag).endswith(ending)
+
+
+def test_the_users_flags_come_after_those_of_the_recipe(runs):
+    runs.run("wmt14", "--", "--clip-norm", "0.5")
+    train = of_stage(runs.take_calls(), "fairseq_cli.train")
+    assert value(train[train.index("--clip-norm") + 1 :], "--clip-norm") == "0.5"
+
+
+def test_folding_changes_the_translation_alone(runs):
+    runs.run("wmt14")
+    runs.take_calls()
+    again = runs.run("wmt14", "--fold-norms")
+    assert again.stdout.count(DONE) == 2  # training and averaging
+    assert of_stage(runs.take_calls(), "fairseq_cli.generate")[-1] == "--fold-norms"
+    # Both results stay, and so do both translations.
+    names = {path.name for path in runs.work.glob("results/*/*.json")}
+    assert names == {"layernorm-seed1.json", "layernorm-folded-seed1.json"}
+    assert runs.run("wmt14").stdout.count(DONE) == STAMPED
+
+
+def test_watching_by_tensorboard_is_no_other_run(runs):
+    runs.run("wmt14")
+    assert runs.run("wmt14", "--tensorboard").stdout.count(DONE) == STAMPED
+
+
+def test_a_moved_work_folder_is_the_same_run(runs):
+    runs.run("wmt14")
+    runs.work.rename(runs.folder / "moved")
+    runs.work = runs.folder / "moved"
+    assert runs.run("wmt14").stdout.count(DONE) == STAMPED
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--subword", "chars"], "--subword is chars; choose subword-nmt or sentencepiece"),
+        (["--recipe"], "argument --recipe: expected one argument; see --help"),
+        (["--work", ""], "it needs a value"),
+        (["--sead", "1"], "unrecognized arguments: --sead"),
+        (["powernorm"], "powernorm"),
+        (["norm=powernorm,layernorm"], "that is for the command sweep"),
+        (["norm=nonorm"], "unknown norm 'nonorm'; choose from"),
+        (["norm=layernorm", "--norm-type", "rmsnorm"], "norm is both layernorm and rmsnorm"),
+        (["colour=red"], "unknown key colour; choose from norm, seed"),
+        (["norm_variant=released"], "layernorm has no option norm_variant; it has norm_eps"),
+        (["preset=gpu"], "iwslt14 has no presets"),
+        (["--", "--colour", "red"], "fairseq-train: unrecognized arguments: --colour red"),
+        (["--", "--seed", "2"], "--seed cannot come after the --"),
+        (["--", "--max-epoch", "3"], "makes 3 checkpoints and 10 are averaged"),
+    ],
+)
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]], ids=["run", "dry"])
+def test_what_is_wrong_is_one_line_before_anything_is_made(words, message, dry, runs):
+    done = runs.run("iwslt14", *dry, *words)
+    assert done.returncode == 1 and message in done.stderr
+    assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
+    assert done.stdout == "" and runs.outcome() == {} and runs.take_calls() == []
+
+
+@pytest.mark.parametrize("seed", ["-1", "1.5", "x", "01", "1e3", "2147483648", "99999999999"])
+def test_a_seed_is_a_whole_number(seed, runs):
+    done = runs.run("wmt14", "--seed", seed)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: --seed is {seed}; it must be a whole number from 0 to 2147483647\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("iwslt17", "no experiment iwslt17; choose from iwslt14, iwslt15"),
+        ("multi30k", "--preset is gpu; choose paper or cpu"),
+    ],
+)
+def test_an_unknown_experiment_or_preset(name, message, runs):
+    done = runs.run(name, "--preset", "gpu")
+    assert done.returncode == 1 and message in done.stderr
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_pasted_dry_run_does_what_the_run_does(name, runs, tmp_path):
+    words = ["norm=powernorm", "--raw", "a b, it's", "--", "--clip-norm", "0.5"]
+    dry = runs.run(name, "--dry-run", *words)
+    assert dry.returncode == 0, dry.stderr
+    assert runs.outcome() == {} and runs.take_calls() == []
+
+    pasted = runs.bash(dry.stdout)
+    assert pasted.returncode == 0, pasted.stderr
+    calls, files = runs.take_calls(), runs.outcome()
+    (tmp_path / "other").mkdir()
+    other = FakeRuns(tmp_path / "other")
+    assert other.run(name, *words).returncode == 0
+    expected = [
+        [word.replace(str(other.folder), str(runs.folder)) for word in call]
+        for call in other.take_calls()
+    ]
+    assert expected == calls
+    assert set(files) == {name for name in other.outcome() if "/stages/" not in name}
+
+
+def test_a_dry_run_leaves_out_what_is_done(runs):
+    runs.run("iwslt14")
+    dry = runs.run("iwslt14", "--dry-run")
+    assert dry.stdout.count(DONE) == STAMPED
+    assert "fairseq_cli" not in dry.stdout
+
+
+def test_the_demo_ends_with_a_table_of_its_own_results(runs, monkeypatch):
+    from norm_plugin.experiments import demo
+
+    monkeypatch.setattr(demo, "read_results", lambda folder: sorted(folder.glob("*.json")))
+    monkeypatch.setattr(demo, "table", lambda paths: "\n".join(f"row {p.name}" for p in paths))
+    done = runs.command("demo", "--work", str(runs.work))
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith("row ")]
+    assert rows == [f"row {norm}-seed1.json" for norm in sorted(demo.NORMS)]
+    assert f"Results: {runs.work}/results/toy\n" in done.stdout
+
+
+def test_the_demo_checks_the_flags_of_its_last_norm_before_it_trains_the_first(runs):
+    done = runs.command("demo", "--work", str(runs.work), "--", "--norm-scale", "2")
+    assert done.returncode == 1 and "--norm-scale is an option of" in done.stderr
+    assert runs.take_calls() == []

@@ -1,0 +1,173 @@
+"""Sweeps: grids in hydra's syntax, several runs at once, kills, and runs that fail."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+
+import pytest
+
+from fake_runs import FakeRuns, value
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments import options
+from norm_plugin.experiments.facts import experiment_names
+from norm_plugin.experiments.grid import STUDIES, read_grid
+from norm_plugin.experiments.launch import Resources
+from norm_plugin.experiments.status import DIVERGED, DONE, FAILED, RUNNING, WAITING, Status
+from norm_plugin.experiments.sweep import read_resources, visible_gpus
+from norm_plugin.experiments.view import seconds_left, summary
+
+SWEEP = ("sweep", "toy", "norm=layernorm,powernorm", "seed=1,2", "--jobs", "2")
+
+
+def grid(*words):
+    args = options.parse(options.sweep_parser(), words)
+    cells, launcher = read_grid(args)
+    return [cell.plan.folder.name for cell in cells], launcher
+
+
+def test_a_grid_is_the_product_of_its_values():
+    names, launcher = grid("toy", "norm=layernorm,rmsnorm", "placement=pre,post", "seed=1,2")
+    assert names == [
+        f"{norm}{placement}-seed{seed}"
+        for norm in ("layernorm", "rmsnorm")
+        for placement in ("", "-post")  # pre is the recipe's
+        for seed in (1, 2)
+    ]
+    assert launcher == []
+
+
+def test_the_first_key_changes_last():
+    names, _ = grid("toy", "seed=1,2", "norm=layernorm,rmsnorm")
+    assert [name[-1] for name in names] == ["1", "1", "2", "2"]
+
+
+def test_a_value_that_is_the_default_is_no_other_run():
+    names, _ = grid("toy", "norm=powernorm", "norm_variant=paper,released")
+    assert names == ["powernorm-seed1", "powernorm-released-seed1"]
+    names, _ = grid("toy", "norm=powernorm", "placement=pre,pre")
+    assert names == ["powernorm-seed1"]
+
+
+def test_words_for_the_launcher_are_kept_apart():
+    _, launcher = grid("toy", "hydra.launcher.partition=gpu")
+    assert launcher == ["hydra.launcher.partition=gpu"]
+
+
+@pytest.mark.parametrize("study", sorted(path.stem for path in STUDIES.glob("*.yaml")))
+def test_the_runs_of_every_study_are_different_and_whole_seeds_come_first(study):
+    names, _ = grid(study)
+    assert len(set(names)) == len(names)
+    seeds = [name.rpartition("seed")[2] for name in names]
+    assert seeds == sorted(seeds) and len(set(map(seeds.count, seeds))) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "no experiment or study nowhere; choose from iwslt14"),
+        (["toy", "norm=layernorm,nonorm"], "toy norm=nonorm: unknown norm 'nonorm'"),
+        (["toy", "norm=layernorm,powernorm", "norm_variant=released"], "layernorm has no option"),
+        (["toy", "seed=1,x"], "--seed is x"),
+        (["toy", "seed=range("], "range"),
+    ],
+)
+def test_a_wrong_run_refuses_the_grid(words, message):
+    with pytest.raises(CommandError, match="(?s)" + message.replace("(", r"\(")):
+        grid(*words)
+
+
+def resources(monkeypatch, gpus, *words):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    args = options.parse(options.sweep_parser(), words)
+    return read_resources(args, read_grid(args)[0])
+
+
+def test_threads_are_divided_among_the_jobs(monkeypatch):
+    assert resources(monkeypatch, 0, "toy") == Resources(1, 8, ())
+    assert resources(monkeypatch, 0, "toy", "--jobs", "3") == Resources(3, 2, ())
+    assert resources(monkeypatch, 0, "toy", "--jobs", "2", "--threads", "1").threads == 1
+
+
+def test_gpus_are_handed_out_one_each(monkeypatch):
+    assert resources(monkeypatch, 4, "iwslt14") == Resources(4, 2, ("0", "1", "2", "3"))
+    assert resources(monkeypatch, 4, "toy", "--jobs", "6").gpus == ()  # its recipe is for the CPU
+    with pytest.raises(CommandError, match="--jobs 5, but this machine has 4 GPUs"):
+        resources(monkeypatch, 4, "iwslt14", "--jobs", "5")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,6,7")
+    assert visible_gpus() == ("2", "5", "6", "7")
+
+
+def test_the_time_left_of_a_grid():
+    done, waiting = Status(DONE, seconds=100.0), Status(WAITING)
+    running = Status(RUNNING, left=40.0)
+    assert seconds_left([waiting, waiting], 2) is None  # nothing is measured yet
+    assert seconds_left([done, waiting, waiting], 2) == 100
+    assert seconds_left([done, running, waiting], 2) == 70
+    assert seconds_left([done, running], 2) == 40
+    assert seconds_left([done, Status(FAILED), Status(DIVERGED)], 2) == 0
+    assert summary([done, running, waiting], 2) == (
+        "1 done, 1 running, 1 waiting of 3; about 1 min left"
+    )
+
+
+def sweep(runs, *words, **more):
+    return runs.command(*SWEEP, "--work", str(runs.work), *words, **more)
+
+
+def results(runs):
+    return {name: text for name, text in runs.outcome().items() if name.startswith("results/")}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    runs = FakeRuns(tmp_path_factory.mktemp("sweep"))
+    done = sweep(runs)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "4 done of 4; about 0 s left"
+    return runs.points.stat().st_size, runs
+
+
+def test_a_finished_grid_does_nothing(undisturbed):
+    _, runs = undisturbed
+    runs.take_calls()
+    assert sweep(runs).returncode == 0
+    assert runs.take_calls() == []
+
+
+def test_a_sweep_that_is_killed_and_restarted_has_the_same_results(undisturbed, runs):
+    points, expected = undisturbed
+    killed = sweep(runs, kill_at=random.Random(12).randint(points // 10, points))
+    assert killed.returncode == -signal.SIGKILL
+    assert sweep(runs).returncode == 0
+    assert results(runs) == results(expected) and len(results(runs)) == 4
+
+
+def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
+    more = ("norm=none", "seed=1,2,3")
+    wrong = json.dumps({"2": "diverges", "3": "fails"})
+    done = sweep(runs, *more, FAKE_TRAINING_OF_SEED=wrong)
+    assert done.returncode == 1
+    assert "1 done, 1 failed, 1 diverged of 3" in done.stdout
+    assert "none, seed 2  diverged in train: encoder.layers.0: its input has a NaN" in done.stdout
+    assert "none, seed 3  failed in train: the disk is full" in done.stdout
+    records = runs.work / "results/toy/failed"
+    assert {path.name for path in records.iterdir()} == {"none-seed2.json", "none-seed3.json"}
+
+    runs.take_calls()
+    again = sweep(runs, *more)  # what failed is tried again, and what diverged is not
+    assert again.returncode == 0, again.stderr  # a divergence is a finding
+    trained = [call for call in runs.take_calls() if "fairseq_cli.train" in call]
+    assert [value(call, "--seed") for call in trained] == ["3"]
+    assert {path.name for path in records.iterdir()} == {"none-seed2.json"}
+    status = sweep(runs, *more, "--status")
+    assert status.stdout.splitlines()[-1] == "2 done, 1 diverged of 3; about 0 s left"
+
+
+def test_every_experiment_names_a_corpus_and_a_recipe():
+    for name in experiment_names():
+        if name != "multi30k":
+            assert len(grid(name)[0]) == 1

@@ -1,0 +1,80 @@
+"""The scripts of the experiments: they hand their words to Python, and explain themselves alone."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = {
+    "run_iwslt14": ["run", "iwslt14"],
+    "run_iwslt15": ["run", "iwslt15"],
+    "run_multi30k": ["run", "multi30k"],
+    "run_wmt14": ["run", "wmt14"],
+    "demo": ["demo"],
+}
+PYTHON = """#!/usr/bin/env bash
+printf '%s\\n' "$PWD" "$PYTHONPATH" "$@"
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """Scripts with a Python that prints its words, in a folder with a space."""
+    root = tmp_path / "check out"
+    shutil.copytree(ROOT / "scripts", root / "scripts")
+    command(root / "scripts/setup.sh", "#!/usr/bin/env bash\necho set up\n")
+    command(root / ".venv/bin/python", PYTHON)
+    return root
+
+
+def command(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def script(root, name, *words, folder=None, **environment):
+    return subprocess.run(
+        ["bash", str(root / f"scripts/{name}.sh"), *words],
+        cwd=folder or root,
+        env={"PATH": "/usr/bin:/bin", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_words_reach_python_as_they_are(name, checkout, tmp_path):
+    words = ["--norm-type", "power norm", "--", "--flag", "it's $HOME"]
+    done = script(checkout, name, *words, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    where, path, *given = done.stdout.splitlines()
+    assert where == str(tmp_path)  # relative folders count from where the user stands
+    assert path == str(checkout)
+    assert given == ["-P", "-m", "norm_plugin.experiments", *SCRIPTS[name], *words]
+    assert done.stderr == "set up\n"  # not among the output
+
+
+def test_another_environment(checkout, tmp_path):
+    command(tmp_path / "env/bin/python", "#!/usr/bin/env bash\necho mine\n")
+    done = script(checkout, "demo", NORM_VENV=str(tmp_path / "env"), PYTHONPATH="more")
+    assert done.stdout == "mine\n"
+    command(checkout / "own/bin/python", PYTHON)
+    done = script(checkout, "demo", folder=tmp_path, NORM_VENV="own", PYTHONPATH="more")
+    assert done.stdout.splitlines()[1] == f"{checkout}:more"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help_needs_no_environment(name):
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    done = script(ROOT, name, "--help", PATH=path, NORM_VENV="/nowhere")
+    assert done.returncode == 0, done.stderr
+    assert f"usage: scripts/{name}.sh [OPTIONS]" in done.stdout
+    for flag in ("--norm-type", "--seed", "--work", "--smoke", "--dry-run", "-- FLAGS"):
+        assert flag in done.stdout

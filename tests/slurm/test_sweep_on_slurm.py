@@ -1,0 +1,28 @@
+"""A sweep as jobs of a real Slurm with two nodes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fake_runs import FakeRuns
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> FakeRuns:
+    return FakeRuns(tmp_path)
+
+
+def test_a_sweep_of_four_runs_one_of_which_diverges(slurm, runs):
+    words = ("sweep", "toy", "seed=1,2,3,4", "--launcher", "submitit_slurm")
+    done = runs.command(
+        *words,
+        *("--work", str(runs.work), "hydra.launcher.timeout_min=10"),
+        SLURM_CONF=str(slurm),
+        FAKE_TRAINING_OF_SEED=json.dumps({"2": "diverges"}),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "3 done, 1 diverged of 4" in done.stdout
+    assert len(list(runs.work.glob("results/toy/*.json"))) == 3

@@ -108,7 +108,8 @@ def site_flags() -> list[tuple[str, str]]:
     from norm_plugin.models.config import config_class
 
     cfg = config_class()()
-    fields = ["norm_type", *map(flags.norm_type_field, flags.SITE_FLAGS), *flags.CHOICES]
+    fields = ["norm_type", *map(flags.norm_type_field, flags.SITE_FLAGS)]
+    fields += [*flags.CHOICES, *flags.VALUES]
     return [(flags.flag_of(field), cfg._get_help(field)) for field in fields]
 
 

@@ -28,7 +28,7 @@ norm_type: {name}
 
 def norm_config(name: str) -> str:
     """The file of a norm: its name, and a null for each of its options and of the model's own."""
-    from norm_plugin.models.flags import CHOICES
+    from norm_plugin.models.flags import CHOICES, VALUES
 
     spec = norm_spec(name)
     text = HEAD.format(formula=spec.formula, name="'none'" if name == "none" else name)
@@ -38,6 +38,7 @@ def norm_config(name: str) -> str:
         for key, choice in CHOICES.items()
         if choice.default is not None  # the placement is the recipe's
     ]
+    lines += [f"{key}: null\n" for key in VALUES]
     return text + "".join(lines)
 
 

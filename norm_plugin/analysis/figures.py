@@ -21,6 +21,8 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b8
 DASHES = ("-", "--", ":")
 INK = "#010203"
 """Stands for the page's own text color, which the theme of the page decides."""
+INK_ON_PAPER = "#777777"
+"""For an SVG file, which no page tells a color: it stands out on black and on white."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it is found, scales, and takes the page's font
     "svg.hashsalt": "norm_plugin",  # equal data draw equal files
@@ -60,6 +62,11 @@ class Figure:
         writer.writerow(self.header)
         writer.writerows(self.rows)
         return text.getvalue()
+
+    @property
+    def standalone(self) -> str:
+        """The drawing as a file of its own, which inherits no color from a page."""
+        return self.svg.replace("currentColor", INK_ON_PAPER) + "\n"
 
 
 def scores_figure(rows: Sequence[Row]) -> Figure:

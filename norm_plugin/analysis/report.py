@@ -33,8 +33,6 @@ TABLE_HEADER = (
     "p (Holm)",
     "what is shown",
 )
-INK_ON_PAPER = "#777777"
-"""For the SVG files beside the Markdown, whose page tells them no color: on black and white."""
 
 
 @dataclass(frozen=True)
@@ -188,16 +186,11 @@ def write_report(study: Study, out: Path, title: str, command: str) -> list[Path
     texts["report.md"] = _render("report.md.jinja", content)
     for section in sections:
         for figure in section.figures:
-            texts[f"{figure.name}.svg"] = _alone(figure)
+            texts[f"{figure.name}.svg"] = figure.standalone
             texts[f"{figure.name}.csv"] = figure.data
     for name, text in texts.items():
         write_text(out / name, text)
     return [out / name for name in texts]
-
-
-def _alone(figure: Figure) -> str:
-    """The drawing as a file of its own, which inherits no color from a page."""
-    return figure.svg.replace("currentColor", INK_ON_PAPER) + "\n"
 
 
 def _render(template: str, content: dict[str, Any]) -> str:

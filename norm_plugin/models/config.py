@@ -12,7 +12,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import DictConfig, OmegaConf
 
-from norm_plugin.models.flags import CHOICES, SITE_FLAGS, norm_type_field, option_field
+from norm_plugin.models.flags import CHOICES, SITE_FLAGS, VALUES, norm_type_field, option_field
 from norm_plugin.models.plan import LAYERNORM, Plan, make_plan
 from norm_plugin.models.sites import SIDES
 from norm_plugin.norms import NORM_TYPES, declared_options
@@ -41,6 +41,8 @@ def config_class() -> type[NormConfig]:
         words: Any = ChoiceEnum(list(choice.words()))
         # Optional[...], here and below: OmegaConf 2.0 does not know X | None
         fields.append((name, Optional[words], _field(None, choice.help)))  # noqa: UP045
+    for name, value in VALUES.items():
+        fields.append((name, Optional[value.type], _field(None, value.help)))  # noqa: UP045
     for flag, text in SITE_FLAGS.items():
         fields.append((norm_type_field(flag), Optional[names], _field(None, text)))  # noqa: UP045
     for name, owners in declared_options().items():

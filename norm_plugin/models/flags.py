@@ -15,6 +15,7 @@ from norm_plugin.placements import PLACEMENTS
 ON_OFF = ("on", "off")
 PLACEMENT, INIT = "norm_placement", "norm_init"
 KERNELS_CHOICE, NAN_CHECK, ALLOW = "norm_kernels", "norm_nan_check", "norm_allow_change"
+RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_record_file"
 
 
 class Choice(NamedTuple):
@@ -58,6 +59,29 @@ CHOICES = {
     ),
 }
 """The flags other than those of sites and of the norms' options, by their keys."""
+
+
+class Value(NamedTuple):
+    """A flag that takes a value of a type; it is unset by default."""
+
+    type: type
+    help: str
+
+
+VALUES = {
+    RECORD: Value(
+        int, "record statistics of the norms in every N-th update, from the first one on"
+    ),
+    RECORD_SITES: Value(
+        str,
+        "sites to record, separated by commas: all (the default), encoder, decoder, or the end of "
+        "a flag above, such as encoder-self",
+    ),
+    RECORD_FILE: Value(
+        str, "file of the records (default: norm_record.jsonl.gz in the folder of the checkpoints)"
+    ),
+}
+"""The flags of the recorder, by their keys."""
 
 SITE_FLAGS: dict[str, str] = {
     "encoder": "norm of all encoder sites",

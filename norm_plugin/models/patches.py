@@ -10,8 +10,12 @@ fairseq.tasks.fairseq_task.FairseqTask.train_step
     test: tests/models/test_patches.py
 fairseq.trainer.Trainer.__init__
     why: wraps the `train_step` of the run's task in the same way: that of `translation_lev`,
-        `online_backtranslation` and others does not call `FairseqTask.train_step`
+        `online_backtranslation` and others does not call `FairseqTask.train_step`; and makes the
+        recorder of `--norm-record`
     test: tests/models/test_patches.py
+fairseq.trainer.Trainer.train_step
+    why: `--norm-record` looks at the norms in some updates
+    test: tests/models/test_recording.py
 fairseq.trainer.Trainer.load_checkpoint
     why: a run must not continue from a checkpoint that was trained with other norms
     test: tests/models/test_resuming.py
@@ -45,7 +49,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from fairseq import checkpoint_utils, options
 from fairseq.file_io import PathManager
 from fairseq.models.ema.ema import EMA
@@ -53,15 +56,17 @@ from fairseq.models.transformer import TransformerModelBase
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
-from torch import Tensor, nn
+from torch import nn
 
 from norm_plugin.models.folding import fold_norms
 from norm_plugin.models.layers import ignoring_every_position
 from norm_plugin.models.norm_model import NormModel
+from norm_plugin.models.recording import make_recorder
 from norm_plugin.models.resuming import check_resuming
 from norm_plugin.models.sites import SIDES
 from norm_plugin.models.stored_settings import allow_stored_flags, check_settings
-from norm_plugin.norms.base.statistics import BatchStatisticsNorm, average_running_statistics
+from norm_plugin.models.updates import loss_scale, tell_norms
+from norm_plugin.norms.base.statistics import average_running_statistics
 
 logger = logging.getLogger(__name__)
 
@@ -104,27 +109,6 @@ def wrap_once(owner: Any, name: str, around: Around) -> None:
         setattr(owner, name, wrapper)
 
 
-def loss_scale(optimizer: Any, like: Tensor) -> float | Tensor:
-    """The factor that ``optimizer.backward`` multiplies the loss with."""
-    scaler = getattr(optimizer, "scaler", None)
-    return 1.0 if scaler is None else scaler.scale(torch.ones((), device=like.device))
-
-
-def tell_norms(model: nn.Module, optimizer: Any, update_num: int) -> None:
-    """Let every norm with batch statistics know the factor in gradients, and the model the updates.
-
-    ``FairseqTask.train_step`` tells the model the updates too; not every other task does.
-    """
-    norms = [module for module in model.modules() if isinstance(module, BatchStatisticsNorm)]
-    if norms:
-        scale = loss_scale(optimizer, norms[0].weight)
-        for norm in norms:
-            norm.loss_scale = scale
-    for module in model.modules():
-        if isinstance(module, NormModel):
-            module.set_num_updates(update_num)
-
-
 TRAIN_STEP = ("sample", "model", "criterion", "optimizer", "update_num", "ignore_grad")
 """The arguments of ``FairseqTask.train_step``; the trainer gives them by name."""
 
@@ -157,6 +141,23 @@ def around_trainer_init(init: Function) -> Function:
         owner = next((cls for cls in type(task).__mro__ if "train_step" in vars(cls)), None)
         if owner is not None:
             wrap_once(owner, "train_step", around_train_step)
+        trainer.norm_recorder = make_recorder(trainer)
+
+    return wrapper
+
+
+@patches(Trainer, "train_step")
+def around_update(train_step: Function) -> Function:
+    """Around ``Trainer.train_step``, which is one update."""
+
+    @functools.wraps(train_step)
+    def wrapper(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = trainer.norm_recorder
+        if recorder is None:
+            return train_step(trainer, *args, **kwargs)
+        scale = loss_scale(trainer.optimizer, next(trainer.get_model().parameters()))
+        with recorder.recording(trainer.criterion, trainer.get_num_updates, scale):
+            return train_step(trainer, *args, **kwargs)
 
     return wrapper
 

@@ -23,6 +23,7 @@ from norm_plugin.models.flags import (
     option_field,
 )
 from norm_plugin.models.initialization import of_placement
+from norm_plugin.models.record_settings import RecordSettings, record_settings
 from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, SIDES, Site, present_sites
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, declared_options, norm_spec
 from norm_plugin.norms.base.mixing import check_declaration
@@ -74,6 +75,7 @@ class Plan:
         kernels: a word of ``--norm-kernels``.
         nan_check: whether training stops at a norm whose input is not finite.
         allow_change: whether training may continue from a checkpoint of another plan.
+        record: what training records of the norms; None: nothing.
     """
 
     placement: Mapping[str, str]
@@ -82,6 +84,7 @@ class Plan:
     kernels: str
     nan_check: bool
     allow_change: bool
+    record: RecordSettings | None = None
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -158,6 +161,7 @@ def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
         words[KERNELS_CHOICE] or str(CHOICES[KERNELS_CHOICE].default),
         words[NAN_CHECK] != "off",
         words[ALLOW] == "on",
+        record_settings(settings, sites),
     )
 
 

@@ -117,10 +117,13 @@ class BatchNorm(RunningMomentsNorm):
         check_layer_scale(layer_scale_groups, dim)
         self.layer_scale_groups, self.variant = layer_scale_groups, variant
 
+    def measured(self, x: Tensor) -> Tensor:
+        return layer_scale(x, self.layer_scale_groups, self.eps)
+
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if self.training:  # before the layer-scale: 0 times an infinity of its slope is NaN
             x = zero_padding(x, valid)
-        x = layer_scale(x, self.layer_scale_groups, self.eps)
+        x = self.measured(x)
         if not self.training:
             return self.affine(self.standardize_by_running(x))
         released = self.variant == "released"

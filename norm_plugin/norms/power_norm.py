@@ -26,7 +26,7 @@ and stored in float32 or wider. The cast back comes after gamma and beta.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -163,6 +163,7 @@ class PowerNorm(BatchStatisticsNorm):
 
     exact_gradient: ClassVar[bool] = False
     moved_by_forwards: ClassVar[tuple[str, ...]] = ("psi2",)
+    running_forms: ClassVar[Mapping[str, str]] = {"square": "psi2"}
 
     psi2: Tensor
     nu: Tensor
@@ -200,10 +201,13 @@ class PowerNorm(BatchStatisticsNorm):
         fixed = {"warmup_updates": WARMUP_AFTER_ENCODER} if after_encoder else {}
         return {"layer_scale_groups": heads, **options, **fixed}
 
+    def measured(self, x: Tensor) -> Tensor:
+        return layer_scale(x, self.layer_scale_groups, self.eps)
+
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if self.training and self.variant == "paper":  # the released code takes padding in
             x = zero_padding(x, valid)  # here, for 0 times an infinity of the scale's slope is NaN
-        x = layer_scale(x, self.layer_scale_groups, self.eps)
+        x = self.measured(x)
         if not self.training:
             return self.affine(divide_by_root(x, self.psi2, self.eps))
         seen = self.start()

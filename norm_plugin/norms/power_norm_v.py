@@ -21,6 +21,7 @@ float32 or wider. The cast back comes after gamma and beta.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
@@ -72,6 +73,7 @@ class PowerNormV(BatchStatisticsNorm):
     """
 
     moved_by_forwards: ClassVar[tuple[str, ...]] = ("psi2",)
+    running_forms: ClassVar[Mapping[str, str]] = {"square": "psi2"}
     psi2: Tensor
 
     def __init__(
@@ -89,10 +91,13 @@ class PowerNormV(BatchStatisticsNorm):
         self.eps, self.alpha_fwd, self.layer_scale_groups = eps, alpha_fwd, layer_scale_groups
         self.register_buffer("psi2", torch.ones(dim))
 
+    def measured(self, x: Tensor) -> Tensor:
+        return layer_scale(x, self.layer_scale_groups, self.eps)
+
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if self.training:  # before the layer-scale: 0 times an infinity of its slope is NaN
             x = zero_padding(x, valid)
-        x = layer_scale(x, self.layer_scale_groups, self.eps)
+        x = self.measured(x)
         if not self.training:
             return self.affine(divide_by_root(x, self.psi2, self.eps))
         x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)

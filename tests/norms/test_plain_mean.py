@@ -45,6 +45,22 @@ def test_equal_batches_leave_the_statistics_of_one(name, options, ragged):
         assert key in norm.moved_by_forwards or torch.equal(value, before[key]), key
 
 
+@pytest.mark.parametrize("name", [name for name, options in FORMS if not options])
+def test_running_forms_are_those_of_the_statistics_that_they_name(name, ragged):
+    norm = new_norm(name)
+    norm.start_plain_mean()
+    x, mask = ragged()
+    norm(x, mask)
+    u = norm.measured(x)[~mask.t()].double()
+    statistics = {
+        "mean": u.mean(dim=0),
+        "variance": u.var(dim=0, correction=0),
+        "square": u.square().mean(dim=0),
+    }
+    for statistic, buffer in norm.running_forms.items():
+        torch.testing.assert_close(norm.get_buffer(buffer).double(), statistics[statistic])
+
+
 def test_forwards_that_are_computed_again_do_not_count(ragged):
     norm = new_norm("batchnorm")
     norm.start_plain_mean()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -24,6 +25,10 @@ class RunningMomentsNorm(BatchStatisticsNorm):
     """
 
     moved_by_forwards: ClassVar[tuple[str, ...]] = ("running_mean", "running_var")
+    running_forms: ClassVar[Mapping[str, str]] = {
+        "mean": "running_mean",
+        "variance": "running_var",
+    }
     running_mean: Tensor
     running_var: Tensor
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -93,6 +93,8 @@ class BatchStatisticsNorm(AffineNorm):
         moved_by_forwards: names of the buffers that training forwards move, ``num_updates``
             aside. :meth:`start_plain_mean` makes them a mean over batches; a norm that names none
             cannot have its statistics re-estimated.
+        running_forms: by a batch statistic, ``mean``, ``variance`` or ``square`` (the mean
+            square), the name of the buffer with its running form; for those who record them.
         counts_forwards: whatever a trainer reports, every training forward counts as one.
         loss_scale: the factor that the loss is multiplied with before its backward pass, as
             mixed precision does; whoever multiplies it must say so here. Statistics of
@@ -107,6 +109,7 @@ class BatchStatisticsNorm(AffineNorm):
 
     batch_statistics: ClassVar[bool] = True
     moved_by_forwards: ClassVar[tuple[str, ...]] = ()
+    running_forms: ClassVar[Mapping[str, str]] = {}
     num_updates: Tensor
 
     def __init__(self, dim: int, *, warmup_updates: int = 0, sync: str = "off") -> None:
@@ -142,6 +145,10 @@ class BatchStatisticsNorm(AffineNorm):
             if self._plain_mean_of is not None and not in_backward():
                 self._plain_mean_of += 1
         return super().forward(x, padding_mask, batch_first)
+
+    def measured(self, x: Tensor) -> Tensor:
+        """What the batch statistics are taken of, (..., C), for an input x, (..., C)."""
+        return x
 
     def start_plain_mean(self) -> None:
         """Make the running statistics the plain mean over the training forwards from now on.

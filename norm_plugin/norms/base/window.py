@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -79,6 +79,7 @@ class WindowNorm(BatchStatisticsNorm):
     """
 
     moved_by_forwards: ClassVar[tuple[str, ...]] = ("squares", "squares_filled", "running_square")
+    running_forms: ClassVar[Mapping[str, str]] = {"square": "running_square"}
     squares: Tensor
     squares_filled: Tensor
     gradients: Tensor

@@ -1,0 +1,268 @@
+"""The recorder of ``--norm-record``: it looks at norms and layers in every N-th update.
+
+It puts hooks on the model before such an update and takes them off after it, so other updates cost
+nothing. The hooks read the inputs of norms and the gradients that pass; they compute the same
+whatever computes the norm, and change nothing: a run trains the same weights with and without it.
+
+Only the first worker records, and only the first batch of an update (``--update-freq``). Its
+batch statistics are those of its own positions, in a synced norm too. Gradients are those of the
+loss per token (or what else the criterion counts as its sample size), without the scale that mixed
+precision puts on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from norm_plugin.models.gradient_flow import on_gradient_between
+from norm_plugin.models.layers import PlannedLayer
+from norm_plugin.models.logs import describe_plan
+from norm_plugin.models.measures import (
+    Measures,
+    Moments,
+    gamma_over_psi,
+    gradient_parts,
+    moments,
+    of_gradient,
+    of_input,
+    of_statistics,
+    real_rows,
+    root_mean_square,
+)
+from norm_plugin.models.plan import Plan
+from norm_plugin.models.record_file import RecordFile
+from norm_plugin.norms import Norm
+from norm_plugin.norms.base.contract import valid_positions
+from norm_plugin.norms.base.recomputation import in_backward
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm
+
+EPS = 1e-5
+"""Inside the roots where a norm has no eps of its own."""
+DIGITS = 5
+
+
+class Recorder:
+    """Makes the records of a run.
+
+    Args:
+        model: of a plan with ``record``.
+        file: takes the records.
+    """
+
+    def __init__(self, model: nn.Module, plan: Plan, file: RecordFile) -> None:
+        assert plan.record is not None
+        self.model, self.file, self.every = model, file, plan.record.every
+        self.norms = recorded_norms(model, plan)
+        self.layers = {
+            path: module
+            for path, module in model.named_modules()
+            if isinstance(module, PlannedLayer)
+        }
+        self.active = False
+        self._start()
+
+    def _start(self, loss_scale: float | Tensor = 1.0) -> None:
+        self.seen: dict[str, dict[str, Measures]] = {"sites": {}, "layers": {}}
+        self.hooked: set[str] = set()
+        self.loss_scale = loss_scale
+        self.unit: float | Tensor | None = None  # what a gradient is divided by
+
+    @contextmanager
+    def recording(
+        self, criterion: nn.Module, updates: Callable[[], int], loss_scale: float | Tensor
+    ) -> Iterator[None]:
+        """Around the computation of one update, which is recorded if it is its turn.
+
+        Args:
+            criterion: its output begins with the loss and the sample size.
+            updates: gives the number of updates done; an update that was left out, as after an
+                overflow, is not recorded.
+            loss_scale: the factor on the loss in the backward pass.
+        """
+        done = updates()
+        if self.active or done % self.every:
+            if self.active:  # the trainer tries the same batch again
+                self._start(loss_scale)
+            yield
+            return
+        self._start(loss_scale)
+        self.active = True
+        handles = [*self._put_hooks(), criterion.register_forward_hook(self._see_size)]
+        try:
+            yield
+        finally:
+            self.active = False
+            for handle in handles:
+                handle.remove()
+        if updates() > done:
+            self.file.append({"update": done + 1, **as_numbers(self.seen)})
+
+    def _put_hooks(self) -> Iterator[Any]:
+        for path, norm in self.norms.items():
+            yield norm.register_forward_pre_hook(partial(self._see_input, path))
+            yield norm.register_forward_hook(partial(self._see_output, path))
+        for path, layer in self.layers.items():
+            yield layer.register_forward_hook(partial(self._see_layer, path))
+            for name, weight in layer.named_parameters():
+                if weight.requires_grad and weight.dim() > 1:
+                    yield weight.register_hook(partial(self._see_weight, path, name))
+
+    def _see_size(self, _: nn.Module, __: Any, output: Sequence[Any]) -> None:
+        """The criterion has computed the first batch: its gradients are of the loss per token."""
+        if self.unit is None:
+            self.unit = output[1] * self.loss_scale
+
+    def _of_first_batch(self) -> bool:
+        return self.unit is None and not in_backward()
+
+    def _see_input(self, path: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
+        """Before a norm's forward moves its running statistics."""
+        x, valid = positions_of(inputs)
+        sites = self.seen["sites"]
+        if not self._of_first_batch() or path in sites:
+            return
+        rows = real_rows(x, valid)
+        if len(rows):
+            with torch.no_grad():
+                sites[path] = forward_measures(norm, rows)
+
+    def _see_output(self, path: str, norm: Norm, inputs: tuple[Any, ...], y: Tensor) -> None:
+        """After a norm's forward. With activation checkpointing only a repeated one has a graph."""
+        (x, valid), found = positions_of(inputs), self.seen["sites"].get(path)
+        wanted = self.unit is None or in_backward()
+        in_graph = x.requires_grad and y.requires_grad and y is not x
+        if found is None or not wanted or path in self.hooked or not in_graph:
+            return
+        self.hooked.add(path)
+        y.register_hook(partial(self._see_gradient, found, norm, x.detach(), valid))
+        on_gradient_between(x, y, partial(self._see_input_gradient, found, valid))
+
+    def _see_gradient(
+        self, found: Measures, norm: Norm, x: Tensor, valid: Tensor | None, grad: Tensor
+    ) -> None:
+        with torch.no_grad():
+            grads = self._per_token(real_rows(grad, valid))
+            found.update(of_gradient("output", grads))
+            gamma = getattr(norm, "weight", None)
+            g = grads if gamma is None else grads * gamma.to(grads.dtype)
+            u = measured(norm, real_rows(x, valid))
+            found.update(gradient_parts(g, u, moments(u), getattr(norm, "eps", EPS)))
+
+    def _see_input_gradient(self, found: Measures, valid: Tensor | None, grad: Tensor) -> None:
+        found.update(of_gradient("input", self._per_token(real_rows(grad, valid))))
+
+    def _see_layer(self, path: str, _: nn.Module, __: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        layers = self.seen["layers"]
+        if not self._of_first_batch() or path in layers:
+            return
+        stack: Any = self.model.get_submodule(path.split(".")[0])
+        mask = stack.padding.mask
+        valid = None if mask is None else valid_positions(hidden, mask)
+        rows = real_rows(hidden, valid)
+        found = layers[path] = {"hidden_rms": root_mean_square(rows)}
+        if hidden.requires_grad:
+            hidden.register_hook(partial(self._see_hidden_gradient, found, valid))
+
+    def _see_hidden_gradient(self, found: Measures, valid: Tensor | None, grad: Tensor) -> None:
+        rows = self._per_token(real_rows(grad, valid))
+        found["hidden_gradient_norm"] = torch.linalg.vector_norm(rows)
+
+    def _see_weight(self, path: str, name: str, grad: Tensor) -> None:
+        """The gradient of a weight by one backward pass, before it joins those of other batches."""
+        found = self.seen["layers"].get(path)
+        if found is not None:
+            norm = torch.linalg.vector_norm(self._per_token(grad.detach().float()))
+            found.setdefault(f"{name}_gradient_norm", norm)
+
+    def _per_token(self, grad: Tensor) -> Tensor:
+        if self.unit is None:
+            raise RuntimeError(
+                "--norm-record: a backward pass came before the criterion was called, so the "
+                "number of tokens is unknown; train this task without --norm-record"
+            )
+        return grad / self.unit
+
+
+def make_recorder(trainer: Any) -> Recorder | None:
+    """The recorder of a run of fairseq's; None where nothing is recorded, or not by this worker.
+
+    Raises:
+        ValueError: the file has records of another run.
+    """
+    model = trainer.get_model()
+    plan = getattr(getattr(model, "cfg", None), "plan", None)
+    if plan is None or plan.record is None or not trainer.is_data_parallel_master:
+        return None
+    header = {
+        "every": plan.record.every,
+        "norms": describe_plan(plan),
+        "sites": {path: norm.dim for path, norm in recorded_norms(model, plan).items()},
+    }
+    path = plan.record.path(trainer.cfg.checkpoint.save_dir)
+    return Recorder(model, plan, RecordFile(path, header))
+
+
+def recorded_norms(model: nn.Module, plan: Plan) -> dict[str, Norm]:
+    """The norms that the plan records, by their paths in the model."""
+    assert plan.record is not None
+    taken = [choice.site for choice in plan.sites if plan.record.takes(choice.site)]
+    return {
+        path: module
+        for path, module in model.named_modules()
+        if isinstance(module, Norm) and any(site.is_at(path) for site in taken)
+    }
+
+
+def positions_of(inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
+    """x and its real positions, from the inputs of a norm in fairseq's stacks."""
+    x, mask, batch_first = inputs
+    return x, None if mask is None else valid_positions(x, mask, batch_first)
+
+
+def measured(norm: Norm, rows: Tensor) -> Tensor:
+    """What the batch statistics of ``norm`` are, or would be, taken of. rows: (n, C)."""
+    return norm.measured(rows) if isinstance(norm, BatchStatisticsNorm) else rows
+
+
+def forward_measures(norm: Norm, rows: Tensor) -> Measures:
+    """What a record says of the input of a norm, (n, C), before the norm has seen it."""
+    batch: Moments = moments(measured(norm, rows))
+    running = {}
+    if isinstance(norm, BatchStatisticsNorm):
+        running = {name: norm.get_buffer(at) for name, at in norm.running_forms.items()}
+    found = {
+        "positions": rows.new_tensor(float(len(rows))),
+        **of_input(rows),
+        **of_statistics(batch, running),
+    }
+    gamma = getattr(norm, "weight", None)
+    if gamma is not None and gamma.numel() == norm.dim:
+        eps = getattr(norm, "eps", EPS)
+        found["gamma_over_psi"] = gamma_over_psi(gamma.to(rows.dtype), batch.square, eps)
+    return found
+
+
+def as_numbers(seen: Mapping[str, Mapping[str, Measures]]) -> dict[str, Any]:
+    """The measures as rounded numbers and lists. All are fetched from the device at once."""
+    tensors = [one for part in seen.values() for found in part.values() for one in found.values()]
+    sizes = [one.numel() for one in tensors]
+    flat = torch.cat([one.detach().double().reshape(-1) for one in tensors]) if tensors else None
+    values = iter([] if flat is None else flat.tolist())
+    shapes = iter([(one.dim(), size) for one, size in zip(tensors, sizes)])
+
+    def number() -> float | list[float]:
+        dims, size = next(shapes)
+        rounded = [float(f"{next(values):.{DIGITS}g}") for _ in range(size)]
+        return rounded if dims else rounded[0]
+
+    return {
+        part: {path: {name: number() for name in found} for path, found in places.items()}
+        for part, places in seen.items()
+    }

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""What --norm-record costs on a CPU: its share of training at EVERY=100, and the size of its file.
+
+    python benchmarks/recording.py
+    python benchmarks/recording.py --norms powernorm batchnorm --check
+
+The recipe is that of IWSLT14 De-En, on the batches of Multi30k unless --data says otherwise, with
+every norm recorded. Updates with and without a record are timed in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from measuring.command import (
+    benchmark_parser,
+    choose_setups,
+    parse_benchmark,
+    prepare_process,
+    quiet,
+    report,
+)
+from measuring.records import RESULTS, Record, append, provenance
+from measuring.setups import Setup
+from measuring.timing import alternate, quartiles
+from measuring.training import Run
+from norm_plugin.commands.command_line import run_command
+from norm_plugin.kernels import AUTO
+from norm_plugin.models.record_file import RecordFile
+from norm_plugin.models.record_settings import ALL, RecordSettings
+from norm_plugin.models.recording import Recorder
+from training import prepared_data
+
+EVERY = 100
+UPDATES = 90_000
+"""Of the recipe."""
+MOST_SHARE = 2.0  # percent of the time of training
+MOST_MEGABYTES = 50.0
+WARMUP = 2
+DEFAULT = ("layernorm", "batchnorm", "powernorm")
+
+
+def recorder_of(run: Run, path: Path) -> Recorder:
+    """A recorder of every norm of ``run`` in every update."""
+    plan = replace(run.model.cfg.plan, record=RecordSettings(1, (ALL,), str(path)))
+    return Recorder(run.model, plan, RecordFile(path, {}))
+
+
+def with_recorder(
+    run: Run, recorder: Recorder | None, update: Callable[[], None]
+) -> Callable[[], None]:
+    """``update`` of ``run`` with this recorder in its trainer."""
+
+    def timed() -> None:
+        run.trainer.norm_recorder = recorder
+        update()
+
+    return timed
+
+
+def measure(setup: Setup, args: argparse.Namespace, folder: Path) -> Record:
+    """The row of ``setup``."""
+    run = Run(setup, args.data, AUTO, args.quick)
+    path = folder / "record"
+    recorder = recorder_of(run, path)
+    batches = run.batches(WARMUP + args.updates)
+    calls = {
+        "plain": with_recorder(run, None, run.updates(batches)),
+        "recorded": with_recorder(run, recorder, run.updates(batches)),
+    }
+    times = alternate(calls, args.updates, WARMUP)
+    added = [one - other for one, other in zip(times["recorded"], times["plain"])]
+    plain, more = quartiles(times["plain"]), quartiles(added)
+    record_bytes = path.stat().st_size / (WARMUP + args.updates)
+    path.unlink()
+    return {
+        **setup._asdict(),
+        "tokens": run.cfg.dataset.max_tokens,
+        "updates": args.updates,
+        "plain_p50_ms": round(plain.p50, 1),
+        **{f"added_{name}_ms": round(value, 1) for name, value in more._asdict().items()},
+        "share_percent": round(100 * more.p50 / (EVERY * plain.p50), 4),
+        "megabytes": round(record_bytes * UPDATES / EVERY / 1e6, 2),
+    }
+
+
+def show(row: Record) -> None:
+    """Print a row."""
+    print(
+        f"{row['norm']:22} {row['options']:18} an update takes {row['plain_p50_ms']:.0f} ms, a "
+        f"record {row['added_p50_ms']:.0f} ms more ({row['added_p25_ms']:.0f} to "
+        f"{row['added_p75_ms']:.0f}): {row['share_percent']:.3f} % of training at EVERY={EVERY}; "
+        f"{row['megabytes']:.1f} MB after {UPDATES} updates",
+        flush=True,
+    )
+
+
+def misses(rows: Sequence[Record]) -> Iterator[str]:
+    """A line for each target that is missed."""
+    for row in rows:
+        name = Setup(row["norm"], row["options"])
+        if row["share_percent"] > MOST_SHARE:
+            yield f"{name}: {row['share_percent']:.2f} % of the time, {MOST_SHARE} is allowed"
+        if row["megabytes"] > MOST_MEGABYTES:
+            yield f"{name}: {row['megabytes']:.0f} MB, {MOST_MEGABYTES:.0f} are allowed"
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line; ``argv`` is sys.argv without its first word."""
+    parser = benchmark_parser(__doc__, RESULTS / "recording.csv")
+    parser.set_defaults(norms=list(DEFAULT))
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="binarized (default: Multi30k, prepared here)"
+    )
+    parser.add_argument(
+        "--updates", type=int, default=6, metavar="N", help="timed, of each (default: %(default)s)"
+    )
+    return parse_benchmark(parser, argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; with --check the status is 1 where a target is missed."""
+    args = parse_args(argv)
+    quiet()
+    prepare_process(args.threads)
+    args.data = args.data or prepared_data()
+    setups: list[Any] = choose_setups(args.norms, [Setup(name) for name in DEFAULT])
+    origin = provenance()
+    measured: list[Record] = []
+    for setup in setups:
+        with tempfile.TemporaryDirectory() as folder:
+            row = measure(setup, args, Path(folder))
+        show(row)
+        if not args.no_csv:
+            append(args.output, [{**origin, **row}])
+        measured.append(row)
+    return report(misses(measured)) if args.check else 0
+
+
+if __name__ == "__main__":
+    run_command(main)

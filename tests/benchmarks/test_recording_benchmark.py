@@ -1,0 +1,49 @@
+"""benchmarks/recording.py: its rows and its targets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import recording
+from measuring.records import read_rows
+from norm_plugin.kernels import resolve
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    out = tmp_path_factory.mktemp("data") / "toy"
+    sizes = ["--train", "200", "--valid", "10", "--test", "10", "--workers", "1"]
+    command = [sys.executable, ROOT / "data-prep" / "toy.py", "--out", out, *sizes]
+    subprocess.run(command, check=True, capture_output=True)
+    return out / "bin"
+
+
+def test_a_row_has_the_cost_and_the_size(toy, tmp_path, capsys, monkeypatch):
+    try:
+        resolve("cpu")
+    except ValueError as error:
+        pytest.skip(str(error))
+    monkeypatch.setattr(recording, "quiet", lambda: None)  # the loggers are those of all tests
+    output = tmp_path / "recording.csv"
+    words = ["--data", str(toy), "--quick", "--updates", "2", "--threads", "1"]
+    assert recording.main([*words, "--norms", "batchnorm", "--output", str(output)]) == 0
+    assert capsys.readouterr().out.startswith("batchnorm ")
+    (row,) = read_rows(output, ("share_percent", "megabytes", "added_p50_ms"))
+    cost, plain = float(row["added_p50_ms"]), float(row["plain_p50_ms"])
+    assert float(row["share_percent"]) == pytest.approx(cost / plain, rel=0.05, abs=0.05)
+    assert 0 < float(row["megabytes"]) < recording.MOST_MEGABYTES  # records were written
+
+
+def test_misses():
+    good = {"norm": "dyt", "options": "", "share_percent": 2.0, "megabytes": 50.0}
+    assert list(recording.misses([good])) == []
+    assert list(recording.misses([{**good, "share_percent": 2.5, "megabytes": 51.0}])) == [
+        "dyt: 2.50 % of the time, 2.0 is allowed",
+        "dyt: 51 MB, 50 are allowed",
+    ]

@@ -22,6 +22,7 @@ from norm_plugin.commands.command_line import CommandError, read_text, run_comma
 from norm_plugin.experiments.results import read_results
 from norm_plugin.experiments.tables import table
 from norm_plugin.listing import front_table, norms_table, options_table, sites_table
+from norm_plugin.listing_placements import placements_table, placements_text
 from published import published_table
 from recipe_commands import command_lines
 from speed_tables import speed_table
@@ -57,6 +58,8 @@ def generators(root: Path) -> Generators:
         "norms": lambda _: norms_table(),
         "options": lambda _: options_table(),
         "sites": lambda _: sites_table(),
+        "placements": lambda _: placements_table(),
+        "placement-sections": lambda _: placements_text(),
     }
 
 

@@ -22,7 +22,8 @@ from omegaconf import OmegaConf
 # Importing the model registers it, which its architectures need
 from norm_plugin.models import translation as translation
 from norm_plugin.models.config import check_keys
-from norm_plugin.models.plan import LAYERNORM, apply_placement, make_plan
+from norm_plugin.models.placement_choice import apply_placement
+from norm_plugin.models.plan import LAYERNORM, make_plan
 from norm_plugin.models.sites import SIDES
 from norm_plugin.models.warmup import default_warmup
 

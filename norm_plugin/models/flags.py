@@ -14,6 +14,7 @@ from norm_plugin.placements import PLACEMENTS
 
 ON_OFF = ("on", "off")
 PLACEMENT, INIT = "norm_placement", "norm_init"
+PLACEMENT_OF = {side: f"{PLACEMENT}_{side}" for side in ("encoder", "decoder")}
 KERNELS_CHOICE, NAN_CHECK, ALLOW = "norm_kernels", "norm_nan_check", "norm_allow_change"
 RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_record_file"
 
@@ -33,6 +34,12 @@ class Choice(NamedTuple):
 CHOICES = {
     PLACEMENT: Choice(
         lambda: PLACEMENTS, None, "where the norms stand; sets --{encoder,decoder}-normalize-before"
+    ),
+    PLACEMENT_OF["encoder"]: Choice(
+        lambda: PLACEMENTS, None, "the same for the encoder; wins over --norm-placement"
+    ),
+    PLACEMENT_OF["decoder"]: Choice(
+        lambda: PLACEMENTS, None, "the same for the decoder; wins over --norm-placement"
     ),
     INIT: Choice(
         initializations,

@@ -12,14 +12,17 @@ so new weights and biases replace the norm. These maps are
     encoder-ffn, decoder-ffn      fc1
     encoder-final                 k_proj and v_proj over the encoder, in every decoder layer
 
-After folding the final norm of the encoder, the encoder returns the input of that norm. The norms
-of a site are folded in all layers or in none. The products are computed in float64 and rounded
-once, so logits differ by rounding. The placement declares at which positions a norm can fold.
+After folding the final norm of the encoder, the encoder returns the input of that norm. Under a
+placement with a norm inside a branch, that norm is folded into the last map of the branch: out_proj
+of the attention, or fc2. The norms of a site, and the sites of one flag, are folded in all layers or
+in none. The products are computed in float64 and rounded once, so logits differ by rounding. The
+placement declares at which positions a norm can fold.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -31,10 +34,10 @@ from norm_plugin.models.flags import norm_type_field
 from norm_plugin.models.layers import PlannedLayer
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.plan import IDENTITY
-from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, Site
+from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, LAST_MAPS, Site
 from norm_plugin.norms import Norm, build_norm
 from norm_plugin.norms.base.inference import CannotFold, ChannelMap
-from norm_plugin.placements import ON_THE_STREAM
+from norm_plugin.placements import FINAL, INNER, INPUT, ON_THE_STREAM, placement_class
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 MAPS_OF_LAYER: dict[str, tuple[str, ...]] = {
@@ -91,32 +94,57 @@ def fold_norms(model: nn.Module) -> list[Folding]:
     """
     if not isinstance(model, NormModel):
         raise ValueError(f"{type(model).__name__} has no norms to fold; give a norm_transformer")
-    named = [choice.site for choice in model.cfg.plan.sites if choice.norm != IDENTITY]
-    return [_fold_site(model, site) for site in named]
+    by_flag: dict[str, list[Site]] = {}
+    for choice in model.cfg.plan.sites:
+        if choice.norm != IDENTITY:
+            by_flag.setdefault(choice.site.flag, []).append(choice.site)
+    return [folding for sites in by_flag.values() for folding in _fold_flag(model, sites)]
 
 
-def _fold_site(model: NormModel, site: Site) -> Folding:
+Step = tuple[nn.Module, ChannelMap, list[nn.Linear]]
+"""The owner of a norm, the norm as a map, and the linear maps that take its output."""
+
+
+def _fold_flag(model: NormModel, sites: Sequence[Site]) -> list[Folding]:
+    """Fold the sites that share a flag: all or none, as the flag says that they are gone."""
+    steps: dict[Site, list[Step]] = {}
+    reasons: dict[Site, str] = {}
+    for site in sites:
+        try:
+            steps[site] = [
+                (owner, _inference_map(model, owner, site), _maps_after(model, owner, site))
+                for owner in _owners(model, site)
+            ]
+        except CannotFold as reason:
+            reasons[site] = str(reason)
+    if not reasons:
+        return [_fold_site(model, site, steps[site]) for site in sites]
+    shared = f"it shares its flag with {', '.join(site.name for site in reasons)}, which stays"
+    return [
+        Folding(site, model.cfg.plan.at(site).norm, reason=reasons.get(site, shared))
+        for site in sites
+    ]
+
+
+def _fold_site(model: NormModel, site: Site, steps: Iterable[Step]) -> Folding:
+    """Fold the norms of a site."""
     name = model.cfg.plan.at(site).norm
-    try:
-        plan = [
-            (owner, _inference_map(owner, site), _maps_after(model, owner, site))
-            for owner in _owners(model, site)
-        ]
-        _check_flag(model, site)
-    except CannotFold as reason:
-        return Folding(site, name, reason=str(reason))
     paths = {module: path for path, module in model.named_modules()}
     norms: list[str] = []
     maps: list[str] = []
-    for owner, channel_map, linears in plan:
+    for owner, channel_map, linears in steps:
         norm = getattr(owner, site.attribute)
         norms.append(paths[norm])
         maps.extend(paths[linear] for linear in linears)
         for linear in linears:
             fold_into(linear, channel_map)
-        setattr(owner, site.attribute, build_norm(IDENTITY, norm.dim))
+        identity = build_norm(IDENTITY, norm.dim)
+        if isinstance(owner, PlannedLayer):
+            owner.put(site.attribute, identity, type(owner.placement))
+        else:
+            setattr(owner, site.attribute, identity)
     setattr(model.cfg, norm_type_field(site.flag), IDENTITY)
-    model.cfg.plan = model.cfg.plan.without(site.flag)
+    model.cfg.plan = model.cfg.plan.without(site)
     return Folding(site, name, norms=tuple(norms), maps=tuple(maps))
 
 
@@ -138,28 +166,28 @@ def _owners(model: NormModel, site: Site) -> list[nn.Module]:
     return [layer for layer in layers if getattr(layer, site.attribute, None) is not None]
 
 
-def _inference_map(owner: nn.Module, site: Site) -> ChannelMap:
+def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> ChannelMap:
     """The norm of ``site`` in ``owner`` as a map."""
     norm: Norm = getattr(owner, site.attribute)
-    reason = ""
-    if isinstance(owner, PlannedLayer):
-        reason = owner.placement.why_it_stays(owner.positions[site.attribute])
-    elif site in EMBEDDING_SITES.values():
-        reason = ON_THE_STREAM
+    if site in EMBEDDING_SITES.values():
+        raise CannotFold(ON_THE_STREAM)
+    if not isinstance(owner, PlannedLayer):
+        placement = placement_class(model.cfg.plan.placement[site.side])
+        _check_placement(placement.why_it_stays(FINAL))
+        return norm.inference_map()
+    position = owner.positions[site.attribute]
+    _check_placement(owner.placement.why_it_stays(position))
+    found = norm.inference_map()
+    if position == INPUT:
+        # `enter` stays in the layer: it scales x there, and has to scale the offset here
+        branch = site.flag.rpartition("-")[2]
+        return ChannelMap(found.gain, owner.placement.enter(found.offset, branch))
+    return found
+
+
+def _check_placement(reason: str) -> None:
     if reason:
         raise CannotFold(reason)
-    return norm.inference_map()
-
-
-def _check_flag(model: NormModel, site: Site) -> None:
-    """Raise CannotFold where another norm would be lost: its flag is what says that one is gone."""
-    others = [
-        choice.site.name
-        for choice in model.cfg.plan.sites
-        if choice.site.flag == site.flag and choice.site != site and choice.norm != IDENTITY
-    ]
-    if others:
-        raise CannotFold(f"it shares its flag with {', '.join(others)}, which stays")
 
 
 def _maps_after(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Linear]:
@@ -171,6 +199,8 @@ def _maps_after(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Linea
     elif site == FINAL_SITES["encoder"]:
         layers = [layer for layer in model.decoder.layers.children() if _attends(layer)]
         found = [(layer, path) for layer in layers for path in MAPS_OVER_ENCODER]
+    elif site.position == INNER:
+        found = [(owner, LAST_MAPS[site.flag.rpartition("-")[2]])]
     else:
         found = [(owner, path) for path in MAPS_OF_LAYER[site.flag]]
     if not found:

@@ -3,17 +3,20 @@
 fairseq's forward is used as it is. A layer of fairseq has one norm for each branch, on its input or
 on the sum after it, as ``normalize_before`` says. That norm is replaced by ours. Norms at other
 positions are called in ``residual_connection``, which fairseq calls once for each branch, and which
-joins the branch and the stream.
+joins the branch and the stream. Those inside a branch are called by a hook of its last map.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
 from fairseq.distributed import fsdp_wrap
+from fairseq.modules import MultiheadAttention
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
@@ -24,9 +27,18 @@ from torch import Tensor, nn
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.initialization import initialize
 from norm_plugin.models.plan import SiteChoice
-from norm_plugin.models.sites import SLOTS, branch_sites
+from norm_plugin.models.sites import LAST_MAPS, SLOTS, branch_sites
 from norm_plugin.norms import Norm
-from norm_plugin.placements import INPUT, OUTPUT, SUM, LayerPlace, Placement, placement_class
+from norm_plugin.placements import (
+    INNER,
+    INPUT,
+    OUTPUT,
+    SUM,
+    LayerPlace,
+    Placement,
+    overrides,
+    placement_class,
+)
 
 
 class PaddingMask:
@@ -107,19 +119,50 @@ class PlannedLayer(nn.Module):
         """Put norms, placement and initial weights of the plan into a layer of fairseq."""
         plan = cfg.plan
         cls = placement_class(plan.placement[place.side]).at(place)
-        self.normalize_before = INPUT in cls.norms
+        self.normalize_before = all(INPUT in cls.norms_of(branch) for branch in place.branches)
         self.padding = PaddingMask()
         self.positions = {}
         self._branches: list[str] = []
         for branch in place.branches:
-            if not {INPUT, SUM}.intersection(cls.norms):
+            positions = cls.norms_of(branch)
+            if not {INPUT, SUM}.intersection(positions):
                 setattr(self, SLOTS[branch], nn.Identity())
-            for position, site in branch_sites(place.side, branch, cls.norms).items():
-                norm = planned_norm(plan.at(site), self.embed_dim, self.padding)
-                setattr(self, site.attribute, norm)
+            for position, site in branch_sites(place.side, branch, positions).items():
+                last_map = attrgetter(LAST_MAPS[branch])(self)
+                dim = last_map.in_features if position == INNER else self.embed_dim
                 self.positions[site.attribute] = position
+                self.put(site.attribute, planned_norm(plan.at(site), dim, self.padding), cls)
+            if INNER in positions or overrides(cls, "inside"):
+                self._open(branch)
         self.placement = cls(place)
         initialize(self, plan.initialization[place.side], place)
+
+    def put(self, attribute: str, norm: Norm, cls: type[Placement]) -> None:
+        """Let ``norm`` be the one named ``attribute``; ``cls`` is the layer's placement."""
+        setattr(self, attribute, norm)
+        if self.positions[attribute] == INPUT and overrides(cls, "enter"):
+            branch = next(one for one, slot in SLOTS.items() if slot == attribute)
+            norm.register_forward_hook(partial(self._enter, branch))
+
+    def _enter(self, branch: str, norm: nn.Module, inputs: Any, y: Tensor) -> Tensor:
+        """The hook after a norm on the input of a branch."""
+        return self.placement.enter(y, branch)
+
+    def _open(self, branch: str) -> None:
+        """Let the placement reach what goes into the last map of ``branch``."""
+        attention, _, name = LAST_MAPS[branch].rpartition(".")
+        owner = attrgetter(attention)(self) if attention else self
+        if isinstance(owner, MultiheadAttention):
+            # else torch computes the attention in one function, which takes the weights of the
+            # last map without calling it; with this, fairseq computes it step by step
+            owner._set_skip_embed_dim_check()
+        getattr(owner, name).register_forward_pre_hook(partial(self._before_last_map, branch))
+
+    def _before_last_map(
+        self, branch: str, last_map: nn.Module, inputs: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """The hook before the last map of a branch."""
+        return (self._extra_norm(branch, INNER, self.placement.inside(inputs[0], branch)),)
 
     @contextmanager
     def one_forward(self, mask: Tensor | None, branches: tuple[str, ...]) -> Iterator[None]:

@@ -17,18 +17,19 @@ from norm_plugin.models.flags import (
     KERNELS_CHOICE,
     NAN_CHECK,
     PLACEMENT,
+    PLACEMENT_OF,
     SITE_FLAGS,
     flag_of,
     norm_type_field,
     option_field,
 )
 from norm_plugin.models.initialization import of_placement
+from norm_plugin.models.placement_choice import chosen_placement, chosen_word
 from norm_plugin.models.record_settings import RecordSettings, record_settings
 from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, SIDES, Site, present_sites
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, declared_options, norm_spec
 from norm_plugin.norms.base.mixing import check_declaration
 from norm_plugin.norms.base.registry import OptionValue
-from norm_plugin.placements import INPUT, PLACEMENTS, placement_class
 
 LAYERNORM = "layernorm"
 IDENTITY = "none"
@@ -99,12 +100,12 @@ class Plan:
         """Whether the model has a norm at ``site``."""
         return any(choice.site == site for choice in self.sites)
 
-    def without(self, flag: str) -> Plan:
-        """The same plan with ``none`` at the sites of a flag, as after folding."""
+    def without(self, site: Site) -> Plan:
+        """The same plan with ``none`` at a site, as after folding."""
         return replace(
             self,
             sites=tuple(
-                SiteChoice(choice.site, IDENTITY, {}) if choice.site.flag == flag else choice
+                SiteChoice(choice.site, IDENTITY, {}) if choice.site == site else choice
                 for choice in self.sites
             ),
         )
@@ -128,6 +129,8 @@ class Plan:
             ALLOW: ["on" if self.allow_change else "off"],
         }
         values = {key: next(iter(words)) for key, words in given.items() if len(set(words)) == 1}
+        if PLACEMENT not in values:
+            values |= {PLACEMENT_OF[side]: word for side, word in self.placement.items()}
         for choice in self.sites:
             if choice.site not in EMBEDDING_SITES.values():  # one flag, and the two may differ
                 values[norm_type_field(choice.site.flag)] = choice.norm
@@ -145,7 +148,7 @@ def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
         ValueError: an unknown norm, placement or word; a flag of a site that the model lacks; an
             option that no chosen norm has, or a value that is not allowed.
     """
-    words = {key: _word(settings, key) for key in CHOICES}
+    words = {key: chosen_word(settings, key) for key in CHOICES}
     placement = chosen_placement(settings, sides)
     sites = present_sites(settings, placement, sides)
     _check_site_flags(settings, sites)
@@ -163,58 +166,6 @@ def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
         words[ALLOW] == "on",
         record_settings(settings, sites),
     )
-
-
-def _word(settings: object, key: str) -> str | None:
-    """The word given for a flag; ValueError for another word, which only YAML can bring here."""
-    value = getattr(settings, key, None)
-    if isinstance(value, bool):  # YAML reads on and off as booleans
-        value = "on" if value else "off"
-    words = list(CHOICES[key].words())
-    if value is not None and value not in words:
-        raise ValueError(f"{key} is {value!r}; choose from {', '.join(words)}")
-    return None if value is None else str(value)
-
-
-def chosen_placement(settings: object, sides: Sequence[str] = SIDES) -> dict[str, str]:
-    """The placement of each side: ``--norm-placement``, else what fairseq's own flags ask for."""
-    word = _word(settings, PLACEMENT)
-    if word is not None:
-        return dict.fromkeys(sides, word)
-    by_flag = {cls.normalize_before: name for name, cls in PLACEMENTS.items()}
-    return {side: by_flag[bool(getattr(settings, f"{side}_normalize_before", 0))] for side in sides}
-
-
-def apply_placement(
-    settings: object, arch_placement: str = "", sides: Sequence[str] = SIDES
-) -> None:
-    """Set ``norm_placement`` and each ``normalize_before`` by the flag or the architecture's name.
-
-    Call it before the stock architecture function fills in what was not given.
-
-    Raises:
-        ValueError: the flags, or the flags and the architecture, contradict each other.
-    """
-    asked = _word(settings, PLACEMENT)
-    if asked and arch_placement and asked != arch_placement:
-        raise ValueError(
-            f"--norm-placement {asked} contradicts the architecture, which is "
-            f"{arch_placement}-norm: drop one of them"
-        )
-    placement = asked or arch_placement
-    if not placement:
-        return
-    before = INPUT in placement_class(placement).norms
-    for side in sides:
-        key = f"{side}_normalize_before"
-        given = getattr(settings, key, None)
-        if given is not None and given != before:
-            raise ValueError(
-                f"{key} is {given}, which contradicts {placement}-norm: drop "
-                f"{flag_of(key)} or the placement"
-            )
-        setattr(settings, key, before)
-    setattr(settings, PLACEMENT, placement)
 
 
 def norm_type_of(settings: object, site: Site) -> str:
@@ -255,10 +206,16 @@ def _check_options(settings: object, chosen: set[str]) -> None:
         if given is not None and not chosen.intersection(owner for owner, _ in owners):
             raise ValueError(
                 f"{flag_of(option_field(name))} is an option of "
-                f"{', '.join(owner for owner, _ in owners)}, but the chosen norms are "
-                f"{', '.join(norm for norm in NORM_TYPES if norm in chosen)}: drop it, or choose "
-                "such a norm"
+                f"{', '.join(owner for owner, _ in owners)}, but {_these(chosen)}: drop it, or "
+                "choose such a norm"
             )
+
+
+def _these(chosen: set[str]) -> str:
+    """The chosen norms, as an error names them."""
+    if not chosen:
+        return "this placement has no norm"
+    return f"the chosen norms are {', '.join(norm for norm in NORM_TYPES if norm in chosen)}"
 
 
 def _site_options(settings: object, site: Site, name: str) -> dict[str, OptionValue]:

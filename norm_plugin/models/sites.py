@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from norm_plugin.placements import INPUT, SUM, LayerPlace, placement_class
+from norm_plugin.placements import INPUT, SUM, LayerPlace, overrides, placement_class
 
 SIDES = ("encoder", "decoder")
 SLOTS = {
@@ -14,6 +14,8 @@ SLOTS = {
     "ffn": "final_layer_norm",
 }
 """By branch, fairseq's own norm in a layer: on the branch's input, or on the sum after it."""
+LAST_MAPS = {"self": "self_attn.out_proj", "cross": "encoder_attn.out_proj", "ffn": "fc2"}
+"""By branch, the linear map that it ends in."""
 
 
 class Site(NamedTuple):
@@ -74,6 +76,7 @@ def layer_place(
         decoder_layers=layers.get("decoder", 0),
         dim=getattr(settings, f"{side}_embed_dim", None) or 1,
         branches=("self", "cross", "ffn") if crosses else ("self", "ffn"),
+        heads=getattr(settings, f"{side}_attention_heads", None) or 1,
     )
 
 
@@ -93,9 +96,15 @@ def present_sites(
         first = layer_place(settings, side, 1, sides)
         for branch in first.branches:
             for index in range(1, first.layers + 1):
-                positions = cls.at(layer_place(settings, side, index, sides)).norms
+                at = cls.at(layer_place(settings, side, index, sides))
+                positions = at.norms_of(branch)
                 sites.update(dict.fromkeys(branch_sites(side, branch, positions).values()))
         dropped = side == "decoder" and getattr(settings, "no_decoder_final_norm", False)
+        if dropped and overrides(cls, "after_final_norm"):
+            raise ValueError(
+                f"with placement {placement[side]} the output of the decoder is made at its final "
+                "norm: drop --no-decoder-final-norm, or choose another placement"
+            )
         if cls.final_norm and not dropped:
             sites[FINAL_SITES[side]] = None
     if getattr(settings, "layernorm_embedding", False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase
@@ -20,6 +21,24 @@ from norm_plugin.models.layers import (
 from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, layer_place
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 from norm_plugin.norms.base.workers import worker_count
+from norm_plugin.placements import Placement, overrides, placement_class
+
+
+class AroundFinalNorm:
+    """Hooks around the final norm of a stack, for a placement whose layers give more than x."""
+
+    def __init__(self, placement: type[Placement]) -> None:
+        self.placement = placement
+        self.given: list[Tensor] = []
+
+    def before(self, norm: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The hook before the norm: keep the output of the last layer."""
+        self.given.append(inputs[0])
+        return (self.placement.before_final_norm(inputs[0]), *inputs[1:])
+
+    def after(self, norm: nn.Module, inputs: tuple[Any, ...], y: Tensor) -> Tensor:
+        """The hook after the norm."""
+        return self.placement.after_final_norm(self.given.pop(), y)
 
 
 def follow_plan(
@@ -36,6 +55,14 @@ def follow_plan(
         dim = getattr(cfg, side).embed_dim
         norm = planned_norm(cfg.plan.at(site), dim, padding) if there else None
         setattr(stack, site.attribute, norm)
+    placement = placement_class(cfg.plan.placement[side])
+    if overrides(placement, "after_final_norm"):
+        around = AroundFinalNorm(placement)
+        # first of all hooks: those of the mask and of the NaN check see what the norm sees
+        stack.layer_norm.register_forward_pre_hook(around.before, prepend=True)
+        stack.layer_norm.register_forward_hook(around.after)
+    for below, layer in pairwise(stack.layers.children()):
+        layer.placement.follow(below.placement)
     check_layer_drop(stack)
 
 

@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from norm_plugin.models.flags import option_field
-from norm_plugin.models.plan import chosen_placement, norm_type_of
+from norm_plugin.models.placement_choice import chosen_placement
+from norm_plugin.models.plan import norm_type_of
 from norm_plugin.models.sites import SIDES, present_sites
 from norm_plugin.norms import norm_spec
 

@@ -10,6 +10,9 @@ import importlib
 import pkgutil
 
 from norm_plugin.placements.base import (
+    BRANCHES,
+    FINAL,
+    INNER,
     INPUT,
     ON_THE_STREAM,
     OUTPUT,
@@ -17,11 +20,15 @@ from norm_plugin.placements.base import (
     SUM,
     LayerPlace,
     Placement,
+    overrides,
     placement_class,
     register_placement,
 )
 
 __all__ = [
+    "BRANCHES",
+    "FINAL",
+    "INNER",
     "INPUT",
     "ON_THE_STREAM",
     "OUTPUT",
@@ -29,6 +36,7 @@ __all__ = [
     "SUM",
     "LayerPlace",
     "Placement",
+    "overrides",
     "placement_class",
     "register_placement",
 ]

@@ -1,13 +1,17 @@
 """What a placement is: how the branches of a layer join its residual stream.
 
-A branch f is an attention or a feed-forward network without its norms. With x the input of the
-branch, every placement computes
+A branch f is an attention or a feed-forward network without its norms. It ends in a linear map:
+f(y) = W h(y), where h(y) are the heads of an attention, side by side, or the activations of a
+feed-forward network. With x the input of the branch, every placement computes
 
-    x' = norm_sum(join(x, norm_output(f(norm_input(x)))))
+    y  = enter(norm_input(x))
+    fx = norm_output(W norm_inner(inside(h(y))))
+    x' = norm_sum(join(x, fx))
 
-and says which of the three norms exist (``norms``) and how the branch joins the stream (``join``,
-x + f by default). ``begin`` and ``end`` see the stream before the first branch of a layer and
-after its last one.
+and says which of the four norms exist (``norms``) and how the branch joins the stream (``join``,
+x + f by default). ``enter`` and ``inside`` change nothing by default. ``begin`` and ``end`` see the
+stream before the first branch of a layer and after its last one; ``before_final_norm`` and
+``after_final_norm`` see it around the norm after the stack.
 """
 
 from __future__ import annotations
@@ -18,8 +22,12 @@ from typing import ClassVar, TypeVar
 
 from torch import Tensor, nn
 
-INPUT, OUTPUT, SUM = "input", "output", "sum"
+INPUT, INNER, OUTPUT, SUM = "input", "inner", "output", "sum"
 """The positions of a norm in a branch."""
+FINAL = "final"
+"""The position of the norm after a stack."""
+BRANCHES = ("self", "cross", "ffn")
+"""The branches that a layer can have, in their order."""
 ON_THE_STREAM = "its output is the residual stream, not only the input of linear maps"
 
 PLACEMENTS: dict[str, type[Placement]] = {}
@@ -36,7 +44,8 @@ class LayerPlace:
         encoder_layers: N; 0 in a model without an encoder.
         decoder_layers: M; 0 in a model without a decoder.
         dim: C, the channels of the residual stream.
-        branches: ``self``, ``cross`` and ``ffn``, as far as the layer has them, in their order.
+        branches: those of :data:`BRANCHES` that the layer has, in their order.
+        heads: those of each attention.
     """
 
     side: str
@@ -45,6 +54,7 @@ class LayerPlace:
     decoder_layers: int
     dim: int
     branches: tuple[str, ...]
+    heads: int = 1
 
     @property
     def layers(self) -> int:
@@ -56,8 +66,9 @@ class Placement(nn.Module):
     """A placement in one layer. Parameters of a subclass are trained and saved with the layer.
 
     Attributes:
-        equation, paper: set by :func:`register_placement`.
-        norms: the positions at which each branch of a layer has a norm.
+        equation, paper, paper_read: set by :func:`register_placement`.
+        norms: the positions at which each branch of a layer has a norm; a placement whose branches
+            differ overrides :meth:`norms_of`.
         final_norm: whether a norm stands after the stack.
         normalize_before: the value of fairseq's flag of that name that asks for this placement;
             None where stock fairseq does not have it.
@@ -65,6 +76,7 @@ class Placement(nn.Module):
 
     equation: ClassVar[str]
     paper: ClassVar[str]
+    paper_read: ClassVar[bool]
     norms: ClassVar[tuple[str, ...]] = ()
     final_norm: ClassVar[bool] = False
     normalize_before: ClassVar[bool | None] = None
@@ -78,9 +90,32 @@ class Placement(nn.Module):
         """The placement of the layer at ``place``, for one that differs between layers."""
         return cls
 
+    @classmethod
+    def norms_of(cls, branch: str) -> tuple[str, ...]:
+        """The positions at which ``branch`` has a norm. All branches have one at INPUT, or none."""
+        return cls.norms
+
+    def follow(self, below: Placement) -> None:
+        """Called once, when the stack is built, with the placement of the layer below."""
+        return
+
     def begin(self, x: Tensor) -> Tensor:
         """The stream before the first branch of the layer, from its input x, (T, B, C)."""
         return x
+
+    def enter(self, y: Tensor, branch: str) -> Tensor:
+        """The input of a branch, from the output y of its norm at INPUT, (T, B, C).
+
+        It multiplies each channel by a constant; folding a norm counts on that.
+        """
+        return y
+
+    def inside(self, h: Tensor, branch: str) -> Tensor:
+        """The input of the last map of a branch, from h(y), (T, B, C) or (T, B, FFN).
+
+        Where there is a norm at INNER, it comes after this.
+        """
+        return h
 
     def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
         """The stream x and the output of a branch, both (T, B, C), to the new stream."""
@@ -89,6 +124,16 @@ class Placement(nn.Module):
     def end(self, x: Tensor) -> Tensor:
         """The output of the layer, from the stream after its last branch, (T, B, C)."""
         return x
+
+    @staticmethod
+    def before_final_norm(x: Tensor) -> Tensor:
+        """The input of the final norm, from the output x of the last layer."""
+        return x
+
+    @staticmethod
+    def after_final_norm(x: Tensor, y: Tensor) -> Tensor:
+        """The output of the stack, from that of the last layer, x, and of the final norm, y."""
+        return y
 
     @staticmethod
     def initialize(layer: nn.Module, place: LayerPlace) -> None:
@@ -101,16 +146,22 @@ class Placement(nn.Module):
     def why_it_stays(cls, position: str) -> str:
         """Why a norm at ``position`` cannot be folded into the linear maps after it; empty: it can.
 
-        The output of a norm on the input of a branch goes into linear maps only.
+        The output of a norm on the input of a branch, before the last map of a branch, or after
+        the stack goes into linear maps only.
         """
-        return "" if position == INPUT else ON_THE_STREAM
+        return "" if position in (INPUT, INNER, FINAL) else ON_THE_STREAM
+
+
+def overrides(cls: type[Placement], method: str) -> bool:
+    """Whether ``cls`` defines a method of :class:`Placement` anew."""
+    return getattr(cls, method) is not getattr(Placement, method)
 
 
 PlacementClass = TypeVar("PlacementClass", bound=type[Placement])
 
 
 def register_placement(
-    name: str, *, equation: str, paper: str
+    name: str, *, equation: str, paper: str, paper_read: bool = True
 ) -> Callable[[PlacementClass], PlacementClass]:
     """Class decorator: make a :class:`Placement` known as ``--norm-placement name``.
 
@@ -118,6 +169,8 @@ def register_placement(
         name: the word of the flag.
         equation: one line; f is a branch without norms, x its input.
         paper: authors, year and place.
+        paper_read: False where the paper itself could not be read; the placement's file says what
+            it follows instead.
 
     Raises:
         ValueError: the name is taken, or a position of a norm is unknown.
@@ -128,17 +181,29 @@ def register_placement(
             raise ValueError(
                 f"placement {name!r} is registered twice: {PLACEMENTS[name]} and {cls}"
             )
-        unknown = set(cls.norms) - {INPUT, OUTPUT, SUM}
-        if unknown:
-            raise ValueError(
-                f"{cls.__name__}.norms names {', '.join(sorted(unknown))}; a branch has a norm at "
-                f"{INPUT}, {OUTPUT} or {SUM}"
-            )
-        cls.equation, cls.paper = equation, paper
+        _check_positions(cls)
+        cls.equation, cls.paper, cls.paper_read = equation, paper, paper_read
         PLACEMENTS[name] = cls
         return cls
 
     return register
+
+
+def _check_positions(cls: type[Placement]) -> None:
+    """Raise ValueError for an unknown position, or a norm at INPUT in some branches only."""
+    by_branch = {branch: cls.norms_of(branch) for branch in BRANCHES}
+    unknown = {one for norms in by_branch.values() for one in norms}
+    unknown -= {INPUT, INNER, OUTPUT, SUM}
+    if unknown:
+        raise ValueError(
+            f"{cls.__name__}.norms names {', '.join(sorted(unknown))}; a branch has a norm at "
+            f"{INPUT}, {INNER}, {OUTPUT} or {SUM}"
+        )
+    if len({INPUT in norms for norms in by_branch.values()}) > 1:
+        raise ValueError(
+            f"{cls.__name__}.norms_of gives some branches a norm at {INPUT} and others none; "
+            "fairseq has one flag for all branches of a layer: give it to all, or to none"
+        )
 
 
 def placement_class(name: str) -> type[Placement]:

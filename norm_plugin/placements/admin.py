@@ -1,0 +1,98 @@
+"""Admin: norm(omega * x + f(x)), omega set by what the first batch shows of the branches.
+
+omega is a learned vector a branch. Its start is one number for all channels. With the branches of a
+stack numbered from 1, and variances over all values of the first training batch:
+
+    omega_1^2     = 1
+    omega_(i+1)^2 = Var[omega_i x_i] + Var[f_i(x_i)]
+
+so that omega_i^2 is about 1 plus the variances of the branches before i.
+
+Source: Liu et al. 2020, "Understanding the Difficulty of Training Transformers", arXiv 2004.08249,
+and the authors' code (LiyuanLucasLiu/Transformer-Clinic, transformer_layer.py), which
+was read, and which the recursion is from. The paper's text was not read. By secondary accounts it
+sets omega_i^2 to the sum of Var[f_j], j < i, measured in a forward with omega = 1. The authors
+measure in a run of one update of its own, and then start a second run. Here the first training
+forward sets each omega just before it is used, so one run does both.
+
+omega is kept as a constant start plus a learned change from 0: an optimizer may hold a copy of its
+parameters, as fairseq's for float16 does, which would undo what is written into them later.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from norm_plugin.norms.base.workers import sum_over_workers, worker_count
+from norm_plugin.placements.base import SUM, LayerPlace, Placement, register_placement
+
+
+@register_placement(
+    "admin",
+    equation="norm(omega * x + f(x)),  omega from the variances of the branches before",
+    paper="Liu et al. 2020, Admin",
+    paper_read=False,
+)
+class Admin(Placement):
+    """Post-norm whose streams are weighed so that no branch outweighs the others at the start.
+
+    Attributes:
+        change: the learned part of omega, by branch, (C,).
+        start: the other part, a number for each branch, (branches,).
+        variance: that of the last sum of the layer, (), the square of the next layer's omega.
+        measured: whether a training batch has set these, ().
+    """
+
+    norms = (SUM,)
+    start: Tensor
+    variance: Tensor
+    measured: Tensor
+
+    def __init__(self, place: LayerPlace) -> None:
+        super().__init__(place)
+        self.change = nn.ParameterDict(
+            {branch: nn.Parameter(torch.zeros(place.dim)) for branch in place.branches}
+        )
+        self.register_buffer("start", torch.ones(len(place.branches)))
+        self.register_buffer("variance", torch.ones(()))
+        self.register_buffer("measured", torch.zeros((), dtype=torch.long))
+        self.below: tuple[Placement, ...] = ()  # in a tuple, or torch would make it a part of this
+
+    def follow(self, below: Placement) -> None:
+        self.below = (below,)
+
+    def begin(self, x: Tensor) -> Tensor:
+        self.measuring = self.training and not self.measured.item()
+        if self.measuring:
+            self.variance.copy_(self.variance_below())
+        return x
+
+    def variance_below(self) -> Tensor:
+        """The variance of the last sum below that was measured; 1 at the bottom of the stack.
+
+        LayerDrop may have left the layers in between out of the first forward.
+        """
+        for below in self.below:
+            assert isinstance(below, Admin)
+            return below.variance if below.measured.item() else below.variance_below()
+        return torch.ones_like(self.variance)
+
+    def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
+        index = self.place.branches.index(branch)
+        if self.measuring:
+            self.measure(index, x, fx)
+        return (self.start[index] + self.change[branch]) * x + fx
+
+    @torch.no_grad()
+    def measure(self, index: int, x: Tensor, fx: Tensor) -> None:
+        """Set the start of branch ``index``, and the variance of its sum."""
+        self.start[index] = self.variance.sqrt()
+        omega_x = self.start[index] * x
+        both = omega_x.float().var(correction=0) + fx.float().var(correction=0)
+        self.variance.copy_(sum_over_workers(both) / worker_count())
+
+    def end(self, x: Tensor) -> Tensor:
+        if self.measuring:
+            self.measured.fill_(1)
+        return x

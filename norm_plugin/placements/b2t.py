@@ -1,0 +1,36 @@
+"""B2T: post-norm with a connection from the bottom of each layer to its top.
+
+Source: Takase et al. 2022, "On Layer Normalizations and Residual Connections in Transformers",
+arXiv 2206.00330. The attentions are as under ``post``. The last branch, the feed-forward
+network, also gets the input of the layer, which no norm of the layer has touched:
+norm(x_layer + x + f(x)). The paper was not read for this file.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from norm_plugin.placements.base import SUM, Placement, register_placement
+
+
+@register_placement(
+    "b2t",
+    equation="attention: norm(x + f(x));  FFN: norm(x_layer + x + f(x))",
+    paper="Takase et al. 2022, B2T connection",
+    paper_read=False,
+)
+class BottomToTop(Placement):
+    """Post-norm; x_layer, the input of the layer, joins the stream again before its last norm."""
+
+    norms = (SUM,)
+
+    def begin(self, x: Tensor) -> Tensor:
+        self.x_layer = x
+        return x
+
+    def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
+        return self.x_layer + x + fx if branch == "ffn" else x + fx
+
+    def end(self, x: Tensor) -> Tensor:
+        del self.x_layer  # a model that holds a tensor with a history cannot be copied
+        return x

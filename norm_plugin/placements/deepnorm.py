@@ -1,0 +1,53 @@
+"""DeepNorm: norm(alpha x + f(x)), with smaller initial weights in the branches.
+
+Source: Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers", arXiv 2203.00555.
+With N encoder and M decoder layers:
+
+    encoder          alpha = 0.81 (N^4 M)^(1/16)    beta = 0.87 (N^4 M)^(-1/16)
+    decoder          alpha = (3 M)^(1/4)            beta = (12 M)^(-1/4)
+    one stack of L   alpha = (2 L)^(1/4)            beta = (8 L)^(-1/4)
+
+beta is the gain of Xavier initialization (normal) of W_V, W_O and both matrices of the feed-forward
+network; that of W_Q and W_K is 1. Biases stay fairseq's.
+
+The paper's text was not read for this file; its constants are quoted from notes. The authors' code
+(microsoft/torchscale, encoder.py) was read. It differs from these constants: the encoder has 1.15
+where the paper has 0.87; what it multiplies are Xavier uniform weights, of gain 1 / sqrt(2) in W_Q,
+W_K and W_V; and it multiplies the biases too. Here the paper is followed.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from norm_plugin.placements.base import SUM, LayerPlace, Placement, register_placement
+from norm_plugin.placements.xavier import xavier_with_gain
+
+
+def alpha_beta(place: LayerPlace) -> tuple[float, float]:
+    """The weight of the stream, and the gain of the initial weights."""
+    n, m = place.encoder_layers, place.decoder_layers
+    if not (n and m):
+        return (2 * place.layers) ** (1 / 4), (8 * place.layers) ** (-1 / 4)
+    if place.side == "encoder":
+        return 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
+    return (3 * m) ** (1 / 4), (12 * m) ** (-1 / 4)
+
+
+@register_placement(
+    "deepnorm", equation="norm(alpha x + f(x))", paper="Wang et al. 2022, DeepNet", paper_read=False
+)
+class DeepNorm(Placement):
+    """Post-norm that weighs the stream by alpha, which grows with the number of layers."""
+
+    norms = (SUM,)
+
+    def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
+        alpha, _ = alpha_beta(self.place)
+        return alpha * x + fx
+
+    @staticmethod
+    def initialize(layer: nn.Module, place: LayerPlace) -> None:
+        """Xavier normal; gain beta for W_V, W_O and the feed-forward network, 1 for W_Q, W_K."""
+        _, beta = alpha_beta(place)
+        xavier_with_gain(layer, place, beta)

@@ -1,0 +1,34 @@
+"""ReZero: x + a f(x) without any norm; a is learned and starts at 0.
+
+Source: Bachlechner et al. 2020, arXiv 2003.04887, and the authors' code (majumderb/rezero,
+rztx.py), which was read: the branches of a layer share one a. The paper's text was not read.
+Since a = 0 at the start, the first update moves a alone and leaves every branch as it is.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from norm_plugin.placements.base import LayerPlace, Placement, register_placement
+
+
+@register_placement(
+    "rezero",
+    equation="x + a f(x),  a = 0 at the start",
+    paper="Bachlechner et al. 2020, ReZero",
+    paper_read=False,
+)
+class ReZero(Placement):
+    """No norm, and one learned number a layer.
+
+    Attributes:
+        a: the weight of every branch of the layer, (1,).
+    """
+
+    def __init__(self, place: LayerPlace) -> None:
+        super().__init__(place)
+        self.a = nn.Parameter(torch.zeros(1))
+
+    def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
+        return x + self.a * fx

@@ -1,0 +1,111 @@
+"""The layers of a model as the equations of the placements see them, for the tests of those."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from reference.placements import Branch, Stack
+from torch.nn import functional
+
+from norm_plugin.models.sites import LAST_MAPS, SLOTS
+from norm_plugin.norms import Norm
+from norm_plugin.placements import INPUT, SUM
+
+LAYERS = {"encoder": 3, "decoder": 2}
+NARROW = tuple(
+    word
+    for side, layers in LAYERS.items()
+    for option, value in {
+        "layers": layers,
+        "embed-dim": 16,
+        "ffn-embed-dim": 24,
+        "attention-heads": 2,
+    }.items()
+    for word in (f"--{side}-{option}", str(value))
+)
+
+
+def shaken(model):
+    """``model`` in float64 and evaluation, with other values for what norms and placements have."""
+    generator = torch.Generator().manual_seed(3)
+    for key, value in [*model.named_parameters(), *model.named_buffers()]:
+        if ("norm" in key or ".placement." in key) and value.is_floating_point():
+            value.data += 0.3 * torch.randn(value.shape, generator=generator)
+    return model.double().eval()
+
+
+def linear(module, x):
+    """A linear map, without the hooks of its module."""
+    return functional.linear(x, module.weight, module.bias)
+
+
+def layer_norm(norm, x):
+    """LayerNorm, without the hooks of its module."""
+    return functional.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.eps)
+
+
+def heads(attention, masked, y, memory=None):
+    """The heads of an attention, side by side, (T, B, C).
+
+    Args:
+        masked: (B, 1, T, S), True where a query may not look; or what broadcasts to it.
+        y, memory: queries (T, B, C), and keys and values (S, B, C) if they are others.
+    """
+    memory = y if memory is None else memory
+    q, k, v = (
+        linear(projection, z).unflatten(-1, (attention.num_heads, -1))
+        for projection, z in (
+            (attention.q_proj, y),
+            (attention.k_proj, memory),
+            (attention.v_proj, memory),
+        )
+    )
+    scores = torch.einsum("tbhd,sbhd->bhts", q, k) / q.size(-1) ** 0.5
+    weights = scores.masked_fill(masked, -torch.inf).softmax(-1)
+    return torch.einsum("bhts,sbhd->tbhd", weights, v).flatten(-2)
+
+
+def branch_of(layer, name, number, h):
+    """Branch ``name`` of a layer, as its equation sees it."""
+    slot = INPUT if layer.normalize_before else SUM
+    found = {slot: SLOTS[name]}
+    found |= {one: f"{name}_{one}_norm" for one in ("inner", "output", "sum") if one != slot}
+    norms = {
+        position: partial(layer_norm, getattr(layer, attribute))
+        for position, attribute in found.items()
+        if isinstance(getattr(layer, attribute, None), Norm)
+    }
+    last = layer.get_submodule(LAST_MAPS[name])
+    learned = dict([*layer.placement.named_parameters(), *layer.placement.named_buffers()])
+    return Branch(name, h, partial(linear, last), number, learned, norms)
+
+
+def stack_of(stack, side, mask, memory=None, memory_mask=None):
+    """A stack of the model, as its equation sees it; mask and memory_mask are (B, T)."""
+    hidden = mask[:, None, None, :]
+    if memory is not None:
+        length = mask.size(1)
+        hidden = hidden | torch.ones(length, length, dtype=torch.bool).triu(1)
+    layers = []
+    for number, layer in enumerate(stack.layers, start=1):
+        h = {"self": partial(heads, layer.self_attn, hidden)}
+        if memory is not None:
+            seen = memory_mask[:, None, None, :]
+            h["cross"] = partial(heads, layer.encoder_attn, seen, memory=memory)
+        h["ffn"] = lambda y, fc1=layer.fc1: linear(fc1, y).relu()
+        layers.append([branch_of(layer, name, number, one) for name, one in h.items()])
+    final = stack.layer_norm and partial(layer_norm, stack.layer_norm)
+    return Stack(layers, final, side, LAYERS["encoder"], LAYERS["decoder"])
+
+
+def check_decoding(model, batch):
+    """Decoding step by step gives what decoding at once gives."""
+    tokens = batch["prev_output_tokens"][:2, :5]
+    encoder_out = model.encoder(batch["src_tokens"][:2], batch["src_lengths"][:2])
+    at_once = model.decoder(tokens, encoder_out=encoder_out)[0]
+    state = {}
+    for length in range(1, 6):
+        one = model.decoder(tokens[:, :length], encoder_out, incremental_state=state)[0]
+        # Step by step fairseq takes the softmax of attention in float32; see test_forward.py
+        torch.testing.assert_close(one[:, 0], at_once[:, length - 1], rtol=1e-4, atol=1e-4)

@@ -1,0 +1,183 @@
+"""What single placements have of their own: weights, constants, foldings, refusals."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq import utils
+from reference.placements import GAINS
+
+from norm_plugin.models import fold_norms
+from norm_plugin.models.initialization import attention_projections, of_placement
+from norm_plugin.placements import (
+    PLACEMENTS,
+    LayerPlace,
+    Placement,
+    placement_class,
+    register_placement,
+)
+from stacks_by_hand import NARROW, check_decoding
+
+
+def test_a_flag_of_a_branch_reaches_all_its_norms(build):
+    model = build("--norm-placement", "sandwich", "--norm-type-encoder-ffn", "rmsnorm")
+    layer = model.encoder.layers[0]
+    kinds = {
+        name: type(module).__name__
+        for name, module in layer.named_children()
+        if name.endswith("norm")
+    }
+    assert kinds == {
+        "self_attn_layer_norm": "LayerNorm",
+        "self_output_norm": "LayerNorm",
+        "final_layer_norm": "RMSNorm",
+        "ffn_output_norm": "RMSNorm",
+    }
+    assert [choice.site.name for choice in model.cfg.plan.sites][:5] == [
+        *("encoder-self", "encoder-self-output", "encoder-ffn", "encoder-ffn-output"),
+        "encoder-final",
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in PLACEMENTS if of_placement(name) == name])
+@pytest.mark.parametrize("flag", ["--norm-placement", "--norm-init"])
+def test_initial_weights_have_the_variance_of_the_paper(name, flag, build):
+    model = build("--encoder-layers", "3", "--decoder-layers", "5", flag, name)
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        gain = GAINS[name](side, 3, 5)
+        for layer in stack.layers:
+            q_and_k = list(attention_projections(layer))
+            q_and_k = [*q_and_k[0::4], *q_and_k[1::4]]
+            for linear_map in (*attention_projections(layer), layer.fc1, layer.fc2):
+                scale = 1 if any(linear_map is one for one in q_and_k) else gain
+                fan = linear_map.in_features + linear_map.out_features
+                # normal, 128 x 128 values or more: their variance has a standard error of 1.1 %
+                torch.testing.assert_close(
+                    linear_map.weight.var().item(), scale**2 * 2 / fan, rtol=0.05, atol=0
+                )
+    other = build(flag, name, "--norm-init", "xavier").encoder.layers[0]
+    assert torch.equal(other.fc1.weight, build().encoder.layers[0].fc1.weight)
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_a_stack_alone_has_its_own_constants(side):
+    layers = {"encoder_layers": 0, "decoder_layers": 0, f"{side}_layers": 8}
+    place = LayerPlace(side, 1, **layers, dim=4, branches=("self", "ffn"))
+    x = torch.ones(1, 1, 4)
+    assert placement_class("deepnorm")(place).join(x, 0 * x, "self")[0, 0, 0] == 16 ** (1 / 4)
+
+
+def test_mix_has_post_norm_in_the_first_quarter():
+    for layers, wanted in ((1, 1), (2, 1), (7, 1), (8, 2), (12, 3)):
+        places = [
+            LayerPlace("encoder", index, layers, 6, dim=4, branches=("self", "ffn"))
+            for index in range(1, layers + 1)
+        ]
+        found = [placement_class("mix").at(place).__name__ for place in places]
+        assert found == ["Post"] * wanted + ["Pre"] * (layers - wanted)
+
+
+def test_what_folds_under_which_placement(build):
+    flags = ("--norm-type-encoder", "batchnorm", "--norm-layer-scale-groups", "0")
+    found = {
+        name: {
+            folding.site.name: folding.reason
+            for folding in fold_norms(build("--norm-placement", name, *flags))
+            if folding.site.side == "encoder"
+        }
+        for name in ("sandwich", "scaled-pre", "residual")
+    }
+    assert found["scaled-pre"] == dict.fromkeys(
+        ("encoder-self", "encoder-ffn", "encoder-final"), ""
+    )
+    sandwich = found["sandwich"]
+    assert sandwich["encoder-self"] == "it shares its flag with encoder-self-output, which stays"
+    assert sandwich["encoder-self-output"].startswith("its output is the residual stream")
+    assert sandwich["encoder-final"] == ""
+    assert found["residual"]["encoder-final"] == "its output is added to the other stream, x"
+
+
+def test_the_sides_can_have_placements_of_their_own(build, build_yaml):
+    flags = ("--norm-placement-encoder", "sandwich", "--norm-placement", "residual")
+    yaml = {"norm_placement_encoder": "sandwich", "norm_placement": "residual"}
+    for model in (build(*flags), build_yaml(**yaml)):
+        assert model.cfg.plan.placement == {"encoder": "sandwich", "decoder": "residual"}
+        found = [type(stack.layers[1].placement) for stack in (model.encoder, model.decoder)]
+        assert found == [placement_class("sandwich"), placement_class("residual")]
+    one = build("--norm-placement-decoder", "pre")
+    assert one.cfg.plan.placement == {"encoder": "post", "decoder": "pre"}
+    with pytest.raises(ValueError, match="placement pre of the decoder contradicts the arch"):
+        build("--norm-placement-decoder", "pre", arch="norm_transformer_multi30k_tiny_postln")
+    with pytest.raises(ValueError, match="decoder_normalize_before is True, which contradicts"):
+        build("--norm-placement-decoder", "post", "--decoder-normalize-before")
+
+
+def test_two_streams_need_their_final_norm(build):
+    with pytest.raises(ValueError, match="residual .* made at its final norm: drop --no-decoder"):
+        build("--norm-placement", "residual", "--no-decoder-final-norm")
+
+
+def test_admin_weighs_the_stream_by_the_variance_of_what_came_before(build, batch):
+    model = build(*NARROW, "--norm-placement", "admin").double()
+    seen = {}
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        seen[side] = []
+        for layer in stack.layers:
+            layer.placement.join = partial(record, layer.placement, seen[side])
+    model(**batch)
+    starts = {
+        side: torch.cat([layer.placement.start for layer in getattr(model, side).layers])
+        for side in seen
+    }
+    for side, branches in seen.items():
+        omega = [1.0]
+        for x, fx in branches:
+            variance = (omega[-1] * x).var(correction=0) + fx.var(correction=0)
+            omega.append(variance.sqrt().item())
+        wanted = torch.tensor(omega[:-1], dtype=torch.float64)
+        # the variances are taken in float32
+        torch.testing.assert_close(starts[side], wanted, rtol=1e-5, atol=0)
+    model(**batch)
+    for side, start in starts.items():
+        again = torch.cat([layer.placement.start for layer in getattr(model, side).layers])
+        assert torch.equal(again, start)
+
+
+def record(placement, seen, x, fx, branch):
+    seen.append((x.detach(), fx.detach()))
+    return type(placement).join(placement, x, fx, branch)
+
+
+def test_a_placement_of_a_user_dir_trains(build, batch, tmp_path):
+    """The example of docs/extending.md, in a folder that is given to --user-dir."""
+    page = Path(__file__).parents[2] / "docs" / "extending.md"
+    (code,) = re.findall(r"```py\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    name = re.search(r'register_placement\("([\w-]+)"', code).group(1)
+    folder = tmp_path / "my_placement"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(code, encoding="utf-8")
+    utils.import_user_module(SimpleNamespace(user_dir=str(folder)))
+    try:
+        model = build(*NARROW, "--norm-placement", name)
+        assert type(model.encoder.layers[0].placement) is placement_class(name)
+        model(**batch)[0].sum().backward()
+        check_decoding(model.double().eval(), batch)
+    finally:
+        del PLACEMENTS[name]
+
+
+def test_an_unknown_position_is_refused():
+    class Wrong(Placement):
+        norms = ("middle",)
+
+    with pytest.raises(
+        ValueError, match=r"Wrong.norms names middle; .* at input, inner, output or sum"
+    ):
+        register_placement("wrong", equation="none", paper="none")(Wrong)
+    with pytest.raises(ValueError, match="placement 'pre' is registered twice"):
+        register_placement("pre", equation="none", paper="none")(Wrong)

@@ -1,0 +1,150 @@
+"""The equation of every placement, written out over a whole stack, in float64 torch.
+
+A transcription takes x, (T, B, C), and a :class:`Stack`, and returns the output of the stack. It
+knows nothing of the package: norms, branches and parameters are handed to it.
+
+Each branch f has f(x) = f.W(f.h(x)), its norms f.input, f.inner, f.output and f.sum, the number of
+its layer f.l, from 1, and what the placement learned there, f.learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import log, sqrt
+from typing import Any
+
+import torch
+
+EQUATIONS: dict[str, Callable[..., Any]] = {}
+"""From x and a stack to the output of the stack, by the name of the placement."""
+GAINS: dict[str, Callable[..., float]] = {}
+"""The gain of W_V, W_O, W_1 and W_2 at the start, from side, N and M, by the name."""
+
+
+@dataclass
+class Branch:
+    """A branch of a layer; see above."""
+
+    name: str
+    h: Callable[..., Any]
+    W: Callable[..., Any]
+    l: int  # noqa: E741 -- the paper's letter
+    learned: dict[str, Any]
+    norms: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, x):
+        return self.W(self.h(x))
+
+    def __getattr__(self, position):
+        return self.norms[position]
+
+
+@dataclass
+class Stack:
+    """The layers, each a list of branches, the final norm, and the numbers of layers N and M."""
+
+    layers: list[list[Branch]]
+    final: Callable[..., Any] | None
+    side: str
+    N: int
+    M: int
+
+
+def transcribes(name):
+    """Decorator of the transcription of placement ``name``."""
+
+    def keep(equation):
+        EQUATIONS[name] = equation
+        return equation
+
+    return keep
+
+
+def branch_by_branch(name, step, final_norm=False):
+    """The transcription of a placement that treats each branch alike: x' = step(x, f)."""
+
+    @transcribes(name)
+    def equation(x, stack):
+        for layer in stack.layers:
+            for f in layer:
+                x = step(x, f)
+        return stack.final(x) if final_norm else x
+
+
+branch_by_branch("post", lambda x, f: f.sum(x + f(x)))
+branch_by_branch("pre", lambda x, f: x + f(f.input(x)), final_norm=True)
+branch_by_branch("res-post", lambda x, f: x + f.output(f(x)), final_norm=True)
+branch_by_branch("sandwich", lambda x, f: x + f.output(f(f.input(x))), final_norm=True)
+branch_by_branch("scaled-pre", lambda x, f: x + f(f.input(x) / sqrt(f.l)), final_norm=True)
+branch_by_branch("rezero", lambda x, f: x + f.learned["a"] * f(x))
+branch_by_branch("sublayer", lambda x, f: x + f.W(f.inner(f.h(f.input(x)))), final_norm=True)
+
+
+@transcribes("deepnorm")
+def deepnorm(x, stack):
+    n, m = stack.N, stack.M
+    alpha = {"encoder": 0.81 * (n**4 * m) ** 0.0625, "decoder": (3 * m) ** 0.25}[stack.side]
+    for layer in stack.layers:
+        for f in layer:
+            x = f.sum(alpha * x + f(x))
+    return x
+
+
+GAINS["deepnorm"] = lambda side, n, m: (
+    0.87 * (n**4 * m) ** -0.0625 if side == "encoder" else (12 * m) ** -0.25
+)
+GAINS["sublayer"] = lambda side, n, m: (
+    sqrt(log(3 * m) * log(2 * n) / 3) if side == "encoder" else sqrt(log(3 * m))
+)
+
+
+@transcribes("mix")
+def mix(x, stack):
+    for layer in stack.layers:
+        for f in layer:
+            post = f.l <= max(1, len(stack.layers) // 4)
+            x = f.sum(x + f(x)) if post else x + f(f.input(x))
+    return stack.final(x)
+
+
+@transcribes("b2t")
+def b2t(x, stack):
+    for layer in stack.layers:
+        x_layer = x
+        for f in layer:
+            x = f.sum(x_layer + x + f(x)) if f.name == "ffn" else f.sum(x + f(x))
+    return x
+
+
+@transcribes("residual")
+def residual(x, stack):
+    d = x
+    for layer in stack.layers:
+        for f in layer:
+            fx = f(x)
+            x, d = f.sum(x + fx), d + fx
+    return x + stack.final(d)
+
+
+@transcribes("normformer")
+def normformer(x, stack):
+    for layer in stack.layers:
+        for f in layer:
+            if f.name == "ffn":
+                x = x + f.W(f.inner(f.h(f.input(x))))
+            else:
+                s = f.learned[f"head_scale.{f.name}"]
+                each = f.h(f.input(x)).chunk(len(s), dim=-1)
+                scaled = torch.cat([s[i] * each[i] for i in range(len(s))], dim=-1)
+                x = x + f.output(f.W(scaled))
+    return stack.final(x)
+
+
+@transcribes("admin")
+def admin(x, stack):
+    for layer in stack.layers:
+        for i, f in enumerate(layer):
+            omega = f.learned["start"][i] + f.learned[f"change.{f.name}"]
+            x = f.sum(omega * x + f(x))
+    return x

@@ -36,10 +36,10 @@ CHOICES = {
         lambda: PLACEMENTS, None, "where the norms stand; sets --{encoder,decoder}-normalize-before"
     ),
     PLACEMENT_OF["encoder"]: Choice(
-        lambda: PLACEMENTS, None, "the same for the encoder; wins over --norm-placement"
+        lambda: PLACEMENTS, None, "placement of the encoder; overrides --norm-placement"
     ),
     PLACEMENT_OF["decoder"]: Choice(
-        lambda: PLACEMENTS, None, "the same for the decoder; wins over --norm-placement"
+        lambda: PLACEMENTS, None, "placement of the decoder; overrides --norm-placement"
     ),
     INIT: Choice(
         initializations,

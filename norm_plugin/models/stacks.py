@@ -19,6 +19,7 @@ from norm_plugin.models.layers import (
     wrap_layer,
 )
 from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, layer_place
+from norm_plugin.norms import Norm
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 from norm_plugin.norms.base.workers import worker_count
 from norm_plugin.placements import Placement, overrides, placement_class
@@ -31,10 +32,10 @@ class AroundFinalNorm:
         self.placement = placement
         self.given: list[Tensor] = []
 
-    def before(self, norm: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def before(self, norm: Norm, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The hook before the norm: keep the output of the last layer."""
         self.given.append(inputs[0])
-        return (self.placement.before_final_norm(inputs[0]), *inputs[1:])
+        return (self.placement.before_final_norm(inputs[0], norm.dim), *inputs[1:])
 
     def after(self, norm: nn.Module, inputs: tuple[Any, ...], y: Tensor) -> Tensor:
         """The hook after the norm."""

@@ -3,7 +3,10 @@
 Source: Takase et al. 2022, "On Layer Normalizations and Residual Connections in Transformers",
 arXiv 2206.00330. The attentions are as under ``post``. The last branch, the feed-forward
 network, also gets the input of the layer, which no norm of the layer has touched:
-norm(x_layer + x + f(x)). The paper was not read for this file.
+norm(x_layer + x + f(x)). The paper was not read for this file; the authors' code
+(takase/b2t_connection, transformer_layer.py) was, and agrees. That code also divides the initial
+weights of every linear map of a layer by the root of the number of layers, "for deep transformers";
+here they stay fairseq's.
 """
 
 from __future__ import annotations

@@ -126,8 +126,11 @@ class Placement(nn.Module):
         return x
 
     @staticmethod
-    def before_final_norm(x: Tensor) -> Tensor:
-        """The input of the final norm, from the output x of the last layer."""
+    def before_final_norm(x: Tensor, dim: int) -> Tensor:
+        """The input of the final norm, (T, B, dim), from the output x of the last layer.
+
+        LayerDrop may have left out every layer; x is then the embeddings.
+        """
         return x
 
     @staticmethod

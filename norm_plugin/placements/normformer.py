@@ -5,8 +5,9 @@
 
 s is learned and starts at 1. Source: Shleifer et al. 2021, arXiv 2110.09456. The paper
 was not read for this file. It describes language models without attention over an encoder; that is
-treated here as the self-attention is. The code released with it is in fairseq (--scale-heads,
---scale-attn, --scale-fc); it scales the output of W_O in slices, instead of the heads before W_O.
+treated here as the self-attention is. The code released with it is in fairseq (scale_heads,
+scale_attn and scale_fc in its decoder layer) and was read; it scales slices of the output of W_O,
+instead of the heads that go into W_O.
 """
 
 from __future__ import annotations

@@ -5,9 +5,13 @@
     the stack returns x_L + norm(d_L)
 
 Source: Xie et al. 2023, arXiv 2304.14802. Both streams start from the embeddings. The
-paper was not read for this file. Between layers the two streams are side by side in one tensor
-(T, B, 2C), so that what repeats the forward of a layer, as ``--checkpoint-activations`` does, has
-the gradients of both.
+paper was not read for this file; the authors' code (microsoft/ResiDual) was, and agrees. It can
+weigh the streams by constants, which are 1 by default, and its final norm has an eps of 1e-7; here
+each norm has its own eps everywhere.
+
+Between layers the two streams are side by side in one tensor (T, B, 2C), so that what repeats the
+forward of a layer, as ``--checkpoint-activations`` does, has the gradients of both. The hidden
+states of layers that fairseq returns beside the output have both streams too.
 """
 
 from __future__ import annotations
@@ -45,12 +49,12 @@ class ResiDual(Placement):
         return both
 
     @staticmethod
-    def before_final_norm(x: Tensor) -> Tensor:
-        return x.chunk(2, dim=-1)[1]
+    def before_final_norm(x: Tensor, dim: int) -> Tensor:
+        return x[..., -dim:]
 
     @staticmethod
     def after_final_norm(x: Tensor, y: Tensor) -> Tensor:
-        return x.chunk(2, dim=-1)[0] + y
+        return x[..., : y.size(-1)] + y
 
     @classmethod
     def why_it_stays(cls, position: str) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import fairseq.utils
 import pytest
 import torch
 from reference.placements import EQUATIONS
 
+from in_process import train_here
 from norm_plugin.models import fold_norms
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import INPUT, PLACEMENTS, SUM, Placement, register_placement
@@ -130,6 +133,30 @@ def test_three_updates_reach_every_parameter(name, norm, build, batch):
         optimizer.step()
     assert [key for key, there in reached.items() if not there] == []
     check_decoding(model.eval(), batch)
+
+
+@every_placement
+def test_a_copy_computes_by_itself(name, build, batch):
+    """--store-ema copies the model; the hooks of the copy must serve the copy."""
+    model = shaken(build(*NARROW, "--norm-placement", name))
+    before = model(**batch)[0]
+    other = copy.deepcopy(model.train())
+    for value in [*model.parameters(), *model.buffers()]:
+        value.data.zero_()
+    assert torch.equal(other.eval()(**batch)[0], before)
+
+
+@every_placement
+def test_a_resumed_run_with_dropped_layers_ends_bit_equal(name, toy, tmp_path, monkeypatch):
+    flags = ("--norm-placement", name, "--encoder-layerdrop", 0.4, "--decoder-layerdrop", 0.4)
+    flags += ("--max-update", 6, "--save-interval-updates", 3, "--no-epoch-checkpoints")
+    flags += ("--disable-validation", "--store-ema", "--checkpoint-activations")
+    through = train_here(monkeypatch, toy, tmp_path / "through", *flags)
+    (halfway,) = (tmp_path / "through").glob("checkpoint_*_3.pt")
+    resumed = train_here(monkeypatch, toy, tmp_path / "resumed", *flags, "--restore-file", halfway)
+    others = resumed.get_model().state_dict()
+    for key, value in through.get_model().state_dict().items():
+        assert torch.equal(others[key], value), key
 
 
 @every_placement

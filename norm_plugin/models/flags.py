@@ -46,7 +46,8 @@ CHOICES = {
         XAVIER,
         "initial weights: xavier (those of fairseq), kaiming (all linear maps of a layer, as the "
         "AdaNorm paper recommends), kaiming-attention (only the attention, as --init_method km of "
-        "its released code)",
+        "its released code), small, depth-scaled, fixup, t-fixup, or a placement that brings its "
+        "own weights; the default is what belongs to the placement",
     ),
     NAN_CHECK: Choice(
         lambda: ON_OFF, "on", "stop training when the input of a norm is NaN or infinite"

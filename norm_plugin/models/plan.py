@@ -30,6 +30,7 @@ from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, SIDES, Site, 
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, declared_options, norm_spec
 from norm_plugin.norms.base.mixing import check_declaration
 from norm_plugin.norms.base.registry import OptionValue
+from norm_plugin.placements import placement_class
 
 LAYERNORM = "layernorm"
 IDENTITY = "none"
@@ -160,7 +161,7 @@ def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
             SiteChoice(site, name, _site_options(settings, site, name))
             for site, name in norms.items()
         ),
-        {side: words[INIT] or of_placement(placement[side]) for side in sides},
+        chosen_initialization(words[INIT], placement),
         words[KERNELS_CHOICE] or str(CHOICES[KERNELS_CHOICE].default),
         words[NAN_CHECK] != "off",
         words[ALLOW] == "on",
@@ -209,6 +210,22 @@ def _check_options(settings: object, chosen: set[str]) -> None:
                 f"{', '.join(owner for owner, _ in owners)}, but {_these(chosen)}: drop it, or "
                 "choose such a norm"
             )
+
+
+def chosen_initialization(word: str | None, placement: Mapping[str, str]) -> dict[str, str]:
+    """The initialization of each side: ``word`` if given, else that of the side's placement.
+
+    Raises:
+        ValueError: a placement cannot train from it.
+    """
+    found = {side: word or of_placement(name) for side, name in placement.items()}
+    for side, name in placement.items():
+        if reason := placement_class(name).refuses(found[side]):
+            raise ValueError(
+                f"{flag_of(INIT)} {found[side]} is undefined with placement {name} of the {side}: "
+                f"{reason}; choose another one"
+            )
+    return found
 
 
 def _these(chosen: set[str]) -> str:

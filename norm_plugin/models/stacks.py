@@ -10,6 +10,7 @@ from fairseq.modules import LayerDropModuleList
 from torch import Tensor, nn
 
 from norm_plugin.models.config import NormConfig
+from norm_plugin.models.initialization import initialize_embedding
 from norm_plugin.models.layers import (
     EmbeddingPaddingMask,
     NormTransformerDecoderLayer,
@@ -62,6 +63,8 @@ def follow_plan(
         # first of all hooks: those of the mask and of the NaN check see what the norm sees
         stack.layer_norm.register_forward_pre_hook(around.before, prepend=True)
         stack.layer_norm.register_forward_hook(around.after)
+    place = layer_place(cfg, side, 1, cfg.plan.sides)
+    initialize_embedding(stack.embed_tokens, cfg.plan.initialization[side], place)
     for below, layer in pairwise(stack.layers.children()):
         layer.placement.follow(below.placement)
     check_layer_drop(stack)

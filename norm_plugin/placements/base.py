@@ -146,6 +146,11 @@ class Placement(nn.Module):
         """
 
     @classmethod
+    def refuses(cls, initialization: str) -> str:
+        """Why this placement cannot train from a word of ``--norm-init``; empty: it can."""
+        return ""
+
+    @classmethod
     def why_it_stays(cls, position: str) -> str:
         """Why a norm at ``position`` cannot be folded into the linear maps after it; empty: it can.
 

@@ -30,5 +30,13 @@ class ReZero(Placement):
         super().__init__(place)
         self.a = nn.Parameter(torch.zeros(1))
 
+    @classmethod
+    def refuses(cls, initialization: str) -> str:
+        if initialization == "fixup":
+            return (
+                "every branch starts as 0 and so does its weight a, so neither ever has a gradient"
+            )
+        return ""
+
     def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
         return x + self.a * fx

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import pytest
 import torch
 
-from norm_plugin.models.initialization import INITIALIZATIONS, attention_projections
+from norm_plugin.models.initialization import INITIALIZATIONS
+from norm_plugin.models.linear_maps import attention_projections
 
 
 def linears(model):
@@ -55,6 +57,88 @@ def test_every_norm_starts_from_the_same_weights(name, build):
     models = [build("--norm-init", name, "--norm-type", norm) for norm in ("adanorm", "dyt")]
     for one, other in zip(*(linears(model) for model in models)):
         assert all(torch.equal(a.weight, b.weight) for a, b in zip(one, other))
+
+
+class Map(NamedTuple):
+    """A linear map: ``q``, ``k``, ``v``, ``o``, ``1`` or ``2``, in layer l of N or M = 5."""
+
+    kind: str
+    fan_in: int
+    fan_out: int
+    side: str
+    l: int  # noqa: E741 -- the papers' letter
+
+    @property
+    def xavier(self):
+        return 2 / (self.fan_in + self.fan_out)
+
+    @property
+    def torch(self):
+        return 1 / (3 * self.fan_in)
+
+    @property
+    def fairseq(self):
+        if self.kind in "12":
+            return self.torch
+        return self.xavier if self.kind == "o" else self.xavier / 2
+
+    def scaled(self, gain):
+        return gain**2 if self.kind in "vo12" else 1
+
+
+N, M, D = 3, 5, 128
+VARIANCES = {
+    "xavier": lambda w: w.fairseq,
+    "kaiming": lambda w: w.torch,
+    "kaiming-attention": lambda w: w.torch,
+    "small": lambda w: 2 / (D + 4 * D),
+    "depth-scaled": lambda w: w.xavier / w.l,
+    "fixup": lambda w: (
+        0.0
+        if w.kind in "o2"
+        else w.fairseq * w.scaled({"encoder": 2 * N, "decoder": 3 * M}[w.side] ** -0.5)
+    ),
+    "t-fixup": lambda w: (
+        w.xavier * w.scaled({"encoder": 0.67 * N**-0.25, "decoder": (9 * M) ** -0.25}[w.side])
+    ),
+}
+"""The variance of the weights of a map, by the word of --norm-init."""
+
+
+def maps_of(layer, side, number):
+    for attention in (layer.self_attn, getattr(layer, "encoder_attn", None)):
+        for kind in "qkvo" if attention else "":
+            linear = getattr(attention, {"o": "out_proj"}.get(kind, f"{kind}_proj"))
+            yield linear, Map(kind, linear.in_features, linear.out_features, side, number)
+    for kind, linear in (("1", layer.fc1), ("2", layer.fc2)):
+        yield linear, Map(kind, linear.in_features, linear.out_features, side, number)
+
+
+@pytest.mark.parametrize("word", INITIALIZATIONS)
+def test_weights_have_the_variance_of_the_formula(word, build):
+    model = build("--encoder-layers", str(N), "--decoder-layers", str(M), "--norm-init", word)
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        for number, layer in enumerate(stack.layers, start=1):
+            for linear, one in maps_of(layer, side, number):
+                # 128 x 128 values or more: the standard error of their variance is 1.1 % of it
+                torch.testing.assert_close(
+                    linear.weight.var().item(),
+                    VARIANCES[word](one),
+                    rtol=0.05,
+                    atol=0,
+                    msg=str(one),
+                )
+
+
+def test_t_fixup_scales_the_embeddings(build):
+    model = build("--decoder-layers", str(M), "--norm-init", "t-fixup", "--norm-type", "none")
+    for stack in (model.encoder, model.decoder):
+        weight = stack.embed_tokens.weight
+        assert not weight[stack.padding_idx].any()
+        real = weight[[row for row in range(len(weight)) if row != stack.padding_idx]]
+        # 35 x 128 values: the standard error of their variance is 2 % of it
+        wanted = 1 / D * (9 * M) ** -0.5
+        torch.testing.assert_close(real.var().item(), wanted, rtol=0.1, atol=0)
 
 
 def test_yaml_knows_the_words(build_yaml):

@@ -13,7 +13,9 @@ from fairseq import utils
 from reference.placements import GAINS
 
 from norm_plugin.models import fold_norms
-from norm_plugin.models.initialization import attention_projections, of_placement
+from norm_plugin.models.initialization import of_placement
+from norm_plugin.models.linear_maps import linear_maps, value_maps
+from norm_plugin.models.sites import SLOTS
 from norm_plugin.placements import (
     PLACEMENTS,
     LayerPlace,
@@ -51,10 +53,10 @@ def test_initial_weights_have_the_variance_of_the_paper(name, flag, build):
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         gain = GAINS[name](side, 3, 5)
         for layer in stack.layers:
-            q_and_k = list(attention_projections(layer))
-            q_and_k = [*q_and_k[0::4], *q_and_k[1::4]]
-            for linear_map in (*attention_projections(layer), layer.fc1, layer.fc2):
-                scale = 1 if any(linear_map is one for one in q_and_k) else gain
+            scaled = value_maps(layer)
+            assert len(scaled) == 2 + 2 * (len(SLOTS) - 1 if side == "decoder" else 1)
+            for linear_map in linear_maps(layer):
+                scale = gain if any(linear_map is one for one in scaled) else 1
                 fan = linear_map.in_features + linear_map.out_features
                 # normal, 128 x 128 values or more: their variance has a standard error of 1.1 %
                 torch.testing.assert_close(
@@ -115,6 +117,12 @@ def test_the_sides_can_have_placements_of_their_own(build, build_yaml):
         build("--norm-placement-decoder", "pre", arch="norm_transformer_multi30k_tiny_postln")
     with pytest.raises(ValueError, match="decoder_normalize_before is True, which contradicts"):
         build("--norm-placement-decoder", "post", "--decoder-normalize-before")
+
+
+def test_an_initialization_that_a_placement_cannot_train_from_is_refused(build):
+    message = "fixup is undefined with placement rezero of the decoder: every branch starts as 0"
+    with pytest.raises(ValueError, match=message):
+        build("--norm-placement-decoder", "rezero", "--norm-init", "fixup")
 
 
 def test_two_streams_need_their_final_norm(build):

@@ -96,7 +96,11 @@ def placement_of(result: Result) -> str:
     """The placement of a run; stock fairseq's models name it by a switch."""
     model = result["settings"]["model"]
     stock = "pre" if model.get("encoder_normalize_before") else "post"
-    return str(model.get("norm_placement") or stock)
+    everywhere = str(model.get("norm_placement") or stock)
+    encoder, decoder = (
+        str(model.get(f"norm_placement_{side}") or everywhere) for side in ("encoder", "decoder")
+    )
+    return encoder if encoder == decoder else f"encoder {encoder}, decoder {decoder}"
 
 
 def _section(name: str) -> Callable[[Result], Any]:

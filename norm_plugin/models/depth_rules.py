@@ -1,6 +1,6 @@
 """Initial weights that depend on the width, or on the number of layers.
 
-The text of none of these papers was read; the formulas are quoted from notes and are what is
+The text of none of these papers was read. The formulas are quoted from notes and are what is
 generally said of them. With d the width, l the number of a layer, N encoder and M decoder layers,
 L the number of branches of a stack:
 
@@ -17,7 +17,9 @@ L the number of branches of a stack:
                    Initialization": Xavier uniform; W_V, W_O, W_1 and W_2 are scaled by
                    0.67 N^(-1/4) in the encoder and (9 M)^(-1/4) in the decoder; embeddings are
                    normal of standard deviation d^(-1/2), scaled by (9 M)^(-1/4). A stack alone
-                   has (9 L)^(-1/4). The paper then trains without norms: ``--norm-type none``
+                   has (9 L)^(-1/4). The paper then trains without norms: ``--norm-type none``.
+                   The authors' code (layer6ai-labs/T-Fixup) was read and agrees, except that it
+                   leaves W_Q and W_K as fairseq draws them, with a gain of 1 / sqrt(2)
 """
 
 from __future__ import annotations

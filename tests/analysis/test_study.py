@@ -9,7 +9,7 @@ import pytest
 from made_up_results import folder_of, made_up, study_of_three
 from norm_plugin.analysis.comparison import BASELINE, NOT_SHOWN, ONE_SEED, compare_all, remarks
 from norm_plugin.analysis.seeds import compare, holm
-from norm_plugin.analysis.study import read_study
+from norm_plugin.analysis.study import placement_of, read_study
 from norm_plugin.commands.command_line import CommandError
 
 
@@ -28,6 +28,12 @@ def test_placements_are_settings_of_their_own(tmp_path):
     # the placement of the most runs is the baseline's
     assert study.baseline.name == "layernorm, post"
     assert {setting.name for setting in study.settings[1:]} == {"layernorm, pre", "stock, pre"}
+
+
+@pytest.mark.parametrize("given", [{}, {"norm_placement": "post"}])
+def test_a_placement_of_one_stack_is_named(given):
+    one = made_up(settings__model={**given, "norm_placement_decoder": "sandwich"})
+    assert placement_of(one) == "encoder post, decoder sandwich"
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from norm_plugin.commands.command_line import CommandError
+
+# is_locked holds the lock for a moment, which must not stop a run that begins just then.
+ATTEMPTS, BETWEEN = 5, 0.05  # seconds
 
 
 @contextmanager
@@ -18,10 +22,16 @@ def only_one(folder: Path, what: str) -> Iterator[int]:
     Raises CommandError where another process holds it.
     """
     with open(folder / "lock", "a") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise CommandError(f"{folder} is in use: {what} is going on elsewhere") from error
+        for attempt in range(ATTEMPTS):
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if attempt == ATTEMPTS - 1:
+                    raise CommandError(
+                        f"{folder} is in use: {what} is going on elsewhere"
+                    ) from error
+                time.sleep(BETWEEN)
         yield stream.fileno()
 
 

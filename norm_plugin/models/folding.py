@@ -14,8 +14,8 @@ so new weights and biases replace the norm. These maps are
 
 After folding the final norm of the encoder, the encoder returns the input of that norm. Under a
 placement with a norm inside a branch, that norm is folded into the last map of the branch: out_proj
-of the attention, or fc2. The norms of a site, and the sites of one flag, are folded in all layers or
-in none. The products are computed in float64 and rounded once, so logits differ by rounding. The
+of the attention, or fc2. The norms of a site, and the sites of one flag, are folded in all layers
+or in none. The products are computed in float64 and rounded once, so logits differ by rounding. The
 placement declares at which positions a norm can fold.
 """
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from reference import CASES
 
-from blocks import DIM, batch_of, block_of
 from norm_plugin.kernels import has_fused_form, set_kernels
 from norm_plugin.kernels.passes import RowRule
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 from norm_plugin.norms.base import operator
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
+from transformer_blocks import DIM, batch_of, block_of
 
 # float64, two layers: sums of at most 24 terms in another order round by 1e-16 each
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}

@@ -91,6 +91,10 @@ class Plan:
         """The ``--save-dir`` of the training."""
         return self.folder / "checkpoints"
 
+    def log_of(self, stage: str) -> Path:
+        """The file with the full output of a stage."""
+        return self.folder / "logs" / f"{stage}.log"
+
     @property
     def data(self) -> Path:
         """See the class."""
@@ -275,6 +279,7 @@ def _score(plan: Plan, name: str, log: Path) -> Stage:
     command += ["--checkpoint", str(plan.folder / "averaged.pt")]
     command += ["--last", str(plan.checkpoints / "checkpoint_last.pt"), *_user_dir(plan)]
     command += ["--generate-log", str(log), "--data", str(plan.data)]
+    command += ["--train-log", str(plan.log_of("train"))]
     command += ["--out", str(settings.results)]
     return Stage(name, tuple(command), ("score", *words), plan.result)
 

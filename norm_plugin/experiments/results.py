@@ -22,6 +22,7 @@ from norm_plugin.commands.command_line import (
     write_text,
 )
 from norm_plugin.experiments.checkpoint_facts import model_facts, training_facts
+from norm_plugin.experiments.curves import read_curves
 from norm_plugin.experiments.provenance import git_state, machine, plain_settings, versions
 from norm_plugin.experiments.score import TextForm, score_log
 
@@ -52,6 +53,7 @@ def collect_result(args: argparse.Namespace) -> Result:
         "split": args.split,
         "model": model,
         "training": training_facts(last),
+        "curves": None if args.train_log is None else read_curves(args.train_log),
         "averaged_from": decoded.get("averaged_from"),
         "running_stats": decoded.get("running_stats"),
         "settings": plain_settings(cfg),
@@ -207,6 +209,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         required=True,
         metavar="FILE",
         help="the output of fairseq-generate --remove-bpe",
+    )
+    parser.add_argument(
+        "--train-log",
+        type=Path,
+        metavar="FILE",
+        help="what fairseq-train printed; its losses become part of the result",
     )
     parser.add_argument(
         "--data",

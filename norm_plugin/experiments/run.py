@@ -205,7 +205,7 @@ class Execution:
 
     def log(self, stage: Stage) -> Path:
         """The file with the full output of a stage."""
-        return self.plan.folder / "logs" / f"{stage.name}.log"
+        return self.plan.log_of(stage.name)
 
 
 def check_product(plan: Plan, stage: Stage, log: Path) -> None:

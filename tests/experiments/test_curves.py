@@ -1,20 +1,19 @@
-"""The curves of a log against what fairseq wrote into it."""
+"""The curves of a log against the lines that fairseq wrote into it."""
 
 from __future__ import annotations
 
 from norm_plugin.experiments.curves import read_curves
 
-LOG = """\
-{'_name': None, 'common': {'seed': 1}}
-epoch 001: training
-{"epoch": 1, "update": 0.5, "loss": "10.5", "num_updates": "15"}
-{"epoch": 1, "train_loss": "10.25", "train_nll_loss": "9.5", "train_num_updates": "30", \
-"train_wall": "12"}
-{"epoch": 1, "valid_loss": "9.75", "valid_nll_loss": "8.5", "valid_num_updates": "30"}
-{"epoch": 2, "train_loss": "9.5", "train_num_updates": "60", "train_wall": "24"}
-{"epoch": 2, "train_lo
-{"epoch": 2, "train_loss": "9.25", "train_num_updates": "60", "train_wall": "3"}
-{"epoch": 2, "valid_loss": "nan", "valid_num_updates": "60"}
+BEGINNING = "2026-01-01 12:00:00 | INFO | "
+LOG = f"""\
+{BEGINNING}fairseq.tasks.translation | [en] dictionary: 624 types
+{BEGINNING}train_inner | epoch 001: 25 / 30 loss=10.5, nll_loss=10, num_updates=25, wall=9
+{BEGINNING}valid | epoch 001 | valid on 'valid' subset | loss 9.75 | nll_loss 8.5 | num_updates 30
+{BEGINNING}train | epoch 001 | loss 10.25 | nll_loss 9.5 | num_updates 30 | lr 0.001 | wall 12
+{BEGINNING}train | epoch 002 | loss 9.5 | num_updates 60 | wall 24
+{BEGINNING}train | epoch 002 | loss 9.1 | nu
+{BEGINNING}train | epoch 002 | loss 9.25 | num_updates 60 | wall 3
+{BEGINNING}valid | epoch 002 | valid on 'valid' subset | loss nan | num_updates 60 | best_loss 9
 """
 
 

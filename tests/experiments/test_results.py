@@ -18,6 +18,7 @@ from norm_plugin.experiments.results import main, read_results, text_form, write
 from norm_plugin.experiments.score import TextForm
 
 DATA = Path(__file__).parent / "data"
+LOSSES = "2026-01-01 12:00:00 | INFO | train | epoch 001 | loss 9.5 | num_updates 30 | lr 0.1"
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,10 @@ def run_folder(tmp_path_factory, train_state) -> Path:
 @pytest.fixture
 def finished(tmp_path, prepared, run_folder) -> dict[str, str]:
     """The arguments for the result of a finished run."""
+    log = tmp_path / "train.log"
+    log.write_text(f"{LOSSES}\n", encoding="utf-8")
     return {
+        "--train-log": str(log),
         "--experiment": "tiny",
         "--norm": "rmsnorm",
         "--seed": "3",
@@ -144,6 +148,7 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     assert result["settings"]["model"]["norm_type"] == "rmsnorm"
     assert result["settings"]["common"]["seed"] == 3
     assert result["training"]["updates"] == 90
+    assert result["curves"] == {"train": [{"epoch": 1, "updates": 30, "loss": 9.5}], "valid": []}
     assert result["sites"]["encoder-self"] == "rmsnorm"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", result["date"])
     assert not re.search(r'"[^"]*(/home|/tmp|~/)', text)

@@ -121,13 +121,25 @@ def check(record, found):
 
 
 @every_norm
-@pytest.mark.parametrize("placement", ["pre", "post"])
-def test_a_record_says_what_a_transcription_finds(name, placement, toy, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("placement", "kernels"), [("pre", "off"), ("post", "auto")])
+def test_a_record_says_what_a_transcription_finds(
+    name, placement, kernels, toy, tmp_path, monkeypatch
+):
+    """Plain norms hand their input a gradient on several ways, fused ones on one."""
     watches = []
     flags = ["--norm-type", name, "--norm-type-decoder", name, "--norm-placement", placement]
     if norm_spec(name).has_option("warmup_updates"):
         flags += ["--norm-warmup-updates", 2]  # the last update comes after it
-    flags += [*QUIET, "--max-update", 4, "--norm-record", 3, "--layernorm-embedding"]
+    flags += [
+        *QUIET,
+        "--norm-kernels",
+        kernels,
+        "--max-update",
+        4,
+        "--norm-record",
+        3,
+        "--layernorm-embedding",
+    ]
     train_here(
         monkeypatch, toy, tmp_path, *flags, prepare=lambda model: watches.append(Watch(model))
     )

@@ -16,6 +16,7 @@ ON_OFF = ("on", "off")
 PLACEMENT, INIT = "norm_placement", "norm_init"
 PLACEMENT_OF = {side: f"{PLACEMENT}_{side}" for side in ("encoder", "decoder")}
 KERNELS_CHOICE, NAN_CHECK, ALLOW = "norm_kernels", "norm_nan_check", "norm_allow_change"
+STAT_TOKENS = "norm_stat_tokens"
 RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_record_file"
 
 
@@ -77,6 +78,11 @@ class Value(NamedTuple):
 
 
 VALUES = {
+    STAT_TOKENS: Value(
+        int,
+        "take batch statistics over groups of N tokens of the batch, and not over all of them; "
+        "statistics are then not synchronized over workers",
+    ),
     RECORD: Value(
         int, "record statistics of the norms in every N-th update, from the first one on"
     ),
@@ -89,7 +95,7 @@ VALUES = {
         str, "file of the records (default: norm_record.jsonl.gz in the folder of the checkpoints)"
     ),
 }
-"""The flags of the recorder, by their keys."""
+"""The flags that take a value, by their keys."""
 
 SITE_FLAGS: dict[str, str] = {
     "encoder": "norm of all encoder sites",

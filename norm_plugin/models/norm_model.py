@@ -16,7 +16,7 @@ from norm_plugin.models.config import KERNELS_FOUND, NormConfig, build_config, c
 from norm_plugin.models.divergence import DivergenceWatch
 from norm_plugin.models.logs import describe_forms, describe_plan
 from norm_plugin.models.sites import SIDES
-from norm_plugin.norms.base.statistics import BatchStatisticsNorm
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm, set_stat_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,8 @@ class NormModel(BaseFairseqModel):
                 ", ".join(site.name for site in leaking),
             )
         model = cls.build_planned(cfg, task)
+        if plan.stat_tokens is not None:
+            set_stat_tokens(model, plan.stat_tokens)
         if plan.kernels != AUTO:  # with auto each norm has its kernels since it was built
             set_kernels(model, plan.kernels)
         forms = describe_forms(model, plan, there(kernels))

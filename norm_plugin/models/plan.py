@@ -27,6 +27,7 @@ from norm_plugin.models.initialization import of_placement
 from norm_plugin.models.placement_choice import chosen_placement, chosen_word
 from norm_plugin.models.record_settings import RecordSettings, record_settings
 from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, SIDES, Site, present_sites
+from norm_plugin.models.stat_tokens import stat_tokens
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, declared_options, norm_spec
 from norm_plugin.norms.base.mixing import check_declaration
 from norm_plugin.norms.base.registry import OptionValue
@@ -78,6 +79,7 @@ class Plan:
         nan_check: whether training stops at a norm whose input is not finite.
         allow_change: whether training may continue from a checkpoint of another plan.
         record: what training records of the norms; None: nothing.
+        stat_tokens: how many tokens batch statistics are taken over; None: those of the batch.
     """
 
     placement: Mapping[str, str]
@@ -87,6 +89,7 @@ class Plan:
     nan_check: bool
     allow_change: bool
     record: RecordSettings | None = None
+    stat_tokens: int | None = None
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -166,6 +169,7 @@ def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
         words[NAN_CHECK] != "off",
         words[ALLOW] == "on",
         record_settings(settings, sites),
+        stat_tokens(settings, set(norms.values())),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from fairseq.file_io import PathManager
 
-from norm_plugin.models.flags import ALLOW, INIT, flag_of
+from norm_plugin.models.flags import ALLOW, INIT, STAT_TOKENS, flag_of
 from norm_plugin.models.plan import Plan, make_plan
 from norm_plugin.models.sites import SIDES
 from norm_plugin.models.stored_settings import check_settings
@@ -72,6 +72,8 @@ def differences(stored: Plan, asked: Plan, anew: bool = False) -> list[str]:
             other = new.all_options[name]
             if value != other and not (anew and name.endswith(COUNTED_IN_UPDATES)):
                 found.setdefault((f"{name} of {old.norm}", value, other), []).append(site.name)
+    if stored.stat_tokens != asked.stat_tokens:
+        found[(STAT_TOKENS, stored.stat_tokens, asked.stat_tokens)] = ["all sites"]
     for side, word in stored.initialization.items():
         if word != asked.initialization[side] and not anew:
             found.setdefault((INIT, word, asked.initialization[side]), []).append(f"{side} layers")

@@ -40,6 +40,7 @@ class Forwards:
     CLOSE = 0.02  # of the size of the sample; another batch, or another dropout, is far beyond
 
     def __init__(self) -> None:
+        self.kept_at_most = self.KEPT
         self.kept: list[Forward] = []
         self.current: list[Any] = [None]
 
@@ -52,14 +53,14 @@ class Forwards:
         sample = x.detach()[tuple(slice(None, None, max(1, size // 8)) for size in x.shape)].clone()
         if not in_backward():
             self.current = [None]
-            self.kept = [*self.kept, Forward(sample, self.current)][-self.KEPT :]
+            self.kept = [*self.kept, Forward(sample, self.current)][-self.kept_at_most :]
             return
         found = self._find(sample)
         if found is None:
             raise RuntimeError(
                 "activation checkpointing computes a forward of a norm with batch statistics "
-                f"again, but its input is none of the last {self.KEPT} forwards': run the backward "
-                "pass before so many others, with preserve_rng_state, or do not checkpoint"
+                f"again, but its input is none of the last {self.kept_at_most} forwards': run the "
+                "backward pass before so many others, with preserve_rng_state, or do not checkpoint"
             )
         # Newest last: what was computed again is the first to go
         self.kept = [found, *(one for one in self.kept if one is not found)]

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from norm_plugin.norms.base.contract import AffineNorm
+from norm_plugin.norms.base.contract import AffineNorm, valid_positions
+from norm_plugin.norms.base.groups import forward_in_groups
 from norm_plugin.norms.base.inference import ChannelMap
 from norm_plugin.norms.base.operator import new_handle, train_in_graph
 from norm_plugin.norms.base.recomputation import Forwards, in_backward
@@ -96,6 +97,8 @@ class BatchStatisticsNorm(AffineNorm):
         running_forms: by a batch statistic, ``mean``, ``variance`` or ``square`` (the mean
             square), the name of the buffer with its running form; for those who record them.
         counts_forwards: whatever a trainer reports, every training forward counts as one.
+        stat_tokens: N, the statistics are those of groups of N tokens; None: of the whole batch.
+            See :mod:`norm_plugin.norms.base.groups` and :func:`set_stat_tokens`.
         loss_scale: the factor that the loss is multiplied with before its backward pass, as
             mixed precision does; whoever multiplies it must say so here. Statistics of
             gradients are kept in units of the loss itself.
@@ -119,6 +122,7 @@ class BatchStatisticsNorm(AffineNorm):
         self.warmup_updates = warmup_updates
         self.sync = sync == "on"
         self.counts_forwards = False
+        self.stat_tokens: int | None = None
         self.loss_scale: float | Tensor = 1.0
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64))
         # The same count as a Python number: reading a tensor would wait for the GPU. It holds of
@@ -138,6 +142,13 @@ class BatchStatisticsNorm(AffineNorm):
         self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
     ) -> Tensor:
         """See :meth:`Norm.forward`."""
+        if self.training and self.stat_tokens is not None:
+            return self._forward_in_groups(x, padding_mask, batch_first, self.stat_tokens)
+        return self._forward_batch(x, padding_mask, batch_first)
+
+    def _forward_batch(
+        self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
+    ) -> Tensor:
         if self.training:
             if torch.compiler.is_compiling():
                 return train_in_graph(self, self._handle, x, padding_mask, batch_first)
@@ -145,6 +156,20 @@ class BatchStatisticsNorm(AffineNorm):
             if self._plain_mean_of is not None and not in_backward():
                 self._plain_mean_of += 1
         return super().forward(x, padding_mask, batch_first)
+
+    def _forward_in_groups(
+        self, x: Tensor, padding_mask: Tensor | None, batch_first: bool, tokens: int
+    ) -> Tensor:
+        valid = None if padding_mask is None else valid_positions(x, padding_mask, batch_first)
+        if valid is not None and not valid.any():
+            return self._forward_batch(x, padding_mask, batch_first)
+        # Activation checkpointing repeats each group: as many batches as without groups are kept
+        self._forwards.kept_at_most = Forwards.KEPT * max(x.numel() // self.dim // tokens, 1)
+        by_time = x.dim() == 3 and not batch_first
+        if by_time:  # groups hold tokens of a few sentences, and not the first ones of all
+            x, valid = x.transpose(0, 1), None if valid is None else valid.t()
+        y = forward_in_groups(self._forward_batch, x, valid, tokens, self.bias)
+        return y.transpose(0, 1) if by_time else y
 
     def measured(self, x: Tensor) -> Tensor:
         """What the batch statistics are taken of, (..., C), for an input x, (..., C)."""
@@ -257,3 +282,13 @@ def average_running_statistics(module: nn.Module) -> None:
             for buffer in norm.buffers(recurse=False):
                 if buffer.is_floating_point():
                     buffer.copy_(sum_over_workers(buffer) / worker_count())
+
+
+def set_stat_tokens(module: nn.Module, tokens: int) -> None:
+    """Let every norm in ``module`` take its batch statistics over groups of ``tokens`` tokens.
+
+    Its statistics are no longer synchronized, since workers have different numbers of groups.
+    """
+    for norm in module.modules():
+        if isinstance(norm, BatchStatisticsNorm):
+            norm.stat_tokens, norm.sync = tokens, False

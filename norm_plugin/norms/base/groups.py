@@ -1,0 +1,42 @@
+"""Batch statistics over groups of tokens: a smaller batch for a norm than for the update.
+
+The real positions of a batch, sentence by sentence, are cut into groups of N tokens, and each group
+is normalized like a batch of its own, one after the other: with its own statistics, and with one
+step of the running statistics for each group. So does a run with ``--max-tokens N`` and as many
+batches an update (``--update-freq``), which is how the PowerNorm paper varies the batch of the
+statistics (Figure 5); here the sentences of a batch stay together, whatever N is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def forward_in_groups(
+    forward: Callable[[Tensor], Tensor],
+    x: Tensor,
+    valid: Tensor | None,
+    tokens: int,
+    at_padding: Tensor,
+) -> Tensor:
+    """Normalize the real positions of ``x`` in groups.
+
+    Args:
+        forward: normalizes one group, (n, C).
+        x: (..., C), positions that belong together side by side.
+        valid: bool (...), True at real positions, of which there are some; None: all are real.
+        tokens: N. There are as many groups of about equal size as hold N tokens or more each, so
+            a batch of fewer than 2 N tokens is one group.
+        at_padding: (C,), the output at padding.
+    """
+    rows = x.flatten(0, -2) if valid is None else x[valid]
+    groups = rows.tensor_split(max(len(rows) // tokens, 1))
+    normalized = torch.cat([forward(group) for group in groups])
+    if valid is None:
+        return normalized.view_as(x)
+    y = at_padding.to(x.dtype).expand_as(x).clone()
+    y[valid] = normalized
+    return y

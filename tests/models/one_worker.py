@@ -18,7 +18,12 @@ seen = []
 
 
 def statistics(model):
-    return {key: value.clone() for key, value in model.named_buffers() if "norm" in key}
+    kept = ("norm", ".placement.")
+    return {
+        key: value.clone()
+        for key, value in model.named_buffers()
+        if any(part in key for part in kept)
+    }
 
 
 def recording(model, average=patches.average_running_statistics):

@@ -16,7 +16,9 @@ from in_process import NARROW
 
 WORKER = Path(__file__).with_name("one_worker.py")
 APART, SYNCED = "self_attn_layer_norm", "final_layer_norm"
-NORMS = ("--norm-placement", "pre", "--norm-warmup-updates", 2)
+# Admin measures the branches of the decoder in the first batches of all workers together
+NORMS = ("--norm-placement", "pre", "--norm-placement-decoder", "admin")
+NORMS += ("--norm-warmup-updates", 2)
 NORMS += ("--norm-type-encoder-self", "powernorm", "--norm-type-encoder-ffn", "batchnorm")
 
 
@@ -75,6 +77,8 @@ def test_workers_average_what_they_hold_apart(two_workers):
             mean = (value + second[0][key]) / 2
             torch.testing.assert_close(first[1][key], mean, rtol=1e-6, atol=1e-7)
     assert any(SYNCED in key for key in first[0])
+    starts = [value for key, value in first[0].items() if key.endswith(".placement.start")]
+    assert starts and all((start[1:] > 1).all() for start in starts)
 
 
 @pytest.mark.parametrize("epoch", [1, 2])

@@ -108,6 +108,8 @@ SITE_FLAGS: dict[str, str] = {
     "decoder-ffn": "norm of the decoder's feed-forward network",
     "decoder-final": "norm after the decoder's last layer (if the placement has one)",
     "embedding": "norm of the embeddings (with --layernorm-embedding)",
+    "query": "norm of each head's query in every attention; there is none by default",
+    "key": "norm of each head's key in every attention; there is none by default",
 }
 """``--norm-type-<key>``: the more specific flag wins over the less specific one."""
 

@@ -34,7 +34,7 @@ from norm_plugin.models.flags import norm_type_field
 from norm_plugin.models.layers import PlannedLayer
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.plan import IDENTITY
-from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, LAST_MAPS, Site
+from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, LAST_MAPS, PROJECTIONS, Site
 from norm_plugin.norms import Norm, build_norm
 from norm_plugin.norms.base.inference import CannotFold, ChannelMap
 from norm_plugin.placements import FINAL, INNER, INPUT, ON_THE_STREAM, placement_class
@@ -159,7 +159,7 @@ def fold_into(linear: nn.Linear, channel_map: ChannelMap) -> None:
 def _owners(model: NormModel, site: Site) -> list[nn.Module]:
     """The modules that have the norms of ``site``: layers, or the stack itself."""
     stack = getattr(model, site.side)
-    if site.flag not in MAPS_OF_LAYER:
+    if site.flag not in MAPS_OF_LAYER and site.flag not in PROJECTIONS:
         return [stack]
     # children(): to iterate over layers under LayerDrop drops some of them
     layers = stack.layers.children()
@@ -169,6 +169,8 @@ def _owners(model: NormModel, site: Site) -> list[nn.Module]:
 def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> ChannelMap:
     """The norm of ``site`` in ``owner`` as a map."""
     norm: Norm = getattr(owner, site.attribute)
+    if site.flag in PROJECTIONS:
+        raise CannotFold("its output goes into the product of queries and keys")
     if site in EMBEDDING_SITES.values():
         raise CannotFold(ON_THE_STREAM)
     if not isinstance(owner, PlannedLayer):

@@ -27,7 +27,14 @@ from torch import Tensor, nn
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.initialization import initialize
 from norm_plugin.models.plan import SiteChoice
-from norm_plugin.models.sites import LAST_MAPS, SLOTS, branch_sites
+from norm_plugin.models.sites import (
+    ATTENTIONS,
+    LAST_MAPS,
+    PROJECTIONS,
+    SLOTS,
+    branch_sites,
+    head_sites,
+)
 from norm_plugin.norms import Norm
 from norm_plugin.placements import (
     INNER,
@@ -134,6 +141,9 @@ class PlannedLayer(nn.Module):
                 self.put(site.attribute, planned_norm(plan.at(site), dim, self.padding), cls)
             if INNER in positions or overrides(cls, "inside"):
                 self._open(branch)
+            for flag, site in head_sites(place.side, branch).items():
+                if plan.has(site):
+                    self._normalize_heads(branch, flag, site.attribute, plan.at(site))
         self.placement = cls(place)
         initialize(self, plan.initialization[place.side], place)
 
@@ -150,13 +160,33 @@ class PlannedLayer(nn.Module):
 
     def _open(self, branch: str) -> None:
         """Let the placement reach what goes into the last map of ``branch``."""
-        attention, _, name = LAST_MAPS[branch].rpartition(".")
-        owner = attrgetter(attention)(self) if attention else self
-        if isinstance(owner, MultiheadAttention):
-            # else torch computes the attention in one function, which takes the weights of the
-            # last map without calling it; with this, fairseq computes it step by step
-            owner._set_skip_embed_dim_check()
-        getattr(owner, name).register_forward_pre_hook(partial(self._before_last_map, branch))
+        if branch in ATTENTIONS:
+            self._step_by_step(branch)
+        last_map = attrgetter(LAST_MAPS[branch])(self)
+        last_map.register_forward_pre_hook(partial(self._before_last_map, branch))
+
+    def _step_by_step(self, branch: str) -> MultiheadAttention:
+        """Let fairseq compute the attention of ``branch`` with calls of its linear maps.
+
+        Else torch computes it in one function, which takes the weights of the maps and calls none.
+        """
+        attention: MultiheadAttention = getattr(self, ATTENTIONS[branch])
+        attention._set_skip_embed_dim_check()
+        return attention
+
+    def _normalize_heads(self, branch: str, flag: str, attribute: str, choice: SiteChoice) -> None:
+        """Put a norm on each head's query, or key, in the attention of ``branch``."""
+        attention = self._step_by_step(branch)
+        setattr(self, attribute, choice.build(attention.head_dim))
+        hook = partial(self._after_projection, attribute, attention.num_heads)
+        getattr(attention, PROJECTIONS[flag]).register_forward_hook(hook)
+
+    def _after_projection(
+        self, attribute: str, heads: int, projection: nn.Module, inputs: Any, x: Tensor
+    ) -> Tensor:
+        """The hook after a projection: its output x, (T, B, C), normalized head by head."""
+        normalized: Tensor = getattr(self, attribute)(x.unflatten(-1, (heads, -1)))
+        return normalized.flatten(-2)
 
     def _before_last_map(
         self, branch: str, last_map: nn.Module, inputs: tuple[Tensor, ...]

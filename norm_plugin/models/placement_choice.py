@@ -71,7 +71,7 @@ def _set_normalize_before(settings: object, side: str, placement: str) -> None:
     given = getattr(settings, key, None)
     if given is not None and given != before:
         raise ValueError(
-            f"{key} is {given}, which contradicts placement {placement}: drop "
+            f"{key} is {given}, which contradicts {placement}-norm: drop "
             f"{flag_of(key)} or the placement"
         )
     setattr(settings, key, before)

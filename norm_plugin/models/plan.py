@@ -26,7 +26,14 @@ from norm_plugin.models.flags import (
 from norm_plugin.models.initialization import of_placement
 from norm_plugin.models.placement_choice import chosen_placement, chosen_word
 from norm_plugin.models.record_settings import RecordSettings, record_settings
-from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, SIDES, Site, present_sites
+from norm_plugin.models.sites import (
+    EMBEDDING_SITES,
+    FINAL_SITES,
+    PROJECTIONS,
+    SIDES,
+    Site,
+    present_sites,
+)
 from norm_plugin.models.stat_tokens import stat_tokens
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, declared_options, norm_spec
 from norm_plugin.norms.base.mixing import check_declaration
@@ -181,6 +188,11 @@ def norm_type_of(settings: object, site: Site) -> str:
     """
     for flag in (site.flag, site.side):
         chosen = getattr(settings, norm_type_field(flag), None)
+        if chosen is not None and flag in PROJECTIONS and norm_spec(str(chosen)).batch_statistics:
+            raise ValueError(
+                f"--norm-type-{flag} is {chosen!r}, which mixes positions; queries and keys are "
+                "normalized position by position: choose a norm over channels"
+            )
         if chosen is not None:
             return norm_spec(str(chosen)).name
     everywhere = norm_spec(str(getattr(settings, "norm_type", None) or LAYERNORM))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from norm_plugin.models.flags import norm_type_field
 from norm_plugin.placements import INPUT, SUM, LayerPlace, overrides, placement_class
 
 SIDES = ("encoder", "decoder")
@@ -25,7 +26,8 @@ class Site(NamedTuple):
         flag: ends ``--norm-type-...``; several sites may share one, as the two embeddings do.
         side: ``encoder`` or ``decoder``.
         attribute: name of the norm in its layer or stack.
-        position: that of a norm in its branch, where fairseq itself has none; else empty.
+        position: that of a norm in its branch, where fairseq itself has none; the branch itself
+            for the norm of queries and keys; else empty.
     """
 
     flag: str
@@ -43,6 +45,19 @@ class Site(NamedTuple):
         """Whether the module at ``path`` of a model stands here."""
         parts = path.split(".")
         return parts[0] == self.side and parts[-1] == self.attribute
+
+
+PROJECTIONS = {"query": "q_proj", "key": "k_proj"}
+"""By flag of a site within attentions, the map whose output its norm gets, head by head."""
+ATTENTIONS = {"self": "self_attn", "cross": "encoder_attn"}
+"""By branch, fairseq's attention in a layer."""
+
+
+def head_sites(side: str, branch: str) -> dict[str, Site]:
+    """The sites of an attention's queries and keys, by flag; none for the feed-forward network."""
+    if branch not in ATTENTIONS:
+        return {}
+    return {flag: Site(flag, side, f"{branch}_{flag}_norm", branch) for flag in PROJECTIONS}
 
 
 FINAL_SITES = {side: Site(f"{side}-final", side, "layer_norm") for side in SIDES}
@@ -95,6 +110,9 @@ def present_sites(
         cls = placement_class(placement[side])
         first = layer_place(settings, side, 1, sides)
         for branch in first.branches:
+            for flag, site in head_sites(side, branch).items():
+                if getattr(settings, norm_type_field(flag), None) is not None:
+                    sites[site] = None
             for index in range(1, first.layers + 1):
                 at = cls.at(layer_place(settings, side, index, sides))
                 positions = at.norms_of(branch)

@@ -45,10 +45,11 @@ def layer_norm(norm, x):
     return functional.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.eps)
 
 
-def heads(attention, masked, y, memory=None):
+def heads(attention, norms, masked, y, memory=None):
     """The heads of an attention, side by side, (T, B, C).
 
     Args:
+        norms: that of queries and that of keys, or nothing.
         masked: (B, 1, T, S), True where a query may not look; or what broadcasts to it.
         y, memory: queries (T, B, C), and keys and values (S, B, C) if they are others.
     """
@@ -61,9 +62,17 @@ def heads(attention, masked, y, memory=None):
             (attention.v_proj, memory),
         )
     )
+    query_norm, key_norm = norms
+    q = layer_norm(query_norm, q) if query_norm else q
+    k = layer_norm(key_norm, k) if key_norm else k
     scores = torch.einsum("tbhd,sbhd->bhts", q, k) / q.size(-1) ** 0.5
     weights = scores.masked_fill(masked, -torch.inf).softmax(-1)
     return torch.einsum("bhts,sbhd->tbhd", weights, v).flatten(-2)
+
+
+def head_norms(layer, branch):
+    """The norm of the queries and that of the keys of an attention, if it has them."""
+    return [getattr(layer, f"{branch}_{flag}_norm", None) for flag in ("query", "key")]
 
 
 def branch_of(layer, name, number, h):
@@ -89,10 +98,11 @@ def stack_of(stack, side, mask, memory=None, memory_mask=None):
         hidden = hidden | torch.ones(length, length, dtype=torch.bool).triu(1)
     layers = []
     for number, layer in enumerate(stack.layers, start=1):
-        h = {"self": partial(heads, layer.self_attn, hidden)}
+        h = {"self": partial(heads, layer.self_attn, head_norms(layer, "self"), hidden)}
         if memory is not None:
             seen = memory_mask[:, None, None, :]
-            h["cross"] = partial(heads, layer.encoder_attn, seen, memory=memory)
+            norms = head_norms(layer, "cross")
+            h["cross"] = partial(heads, layer.encoder_attn, norms, seen, memory=memory)
         h["ffn"] = lambda y, fc1=layer.fc1: linear(fc1, y).relu()
         layers.append([branch_of(layer, name, number, one) for name, one in h.items()])
     final = stack.layer_norm and partial(layer_norm, stack.layer_norm)

@@ -16,6 +16,7 @@ from norm_plugin.models import fold_norms
 from norm_plugin.models.initialization import of_placement
 from norm_plugin.models.linear_maps import linear_maps, value_maps
 from norm_plugin.models.sites import SLOTS
+from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import (
     PLACEMENTS,
     LayerPlace,
@@ -123,6 +124,46 @@ def test_an_initialization_that_a_placement_cannot_train_from_is_refused(build):
     message = "fixup is undefined with placement rezero of the decoder: every branch starts as 0"
     with pytest.raises(ValueError, match=message):
         build("--norm-placement-decoder", "rezero", "--norm-init", "fixup")
+
+
+def test_queries_and_keys_have_a_norm_only_when_asked(build):
+    plain = build("--norm-type", "rmsnorm")
+    assert not [key for key in plain.state_dict() if "query" in key or "key_norm" in key]
+    model = build("--norm-type-key", "rmsnorm", "--norm-type-encoder", "scalenorm")
+    attentions = {"encoder": ["self"], "decoder": ["self", "cross"]}
+    for side, branches in attentions.items():
+        for layer in getattr(model, side).layers:
+            for branch in branches:
+                norm = getattr(layer, f"{branch}_key_norm")
+                assert type(norm) is norm_spec("rmsnorm").cls
+                assert norm.dim == layer.self_attn.head_dim
+                assert not hasattr(layer, f"{branch}_query_norm")
+    names = [choice.site.name for choice in model.cfg.plan.sites if choice.site.flag == "key"]
+    assert names == ["encoder-key-self", "decoder-key-self", "decoder-key-cross"]
+    reasons = {folding.site.name: folding.reason for folding in fold_norms(model)}
+    assert {reasons[name] for name in names} == {
+        "its output goes into the product of queries and keys"
+    }
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in NORM_TYPES if not norm_spec(name).batch_statistics]
+)
+def test_every_norm_over_channels_normalizes_queries_and_keys(name, build, batch):
+    model = build("--norm-type-query", name, "--norm-type-key", name).double()
+    seen = []
+    for module_name, module in model.named_modules():
+        if module_name.endswith(("query_norm", "key_norm")):
+            module.register_forward_hook(lambda norm, args, y: seen.append((args[0], y)))
+    model(**batch)[0].sum().backward()
+    assert len(seen) == 2 * (2 * 1 + 2 * 2)  # of 2 layers with one attention, and 2 with two
+    assert all(x.shape == y.shape and x.size(-1) == 32 for x, y in seen)
+    check_decoding(model.eval(), batch)
+
+
+def test_queries_and_keys_are_normalized_position_by_position(build):
+    with pytest.raises(ValueError, match="--norm-type-query is 'batchnorm', which mixes positions"):
+        build("--norm-type-query", "batchnorm")
 
 
 def test_two_streams_need_their_final_norm(build):

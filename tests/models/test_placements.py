@@ -54,10 +54,14 @@ def softmax_in_float64(monkeypatch):
 every_placement = pytest.mark.parametrize("name", [*PLACEMENTS, *OWN])
 
 
+QUERY_AND_KEY = ("--norm-type-query", "layernorm", "--norm-type-key", "layernorm")
+
+
 @every_placement
+@pytest.mark.parametrize("flags", [(), QUERY_AND_KEY], ids=["plain", "qk-norm"])
 @pytest.mark.usefixtures("softmax_in_float64")
-def test_forward_and_gradients_are_those_of_the_equation(name, build, batch, task):
-    model = shaken(build(*NARROW, "--norm-placement", name))
+def test_forward_and_gradients_are_those_of_the_equation(name, flags, build, batch, task):
+    model = shaken(build(*NARROW, "--norm-placement", name, *flags))
     pad = task.source_dictionary.pad()
     mask, prev = batch["src_tokens"].eq(pad), batch["prev_output_tokens"]
     logits = model(**batch)[0]
@@ -82,8 +86,9 @@ def test_forward_and_gradients_are_those_of_the_equation(name, build, batch, tas
 
 
 @every_placement
-def test_decoding_step_by_step_equals_decoding_at_once(name, build, batch):
-    model = shaken(build(*NARROW, "--norm-placement", name))
+@pytest.mark.parametrize("flags", [(), QUERY_AND_KEY], ids=["plain", "qk-norm"])
+def test_decoding_step_by_step_equals_decoding_at_once(name, flags, build, batch):
+    model = shaken(build(*NARROW, "--norm-placement", name, *flags))
     check_decoding(model, batch)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -185,6 +186,8 @@ def draw(plot: Callable[[Any], None], height: float, name: str) -> str:
 
     Every id in it begins with ``name``, since a page holds several figures.
     """
+    # Importing fairseq lets the debug lines of all libraries through
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     import matplotlib
 
     matplotlib.use("Agg")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import csv
+import subprocess
+import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -68,6 +71,20 @@ def test_the_command_prints_a_table_and_writes_csv_and_svg(save, tmp_path, capsy
     assert float(rows[3]["normalized"]) == pytest.approx(0.125)
     svg = ElementTree.parse(tmp_path / "out.v2.svg").getroot()
     assert svg.tag.endswith("svg")
+
+
+def test_as_a_command_it_logs_nothing(save, tmp_path):
+    path = save(encoder=embedding(VALUES))
+    words = ["-W", "ignore", "-m", "norm_plugin.analysis.spectrum", path, "--out", tmp_path / "out"]
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 4)
+    assert "DEBUG" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ def chosen_placement(settings: object, sides: Sequence[str] = SIDES) -> dict[str
     for side, key in PLACEMENT_OF.items():
         if side not in sides and chosen_word(settings, key) is not None:
             raise ValueError(f"{flag_of(key)} is given, but this model has no {side}: drop it")
-    by_flag = {cls.normalize_before: name for name, cls in PLACEMENTS.items()}
+    # of the class itself: a user's own may inherit from one that fairseq has
+    by_flag = {vars(cls).get("normalize_before"): name for name, cls in PLACEMENTS.items()}
     return {
         side: _placement_word(settings, side)
         or by_flag[bool(getattr(settings, f"{side}_normalize_before", 0))]

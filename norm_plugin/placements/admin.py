@@ -35,7 +35,7 @@ from norm_plugin.placements.base import SUM, LayerPlace, Placement, register_pla
     paper_read=False,
 )
 class Admin(Placement):
-    """Post-norm whose streams are weighed so that no branch outweighs the others at the start.
+    """Post-norm that weighs the stream by omega, whose start the first training batch sets.
 
     Attributes:
         change: the learned part of omega, by branch, (C,).

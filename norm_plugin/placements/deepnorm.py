@@ -48,6 +48,6 @@ class DeepNorm(Placement):
 
     @staticmethod
     def initialize(layer: nn.Module, place: LayerPlace) -> None:
-        """Xavier normal; gain beta for W_V, W_O and the feed-forward network, 1 for W_Q, W_K."""
+        """Xavier normal; W_V, W_O, W_1 and W_2 have gain beta, which falls with the depth."""
         _, beta = alpha_beta(place)
         xavier_with_gain(layer, place, beta)

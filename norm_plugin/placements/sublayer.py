@@ -51,5 +51,5 @@ class Sublayer(Placement):
 
     @staticmethod
     def initialize(layer: nn.Module, place: LayerPlace) -> None:
-        """Xavier normal; the gain above for W_V, W_O and the feed-forward network."""
+        """Xavier normal; W_V, W_O, W_1 and W_2 have a gain that grows with the depth."""
         xavier_with_gain(layer, place, gain(place))

@@ -220,6 +220,28 @@ def test_a_placement_of_a_user_dir_trains(build, batch, tmp_path):
         del PLACEMENTS[name]
 
 
+@pytest.mark.parametrize("parent", ["pre", "post"])
+def test_a_placement_that_inherits_is_not_the_default(parent, build):
+    cls = type("Heir", (placement_class(parent),), {})
+    register_placement("heir", equation="none", paper="none")(cls)
+    try:
+        flags = ("--encoder-normalize-before",)
+        assert build(*flags).cfg.plan.placement == {"encoder": "pre", "decoder": "post"}
+        assert build("--norm-placement", "heir").cfg.plan.placement["encoder"] == "heir"
+    finally:
+        del PLACEMENTS["heir"]
+
+
+def test_a_norm_on_the_input_of_some_branches_only_is_refused():
+    class Some(Placement):
+        @classmethod
+        def norms_of(cls, branch):
+            return ("input",) if branch == "ffn" else ("sum",)
+
+    with pytest.raises(ValueError, match="Some.norms_of gives some branches a norm at input and"):
+        register_placement("some", equation="none", paper="none")(Some)
+
+
 def test_an_unknown_position_is_refused():
     class Wrong(Placement):
         norms = ("middle",)

@@ -2,10 +2,12 @@
 
 At the end of an epoch fairseq prints a line for the training, and one for each validation:
 
-    2026-01-01 12:00:00 | INFO | train | epoch 001 | loss 10.1 | ... | num_updates 30 | ... | wall 9
+    2026-01-01 12:00:00 | INFO | train | epoch 001 | loss 10.1 | ... | num_updates 30 | ...
     2026-01-01 12:00:01 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 9.8 | ...
 
 A resumed run appends to its log. An epoch that was trained twice counts as it was trained last.
+The training loss of an epoch is missing if the run was killed after it saved the checkpoint of
+that epoch and before it printed the line.
 """
 
 from __future__ import annotations
@@ -18,9 +20,8 @@ from norm_plugin.commands.command_line import read_lines
 
 LINE = re.compile(r"\| INFO \| (train|valid) \| epoch (\d+) \|(.*)")
 SUBSETS = ("train", "valid")
-VALUES = ("loss", "nll_loss", "wall")
-"""What is kept of a line: the loss of the criterion and the negative log-likelihood, both in bits a
-token, and the seconds since the process started."""
+VALUES = ("loss", "nll_loss")
+"""What is kept of a line: the criterion and the negative log-likelihood, in bits a token."""
 Curves = dict[str, list[dict[str, float]]]
 
 

@@ -22,8 +22,8 @@ def test_losses_by_update_and_the_last_of_an_epoch_trained_twice(tmp_path):
     log.write_text(LOG)
     assert read_curves(log) == {
         "train": [
-            {"epoch": 1, "updates": 30, "loss": 10.25, "nll_loss": 9.5, "wall": 12.0},
-            {"epoch": 2, "updates": 60, "loss": 9.25, "wall": 3.0},
+            {"epoch": 1, "updates": 30, "loss": 10.25, "nll_loss": 9.5},
+            {"epoch": 2, "updates": 60, "loss": 9.25},
         ],
         "valid": [
             {"epoch": 1, "updates": 30, "loss": 9.75, "nll_loss": 8.5},

@@ -102,5 +102,9 @@ def test_a_kill_in_training_changes_nothing_in_the_end(finished, tmp_path):
     log = only(tmp_path.glob("runs/toy/*/logs/train.log")).read_text()
     assert "checkpoint_last.pt was damaged; replaced by" in log
     (result, weights), (expected, expected_weights) = outcome(tmp_path), outcome(finished[1])
+    for one in (result, expected):
+        del one["curves"][
+            "train"
+        ]  # the kill may come between a checkpoint and the line on its epoch
     assert result == expected
     assert all(torch.equal(weights[key], value) for key, value in expected_weights.items())

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from measuring.command import (
+    add_training_options,
     benchmark_parser,
     choose_setups,
     parse_benchmark,
@@ -114,12 +115,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; ``argv`` is sys.argv without its first word."""
     parser = benchmark_parser(__doc__, RESULTS / "recording.csv")
     parser.set_defaults(norms=list(DEFAULT))
-    parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="binarized (default: Multi30k, prepared here)"
-    )
-    parser.add_argument(
-        "--updates", type=int, default=6, metavar="N", help="timed, of each (default: %(default)s)"
-    )
+    add_training_options(parser)
     return parse_benchmark(parser, argv)
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from measuring.command import (
+    add_training_options,
     benchmark_parser,
     choose_setups,
     parse_benchmark,
@@ -147,9 +148,7 @@ def misses(rows: Sequence[Record]) -> Iterator[str]:
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; ``argv`` is sys.argv without its first word."""
     parser = benchmark_parser(__doc__, RESULTS / "training.csv")
-    parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="binarized (default: Multi30k, prepared here)"
-    )
+    add_training_options(parser)
     parser.add_argument(
         "--kernels",
         nargs="+",
@@ -157,9 +156,6 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         default=[AUTO],
         metavar="K",
         help=f"of {', '.join(KERNELS)} (default: {AUTO})",
-    )
-    parser.add_argument(
-        "--updates", type=int, default=6, metavar="N", help="timed, of each (default: %(default)s)"
     )
     parser.add_argument(
         "--memory-updates",

@@ -46,6 +46,16 @@ def benchmark_parser(text: str | None, output: Path) -> argparse.ArgumentParser:
     return parser
 
 
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """The options of a benchmark that trains."""
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="binarized (default: Multi30k, prepared here)"
+    )
+    parser.add_argument(
+        "--updates", type=int, default=6, metavar="N", help="timed, of each (default: %(default)s)"
+    )
+
+
 def parse_benchmark(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None
 ) -> argparse.Namespace:

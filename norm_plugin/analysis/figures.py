@@ -98,6 +98,12 @@ def scores_figure(rows: Sequence[Row]) -> Figure:
     )
 
 
+def style(place: int) -> dict[str, Any]:
+    """How the line with this number is drawn, from 0: 21 are told apart."""
+    dash = DASHES[place // len(COLORS) % len(DASHES)]
+    return {"color": COLORS[place % len(COLORS)], "linestyle": dash, "linewidth": 1.5}
+
+
 def curves_figure(study: Study, subset: str) -> Figure | None:
     """Loss over updates, a line a setting: mean over seeds, with the range of the seeds as a band.
 
@@ -110,9 +116,8 @@ def curves_figure(study: Study, subset: str) -> Figure | None:
     def plot(axes: Any) -> None:
         for place, (setting, band) in enumerate(bands):
             updates, mean, low, high = zip(*band)
-            color, dash = COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
-            axes.plot(updates, mean, dash, color=color, linewidth=1.5, label=setting.name)
-            axes.fill_between(updates, low, high, color=color, alpha=0.18, linewidth=0)
+            (line,) = axes.plot(updates, mean, **style(place), label=setting.name)
+            axes.fill_between(updates, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
         axes.set_xlabel("updates")
         axes.set_ylabel(f"{LOSS_OF[subset]} loss, bits a token")
         axes.legend(loc="upper right", fontsize=8)

@@ -19,6 +19,8 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestIndPower
 
+from norm_plugin.experiments.comparable import half_interval
+
 CONFIDENCE = 0.95
 POWER = 0.8
 """The share of experiments that would show a difference which is there."""
@@ -67,13 +69,8 @@ def describe(scores: Sequence[float]) -> Sample:
     values = _finite(scores)
     if len(values) == 1:
         return Sample(float(values[0]), None, None, 1)
-    interval = stats.ttest_1samp(values, 0.0).confidence_interval(CONFIDENCE)
-    return Sample(
-        float(values.mean()),
-        float(values.std(ddof=1)),
-        (float(interval.low), float(interval.high)),
-        len(values),
-    )
+    mean, half = float(values.mean()), half_interval(values, CONFIDENCE)
+    return Sample(mean, float(values.std(ddof=1)), (mean - half, mean + half), len(values))
 
 
 def compare(scores: Sequence[float], baseline: Sequence[float]) -> Difference:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from norm_plugin.analysis.figures import COLORS, DASHES, Figure, draw
+from norm_plugin.analysis.figures import Figure, draw, style
 from norm_plugin.checkpoints.files import State, load_checkpoint
 from norm_plugin.commands.command_line import (
     CommandError,
@@ -128,9 +128,8 @@ def spectrum_figure(spectra: Sequence[Spectrum]) -> Figure:
 
     def plot(axes: Any) -> None:
         for place, one in enumerate(spectra):
-            color, dash = COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
             share = np.arange(1, len(one.values) + 1) / len(one.values)
-            axes.plot(share, one.normalized, dash, color=color, linewidth=1.5, label=one.name)
+            axes.plot(share, one.normalized, **style(place), label=one.name)
         axes.set_xlabel("index, as a share of all singular values")
         axes.set_ylabel("singular value / largest")
         axes.set_yscale("log")

@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.comparable import TRAINING, check_alike, check_settings_alike
 from norm_plugin.experiments.results import Result, read_results
-
-# Runs in these sections of their settings have to agree, but for what is compared: the model.
-SAME = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
 
 
 @dataclass(frozen=True)
@@ -76,10 +74,9 @@ def read_study(folders: Sequence[Path], baseline: str = "layernorm") -> Study:
             be compared: another data checksum, another test set, another recipe.
     """
     results = [result for folder in folders for result in read_results(folder)]
-    _check_alike(results, "data checksum", lambda run: run["data"]["checksum"])
-    _check_alike(results, "test set", lambda run: run["split"])
-    for section in SAME:
-        _check_alike(results, f"settings of {section}", _section(section))
+    check_alike(results, "data checksum", lambda run: run["data"]["checksum"])
+    check_alike(results, "test set", lambda run: run["split"])
+    check_settings_alike(results, TRAINING)
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         groups.setdefault((result["norm"], placement_of(result)), []).append(result)
@@ -103,10 +100,6 @@ def placement_of(result: Result) -> str:
     return encoder if encoder == decoder else f"encoder {encoder}, decoder {decoder}"
 
 
-def _section(name: str) -> Callable[[Result], Any]:
-    return lambda run: run["settings"].get(name)
-
-
 def _sorted_by_seed(runs: Iterable[Result]) -> list[Result]:
     ordered = sorted(runs, key=lambda run: run["seed"])
     for one, other in pairwise(ordered):
@@ -115,31 +108,5 @@ def _sorted_by_seed(runs: Iterable[Result]) -> list[Result]:
                 f"two runs of {one['norm']} have seed {one['seed']}, in {one['experiment']} and "
                 f"{other['experiment']}; leave one folder out"
             )
-        if one["settings"]["model"] != other["settings"]["model"]:
-            raise CommandError(
-                f"{one['norm']}, seeds {one['seed']} and {other['seed']}, differ in the settings "
-                "of their model; give one of them another name"
-            )
+    check_settings_alike(ordered, ("model",))
     return ordered
-
-
-def _check_alike(results: Sequence[Result], what: str, read: Callable[[Result], Any]) -> None:
-    first = results[0]
-    for other in results[1:]:
-        if read(other) != read(first):
-            names = [
-                f"{run['experiment']}/{run['norm']}-seed{run['seed']}" for run in (first, other)
-            ]
-            raise CommandError(
-                f"{names[0]} and {names[1]} differ in their {what}: {_shortened(read(first))} and "
-                f"{_shortened(read(other))}; only runs that are alike can be compared"
-            )
-
-
-def _name(run: Result) -> str:
-    return f"{run['experiment']}/{run['norm']}-seed{run['seed']}"
-
-
-def _shortened(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -18,6 +18,8 @@ Differences = dict[str, Any]
 BY_VALUE = ("placement", "init", "variant")
 """Settings whose values are words that need no name beside them."""
 NAMED_ELSEWHERE = {"common.seed", "common.user_dir", "model.norm_type"}
+WITHOUT_EFFECT = "model.norm_record"
+"""How settings begin that change nothing of what is trained: those of the recorder."""
 MOST_CHARACTERS = 120  # a file name may have 255, and more is put around this one
 UNUSUAL = re.compile(r"[^A-Za-z0-9._]+")
 
@@ -28,8 +30,12 @@ def differences(recipe: Recipe, base: Recipe) -> Differences:
         f"{group}.{key}": value
         for group in recipe
         for key, value in recipe[group].items()
-        if value != base.get(group, {}).get(key) and f"{group}.{key}" not in NAMED_ELSEWHERE
+        if value != base.get(group, {}).get(key) and _is_named(f"{group}.{key}")
     }
+
+
+def _is_named(setting: str) -> bool:
+    return setting not in NAMED_ELSEWHERE and not setting.startswith(WITHOUT_EFFECT)
 
 
 def without_defaults(recipe: Recipe, norm: str) -> Recipe:

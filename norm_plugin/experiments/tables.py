@@ -6,15 +6,18 @@ python -m norm_plugin.experiments.tables results/multi30k
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
-
-from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.commands.command_line import run_command
+from norm_plugin.experiments.comparable import (
+    TRAINING,
+    check_alike,
+    check_settings_alike,
+    half_interval,
+)
 from norm_plugin.experiments.results import Result, read_results, score_notes
 
 HEADER = (
@@ -28,8 +31,6 @@ HEADER = (
     "updates/s",
 )
 NOT_COMPUTED = "not computed"
-# Runs with one norm must agree in these sections of their settings to be averaged.
-SAME = ("model", "task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
 
 
 def table(results: Sequence[Result]) -> str:
@@ -38,8 +39,8 @@ def table(results: Sequence[Result]) -> str:
     Raises CommandError for runs that cannot be compared: different data, different splits, or
     seeds of one norm with different settings.
     """
-    _check_same(results, "data checksum", [result["data"]["checksum"] for result in results])
-    _check_same(results, "split", [result["split"] for result in results])
+    check_alike(results, "data checksum", lambda run: run["data"]["checksum"])
+    check_alike(results, "split", lambda run: run["split"])
     norms: dict[str, list[Result]] = {}
     for result in results:
         norms.setdefault(result["norm"], []).append(result)
@@ -63,8 +64,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def _row(norm: str, runs: Sequence[Result]) -> list[str]:
-    for section in SAME:
-        _check_same(runs, f"settings of {section}", [run["settings"][section] for run in runs])
+    check_settings_alike(runs, ("model", *TRAINING))
     bleu = [run["bleu"]["tokenized"]["score"] for run in runs]
     sacrebleu = [run["bleu"]["sacrebleu"]["score"] for run in runs]
     speeds = [run["training"]["updates_per_second"] for run in runs]
@@ -85,32 +85,6 @@ def _exact(scores: Sequence[dict[str, Any] | None]) -> str:
     """The mean of the exact scores; results written before there was one do not hold it."""
     found = [score["score"] for score in scores if score is not None]
     return f"{statistics.mean(found):.2f}" if len(found) == len(scores) else NOT_COMPUTED
-
-
-def half_interval(values: Sequence[float], confidence: float = 0.95) -> float:
-    """Half the width of the confidence interval of the mean, by Student's t; two values or more."""
-    count = len(values)
-    quantile = stats.t.ppf((1 + confidence) / 2, count - 1)
-    return float(quantile * statistics.stdev(values) / math.sqrt(count))
-
-
-def _check_same(results: Sequence[Result], what: str, values: Sequence[Any]) -> None:
-    for other, value in zip(results[1:], values[1:]):
-        if value != values[0]:
-            names = [f"{result['norm']} seed {result['seed']}" for result in (results[0], other)]
-            raise CommandError(
-                f"{names[0]} and {names[1]} of {other['experiment']} differ in {what}"
-                f"{_difference(values[0], value)}; run them with the same settings, or rename "
-                "one experiment"
-            )
-
-
-def _difference(first: Any, second: Any) -> str:
-    if isinstance(first, dict) and isinstance(second, dict):
-        missing = object()
-        keys = [k for k in {**first, **second} if first.get(k, missing) != second.get(k, missing)]
-        first, second = ({key: value.get(key) for key in keys} for value in (first, second))
-    return f" ({first} and {second})"
 
 
 def _distinct(values: Iterable[str]) -> list[str]:

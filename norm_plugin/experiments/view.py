@@ -20,7 +20,6 @@ from norm_plugin.experiments.status import (
 )
 
 ORDER = (DONE, RUNNING, WAITING, STOPPED, FAILED, DIVERGED)
-ENDED = (DONE, FAILED, DIVERGED)
 
 
 def state_of(plan: Plan) -> Status:

@@ -46,13 +46,17 @@ def test_a_placement_of_one_stack_is_named(given):
 )
 def test_runs_that_are_not_alike_are_refused(tmp_path, change, what):
     folders = folder_of(tmp_path, made_up(), made_up("other", **change))
-    with pytest.raises(CommandError, match=f"layernorm-seed1 and toy_pre/other-seed1.*{what}"):
+    with pytest.raises(
+        CommandError, match=f"layernorm seed 1 and other seed 1 of toy_pre differ in {what}"
+    ):
         read_study(folders)
 
 
 def test_seeds_of_one_name_with_other_models_are_refused(tmp_path):
     other = made_up(seed=2, settings__model={"norm_placement": "pre", "norm_eps": 1e-3})
-    with pytest.raises(CommandError, match="seeds 1 and 2, differ in the settings"):
+    with pytest.raises(
+        CommandError, match="seed 1 and layernorm seed 2 .*differ in settings of model"
+    ):
         read_study(folder_of(tmp_path, made_up(), other))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,15 +11,6 @@ from measuring.records import read_rows
 from norm_plugin.kernels import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory):
-    out = tmp_path_factory.mktemp("data") / "toy"
-    sizes = ["--train", "200", "--valid", "10", "--test", "10", "--workers", "1"]
-    command = [sys.executable, ROOT / "data-prep" / "toy.py", "--out", out, *sizes]
-    subprocess.run(command, check=True, capture_output=True)
-    return out / "bin"
 
 
 def test_a_row_has_the_cost_and_the_size(toy, tmp_path, capsys, monkeypatch):

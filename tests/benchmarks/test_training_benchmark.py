@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,15 +17,6 @@ from norm_plugin.models.flags import option_field
 from norm_plugin.norms import NORM_TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory):
-    out = tmp_path_factory.mktemp("data") / "toy"
-    sizes = ["--train", "200", "--valid", "10", "--test", "10", "--workers", "1"]
-    command = [sys.executable, ROOT / "data-prep" / "toy.py", "--out", out, *sizes]
-    subprocess.run(command, check=True, capture_output=True)
-    return out / "bin"
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,12 @@ import re
 
 import pytest
 
-from norm_plugin.experiments.naming import MOST_CHARACTERS, flag_settings, run_label
+from norm_plugin.experiments.naming import (
+    MOST_CHARACTERS,
+    differences,
+    flag_settings,
+    run_label,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +59,9 @@ def test_other_settings_have_other_names(one, other):
 def test_the_order_of_flags_does_not_matter():
     one, other = ["--a", "1", "--b", "2"], ["--b", "2", "--a", "1"]
     assert run_label("rmsnorm", flag_settings(one)) == run_label("rmsnorm", flag_settings(other))
+
+
+def test_the_recorder_gives_a_run_no_other_name():
+    recipe = {"model": {"norm_record": 25, "norm_record_sites": "encoder", "norm_eps": 1e-3}}
+    base = {"model": {"norm_record": 0, "norm_record_sites": None, "norm_eps": None}}
+    assert differences(recipe, base) == {"model.norm_eps": 1e-3}

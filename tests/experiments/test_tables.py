@@ -73,6 +73,7 @@ def test_the_interval_against_a_printed_table_of_t() -> None:
     assert half_interval([1.0, 3.0]) == pytest.approx(12.706 * 2**0.5 / 2**0.5, abs=5e-4)
     values = [1.0, 2.0, 3.0, 4.0, 5.0]
     assert half_interval(values) == pytest.approx(2.776 * 2.5**0.5 / 5**0.5, abs=5e-4)
+    assert half_interval([2.0, 2.0]) == 0.0
 
 
 @pytest.mark.parametrize(

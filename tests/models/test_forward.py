@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
+from stacks_by_hand import check_decoding
 
 every_norm = pytest.mark.parametrize("name", NORM_TYPES)
 EVERY_SITE = ("--norm-placement", "pre", "--layernorm-embedding")
@@ -113,16 +114,7 @@ def test_decoding_step_by_step_equals_decoding_at_once(name, build, batch):
     model = build(*everywhere(name)).double()
     model.train()(**batch)  # so that running statistics are not the initial ones
     model.eval()
-    tokens = batch["prev_output_tokens"][:2, :5]
-    encoder_out = model.encoder(batch["src_tokens"][:2], batch["src_lengths"][:2])
-    at_once = model.decoder(tokens, encoder_out=encoder_out)[0]
-    state = {}
-    for length in range(1, 6):
-        one = model.decoder(tokens[:, :length], encoder_out, incremental_state=state)[0]
-        # Step by step fairseq takes the softmax of attention in float32: its weights are off by
-        # eps (1.2e-7) times the size of the scores, in four attentions, whose maps and norms
-        # multiply it by some tens. A wrong position or mask moves logits by tenths.
-        torch.testing.assert_close(one[:, 0], at_once[:, length - 1], rtol=1e-4, atol=1e-4)
+    check_decoding(model, batch)
 
 
 @every_norm

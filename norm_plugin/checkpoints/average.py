@@ -29,7 +29,6 @@ from typing import Any
 
 import torch
 
-from norm_plugin.checkpoints.building import add_user_dir, check_user_dir, import_user_dir
 from norm_plugin.checkpoints.files import (
     State,
     load_checkpoint,
@@ -40,6 +39,7 @@ from norm_plugin.checkpoints.files import (
 from norm_plugin.checkpoints.inputs import check_distinct, check_finite, is_averaged
 from norm_plugin.checkpoints.reestimate import DEFAULT_BATCHES, reestimate
 from norm_plugin.checkpoints.running_stats import MODES, running_statistics
+from norm_plugin.checkpoints.user_dirs import add_user_dir, check_user_dir, import_user_dir
 from norm_plugin.commands.command_line import CommandError, require_folder, run_command
 
 

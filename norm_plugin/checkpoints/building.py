@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-import norm_plugin
 from norm_plugin.checkpoints.files import State
+from norm_plugin.checkpoints.user_dirs import check_user_dir
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.models.stored_settings import UnsafeSettingError
 
@@ -66,48 +65,3 @@ def check_data(data: str, checkpoint: Path) -> None:
                 f"the data of {checkpoint}, {folder}, does not exist; "
                 "name the folder of the binarized data with --data"
             )
-
-
-def check_user_dir(state: State, checkpoint: Path) -> None:
-    """Raise CommandError where a checkpoint needs a ``--user-dir`` that the user did not give.
-
-    The file only names the folder, and importing it would run code that somebody else chose. The
-    folder may have moved; only its name is compared, which is that of the Python package.
-    """
-    from fairseq.utils import import_user_module
-
-    stored = ((state.get("cfg") or {}).get("common") or {}).get("user_dir")
-    given = {Path(path).name for path in getattr(import_user_module, "memo", set())}
-    if stored is None or Path(str(stored)).name in {norm_plugin.__name__, *given}:
-        return
-    raise CommandError(
-        f"{checkpoint} was trained with --user-dir {stored} (its setting common.user_dir), and a "
-        f"folder that only the file names is not imported; if you trust it, add --user-dir "
-        f"{stored}, or where that folder is now"
-    )
-
-
-def import_user_dir(user_dir: Path | None) -> None:
-    """Import the folder of a ``--user-dir`` that the user gave, if it is not this plugin.
-
-    Norms and tasks that it registers are known from then on. Raises CommandError where it
-    cannot be imported.
-    """
-    if user_dir is None or user_dir.name == norm_plugin.__name__:
-        return
-    from fairseq.utils import import_user_module
-
-    try:
-        import_user_module(argparse.Namespace(user_dir=str(user_dir)))
-    except (OSError, ImportError) as error:
-        raise CommandError(f"cannot import --user-dir {user_dir}: {error}") from error
-
-
-def add_user_dir(parser: argparse.ArgumentParser) -> None:
-    """Add the flag ``--user-dir``, whose value :func:`import_user_dir` takes."""
-    parser.add_argument(
-        "--user-dir",
-        type=Path,
-        metavar="DIR",
-        help="the --user-dir of the training, if it was not norm_plugin",
-    )

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.checkpoints.building import add_user_dir, build_model, import_user_dir
+from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import FOLDED, State, load_checkpoint, save_checkpoint
+from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.commands.command_line import CommandError, require_folder, run_command
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra.errors import HydraException
@@ -31,33 +29,13 @@ def refuse_kept(further: Sequence[str]) -> None:
             raise ValueError(f"{flag} cannot come after the --: {KEPT[flag]}")
 
 
-def import_user_dir(folder: Path) -> None:
-    """Import the user's own ``--user-dir``, which registers its norms and models.
-
-    Raises:
-        ValueError: it does not exist, has the name of another package, or cannot be imported.
-    """
-    from fairseq.utils import import_user_module
-
-    other = sys.modules.get(folder.name)
-    if other is not None and str(folder) not in list(getattr(other, "__path__", [])):
-        raise ValueError(
-            f"--user-dir {folder} has the name of another Python package, {folder.name}; rename it"
-        )
-    if not folder.is_dir():
-        raise ValueError(f"--user-dir {folder} is not a folder")
-    try:
-        import_user_module(argparse.Namespace(user_dir=str(folder)))
-    except ImportError as error:
-        raise ValueError(f"--user-dir {folder} cannot be imported: {error}") from error
-
-
 def check_training(flags: Sequence[str]) -> None:
     """Parse a command line of ``fairseq-train`` and build each norm of its plan, without data.
 
     Raises:
         ValueError: an unknown flag or choice, a value of the wrong type, an option that no chosen
-            norm has or that its norm refuses, flags that contradict each other.
+            norm has or that its norm refuses, flags that contradict each other, a ``--user-dir``
+            with the name of another package.
     """
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -67,7 +45,10 @@ def check_training(flags: Sequence[str]) -> None:
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # of what it imports
     parser = options.get_training_parser()
     parser.error = _refuse
-    args = options.parse_args_and_arch(parser, ["DATA", *flags])
+    try:
+        args = options.parse_args_and_arch(parser, ["DATA", *flags])
+    except ImportError as error:  # of the --user-dir
+        raise ValueError(str(error)) from error
     try:
         convert_namespace_to_omegaconf(args)
     except (HydraException, OmegaConfBaseException, TypeError) as error:

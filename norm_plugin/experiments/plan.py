@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from norm_plugin.checkpoints.user_dirs import import_user_dir
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments import processes
 from norm_plugin.experiments.flag_checks import (
     check_number_averaged,
     check_training,
-    import_user_dir,
     refuse_kept,
 )
 from norm_plugin.experiments.gpus import AUTO, Recipe, for_workers
@@ -160,7 +160,7 @@ def _compose(settings: Settings) -> tuple[Recipe, dict[str, Any]]:
     groups += [f"recipe={facts.recipe}"] if facts.recipe else []
     groups += ["size=smoke"] if settings.smoke else []
     if settings.user_dir is not None:
-        import_user_dir(Path(os.path.abspath(settings.user_dir)))
+        import_user_dir(settings.user_dir)
     base = without_defaults(read_recipe(facts.config, groups), settings.norm)
     overrides = [_norm_option(each, settings.norm, base) for each in settings.overrides]
     recipe = read_recipe(facts.config, [*groups, *overrides])

@@ -13,7 +13,6 @@ import argparse
 import logging
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,9 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from norm_plugin.commands.command_line import ending_with_the_reader
-from norm_plugin.experiments.flag_checks import (
-    check_number_averaged,
-    check_training,
-    import_user_dir,
-    refuse_kept,
-)
-from norm_plugin.experiments.gpus import Recipe, for_workers
+from norm_plugin.checkpoints.user_dirs import import_user_dir
+from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.experiments.gpus import Recipe
 from norm_plugin.norms import NORM_TYPES
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -155,46 +149,24 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m norm_plugin.experiments.recipes",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # the flags after --further are not ours
     )
     parser.add_argument("recipe", help="a primary file of configs/, without .yaml")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for hydra")
-    parser.set_defaults(what="training")
+    parser.set_defaults(flags_of=training_flags)
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--generation",
         action="store_const",
-        const="generation",
-        dest="what",
+        const=generation_flags,
+        dest="flags_of",
         help="the flags of fairseq-generate",
     )
     what.add_argument(
         "--averaging",
         action="store_const",
-        const="averaging",
-        dest="what",
-        help="the flags of the averaging",
-    )
-    what.add_argument(
-        "--arrays",
-        action="store_true",
-        help="all flags, as three bash arrays: training, averaging and generation",
-    )
-    parser.add_argument(
-        "--gpus",
-        metavar="N",
-        help="the training flags for N GPUs, with the recipe's batch; "
-        "'auto': one GPU, or the CPU where there is none",
-    )
-    parser.add_argument(
-        "--elsewhere",
-        action="store_true",
-        help="with --gpus: the GPUs are those of another machine",
-    )
-    parser.add_argument(
-        "--change-batch",
-        action="store_true",
-        help="with --gpus: let the batch grow with the number of GPUs",
+        const=averaging_flags,
+        dest="flags_of",
+        help="the flags of norm_plugin.checkpoints.average",
     )
     parser.add_argument(
         "--user-dir",
@@ -202,58 +174,24 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="DIR",
         help="a --user-dir of your own, which imports norm_plugin; norm=X takes its norms too",
     )
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="check the flags: parse them as fairseq-train does, and build each norm, without data",
-    )
     parser.add_argument("--shell", action="store_true", help="on one line, ready to paste")
-    parser.add_argument(
-        "--further",
-        nargs=argparse.REMAINDER,
-        default=[],
-        metavar="FLAG",
-        help="flags of fairseq-train to add after those of the recipe; takes the rest of the line",
-    )
     return parser.parse_args(argv)
 
 
-def all_flags(args: argparse.Namespace) -> dict[str, list[str]]:
-    """The flags of the training, the averaging and the generation that a command line asks for."""
-    user_dir = None if args.user_dir is None else Path(os.path.abspath(args.user_dir))
-    if user_dir is not None:
-        import_user_dir(user_dir)
-    recipe = read_recipe(args.recipe, args.overrides)
-    if user_dir is not None:
-        recipe["common"]["user_dir"] = str(user_dir)
-    workers = {"elsewhere": args.elsewhere, "change_batch": args.change_batch}
-    trained = for_workers(recipe, args.gpus, args.further, **workers) if args.gpus else recipe
-    flags = {
-        "training": [*training_flags(trained), *args.further],
-        "averaging": averaging_flags(recipe, args.further),
-        "generation": generation_flags(recipe),
-    }
-    if args.check:
-        refuse_kept(args.further)
-        check_number_averaged(flags["training"], flags["averaging"])
-        check_training(flags["training"])
-    return flags
-
-
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print the flags of a recipe."""
     args = _parse(argv)
+    import_user_dir(args.user_dir)
     try:
-        flags = all_flags(args)
+        recipe = read_recipe(args.recipe, args.overrides)
+        if args.user_dir is not None:
+            recipe["common"]["user_dir"] = os.path.abspath(args.user_dir)
+        words = args.flags_of(recipe)
     except ValueError as error:
-        sys.exit(f"error: {error}")
-    if args.arrays:
-        print("\n".join(f"{name}=({shlex.join(words)})" for name, words in flags.items()))
-        return
-    words = flags[args.what]
+        raise CommandError(str(error)) from error
     print(shlex.join(words) if args.shell else "\n".join(words))
+    return 0
 
 
 if __name__ == "__main__":
-    with ending_with_the_reader():
-        main()
+    run_command(main)

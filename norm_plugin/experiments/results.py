@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.checkpoints.building import add_user_dir, import_user_dir
 from norm_plugin.checkpoints.files import load_checkpoint
+from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.commands.command_line import (
     CommandError,
     read_json,

@@ -10,9 +10,10 @@ import pytest
 import torch
 from tiny_run import run_state, write_dictionaries, write_pairs
 
-from norm_plugin.checkpoints.building import build_model, check_user_dir, import_user_dir
+from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.checkpoints.reestimate import reestimate
+from norm_plugin.checkpoints.user_dirs import check_user_dir, import_user_dir
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.norms.base import registry as registry
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from functools import partial
 
 import pytest
-import torch
 from fairseq import options
 from fairseq.dataclass.configs import FairseqConfig
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 
 import norm_plugin.models  # noqa: F401  registers the architectures
+from norm_plugin.commands.command_line import run_command
+from norm_plugin.experiments.__main__ import main as experiments
 from norm_plugin.experiments.flag_checks import check_number_averaged
 from norm_plugin.experiments.recipes import (
     CONFIGS,
@@ -34,6 +36,16 @@ RECIPES = {
     "wmt14_en_de": ("adanorm", "powernorm"),
 }
 CHOICES = [(name, f"recipe={recipe}") for name in RECIPES for recipe in RECIPES[name]]
+
+
+def error_of(command, words, capsys):
+    """The one line that a command prints when it fails."""
+    with pytest.raises(SystemExit) as stopped:
+        run_command(partial(command, words))
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert stopped.value.code == 1 and printed.out == "" and line.startswith("error: ")
+    return line
 
 
 def parsed(name, *overrides):
@@ -152,11 +164,9 @@ def test_as_many_checkpoints_are_averaged_as_the_user_keeps():
         (["toy", "model.dorpout=0.3"], "Could not override 'model.dorpout'"),
     ],
 )
-def test_a_wrong_choice_is_one_line(words, message):
-    with pytest.raises(SystemExit) as stopped:
-        main(words)
-    assert message in str(stopped.value)
-    assert "\n" not in str(stopped.value) and "provider=" not in str(stopped.value)
+def test_a_wrong_choice_is_one_line(words, message, capsys):
+    line = error_of(main, words, capsys)
+    assert message in line and "provider=" not in line
 
 
 @pytest.mark.parametrize(
@@ -178,11 +188,9 @@ def test_a_wrong_choice_is_one_line(words, message):
         ("layernorm", ["-h"], "-h cannot come after the --"),
     ],
 )
-def test_a_wrong_flag_of_the_training_is_one_line(norm, words, message):
-    with pytest.raises(SystemExit) as stopped:
-        main(["toy", f"norm={norm}", "--arrays", "--check", "--further", *words])
-    assert str(stopped.value).startswith("error: ") and message in str(stopped.value)
-    assert "\n" not in str(stopped.value)
+def test_a_wrong_flag_of_the_training_is_one_line(norm, words, message, capsys):
+    command = ["run", "toy", f"norm={norm}", "--dry-run", "--", *words]
+    assert message in error_of(experiments, command, capsys)
 
 
 def test_too_few_updates_for_what_is_averaged():
@@ -227,33 +235,51 @@ def own(tmp_path, monkeypatch):
 
 
 def test_a_norm_of_the_users_own_needs_no_file(own, capsys):
-    words = ["toy", "norm=recipes-own", "--arrays", "--check", "--user-dir", str(own)]
-    main([*words, "--further", "--norm-recipes-slope", "0.7"])
-    printed = shlex.split(capsys.readouterr().out.replace("(", " ").replace(")", " "))
+    words = ["run", "toy", "norm=recipes-own", "--dry-run", "--user-dir", str(own)]
+    assert experiments([*words, "--", "--norm-recipes-slope", "0.7"]) == 0
+    printed = shlex.split(capsys.readouterr().out)
     assert printed[printed.index("--norm-type") + 1] == "recipes-own"
     assert printed[printed.index("--user-dir") + 1] == str(own)
-    with pytest.raises(SystemExit, match="--norm-k is an option of adanorm"):
-        main([*words, "--further", "--norm-k", "0.7"])
+    wrong = error_of(experiments, [*words, "--", "--norm-k", "0.7"], capsys)
+    assert "--norm-k is an option of adanorm" in wrong
 
 
-def test_a_plugin_that_cannot_be_imported_is_one_line(tmp_path):
-    for name in ("json", "recipes_broken"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "recipes_broken/__init__.py").write_text("import norm_plugin.nowhere")
-    for name, message in (
-        ("json", "has the name of another Python package, json; rename it"),
-        ("recipes_broken", "cannot be imported: No module named 'norm_plugin.nowhere'"),
+def test_the_flags_name_the_folder_of_the_users_own_norm(own, capsys, monkeypatch):
+    monkeypatch.chdir(own.parent)
+    assert main(["toy", "norm=recipes-own", "--user-dir", own.name]) == 0
+    printed = capsys.readouterr().out.split("\n")
+    assert printed[printed.index("--norm-type") + 1] == "recipes-own"
+    assert printed[printed.index("--user-dir") + 1] == str(own)
+
+
+@pytest.mark.parametrize(
+    "command", [(main, ["toy"]), (experiments, ["run", "toy", "--dry-run"])], ids=["flags", "run"]
+)
+def test_a_plugin_that_cannot_be_imported_is_one_line(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    broken = tmp_path / f"broken_{command[1][0]}"  # fairseq imports a folder once
+    for folder in (tmp_path / "json", broken):
+        folder.mkdir()
+    (broken / "__init__.py").write_text("import norm_plugin.nowhere")
+    for folder, message in (
+        (tmp_path / "json", "has the name of another Python package, json; rename it"),
+        (broken, "cannot be imported: No module named 'norm_plugin.nowhere'"),
     ):
-        with pytest.raises(SystemExit, match=message):
-            main(["toy", "--user-dir", str(tmp_path / name)])
+        main_of, words = command
+        line = error_of(main_of, [*words, "--user-dir", str(folder)], capsys)
+        assert message in line and str(folder) in line
 
 
-def test_the_arrays_are_read_by_bash(capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    main(["toy", "--arrays", "--further", "--a", "it's $HOME"])
-    code = capsys.readouterr().out + 'printf "%s\\n" "${training[@]: -2}" "${averaging[@]}"'
+def test_flags_for_a_shell_are_read_by_bash(capsys):
+    words = ["toy", 'checkpoint.save_dir="it\'s $HOME"']
+    assert main([*words, "--shell"]) == 0
+    code = f"printf '%s\\n' {capsys.readouterr().out}"
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["--a", "it's $HOME", "--last-epochs", "3"]
+    flags = done.stdout.splitlines()
+    assert flags == training_flags(read_recipe(words[0], words[1:]))
+    assert flags[flags.index("--save-dir") + 1] == "it's $HOME"
+    assert main(["toy", "--averaging", "--shell"]) == 0
+    assert capsys.readouterr().out == "--last-epochs 3\n"
 
 
 def test_the_files_of_the_norms_are_fresh():

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from norm_plugin.commands.command_line import ending_with_the_reader
+from norm_plugin.commands.listing import norm_text, sites_text
 from norm_plugin.commands.norm_checks import run_checks
-from norm_plugin.listing import norm_text, sites_text
 from norm_plugin.norms import NORM_TYPES
 
 
@@ -40,7 +40,9 @@ def main() -> None:
     if args.list:
         parts = list(map(norm_text, NORM_TYPES))
         if importlib.util.find_spec("fairseq") is not None:  # without it there are norms alone
-            parts.append(sites_text())
+            from norm_plugin.models.config import site_flags
+
+            parts.append(sites_text(site_flags()))
         print("\n\n".join(parts))
     elif args.check is not None:
         check_norms(args.check)

@@ -12,7 +12,7 @@ import torch
 
 from docs import fill_docs
 from norm_plugin.__main__ import main as list_norms
-from norm_plugin.listing import norm_text
+from norm_plugin.commands.listing import norm_text
 from norm_plugin.models.architectures import ARCHITECTURES
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 from norm_plugin.norms.base import registry as registry

@@ -13,7 +13,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "norm_plugin"
 # Beside the package in a checkout, and no part of what pip installs.
-OWN_COMMANDS = {"benchmarks", "measuring", "tools"}
+OWN_FOLDERS = ("benchmarks", "tools", "data-prep")
+OWN_COMMANDS = {
+    *OWN_FOLDERS,
+    *(path.stem for name in OWN_FOLDERS for path in (ROOT / name).iterdir()),
+}
 FAIRSEQ_SIDE = {"norms", "placements", "kernels", "models", "commands", "checkpoints"}
 # What each folder of the package may import of the others. The modules in its root import any.
 MAY_IMPORT = {
@@ -112,6 +116,11 @@ def complaints(path: Path) -> list[str]:
     return found
 
 
+def test_the_root_has_only_what_python_and_fairseq_need() -> None:
+    names = {path.name for path in (ROOT / PACKAGE).glob("*.py")}
+    assert names == {"__init__.py", "__main__.py"}
+
+
 def test_every_folder_of_the_package_is_known() -> None:
     folders = {path.parent.name for path in (ROOT / PACKAGE).glob("*/*.py")}
     assert "norms" in folders
@@ -153,6 +162,7 @@ def test_imports_go_one_way(path: Path) -> None:
         ("checkpoints", "from ..analysis import plots", False),
         ("", "from norm_plugin.experiments import recipes", True),
         ("", "import tools", False),
+        ("commands", "from norm_tables import norms_table", False),
         ("experiments", "from benchmarks import layers", False),
     ],
 )

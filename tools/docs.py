@@ -21,8 +21,9 @@ from blocks import Generators, fill
 from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
 from norm_plugin.experiments.results import read_results
 from norm_plugin.experiments.tables import table
-from norm_plugin.listing import front_table, norms_table, options_table, sites_table
-from norm_plugin.listing_placements import placements_table, placements_text
+from norm_tables import front_table, norms_table, options_table, sites_table
+from patches_table import patches_table
+from placement_tables import placements_table, placements_text
 from published import published_table
 from recipe_commands import command_lines
 from speed_tables import speed_table
@@ -58,6 +59,7 @@ def generators(root: Path) -> Generators:
         "norms": lambda _: norms_table(),
         "options": lambda _: options_table(),
         "sites": lambda _: sites_table(),
+        "patches": lambda _: patches_table(),
         "placements": lambda _: placements_table(),
         "placement-sections": lambda _: placements_text(),
     }

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from markdown_table import markdown
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.results import Result, read_results
-from norm_plugin.listing import markdown
 
 NOT_RUN = "not run: needs the full corpus and a GPU"
 POWERNORM = ("PowerNorm (Shen et al. 2020)", "powernorm")

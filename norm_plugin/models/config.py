@@ -12,7 +12,14 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import DictConfig, OmegaConf
 
-from norm_plugin.models.flags import CHOICES, SITE_FLAGS, VALUES, norm_type_field, option_field
+from norm_plugin.models.flags import (
+    CHOICES,
+    SITE_FLAGS,
+    VALUES,
+    flag_of,
+    norm_type_field,
+    option_field,
+)
 from norm_plugin.models.plan import LAYERNORM, Plan, make_plan
 from norm_plugin.models.sites import SIDES
 from norm_plugin.norms import NORM_TYPES, declared_options
@@ -55,6 +62,13 @@ def config_class() -> type[NormConfig]:
 
 def _field(default: str | None, text: str) -> Any:
     return dataclasses.field(default=default, metadata={"help": text})
+
+
+def site_flags() -> list[tuple[str, str]]:
+    """The flags that choose norms and their place, each with its meaning."""
+    cfg = config_class()()
+    fields = ["norm_type", *map(norm_type_field, SITE_FLAGS), *CHOICES, *VALUES]
+    return [(flag_of(field), cfg._get_help(field)) for field in fields]
 
 
 def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = SIDES) -> NormConfig:

@@ -25,7 +25,6 @@ from norm_plugin.experiments.recipes import (
     read_recipe,
     training_flags,
 )
-from norm_plugin.norm_configs import norm_config, stale_configs, write_configs
 from norm_plugin.norms import NORM_TYPES
 from norm_plugin.norms.base import registry as registry
 
@@ -280,21 +279,3 @@ def test_flags_for_a_shell_are_read_by_bash(capsys):
     assert flags[flags.index("--save-dir") + 1] == "it's $HOME"
     assert main(["toy", "--averaging", "--shell"]) == 0
     assert capsys.readouterr().out == "--last-epochs 3\n"
-
-
-def test_the_files_of_the_norms_are_fresh():
-    assert not stale_configs(CONFIGS / "norm"), "run python -m norm_plugin.norm_configs"
-    assert len(list((CONFIGS / "norm").glob("*.yaml"))) == len(NORM_TYPES)
-
-
-def test_stale_files_are_written_anew(tmp_path):
-    write_configs(stale_configs(tmp_path))
-    assert stale_configs(tmp_path) == {}
-    (tmp_path / "rmsnorm.yaml").write_text("norm_type: layernorm\n")
-    (tmp_path / "none.yaml").unlink()
-    (tmp_path / "gone.yaml").write_text("norm_type: gone\n")
-    stale = stale_configs(tmp_path)
-    assert {path.stem for path in stale} == {"rmsnorm", "none", "gone"}
-    write_configs(stale)
-    assert (tmp_path / "rmsnorm.yaml").read_text() == norm_config("rmsnorm")
-    assert not (tmp_path / "gone.yaml").exists()

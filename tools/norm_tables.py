@@ -1,37 +1,17 @@
-"""What the norms declare, as text for a terminal and as Markdown for the documentation."""
+"""What the norms declare, as Markdown for the documentation."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
+from markdown_table import markdown
+from norm_plugin.commands.listing import flag_of
+from norm_plugin.models.config import site_flags
 from norm_plugin.norms import NORM_TYPES, Option, declared_options, norm_spec
 
 _CHANNELS = 960  # of the norms that the table counts; no other size of theirs is as large
-
-
-def flag_of(option: Option) -> str:
-    """The command-line flag of an option: ``alpha_fwd`` -> ``--norm-alpha-fwd``."""
-    return "--norm-" + option.name.replace("_", "-")
-
-
-def norm_text(name: str) -> str:
-    """Name, formula and paper of a norm, and a line for each of its options."""
-    spec = norm_spec(name)
-    lines = [name, f"    {spec.formula}", f"    {spec.paper}"]
-    if spec.released:
-        lines.append(f"    its released code: {spec.released}")
-    for option in spec.options:
-        kind = f"{option.type_name}, default {option.default}"
-        lines.append(f"    {flag_of(option)} ({kind}): {option.help}")
-    return "\n".join(lines)
-
-
-def sites_text() -> str:
-    """The flags that choose norms and their place, a line each."""
-    return "\n".join(["sites", *(f"    {flag}: {text}" for flag, text in site_flags())])
 
 
 def norms_table() -> str:
@@ -102,44 +82,8 @@ def sites_table() -> str:
     return markdown(rows)
 
 
-def site_flags() -> list[tuple[str, str]]:
-    """The flags that choose norms and their place, with their meanings; it needs fairseq."""
-    from norm_plugin.models import flags
-    from norm_plugin.models.config import config_class
-
-    cfg = config_class()()
-    fields = ["norm_type", *map(flags.norm_type_field, flags.SITE_FLAGS)]
-    fields += [*flags.CHOICES, *flags.VALUES]
-    return [(flags.flag_of(field), cfg._get_help(field)) for field in fields]
-
-
-def patches_by_function() -> dict[str, tuple[str, str]]:
-    """Why each function of fairseq is wrapped, and the test of that; it needs fairseq."""
-    from norm_plugin.models import patches
-
-    entry = r"^(fairseq[\w.]+)\n    why: (.+(?:\n {8}.+)*)\n    test: (.+)$"
-    return {
-        function: (" ".join(why.split()), test)
-        for function, why, test in re.findall(entry, patches.__doc__ or "", re.MULTILINE)
-    }
-
-
-def patches_table() -> str:
-    """Markdown: the functions of fairseq that are wrapped."""
-    rows = [("function", "reason", "test")]
-    rows += [(f"`{name}`", why, f"`{test}`") for name, (why, test) in patches_by_function().items()]
-    return markdown(rows)
-
-
 def _defaults(owners: list[tuple[str, Option]]) -> str:
     values = {option.default for _, option in owners}
     if len(values) == 1:
         return str(values.pop())
     return ", ".join(f"{option.default} ({name})" for name, option in owners)
-
-
-def markdown(rows: Sequence[tuple[str, ...]]) -> str:
-    """A Markdown table; the first row is its head. A ``|`` within a cell is escaped."""
-    head, *body = [tuple(cell.replace("|", "\\|") for cell in row) for row in rows]
-    lines = [head, tuple("---" for _ in head), *body]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 
-from norm_plugin.listing import markdown
+from markdown_table import markdown
 from norm_plugin.placements import (
     BRANCHES,
     FINAL,

@@ -95,7 +95,7 @@ def _mean_bleu(runs: Sequence[Result]) -> str:
     """The mean over seeds of the kind of BLEU that the papers report on the corpus."""
     if not runs:
         return NOT_RUN
-    kinds = ["compound_split" if "compound_split" in run["bleu"] else "tokenized" for run in runs]
-    scores = [run["bleu"][kind]["score"] for run, kind in zip(runs, kinds)]
+    kinds = ["compound_split" if "compound_split" in run["scores"] else "tokenized" for run in runs]
+    scores = [run["scores"][kind]["score"] for run, kind in zip(runs, kinds)]
     seeds = "one seed" if len(runs) == 1 else f"{len(runs)} seeds"
     return f"{statistics.mean(scores):.2f} ({seeds})"

@@ -18,9 +18,6 @@ from norm_plugin.analysis.seeds import (
 from norm_plugin.analysis.study import Setting, Study
 
 LEVEL = 1 - CONFIDENCE
-OF_INTEREST = 0.2
-"""In BLEU: about what the papers argue over."""
-
 ONE_SEED = "one seed: no test"
 BASELINE = "baseline"
 SHOWN = {True: "higher than the baseline", False: "lower than the baseline"}
@@ -87,10 +84,11 @@ def remarks(rows: Sequence[Row]) -> list[str]:
             )
     deviation = pooled_deviation([row.setting.scores for row in rows])
     if deviation:
-        needed = seeds_needed(deviation, OF_INTEREST)
+        metric = rows[0].setting.metric
+        needed = seeds_needed(deviation, metric.of_interest)
         found.append(
-            f"The standard deviation between seeds is {deviation:.2f} BLEU over all settings. To "
-            f"show a difference of {OF_INTEREST} BLEU takes {needed} seeds a setting (two-sided t "
-            "test, 5 % level, power 80 %)."
+            f"The standard deviation between seeds is {metric.text(deviation)} {metric.title} over "
+            f"all settings. To show a difference of {metric.of_interest} {metric.title} takes "
+            f"{needed} seeds a setting (two-sided t test, 5 % level, power 80 %)."
         )
     return found

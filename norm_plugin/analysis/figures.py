@@ -72,6 +72,7 @@ class Figure:
 
 def scores_figure(rows: Sequence[Row]) -> Figure:
     """The score of every seed, with mean and interval, a line a setting."""
+    metric = rows[0].setting.metric
 
     def plot(axes: Any) -> None:
         for place, row in enumerate(reversed(rows)):
@@ -82,7 +83,7 @@ def scores_figure(rows: Sequence[Row]) -> Figure:
             if row.sample.interval:
                 axes.plot(row.sample.interval, [place, place], "-", color=color, linewidth=1.5)
         axes.set_yticks(range(len(rows)), [row.setting.name for row in reversed(rows)])
-        axes.set_xlabel("BLEU")
+        axes.set_xlabel(metric.title)
 
     data = [
         (row.setting.norm, row.setting.placement, seed, score)
@@ -91,9 +92,9 @@ def scores_figure(rows: Sequence[Row]) -> Figure:
     ]
     return Figure(
         "scores",
-        "BLEU of every seed; the bars are the mean and its 95 % interval.",
+        f"{metric.title} of every seed; the bars are the mean and its 95 % interval.",
         draw(plot, height=0.9 + 0.34 * len(rows), name="scores"),
-        ("norm", "placement", "seed", "bleu"),
+        ("norm", "placement", "seed", "score"),
         data,
     )
 
@@ -119,7 +120,7 @@ def curves_figure(study: Study, subset: str) -> Figure | None:
             (line,) = axes.plot(updates, mean, **style(place), label=setting.name)
             axes.fill_between(updates, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
         axes.set_xlabel("updates")
-        axes.set_ylabel(f"{LOSS_OF[subset]} loss, bits a token")
+        axes.set_ylabel(f"{LOSS_OF[subset]} loss, {study.baseline.metric.loss_unit}")
         axes.legend(loc="upper right", fontsize=8)
 
     return Figure(
@@ -151,7 +152,8 @@ def _band(setting: Setting, subset: str) -> list[tuple[float, float, float, floa
 
 
 def speed_figure(study: Study) -> Figure:
-    """BLEU against training time, a point a setting."""
+    """The score against training time, a point a setting."""
+    title = study.baseline.metric.title
     known = [
         (setting, [run["training"]["seconds"] for run in setting.runs])
         for setting in study.settings
@@ -174,14 +176,14 @@ def speed_figure(study: Study) -> Figure:
             )
         axes.margins(x=0.25, y=0.15)
         axes.set_xlabel("minutes of training")
-        axes.set_ylabel("BLEU")
+        axes.set_ylabel(title)
 
     return Figure(
         "speed",
-        "BLEU against the time of training, means over seeds. Times of runs that shared a machine "
-        "with other work cannot be compared.",
+        f"{title} against the time of training, means over seeds. Times of runs that shared a "
+        "machine with other work cannot be compared.",
         draw(plot, height=3.6, name="speed"),
-        ("norm", "placement", "minutes", "bleu"),
+        ("norm", "placement", "minutes", "score"),
         [(setting.norm, setting.placement, *values) for setting, *values in points],
     )
 

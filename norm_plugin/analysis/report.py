@@ -19,12 +19,13 @@ from norm_plugin.analysis.comparison import Row, compare_all, remarks
 from norm_plugin.analysis.figures import Figure, curves_figure, scores_figure, speed_figure
 from norm_plugin.analysis.study import Study, read_study
 from norm_plugin.commands.command_line import CommandError, run_command, write_text
+from norm_plugin.experiments.results import headline
 
 TEMPLATES = Path(__file__).parent / "templates"
 TABLE_HEADER = (
     "setting",
     "seeds",
-    "BLEU",
+    "score",
     "deviation",
     "95 % interval",
     "difference",
@@ -75,11 +76,14 @@ def sections_of(study: Study) -> list[Section]:
 
 
 def _legend(study: Study) -> str:
-    labels = study.agreed(lambda run: run["bleu"]["tokenized"]["label"])
+    metric = study.baseline.metric
+    labels = study.agreed(lambda run: run["scores"][metric.headline]["label"])
+    better = "Higher" if metric.higher_is_better else "Lower"
     return (
-        f"BLEU is {'; '.join(labels)}. Differences are to {study.baseline.name}, with Welch's "
-        "interval and the p of a two-sided permutation test over seeds, then corrected by Holm for "
-        "all rows. A difference counts as shown where the corrected p is below 0.05."
+        f"The score, {metric.title}, is {'; '.join(labels)}. {better} is better. Differences are "
+        f"to {study.baseline.name}, with Welch's interval and the p of a two-sided permutation "
+        "test over seeds, then corrected by Holm for all rows. A difference counts as shown where "
+        "the corrected p is below 0.05."
     )
 
 
@@ -134,12 +138,12 @@ def _mean(values: Sequence[float | None], form: str, unit: float = 1) -> str:
 
 
 def _runs_table(study: Study) -> tuple[list[str], tuple[str, ...], list[tuple[str, ...]]]:
-    header = ("setting", "seed", "BLEU", "commit", "date")
+    header = ("setting", "seed", "score", "commit", "date")
     rows: list[tuple[str, ...]] = [
         (
             setting.name,
             str(run["seed"]),
-            f"{run['bleu']['tokenized']['score']:.2f}",
+            study.baseline.metric.text(headline(run)),
             _commit(run),
             run["date"],
         )

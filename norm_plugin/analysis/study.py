@@ -13,8 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.comparable import TRAINING, check_alike, check_settings_alike
-from norm_plugin.experiments.results import Result, read_results
+from norm_plugin.experiments.comparable import (
+    TRAINING,
+    check_alike,
+    check_same_data,
+    check_settings_alike,
+)
+from norm_plugin.experiments.metrics import Metric
+from norm_plugin.experiments.results import Result, headline, metric_of, read_results
 
 
 @dataclass(frozen=True)
@@ -36,9 +42,14 @@ class Setting:
         return tuple(run["seed"] for run in self.runs)
 
     @property
+    def metric(self) -> Metric:
+        """By which the runs are scored."""
+        return metric_of(self.runs[0])
+
+    @property
     def scores(self) -> list[float]:
-        """BLEU as fairseq computes it, one a run."""
-        return [run["bleu"]["tokenized"]["score"] for run in self.runs]
+        """The headline scores of the metric, one a run."""
+        return [headline(run) for run in self.runs]
 
 
 @dataclass(frozen=True)
@@ -74,7 +85,7 @@ def read_study(folders: Sequence[Path], baseline: str = "layernorm") -> Study:
             be compared: another data checksum, another test set, another recipe.
     """
     results = [result for folder in folders for result in read_results(folder)]
-    check_alike(results, "data checksum", lambda run: run["data"]["checksum"])
+    check_same_data(results)
     check_alike(results, "test set", lambda run: run["split"])
     check_settings_alike(results, TRAINING)
     groups: dict[tuple[str, str], list[Result]] = {}

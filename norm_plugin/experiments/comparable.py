@@ -14,6 +14,8 @@ from norm_plugin.experiments.results import Result
 
 TRAINING = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
 """The sections of the settings that say how a model was trained."""
+SPLIT_SEED = "split_seed"
+"""The setting of a prepared corpus that says with which seed it was split at random."""
 Read = Callable[[Result], Any]
 
 
@@ -36,7 +38,36 @@ def check_settings_alike(results: Sequence[Result], sections: Sequence[str]) -> 
 
 
 def _settings(section: str, run: Result) -> Any:
-    return run["settings"].get(section)
+    """A section without the seed, which some tasks repeat among their settings."""
+    settings = run["settings"].get(section)
+    if not isinstance(settings, dict):
+        return settings
+    return {key: value for key, value in settings.items() if key != "seed"}
+
+
+def check_same_data(results: Sequence[Result]) -> None:
+    """Raise CommandError that names two runs with other data, or scored by another metric.
+
+    A corpus without a split of its own is split anew for each seed. Then the runs of each split
+    must have the same data, and the splits must be of one corpus.
+    """
+    check_alike(results, "metric", lambda run: run["metric"])
+    splits: dict[Any, list[Result]] = {}
+    for run in results:
+        splits.setdefault(_prepared(run).get(SPLIT_SEED), []).append(run)
+    for runs in splits.values():
+        check_alike(runs, "data checksum", lambda run: run["data"]["checksum"])
+    if len(splits) > 1:
+        check_alike(results, "corpus", lambda run: run["data"].get("corpus"))
+        check_alike(results, "settings of the data", _prepared_but_split)
+
+
+def _prepared(run: Result) -> dict[str, Any]:
+    return run["data"].get("settings") or {}
+
+
+def _prepared_but_split(run: Result) -> dict[str, Any]:
+    return {key: value for key, value in _prepared(run).items() if key != SPLIT_SEED}
 
 
 def half_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95) -> float:

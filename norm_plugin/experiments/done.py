@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from norm_plugin.experiments.plan import Plan, Stage, data_stages, plan_root, run_stages
+from norm_plugin.experiments.plan import Plan, plan_root
+from norm_plugin.experiments.stages import Stage, data_stages, run_stages
 from norm_plugin.experiments.stamps import Stamps, digest_of_files, next_key
 
 

@@ -22,6 +22,9 @@ class Facts:
         name: of its file in ``configs/experiment/``.
         corpus: of the module in ``data-prep/`` that prepares its data.
         config: the primary file of ``configs/`` with its hyper-parameters.
+        metric: by which it is scored, a file of ``norm_plugin/experiments/metrics/``.
+        smoke: the file of the group ``size`` that ``--smoke`` stands for.
+        split_by_seed: whether each seed has a random split of the corpus of its own.
         merges: BPE merges, where they are not the corpus' own.
         recipe: of the group ``recipe``; None for an experiment with one recipe.
     """
@@ -29,6 +32,9 @@ class Facts:
     name: str
     corpus: str
     config: str
+    metric: str
+    smoke: str = "smoke"
+    split_by_seed: bool = False
     merges: int | None = None
     recipe: str | None = None
 

@@ -1,23 +1,21 @@
-"""The plan of a run: its name, its folders, and its stages as commands."""
+"""The plan of a run: its name, its folders, and its hyper-parameters as flags."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from norm_plugin.checkpoints.user_dirs import import_user_dir
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments import processes
 from norm_plugin.experiments.flag_checks import (
     check_number_averaged,
     check_training,
     refuse_kept,
 )
 from norm_plugin.experiments.gpus import AUTO, Recipe, for_workers
+from norm_plugin.experiments.metrics import AVERAGE, Metric, find_metric
 from norm_plugin.experiments.naming import (
     differences,
     flag_settings,
@@ -34,30 +32,6 @@ from norm_plugin.experiments.results import result_name
 from norm_plugin.experiments.settings import ROOT, SUBWORDS, Settings
 from norm_plugin.norms import norm_spec
 
-DATA_STAGES = ("fetch", "prepare", "binarize")
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One step of a run.
-
-    Attributes:
-        command: what is run, in the root of the checkout.
-        words: what identifies it: a change of them makes the stage and all after it anew.
-        product: the file that it makes; None for a stage that sees for itself whether it is done.
-        output: the file that its stdout becomes; None where that goes to the log.
-        before: a command that is run first.
-        later: the stages that rest on it.
-    """
-
-    name: str
-    command: tuple[str, ...]
-    words: tuple[str, ...] = ()
-    product: Path | None = None
-    output: Path | None = None
-    before: tuple[str, ...] = ()
-    later: tuple[str, ...] = ()
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -69,6 +43,9 @@ class Plan:
         differs: the settings that differ from the recipe.
         folder: of checkpoints, translations, logs and stamps.
         data: of the prepared corpus.
+        metric: how the trained model is evaluated and scored.
+        averaging: of the checkpoints; empty where the metric evaluates the best one.
+        generation: the flags of the evaluation that the recipe gives.
         result: the file with its scores.
     """
 
@@ -96,10 +73,23 @@ class Plan:
         return self.folder / "logs" / f"{stage}.log"
 
     @property
+    def metric(self) -> Metric:
+        """See the class."""
+        return find_metric(self.settings.facts.metric)
+
+    @property
+    def evaluated(self) -> Path:
+        """The checkpoint that is evaluated."""
+        if self.metric.checkpoint == AVERAGE:
+            return self.folder / "averaged.pt"
+        return self.checkpoints / "checkpoint_best.pt"
+
+    @property
     def data(self) -> Path:
         """See the class."""
         subword = self.settings.subword
         suffix = "" if subword == SUBWORDS[0] else f"-{subword}"
+        suffix += f"-split{self.settings.seed}" if self.settings.facts.split_by_seed else ""
         return self.settings.work / "data" / f"{self.settings.facts.data_name}{suffix}"
 
     @property
@@ -135,9 +125,11 @@ def make_plan(settings: Settings) -> Plan:
             change_batch=settings.change_batch,
         )
         training = [*training_flags(trained), *settings.further]
-        averaging = averaging_flags(recipe, settings.further)
+        averaging = []
         refuse_kept(settings.further)
-        check_number_averaged(training, averaging)
+        if find_metric(settings.facts.metric).checkpoint == AVERAGE:
+            averaging = averaging_flags(recipe, settings.further)
+            check_number_averaged(training, averaging)
         plugin = settings.user_dir or ROOT / "norm_plugin"  # absolute: the user may stand anywhere
         check_training([*training, "--user-dir", os.path.abspath(plugin)])
     except ValueError as error:
@@ -158,7 +150,7 @@ def _compose(settings: Settings) -> tuple[Recipe, dict[str, Any]]:
     facts = settings.facts
     groups = [f"norm={settings.norm}", f"common.seed={settings.seed}"]
     groups += [f"recipe={facts.recipe}"] if facts.recipe else []
-    groups += ["size=smoke"] if settings.smoke else []
+    groups += [f"size={facts.smoke}"] if settings.smoke else []
     if settings.user_dir is not None:
         import_user_dir(settings.user_dir)
     base = without_defaults(read_recipe(facts.config, groups), settings.norm)
@@ -197,100 +189,6 @@ def _workers_label(settings: Settings) -> str:
     if settings.gpus in (AUTO, "1"):
         return ""
     return f"-{settings.gpus}gpus" + ("-batch" if settings.change_batch else "")
-
-
-def data_stages(plan: Plan) -> list[Stage]:
-    """Raw text to binarized data; several runs share it, so these stages lock it themselves."""
-    settings = plan.settings
-    corpus = settings.facts.corpus
-    words = [*processes.PYTHON, f"data-prep/{corpus}.py", "--out", str(plan.data)]
-    words += ["--raw", str(settings.raw)] if settings.raw is not None else []
-    words += ["--subword", settings.subword] if settings.subword != SUBWORDS[0] else []
-    if settings.facts.merges is not None:
-        words += ["--merges", str(settings.facts.merges)]
-    return [Stage(name, (*words, "--only", name)) for name in DATA_STAGES]
-
-
-def run_stages(plan: Plan) -> list[Stage]:
-    """The stages of a run after its data is prepared."""
-    generate, score = f"generate{plan.variant}", f"score{plan.variant}"
-    scored = [f"{name}{end}" for name in ("generate", "score") for end in ("", "-folded")]
-    return [
-        _train(plan, ("average", *scored)),
-        _average(plan, tuple(scored)),
-        _generate(plan, generate, (score,)),
-        _score(plan, score, plan.folder / f"{generate}.log"),
-    ]
-
-
-def _train(plan: Plan, later: tuple[str, ...]) -> Stage:
-    """The training; what only shows it, or depends on the job, does not identify it."""
-    settings = plan.settings
-    launch, unkeyed = [], []
-    if settings.tensorboard:
-        unkeyed += ["--tensorboard-logdir", str(plan.folder / "tensorboard")]
-    if settings.srun:
-        # fairseq asks Slurm for the rest; the port must be one that no other job on the node takes
-        launch = ["srun", "--kill-on-bad-exit=1"]
-        port = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20000
-        unkeyed += ["--distributed-port", str(port)]
-    command = [*launch, *_module("fairseq_cli.train"), str(plan.data / "bin"), *unkeyed]
-    return Stage(
-        "train",
-        (*command, *plan.training, "--save-dir", str(plan.checkpoints)),
-        words=("train", *plan.training),
-        product=plan.checkpoints / "checkpoint_last.pt",
-        before=(*_module("norm_plugin.checkpoints.repair"), str(plan.checkpoints)),
-        later=later,
-    )
-
-
-def _average(plan: Plan, later: tuple[str, ...]) -> Stage:
-    folders = ("--inputs", str(plan.checkpoints), "--output", str(plan.folder / "averaged.pt"))
-    command = (*_module("norm_plugin.checkpoints.average"), *folders, *_user_dir(plan))
-    return Stage(
-        "average",
-        (*command, *plan.averaging),
-        words=("average", *plan.averaging),
-        product=plan.folder / "averaged.pt",
-        later=later,
-    )
-
-
-def _generate(plan: Plan, name: str, later: tuple[str, ...]) -> Stage:
-    """The translation of the test set by the averaged weights."""
-    settings = plan.settings
-    subword = "" if settings.subword == SUBWORDS[0] else f"={settings.subword}"
-    words = [f"--remove-bpe{subword}", "--required-batch-size-multiple", "1", *plan.generation]
-    words += ["--fold-norms"] if settings.fold else []
-    command = [*_module("fairseq_cli.generate"), str(plan.data / "bin")]
-    command += ["--user-dir", str(settings.user_dir or "norm_plugin"), "--gen-subset", "test"]
-    command += ["--path", str(plan.folder / "averaged.pt"), *words]
-    log = plan.folder / f"{name}.log"
-    return Stage(name, tuple(command), ("generate", *words), log, output=log, later=later)
-
-
-def _score(plan: Plan, name: str, log: Path) -> Stage:
-    settings = plan.settings
-    words = ["--experiment", plan.experiment, "--norm", f"{plan.label}{plan.variant}"]
-    words += ["--seed", str(settings.seed)]
-    words += ["--differs", json.dumps(plan.differs, sort_keys=True)] if plan.differs else []
-    command = [*_module("norm_plugin.experiments.results"), *words]
-    command += ["--checkpoint", str(plan.folder / "averaged.pt")]
-    command += ["--last", str(plan.checkpoints / "checkpoint_last.pt"), *_user_dir(plan)]
-    command += ["--generate-log", str(log), "--data", str(plan.data)]
-    command += ["--train-log", str(plan.log_of("train"))]
-    command += ["--out", str(settings.results)]
-    return Stage(name, tuple(command), ("score", *words), plan.result)
-
-
-def _module(name: str) -> tuple[str, ...]:
-    return (*processes.PYTHON, "-m", name)
-
-
-def _user_dir(plan: Plan) -> Iterable[str]:
-    user_dir = plan.settings.user_dir
-    return () if user_dir is None else ("--user-dir", str(user_dir))
 
 
 def plan_root() -> Path:

@@ -33,6 +33,12 @@ def check_training(folder: Path, kind: str, count: int) -> None:
         load_checkpoint(path)
 
 
+def check_best(checkpoint: Path) -> None:
+    """Raise CommandError unless a training's best checkpoint and its last one can be read."""
+    for path in (checkpoint.with_name(LAST), checkpoint):
+        load_checkpoint(path)
+
+
 def check_translation(log: Path, data: Path, split: str = "test") -> None:
     """Raise CommandError unless ``log`` holds a translation of every sentence of the corpus."""
     manifest = read_json(data / "manifest.json")

@@ -111,6 +111,8 @@ def averaging_flags(recipe: Recipe, further: Sequence[str] = ()) -> list[str]:
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     checkpoint = recipe["checkpoint"]
+    if checkpoint.get("no_epoch_checkpoints"):  # the best one is evaluated
+        return []
     for key in ("keep_interval_updates", "keep_last_epochs"):
         parser.add_argument(_flag(key), type=int, default=checkpoint.get(key, -1))
     kept, _ = parser.parse_known_args(list(further))

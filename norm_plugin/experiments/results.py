@@ -23,10 +23,10 @@ from norm_plugin.commands.command_line import (
 )
 from norm_plugin.experiments.checkpoint_facts import model_facts, training_facts
 from norm_plugin.experiments.curves import read_curves
+from norm_plugin.experiments.metrics import METRICS, Metric, find_metric
 from norm_plugin.experiments.provenance import git_state, machine, plain_settings, versions
-from norm_plugin.experiments.score import TextForm, score_log
 
-SCHEMA = 2
+SCHEMA = 3
 Result = dict[str, Any]
 
 
@@ -49,7 +49,8 @@ def collect_result(args: argparse.Namespace) -> Result:
         "differs": args.differs,
         "seed": args.seed,
         "sites": model.pop("sites"),
-        "bleu": _score(args, manifest),
+        "metric": args.metric,
+        "scores": find_metric(args.metric).scores(args.log, args.data, args.split),
         "split": args.split,
         "model": model,
         "training": training_facts(last),
@@ -76,29 +77,15 @@ def _check_seed(args: argparse.Namespace, cfg: dict[str, Any]) -> None:
         raise CommandError(f"--seed {args.seed}, but {args.last} was trained with seed {seed}")
 
 
-def _score(args: argparse.Namespace, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Score against the original text; a corpus without raw/ has only the tokenized text."""
-    language = manifest.get("target")
-    if not language:
-        raise CommandError(f"{args.data / 'manifest.json'} does not name the target language")
-    folder = "raw" if (args.data / "raw").is_dir() else "tok"
-    reference = args.data / folder / f"{args.split}.{language}"
-    dictionary = args.data / "bin" / f"dict.{language}.txt"
-    scores = score_log(args.generate_log, reference, text_form(manifest), dictionary)
-    scores["sacrebleu"]["reference"] = f"{folder}/{reference.name}"
-    return scores
+def metric_of(result: Result) -> Metric:
+    """The metric of a result's scores."""
+    return find_metric(result["metric"])
 
 
-def text_form(manifest: dict[str, Any]) -> TextForm:
-    """How the translations of a prepared corpus are scored, as its file in data-prep/ declares."""
-    settings, scoring = manifest.get("settings") or {}, manifest.get("scoring") or []
-    return TextForm(
-        manifest["target"],
-        lowercase=bool(settings.get("lowercase")),
-        subword=settings.get("subword", "subword-nmt"),
-        tokenized_reference="tokenized_reference" in scoring,
-        compound_split="compound_split" in scoring,
-    )
+def headline(result: Result) -> float:
+    """The score that stands for a run."""
+    score: float = result["scores"][metric_of(result).headline]["score"]
+    return score
 
 
 def training_pairs(manifest: dict[str, Any]) -> int | None:
@@ -126,12 +113,12 @@ def write_result(result: Result, out: Path) -> Path:
 def read_results(folder: Path) -> list[Result]:
     """The results of an experiment's folder, sorted by norm and seed.
 
-    Raises CommandError where there is none, or a file is not a result of this schema.
+    Raises CommandError where there is none, or a file is not a result of a known schema.
     """
     results = []
     for path in sorted(folder.glob("*.json")):
-        result = read_json(path)
-        if not isinstance(result, dict) or result.get("schema") != SCHEMA:
+        result = _as_of_now(read_json(path))
+        if result is None:
             raise CommandError(f"{path} is not a result of schema {SCHEMA}; write it again")
         if path.name != result_name(result["norm"], result["seed"]):
             raise CommandError(f"{path} holds {result['norm']}, seed {result['seed']}")
@@ -145,12 +132,23 @@ def read_results(folder: Path) -> list[Result]:
     return sorted(results, key=lambda result: (result["norm"], result["seed"]))
 
 
+def _as_of_now(result: Any) -> Result | None:
+    """A result of this schema, or of the one before, which only translation had; None for others.
+
+    Schema 2 had the scores under ``bleu``.
+    """
+    if isinstance(result, dict) and result.get("schema") == 2:
+        scores = {"metric": "bleu", "scores": result.get("bleu")}
+        return {key: value for key, value in result.items() if key != "bleu"} | scores
+    return result if isinstance(result, dict) and result.get("schema") == SCHEMA else None
+
+
 def summary(result: Result) -> str:
     """A few lines for a person."""
-    training, model = result["training"], result["model"]
+    training, model, metric = result["training"], result["model"], metric_of(result)
     scores = [
-        f"  {score['score']:5.2f}  {score['label']}{_signature(score)}"
-        for score in result["bleu"].values()
+        f"  {metric.text(score['score']):>5}  {score['label']}{_signature(score)}"
+        for score in result["scores"].values()
     ]
     notes = [f"  note       {note}" for note in score_notes(result)]
     return "\n".join(
@@ -167,7 +165,7 @@ def summary(result: Result) -> str:
 
 def score_notes(result: Result) -> list[str]:
     """Notes on the scores of a result, for instance that the log ends with a different score."""
-    return [score["note"] for score in result["bleu"].values() if "note" in score]
+    return [score["note"] for score in result["scores"].values() if "note" in score]
 
 
 def _signature(score: dict[str, Any]) -> str:
@@ -190,11 +188,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="the settings that differ from the recipe",
     )
     parser.add_argument(
+        "--metric", choices=list(METRICS), default="bleu", help="default: %(default)s"
+    )
+    parser.add_argument(
         "--checkpoint",
         type=Path,
         required=True,
         metavar="FILE",
-        help="the checkpoint that was decoded: the average",
+        help="the checkpoint that was evaluated: for BLEU, the average",
     )
     parser.add_argument(
         "--last",
@@ -204,11 +205,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="the run's last checkpoint, for settings, time and speed",
     )
     parser.add_argument(
+        "--log",
         "--generate-log",
         type=Path,
         required=True,
         metavar="FILE",
-        help="the output of fairseq-generate --remove-bpe",
+        help="the output of the evaluation: for BLEU, of fairseq-generate --remove-bpe",
     )
     parser.add_argument(
         "--train-log",

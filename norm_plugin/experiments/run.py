@@ -18,8 +18,9 @@ from norm_plugin.experiments.failures import (
     record_failure,
 )
 from norm_plugin.experiments.locking import only_one
-from norm_plugin.experiments.plan import Plan, Stage, data_stages, plan_root, run_stages
+from norm_plugin.experiments.plan import Plan, plan_root
 from norm_plugin.experiments.progress import LinesMeter, Meter, TrainingMeter, usual_seconds
+from norm_plugin.experiments.stages import Stage, data_stages, run_stages
 from norm_plugin.experiments.stamps import Stamps, next_key
 from norm_plugin.experiments.status import (
     DIVERGED,
@@ -193,8 +194,10 @@ class Execution:
         usual = self.usual([stage.name])
         if stage.name == "train":
             return TrainingMeter(self.plan.training)
-        if stage.output is not None:
-            return LinesMeter("H-", test_sentences(self.plan), "sentences", usual)
+        item = self.plan.metric.item
+        if stage.output is not None and item is not None:
+            beginning, what = item
+            return LinesMeter(beginning, test_sentences(self.plan), what, usual)
         return Meter(usual)
 
     def usual(self, names: list[str]) -> float | None:
@@ -216,17 +219,19 @@ def check_product(plan: Plan, stage: Stage, log: Path) -> None:
         reason = f"it ended without {stage.product}{hint}"
         raise RunFailedError(stage.name, reason, log, processes.last_lines(log))
     try:
-        if stage.name == "train":
+        if stage.name == "train" and plan.averaging:
             kind = {"--last-epochs": "epoch", "--last-updates": "update"}[plan.averaging[0]]
             products.check_training(plan.checkpoints, kind, int(plan.averaging[1]))
+        elif stage.name == "train":
+            products.check_best(plan.evaluated)
         elif stage.output is not None:
-            products.check_translation(stage.output, plan.data)
+            plan.metric.check_log(stage.output, plan.data)
     except CommandError as error:
         raise RunFailedError(stage.name, str(error), log) from error
 
 
 def test_sentences(plan: Plan) -> int:
-    """The number of sentences to translate; 0 where it is not known."""
+    """The number of sentences of the test set; 0 where it is not known."""
     texts = [path for path in plan.data.glob("tok/test.*") if path.is_file()]
     return len(read_lines(texts[0])) if texts else 0
 

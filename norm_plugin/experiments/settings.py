@@ -151,8 +151,9 @@ def _raw_folder(given: str | None, corpus: str) -> Path | None:
     corpora: Any = os.environ.get("NORM_DATA_DIR")
     if given is not None:
         return from_here(given)
-    if corpora and from_here(corpora).joinpath(corpus).is_dir():
-        return from_here(corpora) / corpus
+    folder = corpus.replace("_", "-")  # a module's name has no hyphen
+    if corpora and from_here(corpora).joinpath(folder).is_dir():
+        return from_here(corpora) / folder
     return None
 
 

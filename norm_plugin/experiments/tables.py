@@ -9,27 +9,24 @@ import argparse
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from norm_plugin.commands.command_line import run_command
 from norm_plugin.experiments.comparable import (
     TRAINING,
     check_alike,
+    check_same_data,
     check_settings_alike,
     half_interval,
 )
-from norm_plugin.experiments.results import Result, read_results, score_notes
-
-HEADER = (
-    "Norm",
-    "Seeds",
-    "Parameters",
-    "BLEU (tokenized)",
-    "95 % interval",
-    "exact BLEU",
-    "sacrebleu",
-    "updates/s",
+from norm_plugin.experiments.metrics import Metric
+from norm_plugin.experiments.results import (
+    Result,
+    headline,
+    metric_of,
+    read_results,
+    score_notes,
 )
+
 NOT_COMPUTED = "not computed"
 
 
@@ -39,52 +36,66 @@ def table(results: Sequence[Result]) -> str:
     Raises CommandError for runs that cannot be compared: different data, different splits, or
     seeds of one norm with different settings.
     """
-    check_alike(results, "data checksum", lambda run: run["data"]["checksum"])
+    check_same_data(results)
     check_alike(results, "split", lambda run: run["split"])
     norms: dict[str, list[Result]] = {}
     for result in results:
         norms.setdefault(result["norm"], []).append(result)
     rows = [_row(norm, runs) for norm, runs in norms.items()]
-    lines = [_line(HEADER), _line(["---", *["---:"] * (len(HEADER) - 1)])]
+    metric = metric_of(results[0])
+    header = _header(metric)
+    lines = [_line(header), _line(["---", *["---:"] * (len(header) - 1)])]
     lines += [_line(row) for row in rows]
-    labels = _distinct(result["bleu"]["tokenized"]["label"] for result in results)
-    exact = _distinct(
-        result["bleu"]["exact"]["label"] for result in results if "exact" in result["bleu"]
-    )
-    signatures = _distinct(result["bleu"]["sacrebleu"]["signature"] for result in results)
-    lines += ["", f"BLEU (tokenized): {'; '.join(labels)}."]
-    lines += [f"exact BLEU: {'; '.join(exact) or NOT_COMPUTED + ' when these runs were scored'}."]
-    lines += [f"sacrebleu: {', '.join(f'`{signature}`' for signature in signatures)}."]
+    lines += ["", *(_meaning(results, kind, title) for kind, title in metric.columns.items())]
     if any(len(runs) > 1 for runs in norms.values()):
-        lines += ["Several seeds: mean; the interval is Student's t for the mean of BLEU."]
+        lines += [
+            f"Several seeds: mean; the interval is Student's t for the mean of {metric.title}."
+        ]
     for result in results:
         notes = score_notes(result)
         lines += [f"Note on {result['norm']}, seed {result['seed']}: {note}." for note in notes]
     return "\n".join(lines)
 
 
+def _header(metric: Metric) -> list[str]:
+    first, *others = metric.columns.values()
+    return ["Norm", "Seeds", "Parameters", first, "95 % interval", *others, "updates/s"]
+
+
+def _meaning(results: Sequence[Result], kind: str, title: str) -> str:
+    """What a column of scores is, from the labels or signatures of the scores in it."""
+    scores = [result["scores"][kind] for result in results if kind in result["scores"]]
+    if not scores:
+        return f"{title}: {NOT_COMPUTED} when these runs were scored."
+    if "signature" in scores[0]:
+        signatures = _distinct(score["signature"] for score in scores)
+        return f"{title}: {', '.join(f'`{signature}`' for signature in signatures)}."
+    return f"{title}: {'; '.join(_distinct(score['label'] for score in scores))}."
+
+
 def _row(norm: str, runs: Sequence[Result]) -> list[str]:
     check_settings_alike(runs, ("model", *TRAINING))
-    bleu = [run["bleu"]["tokenized"]["score"] for run in runs]
-    sacrebleu = [run["bleu"]["sacrebleu"]["score"] for run in runs]
+    metric = metric_of(runs[0])
+    values = [headline(run) for run in runs]
     speeds = [run["training"]["updates_per_second"] for run in runs]
     seeds = ", ".join(str(run["seed"]) for run in runs)
     return [
         norm,
         seeds if len(runs) == 1 else f"{seeds} (n = {len(runs)})",
         f"{runs[0]['model']['parameters']:,}",
-        f"{statistics.mean(bleu):.2f}",
-        "one seed" if len(runs) == 1 else f"± {half_interval(bleu):.2f}",
-        _exact([run["bleu"].get("exact") for run in runs]),
-        f"{statistics.mean(sacrebleu):.2f}",
+        metric.text(statistics.mean(values)),
+        "one seed" if len(runs) == 1 else f"± {metric.text(half_interval(values))}",
+        *(_mean(runs, kind) for kind in metric.columns if kind != metric.headline),
         "unknown" if None in speeds else f"{statistics.mean(speeds):.2f}",
     ]
 
 
-def _exact(scores: Sequence[dict[str, Any] | None]) -> str:
-    """The mean of the exact scores; results written before there was one do not hold it."""
-    found = [score["score"] for score in scores if score is not None]
-    return f"{statistics.mean(found):.2f}" if len(found) == len(scores) else NOT_COMPUTED
+def _mean(runs: Sequence[Result], kind: str) -> str:
+    """The mean of a further kind of score; results from before there was one do not hold it."""
+    found = [run["scores"][kind]["score"] for run in runs if kind in run["scores"]]
+    if len(found) < len(runs):
+        return NOT_COMPUTED
+    return metric_of(runs[0]).text(statistics.mean(found))
 
 
 def _distinct(values: Iterable[str]) -> list[str]:

@@ -19,7 +19,8 @@ def made_up(norm="layernorm", seed=1, bleu=35.0, placement="pre", **changes) -> 
         "norm": norm,
         "seed": seed,
         "split": "test",
-        "bleu": {"tokenized": {"score": bleu, "label": "fairseq BLEU4"}},
+        "metric": "bleu",
+        "scores": {"tokenized": {"score": bleu, "label": "fairseq BLEU4"}},
         "model": {"parameters": 1234567, "norm_parameters": 512},
         "training": {
             "updates": 60,

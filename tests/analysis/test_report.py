@@ -90,7 +90,7 @@ def test_every_figure_is_a_drawing_with_its_data(written):
         ElementTree.fromstring(path.read_text())
         assert f"]({path.name})" in markdown and f"]({path.stem}.csv)" in markdown
     scores = list(csv.DictReader(io.StringIO((out / "scores.csv").read_text())))
-    assert sorted(float(row["bleu"]) for row in scores) == sorted(
+    assert sorted(float(row["score"]) for row in scores) == sorted(
         score for setting in study.settings for score in setting.scores
     )
 

@@ -109,7 +109,7 @@ def generate(words):
 def results(words):
     name = f"{value(words, '--norm')}-seed{value(words, '--seed')}.json"
     folder = Path(value(words, "--out"), value(words, "--experiment"))
-    write(folder / name, digest(Path(value(words, "--generate-log")).read_text()))
+    write(folder / name, digest(Path(value(words, "--log")).read_text()))
 
 
 def experiments(words):

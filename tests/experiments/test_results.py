@@ -14,7 +14,8 @@ from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.files import save_checkpoint
 from norm_plugin.commands.command_line import CommandError, run_command
 from norm_plugin.experiments.checkpoint_facts import model_facts, training_facts
-from norm_plugin.experiments.results import main, read_results, text_form, write_result
+from norm_plugin.experiments.metrics.bleu import text_form
+from norm_plugin.experiments.results import SCHEMA, headline, main, read_results, write_result
 from norm_plugin.experiments.score import TextForm
 
 DATA = Path(__file__).parent / "data"
@@ -134,13 +135,13 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     text = path.read_text(encoding="utf-8")
     result = json.loads(text)
     assert text == json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    assert result["bleu"]["tokenized"]["score"] == 76.55
-    assert "note" not in result["bleu"]["tokenized"]
+    assert result["scores"]["tokenized"]["score"] == headline(result) == 76.55
+    assert "note" not in result["scores"]["tokenized"]
     # In these few sentences fairseq's hashes do not collide, so the exact score is the same; half
     # of the last digit that fairseq prints is rounding.
-    assert result["bleu"]["exact"]["score"] == pytest.approx(76.55, abs=0.005)
-    assert "case:lc" in result["bleu"]["sacrebleu"]["signature"]
-    assert result["bleu"]["sacrebleu"]["reference"] == "raw/test.de"
+    assert result["scores"]["exact"]["score"] == pytest.approx(76.55, abs=0.005)
+    assert "case:lc" in result["scores"]["sacrebleu"]["signature"]
+    assert result["scores"]["sacrebleu"]["reference"] == "raw/test.de"
     assert result["averaged_from"] == ["checkpoint1.pt", "checkpoint2.pt"]
     assert result["running_stats"] == "average"
     assert result["data"]["checksum"] == "c0ffee"
@@ -212,9 +213,18 @@ def test_the_manifest_says_how_to_score(manifest, form) -> None:
     assert text_form(manifest) == form
 
 
+def test_a_result_of_translation_from_before_there_were_other_tasks(tmp_path) -> None:
+    bleu = {"tokenized": {"score": 35.0, "label": "fairseq BLEU4"}}
+    old = {"schema": 2, "experiment": "e", "norm": "layernorm", "seed": 1, "bleu": bleu}
+    write_result(old, tmp_path)
+    (read,) = read_results(tmp_path / "e")
+    assert (read["metric"], read["scores"], headline(read)) == ("bleu", bleu, 35.0)
+    assert "bleu" not in read
+
+
 def test_results_are_sorted_and_checked(tmp_path) -> None:
     for norm, seed in (("rmsnorm", 2), ("layernorm", 10), ("layernorm", 9)):
-        result = {"schema": 2, "experiment": "e", "norm": norm, "seed": seed}
+        result = {"schema": SCHEMA, "experiment": "e", "norm": norm, "seed": seed}
         write_result(result, tmp_path)
     found = [(result["norm"], result["seed"]) for result in read_results(tmp_path / "e")]
     assert found == [("layernorm", 9), ("layernorm", 10), ("rmsnorm", 2)]
@@ -225,7 +235,7 @@ def test_results_are_sorted_and_checked(tmp_path) -> None:
         read_results(tmp_path / "f")
     bad = tmp_path / "e" / "other.json"
     bad.write_text('{"schema": 1}')
-    with pytest.raises(CommandError, match=r"other\.json is not a result of schema 2"):
+    with pytest.raises(CommandError, match=rf"other\.json is not a result of schema {SCHEMA}"):
         read_results(tmp_path / "e")
     bad.write_text('{"schema"')
     with pytest.raises(CommandError, match=r"other\.json is not JSON"):

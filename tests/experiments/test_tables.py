@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from norm_plugin.commands.command_line import CommandError, run_command
-from norm_plugin.experiments.results import write_result
+from norm_plugin.experiments.results import SCHEMA, write_result
 from norm_plugin.experiments.tables import half_interval, main, table
 
 SIGNATURE = "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"
@@ -12,12 +12,13 @@ SECTIONS = ("model", "task", "criterion", "dataset", "optimization", "optimizer"
 
 def result(norm: str = "layernorm", seed: int = 1, bleu: float = 40.0, speed: float | None = 1.5):
     return {
-        "schema": 2,
+        "schema": SCHEMA,
         "experiment": "multi30k",
         "norm": norm,
         "seed": seed,
         "split": "test",
-        "bleu": {
+        "metric": "bleu",
+        "scores": {
             "tokenized": {"score": bleu, "label": "fairseq BLEU4"},
             "exact": {"score": bleu - 0.25, "label": "exact BLEU"},
             "sacrebleu": {"score": bleu - 1, "signature": SIGNATURE},
@@ -54,7 +55,7 @@ def test_three_seeds() -> None:
 
 def test_results_from_before_the_exact_score() -> None:
     old = result()
-    del old["bleu"]["exact"]
+    del old["scores"]["exact"]
     text = table([old, result(seed=2), result("none")])
     assert row(text, "layernorm")[5] == "not computed"
     assert row(text, "none")[5] == "39.75"
@@ -64,7 +65,7 @@ def test_results_from_before_the_exact_score() -> None:
 
 def test_a_note_on_a_score_is_shown() -> None:
     noted = result()
-    noted["bleu"]["tokenized"]["note"] = "fairseq-generate printed another"
+    noted["scores"]["tokenized"]["note"] = "fairseq-generate printed another"
     assert "Note on layernorm, seed 1: fairseq-generate printed another." in table([noted])
 
 
@@ -88,6 +89,30 @@ def test_runs_that_cannot_stand_together(change, message) -> None:
     with pytest.raises(CommandError, match=message) as error:
         table([result(seed=1), {**result(seed=2), **change}])
     assert "layernorm seed 1 and layernorm seed 2" in str(error.value)
+
+
+def of_split(seed: int, **data) -> dict:
+    """A run on a corpus that each seed splits anew."""
+    made = result(seed=seed)
+    made["settings"]["task"] = {"key": 1, "seed": seed}
+    made["data"] = {"checksum": f"of {seed}", "corpus": "rt", "settings": {"split_seed": seed}}
+    made["data"]["settings"].update(data)
+    return made
+
+
+def test_each_seed_may_have_a_split_of_its_own() -> None:
+    assert row(table([of_split(1), of_split(2)]), "layernorm")[1] == "1, 2 (n = 2)"
+    with pytest.raises(CommandError, match="settings of the data"):
+        table([of_split(1), of_split(2, lowercase=True)])
+    other = {**of_split(1), "norm": "none"}
+    other["data"] = {**other["data"], "checksum": "another"}
+    with pytest.raises(CommandError, match="data checksum"):
+        table([of_split(1), other])
+
+
+def test_scores_of_two_metrics_do_not_mix() -> None:
+    with pytest.raises(CommandError, match="differ in metric"):
+        table([result(), {**result("none"), "metric": "another"}])
 
 
 def test_norms_may_differ_in_their_settings() -> None:

@@ -65,8 +65,8 @@ def test_the_demo_ends_with_a_table_and_a_result(finished):
     row = only(
         [line for line in done.stdout.splitlines() if line.startswith(f"| {result['norm']}")]
     )
-    assert f"| {result['bleu']['tokenized']['score']:.2f} |" in row
-    assert result["bleu"]["sacrebleu"]["signature"] in done.stdout
+    assert f"| {result['scores']['tokenized']['score']:.2f} |" in row
+    assert result["scores"]["sacrebleu"]["signature"] in done.stdout
     assert f"Results: {work}/results/toy" in done.stdout
 
 

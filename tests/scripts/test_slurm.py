@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from norm_plugin.experiments import options
-from norm_plugin.experiments.plan import make_plan, run_stages
+from norm_plugin.experiments.plan import make_plan
 from norm_plugin.experiments.settings import read_settings
+from norm_plugin.experiments.stages import run_stages
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = {"SLURM_JOB_ID": "12345", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "4"}

@@ -8,7 +8,7 @@ import pytest
 
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.recipes import read_recipe, training_flags
-from norm_plugin.experiments.results import write_result
+from norm_plugin.experiments.results import SCHEMA, write_result
 from norm_plugin.norms import NORM_TYPES
 from published import NOT_RUN, PUBLISHED, published_table
 from recipe_commands import WIDTH, command_lines
@@ -21,9 +21,10 @@ def measured(table, paper, norm):
 
 
 def write(folder, experiment, norm, seed, training_pairs=5_000_000, **bleu):
-    result = {"schema": 2, "experiment": experiment, "norm": norm, "seed": seed}
+    result = {"schema": SCHEMA, "experiment": experiment, "norm": norm, "seed": seed}
     result["data"] = {"training_pairs": training_pairs}
-    result["bleu"] = {kind: {"score": score} for kind, score in bleu.items()}
+    result["metric"] = "bleu"
+    result["scores"] = {kind: {"score": score} for kind, score in bleu.items()}
     write_result(result, folder)
 
 

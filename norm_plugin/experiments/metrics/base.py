@@ -1,0 +1,103 @@
+"""The contract of a metric: how a trained model is evaluated, and how its scores are read."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from norm_plugin.commands.command_line import CommandError
+
+Scores = dict[str, dict[str, Any]]
+"""By kind of score: ``score``, the number; ``label``, what it is; and further facts of that kind.
+
+A ``signature`` names the score to a machine, and a ``note`` is what a reader has to know of it.
+"""
+AVERAGE, BEST = "average", "best"
+"""The average of the last checkpoints, and the one that was best on the validation set."""
+
+
+class Metric(ABC):
+    """One metric. Its result is a number of the test set for a run.
+
+    Attributes:
+        name: of the metric in an experiment's YAML file, set by :func:`register_metric`.
+        title: of the score in a sentence and on an axis, with its unit: ``BLEU``.
+        headline: the kind of score that stands for the run.
+        columns: the kinds of scores that a table shows, the headline first, with their titles.
+        higher_is_better: which of two scores is the better one.
+        digits: after the point, in tables.
+        of_interest: a difference about as large as those that papers report.
+        loss_unit: of the losses that fairseq prints for the task.
+        checkpoint: which one is evaluated, AVERAGE or BEST.
+        stage: the name of the stage that evaluates the test set.
+        module: the command of that stage. It takes the folder of the binarized data,
+            ``--user-dir``, ``--gen-subset``, ``--path`` and ``--fold-norms``.
+        item: how each line of its output begins that stands for one item, and what the items are
+            called; None where it prints no such lines.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    headline: ClassVar[str]
+    columns: ClassVar[Mapping[str, str]]
+    higher_is_better: ClassVar[bool] = True
+    digits: ClassVar[int] = 2
+    of_interest: ClassVar[float]
+    loss_unit: ClassVar[str]
+    checkpoint: ClassVar[str] = AVERAGE
+    stage: ClassVar[str]
+    module: ClassVar[str]
+    item: ClassVar[tuple[str, str] | None] = None
+
+    def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:
+        """The flags of the evaluation that decide the score.
+
+        Args:
+            subword: how the text was segmented; empty for subword-nmt.
+            recipe: the flags that the recipe gives in its group ``generation``.
+        """
+        return list(recipe)
+
+    @abstractmethod
+    def check_log(self, log: Path, data: Path) -> None:
+        """Raise CommandError unless the output of the evaluation is complete.
+
+        Args:
+            data: the prepared corpus, with ``manifest.json``.
+        """
+
+    @abstractmethod
+    def scores(self, log: Path, data: Path, split: str) -> Scores:
+        """The scores from the output of the evaluation; CommandError where it is not complete."""
+
+    def text(self, score: float) -> str:
+        """A score as tables show it."""
+        return f"{score:.{self.digits}f}"
+
+
+METRICS: dict[str, Metric] = {}
+"""Every registered metric by its name."""
+
+
+def register_metric(name: str) -> Callable[[type[Metric]], type[Metric]]:
+    """Decorator: a metric under the name that the YAML file of an experiment gives."""
+
+    def register(cls: type[Metric]) -> type[Metric]:
+        if name in METRICS:
+            raise ValueError(f"there is a metric {name!r} already, {type(METRICS[name]).__name__}")
+        if cls.headline not in cls.columns:
+            raise ValueError(f"{name}: its headline {cls.headline!r} is none of its columns")
+        cls.name = name
+        METRICS[name] = cls()
+        return cls
+
+    return register
+
+
+def find_metric(name: str) -> Metric:
+    """The metric of a name; CommandError for an unknown one."""
+    if name not in METRICS:
+        raise CommandError(f"no metric {name}; choose from {', '.join(METRICS)}")
+    return METRICS[name]

@@ -1,0 +1,62 @@
+"""BLEU of a translation: fairseq's, its exact form and sacrebleu's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from norm_plugin.commands.command_line import CommandError, read_json
+from norm_plugin.experiments import products
+from norm_plugin.experiments.metrics.base import Metric, Scores, register_metric
+from norm_plugin.experiments.score import TextForm, score_log
+
+
+@register_metric("bleu")
+class Bleu(Metric):
+    """BLEU of the average of the last checkpoints, translated by fairseq-generate."""
+
+    title = "BLEU"
+    headline = "tokenized"
+    columns = {
+        "tokenized": "BLEU (tokenized)",
+        "exact": "exact BLEU",
+        "sacrebleu": "sacrebleu",
+    }
+    of_interest = 0.2
+    loss_unit = "bits a token"
+    stage = "generate"
+    module = "fairseq_cli.generate"
+    item = ("H-", "sentences")
+
+    def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:
+        undo = f"--remove-bpe={subword}" if subword else "--remove-bpe"
+        return [undo, "--required-batch-size-multiple", "1", *recipe]
+
+    def check_log(self, log: Path, data: Path) -> None:
+        products.check_translation(log, data)
+
+    def scores(self, log: Path, data: Path, split: str) -> Scores:
+        """Score against the original text; a corpus without raw/ has only the tokenized text."""
+        manifest = read_json(data / "manifest.json")
+        language = manifest.get("target")
+        if not language:
+            raise CommandError(f"{data / 'manifest.json'} does not name the target language")
+        folder = "raw" if (data / "raw").is_dir() else "tok"
+        reference = data / folder / f"{split}.{language}"
+        dictionary = data / "bin" / f"dict.{language}.txt"
+        scores = score_log(log, reference, text_form(manifest), dictionary)
+        scores["sacrebleu"]["reference"] = f"{folder}/{reference.name}"
+        return scores
+
+
+def text_form(manifest: dict[str, Any]) -> TextForm:
+    """How the translations of a prepared corpus are scored, as its file in data-prep/ declares."""
+    settings, scoring = manifest.get("settings") or {}, manifest.get("scoring") or []
+    return TextForm(
+        manifest["target"],
+        lowercase=bool(settings.get("lowercase")),
+        subword=settings.get("subword", "subword-nmt"),
+        tokenized_reference="tokenized_reference" in scoring,
+        compound_split="compound_split" in scoring,
+    )

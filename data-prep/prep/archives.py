@@ -91,13 +91,13 @@ def _plain(name: str) -> str:
     return str(PurePosixPath(name))  # ./a/b and a/b are the same file
 
 
-def member_lines(path: Path, name: str) -> Iterator[str]:
+def member_lines(path: Path, name: str, encoding: str = "UTF-8") -> Iterator[str]:
     """Yield the lines of the file `name` in the archive `path`, without their newline."""
     with tarfile.open(path, mode="r|gz", tarinfo=_Member) as archive:
         for member in archive:
             if member.isfile() and _plain(member.name) == name:
                 stream = archive.extractfile(member)
                 assert stream is not None  # it is a file
-                yield from decode_lines(stream, f"{name} in {path}")
+                yield from decode_lines(stream, f"{name} in {path}", encoding)
                 return
     raise PrepError(f"{path} lacks {name}; it is not the archive expected")

@@ -30,6 +30,19 @@ def make_dictionaries(text: Path, destination: Path, source: str, target: str, j
         report(f"dictionary of {' and '.join(languages)}: {types:,} types")
 
 
+def make_word_dictionary(text: Path, destination: Path, least_count: int) -> None:
+    """Write the dictionary of the words that occur at least so often in a text."""
+    from fairseq.data import Dictionary  # takes seconds; --help need not wait for it
+
+    words = Dictionary()
+    for word, count in _count_tokens(text, words.eos_word).items():
+        words.add_symbol(word, count)
+    words.finalize(threshold=least_count, padding_factor=PADDING_FACTOR)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    words.save(str(destination))
+    report(f"dictionary of {text.name}: {len(words) - words.nspecial:,} types")
+
+
 def _count_tokens(path: Path, end: str) -> Counter[str]:
     """How often each token occurs, and `end` once a line.
 
@@ -60,7 +73,19 @@ def binarize(
     else:
         options.append(f"--tgtdict={dictionaries / f'dict.{target}.txt'}")
     options += ["--source-lang", source, "--target-lang", target]
-    options += [f"--destdir={destination}", "--workers", str(workers)]
+    _preprocess(options, destination, workers)
+    report(f"binarize: {', '.join(SPLITS)}")
+
+
+def binarize_side(text: Path, dictionary: Path, destination: Path, side: str, workers: int) -> None:
+    """Write the binary form of one side, `text`/{train,valid,test}.`side`, by its dictionary."""
+    options = [f"--{split}pref={text / f'{split}.{side}'}" for split in SPLITS]
+    _preprocess([*options, "--only-source", f"--srcdict={dictionary}"], destination, workers)
+    report(f"binarize {side}: {', '.join(SPLITS)}")
+
+
+def _preprocess(options: list[str], destination: Path, workers: int) -> None:
+    options = [*options, f"--destdir={destination}", "--workers", str(workers)]
     finished = child_processes.run_module("fairseq_cli.preprocess", options)
     if finished.returncode < 0:
         killed = f"fairseq-preprocess was killed by signal {-finished.returncode}"
@@ -70,4 +95,3 @@ def binarize(
         raise PrepError(f"fairseq-preprocess ended with {finished.returncode}: {lines[-1]}")
     # The log holds only paths in a folder that is about to be renamed.
     (destination / "preprocess.log").unlink()
-    report(f"binarize: {', '.join(SPLITS)}")

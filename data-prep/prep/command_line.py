@@ -44,14 +44,8 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parse_args(
-    corpus: Corpus, description: str | None, argv: list[str] | None = None
-) -> argparse.Namespace:
-    """The parsed command line of a corpus; `argv` is by default that of the process."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_common_arguments(parser)
+def add_raw_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of every corpus with raw files."""
     parser.add_argument(
         "--raw", type=Path, metavar="DIR", help="folder with the raw files (default: download them)"
     )
@@ -61,6 +55,17 @@ def parse_args(
         metavar="DIR",
         help="without --raw: where the downloaded files are kept (default: OUT.download)",
     )
+
+
+def parse_args(
+    corpus: Corpus, description: str | None, argv: list[str] | None = None
+) -> argparse.Namespace:
+    """The parsed command line of a corpus; `argv` is by default that of the process."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common_arguments(parser)
+    add_raw_arguments(parser)
     parser.add_argument(
         "--merges",
         type=positive_int,

@@ -86,7 +86,7 @@ def _check(source: Source, path: Path) -> None:
 
 
 def _check_whole(path: Path) -> None:
-    if path.name.endswith((".tgz", ".tgz.part")):
+    if path.name.removesuffix(".part").endswith((".tgz", ".tar.gz")):
         check_archive(path)
 
 

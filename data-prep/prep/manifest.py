@@ -10,8 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from prep.layout import TRANSLATION, dictionaries, text_files
 from prep.messages import PrepError
-from prep.text_files import SPLITS, file_digest, read_lines
+from prep.text_files import file_digest, read_lines
 
 MANIFEST = "manifest.json"
 FORMAT = 1  # raise it when a change of the code gives other data for the same settings
@@ -31,16 +32,20 @@ Counts = dict[str, int]  # of "lines" and "tokens"
 def make_recipe(
     corpus: str,
     source: str,
-    target: str,
+    target: str | None,
     settings: dict[str, Any],
     inputs: dict[str, str],
     scoring: Sequence[str] = (),
+    layout: str = TRANSLATION,
 ) -> Recipe:
     """All that determines the data and its scores.
 
     Args:
+        source: the side that a model reads: a language, or the name of the text.
+        target: the side that it is to give: a language or the label; None for plain text.
         inputs: name of each raw file to its SHA-256.
         scoring: what scoring must know of the corpus (`Corpus.scoring`); left out where empty.
+        layout: of its files, one of `LAYOUTS`; left out for translation.
     """
     recipe = {
         "format": FORMAT,
@@ -50,7 +55,8 @@ def make_recipe(
         "settings": settings,
         "inputs": inputs,
     }
-    return {**recipe, "scoring": list(scoring)} if scoring else recipe
+    recipe |= {"scoring": list(scoring)} if scoring else {}
+    return recipe | ({"layout": layout} if layout != TRANSLATION else {})
 
 
 def read_manifest(out: Path) -> dict[str, Any]:
@@ -69,8 +75,7 @@ def write_manifest(work: Path, recipe: Recipe, raw_counts: dict[str, Counts]) ->
 
     `raw_counts` are the counts of raw text that is not kept: raw/ holds no training text.
     """
-    languages = (recipe["source"], recipe["target"])
-    names = [f"{split}.{language}" for split in SPLITS for language in languages]
+    names = text_files(recipe)
     counts = {
         folder: {
             name: count_text(work / folder / name)
@@ -84,7 +89,7 @@ def write_manifest(work: Path, recipe: Recipe, raw_counts: dict[str, Counts]) ->
     # What the model sees: the last text step and the dictionaries.
     text = "bpe" if "bpe" in counts else "tok"
     identity = [f"{text}/{name}" for name in names]
-    identity += [f"bin/dict.{language}.txt" for language in languages]
+    identity += [f"bin/{name}" for name in dictionaries(recipe)]
     digests = digests_of(work, identity)
     checksum = overall_checksum(digests)
     manifest = {

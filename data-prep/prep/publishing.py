@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from prep.layout import binary_files
 from prep.locks import only_one_process
 from prep.manifest import (
     Counts,
@@ -32,7 +33,6 @@ from prep.manifest import (
     write_manifest,
 )
 from prep.messages import PrepError, report
-from prep.text_files import SPLITS
 
 BINARIZED = "binarized.json"
 
@@ -83,7 +83,7 @@ def publish_binarized(out: Path, build: Callable[[Path], None], overwrite: bool)
 
         def fill(work: Path) -> None:
             build(work)
-            files = digests_of(work, _binary_files(out))
+            files = digests_of(work, binary_files(read_manifest(out)))
             write_json(work / BINARIZED, {**_inputs_of_binary(out), "files": files})
 
         _replace(out / "bin", fill)
@@ -97,22 +97,11 @@ def _inputs_of_binary(out: Path) -> dict[str, Any]:
     }
 
 
-def _binary_files(out: Path) -> list[str]:
-    manifest = read_manifest(out)
-    source, target = manifest["source"], manifest["target"]
-    return [
-        f"{split}.{source}-{target}.{language}.{suffix}"
-        for split in SPLITS
-        for language in (source, target)
-        for suffix in ("bin", "idx")
-    ]
-
-
 def _is_binarized(out: Path) -> bool:
     """Whether OUT/bin is complete, and made from the text in OUT by this fairseq."""
     try:
         record = json.loads((out / "bin" / BINARIZED).read_text(encoding="utf-8"))
-        found = digests_of(out / "bin", _binary_files(out))
+        found = digests_of(out / "bin", binary_files(read_manifest(out)))
     except (FileNotFoundError, ValueError):
         return False
     return bool(record == {**_inputs_of_binary(out), "files": found})

@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from prep import fetch
 from prep.binarize import binarize, make_dictionaries
 from prep.command_line import parse_args
 from prep.corpus import Choices, Corpus
 from prep.exit_status import run_command
-from prep.manifest import Counts, Recipe, make_recipe, read_manifest
-from prep.messages import PrepError, report
+from prep.manifest import Counts, Recipe, make_recipe
 from prep.pairs import write_text
 from prep.publishing import publish, publish_binarized
-from prep.text_files import file_digest
+from prep.raw_stage import fetch_or_refuse, fetch_raw, input_digests, raw_folder
 from prep.text_rules import check_moses
 
 
@@ -26,59 +24,11 @@ def run_corpus(corpus: Corpus, description: str | None) -> None:
 def run_stages(corpus: Corpus, args: argparse.Namespace) -> None:
     """Run the stage that --only names, or all; raises PrepError for bad input."""
     if args.only == "fetch":
-        _fetch(corpus, args)
+        fetch_raw(corpus, args)
     if args.only in (None, "prepare"):
         _prepare(corpus, args)
     if args.only in (None, "binarize"):
         _binarize(corpus, args)
-
-
-# ---- fetch ----------------------------------------------------------------------------------
-
-
-def _raw_folder(args: argparse.Namespace) -> Path:
-    out: Path = args.out.resolve()
-    folder: Path = args.raw or args.download_dir or out.with_name(f"{out.name}.download")
-    return folder
-
-
-def _fetch(corpus: Corpus, args: argparse.Namespace) -> None:
-    folder = _raw_folder(args)
-    if args.raw is None:
-        fetch.download_all(corpus.sources, folder)
-    corpus.raw.check(folder)
-    report(f"done: the raw files are in {folder}")
-
-
-def _inputs(corpus: Corpus, args: argparse.Namespace) -> dict[str, str]:
-    """Name to SHA-256 of the raw files; files without a known checksum are fetched first."""
-    folder = _raw_folder(args)
-    if args.raw is not None:
-        return {path.name: file_digest(path) for path in corpus.raw.inputs(folder)}
-    digests = fetch.known_digests(corpus.sources, folder)
-    if digests is None and (args.out / "manifest.json").is_file() and not args.overwrite:
-        # OUT was made from a folder that is gone; the manifest names the files it was made from.
-        digests = read_manifest(args.out).get("inputs")
-        if not isinstance(digests, dict) or set(digests) != {s.name for s in corpus.sources}:
-            digests = None
-    if digests is None:
-        _fetch_or_refuse(corpus, args)
-        digests = fetch.known_digests(corpus.sources, folder)
-        assert digests is not None  # a fetched file has a checksum
-    return digests
-
-
-def _fetch_or_refuse(corpus: Corpus, args: argparse.Namespace) -> None:
-    """Fetch the raw files, unless --only asks for another stage."""
-    if args.raw is not None:
-        return
-    folder = _raw_folder(args)
-    missing = [source.name for source in corpus.sources if not (folder / source.name).is_file()]
-    if args.only is not None and missing:
-        raise PrepError(
-            f"{folder} lacks {', '.join(missing)}; run --only fetch first, or pass --raw DIR"
-        )
-    fetch.download_all(corpus.sources, folder)
 
 
 # ---- prepare --------------------------------------------------------------------------------
@@ -106,11 +56,11 @@ def _recipe(corpus: Corpus, choices: Choices, inputs: dict[str, str]) -> Recipe:
 
 def _prepare(corpus: Corpus, args: argparse.Namespace) -> None:
     choices = _choices(corpus, args)
-    recipe = _recipe(corpus, choices, _inputs(corpus, args))
+    recipe = _recipe(corpus, choices, input_digests(corpus, args))
 
     def build(work: Path) -> dict[str, Counts]:
-        _fetch_or_refuse(corpus, args)
-        raw = _raw_folder(args)
+        fetch_or_refuse(corpus, args)
+        raw = raw_folder(args)
         corpus.raw.check(raw)
         counts = write_text(corpus, raw, work, choices, args.workers)
         make_dictionaries(work / "bpe", work / "bin", *choices.languages, corpus.joint)

@@ -26,19 +26,21 @@ WORD = re.compile(r"[\S\x1c-\x1f]+")
 SPLITS = ("train", "valid", "test")
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path, encoding: str = "UTF-8") -> Iterator[str]:
     """Yield the lines of a text file (plain or .gz) without their newline.
 
     Raises PrepError with the file and the line if the file is missing, its gzip stream is cut or
-    damaged, or a line is not UTF-8.
+    damaged, or a line is not in its encoding.
     """
     if not path.is_file():
         raise PrepError(f"{path} is missing")
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
-        yield from decode_lines(stream, str(path))
+        yield from decode_lines(stream, str(path), encoding)
 
 
-def decode_lines(stream: IO[bytes] | BufferedIOBase, name: str) -> Iterator[str]:
+def decode_lines(
+    stream: IO[bytes] | BufferedIOBase, name: str, encoding: str = "UTF-8"
+) -> Iterator[str]:
     """Yield the lines of an open file without their newline; `name` is for the errors."""
     number = 0
     try:
@@ -46,7 +48,7 @@ def decode_lines(stream: IO[bytes] | BufferedIOBase, name: str) -> Iterator[str]
             number += 1
             if len(line) > LONGEST_LINE:
                 raise PrepError(f"{name}, line {number:,}, is longer than {LONGEST_LINE:,} bytes")
-            text = line.rstrip(b"\n").decode("utf-8")
+            text = line.rstrip(b"\n").decode(encoding)
             if (
                 len(text) > LONGEST_WORD
                 and max(map(len, WORD.findall(text)), default=0) > LONGEST_WORD
@@ -57,7 +59,7 @@ def decode_lines(stream: IO[bytes] | BufferedIOBase, name: str) -> Iterator[str]
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise PrepError(f"{name} is truncated or damaged after {number:,} lines: {error}") from None
     except UnicodeDecodeError as error:
-        raise PrepError(f"{name}, line {number:,}, is not UTF-8: {error}") from None
+        raise PrepError(f"{name}, line {number:,}, is not {encoding}: {error}") from None
 
 
 def count_lines(path: Path) -> int:

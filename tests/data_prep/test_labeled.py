@@ -1,0 +1,168 @@
+"""Corpora of labeled sentences: RT and SST5 on tiny stand-ins, their errors, and the real ones."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import rt_polarity
+import sst5
+from prep import labeled
+from prep.labeled import parse_args, run_stages
+from prep.messages import PrepError
+
+SIZES = {"train": 14, "valid": 3, "test": 3}
+RT = replace(rt_polarity.CORPUS, raw=replace(rt_polarity.CORPUS.raw, lines=10, sizes=SIZES))
+LINES = {"train": 10, "valid": 5, "test": 5}
+SST5 = replace(sst5.CORPUS, raw=replace(sst5.CORPUS.raw, lines=LINES))
+
+
+@pytest.fixture
+def rt(tmp_path):
+    folder = tmp_path / "rt"
+    folder.mkdir()
+    for name in ("neg", "pos"):
+        text = "".join(f"a {name} caf\xe9 , Film {number} \n" for number in range(10))
+        (folder / f"rt-polarity.{name}").write_bytes(text.encode("latin-1"))
+    return folder
+
+
+@pytest.fixture
+def sst(tmp_path):
+    folder = tmp_path / "sst"
+    folder.mkdir()
+    for split, count in LINES.items():
+        text = "".join(f"{number % 5} a Film of {number}\n" for number in range(count))
+        (folder / sst5.NAMES[split]).write_text(text)
+    return folder
+
+
+def run(corpus, raw, out, *words):
+    command = ["--raw", str(raw), "--out", str(out), "--workers", "1", *map(str, words)]
+    run_stages(corpus, parse_args(corpus, None, command))
+
+
+@pytest.fixture(autouse=True)
+def no_dictionary(monkeypatch):
+    """fairseq takes seconds to import, and its files do not matter here."""
+
+    def write(text, destination, least_count):
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        destination.write_text("")
+
+    monkeypatch.setattr(labeled, "make_word_dictionary", write)
+
+
+def prepare(corpus, raw, out, *words):
+    run(corpus, raw, out, "--only", "prepare", *words)
+    return json.loads((out / "manifest.json").read_text())
+
+
+def lines(out, name):
+    return (out / "tok" / name).read_text().splitlines()
+
+
+def pairs(out):
+    """Every sentence with its label, by split."""
+    return {
+        split: list(zip(lines(out, f"{split}.input0"), lines(out, f"{split}.label")))
+        for split in SIZES
+    }
+
+
+def test_rt_is_split_by_its_seed(rt, tmp_path):
+    manifest = prepare(RT, rt, tmp_path / "one", "--split-seed", 7)
+    found = pairs(tmp_path / "one")
+    assert {split: len(part) for split, part in found.items()} == SIZES
+    assert len({pair for part in found.values() for pair in part}) == 20  # none is in two splits
+    for sentence, label in found["train"]:
+        assert ("neg" in sentence) == (label == "0")
+        assert "café , film" in sentence
+    assert manifest["settings"]["split_seed"] == 7
+    again = prepare(RT, rt, tmp_path / "again", "--split-seed", 7)
+    other = prepare(RT, rt, tmp_path / "other", "--split-seed", 8)
+    assert again["checksum"] == manifest["checksum"] != other["checksum"]
+    assert pairs(tmp_path / "other") != found
+
+
+def test_a_copy_in_utf8_and_the_archive_give_the_same_data(rt, tmp_path):
+    checksum = prepare(RT, rt, tmp_path / "plain")["checksum"]
+    archive = tmp_path / "archived" / rt_polarity.ARCHIVE
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:gz") as packed:
+        for member in rt_polarity.CORPUS.raw.members.values():
+            content = (rt / Path(member).name).read_bytes()
+            header = tarfile.TarInfo(member)
+            header.size = len(content)
+            packed.addfile(header, io.BytesIO(content))
+            (rt / Path(member).name).write_text(content.decode("latin-1"), encoding="utf-8")
+    assert prepare(RT, rt, tmp_path / "utf8")["checksum"] == checksum
+    assert prepare(RT, archive.parent, tmp_path / "tar")["checksum"] == checksum
+
+
+def test_an_archive_of_another_corpus(rt, tmp_path):
+    with tarfile.open(rt / rt_polarity.ARCHIVE, "w:gz") as packed:
+        packed.addfile(tarfile.TarInfo("aclImdb/README"), io.BytesIO())
+    with pytest.raises(PrepError, match=r"lacks rt-polaritydata/rt-polarity\.neg, .* not the arch"):
+        prepare(RT, rt, tmp_path / "out")
+    with pytest.raises(PrepError, match=r"holds neither rt-polaritydata\.tar\.gz nor rt-polarity"):
+        prepare(RT, tmp_path, tmp_path / "out")
+
+
+def test_files_of_another_size_and_empty_sentences(rt, tmp_path):
+    negative = rt / "rt-polarity.neg"
+    whole = negative.read_bytes()
+    negative.write_bytes(whole + b"one more\n")
+    with pytest.raises(PrepError, match=r"rt-polarity\.neg has 11 lines, and the published .* 10"):
+        prepare(RT, rt, tmp_path / "out")
+    negative.write_bytes(whole.replace(b"a neg caf\xe9 , Film 3 ", b" "))
+    with pytest.raises(PrepError, match=r"rt-polarity\.neg, line 4, has an empty sentence"):
+        prepare(RT, rt, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_sst5_has_its_own_split(sst, tmp_path):
+    manifest = prepare(SST5, sst, tmp_path / "out")
+    assert pairs(tmp_path / "out")["test"] == [(f"a film of {n}", str(n)) for n in range(5)]
+    assert "split_seed" not in manifest["settings"]
+    assert (tmp_path / "out/bin/label/dict.txt").read_text() == "0 1\n1 1\n2 1\n3 1\n4 1\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("7 a film", r"stsa\.fine\.dev, line 5, has the label '7'; the labels are 0, 1, 2, 3, 4"),
+        ("a film", r"stsa\.fine\.dev, line 5, has the label 'a'"),
+        ("4  ", r"stsa\.fine\.dev, line 5, has an empty sentence"),
+        ("4", r"stsa\.fine\.dev, line 5, has an empty sentence"),
+        ("4 a film\n4 a film", r"stsa\.fine\.dev has 6 lines, and the published file has 5"),
+    ],
+)
+def test_what_sst5_refuses(sst, tmp_path, line, message):
+    path = sst / "stsa.fine.dev"
+    path.write_text(path.read_text().replace("4 a Film of 4", line))
+    with pytest.raises(PrepError, match=message):
+        prepare(SST5, sst, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("module", "name"), [(rt_polarity, "rt-polarity"), (sst5, "sst5")])
+def test_the_real_corpus(module, name, tmp_path):
+    folder = Path(os.environ.get("NORM_DATA_DIR", ""), name)
+    if "NORM_DATA_DIR" not in os.environ or not folder.is_dir():
+        pytest.skip(f"NORM_DATA_DIR names no folder with {name}/ in it")
+    manifest = prepare(module.CORPUS, folder, tmp_path / "out")
+    counts = {split: len(lines(tmp_path / "out", f"{split}.label")) for split in SIZES}
+    expected = {
+        "rt-polarity": {"train": 8608, "valid": 964, "test": 1089},
+        "sst5": {"train": 8544, "valid": 1101, "test": 2210},
+    }
+    assert counts == expected[name]
+    assert manifest["counts"]["tok"]["train.input0"]["lines"] == counts["train"]
+    labels = [label for part in pairs(tmp_path / "out").values() for _, label in part]
+    assert set(labels) == set(module.CORPUS.labels)

@@ -199,8 +199,10 @@ def _maps_after(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Linea
     if site == FINAL_SITES["decoder"]:
         found = [(owner, _output_map(owner))]
     elif site == FINAL_SITES["encoder"]:
-        layers = [layer for layer in model.decoder.layers.children() if _attends(layer)]
+        stack = model.decoder.layers.children() if "decoder" in model.sides else ()
+        layers = [layer for layer in stack if _attends(layer)]
         found = [(layer, path) for layer in layers for path in MAPS_OVER_ENCODER]
+        found += model.maps_after_encoder()
     elif site.position == INNER:
         found = [(owner, LAST_MAPS[site.flag.rpartition("-")[2]])]
     else:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 from omegaconf import DictConfig, open_dict
+from torch import nn
 
 from norm_plugin.kernels import AUTO, describe, resolve, set_kernels, there
 from norm_plugin.models.config import KERNELS_FOUND, NormConfig, build_config, config_class
@@ -76,6 +77,15 @@ class NormModel(BaseFairseqModel):
     def build_planned(cls, cfg: NormConfig, task: Any) -> NormModel:
         """The model of ``cfg``, from the norms of ``cfg.plan``; its ``cfg`` is this one."""
         raise NotImplementedError(f"{cls.__name__} does not define build_planned()")
+
+    def maps_after_encoder(self) -> list[tuple[nn.Module, str]]:
+        """The linear maps outside the stacks that take the encoder's output, for folding.
+
+        Returns:
+            A module and the path of a linear map in it, for each of them. The map may take a mean
+            over positions.
+        """
+        return []
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As in fairseq; in training it raises FloatingPointError where the run diverges."""

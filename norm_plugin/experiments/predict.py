@@ -1,0 +1,112 @@
+"""Predict the label of each sentence of a split with a trained classifier.
+
+    python -m norm_plugin.experiments.predict DATA --path checkpoint_best.pt
+
+fairseq-validate computes the same accuracy, and rounds it to one digit.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from norm_plugin.checkpoints.building import add_user_dir, build_model, import_user_dir
+from norm_plugin.checkpoints.files import load_checkpoint
+from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.experiments.predictions import Prediction, lines_of
+
+TASK = "sentence_prediction"
+MAX_TOKENS = 4096  # of a batch
+
+
+def load_classifier(checkpoint: Path, data: Path, fold: bool) -> tuple[Any, Any]:
+    """The classifier of a checkpoint, ready to predict, and its task.
+
+    Raises CommandError for a checkpoint of another task, and where it does not fit the data.
+    """
+    from norm_plugin.models.patches import fold_and_log
+
+    cfg = load_checkpoint(checkpoint).get("cfg") or {}
+    task_name = (cfg.get("task") or {}).get("_name")
+    if task_name != TASK:
+        arch = getattr(cfg.get("model"), "arch", None) or "model"
+        raise CommandError(
+            f"{checkpoint} is a {arch} of the task {task_name}, not a classifier; give a "
+            f"checkpoint that was trained with --task {TASK}"
+        )
+    model, _, task = build_model(checkpoint, data)
+    if fold:
+        fold_and_log(str(checkpoint), model)
+    model.eval()
+    return (model.cuda() if torch.cuda.is_available() else model), task
+
+
+@torch.inference_mode()
+def predict(model: Any, task: Any, split: str) -> list[Prediction]:
+    """The predictions of a split, in the order of the corpus."""
+    try:
+        dataset = task.load_dataset(split)
+    except OSError as error:
+        raise CommandError(f"{task.cfg.data} has no split {split}: {error}") from error
+    batches = task.get_batch_iterator(
+        dataset, max_tokens=MAX_TOKENS, max_positions=task.max_positions()
+    )
+    found = [
+        one
+        for batch in batches.next_epoch_itr(shuffle=False)
+        for one in _predict_batch(model, task, batch)
+    ]
+    return sorted(found)
+
+
+def _predict_batch(model: Any, task: Any, batch: dict[str, Any]) -> Iterator[Prediction]:
+    device = next(model.parameters()).device
+    source = {name: value.to(device) for name, value in batch["net_input"].items()}
+    head = task.cfg.classification_head_name
+    logits, _ = model(**source, features_only=True, classification_head_name=head)
+    log_probabilities, classes = functional.log_softmax(logits.float(), dim=-1).max(dim=-1)
+    for number, label, predicted, value in zip(
+        batch["id"].tolist(), batch["target"].view(-1).tolist(), classes.tolist(), log_probabilities
+    ):
+        yield Prediction(number, label_name(task, label), label_name(task, predicted), float(value))
+
+
+def label_name(task: Any, number: int) -> str:
+    """The label of a class."""
+    dictionary = task.label_dictionary
+    name: str = dictionary[number + dictionary.nspecial]
+    return name
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; prints the predictions and the accuracy."""
+    parser = argparse.ArgumentParser(
+        prog="python -m norm_plugin.experiments.predict",
+        description="Predict the labels of a split, and print the accuracy.",
+    )
+    parser.add_argument("data", type=Path, metavar="DATA", help="the folder of the binarized data")
+    parser.add_argument("--path", type=Path, required=True, metavar="FILE", help="a checkpoint")
+    parser.add_argument(
+        "--gen-subset", default="test", metavar="SPLIT", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--fold-norms",
+        action="store_true",
+        help="fold norms with running statistics into the linear maps after them where possible",
+    )
+    add_user_dir(parser)
+    args = parser.parse_args(argv)
+    import_user_dir(args.user_dir)
+    model, task = load_classifier(args.path, args.data, args.fold_norms)
+    for line in lines_of(predict(model, task, args.gen_subset), args.gen_subset):
+        print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,189 @@
+"""The model ``norm_text_classifier``: the encoder of ``norm_transformer`` with a label a sentence.
+
+It is trained by fairseq's task and criterion ``sentence_prediction``. What represents a sentence is
+the mean of the encoder's output over its words:
+
+    p(label | sentence) = softmax(W m + b),  m = mean_t h_t
+
+where h_t is the output of the last layer at word t, the end of the sentence included. The AdaNorm
+paper (Xu et al. 2019), whose sizes ``norm_text_classifier_rt`` has, does not say how it pools, nor
+its number of heads, nor the width of its feed-forward network.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from fairseq import hub_utils
+from fairseq.models import FairseqEncoderModel, register_model
+from fairseq.models.transformer import TransformerModelBase
+from fairseq.models.transformer import transformer_legacy as stock
+from fairseq.modules import FairseqDropout
+from torch import Tensor, nn
+
+from norm_plugin.models.architectures import SUFFIXES, register
+from norm_plugin.models.config import NormConfig
+from norm_plugin.models.norm_model import NormModel
+from norm_plugin.models.stacks import NormTransformerEncoder
+
+MODEL = "norm_text_classifier"
+MAX_POSITIONS = 512  # words of a sentence, as in fairseq's task
+
+
+def mean_over_words(x: Tensor, padding_mask: Tensor) -> Tensor:
+    """The mean over the positions that are not padding.
+
+    Args:
+        x: (T, B, C).
+        padding_mask: (B, T), True at padding.
+
+    Returns:
+        (B, C).
+    """
+    words = (~padding_mask).t().unsqueeze(-1).to(x)
+    return (x * words).sum(0) / words.sum(0)
+
+
+class ClassificationHead(nn.Module):
+    """A linear map of the mean over the words, after dropout.
+
+    Args:
+        dim: C, the width of the encoder.
+        classes: the number of labels.
+    """
+
+    def __init__(self, dim: int, classes: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = FairseqDropout(dropout, module_name=type(self).__name__)
+        self.out_proj = nn.Linear(dim, classes)
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        """x: (T, B, C), padding_mask: (B, T); returns logits, (B, classes)."""
+        logits: Tensor = self.out_proj(self.dropout(mean_over_words(x, padding_mask)))
+        return logits
+
+
+@register_model(MODEL)
+class NormTextClassifier(NormModel, FairseqEncoderModel):
+    """An encoder with classification heads, as the task ``sentence_prediction`` asks for them."""
+
+    sides: ClassVar[tuple[str, ...]] = ("encoder",)
+
+    def __init__(self, cfg: NormConfig, encoder: NormTransformerEncoder) -> None:
+        super().__init__(encoder)
+        self.cfg = cfg
+        self.classification_heads = nn.ModuleDict()
+
+    @classmethod
+    def build_planned(cls, cfg: NormConfig, task: Any) -> NormTextClassifier:
+        words = task.source_dictionary
+        embed_tokens = TransformerModelBase.build_embedding(
+            cfg, words, cfg.encoder.embed_dim, cfg.encoder.embed_path
+        )
+        return cls(cfg, NormTransformerEncoder(cfg, words, embed_tokens))
+
+    def register_classification_head(self, name: str, num_classes: int) -> None:
+        """Add a head; the task calls it after it has built the model."""
+        head = ClassificationHead(self.cfg.encoder.embed_dim, num_classes, self.cfg.dropout)
+        self.classification_heads[name] = head
+
+    def maps_after_encoder(self) -> list[tuple[nn.Module, str]]:
+        return [(head, "out_proj") for head in self.classification_heads.values()]
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None = None,
+        features_only: bool = True,
+        classification_head_name: str | None = None,
+    ) -> tuple[Tensor, Any]:
+        """The logits of a head, (B, classes), or without a head the features, (B, T, C).
+
+        Args:
+            src_tokens: (B, T).
+            src_lengths: (B,); not used, as the padding tells it.
+            features_only: True; this model predicts no words.
+
+        Raises:
+            ValueError: a head that was not registered, or ``features_only`` is False.
+        """
+        if not features_only:
+            raise ValueError(f"{MODEL} has no output over words; pass features_only=True")
+        encoded = super().forward(src_tokens, src_lengths)
+        x = encoded["encoder_out"][0]
+        if classification_head_name is None:
+            return x.transpose(0, 1), encoded
+        if classification_head_name not in self.classification_heads:
+            known = ", ".join(self.classification_heads) or "none"
+            raise ValueError(f"no classification head {classification_head_name}; heads: {known}")
+        head = self.classification_heads[classification_head_name]
+        return head(x, src_tokens.eq(self.encoder.padding_idx)), encoded
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str,
+        checkpoint_file: str = "checkpoint_best.pt",
+        data_name_or_path: str = ".",
+        **kwargs: Any,
+    ) -> TextClassifierHub:
+        """As in fairseq; what it returns labels sentences."""
+        found = hub_utils.from_pretrained(
+            model_name_or_path, checkpoint_file, data_name_or_path, archive_map={}, **kwargs
+        )
+        return TextClassifierHub(found["args"], found["task"], found["models"][0])
+
+
+class TextClassifierHub(nn.Module):
+    """A trained classifier for sentences that are tokenized as its training text."""
+
+    def __init__(self, cfg: Any, task: Any, model: NormTextClassifier) -> None:
+        super().__init__()
+        self.cfg, self.task, self.model = cfg, task, model
+
+    def predict(self, sentence: str) -> dict[str, float]:
+        """The probability of each label of one sentence."""
+        words, labels = self.task.source_dictionary, self.task.label_dictionary
+        tokens = words.encode_line(sentence, add_if_not_exist=False).long().unsqueeze(0)
+        head = self.task.cfg.classification_head_name
+        self.model.eval()
+        with torch.inference_mode():
+            logits, _ = self.model(tokens, classification_head_name=head)
+        probabilities = logits[0].float().softmax(-1).tolist()
+        return {
+            labels[number + labels.nspecial]: value for number, value in enumerate(probabilities)
+        }
+
+
+def base_architecture(args: Any) -> None:
+    """The encoder of fairseq's base Transformer: 6 layers, 512 channels, FFN 2048, 8 heads."""
+    args.max_positions = getattr(args, "max_positions", MAX_POSITIONS)
+    args.max_source_positions = getattr(args, "max_source_positions", args.max_positions)
+    stock.base_architecture(args)
+
+
+def rt_architecture(args: Any) -> None:
+    """That of the AdaNorm paper on RT and SST5: 4 layers, 128 channels, pre-norm, dropout 0.2.
+
+    FFN 512, four times the width as in other Transformers, and 4 heads are choices of ours.
+    """
+    for name, value in (
+        ("encoder_layers", 4),
+        ("encoder_embed_dim", 128),
+        ("encoder_ffn_embed_dim", 512),
+        ("encoder_attention_heads", 4),
+        ("encoder_normalize_before", True),
+        ("dropout", 0.2),
+    ):
+        setattr(args, name, getattr(args, name, value))
+    base_architecture(args)
+
+
+ARCHITECTURES = {MODEL: base_architecture, f"{MODEL}_rt": rt_architecture}
+
+for _name, _fill_defaults in ARCHITECTURES.items():
+    for _suffix, _placement in SUFFIXES.items():
+        register(MODEL, _name + _suffix, _fill_defaults, _placement, NormTextClassifier.sides)

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# RT movie reviews, from the raw sentences to accuracy. See --help.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+experiments run rt "$@"

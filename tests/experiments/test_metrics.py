@@ -1,0 +1,123 @@
+"""What a metric declares, and the accuracy of a classifier from its predictions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from classifier_run import train_classifier, write_sentences
+from tiny_run import run_state, write_dictionaries
+
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.facts import experiment_names, read_facts
+from norm_plugin.experiments.metrics import (
+    AVERAGE,
+    BEST,
+    METRICS,
+    Metric,
+    find_metric,
+    register_metric,
+)
+from norm_plugin.experiments.predict import main as predict
+from norm_plugin.experiments.predictions import Prediction, lines_of, read_predictions
+from norm_plugin.experiments.results import headline, read_results
+from norm_plugin.experiments.results import main as results
+from norm_plugin.experiments.tables import table
+
+FOUND = [Prediction(0, "1", "0", -0.5), Prediction(1, "0", "0", -0.25)]
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=list(METRICS))
+def test_what_every_metric_declares(metric):
+    assert metric.checkpoint in (AVERAGE, BEST)
+    assert next(iter(metric.columns)) == metric.headline
+    assert metric.of_interest > 0
+    assert metric.title and metric.loss_unit and metric.stage
+    assert metric.text(1 / 3) == f"{1 / 3:.{metric.digits}f}"
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_every_experiment_names_its_metric(name):
+    assert find_metric(read_facts(name).metric).name in METRICS
+
+
+def test_an_unknown_or_doubled_metric_is_refused():
+    with pytest.raises(CommandError, match="no metric glue; choose from .*bleu"):
+        find_metric("glue")
+    with pytest.raises(ValueError, match="there is a metric 'bleu' already"):
+        register_metric("bleu")(type(METRICS["bleu"]))
+
+    class Headless(Metric):
+        headline = "none of them"
+        columns = {"some": "some"}
+
+    with pytest.raises(ValueError, match="'none of them' is none of its columns"):
+        register_metric("headless")(Headless)
+    assert "headless" not in METRICS
+
+
+def write(path, *lines):
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def test_predictions_are_read_as_they_were_written(tmp_path):
+    lines = list(lines_of(FOUND, "test"))
+    assert lines == [
+        "P-0\t1\t0\t-0.5000",
+        "P-1\t0\t0\t-0.2500",
+        "Predict test: accuracy = 50.00, 1 of 2",
+    ]
+    assert read_predictions(write(tmp_path / "log", "INFO hello", *reversed(lines))) == FOUND
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda lines: lines[:-1], "does not end with the accuracy"),
+        (lambda lines: [*lines, lines[-1]], "holds several predictions"),
+        (lambda lines: lines[1:], "lacks P-0"),
+        (lambda lines: [lines[0], *lines], "has P-0 twice"),
+        (lambda lines: ["P-0\t1\t0\tnan", *lines[1:]], "line 1: .* is no prediction"),
+        (lambda lines: lines[-1:], "lacks P-0"),
+    ],
+)
+def test_predictions_that_are_not_whole(spoil, message, tmp_path):
+    lines = list(lines_of(FOUND, "test"))
+    with pytest.raises(CommandError, match=message):
+        read_predictions(write(tmp_path / "log", *spoil(lines)))
+
+
+def test_the_predictions_must_be_of_the_corpus(tmp_path):
+    (tmp_path / "tok").mkdir()
+    write(tmp_path / "tok/test.label", "1", "1")
+    log = write(tmp_path / "log", *lines_of(FOUND, "test"))
+    with pytest.raises(CommandError, match="their labels are not the 2 of .*test.label"):
+        METRICS["accuracy"].scores(log, tmp_path, "test")
+    write(tmp_path / "tok/test.label", "1", "0")
+    scores = METRICS["accuracy"].scores(log, tmp_path, "test")["accuracy"]
+    assert (scores["score"], scores["correct"], scores["sentences"]) == (50.0, 1, 2)
+
+
+def test_from_a_trained_classifier_to_a_table(tmp_path, capsys):
+    data = write_sentences(tmp_path / "data")
+    folder = train_classifier(data, tmp_path / "run", "--max-epoch", "8", "--norm-type", "rmsnorm")
+    best, last = (str(folder / f"checkpoint_{name}.pt") for name in ("best", "last"))
+    capsys.readouterr()
+    assert predict([str(data), "--path", best, "--gen-subset", "test"]) == 0
+    log = write(tmp_path / "predict.log", *capsys.readouterr().out.splitlines())
+    words = ["--experiment", "tiny", "--norm", "rmsnorm", "--seed", "1", "--metric", "accuracy"]
+    words += ["--checkpoint", best, "--last", last, "--log", str(log), "--data", str(data.parent)]
+    assert results([*words, "--out", str(tmp_path / "results")]) == 0
+    (result,) = read_results(tmp_path / "results/tiny")
+    assert result["sites"] == dict.fromkeys(
+        ("encoder-self", "encoder-ffn", "encoder-final"), "rmsnorm"
+    )
+    assert headline(result) > 90  # percent: the first word tells the label
+    assert "| rmsnorm | 1 |" in table([result]) and "accuracy (%)" in table([result])
+
+
+def test_a_translation_model_is_no_classifier(tmp_path):
+    data = write_dictionaries(tmp_path / "bin")
+    torch.save(run_state(data), tmp_path / "translation.pt")
+    with pytest.raises(CommandError, match="norm_transformer of the task translation, not a class"):
+        predict([str(data), "--path", str(tmp_path / "translation.pt")])

@@ -1,0 +1,177 @@
+"""norm_text_classifier: its encoder, its pooling, and fairseq's task and training around it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from classifier_run import LABELS, train_classifier, write_sentences
+from fairseq import models, options
+
+from norm_plugin.models import fold_norms
+from norm_plugin.models.classifier import NormTextClassifier, mean_over_words
+from norm_plugin.norms import NORM_TYPES, norm_spec
+
+HEAD = "sentence_classification_head"
+SMALL = (
+    *("--encoder-layers", "2", "--encoder-embed-dim", "16", "--encoder-ffn-embed-dim", "32"),
+    *("--encoder-attention-heads", "2", "--dropout", "0"),
+)
+
+
+@pytest.fixture
+def classifier(task):
+    """A classifier of three labels from the flags of a command line."""
+
+    def from_flags(*flags, seed=1):
+        words = ["DATA", "--arch", "norm_text_classifier_rt", "--task", "sentence_prediction"]
+        words += ["--num-classes", "3", "--lr-scheduler", "inverse_sqrt", *SMALL, *flags]
+        args = options.parse_args_and_arch(options.get_training_parser(), words)
+        torch.manual_seed(seed)
+        model = models.build_model(args, task)
+        model.register_classification_head(HEAD, num_classes=3)
+        return model
+
+    return from_flags
+
+
+@pytest.fixture
+def sentences(batch):
+    return {name: batch[name] for name in ("src_tokens", "src_lengths")}
+
+
+def logits(model, sentences):
+    return model(**sentences, features_only=True, classification_head_name=HEAD)[0]
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_its_encoder_is_that_of_the_translation_model(norm, classifier, build, sentences):
+    flags = ("--norm-type", norm, "--norm-placement", "pre")
+    ours = classifier(*flags).eval()
+    theirs = build(*SMALL, "--decoder-embed-dim", "16", *flags).eval()
+    state = theirs.encoder.state_dict()
+    assert list(ours.encoder.state_dict()) == list(state)
+    ours.encoder.load_state_dict(state)
+    expected = theirs.encoder(**sentences)["encoder_out"][0].transpose(0, 1)
+    assert torch.equal(ours(**sentences)[0], expected)
+
+
+def test_the_mean_is_over_words_alone():
+    x = torch.tensor([[1.0, 7.0], [3.0, 9.0], [100.0, 8.0]]).unsqueeze(-1)  # (T, B, 1)
+    mask = torch.tensor([[False, False, True], [False, False, False]])
+    assert mean_over_words(x, mask).flatten().tolist() == [2.0, 8.0]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_nothing(side, classifier, task):
+    model = classifier().double().eval()
+    words = torch.tensor([[5, 6, 7, 2]])
+    padding = torch.full((1, 3), task.source_dictionary.pad())
+    parts = [padding, words] if side == "left" else [words, padding]
+    lengths = torch.tensor([4])
+    alone = logits(model, {"src_tokens": words, "src_lengths": lengths})
+    padded = logits(model, {"src_tokens": torch.cat(parts, 1), "src_lengths": lengths})
+    torch.testing.assert_close(padded, alone)  # float64: another order of summation
+
+
+def test_gradients_are_those_of_finite_differences(classifier, sentences):
+    model = classifier().double().eval()
+    weight = model.encoder.layers[0].fc1.weight
+    direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)).to(weight)
+
+    def loss():
+        return logits(model, sentences).log_softmax(-1)[:, 1].sum()
+
+    loss().backward()
+    step = 1e-6  # of a central difference: error step^2, and rounding 1e-16 / step
+    with torch.no_grad():
+        values = []
+        for sign in (1, -1):
+            weight += sign * step * direction
+            values.append(float(loss()))
+            weight -= sign * step * direction
+    expected = (values[0] - values[1]) / (2 * step)
+    assert float((weight.grad * direction).sum()) == pytest.approx(expected, rel=1e-5)
+    assert expected != 0
+
+
+def test_what_is_no_head_and_no_word_is_refused(classifier, sentences):
+    model = classifier()
+    with pytest.raises(ValueError, match=rf"no classification head other; heads: {HEAD}"):
+        model(**sentences, classification_head_name="other")
+    with pytest.raises(ValueError, match="has no output over words"):
+        model(**sentences, features_only=False)
+
+
+def test_a_decoder_is_refused(classifier):
+    with pytest.raises(ValueError, match="this model has no decoder"):
+        classifier("--norm-placement-decoder", "pre")
+
+
+def test_folded_norms_give_the_same_logits(classifier, sentences):
+    flags = ("--norm-type", "batchnorm", "--norm-layer-scale-groups", "0")
+    model = classifier(*flags).double()
+    for update in range(3):
+        model.set_num_updates(update)
+        logits(model.train(), sentences)
+    expected = logits(model.eval(), sentences)
+    foldings = fold_norms(model)
+    assert [str(one.site.name) for one in foldings if not one.reason] == [
+        "encoder-self",
+        "encoder-ffn",
+        "encoder-final",
+    ]
+    torch.testing.assert_close(logits(model, sentences), expected)  # float64: rounding
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_sentences(tmp_path_factory.mktemp("labeled"))
+
+
+@pytest.mark.parametrize("norm", NORM_TYPES)
+def test_every_norm_trains(norm, classifier, sentences):
+    model = classifier("--norm-type", norm, "--warmup-updates", "1").train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    for update in range(2):
+        model.set_num_updates(update)
+        optimizer.zero_grad()
+        loss = -logits(model, sentences).log_softmax(-1)[:, 0].sum()
+        loss.backward()
+        optimizer.step()
+    assert torch.isfinite(loss)
+    moved = [
+        name for name, value in model.named_parameters() if not torch.equal(before[name], value)
+    ]
+    assert f"classification_heads.{HEAD}.out_proj.weight" in moved
+    assert "encoder.layers.0.fc1.weight" in moved
+    assert norm_spec(norm).name in {choice.norm for choice in model.cfg.plan.sites}
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    """The checkpoints of a classifier that has learned the tiny corpus."""
+    return train_classifier(data, tmp_path_factory.mktemp("run"), "--max-epoch", "8")
+
+
+def test_it_learns_saves_and_loads(data, trained):
+    state = torch.load(trained / "checkpoint_best.pt", weights_only=True)
+    assert state["extra_state"]["best"] > 90  # percent of the validation set
+    hub = NormTextClassifier.from_pretrained(str(trained), data_name_or_path=str(data))
+    for first, label in enumerate(LABELS):
+        found = hub.predict(f"w{first} w3 w4")
+        assert sum(found.values()) == pytest.approx(1)
+        assert max(found, key=found.get) == label
+    loaded = hub.model.state_dict()
+    assert all(torch.equal(value, state["model"][key]) for key, value in loaded.items())
+
+
+def test_a_batch_of_the_task_reaches_the_norms_with_its_mask(classifier, sentences):
+    model = classifier("--norm-type", "batchnorm").train()
+    seen = []
+    norm = model.encoder.layer_norm
+    norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[1]))
+    logits(model, sentences)
+    assert torch.equal(seen[0], sentences["src_tokens"].eq(SimpleNamespace(pad=1).pad))

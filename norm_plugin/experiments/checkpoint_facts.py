@@ -70,10 +70,10 @@ def model_facts(checkpoint: Path, binarized: Path) -> dict[str, Any]:
     CommandError where model and data do not fit together.
     """
     from norm_plugin.models.plan import make_plan
-    from norm_plugin.models.sites import SIDES
+    from norm_plugin.models.sites import sides_of
 
     model, cfg, _ = build_model(checkpoint, binarized)
-    plan = make_plan(cfg.model, getattr(model, "sides", SIDES))
+    plan = make_plan(cfg.model, sides_of(model))
     norms = {
         parameter
         for choice in plan.sites

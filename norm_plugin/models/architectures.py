@@ -1,25 +1,30 @@
 """The architectures: fairseq's own, each also with its placement in the name.
 
-Every architecture that fairseq registers for its model ``transformer`` has one here with ``norm_``
-before its name, which is the same model with the norms of this plugin; ``..._preln`` and
-``..._postln`` are the same with the placement fixed. One is of this plugin.
+Every architecture that fairseq registers for its models ``transformer`` and ``transformer_lm`` has
+one here with ``norm_`` before its name, which is the same model with the norms of this plugin;
+``..._preln`` and ``..._postln`` are the same with the placement fixed. One of each model is of this
+plugin.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairseq.models import (
     ARCH_CONFIG_REGISTRY,
     ARCH_MODEL_INV_REGISTRY,
+    MODEL_REGISTRY,
     register_model_architecture,
 )
+from fairseq.models import transformer_lm as stock_lm
 from fairseq.models.transformer import transformer_legacy as stock
 from omegaconf import OmegaConf
 
-# Importing the model registers it, which its architectures need
+# Importing a model registers it, which its architectures need
+from norm_plugin.models import language_model as language_model
 from norm_plugin.models import translation as translation
 from norm_plugin.models.config import check_keys
 from norm_plugin.models.placement_choice import apply_placement
@@ -28,28 +33,69 @@ from norm_plugin.models.sites import SIDES
 from norm_plugin.models.warmup import default_warmup
 
 
+def set_missing(args: Any, **values: Any) -> None:
+    """Set each of ``values`` that ``args`` lacks."""
+    for name, value in values.items():
+        setattr(args, name, getattr(args, name, value))
+
+
 def multi30k_tiny(args: Any) -> None:
     """Transformer-Tiny of Wu et al. 2021: 4+4 layers, 128 channels, FFN 256, 4 heads.
 
     It is another one than fairseq's ``transformer_tiny``: 2+2 layers, 64 channels, FFN 64, 2 heads.
     """
+    size = {"embed_dim": 128, "ffn_embed_dim": 256, "layers": 4, "attention_heads": 4}
     for side in ("encoder", "decoder"):
-        for name, value in (
-            ("embed_dim", 128),
-            ("ffn_embed_dim", 256),
-            ("layers", 4),
-            ("attention_heads", 4),
-        ):
-            key = f"{side}_{name}"
-            setattr(args, key, getattr(args, key, value))
+        set_missing(args, **{f"{side}_{name}": value for name, value in size.items()})
     stock.base_architecture(args)
 
 
-STOCK_ARCHITECTURES: dict[str, Callable[[Any], None]] = {
-    f"norm_{name}": ARCH_CONFIG_REGISTRY[name] for name in ARCH_MODEL_INV_REGISTRY["transformer"]
+def lm_char(args: Any) -> None:
+    """A model of characters for a CPU: 6 layers, 128 channels, FFN 512, 4 heads, no dropout.
+
+    As in nanoGPT (its ``model.py``): GELU, learned positions, dropout after the embeddings, in the
+    attention and after each branch, and the output projection shares the weights of the embeddings.
+    The placement is pre-norm.
+    """
+    size = {"embed_dim": 128, "ffn_embed_dim": 512, "layers": 6, "attention_heads": 4}
+    set_missing(args, **{f"decoder_{name}": value for name, value in size.items()})
+    set_missing(
+        args,
+        activation_fn="gelu",
+        decoder_learned_pos=True,
+        dropout=0.0,
+        share_decoder_input_output_embed=True,
+    )
+    stock_lm.base_lm_architecture(args)
+
+
+def lm_defaults(args: Any) -> None:
+    """fairseq's ``transformer_lm``, which has its sizes in a dataclass and no function."""
+    for field in dataclasses.fields(stock_lm.TransformerLanguageModelConfig):
+        if not str(field.default).startswith("${"):  # a setting of the task
+            set_missing(args, **{field.name: field.default})
+
+
+def stock_architectures(model: str) -> dict[str, Callable[[Any], None]]:
+    """The functions of fairseq's architectures of ``model``, by the names of ours."""
+    names = ARCH_MODEL_INV_REGISTRY[model]
+    return {f"norm_{name}": ARCH_CONFIG_REGISTRY[name] for name in names}
+
+
+ARCHITECTURES: dict[str, dict[str, Callable[[Any], None]]] = {
+    "norm_transformer": {
+        **stock_architectures("transformer"),
+        "norm_transformer_multi30k_tiny": multi30k_tiny,
+    },
+    "norm_transformer_lm": {
+        **stock_architectures("transformer_lm"),
+        "norm_transformer_lm": lm_defaults,
+        "norm_transformer_lm_char": lm_char,
+    },
 }
-ARCHITECTURES = {**STOCK_ARCHITECTURES, "norm_transformer_multi30k_tiny": multi30k_tiny}
+"""By model, what completes the settings of each architecture."""
 SUFFIXES = {"": "", "_preln": "pre", "_postln": "post"}
+NORMALIZE_BEFORE = "{}_normalize_before"
 
 
 def fill_in(args: Any, fill_defaults: Callable[[Any], None]) -> None:
@@ -89,9 +135,13 @@ def register(
         if OmegaConf.is_config(args):
             stock_keys = argparse.Namespace()
             fill_defaults(stock_keys)
-            check_keys(args, vars(stock_keys))
+            check_keys(args, vars(stock_keys), MODEL_REGISTRY[model].stock_settings)
         apply_placement(args, placement, sides)
+        before = {key: getattr(args, key, None) for key in map(NORMALIZE_BEFORE.format, sides)}
         fill_in(args, fill_defaults)
+        for key, value in before.items():  # fairseq's language models overwrite it
+            if value is not None:
+                setattr(args, key, value)
         if getattr(args, "norm_type", None) is None:
             args.norm_type = LAYERNORM
         default_warmup(args, sides)
@@ -100,6 +150,8 @@ def register(
     register_model_architecture(model, name)(architecture)
 
 
-for _name, _fill_defaults in ARCHITECTURES.items():
-    for _suffix, _placement in SUFFIXES.items():
-        register("norm_transformer", _name + _suffix, _fill_defaults, _placement)
+for _model, _architectures in ARCHITECTURES.items():
+    for _name, _fill_defaults in _architectures.items():
+        for _suffix, _placement in SUFFIXES.items():
+            _sides = MODEL_REGISTRY[_model].sides
+            register(_model, _name + _suffix, _fill_defaults, _placement, _sides)

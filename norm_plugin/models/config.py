@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
-from fairseq.dataclass import ChoiceEnum
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import DictConfig, OmegaConf
 
@@ -36,8 +36,8 @@ class NormConfig(TransformerConfig):
     plan: Plan  # not a dataclass field: this class has no decorator
 
 
-def config_class() -> type[NormConfig]:
-    """:class:`NormConfig` with a field for each flag of this plugin.
+def config_class(stock: type[FairseqDataclass] = NormConfig) -> Any:
+    """The settings ``stock`` of a model of fairseq, with a field for each flag of this plugin.
 
     It is made again at each call, so that norms and placements that were registered after import
     have their flags. Every field except ``norm_type`` is None when not given.
@@ -57,7 +57,7 @@ def config_class() -> type[NormConfig]:
         kind: Any = ChoiceEnum(list(option.choices)) if option.choices else option.type
         text = f"{option.help} [{', '.join(owner for owner, _ in owners)}]"
         fields.append((option_field(name), Optional[kind], _field(None, text)))  # noqa: UP045
-    return dataclasses.make_dataclass("NormTransformerConfig", fields, bases=(NormConfig,))
+    return dataclasses.make_dataclass("NormTransformerConfig", fields, bases=(stock,))
 
 
 def _field(default: str | None, text: str) -> Any:
@@ -86,21 +86,26 @@ def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = S
         values: Any = OmegaConf.to_container(args, resolve=True)
         args = argparse.Namespace(**values)
     plan = make_plan(args, sides)
-    cfg = cls.from_namespace(args)
+    cfg: NormConfig = cls.from_namespace(args)
     cfg.plan = plan
     return cfg
 
 
-def check_keys(values: Iterable[str], filled_in: Iterable[str]) -> None:
-    """Raise ValueError for a key of YAML that no model has.
+def check_keys(
+    values: Iterable[str],
+    filled_in: Iterable[str],
+    stock: type[FairseqDataclass] = NormConfig,
+) -> None:
+    """Raise ValueError for a key of YAML that the model does not have.
 
     fairseq does not check the keys of a model without a registered dataclass.
 
     Args:
         values: the keys of the ``model`` node.
         filled_in: the keys that the stock architecture function fills in.
+        stock: the settings of fairseq's model.
     """
-    cls = config_class()
+    cls = config_class(stock)
     nested = [key for key in NESTED if key in values]
     if nested:
         raise ValueError(

@@ -21,6 +21,7 @@ placement declares at which positions a norm can fold.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, LAST_MAPS, PR
 from norm_plugin.norms import Norm, build_norm
 from norm_plugin.norms.base.inference import CannotFold, ChannelMap
 from norm_plugin.placements import FINAL, INNER, INPUT, ON_THE_STREAM, placement_class
+
+logger = logging.getLogger(__name__)
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 MAPS_OF_LAYER: dict[str, tuple[str, ...]] = {
@@ -99,6 +102,18 @@ def fold_norms(model: nn.Module) -> list[Folding]:
         if choice.norm != IDENTITY:
             by_flag.setdefault(choice.site.flag, []).append(choice.site)
     return [folding for sites in by_flag.values() for folding in _fold_flag(model, sites)]
+
+
+def fold_and_log(filename: str, model: nn.Module) -> None:
+    """Fold the norms of a model that was loaded from ``filename``, and log what became of them."""
+    if not isinstance(model, NormModel):
+        logger.warning("%s: a %s has no norms to fold", filename, type(model).__name__)
+        return
+    foldings = fold_norms(model)
+    for folding in foldings:
+        logger.info("%s: %s", filename, folding)
+    if all(folding.reason for folding in foldings):
+        logger.warning("%s: no norm could be folded; it decodes as it is", filename)
 
 
 Step = tuple[nn.Module, ChannelMap, list[nn.Linear]]

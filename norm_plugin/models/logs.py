@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from norm_plugin.models.plan import Plan
-from norm_plugin.norms import Norm
+from norm_plugin.norms import Norm, norm_spec
 
 
 def describe_plan(plan: Plan) -> str:
@@ -39,6 +39,25 @@ def _placement(plan: Plan) -> str:
 
 def _words(options: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in options.items())
+
+
+def describe_leaks(plan: Plan) -> list[str]:
+    """What shows a decoder's positions their future in training, one line for each time span.
+
+    Some norms do so in their warm-up only: see ``BatchStatisticsNorm.mixes_after_warmup``.
+    """
+    leaking: dict[str, list[str]] = {}
+    for choice in plan.sites_that_see_the_future():
+        updates = choice.all_options.get("warmup_updates", 0)
+        if getattr(norm_spec(choice.norm).cls, "mixes_after_warmup", True):
+            leaking.setdefault("in training", []).append(choice.site.name)
+        elif updates:
+            leaking.setdefault(f"in the first {updates} updates", []).append(choice.site.name)
+    return [
+        f"{when} each target position sees its future through the batch statistics of "
+        + ", ".join(sites)
+        for when, sites in leaking.items()
+    ]
 
 
 def describe_forms(model: nn.Module, plan: Plan, kernels: bool) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from typing import Any, ClassVar
 
+from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 from omegaconf import DictConfig, open_dict
@@ -15,7 +16,7 @@ from torch import nn
 from norm_plugin.kernels import AUTO, describe, resolve, set_kernels, there
 from norm_plugin.models.config import KERNELS_FOUND, NormConfig, build_config, config_class
 from norm_plugin.models.divergence import DivergenceWatch
-from norm_plugin.models.logs import describe_forms, describe_plan
+from norm_plugin.models.logs import describe_forms, describe_leaks, describe_plan
 from norm_plugin.models.sites import SIDES
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm, set_stat_tokens
 
@@ -31,18 +32,21 @@ class NormModel(BaseFairseqModel):
 
     Attributes:
         sides: the stacks that the model has.
+        stock_settings: those of fairseq's model, which give the flags beside ours.
         watch: looks at the inputs of the norms; None with ``--norm-nan-check off``.
     """
 
     sides: ClassVar[tuple[str, ...]] = SIDES
+    stock_settings: ClassVar[type[FairseqDataclass]] = NormConfig
     watch: DivergenceWatch | None = None
     updates_done = 0
     cfg: NormConfig
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """The flags of fairseq's Transformer and those of the norms."""
-        gen_parser_from_dataclass(parser, config_class()(), delete_default=True, with_prefix="")
+        """The flags of fairseq's model and those of the norms."""
+        settings = config_class(cls.stock_settings)()
+        gen_parser_from_dataclass(parser, settings, delete_default=True, with_prefix="")
 
     @classmethod
     def build_model(cls, args: argparse.Namespace | DictConfig, task: Any) -> Any:
@@ -56,12 +60,8 @@ class NormModel(BaseFairseqModel):
             for name, value in {**plan.stored(), KERNELS_FOUND: describe(kernels)}.items():
                 setattr(args, name, value)
         logger.info(describe_plan(plan))
-        if leaking := plan.sites_that_see_the_future():
-            logger.warning(
-                "in training each target position sees its future through the batch statistics "
-                "of %s",
-                ", ".join(site.name for site in leaking),
-            )
+        for line in describe_leaks(plan):
+            logger.warning(line)
         model = cls.build_planned(cfg, task)
         if plan.stat_tokens is not None:
             set_stat_tokens(model, plan.stat_tokens)

@@ -1,9 +1,13 @@
 """Every function of fairseq that the plugin wraps, since fairseq has no hook for these moments.
 
-A wrapper calls the function that it wraps, and does nothing more for a model without norms of this
-plugin. All workers of a run call these functions, so a wrapper may wait for the other workers. The
-functions are those of fairseq 0.12.2, as in fairseq-fixed 0.12.3.1.
+A wrapper calls the function that it wraps, and, except for the first one, does nothing more for a
+model without norms of this plugin. All workers of a run call these functions, so a wrapper may wait
+for the other workers. The functions are those of fairseq 0.12.2, as in fairseq-fixed 0.12.3.1.
 
+fairseq.data.token_block_dataset.TokenBlockDataset.__init__
+    why: one sentence a block, as with `--sample-break-mode eos` and in whatever is scored or
+        continued by a language model, needs `numpy.compat.long`, which numpy 2 does not have
+    test: tests/models/test_language_model.py
 fairseq.tasks.fairseq_task.FairseqTask.train_step
     why: norms with statistics of gradients need the scale of the loss and the number of updates,
         and must ignore dummy batches, which a worker without data computes to keep step
@@ -45,30 +49,30 @@ import argparse
 import ast
 import contextlib
 import functools
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairseq import checkpoint_utils, options
+from fairseq.data import TokenBlockDataset
 from fairseq.file_io import PathManager
 from fairseq.models.ema.ema import EMA
 from fairseq.models.transformer import TransformerModelBase
+from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 from torch import nn
 
-from norm_plugin.models.folding import fold_norms
+from norm_plugin.models.folding import fold_and_log
 from norm_plugin.models.layers import ignoring_every_position
 from norm_plugin.models.norm_model import NormModel
+from norm_plugin.models.numpy_compat import numpy_compat
 from norm_plugin.models.recording import make_recorder
 from norm_plugin.models.resuming import check_resuming
-from norm_plugin.models.sites import SIDES
+from norm_plugin.models.sites import sides_of
 from norm_plugin.models.stored_settings import allow_stored_flags, check_settings
 from norm_plugin.models.updates import loss_scale, tell_norms
 from norm_plugin.norms.base.statistics import average_running_statistics
-
-logger = logging.getLogger(__name__)
 
 Function = Callable[..., Any]
 Around = Callable[[Function], Function]
@@ -107,6 +111,18 @@ def wrap_once(owner: Any, name: str, around: Around) -> None:
         wrapper = around(function)
         setattr(wrapper, MARK, True)
         setattr(owner, name, wrapper)
+
+
+@patches(TokenBlockDataset, "__init__")
+def around_token_blocks(init: Function) -> Function:
+    """Around ``TokenBlockDataset.__init__``."""
+
+    @functools.wraps(init)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        with numpy_compat():
+            init(*args, **kwargs)
+
+    return wrapper
 
 
 TRAIN_STEP = ("sample", "model", "criterion", "optimizer", "update_num", "ignore_grad")
@@ -171,9 +187,9 @@ def around_load_checkpoint(load_checkpoint: Function) -> Function:
         trainer: Any, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any
     ) -> Any:
         model = trainer.get_model()
-        transformer = isinstance(model, (NormModel, TransformerModelBase))
+        transformer = isinstance(model, (NormModel, TransformerModelBase, TransformerLanguageModel))
         if transformer and PathManager.isfile(filename):
-            sides = getattr(model, "sides", SIDES)
+            sides = sides_of(model)
             check_resuming(filename, trainer.cfg.model, anew=reset_optimizer, sides=sides)
         return load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)
 
@@ -282,15 +298,3 @@ def around_load_models(load: Function) -> Function:
         return models, cfg, task
 
     return wrapper
-
-
-def fold_and_log(filename: str, model: nn.Module) -> None:
-    """Fold the norms of a model that was loaded from ``filename``, and log what became of them."""
-    if not isinstance(model, NormModel):
-        logger.warning("%s: a %s has no norms to fold", filename, type(model).__name__)
-        return
-    foldings = fold_norms(model)
-    for folding in foldings:
-        logger.info("%s: %s", filename, folding)
-    if all(folding.reason for folding in foldings):
-        logger.warning("%s: no norm could be folded; it decodes as it is", filename)

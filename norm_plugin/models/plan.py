@@ -121,10 +121,10 @@ class Plan:
             ),
         )
 
-    def sites_that_see_the_future(self) -> list[Site]:
-        """The decoder's sites whose norm mixes positions in training; none unless asked for."""
+    def sites_that_see_the_future(self) -> list[SiteChoice]:
+        """The decoder's sites whose norm mixes positions in training."""
         return [
-            choice.site
+            choice
             for choice in self.sites
             if choice.site.side == "decoder" and norm_spec(choice.norm).batch_statistics
         ]
@@ -162,8 +162,8 @@ def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
     words = {key: chosen_word(settings, key) for key in CHOICES}
     placement = chosen_placement(settings, sides)
     sites = present_sites(settings, placement, sides)
-    _check_site_flags(settings, sites)
-    norms = {site: norm_type_of(settings, site) for site in sites}
+    _check_site_flags(settings, sites, sides)
+    norms = {site: norm_type_of(settings, site, sides) for site in sites}
     _check_options(settings, set(norms.values()))
     return Plan(
         placement,
@@ -180,11 +180,12 @@ def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
     )
 
 
-def norm_type_of(settings: object, site: Site) -> str:
+def norm_type_of(settings: object, site: Site, sides: Sequence[str] = SIDES) -> str:
     """The norm at ``site``: its own flag, else its side's, else ``--norm-type``.
 
     A norm with batch statistics that only ``--norm-type`` asks for leaves the decoder on
-    LayerNorm, as in its paper: there each position would see its future.
+    LayerNorm, as in its paper: there each position would see its future. In a model that is a
+    decoder alone it stands at every site, or the flag would do nothing.
     """
     for flag in (site.flag, site.side):
         chosen = getattr(settings, norm_type_field(flag), None)
@@ -196,20 +197,20 @@ def norm_type_of(settings: object, site: Site) -> str:
         if chosen is not None:
             return norm_spec(str(chosen)).name
     everywhere = norm_spec(str(getattr(settings, "norm_type", None) or LAYERNORM))
-    if site.side == "decoder" and everywhere.batch_statistics:
+    if site.side == "decoder" and "encoder" in sides and everywhere.batch_statistics:
         return LAYERNORM
     return everywhere.name
 
 
-def _check_site_flags(settings: object, sites: Iterable[Site]) -> None:
+def _check_site_flags(settings: object, sites: Iterable[Site], sides: Sequence[str]) -> None:
     """Refuse a flag for a site that the model does not have, and an unknown norm."""
-    present = {site.flag for site in sites}
+    present = {*(site.flag for site in sites), *sides}
     for flag, meaning in SITE_FLAGS.items():
         given = getattr(settings, norm_type_field(flag), None)
         if given is None:
             continue
         norm_spec(str(given))
-        if flag not in present and flag not in SIDES:
+        if flag not in present:
             raise ValueError(
                 f"--norm-type-{flag} {given}: this model has no such site; its sites are "
                 f"{', '.join(sorted(present))} ({meaning})"
@@ -278,7 +279,7 @@ def store_folded(
     for site in sites:
         setattr(args, norm_type_field(site.flag), IDENTITY)
     left = {
-        norm_type_of(args, site)
+        norm_type_of(args, site, sides)
         for site in present_sites(args, chosen_placement(args, sides), sides)
     }
     for name, owners in declared_options().items():

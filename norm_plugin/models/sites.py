@@ -9,6 +9,13 @@ from norm_plugin.models.flags import norm_type_field
 from norm_plugin.placements import INPUT, SUM, LayerPlace, overrides, placement_class
 
 SIDES = ("encoder", "decoder")
+
+
+def sides_of(model: object) -> tuple[str, ...]:
+    """The stacks of a model, of this plugin or of fairseq."""
+    return tuple(side for side in SIDES if getattr(model, side, None) is not None)
+
+
 SLOTS = {
     "self": "self_attn_layer_norm",
     "cross": "encoder_attn_layer_norm",

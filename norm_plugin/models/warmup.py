@@ -29,7 +29,7 @@ def default_warmup(args: Any, sides: Sequence[str] = SIDES) -> None:
         ValueError: the learning-rate scheduler of the run has no warm-up to follow.
     """
     sites = present_sites(args, chosen_placement(args, sides), sides)
-    norms = {norm_spec(norm_type_of(args, site)) for site in sites}
+    norms = {norm_spec(norm_type_of(args, site, sides)) for site in sites}
     wanted = any(option.name == "warmup_updates" for spec in norms for option in spec.options)
     if not wanted or getattr(args, KEY, None) is not None:
         return

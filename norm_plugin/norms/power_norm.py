@@ -18,10 +18,8 @@ exact gradient (PN-V, Definition 1), while psi and nu build up. Inference divide
 
 Differences from the paper: eps, which Algorithm 2 lacks, is added inside the root of psi^2.
 ``variant=released`` is what the released code computes: see ``power_norm_released.py``. Workers are
-not synchronized unless asked for, as in the paper.
-
-In training padded positions are 0 before gamma and beta, and enter no mean. Everything is computed
-and stored in float32 or wider. The cast back comes after gamma and beta.
+not synchronized unless asked for, as in the paper. In training padded positions are 0 before gamma
+and beta, and enter no mean. All is computed and stored in float32 or wider; the cast back is last.
 """
 
 from __future__ import annotations
@@ -162,6 +160,7 @@ class PowerNorm(BatchStatisticsNorm):
     """
 
     exact_gradient: ClassVar[bool] = False
+    mixes_after_warmup: ClassVar[bool] = False
     moved_by_forwards: ClassVar[tuple[str, ...]] = ("psi2",)
     running_forms: ClassVar[Mapping[str, str]] = {"square": "psi2"}
 

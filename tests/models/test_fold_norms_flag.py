@@ -19,7 +19,7 @@ from commands import PLUGIN
 from in_process import train_here
 from norm_plugin.checkpoints.fold import fold_checkpoint
 from norm_plugin.checkpoints.fold import main as fold
-from norm_plugin.models import NormTransformerModel, patches
+from norm_plugin.models import NormTransformerModel, folding
 from norm_plugin.norms.identity import Identity
 
 FOLDABLE = ("--norm-type", "batchnorm", "--norm-layer-scale-groups", 0, "--norm-placement", "pre")
@@ -76,8 +76,8 @@ def translations(command):
 @pytest.fixture
 def said(caplog):
     """What was logged of folding, without the file in front."""
-    caplog.set_level(logging.INFO, logger=patches.__name__)
-    name = patches.__name__
+    caplog.set_level(logging.INFO, logger=folding.__name__)
+    name = folding.__name__
     return lambda: [r.getMessage() for r in caplog.records if r.name == name]
 
 
@@ -127,8 +127,8 @@ def test_the_overrides_of_the_caller_stay_as_they_are(checkpoints, said):
 
 def test_validation_gives_the_same_loss(checkpoints, command, monkeypatch):
     losses, folded = [], []
-    fold = patches.fold_norms
-    monkeypatch.setattr(patches, "fold_norms", lambda model: folded.append(model) or fold(model))
+    fold = folding.fold_norms
+    monkeypatch.setattr(folding, "fold_norms", lambda model: folded.append(model) or fold(model))
     progress_bar = fairseq_cli.validate.progress_bar.progress_bar
 
     def recording(*args, **kwargs):
@@ -165,7 +165,7 @@ def test_the_hub_folds_where_asked(checkpoints, toy):
 
 def test_a_model_of_fairseq_is_left_alone(said, build):
     stock = TransformerModel.__new__(TransformerModel)
-    patches.fold_and_log("their.pt", stock)
+    folding.fold_and_log("their.pt", stock)
     assert said() == ["their.pt: a TransformerModel has no norms to fold"]
 
 

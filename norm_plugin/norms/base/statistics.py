@@ -96,6 +96,9 @@ class BatchStatisticsNorm(AffineNorm):
             cannot have its statistics re-estimated.
         running_forms: by a batch statistic, ``mean``, ``variance`` or ``square`` (the mean
             square), the name of the buffer with its running form; for those who record them.
+        mixes_after_warmup: False where a training forward after the warm-up normalizes with
+            statistics of earlier batches only, so that its output at one position depends on no
+            other position of the batch.
         counts_forwards: whatever a trainer reports, every training forward counts as one.
         stat_tokens: N, the statistics are those of groups of N tokens; None: of the whole batch.
             See :mod:`norm_plugin.norms.base.groups` and :func:`set_stat_tokens`.
@@ -111,6 +114,7 @@ class BatchStatisticsNorm(AffineNorm):
     """
 
     batch_statistics: ClassVar[bool] = True
+    mixes_after_warmup: ClassVar[bool] = True
     moved_by_forwards: ClassVar[tuple[str, ...]] = ()
     running_forms: ClassVar[Mapping[str, str]] = {}
     num_updates: Tensor

@@ -1,0 +1,80 @@
+"""The model ``norm_transformer_lm``: fairseq's decoder-only Transformer with a chosen norm."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from fairseq.models import register_model, transformer_lm
+from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
+from fairseq.tasks.translation import TranslationTask
+from omegaconf import DictConfig, open_dict
+
+from norm_plugin.models.config import NormConfig
+from norm_plugin.models.flags import PLACEMENT, flag_of
+from norm_plugin.models.norm_model import NormModel
+from norm_plugin.models.stacks import NormTransformerDecoder
+
+FAIRSEQS_NORMFORMER = ("scale_fc", "scale_attn", "scale_heads", "scale_resids")
+"""fairseq's own flags that add LayerNorms and scales, which no plan would know of."""
+
+
+@register_model("norm_transformer_lm")
+class NormTransformerLanguageModel(NormModel, TransformerLanguageModel):
+    """fairseq's language model; with ``--norm-type layernorm`` it is the stock model."""
+
+    sides = ("decoder",)
+    stock_settings = TransformerLanguageModelConfig
+
+    @classmethod
+    def build_model(cls, args: argparse.Namespace | DictConfig, task: Any) -> Any:
+        """See :meth:`NormModel.build_model`; ValueError also for a task of sentence pairs."""
+        if isinstance(task, TranslationTask):
+            raise ValueError(
+                f"{cls.__name__} is a language model and cannot translate: give --task "
+                "language_modeling, or --arch norm_transformer to translate"
+            )
+        for key in FAIRSEQS_NORMFORMER:
+            if getattr(args, key, None):
+                raise ValueError(
+                    f"{flag_of(key)} adds norms of fairseq's own: drop it, and give "
+                    f"{flag_of(PLACEMENT)} normformer for NormFormer"
+                )
+        with open_dict(args) if isinstance(args, DictConfig) else contextlib.nullcontext():
+            args.max_target_positions = positions(args, task)
+        return super().build_model(args, task)
+
+    @classmethod
+    def build_planned(cls, cfg: NormConfig, task: Any) -> Any:
+        with decoder_class(NormTransformerDecoder):
+            model: Any = super(NormModel, cls).build_model(cfg, task)
+        model.cfg = cfg
+        return model
+
+
+def positions(settings: Any, task: Any) -> int:
+    """The longest input: fairseq's ``--max-target-positions``, else ``--tokens-per-sample``.
+
+    On a command line the model's settings hold both; in YAML they are settings of the task.
+    """
+    for owner in (settings, getattr(task, "args", None)):
+        for key in ("max_target_positions", "tokens_per_sample"):
+            if (given := getattr(owner, key, None)) is not None:
+                return int(given)
+    return transformer_lm.DEFAULT_MAX_TARGET_POSITIONS
+
+
+@contextlib.contextmanager
+def decoder_class(cls: type) -> Iterator[None]:
+    """Within this context fairseq builds the decoder of a language model from ``cls``.
+
+    Its ``build_model`` names the class and has no hook for another one.
+    """
+    before = transformer_lm.TransformerDecoder
+    transformer_lm.TransformerDecoder = cls
+    try:
+        yield
+    finally:
+        transformer_lm.TransformerDecoder = before

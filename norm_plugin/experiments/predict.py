@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from norm_plugin.checkpoints.building import add_user_dir, build_model, import_user_dir
+from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import load_checkpoint
+from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.commands.command_line import CommandError, run_command
 from norm_plugin.experiments.predictions import Prediction, lines_of
 

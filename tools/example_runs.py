@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from norm_plugin.commands.command_line import CommandError, read_json, run_command, write_text
+from norm_plugin.commands.listing import markdown
 from norm_plugin.experiments.comparable import half_interval
 from norm_plugin.experiments.provenance import git_state, machine, versions
-from norm_plugin.listing import markdown
 from norm_plugin.norms import NORM_TYPES
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
+from markdown_table import markdown
 from norm_plugin.commands.command_line import CommandError, read_json, run_command, write_text
-from norm_plugin.commands.listing import markdown
 from norm_plugin.experiments.comparable import half_interval
 from norm_plugin.experiments.provenance import git_state, machine, versions
 from norm_plugin.norms import NORM_TYPES

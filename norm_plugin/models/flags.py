@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from norm_plugin.kernels import AUTO, KERNELS, VARIABLE
+from norm_plugin.models.embeddings import EMBEDDINGS, PLAIN
 from norm_plugin.models.initialization import XAVIER, initializations
 from norm_plugin.placements import PLACEMENTS
 
@@ -16,7 +17,7 @@ ON_OFF = ("on", "off")
 PLACEMENT, INIT = "norm_placement", "norm_init"
 PLACEMENT_OF = {side: f"{PLACEMENT}_{side}" for side in ("encoder", "decoder")}
 KERNELS_CHOICE, NAN_CHECK, ALLOW = "norm_kernels", "norm_nan_check", "norm_allow_change"
-STAT_TOKENS = "norm_stat_tokens"
+EMBEDDING, STAT_TOKENS = "norm_embedding", "norm_stat_tokens"
 RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_record_file"
 
 
@@ -49,6 +50,11 @@ CHOICES = {
         "AdaNorm paper recommends), kaiming-attention (only the attention, as --init_method km of "
         "its released code), small, depth-scaled, fixup, t-fixup, or a placement that brings its "
         "own weights; the default is what belongs to the placement",
+    ),
+    EMBEDDING: Choice(
+        lambda: EMBEDDINGS,
+        PLAIN,
+        "fixnorm: each word embedding is divided by its length (Nguyen and Salazar 2019)",
     ),
     NAN_CHECK: Choice(
         lambda: ON_OFF, "on", "stop training when the input of a norm is NaN or infinite"

@@ -10,9 +10,11 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from norm_plugin.models.embeddings import PLAIN, check_embedding
 from norm_plugin.models.flags import (
     ALLOW,
     CHOICES,
+    EMBEDDING,
     INIT,
     KERNELS_CHOICE,
     NAN_CHECK,
@@ -87,6 +89,7 @@ class Plan:
         allow_change: whether training may continue from a checkpoint of another plan.
         record: what training records of the norms; None: nothing.
         stat_tokens: how many tokens batch statistics are taken over; None: those of the batch.
+        embedding: a word of ``--norm-embedding``.
     """
 
     placement: Mapping[str, str]
@@ -97,6 +100,7 @@ class Plan:
     allow_change: bool
     record: RecordSettings | None = None
     stat_tokens: int | None = None
+    embedding: str = PLAIN
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -135,6 +139,7 @@ class Plan:
         given = {
             PLACEMENT: self.placement.values(),
             INIT: inits,
+            EMBEDDING: [self.embedding],
             KERNELS_CHOICE: [self.kernels],
             NAN_CHECK: ["on" if self.nan_check else "off"],
             ALLOW: ["on" if self.allow_change else "off"],
@@ -165,6 +170,8 @@ def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
     _check_site_flags(settings, sites, sides)
     norms = {site: norm_type_of(settings, site, sides) for site in sites}
     _check_options(settings, set(norms.values()))
+    embedding = words[EMBEDDING] or PLAIN
+    check_embedding(settings, embedding)
     return Plan(
         placement,
         tuple(
@@ -177,6 +184,7 @@ def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
         words[ALLOW] == "on",
         record_settings(settings, sites),
         stat_tokens(settings, set(norms.values())),
+        embedding,
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from fairseq.file_io import PathManager
 
-from norm_plugin.models.flags import ALLOW, INIT, STAT_TOKENS, flag_of
+from norm_plugin.models.flags import ALLOW, EMBEDDING, INIT, STAT_TOKENS, flag_of
 from norm_plugin.models.plan import Plan, make_plan
 from norm_plugin.models.sites import SIDES
 from norm_plugin.models.stored_settings import check_settings
@@ -74,6 +74,8 @@ def differences(stored: Plan, asked: Plan, anew: bool = False) -> list[str]:
                 found.setdefault((f"{name} of {old.norm}", value, other), []).append(site.name)
     if stored.stat_tokens != asked.stat_tokens:
         found[(STAT_TOKENS, stored.stat_tokens, asked.stat_tokens)] = ["all sites"]
+    if stored.embedding != asked.embedding:
+        found[(EMBEDDING, stored.embedding, asked.embedding)] = ["the words"]
     for side, word in stored.initialization.items():
         if word != asked.initialization[side] and not anew:
             found.setdefault((INIT, word, asked.initialization[side]), []).append(f"{side} layers")

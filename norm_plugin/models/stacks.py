@@ -10,6 +10,7 @@ from fairseq.modules import LayerDropModuleList
 from torch import Tensor, nn
 
 from norm_plugin.models.config import NormConfig
+from norm_plugin.models.embeddings import FIXNORM, fix_embedding, fix_output_layer
 from norm_plugin.models.initialization import initialize_embedding
 from norm_plugin.models.layers import (
     EmbeddingPaddingMask,
@@ -64,6 +65,8 @@ def follow_plan(
         stack.layer_norm.register_forward_pre_hook(around.before, prepend=True)
         stack.layer_norm.register_forward_hook(around.after)
     place = layer_place(cfg, side, 1, cfg.plan.sides)
+    if cfg.plan.embedding == FIXNORM:
+        stack.embed_tokens = fix_embedding(stack.embed_tokens)
     initialize_embedding(stack.embed_tokens, cfg.plan.initialization[side], place)
     for below, layer in pairwise(stack.layers.children()):
         layer.placement.follow(below.placement)
@@ -108,6 +111,8 @@ class NormTransformerEncoder(TransformerEncoderBase):
 class NormTransformerDecoder(TransformerDecoderBase):
     """A stack of :class:`NormTransformerDecoderLayer`."""
 
+    output_projection: nn.Linear
+
     def __init__(self, cfg: NormConfig, *args: Any, **kwargs: Any) -> None:
         self.layers_built = 0
         super().__init__(cfg, *args, **kwargs)
@@ -117,6 +122,12 @@ class NormTransformerDecoder(TransformerDecoderBase):
         self.layers_built += 1
         place = layer_place(cfg, "decoder", self.layers_built, cfg.plan.sides)
         return wrap_layer(NormTransformerDecoderLayer(cfg, place, no_encoder_attn), cfg)
+
+    def build_output_projection(self, cfg: NormConfig, *args: Any) -> None:
+        """As in fairseq."""
+        super().build_output_projection(cfg, *args)
+        if cfg.plan.embedding == FIXNORM:
+            self.output_projection = fix_output_layer(self.output_projection)
 
     def extract_features(
         self,

@@ -11,11 +11,14 @@ import gzip
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from prep.messages import PrepError
 from prep.text_files import decode_lines
 
+ARCHIVES = (".tgz", ".tar.gz")
 BLOCK_BYTES = 1 << 20
 # Text shrinks to a third or a quarter; repeated text, as in a small test, to a hundredth.
 MOST_RATIO = 200
@@ -49,7 +52,7 @@ def check_archive(path: Path, wanted: Iterable[str] = ()) -> None:
     Raises PrepError if it is missing, damaged, not to be trusted, or lacks a file of `wanted`.
     """
     missing = set(wanted)
-    most = max(SMALL_BYTES, MOST_RATIO * path.stat().st_size) if path.is_file() else 0
+    most = most_bytes(path) if path.is_file() else 0
     try:
         with gzip.open(path) as stream:
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
@@ -57,11 +60,11 @@ def check_archive(path: Path, wanted: Iterable[str] = ()) -> None:
                     _check_member(path, member)
                     if number >= MOST_MEMBERS:
                         raise PrepError(f"{path} is not to be trusted: too many files")
-                    _check_size(path, member.offset_data + member.size, most)
+                    check_size(path, member.offset_data + member.size, most)
                     if member.isfile():
                         missing.discard(_plain(member.name))
             while stream.read(BLOCK_BYTES):  # to the checksum at the very end
-                _check_size(path, stream.tell(), most)
+                check_size(path, stream.tell(), most)
     except FileNotFoundError:
         raise PrepError(f"{path} is missing") from None
     except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError) as error:
@@ -82,7 +85,13 @@ def _check_member(path: Path, member: tarfile.TarInfo) -> None:
         raise PrepError(f"{path} is not to be trusted: {member.name!r} is a link or a device")
 
 
-def _check_size(path: Path, size: int, most: int) -> None:
+def most_bytes(path: Path) -> int:
+    """To how many bytes the archive `path` may unpack."""
+    return max(SMALL_BYTES, MOST_RATIO * path.stat().st_size)
+
+
+def check_size(path: Path, size: int, most: int) -> None:
+    """Raise PrepError if an archive unpacks to `size` bytes and that is more than `most`."""
     if size > most:
         raise PrepError(f"{path} is not to be trusted: it unpacks to more than {most:,} bytes")
 
@@ -93,11 +102,18 @@ def _plain(name: str) -> str:
 
 def member_lines(path: Path, name: str, encoding: str = "UTF-8") -> Iterator[str]:
     """Yield the lines of the file `name` in the archive `path`, without their newline."""
+    with open_member(path, name) as stream:
+        yield from decode_lines(stream, f"{name} in {path}", encoding)
+
+
+@contextmanager
+def open_member(path: Path, name: str) -> Iterator[IO[bytes]]:
+    """The file `name` in the archive `path`, open for reading; PrepError if it is not there."""
     with tarfile.open(path, mode="r|gz", tarinfo=_Member) as archive:
         for member in archive:
             if member.isfile() and _plain(member.name) == name:
                 stream = archive.extractfile(member)
                 assert stream is not None  # it is a file
-                yield from decode_lines(stream, f"{name} in {path}", encoding)
+                yield stream
                 return
     raise PrepError(f"{path} lacks {name}; it is not the archive expected")

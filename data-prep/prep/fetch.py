@@ -14,11 +14,12 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
-from prep.archives import check_archive
+from prep.archives import ARCHIVES, check_archive
 from prep.locks import only_one_process
 from prep.messages import PrepError, report
 from prep.text_files import file_digest, write_lines
 from prep.transfer import fetch_rest, remove_part
+from prep.zips import ZIPS, check_zip
 
 
 class Source(NamedTuple):
@@ -86,8 +87,11 @@ def _check(source: Source, path: Path) -> None:
 
 
 def _check_whole(path: Path) -> None:
-    if path.name.removesuffix(".part").endswith((".tgz", ".tar.gz")):
+    name = path.name.removesuffix(".part")
+    if name.endswith(ARCHIVES):
         check_archive(path)
+    elif name.endswith(ZIPS):
+        check_zip(path)
 
 
 def _record(path: Path, digest: str) -> None:

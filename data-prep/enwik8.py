@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+"""Prepare enwik8, the first 100 million bytes of a dump of Wikipedia, for language models.
+
+A byte is a token, called a character in papers, and so is the end of a line. The raw file is
+enwik8.zip, or enwik8 itself. The first 90 million bytes are for training, the next 5 million for
+validation and the last 5 million for the test, as in every paper. Where a split ends within a line,
+one end of a line is added.
+"""
+
+from __future__ import annotations
+
+from prep.fetch import Source
+from prep.running_text import ByteFile
+from prep.text_stages import TextCorpus, run_text
+
+CORPUS = TextCorpus(
+    name="enwik8",
+    sources=(
+        Source(
+            "enwik8.zip",
+            ("https://mattmahoney.net/dc/enwik8.zip", "http://mattmahoney.net/dc/enwik8.zip"),
+        ),
+    ),
+    raw=ByteFile(
+        "enwik8",
+        {"train": 90_000_000, "valid": 5_000_000, "test": 5_000_000},
+        archive="enwik8.zip",
+        begins=b"<mediawiki ",
+    ),
+    unit="character",
+)
+
+if __name__ == "__main__":
+    run_text(CORPUS, __doc__)

@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Prepare the Penn Treebank as Mikolov has tokenized it, for fairseq's language models.
+
+The raw file is simple-examples.tgz, or ptb.train.txt, ptb.valid.txt and ptb.test.txt. The text is
+taken as it is: 10,000 lowercase words, with <unk> and N for numbers.
+"""
+
+from __future__ import annotations
+
+from prep.fetch import Source
+from prep.running_text import WordFiles
+from prep.text_files import SPLITS
+from prep.text_stages import TextCorpus, run_text
+
+ARCHIVE = "simple-examples.tgz"
+CORPUS = TextCorpus(
+    name="ptb",
+    sources=(Source(ARCHIVE, (f"http://www.fit.vutbr.cz/~imikolov/rnnlm/{ARCHIVE}",)),),
+    raw=WordFiles(
+        ARCHIVE,
+        {split: f"simple-examples/data/ptb.{split}.txt" for split in SPLITS},
+        lines={"train": 42068, "valid": 3370, "test": 3761},
+    ),
+    unit="word",
+)
+
+if __name__ == "__main__":
+    run_text(CORPUS, __doc__)

@@ -1,0 +1,26 @@
+#!/usr/bin/env python3
+"""Prepare tinyshakespeare, the characters of some plays, for fairseq's language models.
+
+A character is a token, and so is the end of a line. The raw file is input.txt. As by custom the
+first 90 % are for training and the rest is for validation; there is no test set, so the validation
+text stands in for it.
+"""
+
+from __future__ import annotations
+
+from prep.fetch import Source
+from prep.running_text import ByteFile
+from prep.text_stages import TextCorpus, run_text
+
+URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+DIGEST = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+CORPUS = TextCorpus(
+    name="tinyshakespeare",
+    sources=(Source("input.txt", (URL,), DIGEST),),
+    # nanoGPT's split: int(0.9 * 1,115,394) bytes, and the others
+    raw=ByteFile("input.txt", {"train": 1003854, "valid": 111540}, begins=b"First Citizen:\n"),
+    unit="character",
+)
+
+if __name__ == "__main__":
+    run_text(CORPUS, __doc__)

@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Prepare WikiText-103 for fairseq's language models.
+
+The raw file is wikitext-103-v1.zip, or wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens.
+The text is taken as its authors have tokenized it, with <unk>.
+"""
+
+from __future__ import annotations
+
+from prep.fetch import Source
+from prep.running_text import WordFiles
+from prep.text_files import SPLITS
+from prep.text_stages import TextCorpus, run_text
+
+ARCHIVE = "wikitext-103-v1.zip"
+CORPUS = TextCorpus(
+    name="wikitext103",
+    sources=(
+        Source(
+            ARCHIVE,
+            (
+                f"https://s3.amazonaws.com/research.metamind.io/wikitext/{ARCHIVE}",
+                f"https://wikitext.smerity.com/{ARCHIVE}",
+            ),
+        ),
+    ),
+    raw=WordFiles(
+        ARCHIVE,
+        {split: f"wikitext-103/wiki.{split}.tokens" for split in SPLITS},
+        lines={"train": 1801350, "valid": 3760, "test": 4358},
+    ),
+    unit="word",
+)
+
+if __name__ == "__main__":
+    run_text(CORPUS, __doc__)

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """What the norms cost on a GPU, forward plus backward, with a quarter of the positions padding.
 
+    python benchmarks/gpu.py
+    python benchmarks/gpu.py --device cpu --quick    # tries the command out; only prints
+
 Each norm that has a fused form is timed beside torch.nn.LayerNorm on the same tensors: fused,
-plain, through torch.compile where that serves it, and as Liger or apex have it where those can be
-imported. Appends a row each to benchmarks/results/gpu.csv.
+plain, through torch.compile where that serves it, and as torch, Liger or apex have it where those
+can be imported. Appends a row each to benchmarks/results/gpu.csv.
 
 The floor is the time in which the device copies as many bytes as must move: x, dy and x once more
 are read, y and dx written. Without a CUDA device: status 2, and nothing is written.
@@ -17,22 +20,25 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from measuring.records import RESULTS, Record, append, provenance
-from measuring.timing import Quartiles, quartiles
+from measuring.timing import Quartiles, alternate, quartiles
 from norm_plugin.kernels import describe, has_fused_form, set_kernels
-from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
+from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec
 
 OUTPUT = RESULTS / "gpu.csv"
-SIZES = ["4096x512", "8192x1024", "32768x1024", "8192x4096"]
+SIZES = ["4096x512", "8192x1024", "16384x4096"]
+QUICK_SIZES = ["128x32"]
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-CHOICES = {"fused": "triton", "plain": "off", "compile": "compile"}
-"""A provider, and the choice of kernels that makes it."""
+FUSED = {"cuda": "triton", "cpu": "cpu"}
+"""The choice of kernels that is fused on a device. If there are none, that is an error."""
 OTHERS = [
+    ("rmsnorm", "torch", "torch.nn", "RMSNorm"),
     ("layernorm", "liger", "liger_kernel.transformers", "LigerLayerNorm"),
     ("layernorm", "apex", "apex.normalization", "FusedLayerNorm"),
     ("rmsnorm", "liger", "liger_kernel.transformers", "LigerRMSNorm"),
@@ -42,6 +48,8 @@ BATCH = 32
 MOVED = 5  # tensors of N x C: x, y, dy, x and dx
 COPIED = 1 << 28  # bytes, more than any cache holds
 HEAD_START = 2_000_000  # clock cycles, about a millisecond
+CUDA, CPU = "cuda", "cpu"
+FEW = 2  # repetitions where a command is only tried out
 
 Step = Callable[[], object]
 
@@ -61,9 +69,10 @@ def steps(norm: str, rows: int, channels: int, dtype: torch.dtype, device: str) 
 
     layer_norm = torch.nn.LayerNorm(channels, device=device, dtype=dtype)
     found = {"torch.nn.LayerNorm": step(layer_norm, layer_norm.parameters())}
-    for provider, choice in CHOICES.items():
+    choices = {"fused": FUSED[device], "plain": "off", "compile": "compile"}
+    for provider, choice in choices.items():
         module = build_norm(norm, channels).to(device, dtype)
-        if choice == "compile" and module.batch_statistics:
+        if choice == "compile" and not compiles(module, device):
             continue
         set_kernels(module, choice)
         found[provider] = step(partial(module, padding_mask=mask), module.parameters())
@@ -72,6 +81,14 @@ def steps(norm: str, rows: int, channels: int, dtype: torch.dtype, device: str) 
             other = getattr(importlib.import_module(source), kind)(channels).to(device, dtype)
             found[f"{provider} {kind}"] = step(other, other.parameters())
     return found
+
+
+def compiles(norm: Norm, device: str) -> bool:
+    """Whether to time ``norm`` through torch.compile, which serves no batch statistics.
+
+    On the CPU it takes a compiler half a minute each, for times that no table shows.
+    """
+    return device != CPU and not norm.batch_statistics
 
 
 def importable(module: str) -> bool:
@@ -86,9 +103,14 @@ def importable(module: str) -> bool:
 def microseconds(work: dict[str, Step], repetitions: int, device: str) -> dict[str, Quartiles]:
     """The quartiles of each provider's times on the device, in turn, after as many unmeasured.
 
-    Each begins with cold caches, and when all of it is queued: in training, too, Python runs
-    ahead of the device.
+    On a GPU, each begins with cold caches, and when all of it is queued: in training, too, Python
+    runs ahead of the device.
     """
+    if device == CPU:
+        milliseconds = alternate(work, repetitions, repetitions)
+        return {
+            name: quartiles([1000 * ms for ms in found]) for name, found in milliseconds.items()
+        }
     times: dict[str, list[float]] = {name: [] for name in work}
     cache = torch.empty(COPIED, dtype=torch.uint8, device=device)
     for turn in range(2 * repetitions):
@@ -107,6 +129,8 @@ def microseconds(work: dict[str, Step], repetitions: int, device: str) -> dict[s
 
 def bytes_per_microsecond(device: str, repetitions: int) -> float:
     """Read and written by a copy on ``device``."""
+    if device == CPU:
+        repetitions = min(repetitions, FEW)
     source = torch.zeros(COPIED, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     copy: dict[str, Step] = {"copy": lambda: target.copy_(source)}
@@ -141,13 +165,13 @@ def show(table: list[dict[str, Any]]) -> None:
         )
 
 
-def origin() -> Record:
+def origin(device: str) -> Record:
     """The first columns of every row, of the GPU in place of the processor."""
     return {
         **provenance(),
-        "device": torch.cuda.get_device_name(),
+        **({"device": torch.cuda.get_device_name()} if device == CUDA else {}),
         "cuda": str(torch.version.cuda or torch.version.hip),
-        "kernels": describe("triton"),
+        "kernels": describe(FUSED[device]),
     }
 
 
@@ -158,27 +182,39 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--norms", nargs="+", choices=fused, default=fused, metavar="NORM")
-    parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="NxC", help="rows x channels")
+    parser.add_argument("--sizes", nargs="+", metavar="NxC", help="rows x channels")
     parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
-    parser.add_argument("--repetitions", type=int, default=100, help="default: %(default)s")
+    parser.add_argument("--repetitions", type=int, help="default: 100; 2 with --quick")
+    parser.add_argument("--device", choices=(CUDA, CPU), default=CUDA, help="default: %(default)s")
+    parser.add_argument("--output", type=Path, metavar="FILE", help=f"default: {OUTPUT.name}")
     parser.add_argument("--no-csv", action="store_true", help="print only")
-    return parser.parse_args(argv)
+    parser.add_argument(
+        "--quick", action="store_true", help="try the command on a tiny size; only prints"
+    )
+    args = parser.parse_args(argv)
+    args.sizes = args.sizes or (QUICK_SIZES if args.quick else SIZES)
+    args.repetitions = args.repetitions or (FEW if args.quick else 100)
+    # Rows of tiny sizes, or of a CPU, must not be mistaken for results of a GPU
+    if args.output is None and (args.quick or args.device == CPU):
+        args.no_csv = True
+    return args
 
 
 def main(argv: list[str] | None = None) -> None:
     """Measure every norm, size and dtype."""
     args = parse_args(argv)
-    if not torch.cuda.is_available():
+    if args.device == CUDA and not torch.cuda.is_available():
         print("error: torch finds no CUDA device; nothing was measured", file=sys.stderr)
         sys.exit(2)
-    source, speed = origin(), bytes_per_microsecond("cuda", args.repetitions)
+    source = origin(args.device)
+    speed = bytes_per_microsecond(args.device, args.repetitions)
     print(f"{source['device']}: a copy moves {speed / 1000:,.0f} GB/s")
     for size, dtype, norm in product(args.sizes, args.dtypes, args.norms):
         rows, channels = (int(number) for number in size.split("x"))
-        table = measure(norm, rows, channels, dtype, args.repetitions, speed, "cuda")
+        table = measure(norm, rows, channels, dtype, args.repetitions, speed, args.device)
         show(table)
         if not args.no_csv:
-            append(OUTPUT, [{**source, **row} for row in table])
+            append(args.output or OUTPUT, [{**source, **row} for row in table])
 
 
 if __name__ == "__main__":

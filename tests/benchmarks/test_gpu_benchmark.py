@@ -49,7 +49,7 @@ def test_without_a_device_it_says_so_and_writes_nothing(gpu, monkeypatch, capsys
 
 
 def test_a_row_for_each_provider(gpu, monkeypatch, capsys):
-    pytest.importorskip("triton", reason="no triton: scripts/setup.sh installs it")
+    monkeypatch.setattr(gpu, "CPU", "another")  # so that the CPU is timed as a GPU is
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -69,3 +69,13 @@ def test_a_row_for_each_provider(gpu, monkeypatch, capsys):
     assert lines[0] == "norm,rows,channels,dtype,provider,repetitions,p25_us,p50_us,p75_us,floor_us"
     assert len(lines) == 1 + 2 * 3
     assert "1.00 of LayerNorm" in capsys.readouterr().out
+
+
+def test_on_the_cpu_it_tries_the_command_out(gpu, tmp_path, capsys):
+    words = ["--device", "cpu", "--quick", "--norms", "rmsnorm", "--dtypes", "float32"]
+    gpu.main(words)
+    assert not gpu.OUTPUT.exists()
+    found = [line.split()[5] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert found == ["torch.nn.LayerNorm", "fused", "plain", "torch"]
+    gpu.main([*words, "--output", str(tmp_path / "rows.csv")])
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 1 + 4

@@ -3,6 +3,7 @@
 
     NORM_DATA_DIR=raw python benchmarks/training.py [--check]   # about 40 minutes on two cores
     python benchmarks/training.py --norms adanorm --kernels auto off --data DIR/bin
+    python benchmarks/training.py --device cuda                 # into gpu_training.csv
 
 norm_transformer_iwslt_de_en with the norm and transformer_iwslt_de_en, both pre-norm and with all
 else of configs/iwslt14_de_en.yaml, train in one process by fairseq's own trainer on the same
@@ -12,7 +13,7 @@ allocates as it does for a user.
 
 Memory is measured in a process for each model, in which freed blocks leave the process at once
 (mallopt): the most resident memory during a few updates, less what was resident before the model
-was built.
+was built. On a GPU it is the most that torch has allocated there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from measuring.command import (
     add_training_options,
@@ -38,7 +41,7 @@ from measuring.memory import peak_mib, resident_mib, return_freed_memory
 from measuring.records import RESULTS, Record, append, provenance
 from measuring.setups import Setup
 from measuring.timing import alternate, quartiles
-from measuring.training import STOCK, Run
+from measuring.training import CPU, CUDA, STOCK, Run
 from norm_plugin.commands.command_line import CommandError, run_command
 from norm_plugin.kernels import AUTO, KERNELS
 from norm_plugin.norms import NORM_TYPES
@@ -74,7 +77,7 @@ def prepared_data() -> Path:
 def measure(setup: Setup, kernels: str, unit: Unit, args: argparse.Namespace) -> Record:
     """The row of ``setup``."""
     stock, stock_peak = unit
-    run = Run(setup, args.data, kernels, args.quick)
+    run = Run(setup, args.data, kernels, args.quick, args.device)
     batches = stock.batches(WARMUP + args.updates)
     calls = {"stock": stock.updates(batches), "norm": run.updates(batches)}
     times = alternate(calls, args.updates, WARMUP)
@@ -101,6 +104,7 @@ def peak_of(setup: Setup, kernels: str, args: argparse.Namespace) -> float | Non
         return None
     words = ["--peak", setup.word, "--data", args.data, "--threads", args.threads]
     words += ["--kernels", kernels, "--memory-updates", args.memory_updates]
+    words += ["--device", args.device]
     words += ["--quick"] if args.quick else []
     command = [sys.executable, __file__, *words]
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True)
@@ -113,11 +117,12 @@ def print_peak(setup: Setup, args: argparse.Namespace) -> None:
     """What the other process does."""
     return_freed_memory()
     before = resident_mib()
-    run = Run(setup, args.data, args.kernels[0], args.quick)
+    run = Run(setup, args.data, args.kernels[0], args.quick, args.device)
     update = run.updates(run.batches(args.memory_updates))
     for _ in range(args.memory_updates):
         update()
-    print(peak_mib() - before)
+    on_gpu = args.device == CUDA
+    print(torch.cuda.max_memory_allocated() / 2**20 if on_gpu else peak_mib() - before)
 
 
 def show(row: Record) -> None:
@@ -164,24 +169,30 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="N",
         help="during which memory is measured; 0: not at all (default: %(default)s)",
     )
+    parser.add_argument("--device", choices=(CPU, CUDA), default=CPU, help="default: %(default)s")
     parser.add_argument(
         "--peak", metavar="NORM", help=f"print the peak memory of one norm, or {STOCK}, in MiB"
     )
-    return parse_benchmark(parser, argv)
+    args = parse_benchmark(parser, argv)
+    if args.device == CUDA and not torch.cuda.is_available():
+        raise CommandError("torch finds no CUDA device; give --device cpu")
+    if args.device == CUDA and args.output == parser.get_default("output"):
+        args.output = RESULTS / "gpu_training.csv"
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; with --check the status is 1 where a target is missed."""
     args = parse_args(argv)
     quiet()
-    prepare_process(args.threads)
+    prepare_process(args.threads, {CPU: "cpu", CUDA: "triton"}[args.device])
     args.data = args.data or prepared_data()
     if args.peak:
         print_peak(choose_setups([args.peak], [STOCK])[0], args)
         return 0
     setups: list[Any] = choose_setups(args.norms, training_setups())
-    origin = provenance()
-    unit = Run(STOCK, args.data, AUTO, args.quick), peak_of(STOCK, AUTO, args)
+    origin = provenance(gpu=args.device == CUDA)
+    unit = Run(STOCK, args.data, AUTO, args.quick, args.device), peak_of(STOCK, AUTO, args)
     measured: list[Record] = []
     for setup in setups:
         for kernels in args.kernels:

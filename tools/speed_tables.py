@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from gpu_cells import GpuLayers
 from measuring.providers import BOTH, NOT_COMPILED
 from measuring.records import ORIGIN, SAME_LAYER, SAME_TRAINING, Key, Row, newest, read_rows
 from measuring.setups import SIZES
@@ -31,22 +32,24 @@ def speed_table(name: str, root: Path) -> str:
 
 
 def layers_table(path: Path) -> str:
-    """The time of each norm and form as a ratio to LayerNorm's, a cell both sizes."""
+    """The time of each norm and form as a ratio to LayerNorm's, a cell all sizes."""
     found = newest(read_rows(path, (*SAME_LAYER, "ratio", *ORIGIN)), SAME_LAYER)
     cells = {key: row for key, row in found.items() if _is_shown(row)}
-    if not cells:
+    gpu = GpuLayers(path.with_name("gpu.csv"))
+    if not cells and not gpu.rows:
         return _nothing("layers.py")
     sizes = " / ".join(f"{rows:,} x {channels:,}" for rows, channels in SIZES)
-    lines = [_line(["norm", "options", *PROVIDERS.values()])]
-    lines += [_line(["---", "---", *["---:"] * len(PROVIDERS)])]
-    for norm, options in _named((row["norm"], row["options"]) for row in cells.values()):
+    heads = [*PROVIDERS.values(), *gpu.heads]
+    lines = [_line(["norm", "options", *heads]), _line(["---", "---", *["---:"] * len(heads)])]
+    pairs = [(row["norm"], row["options"]) for row in cells.values()]
+    for norm, options in _named([*pairs, *((norm, "") for norm in gpu.norms)]):
         ratios = [_ratios(cells, norm, options, provider) for provider in PROVIDERS]
-        lines.append(_line([f"`{norm}`", _code(options), *ratios]))
+        lines.append(_line([f"`{norm}`", _code(options), *ratios, *gpu.cells(norm, options)]))
     caption = (
         f"Time of one layer, forward and backward, float32, at {sizes} with padding, as a ratio to "
         "`torch.nn.LayerNorm` in the same run. —: there is no such form."
     )
-    return "\n".join([*lines, "", caption, *_origins(cells.values())])
+    return "\n".join([*lines, "", caption, *gpu.caption, *_origins(cells.values(), gpu.origins)])
 
 
 def _is_shown(row: Row) -> bool:
@@ -77,23 +80,37 @@ def training_table(path: Path) -> str:
     """Updates/s and memory of a model with each norm as ratios to stock fairseq's."""
     wanted = ("ratio_p25", "ratio_p50", "ratio_p75", "updates_per_s", "peak_mib", "peak_ratio")
     cells = newest(read_rows(path, (*SAME_TRAINING, *wanted, *ORIGIN)), SAME_TRAINING)
-    if not cells:
+    gpu = newest(
+        read_rows(path.with_name("gpu_training.csv"), (*SAME_TRAINING, *wanted, *ORIGIN)),
+        SAME_TRAINING,
+    )
+    if not cells and not gpu:
         return _nothing("training.py")
-    head = ["norm", "options", "kernels", "updates/s", "quartiles", "memory"]
-    lines = [_line(head), _line(["---"] * 3 + ["---:"] * 3)]
-    kinds = sorted({row["kernels"] for row in cells.values()})
-    for norm, options in _named((row["norm"], row["options"]) for row in cells.values()):
-        rows = [row for row in cells.values() if (row["norm"], row["options"]) == (norm, options)]
-        lines += [
-            _line([f"`{norm}`", _code(options), row["kernels"], *_ratios_of_training(row)])
-            for kind in kinds
-            for row in rows
-            if row["kernels"] == kind
-        ] or [_line([f"`{norm}`", _code(options), "", *[MISSING] * 3])]
-    return "\n".join([*lines, "", TRAINING_CAPTION, *_origins(cells.values())])
+    heads = ["updates/s", "quartiles", "memory"]
+    heads += [f"GPU {head}" for head in heads] if gpu else []
+    lines = [_line(["norm", "options", "kernels", *heads])]
+    lines += [_line(["---"] * 3 + ["---:"] * len(heads))]
+    kinds = sorted({row["kernels"] for row in [*cells.values(), *gpu.values()]})
+    pairs = [(row["norm"], row["options"]) for row in [*cells.values(), *gpu.values()]]
+    for norm, options in _named(pairs):
+        ours, theirs = (_by_kernels(rows, norm, options) for rows in (cells, gpu))
+        for kind in [kind for kind in kinds if kind in {**ours, **theirs}] or [""]:
+            values = _ratios_of_training(ours.get(kind))
+            values += _ratios_of_training(theirs.get(kind)) if gpu else []
+            lines.append(_line([f"`{norm}`", _code(options), kind, *values]))
+    origins = [_origin(row, "GPU") for row in gpu.values()]
+    return "\n".join([*lines, "", TRAINING_CAPTION, *_origins(cells.values(), origins)])
 
 
-def _ratios_of_training(row: Row) -> list[str]:
+def _by_kernels(rows: dict[Key, Row], norm: str, options: str) -> dict[str, Row]:
+    """The rows of a norm with these options, by what computed it."""
+    found = [row for row in rows.values() if (row["norm"], row["options"]) == (norm, options)]
+    return {row["kernels"]: row for row in found}
+
+
+def _ratios_of_training(row: Row | None) -> list[str]:
+    if row is None:
+        return [MISSING] * 3
     low, middle, high = (float(row[f"ratio_p{p}"]) for p in (25, 50, 75))
     # A handful of pairs tells hundredths at best, and none where the quartiles are tenths apart
     digits = 1 if high - low >= 0.1 else 2
@@ -109,16 +126,21 @@ def _named(found: Iterable[Key]) -> list[Key]:
     return sorted(pairs, key=lambda pair: order.get(pair[0], len(order)))
 
 
-def _origins(rows: Iterable[Row]) -> list[str]:
-    """One line for each machine, code and day that the rows come from."""
-    distinct = list(dict.fromkeys(tuple(row[name] for name in ORIGIN) for row in rows))
-    lines = []
-    for device, vector, threads, torch, python, commit, date in distinct:
-        versions = f"torch {torch}, Python {python}"
-        lines.append(
-            f"CPU: {device} ({vector}), {threads} threads, {versions}, commit {commit}, {date}."
-        )
-    return [*lines, f"GPU: {MISSING}."]
+def _origins(rows: Iterable[Row], gpu: Iterable[str] = ()) -> list[str]:
+    """One line for each machine, code and day of the rows; ``gpu``: the lines of the GPU."""
+    lines = {"CPU": [_origin(row, "CPU") for row in rows], "GPU": list(gpu)}
+    return [
+        line
+        for kind, found in lines.items()
+        for line in list(dict.fromkeys(found)) or [f"{kind}: {MISSING}."]
+    ]
+
+
+def _origin(row: Row, kind: str) -> str:
+    """Where a row comes from: ``CPU: AMD EPYC (AVX2), 2 threads, torch 2.13.0, ...``."""
+    device, vector, threads, torch, python, commit, date = (row[name] for name in ORIGIN)
+    place = f"{device} ({vector})" + (f", {threads} threads" if kind == "CPU" else "")
+    return f"{kind}: {place}, torch {torch}, Python {python}, commit {commit}, {date}."
 
 
 def _nothing(script: str) -> str:

@@ -82,8 +82,8 @@ def choose_setups(words: Sequence[str] | None, known: Sequence[Setup]) -> list[S
     return chosen
 
 
-def prepare_process(threads: int) -> None:
-    """Set the threads.
+def prepare_process(threads: int, kernels: str = "cpu") -> None:
+    """Set the threads; ``kernels``: the fused ones of the device that is measured.
 
     Raises CommandError where fused forms could not be told from plain ones.
     """
@@ -91,7 +91,7 @@ def prepare_process(threads: int) -> None:
     if os.environ.get(VARIABLE):
         raise CommandError(f"{VARIABLE} is set, which overrides every choice here; unset it")
     try:
-        resolve("cpu")
+        resolve(kernels)
     except ValueError as error:
         raise CommandError(str(error)) from error
 

@@ -50,17 +50,25 @@ def cpu_model() -> str:
     return platform.machine()
 
 
-def provenance() -> Record:
+def cuda_version() -> str:
+    """What torch was built for: ``CUDA 12.8``, or that of AMD's ROCm."""
+    if torch.version.hip:
+        return f"ROCm {torch.version.hip}"
+    return f"CUDA {torch.version.cuda}"
+
+
+def provenance(gpu: bool = False) -> Record:
     """The first columns of every row: when, which code, which machine, which versions.
 
-    ``vector`` is the level of vector instructions that torch uses, and the C++ kernels after it.
+    ``vector`` is the level of vector instructions that torch uses, and the C++ kernels after it; of
+    a GPU it is the version of CUDA.
     """
     found = versions()
     return {
         "date": date.today().isoformat(),
         "commit": commit(),
-        "device": cpu_model(),
-        "vector": torch.backends.cpu.get_cpu_capability(),
+        "device": torch.cuda.get_device_name() if gpu else cpu_model(),
+        "vector": cuda_version() if gpu else torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         **{name: found[name] for name in ("python", "torch", "norm_plugin")},
     }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
@@ -20,20 +21,22 @@ from norm_plugin.kernels import set_kernels
 from norm_plugin.models.flags import option_field
 
 RECIPE = "iwslt14_de_en"
+CPU, CUDA = "cpu", "cuda"
 STOCK = Setup("stock")
 """fairseq's own Transformer with LayerNorm."""
 
 
-def training_words(setup: Setup, data: Path, tiny: bool = False) -> list[str]:
-    """The command line of fairseq-train: the recipe on the CPU, with ``setup`` in its place.
+def training_words(setup: Setup, data: Path, tiny: bool = False, device: str = CPU) -> list[str]:
+    """The command line of fairseq-train: the recipe on ``device``, with ``setup`` in its place.
 
     Args:
         data: a folder of binarized data.
         tiny: a tiny model, to try things.
+        device: cpu or cuda.
     """
     norm = "layernorm" if setup == STOCK else setup.norm
     recipe = read_recipe(RECIPE, [f"norm={norm}", *(["size=smoke"] if tiny else [])])
-    recipe["common"].update(cpu=True, user_dir=None, log_format="none")
+    recipe["common"].update(cpu=device == CPU, user_dir=None, log_format="none")
     # the data comes first on the line, and says itself which languages it has
     recipe["task"].update(data=None, source_lang=None, target_lang=None)
     model = recipe["model"]
@@ -53,16 +56,20 @@ class Run:
         data: a folder of binarized data.
         kernels: a word of ``--norm-kernels``.
         tiny: of a tiny model.
+        device: cpu or cuda.
 
     Raises:
         CommandError: ``data`` is no such folder.
     """
 
-    def __init__(self, setup: Setup, data: Path, kernels: str, tiny: bool = False) -> None:
+    def __init__(
+        self, setup: Setup, data: Path, kernels: str, tiny: bool = False, device: str = CPU
+    ) -> None:
         if len(list(data.glob("dict.*.txt"))) != 2:
             raise CommandError(f"{data} lacks dict.*.txt; give a folder of fairseq-preprocess")
         parser = options.get_training_parser()
-        args = options.parse_args_and_arch(parser, training_words(setup, data, tiny))
+        args = options.parse_args_and_arch(parser, training_words(setup, data, tiny, device))
+        self.device = device
         self.cfg = convert_namespace_to_omegaconf(args)
         self.task = tasks.setup_task(self.cfg.task)
         self.model = self.task.build_model(self.cfg.model)
@@ -81,5 +88,7 @@ class Run:
         def update() -> None:
             with metrics.aggregate(new_root=True):  # else fairseq adds up all that it logs
                 self.trainer.train_step([next(turn)])
+            if self.device != CPU:
+                torch.cuda.synchronize()  # what is queued belongs to this update
 
         return update

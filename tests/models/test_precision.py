@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 import pytest
 import torch
@@ -11,12 +12,14 @@ from norm_plugin.norms import NORM_TYPES
 from test_forward import everywhere
 
 WAYS = ("half", "bfloat16", "autocast")
+DEVICE = os.environ.get("NORM_TEST_DEVICE", "cpu")
+pytestmark = pytest.mark.device
 
 
 def low(model, way):
     """The model as fairseq prepares it, and the context of its forward."""
     if way == "autocast":
-        return model, torch.autocast("cpu", dtype=torch.bfloat16)
+        return model, torch.autocast(DEVICE, dtype=torch.bfloat16)
     return getattr(model, way)(), contextlib.nullcontext()
 
 
@@ -46,9 +49,11 @@ def rounded(model, dtype):
 def test_low_precision_trains_on_float32_statistics(name, way, build, batch, task):
     real = batch["prev_output_tokens"].ne(task.target_dictionary.pad())
     dtype = torch.float16 if way == "half" else torch.bfloat16
-    full = build(*everywhere(name))
-    once = rounded(build(*everywhere(name)), dtype)
-    model, precision = low(build(*everywhere(name)), way)
+    full = build(*everywhere(name)).to(DEVICE)
+    once = rounded(build(*everywhere(name)), dtype).to(DEVICE)
+    model, precision = low(build(*everywhere(name)).to(DEVICE), way)
+    batch = {key: value.to(DEVICE) for key, value in batch.items()}
+    real = real.to(DEVICE)
     for update in range(2):  # one in the warm-up, one after it
         for one in (full, once, model):
             one.set_num_updates(update)

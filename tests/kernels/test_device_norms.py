@@ -1,0 +1,126 @@
+"""The kernels of a device against the plain forms there: every norm, in three precisions.
+
+``scripts/gpu.sh`` runs this on a GPU. Elsewhere the device is the CPU.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from norm_plugin.kernels import set_kernels
+from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
+
+DEVICE = os.environ.get("NORM_TEST_DEVICE", "cpu")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+TIME, BATCH, DIM = 9, 4, 64
+MASK = torch.arange(TIME) >= torch.tensor([[9], [7], [2], [1]])
+SYNCED = [name for name in NORM_TYPES if norm_spec(name).has_option("sync")]
+LIMIT = 300  # seconds until workers that hang are ended
+pytestmark = pytest.mark.device
+
+
+def new_norm(name, device, dtype, kernels, **options):
+    torch.manual_seed(1)
+    norm = build_norm(name, DIM, **options)
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter, mean=1.0, std=0.3)
+    norm.to(device, dtype)
+    set_kernels(norm, kernels)
+    return norm
+
+
+def new_batch(seed):
+    """x and dL/dy, (T, B, C), of which dL/dy is 0 at padding."""
+    generator = torch.Generator().manual_seed(seed)
+    x, g = torch.randn(2, TIME, BATCH, DIM, generator=generator)
+    return x * torch.linspace(0.5, 2, DIM) + 0.3, g.masked_fill(MASK.t().unsqueeze(-1), 0)
+
+
+def step(norm, x, g, mask):
+    """The output, every gradient and every statistic, by name, in float32 on the CPU."""
+    norm.zero_grad()
+    x = x.clone().requires_grad_()
+    y = norm(x, mask)
+    assert y.dtype == x.dtype and y.device == x.device
+    y.backward(g)
+    found = {"y": y, "x": x.grad, **{n: p.grad for n, p in norm.named_parameters()}}
+    found.update(norm.named_buffers())
+    return {name: value.detach().float().cpu() for name, value in found.items()}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NORM_TYPES)
+def test_the_kernels_of_the_device_compute_the_plain_form(name, dtype):
+    plain, fused = (new_norm(name, DEVICE, dtype, kernels) for kernels in ("off", "auto"))
+    # Both compute in float32, whose sums over 19 positions or 64 channels round in another order,
+    # and cast once: a rare value falls to the other neighbor. So do gradients of parameters
+    eps = max(torch.finfo(dtype).eps, 1e-5)
+    for seed in range(3):
+        x, g = (one.to(DEVICE, dtype) for one in new_batch(seed))
+        mask = MASK.to(DEVICE)
+        wanted, found = step(plain, x, g, mask), step(fused, x, g, mask)
+        for key, value in wanted.items():
+            bound = 2 * eps * value.abs().max().clamp(min=1).item()
+            torch.testing.assert_close(found[key], value, rtol=2 * eps, atol=bound, msg=key)
+
+
+@pytest.mark.parametrize("name", NORM_TYPES)
+def test_the_device_computes_what_the_cpu_does(name):
+    here, there = (new_norm(name, device, torch.float32, "off") for device in ("cpu", DEVICE))
+    x, g = new_batch(0)
+    wanted = step(here, x, g, MASK)
+    found = step(there, x.to(DEVICE), g.to(DEVICE), MASK.to(DEVICE))
+    for key, value in wanted.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-5, atol=1e-4, msg=key)
+
+
+def work(rank, address, names, queue):
+    """A worker with half of the sentences; what it finds goes to the queue."""
+    backend, device = ("nccl", f"cuda:{rank}") if DEVICE == "cuda" else ("gloo", "cpu")
+    dist.init_process_group(backend, init_method=address, rank=rank, world_size=2)
+    for name in names:
+        norm = new_norm(name, device, torch.float32, "auto", sync="on")
+        x, g = (one[:, 2 * rank : 2 * rank + 2].to(device) for one in new_batch(0))
+        found = step(norm, x, g, MASK[2 * rank : 2 * rank + 2].to(device))
+        queue.put((rank, name, {key: value.numpy() for key, value in found.items()}))
+    dist.destroy_process_group()
+
+
+def missing_devices():
+    if DEVICE == "cuda":
+        return torch.cuda.device_count() < 2
+    return "NORM_TEST_DEVICE" not in os.environ  # tests/norms/test_workers.py does it on the CPU
+
+
+@pytest.mark.two_gpus
+@pytest.mark.skipif(missing_devices(), reason="there are no two GPUs")
+def test_two_devices_take_statistics_over_both(tmp_path):
+    context = mp.get_context("spawn")
+    queue = context.Queue()
+    address = f"file://{tmp_path / 'rendezvous'}"
+    workers = [
+        context.Process(target=work, args=(rank, address, SYNCED, queue), daemon=True)
+        for rank in range(2)
+    ]
+    for worker in workers:
+        worker.start()
+    found = [queue.get(timeout=LIMIT) for _ in range(2 * len(SYNCED))]
+    for worker in workers:
+        worker.join(LIMIT)
+    for name in SYNCED:
+        halves = [part for rank in range(2) for r, n, part in found if (r, n) == (rank, name)]
+        norm = new_norm(name, DEVICE, torch.float32, "auto", sync="on")
+        x, g = (one.to(DEVICE) for one in new_batch(0))
+        wanted = step(norm, x, g, MASK.to(DEVICE))
+        for key in wanted:
+            both = [torch.from_numpy(half[key]) for half in halves]
+            if key in ("y", "x"):
+                joined = torch.cat(both, dim=1)
+            else:  # gradients of parameters add up; statistics are the same on both
+                joined = sum(both) if key in dict(norm.named_parameters()) else both[0]
+            torch.testing.assert_close(joined, wanted[key], rtol=1e-4, atol=1e-4, msg=key)

@@ -18,6 +18,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from blocks import Generators, fill
+from claims import claims_table, reproduction_table
 from example_runs import example_table
 from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
 from norm_plugin.experiments.results import read_results
@@ -53,6 +54,8 @@ def generators(root: Path) -> Generators:
     """What fills the blocks of the documentation in ``root``, by the name of the block."""
     return {
         "results/": lambda name: table(read_results(root / name)),
+        "reproduction/": lambda name: reproduction_table(name.partition("/")[2], root / "results"),
+        "claims/": lambda name: claims_table(name.partition("/")[2], root / "results"),
         "published/": lambda name: published_table(name.partition("/")[2], root / "results"),
         "speed/": lambda name: speed_table(name.partition("/")[2], root),
         "examples/": lambda name: example_table(name.partition("/")[2], root),

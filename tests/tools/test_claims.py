@@ -1,0 +1,96 @@
+"""The tables of what a paper says of classification, beside results."""
+
+from __future__ import annotations
+
+import pytest
+
+from claims import (
+    CLAIMS,
+    CONTRADICTED,
+    NOT_RUN,
+    NOT_SHOWN,
+    ONE_SEED,
+    SHOWN,
+    claims_table,
+    read_scores,
+    reproduction_table,
+)
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.results import SCHEMA, write_result
+from norm_plugin.norms import NORM_TYPES
+from published import PUBLISHED
+
+
+def write(folder, norm, *scores, experiment="rt"):
+    """A result for each score, with seeds from 1, each on a split of its own."""
+    for seed, score in enumerate(scores, 1):
+        data = {"corpus": "rt", "checksum": f"of {seed}", "settings": {"split_seed": seed}}
+        result = {"schema": SCHEMA, "experiment": experiment, "norm": norm, "seed": seed}
+        result |= {"metric": "accuracy", "scores": {"accuracy": {"score": score}}, "data": data}
+        write_result(result, folder)
+
+
+def row(table, beginning):
+    (line,) = [line for line in table.splitlines() if line.startswith(f"| {beginning}")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_nothing_is_measured_until_it_is_run(tmp_path):
+    assert row(reproduction_table("rt", tmp_path), "`adanorm`")[1:4] == ["77.50", NOT_RUN, "0"]
+    assert row(claims_table("rt", tmp_path), "AdaNorm is")[2:] == ["+0.29", "-", "-", "-", NOT_RUN]
+    assert row(claims_table("sst5", tmp_path), "AdaNorm is")[2] == "+1.31"
+
+
+def test_the_two_intervals(tmp_path):
+    write(tmp_path, "layernorm", 75.0, 76.0, 77.0)
+    cells = row(reproduction_table("rt", tmp_path), "`layernorm` ")
+    # deviation 1, t 4.303 for 2 degrees of freedom: 4.303 / sqrt(3), and 4.303 * sqrt(1 + 1 / 3)
+    assert cells[1:6] == ["77.21", "76.00", "3", "73.52 to 78.48", "yes"]
+    assert cells[6:] == ["71.03 to 80.97", "yes"]
+    write(tmp_path, "none", 70.0, 70.1, 70.2)
+    assert row(reproduction_table("rt", tmp_path), "`none`")[5] == "no"
+    write(tmp_path, "rmsnorm", 70.0)
+    assert row(reproduction_table("rt", tmp_path), "`rmsnorm`")[1:5] == ["-", "70.00", "1", "-"]
+
+
+@pytest.mark.parametrize(
+    ("differences", "expected"),
+    [
+        ((1.0, 1.1, 0.9, 1.0), SHOWN),
+        ((-1.0, -1.1, -0.9, -1.0), CONTRADICTED),
+        ((1.0, -1.1, 0.9, -1.0), NOT_SHOWN),
+        ((1.0,), ONE_SEED),
+    ],
+)
+def test_the_verdicts_are_of_differences_seed_by_seed(tmp_path, differences, expected):
+    splits = (60.0, 90.0, 70.0, 80.0)  # far apart, which no unpaired test would forgive
+    write(tmp_path, "layernorm", *splits)
+    write(tmp_path, "adanorm", *(a + b for a, b in zip(splits, differences)))
+    cells = row(claims_table("rt", tmp_path), "AdaNorm is better")
+    assert cells[-1] == expected
+    assert cells[3] == f"{sum(differences) / len(differences):+.2f}"
+
+
+def test_p_is_corrected_for_all_claims_that_are_tested(tmp_path):
+    write(tmp_path, "layernorm", 70.0, 70.0, 70.0)
+    write(tmp_path, "adanorm", 71.0, 71.1, 70.9)
+    alone = float(row(claims_table("rt", tmp_path), "AdaNorm is")[5])
+    write(tmp_path, "none", 69.0, 70.0, 71.0)  # of a second claim, with a large p
+    both = float(row(claims_table("rt", tmp_path), "AdaNorm is")[5])
+    assert both == pytest.approx(2 * alone, abs=1e-3)  # printed with three digits
+
+
+def test_runs_on_other_data_are_refused(tmp_path):
+    write(tmp_path, "layernorm", 70.0)
+    folder = tmp_path / "rt"
+    text = (folder / "layernorm-seed1.json").read_text().replace("of 1", "of another")
+    (folder / "none-seed1.json").write_text(text.replace("layernorm", "none"))
+    with pytest.raises(CommandError, match="data checksum"):
+        read_scores(folder)
+
+
+@pytest.mark.parametrize("experiment", ["rt", "sst5"])
+def test_the_claims_are_about_published_norms(experiment):
+    norms = {row.norm for row in PUBLISHED[experiment]}
+    assert norms <= set(NORM_TYPES)
+    assert {norm for claim in CLAIMS for norm in (claim.better, claim.worse)} <= norms

@@ -8,6 +8,7 @@ from classifier_run import train_classifier, write_sentences
 from tiny_run import run_state, write_dictionaries
 
 from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments import options, products
 from norm_plugin.experiments.facts import experiment_names, read_facts
 from norm_plugin.experiments.metrics import (
     AVERAGE,
@@ -17,10 +18,13 @@ from norm_plugin.experiments.metrics import (
     find_metric,
     register_metric,
 )
+from norm_plugin.experiments.plan import make_plan
 from norm_plugin.experiments.predict import main as predict
 from norm_plugin.experiments.predictions import Prediction, lines_of, read_predictions
 from norm_plugin.experiments.results import headline, read_results
 from norm_plugin.experiments.results import main as results
+from norm_plugin.experiments.settings import read_settings
+from norm_plugin.experiments.stages import data_stages, run_stages
 from norm_plugin.experiments.tables import table
 
 FOUND = [Prediction(0, "1", "0", -0.5), Prediction(1, "0", "0", -0.25)]
@@ -53,6 +57,42 @@ def test_an_unknown_or_doubled_metric_is_refused():
     with pytest.raises(ValueError, match="'none of them' is none of its columns"):
         register_metric("headless")(Headless)
     assert "headless" not in METRICS
+
+
+def plan_of(*words):
+    return make_plan(read_settings(options.parse(options.run_parser(), [*words, "--smoke"])))
+
+
+def test_a_classifier_has_a_random_split_a_seed_and_no_average(tmp_path):
+    plan = plan_of("rt", "seed=7", "--work", str(tmp_path), "--fold-norms")
+    train, predict, score = run_stages(plan)
+    assert [train.name, predict.name, score.name] == ["train", "predict-folded", "score-folded"]
+    assert predict.words == ("predict", "--fold-norms")
+    best = str(plan.checkpoints / "checkpoint_best.pt")
+    assert best in predict.command and best in score.command
+    assert score.command[score.command.index("--metric") + 1] == "accuracy"
+    for stage in data_stages(plan):
+        assert stage.command[stage.command.index("--split-seed") + 1] == "7"
+    assert plan.data.name == "rt_polarity-split7"
+
+
+def test_the_words_of_a_translation_are_those_of_its_finished_runs(tmp_path):
+    """A change of them would run every stage again."""
+    plan = plan_of("toy", "--work", str(tmp_path))
+    *_, average, generate, score = run_stages(plan)
+    assert average.words == ("average", "--last-updates", "2")
+    assert generate.words[:4] == ("generate", "--remove-bpe", "--required-batch-size-multiple", "1")
+    assert generate.words[4:] == ("--beam", "2", "--lenpen", "1.0", "--max-len-b", "10")
+    expected = ("score", "--experiment", "toy_smoke", "--norm", "layernorm", "--seed", "1")
+    assert score.words == expected
+
+
+def test_a_training_without_its_best_checkpoint_is_not_done(tmp_path):
+    for name in ("best", "last"):
+        with pytest.raises(CommandError, match="does not exist"):
+            products.check_best(tmp_path / "checkpoint_best.pt")
+        torch.save({"model": {}}, tmp_path / f"checkpoint_{name}.pt")
+    products.check_best(tmp_path / "checkpoint_best.pt")
 
 
 def write(path, *lines):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from classifier_run import LABELS, train_classifier, write_sentences
 from fairseq import models, options
+from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
+from omegaconf import OmegaConf
 
 from norm_plugin.models import fold_norms
 from norm_plugin.models.classifier import NormTextClassifier, mean_over_words
@@ -130,6 +130,24 @@ def data(tmp_path_factory):
     return write_sentences(tmp_path_factory.mktemp("labeled"))
 
 
+def test_fairseqs_task_builds_it_from_yaml(data, sentences):
+    """The task writes a key of its own into the model's settings, which is no misspelled one."""
+    task = SentencePredictionTask.setup_task(
+        SentencePredictionConfig(
+            data=str(data), num_classes=2, classification_head_name=HEAD, regression_target=False
+        )
+    )
+    model = {"_name": "norm_text_classifier_rt", "encoder_layers": 2, "norm_type": "rmsnorm"}
+    cfg = OmegaConf.create({"lr_scheduler": {"warmup_updates": 4}, "model": model})
+    OmegaConf.set_struct(cfg, True)
+    built = task.build_model(cfg.model)
+    assert logits(built, {"src_tokens": sentences["src_tokens"] % 16}).shape == (4, 2)
+    assert built.cfg.encoder.embed_dim == 128 and built.cfg.encoder.normalize_before
+    with pytest.raises(ValueError, match="unknown model key enocder_layers"):
+        bad = OmegaConf.create({"model": {**model, "enocder_layers": 3}})
+        task.build_model(bad.model)
+
+
 @pytest.mark.parametrize("norm", NORM_TYPES)
 def test_every_norm_trains(norm, classifier, sentences):
     model = classifier("--norm-type", norm, "--warmup-updates", "1").train()
@@ -168,10 +186,10 @@ def test_it_learns_saves_and_loads(data, trained):
     assert all(torch.equal(value, state["model"][key]) for key, value in loaded.items())
 
 
-def test_a_batch_of_the_task_reaches_the_norms_with_its_mask(classifier, sentences):
+def test_the_norms_get_the_padding(classifier, sentences, task):
     model = classifier("--norm-type", "batchnorm").train()
     seen = []
     norm = model.encoder.layer_norm
     norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[1]))
     logits(model, sentences)
-    assert torch.equal(seen[0], sentences["src_tokens"].eq(SimpleNamespace(pad=1).pad))
+    assert torch.equal(seen[0], sentences["src_tokens"].eq(task.source_dictionary.pad()))

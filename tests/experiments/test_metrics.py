@@ -143,6 +143,11 @@ def test_from_a_trained_classifier_to_a_table(tmp_path, capsys):
     folder = train_classifier(data, tmp_path / "run", "--max-epoch", "8", "--norm-type", "rmsnorm")
     best, last = (str(folder / f"checkpoint_{name}.pt") for name in ("best", "last"))
     capsys.readouterr()
+    assert predict([str(data), "--path", best, "--gen-subset", "valid"]) == 0
+    *_, end = capsys.readouterr().out.splitlines()
+    of_fairseq = torch.load(best, weights_only=True)["extra_state"]["best"]
+    accuracy = float(end.split("= ")[1].split(",")[0])
+    assert accuracy == pytest.approx(of_fairseq, abs=0.055)  # each has its rounding: 1, 2 digits
     assert predict([str(data), "--path", best, "--gen-subset", "test"]) == 0
     log = write(tmp_path / "predict.log", *capsys.readouterr().out.splitlines())
     words = ["--experiment", "tiny", "--norm", "rmsnorm", "--seed", "1", "--metric", "accuracy"]

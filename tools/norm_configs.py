@@ -1,52 +1,68 @@
-"""The hydra group ``norm``: a file for each norm, made from its declaration.
+"""The hydra groups ``norm`` and ``placement``: a file for each, made from its declaration.
 
-    python tools/norm_configs.py            write configs/norm/<norm>.yaml anew
+    python tools/norm_configs.py            write configs/norm/ and configs/placement/ anew
     python tools/norm_configs.py --check    change nothing, exit 1 if a file is stale
 
-A file lists every option of its norm, and ``norm_init`` and the like: hydra overrides only keys
-that exist, as in ``norm=powernorm model.norm_alpha_fwd=0.95``. A null leaves an option at its
+The file of a norm lists every option of it, and ``norm_init`` and the like: hydra overrides only
+keys that exist, as in ``norm=powernorm model.norm_alpha_fwd=0.95``. A null leaves an option at its
 default.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from norm_plugin.commands.command_line import CommandError, run_command, write_text
 from norm_plugin.experiments.recipes import CONFIGS
-from norm_plugin.models.flags import CHOICES, VALUES
+from norm_plugin.models.flags import CHOICES, PLACEMENT, VALUES
 from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.placements import PLACEMENTS, placement_class
 
 HEAD = """# @package model
 # Made by python tools/norm_configs.py
 # {formula}
-norm_type: {name}
+{key}: {name}
 """
 
 
 def norm_config(name: str) -> str:
     """The file of a norm: its name, and a null for each of its options and of the model's own."""
     spec = norm_spec(name)
-    text = HEAD.format(formula=spec.formula, name=name)
+    text = HEAD.format(formula=spec.formula, key="norm_type", name=name)
     lines = [f"norm_{option.name}: null  # {option.default}\n" for option in spec.options]
     lines += [
-        f"{key}: null  # {choice.default}\n"
+        f"{key}: null" + (f"  # {choice.default}\n" if choice.default else "\n")
         for key, choice in CHOICES.items()
-        if choice.default is not None  # the placement is the recipe's
+        if key != PLACEMENT  # it has a group of its own
     ]
     lines += [f"{key}: null\n" for key in VALUES]
     return text + "".join(lines)
 
 
-def stale_configs(folder: Path) -> dict[Path, str]:
-    """The stale files of ``folder``, with the text that they should hold.
+def placement_config(name: str) -> str:
+    """The file of a placement."""
+    equation = placement_class(name).equation
+    return HEAD.format(formula=equation, key="norm_placement", name=name)
 
-    An empty text stands for the file of a norm that no longer exists.
+
+GROUPS: dict[str, tuple[Iterable[str], Callable[[str], str]]] = {
+    "norm": (NORM_TYPES, norm_config),
+    "placement": (PLACEMENTS, placement_config),
+}
+"""By the name of the group: its words, and what makes the file of one."""
+
+
+def stale_configs(configs: Path) -> dict[Path, str]:
+    """The stale files of the groups in ``configs``, with the text that they should hold.
+
+    An empty text stands for the file of a norm or placement that no longer exists.
     """
-    wanted = {folder / f"{name}.yaml": norm_config(name) for name in NORM_TYPES}
-    wanted.update({path: "" for path in folder.glob("*.yaml") if path not in wanted})
+    wanted = {}
+    for group, (names, text) in GROUPS.items():
+        wanted.update(dict.fromkeys((configs / group).glob("*.yaml"), ""))
+        wanted.update({configs / group / f"{name}.yaml": text(name) for name in names})
     return {
         path: text
         for path, text in wanted.items()
@@ -58,6 +74,7 @@ def write_configs(stale: dict[Path, str]) -> None:
     """Write what :func:`stale_configs` found, each file whole or not at all."""
     for path, text in stale.items():
         if text:
+            path.parent.mkdir(exist_ok=True)
             write_text(path, text)
         else:
             path.unlink()
@@ -66,16 +83,15 @@ def write_configs(stale: dict[Path, str]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python tools/norm_configs.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--check", action="store_true", help="change nothing, exit 1 when stale")
     args = parser.parse_args(argv)
-    stale = stale_configs(CONFIGS / "norm")
+    stale = stale_configs(CONFIGS)
     if stale and args.check:
-        names = ", ".join(sorted(path.name for path in stale))
-        raise CommandError(f"stale in configs/norm: {names}; run python tools/norm_configs.py")
+        names = ", ".join(sorted(f"{path.parent.name}/{path.name}" for path in stale))
+        raise CommandError(f"stale in configs/: {names}; run python tools/norm_configs.py")
     write_configs(stale)
     return 0
 

@@ -26,6 +26,7 @@ from norm_plugin.checkpoints.user_dirs import import_user_dir
 from norm_plugin.commands.command_line import CommandError, run_command
 from norm_plugin.experiments.gpus import Recipe
 from norm_plugin.norms import NORM_TYPES
+from norm_plugin.placements import PLACEMENTS
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CONFIG_FOLDERS = (PACKAGE.parent / "configs", PACKAGE / "configs")
@@ -46,8 +47,8 @@ GENERATION = "generation"
 def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """The configuration that ``fairseq-hydra-train --config-name name overrides`` composes.
 
-    ``norm=X`` also takes a norm that an imported ``--user-dir`` registers, which has no file of
-    the group ``norm``.
+    ``norm=X`` and ``placement=X`` also take what an imported ``--user-dir`` registers, which has no
+    file of these groups.
 
     Raises:
         ValueError: no such recipe, or an override that hydra refuses.
@@ -80,7 +81,9 @@ def _own_norm(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
     own, left = None, []
     for override in overrides:
         group, _, name = override.partition("=")
-        if group != "norm" or (CONFIGS / "norm" / f"{name}.yaml").is_file():
+        if group == "placement" and name in PLACEMENTS:
+            left.append(f"model.norm_placement={name}")
+        elif group != "norm" or (CONFIGS / "norm" / f"{name}.yaml").is_file():
             left.append(override)
         elif name in NORM_TYPES:
             own = name

@@ -27,6 +27,7 @@ from norm_plugin.experiments.recipes import (
 )
 from norm_plugin.norms import NORM_TYPES
 from norm_plugin.norms.base import registry as registry
+from norm_plugin.placements import PLACEMENTS
 
 PRIMARY = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 RECIPES = {
@@ -71,6 +72,14 @@ def test_the_numbers_of_the_papers(name, recipe):
     assert (args.clip_norm, args.label_smoothing, args.warmup_init_lr) == (0.0, 0.1, 1e-7)
     assert (args.max_tokens, args.adam_betas) == (4096, "(0.9, 0.98)")
     assert args.share_all_embeddings == (corpus != "iwslt15")
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_every_placement_is_a_word_of_its_group(name):
+    with initialize_config_dir(str(CONFIGS), version_base="1.1"):
+        composed = compose("toy", [f"placement={name}", "model.norm_placement_decoder=post"])
+    assert composed.model.norm_placement == name
+    assert composed.model.norm_placement_decoder == "post"
 
 
 @pytest.mark.parametrize(

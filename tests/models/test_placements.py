@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
+from math import isfinite
 
 import fairseq.utils
 import pytest
 import torch
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from reference.placements import EQUATIONS
 
 from in_process import train_here
+from norm_plugin.checkpoints.average import main as average
 from norm_plugin.models import fold_norms
-from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.models.layers import PlannedLayer
+from norm_plugin.models.record_file import read_lines
+from norm_plugin.models.translation import NormTransformerModel
+from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 from norm_plugin.placements import INPUT, PLACEMENTS, SUM, Placement, register_placement
 from stacks_by_hand import NARROW, check_decoding, shaken, stack_of
 
@@ -179,3 +186,50 @@ def test_folding_changes_no_logits(name, build, batch):
     assert {folding.site for folding in foldings if folding.reason} == kept
     # the products of folding are rounded to float64
     torch.testing.assert_close(model(**batch)[0], before, rtol=1e-9, atol=1e-9)
+
+
+@every_placement
+def test_a_nan_is_reported_by_the_first_norm_that_sees_it(name, build, batch):
+    model = build(*NARROW, "--norm-placement", name).train()
+    model.encoder.layers[1].fc2.bias.data[0] = torch.nan
+    seen = []
+
+    def see(path, norm, args):
+        if args[0].isnan().any():
+            seen.append(path)
+
+    for path, module in model.named_modules():
+        if isinstance(module, Norm):
+            module.register_forward_pre_hook(partial(see, path))
+    if not model.cfg.plan.sites:
+        assert model(**batch)[0].isnan().any()  # nothing looks at it
+        return
+    with pytest.raises(FloatingPointError) as stopped:
+        model(**batch)
+    assert str(stopped.value).startswith(f"{seen[0]} (")
+
+
+@every_placement
+def test_a_run_is_recorded_averaged_and_loaded_by_the_hub(name, toy, tmp_path, monkeypatch):
+    flags = ("--norm-placement", name, "--norm-record", 1, "--max-update", 2)
+    flags += ("--save-interval-updates", 1, "--no-epoch-checkpoints", "--disable-validation")
+    model = train_here(monkeypatch, toy, tmp_path, *flags).get_model()
+    norms = [path for path, module in model.named_modules() if isinstance(module, Norm)]
+    layers = [path for path, module in model.named_modules() if isinstance(module, PlannedLayer)]
+    for line in read_lines(tmp_path / "norm_record.jsonl.gz")[1:]:
+        assert set(line["sites"]) == set(norms)
+        assert all("output_gradient_variance" in found for found in line["sites"].values())
+        assert list(line["layers"]) == layers
+        assert all(isfinite(found["hidden_gradient_norm"]) for found in line["layers"].values())
+
+    averaged = tmp_path / "averaged.pt"
+    average(["--inputs", str(tmp_path), "--last-updates", "2", "--output", str(averaged)])
+    one, two = (
+        load_checkpoint_to_cpu(str(path))["model"] for path in tmp_path.glob("checkpoint_1_?.pt")
+    )
+    hub = NormTransformerModel.from_pretrained(str(tmp_path), averaged.name, str(toy))
+    for key, value in hub.models[0].state_dict().items():
+        if value.is_floating_point():
+            # the mean of two is rounded once
+            torch.testing.assert_close(value, (one[key] + two[key]) / 2, rtol=1e-6, atol=1e-7)
+    assert isinstance(hub.translate("the dog sees the cat .", beam=1, max_len_b=3), str)

@@ -12,7 +12,9 @@ Clock = Callable[[], float]
 """Seconds since some moment."""
 UPDATES = re.compile(r"\bnum_updates\W+(\d+)")
 POSITION = re.compile(r"\bepoch (\d+):\s+\d+ / (\d+)")  # a plain line: of / updates an epoch
-EPOCH_END = re.compile(r"\bepoch (\d+) \| .*\bnum_updates (\d+)")
+EPOCH_END = re.compile(
+    r"\btrain \| epoch (\d+) \| .*\bnum_updates (\d+)"
+)  # no validation within it
 
 
 class Meter:

@@ -53,6 +53,7 @@ def check_training(flags: Sequence[str]) -> None:
         convert_namespace_to_omegaconf(args)
     except (HydraException, OmegaConfBaseException, TypeError) as error:
         raise ValueError(" ".join(str(error).split())) from error
+    _check_schedule(args)
     _check_norms(args)
 
 
@@ -78,6 +79,15 @@ def check_number_averaged(flags: Sequence[str], averaging: Sequence[str]) -> Non
 
 def _refuse(message: str) -> NoReturn:
     raise ValueError(f"fairseq-train: {message}")
+
+
+def _check_schedule(args: Any) -> None:
+    """Refuse a schedule that fairseq cannot compute; it says so only after the data is prepared."""
+    if args.lr_scheduler == "inverse_sqrt" and not args.warmup_updates:
+        raise ValueError(
+            "--lr-scheduler inverse_sqrt divides by --warmup-updates, which is 0: for no warm-up "
+            "give --warmup-init-lr the value of --lr, or choose --lr-scheduler fixed"
+        )
 
 
 def _check_norms(args: Any) -> None:

@@ -163,8 +163,9 @@ def _add_choices(parser: Parser) -> None:
         "--recipe",
         type=_word,
         metavar="R",
-        help="recipe=R: the paper whose hyper-parameters are used, adanorm (Xu et al. 2019) or "
-        "powernorm (Shen et al. 2020), where that has results on the corpus",
+        help="recipe=R: the paper whose hyper-parameters are used, adanorm (Xu et al. 2019), "
+        "powernorm (Shen et al. 2020) or xiong (Xiong et al. 2020), where that has results on the "
+        "corpus",
     )
     group.add_argument("--preset", type=_word, metavar="P", help="preset=P: paper or cpu")
     group.add_argument(

@@ -10,6 +10,9 @@ from functools import partial
 import pytest
 from fairseq import options
 from fairseq.dataclass.configs import FairseqConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.optim import build_optimizer
+from fairseq.optim.lr_scheduler import build_lr_scheduler
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 
@@ -74,12 +77,34 @@ def test_the_numbers_of_the_papers(name, recipe):
     assert args.share_all_embeddings == (corpus != "iwslt15")
 
 
+def test_pre_norm_without_warmup_has_the_schedule_of_its_paper():
+    """Xiong et al. 2020, section 4.1: 5e-4, decayed at the 8th epoch by 0.1."""
+    args = parsed("iwslt14_de_en", "recipe=xiong")
+    assert args.encoder_normalize_before and args.decoder_normalize_before
+    assert (args.dropout, args.label_smoothing, args.max_tokens) == (0.1, 0.1, 4096)
+    cfg = convert_namespace_to_omegaconf(args)
+    adam = build_optimizer(cfg.optimizer, [torch.nn.Parameter(torch.zeros(1))])
+    schedule = build_lr_scheduler(cfg.lr_scheduler, adam)
+    schedule.step_begin_epoch(1)
+    rates = [schedule.step_update(0)]
+    rates += [schedule.step_begin_epoch(epoch) for epoch in range(2, 13)]
+    assert rates == pytest.approx([5e-4] * 7 + [5e-5] * 5)
+    recipe = read_recipe("iwslt14_de_en", ["recipe=xiong"])
+    assert generation_flags(recipe) == ["--beam", "5", "--lenpen", "1.2"]
+
+
 @pytest.mark.parametrize("name", PLACEMENTS)
 def test_every_placement_is_a_word_of_its_group(name):
     with initialize_config_dir(str(CONFIGS), version_base="1.1"):
         composed = compose("toy", [f"placement={name}", "model.norm_placement_decoder=post"])
     assert composed.model.norm_placement == name
     assert composed.model.norm_placement_decoder == "post"
+
+
+def test_a_schedule_that_divides_by_its_warmup_is_one_line():
+    words = ["toy", "--check", "--further", "--warmup-updates", "0"]
+    with pytest.raises(SystemExit, match="--lr-scheduler inverse_sqrt divides by --warmup-updates"):
+        main(words)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from blocks import Generators, fill
 from claims import claims_table, reproduction_table
 from example_runs import example_table
+from norm_plugin.analysis.deep_stacks_page import deep_stacks_block
+from norm_plugin.analysis.warmup import published_table as warmup_table
 from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
 from norm_plugin.experiments.results import read_results
 from norm_plugin.experiments.tables import table
@@ -61,6 +63,10 @@ def generators(root: Path) -> Generators:
         "examples/": lambda name: example_table(name.partition("/")[2], root),
         "command/": lambda name: command_lines(name.partition("/")[2]),
         "front/": lambda name: front_table(name.partition("/")[2].split(",")),
+        "deep-stacks/": lambda name: deep_stacks_block(
+            name.partition("/")[2], root / "results" / "deep_stacks"
+        ),
+        "warmup": lambda _: warmup_table(root / "results" / "warmup"),
         "norms": lambda _: norms_table(),
         "options": lambda _: options_table(),
         "sites": lambda _: sites_table(),

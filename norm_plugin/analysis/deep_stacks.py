@@ -228,18 +228,14 @@ def about(args: argparse.Namespace) -> dict[str, Any]:
             "seeds": list(args.seeds),
         },
         "data": {"corpus": manifest.get("corpus"), "checksum": manifest.get("checksum")},
-        "command": "python -m norm_plugin.analysis.deep_stacks --data work/data/toy/bin "
-        f"--out results/deep_stacks --depths {_words(args.depths)} --seeds {_words(args.seeds)} "
-        f"--updates {args.updates}",
+        "command": "python -m norm_plugin.analysis.deep_stacks --data work/data/toy/bin --out "
+        f"results/deep_stacks --depths {' '.join(map(str, args.depths))} "
+        f"--seeds {' '.join(map(str, args.seeds))} --updates {args.updates}",
         "git": git_state(Path(__file__).parent),
         "versions": versions(),
         "machine": machine(cpu=True),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }
-
-
-def _words(values: Sequence[int]) -> str:
-    return " ".join(map(str, values))
 
 
 def begin(out: Path, facts: dict[str, Any]) -> list[Row]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from norm_plugin.commands.command_line import write_text
+from norm_plugin.experiments.curves import read_curves
 from norm_plugin.experiments.plan import Plan
 from norm_plugin.experiments.processes import CommandFailedError
 from norm_plugin.experiments.status import DIVERGED, FAILED, Status
@@ -66,8 +67,8 @@ def record_file(plan: Plan) -> Path:
 
 
 def record_failure(plan: Plan, failure: RunFailedError, status: Status) -> None:
-    """Write what is known of a run that has no result."""
-    path = record_file(plan)
+    """Write what is known of a run that has no result, with its losses as far as it came."""
+    path, log = record_file(plan), plan.log_of("train")
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "experiment": plan.experiment,
@@ -78,6 +79,7 @@ def record_failure(plan: Plan, failure: RunFailedError, status: Status) -> None:
         "stage": failure.stage,
         "reason": failure.reason,
         "progress": status.text,
+        "curves": read_curves(log) if log.exists() else None,
     }
     write_text(path, json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 

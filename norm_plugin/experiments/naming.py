@@ -15,8 +15,8 @@ from norm_plugin.norms import norm_spec
 
 Differences = dict[str, Any]
 
-BY_VALUE = ("placement", "init", "variant")
-"""Settings whose values are words that need no name beside them."""
+BY_VALUE = ("placement", "init", "variant", "-name")
+"""Settings whose values are words that need no name beside them; ``_name`` is the last one."""
 NAMED_ELSEWHERE = {"common.seed", "common.user_dir", "model.norm_type"}
 WITHOUT_EFFECT = "model.norm_record"
 """How settings begin that change nothing of what is trained: those of the recorder."""

@@ -152,6 +152,7 @@ def test_a_run_that_diverged_is_recorded_and_not_trained_again(runs):
     (record,) = runs.work.glob("results/toy/failed/layernorm-seed1.json")
     facts = json.loads(record.read_text())
     assert facts["state"] == "diverged" and "has a NaN" in facts["reason"]
+    assert facts["curves"] == {"train": [], "valid": []}  # the fake log has no such line
     runs.take_calls()
     again = runs.run("toy")
     assert again.returncode == 1 and "train diverged" in again.stderr

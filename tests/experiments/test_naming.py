@@ -22,6 +22,7 @@ from norm_plugin.experiments.naming import (
         ({"model.norm_layer_scale_groups": 0}, "powernorm-layer-scale-groups-0"),
         ({"model.norm_placement": "post", "model.dropout": 0.2}, "powernorm-post-dropout-0.2"),
         ({"optimization.lr": [0.001]}, "powernorm-lr-0.001"),
+        ({"lr_scheduler._name": "fixed", "model.dropout": 0}, "powernorm-fixed-dropout-0"),
         ({"model.share_all_embeddings": False}, "powernorm-no-share-all-embeddings"),
         ({"fp16": True}, "powernorm-fp16"),
     ],

@@ -80,3 +80,27 @@ def test_help_needs_no_environment(name):
     assert f"usage: scripts/{name}.sh [OPTIONS]" in done.stdout
     for flag in ("--norm-type", "--seed", "--work", "--smoke", "--dry-run", "-- FLAGS"):
         assert flag in done.stdout
+
+
+def test_the_warmup_study_is_trained_and_then_drawn(checkout, tmp_path):
+    done = script(checkout, "ablate_warmup", "--jobs", "2", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == [str(tmp_path), str(checkout)]
+    assert lines[2:9] == ["-P", "-m", "norm_plugin.experiments", "sweep", "warmup", "--jobs", "2"]
+    assert lines[11:] == ["-P", "-m", "norm_plugin.analysis.warmup", "--jobs", "2"]
+
+
+def test_the_warmup_study_is_drawn_after_a_run_has_failed(checkout):
+    failing = f"{PYTHON}[[ $* != *sweep* ]]\n"
+    command(checkout / ".venv/bin/python", failing)
+    done = script(checkout, "ablate_warmup")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "norm_plugin.analysis.warmup"
+
+
+def test_the_help_of_the_warmup_study_is_that_of_a_sweep():
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    done = script(ROOT, "ablate_warmup", "--help", PATH=path, NORM_VENV="/nowhere")
+    assert done.returncode == 0, done.stderr
+    assert "--jobs N" in done.stdout

@@ -1,0 +1,86 @@
+"""The table and the figure of the warm-up study, from made-up results of its runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from made_up_results import made_up
+from norm_plugin.analysis import warmup
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments import grid, options
+from norm_plugin.experiments.failures import record_file
+
+LOSSES = {"train": [], "valid": [{"epoch": 1, "updates": 50, "loss": 7.5}, {"updates": 100}]}
+
+
+@pytest.fixture(scope="module")
+def cells():
+    """The runs of the study, with results in no folder yet."""
+    args = options.parse(options.sweep_parser(), [warmup.STUDY])
+    return grid.read_grid(args)[0]
+
+
+@pytest.fixture
+def plans(cells, tmp_path, monkeypatch):
+    """The plans of the study, with results in ``tmp_path``."""
+    for cell in cells:
+        object.__setattr__(cell.plan.settings, "results", tmp_path)
+    monkeypatch.setattr(warmup, "read_grid", lambda args: (cells, []))
+    return [cell.plan for cell in cells]
+
+
+def test_the_runs_are_those_of_the_paper(plans):
+    """Placement x warm-up x rate, and post-norm at a fixed rate (Xiong et al., section H)."""
+    found = [(run.placement, run.warmup, run.lr) for run in map(warmup.read_run, plans)]
+    grid_of = {
+        (placement, words, lr)
+        for placement in ("post", "pre")
+        for words in ("1000", "0, constant for 1000", "1")
+        for lr in (0.001, 0.005)
+    }
+    assert set(found) == {*grid_of, ("post", "none, fixed rate", 0.0001)}
+    assert len(found) == len(set(found))
+    assert all("50" in _value(plan, "--validate-interval-updates") for plan in plans)
+
+
+def _value(plan, flag):
+    return plan.training[plan.training.index(flag) + 1]
+
+
+def test_finished_and_diverged_runs_are_in_table_and_figure(plans, tmp_path, capsys):
+    finished, diverged, *_ = plans
+    finished.result.parent.mkdir()
+    result = made_up(bleu=31.234, curves=LOSSES, git={"commit": "abc", "dirty": False})
+    finished.result.write_text(json.dumps(result))
+    record_file(diverged).parent.mkdir()
+    record_file(diverged).write_text(json.dumps({"state": "diverged", "curves": LOSSES}))
+    assert warmup.main(["--results", str(tmp_path)]) == 0
+    folder = finished.result.parent
+    assert [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()] == [
+        *("warmup.md", "warmup.svg", "warmup.csv")
+    ]
+    page = (folder / "warmup.md").read_text()
+    assert "| post | 1000 | 0.001 | 31.23 | 7.50 | 7.50 | finished |" in page
+    assert "| post | 1000 | 0.005 | - | 7.50 | 7.50 | diverged |" in page
+    assert page.count(f"| - | - | - | {warmup.MISSING} |") == len(plans) - 2
+    assert "One seed, 1. BLEU is fairseq BLEU4." in page
+    rows = list(csv.DictReader((folder / "warmup.csv").read_text().splitlines()))
+    assert [(row["lr"], row["updates"], row["loss"]) for row in rows] == [
+        *(("0.001", "50", "7.5"), ("0.005", "50", "7.5"))
+    ]
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/warmup").symlink_to(tmp_path)
+    published = warmup.published_table(tmp_path / "results/warmup")
+    assert (
+        published.startswith(page) and "](../results/warmup/multi30k_cpu/warmup.svg)" in published
+    )
+
+
+def test_without_any_validation_it_says_so(plans, tmp_path):
+    with pytest.raises(CommandError, match="has been validated yet: start the sweep, or give the"):
+        warmup.main(["--results", str(tmp_path)])
+    assert warmup.main(["--results", str(tmp_path), "--status"]) == 0
+    assert warmup.published_table(tmp_path) == "These runs are not finished yet."

@@ -25,7 +25,7 @@ from norm_plugin.analysis.theory.claim import Options
 from norm_plugin.analysis.theory.claims import CLAIMS
 from norm_plugin.analysis.theory.measuring import measure, quiet
 from norm_plugin.analysis.theory.page import page, redraw, store
-from norm_plugin.checkpoints.building import add_user_dir, import_user_dir
+from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.commands.command_line import (
     CommandError,
     read_json,

@@ -38,7 +38,6 @@ def check_training(flags: Sequence[str]) -> None:
             with the name of another package.
     """
     from fairseq import options
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     import norm_plugin.models  # noqa: F401  registers the architectures that the flags name
 
@@ -49,12 +48,31 @@ def check_training(flags: Sequence[str]) -> None:
         args = options.parse_args_and_arch(parser, ["DATA", *flags])
     except ImportError as error:  # of the --user-dir
         raise ValueError(str(error)) from error
+    settings = repr(sorted(item for item in vars(args).items() if not _differs_in_a_sweep(item[0])))
+    if settings not in _ACCEPTED:
+        _check_types(args)
+        _ACCEPTED.add(settings)
+    _check_norms(args)
+
+
+_ACCEPTED: set[str] = set()
+"""The settings that were found good: to look at them takes fairseq a good tenth of a second."""
+
+
+def _differs_in_a_sweep(name: str) -> bool:
+    """Seeds and what concerns norms, whose types argparse and the norms check."""
+    return name == "seed" or name.startswith("norm_")
+
+
+def _check_types(args: argparse.Namespace) -> None:
+    """Raise ValueError where fairseq's typed configuration, or its schedule, refuses a value."""
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
     try:
         convert_namespace_to_omegaconf(args)
     except (HydraException, OmegaConfBaseException, TypeError) as error:
         raise ValueError(" ".join(str(error).split())) from error
     _check_schedule(args)
-    _check_norms(args)
 
 
 def check_number_averaged(flags: Sequence[str], averaging: Sequence[str]) -> None:

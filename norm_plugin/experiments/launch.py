@@ -1,7 +1,8 @@
 """Starts the runs of a sweep by hydra's multirun: on this machine, or a Slurm job each.
 
 hydra's launchers are given the numbers of the runs, and each job starts one run in a process of its
-own: fairseq keeps state in its modules, which one run would hand on to the next.
+own: fairseq keeps state in its modules, which one run would hand on to the next. A job imports this
+module, so it imports neither torch nor fairseq.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import hydra
 
 from norm_plugin.commands.command_line import write_text
 from norm_plugin.experiments import processes
-from norm_plugin.experiments.plan import plan_root
 
 QUIET = ("hydra/job_logging=disabled", "hydra/hydra_logging=disabled", "hydra.output_subdir=null")
 
@@ -44,6 +44,7 @@ class Resources:
 
 def launch(
     commands: Sequence[Sequence[str]],
+    root: Path,
     folder: Path,
     launcher: str,
     resources: Resources,
@@ -52,13 +53,15 @@ def launch(
     """Run each of ``commands`` to its end; one that fails does not end the others.
 
     Args:
+        root: where the commands run.
         folder: for what hydra and Slurm write.
         launcher: joblib or submitit_slurm.
         further: overrides of hydra's, such as ``hydra.launcher.partition=gpu``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     jobs = folder / "jobs.json"
-    write_text(jobs, json.dumps({"commands": commands, "resources": vars(resources)}, indent=2))
+    asked = {"root": str(root), "commands": commands, "resources": vars(resources)}
+    write_text(jobs, json.dumps(asked, indent=2))
     words = ["sweep", "--multirun", f"hydra/launcher={launcher}", *QUIET]
     words += [f"hydra.sweep.dir='{folder}/hydra'", "hydra.sweep.subdir=${hydra.job.num}"]
     if launcher == "joblib":
@@ -79,7 +82,7 @@ def run_job(config: Any) -> int:
         with open(console, "a", encoding="utf-8") as stream:
             return subprocess.run(
                 [*processes.TIED, *command],
-                cwd=plan_root(),
+                cwd=jobs["root"],
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=stream,

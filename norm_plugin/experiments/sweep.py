@@ -15,6 +15,7 @@ from norm_plugin.experiments import options, processes
 from norm_plugin.experiments.done import print_plan
 from norm_plugin.experiments.grid import Cell, read_grid
 from norm_plugin.experiments.launch import Resources, launch
+from norm_plugin.experiments.plan import plan_root
 from norm_plugin.experiments.settings import from_here
 from norm_plugin.experiments.status import DIVERGED, DONE, FAILED
 from norm_plugin.experiments.view import state_of, summary, view
@@ -42,6 +43,7 @@ def main(argv: Sequence[str]) -> int:
         with showing(cells, resources.jobs):
             launch(
                 [run_words(cell, args) for cell in open_cells],
+                plan_root(),
                 folder,
                 args.launcher,
                 resources,

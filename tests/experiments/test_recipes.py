@@ -8,6 +8,7 @@ import sys
 from functools import partial
 
 import pytest
+import torch
 from fairseq import options
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import run_forked
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_LINES = 300
@@ -58,7 +59,8 @@ def is_command(path: Path) -> bool:
     )
 
 
-SCRIPTS = [name_of(path) for path in below("scripts", "data-prep", "tools") if is_command(path)]
+SCRIPTS = [name_of(path) for path in below("scripts", "data-prep") if is_command(path)]
+TOOLS = [name_of(path) for path in below("tools") if is_command(path)]
 MODULES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for path in below("norm_plugin")
@@ -72,6 +74,13 @@ def test_every_script_explains_itself(script: str) -> None:
     done = subprocess.run(
         [interpreter, script, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
+    assert done.returncode == 0, done.stderr
+    assert "usage" in done.stdout.lower()
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_tool_explains_itself(tool: str) -> None:
+    done = run_forked(ROOT / tool, "--help")
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout.lower()
 

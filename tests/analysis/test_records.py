@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from forked import run_forked
 
 from norm_plugin.analysis.records import FIGURES, LAYERS, figure_table, main, read_record, table
 from norm_plugin.commands.command_line import CommandError
@@ -119,11 +117,5 @@ def test_bad_files_are_one_line(tmp_path):
 
 
 def test_it_is_a_command(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "norm_plugin.analysis.records", tmp_path / "missing"],
-        cwd=Path(__file__).resolve().parents[2],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_forked("norm_plugin.analysis.records", tmp_path / "missing")
     assert done.returncode == 1 and done.stderr.startswith("error: cannot read")

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from forked import ROOT, run_forked
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +11,6 @@ def toy(tmp_path_factory):
     """A small binarized toy corpus."""
     out = tmp_path_factory.mktemp("data") / "toy"
     sizes = ["--train", "200", "--valid", "10", "--test", "10", "--workers", "1"]
-    command = [sys.executable, ROOT / "data-prep" / "toy.py", "--out", out, *sizes]
-    subprocess.run(command, check=True, capture_output=True)
+    done = run_forked(ROOT / "data-prep" / "toy.py", "--out", out, *sizes)
+    assert done.returncode == 0, done.stderr
     return out / "bin"

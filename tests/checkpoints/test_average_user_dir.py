@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+from forked import ROOT, run_forked
 from tiny_run import run_state, write_dictionaries, write_pairs
 
 from norm_plugin.checkpoints.building import build_model
@@ -17,7 +17,6 @@ from norm_plugin.checkpoints.user_dirs import check_user_dir, import_user_dir
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.norms.base import registry as registry
 
-ROOT = Path(__file__).resolve().parents[2]
 OWN_NORMS = '''
 import torch
 from norm_plugin.norms import register_norm
@@ -49,13 +48,14 @@ class Steady(OfOnes):
 FLAGS = ("--norm-placement=pre", "--norm-type=layernorm")
 
 
-@pytest.fixture
-def own_norms(monkeypatch):
-    """The two norms above, registered for one test."""
-    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+@contextmanager
+def own_norms():
+    """The two norms above, registered for a while."""
     names = list(registry.NORM_TYPES)
-    exec(compile(OWN_NORMS, "own_norms", "exec"), {"__name__": "own_norms"})
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_SPECS", dict(registry._SPECS))
+        exec(compile(OWN_NORMS, "own_norms", "exec"), {"__name__": "own_norms"})
+        yield
     registry.NORM_TYPES[:] = names
 
 
@@ -78,7 +78,6 @@ def save_runs(folder: Path, data: Path, norm: str, user_dir: Path) -> list[Path]
     return paths
 
 
-@pytest.mark.usefixtures("own_norms")
 @pytest.mark.parametrize(
     ("mode", "expected", "line"),
     [
@@ -90,18 +89,12 @@ def test_its_norms_are_known(tmp_path, data, mode, expected, line) -> None:
     plugin = tmp_path / "own_plugin"
     plugin.mkdir()
     (plugin / "__init__.py").write_text(OWN_NORMS)
-    paths = save_runs(tmp_path, data, "own", plugin)
-    command = [sys.executable, "-m", "norm_plugin.checkpoints.average", "--running-stats", mode]
-    command += ["--batches", "3"] if mode == "reestimate" else []
+    with own_norms():
+        paths = save_runs(tmp_path, data, "own", plugin)
+    words = ["--running-stats", mode, *(["--batches", 3] if mode == "reestimate" else [])]
     output = tmp_path / "average.pt"
-    command += ["--user-dir", str(plugin)]
-    done = subprocess.run(
-        [*command, "--inputs", *map(str, paths), "--output", str(output)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words += ["--user-dir", plugin, "--inputs", *paths, "--output", output]
+    done = run_forked("norm_plugin.checkpoints.average", *words)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.startswith(line)
     model = load_checkpoint(output)["model"]
@@ -110,11 +103,11 @@ def test_its_norms_are_known(tmp_path, data, mode, expected, line) -> None:
     assert all(torch.allclose(value, torch.tensor(expected)) for value in heights)
 
 
-@pytest.mark.usefixtures("own_norms")
 def test_a_norm_that_cannot_be_averaged_plainly(tmp_path, data) -> None:
-    *_, path = save_runs(tmp_path, data, "steady", ROOT / "norm_plugin")
-    with pytest.raises(CommandError, match="Steady does not declare .* average or last"):
-        reestimate(load_checkpoint(path), path, 1)
+    with own_norms():
+        *_, path = save_runs(tmp_path, data, "steady", ROOT / "norm_plugin")
+        with pytest.raises(CommandError, match="Steady does not declare .* average or last"):
+            reestimate(load_checkpoint(path), path, 1)
 
 
 def test_a_user_dir_that_is_gone(tmp_path, data) -> None:

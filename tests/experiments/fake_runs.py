@@ -14,13 +14,18 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
+
+from forked import serve
 
 import fake_python
 from norm_plugin.commands.command_line import run_command
-from norm_plugin.experiments import processes, products
+from norm_plugin.experiments import options, processes, products
 from norm_plugin.experiments.__main__ import main
+from norm_plugin.experiments.facts import experiment_names
+from norm_plugin.experiments.plan import make_plan
+from norm_plugin.experiments.settings import read_settings
 
 PYTHON = [sys.executable, "-S", "-E", fake_python.__file__]
 # What may differ between runs that end alike.
@@ -48,10 +53,18 @@ def fake_command(words: Sequence[str]) -> int:
     return 0
 
 
+@lru_cache
+def warm_up() -> None:
+    """Look at the settings of every experiment once; the forks of this process then need not."""
+    for name in experiment_names():
+        make_plan(read_settings(options.parse(options.run_parser(), [name])))
+
+
 class FakeRuns:
     """``folder`` holds the work folder, and the notes of the fake Python."""
 
     def __init__(self, folder: Path) -> None:
+        warm_up()
         self.folder = folder
         self.work = folder / "the work"  # with a space, as a user's may have one
         self.calls_file = folder / "calls"
@@ -81,6 +94,7 @@ class FakeRuns:
                 os.setsid()
                 os.chdir(here or self.folder)
                 os.environ.update(self.environment(kill_at), **environment)
+                serve(fake_command)
                 with open(self.folder / "out", "w") as out, open(self.folder / "err", "w") as err:
                     sys.stdout, sys.stderr = out, err
                     code = fake_command(words)
@@ -162,7 +176,3 @@ def of_stage(calls: list[list[str]], module: str) -> list[str]:
 def value(call: list[str], flag: str) -> str:
     """What follows a flag, the first time."""
     return call[call.index(flag) + 1]
-
-
-if __name__ == "__main__":  # a run of a sweep, started by the fake Python
-    sys.exit(fake_command(sys.argv[1:]))

@@ -6,9 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from forked import ROOT, run_forked
+
 PLUGIN = ROOT / "norm_plugin"
 # One layer, 512 tokens a batch: an update takes a few hundredths of a second.
 SMALL = {
@@ -30,20 +30,29 @@ SMALL = {
 }
 
 
-def run(module, *words, check=True, stdin=None):
+def run(module, *words, check=True, stdin=""):
     """Run ``python -m module words`` with one thread; returns the finished process."""
+    return checked(run_forked(module, *words, stdin=stdin), check)
+
+
+def run_without_plugin(module, *words, check=True):
+    """The same in a fresh interpreter, which has not imported ``norm_plugin``."""
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, words)],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
-        input=stdin,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
+    return checked(done, check)
+
+
+def checked(done, check):
+    """A process that has ended well, or is not expected to."""
     if check and done.returncode:
-        raise AssertionError(f"{module} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+        raise AssertionError(f"{done.args} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     return done
 
 
@@ -52,7 +61,8 @@ def train(data, save_dir, *words, arch="norm_transformer_multi30k_tiny", plugin=
     flags = [word for pair in SMALL.items() for word in pair]
     user_dir = ["--user-dir", plugin] if plugin else []
     command = [data, "--cpu", "--arch", arch, *user_dir, *flags, "--save-dir", save_dir, *words]
-    return run("fairseq_cli.train", *command, **kwargs)
+    start = run if plugin else run_without_plugin
+    return start("fairseq_cli.train", *command, **kwargs)
 
 
 def losses(done):

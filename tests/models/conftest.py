@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 from fairseq import models, options
 from fairseq.data import Dictionary
+from forked import ROOT, run_forked
 from omegaconf import OmegaConf
 
 import norm_plugin.models  # noqa: F401  registers the architectures
-from commands import ROOT
+from commands import checked
 
 SMALL = ("--encoder-layers", "2", "--decoder-layers", "2", "--dropout", "0")
 
@@ -86,9 +85,5 @@ def toy(tmp_path_factory):
     """The binarized toy corpus: 400, 40 and 40 pairs."""
     out = tmp_path_factory.mktemp("data") / "toy"
     command = ["--out", out, "--train", 400, "--valid", 40, "--test", 40, "--workers", 1]
-    subprocess.run(
-        [sys.executable, ROOT / "data-prep" / "toy.py", *map(str, command)],
-        check=True,
-        capture_output=True,
-    )
+    checked(run_forked(ROOT / "data-prep" / "toy.py", *command), True)
     return out / "bin"

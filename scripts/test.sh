@@ -50,16 +50,17 @@ main() {
   section "mypy" "$bin/mypy"
 
   # The models of the tests are small: two threads of one would only wait for each other, and a
-  # worker a core does better. A file stays with one worker, which makes its fixtures once.
+  # worker a core does better. Each begins with its half of the tests, in order, so that most
+  # fixtures are made once; one that is done takes over the last tests of the other.
   local workers
   workers=$(nproc)
   if ((workers > 4)); then workers=4; fi
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
   echo "== pytest"
-  if (($# == 0)); then  # of all tests, not of a choice: the norms and the averaging are covered
+  if (($# == 0)); then  # of all tests, not of a choice: they cover the norms and the averaging
     set -- --cov --cov-fail-under=95 --cov-report=term-missing
   fi
-  exec "$bin/python" -m pytest -n "$workers" --dist loadfile "$@"
+  exec "$bin/python" -m pytest -n "$workers" --dist worksteal "$@"
 }
 
 main "$@"

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 import torch
+
+HERE = Path(__file__).parent
+COVERING = ("norms/", "checkpoints/", "kernels/test_compile.py")
+"""Coverage is measured during these tests; it would make the others, which it needs less, slow."""
 
 # Triton's kernels are tested compiled where there is a GPU, and else by its interpreter, which
 # has to be chosen before anything imports Triton.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Switch coverage off where it is not needed."""
+    if not config.pluginmanager.hasplugin("_cov"):
+        return
+    for item in items:
+        if not item.path.relative_to(HERE).as_posix().startswith(COVERING):
+            item.add_marker(pytest.mark.no_cover)

@@ -27,6 +27,10 @@ def epoch_end(epoch, updates):
     return f"{HEAD}train | epoch {epoch:03d} | loss 9 | num_updates {updates} | lr 1"
 
 
+def validation(epoch, updates):
+    return f"{HEAD}valid | epoch {epoch:03d} | valid on 'valid' | loss 9 | num_updates {updates}"
+
+
 class Clock:
     """Says the second that it is told."""
 
@@ -63,6 +67,7 @@ def test_a_resumed_run_counts_its_own_updates_only():
     [
         [(0, inner(50, an_epoch=100)), (50, inner(100, an_epoch=100))],
         [(0, epoch_end(1, 100)), (100, epoch_end(2, 200))],  # all that a terminal's bar leaves
+        [(0, inner(10)), (1, validation(1, 50))],  # --validate-interval-updates 50
     ],
 )
 def test_epochs_are_counted_in_updates(seen):

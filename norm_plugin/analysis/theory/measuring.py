@@ -13,7 +13,7 @@ import torch
 
 from norm_plugin.analysis.theory.claim import Options, Row
 from norm_plugin.analysis.theory.claims import CLAIMS
-from norm_plugin.checkpoints.building import import_user_dir
+from norm_plugin.checkpoints.user_dirs import import_user_dir
 
 Measurements = dict[str, list[Row]]
 """By claim."""

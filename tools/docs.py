@@ -66,7 +66,7 @@ def generators(root: Path) -> Generators:
         "deep-stacks/": lambda name: deep_stacks_block(
             name.partition("/")[2], root / "results" / "deep_stacks"
         ),
-        "warmup": lambda _: warmup_table(root / "results" / "warmup"),
+        "warmup": lambda _: warmup_table(root / "results" / "warmup" / "multi30k_cpu"),
         "norms": lambda _: norms_table(),
         "options": lambda _: options_table(),
         "sites": lambda _: sites_table(),

@@ -175,13 +175,12 @@ def write_page(runs: Sequence[Run], folder: Path) -> list[Path]:
 
 
 def published_table(folder: Path) -> str:
-    """The table and the figure in the results of the study, for the documentation."""
-    found = sorted(folder.glob("*/warmup.md"))
-    if not found:
+    """Table and figure in ``folder``, results/warmup/multi30k_cpu, for the documentation."""
+    page = folder / "warmup.md"
+    if not page.exists():
         return "These runs are not finished yet."
-    (table_file,) = found
-    place = table_file.parent.relative_to(folder.parents[1]).as_posix()
-    return f"{read_text(table_file)}\n![validation losses](../{place}/warmup.svg)"
+    place = "/".join(folder.parts[-3:])
+    return f"{read_text(page)}\n![validation losses](../{place}/warmup.svg)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -71,12 +71,9 @@ def test_finished_and_diverged_runs_are_in_table_and_figure(plans, tmp_path, cap
     assert [(row["lr"], row["updates"], row["loss"]) for row in rows] == [
         *(("0.001", "50", "7.5"), ("0.005", "50", "7.5"))
     ]
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results/warmup").symlink_to(tmp_path)
-    published = warmup.published_table(tmp_path / "results/warmup")
-    assert (
-        published.startswith(page) and "](../results/warmup/multi30k_cpu/warmup.svg)" in published
-    )
+    published = warmup.published_table(folder)
+    assert published.startswith(page)
+    assert f"](../{folder.relative_to(tmp_path.parents[1])}/warmup.svg)" in published
 
 
 def test_without_any_validation_it_says_so(plans, tmp_path):

@@ -76,6 +76,11 @@ def test_a_classifier_has_a_random_split_a_seed_and_no_average(tmp_path):
     assert plan.data.name == "rt_polarity-split7"
 
 
+def test_a_corpus_of_words_has_no_subword_units():
+    with pytest.raises(CommandError, match="sst5 has words, and no subword units; leave --subword"):
+        plan_of("sst5", "--subword", "sentencepiece")
+
+
 def test_the_words_of_a_translation_are_those_of_its_finished_runs(tmp_path):
     """A change of them would run every stage again."""
     plan = plan_of("toy", "--work", str(tmp_path))

@@ -58,8 +58,11 @@ Unit = tuple[Run, float | None]
 
 
 def training_setups() -> list[Setup]:
-    """Every norm as the recipe has it, and powernorm past its warm-up, which no short run ends."""
-    return [Setup(name) for name in NORM_TYPES] + [Setup("powernorm", "warmup_updates=0")]
+    """Every norm as the recipe has it, powernorm past its warm-up, which no short run ends, and
+    what ``--norm-fused-dropout`` gives.
+    """
+    more = [Setup("powernorm", "warmup_updates=0"), Setup("layernorm", "fused_dropout=on")]
+    return [Setup(name) for name in NORM_TYPES] + more
 
 
 def prepared_data() -> Path:
@@ -188,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_process(args.threads, {CPU: "cpu", CUDA: "triton"}[args.device])
     args.data = args.data or prepared_data()
     if args.peak:
-        print_peak(choose_setups([args.peak], [STOCK])[0], args)
+        print_peak(choose_setups([args.peak], [STOCK, *training_setups()])[0], args)
         return 0
     setups: list[Any] = choose_setups(args.norms, training_setups())
     origin = provenance(gpu=args.device == CUDA)

@@ -67,7 +67,7 @@ def parse_benchmark(
 
 
 def choose_setups(words: Sequence[str] | None, known: Sequence[Setup]) -> list[Setup]:
-    """The setups that ``--norms`` asks for: of a norm alone, all that are ``known``.
+    """The setups that ``--norms`` asks for: of a norm alone, all those of it that are ``known``.
 
     Raises CommandError for a norm or an option that does not exist.
     """
@@ -76,7 +76,8 @@ def choose_setups(words: Sequence[str] | None, known: Sequence[Setup]) -> list[S
     chosen: list[Setup] = []
     for word in words:
         try:
-            chosen += [one for one in known if one.norm == word] or [parse_setup(word)]
+            named = [one for one in known if word in (one.norm, one.word)]
+            chosen += named or [parse_setup(word)]
         except ValueError as error:
             raise CommandError(f"--norms: {error}") from error
     return chosen

@@ -174,3 +174,9 @@ class Ops(Protocol):
         are both there or both None. Then through the layer-scale, if there is one:
         dx = rate (du - u mean(du u)) with the mean over the group.
         """
+
+    def dropout_sum(self, stream: Tensor | None, branch: Tensor, p: float, seed: int) -> Tensor:
+        """stream + mask * branch, without a stream mask * branch; the mask is in ``dropout.py``.
+
+        stream, branch: contiguous, of one shape and dtype. p in [0, 1), seed in [0, 2^63).
+        """

@@ -18,6 +18,7 @@ PLACEMENT, INIT = "norm_placement", "norm_init"
 PLACEMENT_OF = {side: f"{PLACEMENT}_{side}" for side in ("encoder", "decoder")}
 KERNELS_CHOICE, NAN_CHECK, ALLOW = "norm_kernels", "norm_nan_check", "norm_allow_change"
 EMBEDDING, STAT_TOKENS = "norm_embedding", "norm_stat_tokens"
+FUSED_DROPOUT = "norm_fused_dropout"
 RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_record_file"
 
 
@@ -65,6 +66,13 @@ CHOICES = {
         "what computes the norms: auto (the kernels of the device if there are any, else plain "
         "torch), off (plain torch), cpu, triton, compile (torch.compile); the environment variable "
         f"{VARIABLE} overrides it",
+    ),
+    FUSED_DROPOUT: Choice(
+        lambda: ON_OFF,
+        "off",
+        "compute the dropout and the residual sum of a branch in one pass, which is faster on a "
+        "CPU and keeps no mask, but draws other random numbers than stock fairseq; for placements "
+        "whose branches end in x + f",
     ),
     ALLOW: Choice(
         lambda: ON_OFF,

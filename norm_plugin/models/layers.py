@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from fairseq.distributed import fsdp_wrap
-from fairseq.modules import MultiheadAttention
+from fairseq.modules import FairseqDropout, MultiheadAttention
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
@@ -25,6 +25,7 @@ from fairseq.modules.transformer_layer import (
 from torch import Tensor, nn
 
 from norm_plugin.models.config import NormConfig
+from norm_plugin.models.fused_dropout import DeferredDropout, fuse_dropout
 from norm_plugin.models.initialization import initialize
 from norm_plugin.models.plan import SiteChoice
 from norm_plugin.models.sites import (
@@ -121,6 +122,7 @@ class PlannedLayer(nn.Module):
     padding: PaddingMask
     placement: Placement
     positions: dict[str, str]
+    dropout_module: FairseqDropout
 
     def follow(self, cfg: NormConfig, place: LayerPlace) -> None:
         """Put norms, placement and initial weights of the plan into a layer of fairseq."""
@@ -145,6 +147,8 @@ class PlannedLayer(nn.Module):
                 if plan.has(site):
                     self._normalize_heads(branch, flag, site.attribute, plan.at(site))
         self.placement = cls(place)
+        if plan.fused_dropout:
+            self.dropout_module = fuse_dropout(self.dropout_module, self.placement, plan.kernels)
         initialize(self, plan.initialization[place.side], place)
 
     def put(self, attribute: str, norm: Norm, cls: type[Placement]) -> None:
@@ -204,6 +208,8 @@ class PlannedLayer(nn.Module):
     def residual_connection(self, x: Tensor, residual: Tensor) -> Tensor:
         """fairseq's: the output of a branch and the stream, both (T, B, C), to the new stream."""
         branch = self._branches.pop()
+        if isinstance(self.dropout_module, DeferredDropout):
+            return self._extra_norm(branch, SUM, self.dropout_module.sum(residual, x))
         fx = self._extra_norm(branch, OUTPUT, x)
         return self._extra_norm(branch, SUM, self.placement.join(residual, fx, branch))
 

@@ -15,6 +15,7 @@ from norm_plugin.models.flags import (
     ALLOW,
     CHOICES,
     EMBEDDING,
+    FUSED_DROPOUT,
     INIT,
     KERNELS_CHOICE,
     NAN_CHECK,
@@ -85,6 +86,7 @@ class Plan:
         sites: the norm of each site that the model has.
         initialization: by side, a word of ``--norm-init``.
         kernels: a word of ``--norm-kernels``.
+        fused_dropout: whether a branch's dropout and residual sum are one pass.
         nan_check: whether training stops at a norm whose input is not finite.
         allow_change: whether training may continue from a checkpoint of another plan.
         record: what training records of the norms; None: nothing.
@@ -96,6 +98,7 @@ class Plan:
     sites: tuple[SiteChoice, ...]
     initialization: Mapping[str, str]
     kernels: str
+    fused_dropout: bool
     nan_check: bool
     allow_change: bool
     record: RecordSettings | None = None
@@ -141,6 +144,7 @@ class Plan:
             INIT: inits,
             EMBEDDING: [self.embedding],
             KERNELS_CHOICE: [self.kernels],
+            FUSED_DROPOUT: ["on" if self.fused_dropout else "off"],
             NAN_CHECK: ["on" if self.nan_check else "off"],
             ALLOW: ["on" if self.allow_change else "off"],
         }
@@ -180,6 +184,7 @@ def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
         ),
         chosen_initialization(words[INIT], placement),
         words[KERNELS_CHOICE] or str(CHOICES[KERNELS_CHOICE].default),
+        words[FUSED_DROPOUT] == "on",
         words[NAN_CHECK] != "off",
         words[ALLOW] == "on",
         record_settings(settings, sites),

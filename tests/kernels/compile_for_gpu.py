@@ -3,7 +3,7 @@
 What the interpreter accepts, Triton's compiler may refuse: names from outside of a kernel, types
 that change in a loop, a branch that leaves a variable undefined. Run by test_triton_compiles.py
 without TRITON_INTERPRET. A line: the kernel, its variant, the arguments that do not make a new
-variant, and whether it reads 16 bytes at once.
+variant, and whether it reads 16 bytes of a row at once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from triton.compiler import ASTSource
 from norm_plugin.kernels.triton import (
     column_gradients,
     columns,
+    dropout,
     pointwise,
     rows,
 )
@@ -43,6 +44,7 @@ KERNELS = [
         {"find_rate": (False, True)},
         ["valid_at", "shift_at", "padding_at"],
     ),
+    (dropout.dropout_kernel, 0, {}, ["stream_at"]),
     (column_gradients.products_kernel, 0, {}, ["rate_at", "valid_at", "shift_at"]),
     (
         column_gradients.gradient_kernel,
@@ -55,12 +57,14 @@ KERNELS = [
 
 def kind_of(name, dtype):
     """The type of an argument, as a launch would find it."""
-    if name in ("x_at", "dy_at", "y_at", "dx_at"):
+    if name in ("x_at", "dy_at", "y_at", "dx_at", "stream_at", "branch_at"):
         return f"*{dtype}"
     if name == "valid_at":
         return "*u8"
     if name.endswith("_at"):
         return "*fp32"
+    if name in ("numbers", "quarter", "seed", "threshold"):
+        return "i64"
     return "i32" if name == "rows" else "fp32"
 
 
@@ -90,6 +94,8 @@ def main():
                 module = kernel.fn.__module__.rpartition(".")[2]
                 variant = f"{dtype} {flags} {'without' if absent else 'with'} options"
                 wide = "wide" if ".v4.b32" in ptx else "narrow"
+                if "channels" not in kernel.arg_names:
+                    wide = "no rows"
                 print(f"{module}.{kernel.fn.__name__}|{variant}|{','.join(general)}|{wide}")
 
 

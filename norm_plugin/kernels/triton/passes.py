@@ -6,6 +6,7 @@ from torch import Tensor
 
 from norm_plugin.kernels.triton.column_gradients import column_gradient, column_products
 from norm_plugin.kernels.triton.columns import column_map, column_moments
+from norm_plugin.kernels.triton.dropout import dropout_sum
 from norm_plugin.kernels.triton.pointwise import pointwise_backward, pointwise_forward
 from norm_plugin.kernels.triton.rows import row_backward, row_forward
 from norm_plugin.kernels.triton.tiles import DTYPES, MOST_CHANNELS, is_served
@@ -17,6 +18,7 @@ __all__ = [
     "column_map",
     "column_moments",
     "column_products",
+    "dropout_sum",
     "move",
     "pointwise_backward",
     "pointwise_forward",

@@ -6,6 +6,7 @@
 
 #include "batch_calls.inc"
 #include "column_calls.inc"
+#include "dropout_calls.inc"
 #include "pointwise_calls.inc"
 #include "row_calls.inc"
 #include "running_calls.inc"
@@ -33,4 +34,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("column_map", &column_map);
   module.def("column_products", &column_products);
   module.def("column_gradient", &column_gradient);
+  module.def("dropout_sum", &dropout_sum);
 }

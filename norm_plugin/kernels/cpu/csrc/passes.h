@@ -45,7 +45,16 @@ struct ColumnArgs {
   bool centre, find_rate;
 };
 
-// Each function works on one block: rows [block * kBlockRows, ...).
+template <class T>
+struct DropoutArgs {
+  const T *stream, *branch;  // stream: null for none
+  T *y;
+  int64_t numbers, quarter;  // quarter: a fourth of them, rounded up
+  uint32_t key[2], threshold;
+  T scale;
+};
+
+// Each function works on one block, rows [block * kBlockRows, ...), if nothing else is said.
 template <class T>
 struct PointPasses {
   void (*forward)(const PointArgs<T> &, int64_t block);
@@ -61,6 +70,7 @@ struct Passes {
   void (*column_map)(const ColumnArgs<T> &, int64_t block);
   void (*column_products)(const ColumnArgs<T> &, int64_t block);
   void (*column_gradient)(const ColumnArgs<T> &, int64_t block);
+  void (*dropout)(const DropoutArgs<T> &, int64_t begin, int64_t end);  // counters
 };
 
 // The table of a level, for the dtype of the argument.

@@ -1,0 +1,118 @@
+"""stream + dropout(branch) in one pass, with a mask that is drawn again in the backward pass.
+
+Stock torch draws a mask as long as the tensor, number by number, and keeps it. Here the mask is a
+function of a seed and of the place of a number, which every backend computes alike, and of which
+only the seed is kept:
+
+    Q        = ceil(n / 4), for a tensor of n numbers
+    word(i)  = the (i div Q)-th of the four words of Philox 4x32-10 (Salmon et al. 2011, "Parallel
+               random numbers: as easy as 1, 2, 3") for the counter (i mod Q, 0, 0, 0) and the seed
+    mask(i)  = 1 / (1 - p) if word(i) >= p 2^32, else 0
+    y        = stream + mask * branch
+    dstream  = dy,  dbranch = mask * dy
+
+The seed is drawn from torch's generator on the CPU, so that ``torch.manual_seed``, a resumed run
+and checkpointed activations repeat it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from norm_plugin.kernels import choice as choices
+from norm_plugin.kernels.autograd.gradients import refuse_second_order
+from norm_plugin.kernels.fused_forms import HALF
+from norm_plugin.kernels.passes import Ops, statistics_dtype
+
+WORD = 2**32
+MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
+WEYL = 0x9E3779B9, 0xBB67AE85
+"""What is added to the two words of the key after each round."""
+ROUNDS = 10
+MOST_NUMBERS = 4 * WORD
+"""Of a tensor; a counter is one word."""
+
+
+def philox(counter: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The four words of Philox 4x32-10 for each counter (c, 0, 0, 0), as int64."""
+    key = [seed % WORD, seed // WORD]
+    zero = torch.zeros_like(counter)
+    c = (counter, zero, zero, zero)
+    for _ in range(ROUNDS):
+        (high0, low0), (high1, low1) = (_halves(m * one) for m, one in zip(MULTIPLIERS, c[::2]))
+        c = (high1 ^ c[1] ^ key[0], low1, high0 ^ c[3] ^ key[1], low0)
+        key = [(word + step) % WORD for word, step in zip(key, WEYL)]
+    return c
+
+
+def _halves(product: Tensor) -> tuple[Tensor, Tensor]:
+    """The high and the low word of a number of 64 bits."""
+    return (product >> 32) & (WORD - 1), product & (WORD - 1)
+
+
+def dropout_mask(shape: torch.Size, p: float, seed: int, device: torch.device) -> Tensor:
+    """Which numbers are kept: bool, of this shape."""
+    numbers = shape.numel()
+    counter = torch.arange(-(-numbers // 4), device=device)
+    words = torch.cat(philox(counter, seed))[:numbers]
+    return (words >= round(p * WORD)).view(shape)
+
+
+def plain_dropout_sum(stream: Tensor | None, branch: Tensor, p: float, seed: int) -> Tensor:
+    """The same as :meth:`Ops.dropout_sum`, in plain torch."""
+    mask = dropout_mask(branch.shape, p, seed, branch.device)
+    wide = branch.to(statistics_dtype(branch))
+    dropped = torch.where(mask, wide / (1 - p), 0)
+    return (dropped if stream is None else stream + dropped).to(branch.dtype)
+
+
+class DropoutSum(torch.autograd.Function):
+    """y of the module's head, and its gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, stream: Tensor, branch: Tensor, p: float, seed: int, ops: Ops | None
+    ) -> Tensor:
+        """stream, branch: of one shape and dtype; ops: the backend, or None for plain torch."""
+        ctx.p, ctx.seed, ctx.ops = p, seed, ops
+        return _compute(stream, branch, p, seed, ops)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of the stream and of the branch."""
+        refuse_second_order()
+        return dy, _compute(None, dy, ctx.p, ctx.seed, ctx.ops), None, None, None
+
+
+def _compute(stream: Tensor | None, branch: Tensor, p: float, seed: int, ops: Ops | None) -> Tensor:
+    if ops is None:
+        return plain_dropout_sum(stream, branch, p, seed)
+    wide = branch.float() if branch.dtype in HALF and not ops.takes(branch) else branch
+    along = None if stream is None else stream.to(wide.dtype).contiguous()
+    return ops.dropout_sum(along, wide.contiguous(), p, seed).to(branch.dtype)
+
+
+def dropout_sum(stream: Tensor, branch: Tensor, p: float, choice: str) -> Tensor:
+    """stream + dropout(branch), with a seed of its own.
+
+    Args:
+        stream, branch: of one shape and dtype.
+        p: the probability that a number of ``branch`` is dropped, in [0, 1).
+        choice: a word of ``KERNELS``; without kernels for the tensors, plain torch computes the
+            same.
+
+    Raises:
+        ValueError: p is outside of [0, 1), or there are more than 4 * 2^32 numbers.
+    """
+    if not 0 <= p < 1:
+        raise ValueError(f"p is {p}; it must be 0 or more, and less than 1")
+    if branch.numel() > MOST_NUMBERS:
+        raise ValueError(f"{branch.numel()} numbers; dropout_sum takes at most {MOST_NUMBERS}")
+    seed = int(torch.randint(2**63 - 1, ()))
+    plain = choice in (choices.OFF, choices.COMPILE)
+    ops = None if plain else choices.ops_for(choice, branch)
+    y: Tensor = DropoutSum.apply(stream, branch, p, seed, ops)
+    return y

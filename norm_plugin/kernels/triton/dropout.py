@@ -1,0 +1,77 @@
+"""A residual sum with dropout, in Triton; ``../dropout.py`` says which numbers are dropped."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 512
+"""Counters of a program, of which each drops or keeps four numbers."""
+
+
+@triton.jit(do_not_specialize=["numbers", "quarter", "seed", "threshold", "scale"])
+def dropout_kernel(
+    branch_at: tl.tensor,
+    numbers: tl.tensor,
+    quarter: tl.tensor,
+    seed: tl.tensor,
+    threshold: tl.tensor,
+    scale: tl.tensor,
+    stream_at: tl.tensor,
+    y_at: tl.tensor,
+    block: tl.constexpr,
+) -> None:
+    """y for the four numbers of each counter of this program."""
+    counter = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    word0, word1, word2, word3 = tl.randint4x(seed, counter.to(tl.uint32))
+    drop(branch_at, numbers, quarter, threshold, scale, stream_at, y_at, counter, word0, 0)
+    drop(branch_at, numbers, quarter, threshold, scale, stream_at, y_at, counter, word1, 1)
+    drop(branch_at, numbers, quarter, threshold, scale, stream_at, y_at, counter, word2, 2)
+    drop(branch_at, numbers, quarter, threshold, scale, stream_at, y_at, counter, word3, 3)
+
+
+@triton.jit
+def drop(
+    branch_at: tl.tensor,
+    numbers: tl.tensor,
+    quarter: tl.tensor,
+    threshold: tl.tensor,
+    scale: tl.tensor,
+    stream_at: tl.tensor,
+    y_at: tl.tensor,
+    counter: tl.tensor,
+    word: tl.tensor,
+    place: tl.constexpr,
+) -> None:
+    """y for the numbers of one quarter."""
+    at = counter + place * quarter
+    inside = (counter < quarter) & (at < numbers)
+    kept = word.to(tl.uint32, bitcast=True).to(tl.int64) >= threshold
+    branch = tl.load(branch_at + at, mask=inside, other=0).to(tl.float32)
+    y = tl.where(kept, branch * scale, 0.0)
+    if stream_at is not None:
+        y += tl.load(stream_at + at, mask=inside, other=0).to(tl.float32)
+    tl.store(y_at + at, y, mask=inside)
+
+
+def dropout_sum(stream: Tensor | None, branch: Tensor, p: float, seed: int) -> Tensor:
+    """See :class:`Ops`."""
+    y = torch.empty_like(branch)
+    numbers = branch.numel()
+    quarter = -(-numbers // 4)
+    programs = max(1, triton.cdiv(quarter, BLOCK))
+    with torch.cuda.device_of(branch):
+        dropout_kernel[(programs,)](
+            branch,
+            numbers,
+            quarter,
+            seed,
+            round(p * 2**32),
+            1 / (1 - p),
+            stream,
+            y,
+            block=BLOCK,
+        )
+    return y

@@ -1,0 +1,111 @@
+"""The residual sum with dropout: the mask of every backend, its statistics, and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from norm_plugin.kernels.choice import BACKENDS
+from norm_plugin.kernels.dropout import dropout_mask, dropout_sum, philox, plain_dropout_sum
+
+LEVELS = ("plain", "avx2", "avx512")
+# Fewer numbers than words of a counter, no multiple of any vector's length, more than one thread's
+SHAPES = [(1,), (7,), (33, 5), (3, 130, 33), (257, 513)]
+SEEDS = [0, 2**62 + 12345678901]
+
+
+def test_philox_gives_the_published_words():
+    """Random123, tests/kat_vectors: philox4x32 with 10 rounds of counter 0 and key 0."""
+    words = [int(word) for word in philox(torch.tensor([0]), 0)]
+    assert words == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+
+
+@pytest.fixture(params=LEVELS)
+def ops(request, native):
+    """The extension at each level that the machine has."""
+    if not native.machine_has(request.param):
+        pytest.skip(f"this machine has no {request.param}")
+    native.use_level(request.param)
+    return native
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_extension_computes_what_plain_torch_does(ops, shape, dtype):
+    check_backend(ops, shape, dtype)
+
+
+def check_backend(ops, shape, dtype, device="cpu"):
+    stream, branch = (torch.randn(shape, dtype=dtype, device=device) for _ in range(2))
+    for seed in SEEDS:
+        wanted = plain_dropout_sum(None, branch, 0.3, seed)
+        found = ops.dropout_sum(None, branch, 0.3, seed)
+        assert torch.equal(found == 0, wanted == 0)
+        # A product and a sum, each rounded once or, where they are contracted, only the sum
+        eps = torch.finfo(dtype).eps
+        torch.testing.assert_close(found, wanted, rtol=2 * eps, atol=0)
+        found = ops.dropout_sum(stream, branch, 0.3, seed)
+        size = float((stream.abs() + 2 * branch.abs()).max())
+        wanted = plain_dropout_sum(stream, branch, 0.3, seed)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=2 * eps * size)
+
+
+@pytest.mark.parametrize("shape", SHAPES[:4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_triton_computes_what_plain_torch_does(shape, dtype):
+    backend = pytest.importorskip("triton_backend")
+    check_backend(backend.OPS, shape, dtype, backend.DEVICE)
+
+
+def test_as_many_numbers_are_dropped_as_p_says():
+    counts, numbers, p = [], 40_000, 0.1
+    for seed in range(25):
+        mask = dropout_mask(torch.Size([numbers]), p, seed, torch.device("cpu"))
+        counts.append(int((~mask).sum()))
+    total = sum(counts)
+    # A binomial count lies within 5 standard deviations of its mean but for one seed in a million
+    assert abs(total - 25 * numbers * p) < 5 * (25 * numbers * p * (1 - p)) ** 0.5
+    assert len(set(counts)) > 1
+
+
+def test_places_are_dropped_independently_of_each_other():
+    """Of neighbors, of the same place in two quarters, and of two seeds, a share p^2 is dropped."""
+    numbers, p = 200_000, 0.3
+    one, other = (~dropout_mask(torch.Size([numbers]), p, s, torch.device("cpu")) for s in (3, 4))
+    pairs = {
+        "neighbors": one[:-1] & one[1:],
+        "quarters": one[: numbers // 4] & one[numbers // 4 : numbers // 2],
+        "seeds": one & other,
+    }
+    for name, both in pairs.items():
+        # 5 standard deviations; neighbors overlap, which at most trebles the variance
+        bound = 5 * (3 * p**2 * (1 - p**2) / both.numel()) ** 0.5
+        assert abs(float(both.float().mean()) - p**2) < bound, name
+
+
+@pytest.mark.parametrize("choice", ["off", *BACKENDS, "auto"])
+def test_backward_drops_what_forward_dropped(choice):
+    if choice in BACKENDS and BACKENDS[choice].load()[0] is None:
+        pytest.skip(f"no {choice} kernels here")
+    torch.manual_seed(1)
+    stream = torch.zeros(9, 4, 33, requires_grad=True)
+    branch = torch.ones(9, 4, 33, requires_grad=True)
+    y = dropout_sum(stream, branch, 0.25, choice)
+    y.sum().backward()
+    assert torch.equal(branch.grad, y.detach())  # dy = 1: both are the mask
+    assert set(y.unique().tolist()) == {0.0, float(torch.tensor(1 / 0.75))}
+    assert torch.equal(stream.grad, torch.ones_like(stream))
+
+
+def test_the_seed_of_torch_repeats_a_mask_and_the_next_call_draws_another():
+    stream, branch = torch.zeros(100), torch.ones(100)
+    torch.manual_seed(7)
+    first, second = (dropout_sum(stream, branch, 0.5, "auto") for _ in range(2))
+    torch.manual_seed(7)
+    assert torch.equal(dropout_sum(stream, branch, 0.5, "auto"), first)
+    assert not torch.equal(first, second)
+
+
+def test_a_probability_of_one_or_more_is_refused():
+    with pytest.raises(ValueError, match=r"p is 1\.0; it must be 0 or more, and less than 1"):
+        dropout_sum(torch.zeros(3), torch.zeros(3), 1.0, "auto")

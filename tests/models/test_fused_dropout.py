@@ -1,0 +1,94 @@
+"""``--norm-fused-dropout on``: dropout and residual sum of a branch in one pass."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from norm_plugin.kernels import dropout as fused
+from norm_plugin.models.fused_dropout import DeferredDropout
+from norm_plugin.placements import OUTPUT, PLACEMENTS, overrides
+
+ON = ("--norm-fused-dropout", "on")
+HALF = ("--dropout", "0.5")
+
+
+def loss_and_gradients(model, batch, seed=3):
+    """Of the sum of squares of the logits, in float64."""
+    torch.manual_seed(seed)
+    model.double().zero_grad()
+    loss = model(**batch)[0].square().sum()
+    loss.backward()
+    return loss.detach(), {name: one.grad for name, one in model.named_parameters()}
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_without_dropout_nothing_changes(placement, build, batch):
+    flags = ("--norm-placement", placement)
+    loss, gradients = loss_and_gradients(build(*flags), batch)
+    found, others = loss_and_gradients(build(*flags, *ON), batch)
+    assert torch.equal(loss, found)
+    assert all(torch.equal(gradients[name], others[name]) for name in gradients)
+
+
+def test_it_is_off_unless_asked_for(build):
+    kinds = {type(module) for module in build(*HALF).modules()}
+    assert DeferredDropout not in kinds
+    assert DeferredDropout in {type(module) for module in build(*HALF, *ON).modules()}
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_kernels_and_plain_torch_train_alike(placement, build, batch):
+    flags = (*HALF, *ON, "--norm-placement", placement)
+    plain = loss_and_gradients(build(*flags, "--norm-kernels", "off"), batch)
+    loss, gradients = loss_and_gradients(build(*flags), batch)
+    # float64: rounding differs where a product and a sum are contracted; a mask would move it all
+    torch.testing.assert_close(loss, plain[0], rtol=1e-9, atol=0)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, plain[1][name], rtol=1e-7, atol=1e-9, msg=name)
+
+
+def test_every_branch_drops_with_a_seed_of_its_own(build, batch, monkeypatch):
+    seeds = []
+    compute = fused._compute
+
+    def counted(stream, branch, p, seed, ops):
+        seeds.append((seed, p, stream is None))
+        return compute(stream, branch, p, seed, ops)
+
+    monkeypatch.setattr(fused, "_compute", counted)
+    loss_and_gradients(build(*HALF, *ON), batch)
+    forward = [seed for seed, _, backward in seeds if not backward]
+    assert len(forward) == len(set(forward)) == 2 * 2 + 2 * 3  # branches of encoder and decoder
+    assert sorted(seed for seed, _, backward in seeds if backward) == sorted(forward)
+    assert {p for _, p, _ in seeds} == {0.5}
+
+
+def test_layers_computed_twice_drop_the_same(build, batch):
+    once = loss_and_gradients(build(*HALF, *ON), batch)
+    twice = loss_and_gradients(build(*HALF, *ON, "--checkpoint-activations"), batch)
+    assert torch.equal(once[0], twice[0])
+    for name, gradient in once[1].items():  # in float64; gradients are summed in another order
+        torch.testing.assert_close(gradient, twice[1][name], rtol=1e-9, atol=1e-10, msg=name)
+
+
+def test_inference_drops_nothing_unless_asked_to(build, batch):
+    model = build(*HALF, *ON).eval()
+    logits = model(**batch)[0]
+    assert torch.equal(logits, build(*HALF).eval()(**batch)[0])
+    model.make_generation_fast_(retain_dropout=True)
+    assert not torch.equal(logits, model(**batch)[0])
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_a_placement_takes_it_or_says_why_not(name, build, batch):
+    cls = PLACEMENTS[name]
+    ends_in_a_sum = not overrides(cls, "join") and all(
+        OUTPUT not in cls.norms_of(branch) for branch in ("self", "cross", "ffn")
+    )
+    if ends_in_a_sum:
+        loss, _ = loss_and_gradients(build(*ON, "--norm-placement", name), batch)
+        assert torch.equal(loss, loss_and_gradients(build("--norm-placement", name), batch)[0])
+    else:
+        with pytest.raises(ValueError, match="needs branches that end in x \\+ f"):
+            build(*ON, "--norm-placement", name)

@@ -19,7 +19,7 @@ from norm_plugin.experiments.settings import read_settings
 SHOWN = 20  # lines of a stage that failed
 USAGE = """usage: python -m norm_plugin.experiments {run,sweep,demo} ...
 
-  run    one run, from raw text to BLEU: run multi30k preset=cpu norm=powernorm seed=1
+  run    one run, from raw text to a score: run multi30k preset=cpu norm=powernorm seed=1
   sweep  a grid of runs: sweep multi30k preset=cpu norm=layernorm,powernorm seed=1,2,3 --jobs 2
   demo   the toy corpus for four norms, and a table
 

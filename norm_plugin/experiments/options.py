@@ -54,7 +54,7 @@ def run_parser(name: str | None = None) -> Parser:
         name: of the experiment, where a script has chosen it; its description is printed too.
     """
     command = f"scripts/run_{name}.sh" if name else "python -m norm_plugin.experiments run"
-    parser = _parser(command, describe(name) if name else "One run, from raw text to BLEU.")
+    parser = _parser(command, describe(name) if name else "One run, from raw text to a score.")
     parser.epilog = RUN_END
     if name is None:
         parser.add_argument("experiment", help="a file of configs/experiment/, as multi30k")
@@ -205,7 +205,7 @@ def add_shared(parser: Parser) -> None:
     group.add_argument(
         "--fold-norms",
         action="store_true",
-        help="translate with the norms folded into the linear maps after them, where possible",
+        help="evaluate with the norms folded into the linear maps after them, where possible",
     )
     group.add_argument(
         "--smoke", action="store_true", help="the whole path with a tiny model and 60 updates"

@@ -8,6 +8,7 @@ from classifier_run import LABELS, train_classifier, write_sentences
 from fairseq import models, options
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 from omegaconf import OmegaConf
+from tiny_run import run_state, write_dictionaries
 
 from norm_plugin.models import fold_norms
 from norm_plugin.models.classifier import NormTextClassifier, mean_over_words
@@ -184,6 +185,13 @@ def test_it_learns_saves_and_loads(data, trained):
         assert max(found, key=found.get) == label
     loaded = hub.model.state_dict()
     assert all(torch.equal(value, state["model"][key]) for key, value in loaded.items())
+
+
+def test_a_checkpoint_of_a_translation_model_is_no_classifier(tmp_path):
+    data = write_dictionaries(tmp_path / "bin")
+    torch.save(run_state(data), tmp_path / "checkpoint_best.pt")
+    with pytest.raises(ValueError, match="is a NormTransformerModel and no NormTextClassifier"):
+        NormTextClassifier.from_pretrained(str(tmp_path), data_name_or_path=str(data))
 
 
 def test_the_norms_get_the_padding(classifier, sentences, task):

@@ -218,6 +218,19 @@ def test_a_shared_module_stays_one():
     assert model["a"] is model["b"] is model["c"][0]
 
 
+class AdaLayerNorm(nn.Module):
+    """As in diffusers: a module around a LayerNorm."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(DIM), nn.Linear(DIM, DIM)
+
+
+def test_a_norm_inside_a_module_that_is_called_so():
+    (one,) = replace_norms(nn.Sequential(AdaLayerNorm()), "rmsnorm")
+    assert one.path == "0.norm"
+
+
 def test_a_copy_has_a_mask_of_its_own():
     first = replaced("batchnorm")
     second = copy.deepcopy(first)
@@ -249,6 +262,7 @@ class TwoStacks(nn.Module):
         (new_encoder(), {"mask": "src_key_padding_mask", "batch_first": False}, "give the same"),
         (TwoStacks(), {}, "two stacks with a mask each, 'attention_mask' and 'decoder_att"),
         (nn.Sequential(nn.LayerNorm((2, 3))), {}, r"over the shape \(2, 3\)"),
+        (nn.Sequential(type("ALayerNorm", (nn.Module,), {})()), {}, r"over the shape \(\)"),
         (nn.Sequential(GemmaRMSNorm(DIM)), {}, "0 is a GemmaRMSNorm whose output is neither"),
         (new_encoder(), {"scale": 2}, "has no option 'scale'"),
     ],

@@ -91,7 +91,7 @@ def replace_norms(
     by_id = {id(old): old for _, _, _, old in found}
     eps = spec.has_option("eps") and "eps" not in options
     built = {
-        key: spec.build(_dim(old), **({**options, "eps": _eps(old)} if eps else options))
+        key: spec.build(_shape(old)[0], **({**options, "eps": _eps(old)} if eps else options))
         for key, old in by_id.items()
     }
     source = ForwardMask(model, mask, batch_first) if spec.batch_statistics and mask else None
@@ -113,10 +113,17 @@ def _replaceable(model: nn.Module) -> Iterator[tuple[nn.Module, str, str, Any]]:
     """Parent, attribute, path and module of each norm, a shared one once for each place."""
     for prefix, parent in model.named_modules():
         for attribute, child in parent._modules.items():  # each place of a shared one
-            if type(child).__name__.endswith(NAMES) and not isinstance(child, Norm):
+            if _is_norm(child):
                 path = f"{prefix}.{attribute}".lstrip(".")
                 _check_formula(child, path)
                 yield parent, attribute, path, child
+
+
+def _is_norm(module: nn.Module | None) -> bool:
+    """Whether a module is to be replaced. One with modules inside, as AdaLayerNorm, is no norm."""
+    if module is None or isinstance(module, Norm) or any(True for _ in module.children()):
+        return False
+    return type(module).__name__.endswith(NAMES)
 
 
 def _check_formula(old: Any, path: str) -> None:
@@ -126,7 +133,7 @@ def _check_formula(old: Any, path: str) -> None:
     would mean something else in another norm.
     """
     what = f"{path} is a {type(old).__name__}"
-    shape = tuple(getattr(old, "normalized_shape", ())) or tuple(old.weight.shape)
+    shape = _shape(old)
     if len(shape) != 1:
         raise ValueError(f"{what} over the shape {shape}; only the last dimension can be replaced")
     weight, bias = (getattr(old, one, None) for one in PARAMETERS)
@@ -147,13 +154,16 @@ def _check_formula(old: Any, path: str) -> None:
         )
 
 
-def _dim(old: Any) -> int:
-    return int((tuple(getattr(old, "normalized_shape", ())) or tuple(old.weight.shape))[0])
+def _shape(old: Any) -> tuple[int, ...]:
+    """Of what is normalized; () where it cannot be seen."""
+    weight = getattr(old, "weight", None)
+    given = getattr(old, "normalized_shape", () if weight is None else weight.shape)
+    return tuple(given)
 
 
 def _eps(old: Any) -> float:
     given = next((getattr(old, one) for one in EPS if hasattr(old, one)), None)
-    # torch.nn.RMSNorm has None for the smallest number of the dtype
+    # None is what torch.nn.RMSNorm has for the precision of the dtype
     return torch.finfo(old.weight.dtype).eps if given is None else float(given)
 
 

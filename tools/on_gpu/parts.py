@@ -102,9 +102,10 @@ def benchmark_parts(
     norms = ("--norms", "adanorm", "powernorm") if quick else ()
     words = ("benchmarks/gpu.py", *shared, *norms, "--output", str(rows / "gpu.csv"))
     yield Part("layers", (python, *words), 20 * MINUTE)
-    few = ("--updates", "2", "--memory-updates", "1", "--data", str(toy / "bin")) if quick else ()
+    few = ("--updates", "2", "--memory-updates", "1", "--threads", "1") if quick else ()
+    data = ("--data", str(toy / "bin")) if quick else ()
     output = ("--output", str(rows / "gpu_training.csv"))
-    words = ("benchmarks/training.py", *shared, *norms, *few, *output)
+    words = ("benchmarks/training.py", *shared, *norms, *few, *data, *output)
     yield Part("updates", (python, *words), 20 * MINUTE)
 
 
@@ -133,6 +134,7 @@ def environment(site: Path, machine: Machine, raw: Path | None) -> dict[str, str
     found.update(NORM_TEST_DEVICE=machine.device, PYTHONUNBUFFERED="1")
     if machine.device == "cpu":
         found["CUDA_VISIBLE_DEVICES"] = ""
+        found.setdefault("OMP_NUM_THREADS", "1")  # of models so small, threads would only wait
     if raw is not None:
         found["NORM_DATA_DIR"] = str(raw)
     return found

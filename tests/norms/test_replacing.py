@@ -244,6 +244,37 @@ def test_a_mask_of_another_shape():
         replaced("batchnorm")(new_input(), src_key_padding_mask=MASK[:, None, None])
 
 
+class OneNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(DIM)
+
+    def forward(self, x, attention_mask=None):
+        return self.norm(x)
+
+
+def test_inference_needs_no_mask_that_fits():
+    # as in generation, where x holds the new position and the mask all of them
+    model = OneNorm()
+    replace_norms(model, "batchnorm")
+    x, mask = torch.randn(BATCH, 1, DIM), torch.ones(BATCH, TIME)
+    assert model.eval()(x, attention_mask=mask).shape == x.shape
+    with pytest.raises(ValueError, match=r"padding_mask has shape \(4, 6\)"):
+        model.train()(x, attention_mask=mask)
+
+
+def test_a_mask_is_of_one_forward():
+    model = OneNorm()
+    replace_norms(model, "batchnorm")
+    model.train()
+    x = torch.randn(BATCH, TIME, DIM)
+    model(x, attention_mask=(~MASK).long())
+    masked = model.norm.running_mean.clone()
+    model.norm.running_mean.zero_()
+    model(x)  # without a mask nothing is padding
+    assert not torch.allclose(model.norm.running_mean, masked)
+
+
 class TwoStacks(nn.Module):
     def __init__(self):
         super().__init__()

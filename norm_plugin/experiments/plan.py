@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +134,7 @@ def make_plan(settings: Settings) -> Plan:
             averaging = averaging_flags(recipe, settings.further)
             check_number_averaged(training, averaging)
         plugin = settings.user_dir or ROOT / "norm_plugin"  # absolute: the user may stand anywhere
-        check_training([*training, "--user-dir", os.path.abspath(plugin)])
+        _check_training((*_without_seed(training), "--user-dir", os.path.abspath(plugin)))
     except ValueError as error:
         raise CommandError(str(error)) from error
     return Plan(
@@ -148,19 +151,40 @@ def make_plan(settings: Settings) -> Plan:
 def _compose(settings: Settings) -> tuple[Recipe, dict[str, Any]]:
     """The hyper-parameters, and what in them differs from the recipe."""
     facts = settings.facts
-    groups = [f"norm={settings.norm}", f"common.seed={settings.seed}"]
+    groups = [f"norm={settings.norm}"]
     groups += [f"recipe={facts.recipe}"] if facts.recipe else []
     groups += [f"size={facts.smoke}"] if settings.smoke else []
     if settings.user_dir is not None:
         import_user_dir(settings.user_dir)
-    base = without_defaults(read_recipe(facts.config, groups), settings.norm)
+    base = without_defaults(_read_recipe(facts.config, *groups), settings.norm)
     overrides = [_norm_option(each, settings.norm, base) for each in settings.overrides]
-    recipe = read_recipe(facts.config, [*groups, *overrides])
-    recipe = without_defaults(recipe, settings.norm)
+    recipe = without_defaults(_read_recipe(facts.config, *groups, *overrides), settings.norm)
     differs = {**differences(recipe, base), **flag_settings(settings.further)}
+    recipe["common"]["seed"] = settings.seed
     if settings.user_dir is not None:
         recipe["common"]["user_dir"] = str(settings.user_dir)
     return recipe, differs
+
+
+# The runs of a grid differ in little more than their seed, and each of these takes a good part of
+# a second.
+_check_training = cache(check_training)
+
+
+@cache
+def _composed(config: str, *overrides: str) -> Recipe:
+    return read_recipe(config, overrides)
+
+
+def _read_recipe(config: str, *overrides: str) -> Recipe:
+    """A composed recipe of the caller's own."""
+    return copy.deepcopy(_composed(config, *overrides))
+
+
+def _without_seed(flags: Sequence[str]) -> list[str]:
+    """Flags without the recipe's seed, which was checked when it was read."""
+    place = flags.index("--seed") if "--seed" in flags else len(flags)
+    return [*flags[:place], *flags[place + 2 :]]
 
 
 def _norm_option(override: str, norm: str, base: Recipe) -> str:

@@ -125,6 +125,8 @@ def _full_name(override: Override) -> str:
     """The override with a dotted key: ``norm_variant=...`` is ``model.norm_variant=...``."""
     line = str(override.input_line)
     key = override.key_or_group
+    if key == "common.seed":
+        raise CommandError(f"{line}: give seed=N, as the run is named after it")
     if "." in key:
         return line
     if key.startswith("norm_"):

@@ -59,7 +59,7 @@ def test_words_for_the_launcher_are_kept_apart():
 def test_the_runs_of_every_study_are_different_and_whole_seeds_come_first(study):
     names, _ = grid(study)
     assert len(set(names)) == len(names)
-    seeds = [name.rpartition("seed")[2] for name in names]
+    seeds = [int(name.rpartition("seed")[2]) for name in names]
     assert seeds == sorted(seeds) and len(set(map(seeds.count, seeds))) == 1
 
 
@@ -70,6 +70,7 @@ def test_the_runs_of_every_study_are_different_and_whole_seeds_come_first(study)
         (["toy", "norm=layernorm,nonorm"], "toy norm=nonorm: unknown norm 'nonorm'"),
         (["toy", "norm=layernorm,powernorm", "norm_variant=released"], "layernorm has no option"),
         (["toy", "seed=1,x"], "--seed is x"),
+        (["toy", "common.seed=2"], "common.seed=2: give seed=N"),
         (["toy", "seed=range("], "range"),
     ],
 )

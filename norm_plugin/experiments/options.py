@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 CONFIG_FOLDERS = tuple(
     folder / "configs" / "experiment" for folder in Path(__file__).resolve().parents[1:3]
 )
@@ -53,7 +54,7 @@ def run_parser(name: str | None = None) -> Parser:
     Args:
         name: of the experiment, where a script has chosen it; its description is printed too.
     """
-    command = f"scripts/run_{name}.sh" if name else "python -m norm_plugin.experiments run"
+    command = script_of(name) if name else "python -m norm_plugin.experiments run"
     parser = _parser(command, describe(name) if name else "One run, from raw text to a score.")
     parser.epilog = RUN_END
     if name is None:
@@ -63,6 +64,12 @@ def run_parser(name: str | None = None) -> Parser:
     add_shared(parser)
     _add_one_run(parser)
     return parser
+
+
+def script_of(name: str) -> str:
+    """The script of an experiment: one of its own, or that of all language models."""
+    own = f"scripts/run_{name}.sh"
+    return own if (CHECKOUT / own).is_file() else f"scripts/run_lm.sh {name}"
 
 
 def sweep_parser() -> Parser:

@@ -27,7 +27,6 @@ from norm_plugin.experiments.naming import (
 )
 from norm_plugin.experiments.recipes import (
     averaging_flags,
-    generation_flags,
     read_recipe,
     training_flags,
 )
@@ -144,7 +143,7 @@ def make_plan(settings: Settings) -> Plan:
         differs,
         tuple(training),
         tuple(averaging),
-        tuple(generation_flags(recipe)),
+        tuple(find_metric(settings.facts.metric).recipe_flags(recipe)),
     )
 
 

@@ -43,7 +43,8 @@ NAME_FLAGS = {
 }
 """fairseq's group of a YAML file to the flag that its ``_name`` stands for."""
 
-GENERATION = "generation"
+GENERATION, EVALUATION = "generation", "eval_lm"
+"""fairseq's groups of settings of fairseq-generate, and of fairseq-eval-lm."""
 
 
 def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -106,13 +107,18 @@ def _own_norm(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def training_flags(recipe: Recipe) -> list[str]:
     """The flags of ``fairseq-train`` that say what a recipe says."""
-    groups = (group for group in recipe if group != GENERATION)
+    groups = (group for group in recipe if group not in (GENERATION, EVALUATION))
     return [flag for group in groups for flag in _group_flags(group, recipe[group])]
 
 
 def generation_flags(recipe: Recipe) -> list[str]:
     """The flags of ``fairseq-generate`` that say what a recipe says."""
     return _group_flags(GENERATION, recipe.get(GENERATION, {}))
+
+
+def evaluation_flags(recipe: Recipe) -> list[str]:
+    """The flags of ``fairseq-eval-lm`` that a recipe gives in its group ``eval_lm``."""
+    return _group_flags(EVALUATION, recipe.get(EVALUATION, {}))
 
 
 def averaging_flags(recipe: Recipe, further: Sequence[str] = ()) -> list[str]:

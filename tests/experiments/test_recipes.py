@@ -39,7 +39,7 @@ RECIPES = {
     "iwslt15_en_vi": ("adanorm",),
     "wmt14_en_de": ("adanorm", "powernorm"),
 }
-TRANSLATION = [name for name in PRIMARY if "generation" in read_recipe(name)]
+TRANSLATION = [n for n in PRIMARY if read_recipe(n)["task"]["_name"] == "translation"]
 CHOICES = [(name, f"recipe={recipe}") for name in RECIPES for recipe in RECIPES[name]]
 
 
@@ -193,6 +193,22 @@ def test_the_classifier_of_the_adanorm_paper(name):
     assert (args.adam_betas, args.max_tokens, args.norm_scale) == ("(0.9, 0.998)", 4096, 0.3)
     small = parsed(name, "size=smoke_classifier")
     assert (small.max_update, small.encoder_embed_dim) == (60, 32)
+
+
+def test_nanogpts_recipe_for_a_cpu():
+    args = parsed("tinyshakespeare", "recipe=nanogpt")
+    sizes = (args.decoder_layers, args.decoder_embed_dim, args.decoder_attention_heads)
+    assert (*sizes, args.dropout, args.activation_fn) == (4, 128, 4, 0.0, "gelu")
+    assert (args.tokens_per_sample, args.batch_size, args.max_update) == (64, 12, 2000)
+    assert (args.lr, args.min_lr, args.warmup_updates, args.clip_norm) == ([1e-3], 1e-4, 100, 1.0)
+    assert (args.adam_betas, args.weight_decay) == ("(0.9, 0.99)", 0.1)
+    assert parsed("tinyshakespeare").decoder_layers == 6
+
+
+@pytest.mark.parametrize("name", ["enwik8", "ptb", "tinyshakespeare", "wikitext103"])
+def test_a_smoke_run_of_a_language_model_is_small(name):
+    args = parsed(name, "size=smoke_lm")
+    assert (args.max_update, args.decoder_layers, args.decoder_embed_dim) == (60, 2, 64)
 
 
 def test_as_many_checkpoints_are_averaged_as_the_user_keeps():

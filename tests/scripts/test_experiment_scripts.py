@@ -104,3 +104,15 @@ def test_the_help_of_the_warmup_study_is_that_of_a_sweep():
     done = script(ROOT, "ablate_warmup", "--help", PATH=path, NORM_VENV="/nowhere")
     assert done.returncode == 0, done.stderr
     assert "--jobs N" in done.stdout
+
+
+def test_a_corpus_names_the_language_model(checkout):
+    words = ["ptb", "--seed", "2", "--", "--flag"]
+    given = script(checkout, "run_lm", *words).stdout.splitlines()[2:]
+    assert given == ["-P", "-m", "norm_plugin.experiments", "run", *words]
+    for wrong in ([], ["multi30k"], ["--seed", "2"]):
+        done = script(checkout, "run_lm", *wrong)
+        assert done.returncode == 2 and "choose enwik8, ptb, tiny" in done.stderr
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    done = script(ROOT, "run_lm", "ptb", "--help", PATH=path, NORM_VENV="/nowhere")
+    assert "usage: scripts/run_lm.sh ptb [OPTIONS]" in done.stdout

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.gpus import Recipe
+from norm_plugin.experiments.recipes import generation_flags
 
 Scores = dict[str, dict[str, Any]]
 """By kind of score: ``score``, the number; ``label``, what it is; and further facts of that kind.
@@ -51,12 +53,16 @@ class Metric(ABC):
     module: ClassVar[str]
     item: ClassVar[tuple[str, str] | None] = None
 
+    def recipe_flags(self, recipe: Recipe) -> list[str]:
+        """The flags of the evaluation that a recipe gives."""
+        return generation_flags(recipe)
+
     def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:
         """The flags of the evaluation that decide the score.
 
         Args:
             subword: how the text was segmented; empty for subword-nmt.
-            recipe: the flags that the recipe gives in its group ``generation``.
+            recipe: the flags that the recipe gives, see :meth:`recipe_flags`.
         """
         return list(recipe)
 

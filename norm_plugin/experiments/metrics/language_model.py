@@ -1,0 +1,144 @@
+"""The loss of a language model on the test text: a perplexity, bits or nats.
+
+``fairseq-eval-lm`` prints the mean loss of a token in bits, L. With words as tokens the perplexity
+a word is 2^L. With characters as tokens L is the bits a character, and L ln 2 the nats.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from norm_plugin.commands.command_line import CommandError, read_json, read_lines
+from norm_plugin.experiments.gpus import Recipe
+from norm_plugin.experiments.metrics.base import BEST, Metric, Scores, register_metric
+from norm_plugin.experiments.recipes import evaluation_flags
+
+EVALUATED = re.compile(r"Evaluated ([0-9,]{1,20}) tokens in ")
+LOSS = re.compile(r"Loss \(base 2\): ([0-9.]{1,20}|nan|inf), Perplexity: ")
+AGAIN = "run the evaluation again"
+
+
+class Evaluated(NamedTuple):
+    """What ``norm_plugin.experiments.evaluate_lm`` printed."""
+
+    tokens: int
+    bits: float  # L
+
+
+def read_evaluation(log: Path) -> Evaluated:
+    """The output of the evaluation; CommandError where it is not whole, or the loss not finite."""
+    lines = read_lines(log)
+    tokens = [found[1] for line in lines if (found := EVALUATED.match(line))]
+    losses = [found[1] for line in lines if (found := LOSS.match(line))]
+    if len(tokens) != 1 or len(losses) != 1:
+        raise CommandError(f"{log} holds {len(losses)} losses, not one; {AGAIN}")
+    if not math.isfinite(float(losses[0])):
+        raise CommandError(f"{log}: the loss is {losses[0]}; the model has diverged")
+    return Evaluated(int(tokens[0].replace(",", "")), float(losses[0]))
+
+
+def tokens_of(manifest: Mapping[str, Any], split: str) -> int:
+    """The tokens of a split of a running text, the ends of its lines among them."""
+    counts = manifest["counts"]["tok"][f"{split}.{manifest['source']}"]
+    return int(counts["tokens"]) + int(counts["lines"])
+
+
+class LanguageModelLoss(Metric):
+    """A loss of the checkpoint that was best on the validation text.
+
+    Attributes:
+        unit: of the corpus, as its file in ``data-prep/`` declares it.
+    """
+
+    unit: ClassVar[str]
+    headline = "loss"
+    higher_is_better = False
+    checkpoint = BEST
+    stage = "evaluate"
+    module = "norm_plugin.experiments.evaluate_lm"
+
+    def recipe_flags(self, recipe: Recipe) -> list[str]:
+        """The context and the batches are those of the training, unless ``eval_lm`` says more."""
+        task, dataset = recipe["task"], recipe["dataset"]
+        flags = ["--tokens-per-sample", str(task["tokens_per_sample"])]
+        for key in ("batch_size", "max_tokens"):
+            if dataset.get(key) is not None:
+                flags += [f"--{key.replace('_', '-')}", str(dataset[key])]
+        return [*flags, *evaluation_flags(recipe)]
+
+    def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:
+        if subword:
+            raise CommandError(f"--subword {subword}: a language model's text has no subwords")
+        return list(recipe)
+
+    def check_log(self, log: Path, data: Path) -> None:
+        self.scores(log, data, "test")
+
+    def scores(self, log: Path, data: Path, split: str) -> Scores:
+        manifest = read_json(data / "manifest.json")
+        unit = (manifest.get("settings") or {}).get("unit")
+        if unit != self.unit:
+            raise CommandError(
+                f"{self.title} needs a corpus of {self.unit}s, and {data} is one of {unit}s"
+            )
+        evaluated, expected = read_evaluation(log), tokens_of(manifest, split)
+        if evaluated.tokens != expected:
+            raise CommandError(
+                f"{log} is of {evaluated.tokens:,} tokens, and the {split} text in {data} has "
+                f"{expected:,}; {AGAIN} on this data"
+            )
+        return {
+            self.headline: {
+                "score": round(self.of_bits(evaluated.bits), 4),
+                "label": f"{self.title}, {split}, best checkpoint in validation",
+                "tokens": evaluated.tokens,
+            }
+        }
+
+    def of_bits(self, bits: float) -> float:
+        """The score of a loss of L bits a token."""
+        raise NotImplementedError(f"{type(self).__name__} does not define of_bits()")
+
+
+@register_metric("perplexity")
+class Perplexity(LanguageModelLoss):
+    """2^L, of words."""
+
+    title = "perplexity a word"
+    columns = {"loss": title}
+    unit = "word"
+    of_interest = 1.0
+    loss_unit = "bits a word"
+
+    def of_bits(self, bits: float) -> float:
+        return float(2**bits)
+
+
+@register_metric("bits")
+class BitsACharacter(LanguageModelLoss):
+    """L, of characters."""
+
+    title = "bits a character"
+    columns = {"loss": title}
+    unit = "character"
+    digits = 3
+    of_interest = 0.01
+    loss_unit = "bits a character"
+
+    def of_bits(self, bits: float) -> float:
+        return bits
+
+
+@register_metric("nats")
+class NatsACharacter(BitsACharacter):
+    """L ln 2, of characters."""
+
+    title = "nats a character"
+    columns = {"loss": title}
+
+    def of_bits(self, bits: float) -> float:
+        return bits * math.log(2)

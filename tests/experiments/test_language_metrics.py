@@ -1,0 +1,78 @@
+"""Perplexity, bits and nats: from what the evaluation prints to a score."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.metrics import METRICS
+from norm_plugin.experiments.metrics.language_model import LanguageModelLoss
+from norm_plugin.experiments.recipes import read_recipe, training_flags
+
+LOSSES = {name: one for name, one in METRICS.items() if isinstance(one, LanguageModelLoss)}
+LINES = (
+    "Evaluated 1,005 tokens in 0.1s (9 tokens/s)",
+    "Loss (base 2): 3.0000, Perplexity: 8.00",
+)
+
+
+def corpus(folder, unit="character"):
+    """A prepared corpus of 1,000 tokens and the ends of 5 lines."""
+    counts = {"tok": {"test.txt": {"lines": 5, "tokens": 1000}}}
+    manifest = {"source": "txt", "settings": {"unit": unit}, "counts": counts}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def log(folder, lines=LINES):
+    path = folder / "evaluate.log"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "expected"),
+    [("perplexity", "word", 8.0), ("bits", "character", 3.0), ("nats", "character", 2.0794)],
+)
+def test_three_bits_a_token(name, unit, expected, tmp_path):
+    found = METRICS[name].scores(log(tmp_path), corpus(tmp_path, unit), "test")["loss"]
+    assert (found["score"], found["tokens"]) == (expected, 1005)
+    assert found["label"].startswith(f"{METRICS[name].title}, test")
+    assert METRICS[name].of_bits(1.0) == pytest.approx({8.0: 2, 3.0: 1}.get(expected, math.log(2)))
+
+
+@pytest.mark.parametrize("metric", LOSSES.values(), ids=list(LOSSES))
+def test_a_corpus_of_another_unit(metric, tmp_path):
+    other = {"word": "character", "character": "word"}[metric.unit]
+    with pytest.raises(CommandError, match=f"needs a corpus of {metric.unit}s, .* of {other}s"):
+        metric.scores(log(tmp_path), corpus(tmp_path, other), "test")
+    assert not metric.higher_is_better
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (LINES[:1], "holds 0 losses, not one"),
+        (LINES * 2, "holds 2 losses, not one"),
+        ((LINES[0], LINES[1].replace("3.0000", "nan")), "the loss is nan; the model has diverged"),
+        ((LINES[0].replace("1,005", "900"), LINES[1]), "is of 900 tokens, .* has 1,005"),
+    ],
+)
+def test_an_evaluation_that_is_not_whole(lines, message, tmp_path):
+    with pytest.raises(CommandError, match=message):
+        METRICS["nats"].check_log(log(tmp_path, lines), corpus(tmp_path))
+
+
+def test_the_evaluation_has_the_context_of_the_training():
+    recipe = read_recipe("wikitext103")
+    flags = METRICS["perplexity"].recipe_flags(recipe)
+    assert flags == [
+        *("--tokens-per-sample", "512", "--max-tokens", "3072"),
+        *("--context-window", "400", "--softmax-batch", "1024"),
+    ]
+    assert "--context-window" not in training_flags(recipe)
+    with pytest.raises(CommandError, match="--subword sentencepiece"):
+        METRICS["perplexity"].flags("sentencepiece", flags)

@@ -1,0 +1,118 @@
+"""fairseq's commands around a language model: train, resume, average, evaluate, continue, fold."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import fairseq_cli.interactive
+import fairseq_cli.train
+import pytest
+import torch
+from fairseq import checkpoint_utils, options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+from characters import LETTERS, TINY, parse, write_text
+from norm_plugin.analysis.records import read_record
+from norm_plugin.checkpoints.average import main as average
+from norm_plugin.checkpoints.fold import main as fold
+from norm_plugin.experiments.evaluate_lm import main as evaluate
+from norm_plugin.experiments.metrics.language_model import read_evaluation
+from norm_plugin.models.language_model import NormTransformerLanguageModel
+from norm_plugin.norms.identity import Identity
+
+WORDS = {*LETTERS, "<unk>"}
+SIZE = [word for key, value in TINY.items() for word in (f"--{key.replace('_', '-')}", value)]
+FOLDABLE = ("--norm-type", "batchnorm", "--norm-layer-scale-groups", 0, "--norm-placement", "pre")
+
+
+def train(data, save_dir, *flags):
+    """fairseq-train in this process; returns the weights."""
+    args = parse(data, *SIZE, "--save-dir", save_dir, "--no-epoch-checkpoints", *flags)
+    if hasattr(checkpoint_utils.save_checkpoint, "best"):  # of a training before
+        del checkpoint_utils.save_checkpoint.best
+    fairseq_cli.train.main(convert_namespace_to_omegaconf(args))
+    return torch.load(save_dir / "checkpoint_last.pt", weights_only=True)["model"]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("characters") / "bin")
+
+
+@pytest.fixture(scope="module")
+def folder(text, tmp_path_factory):
+    """Six updates with a checkpoint after every second, and records."""
+    folder = tmp_path_factory.mktemp("trained")
+    every = ("--save-interval-updates", 2, "--norm-record", 3)
+    train(text, folder, *FOLDABLE, *every, "--max-update", 6)
+    return folder
+
+
+def loss_of(path, text, out, capsys, *words):
+    """What fairseq-eval-lm says of the test text."""
+    capsys.readouterr()
+    flags = ["--path", path, "--tokens-per-sample", 12, "--gen-subset", "test", "--cpu", *words]
+    assert evaluate([str(word) for word in (text, *flags)]) == 0
+    out.write_text(capsys.readouterr().out)
+    return read_evaluation(out)
+
+
+def test_resuming_goes_on_exactly_where_it_was(text, folder, tmp_path):
+    train(text, tmp_path, *FOLDABLE, "--max-update", 2)
+    resumed = train(text, tmp_path, *FOLDABLE, "--max-update", 6)
+    expected = torch.load(folder / "checkpoint_last.pt", weights_only=True)["model"]
+    assert all(torch.equal(resumed[key], value) for key, value in expected.items())
+    with pytest.raises(ValueError, match="stored batchnorm, asked rmsnorm"):
+        train(text, tmp_path, "--norm-type", "rmsnorm", "--max-update", 7)
+
+
+def test_average_evaluate_and_fold(text, folder, tmp_path, capsys):
+    averaged, folded = tmp_path / "averaged.pt", tmp_path / "folded.pt"
+    average(["--inputs", str(folder), "--last-updates", "2", "--output", str(averaged)])
+    fold([str(averaged), "--output", str(folded)])
+    printed = capsys.readouterr().out
+    for site in ("decoder-self: batchnorm folded, 2 into 6", "decoder-ffn: batchnorm folded"):
+        assert site in printed
+    assert "decoder-final: batchnorm stays: output_projection shares its weights" in printed
+    plain = loss_of(averaged, text, tmp_path / "log", capsys)
+    assert plain.tokens > 4 * 60 and 1 < plain.bits < 8  # 60 lines; hardly trained
+    for other in (
+        loss_of(averaged, text, tmp_path / "log", capsys, "--fold-norms"),
+        loss_of(folded, text, tmp_path / "log", capsys),
+    ):
+        assert other.tokens == plain.tokens
+        assert other.bits == pytest.approx(plain.bits, abs=2e-4)  # of four printed digits
+    hub = NormTransformerLanguageModel.from_pretrained(
+        str(tmp_path), averaged.name, str(text), fold_norms=True
+    )
+    assert isinstance(hub.models[0].decoder.layers[0].final_layer_norm, Identity)
+    assert set(hub.sample("a b c", beam=1).split()) <= WORDS
+    assert hub.score("a b c")["positional_scores"].numel() == 3  # the end is not scored
+
+
+def test_interactive_continues_a_text(text, folder, monkeypatch, capsys):
+    words = [text, "--task", "language_modeling", "--path", folder / "checkpoint_best.pt", "--cpu"]
+    words += ["--beam", 1, "--sampling", "--seed", 2, "--max-len-b", 8]
+    parser = options.get_interactive_generation_parser()
+    args = options.parse_args_and_arch(parser, [str(word) for word in words])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("d e f\n"))
+    fairseq_cli.interactive.main(convert_namespace_to_omegaconf(args))
+    (found,) = [line for line in capsys.readouterr().out.splitlines() if line[:2] == "H-"]
+    continued = found.split("\t")[2].split()
+    assert continued[:3] == ["d", "e", "f"] and set(continued) <= WORDS
+
+
+def test_records(folder):
+    record = read_record(folder / "norm_record.jsonl.gz")
+    assert [line["update"] for line in record.updates] == [1, 4]
+    layers = [f"decoder.layers.{number}" for number in (0, 1)]
+    norms = [f"{one}.{at}_layer_norm" for one in layers for at in ("self_attn", "final")]
+    assert set(record.places("sites")) == {*norms, "decoder.layer_norm"}
+    assert record.places("layers") == layers
+
+
+def test_one_sentence_a_sample_trains(text, tmp_path):
+    flags = ("--sample-break-mode", "eos", "--max-update", 1, "--no-save", "--disable-validation")
+    args = parse(text, *SIZE, "--save-dir", tmp_path, *flags)
+    fairseq_cli.train.main(convert_namespace_to_omegaconf(args))

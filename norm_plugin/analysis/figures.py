@@ -14,7 +14,7 @@ import numpy as np
 
 from norm_plugin.analysis.comparison import Row
 from norm_plugin.analysis.seeds import describe
-from norm_plugin.analysis.study import Setting, Study
+from norm_plugin.analysis.study import METRIC, Failure, Setting, Study
 
 # Okabe and Ito's colors, which the color-blind tell apart and which stand out on black and white;
 # their black is left out.
@@ -82,7 +82,7 @@ def scores_figure(rows: Sequence[Row]) -> Figure:
             if row.sample.interval:
                 axes.plot(row.sample.interval, [place, place], "-", color=color, linewidth=1.5)
         axes.set_yticks(range(len(rows)), [row.setting.name for row in reversed(rows)])
-        axes.set_xlabel("BLEU")
+        axes.set_xlabel(METRIC)
 
     data = [
         (row.setting.norm, row.setting.placement, seed, score)
@@ -91,9 +91,9 @@ def scores_figure(rows: Sequence[Row]) -> Figure:
     ]
     return Figure(
         "scores",
-        "BLEU of every seed; the bars are the mean and its 95 % interval.",
+        f"{METRIC} of every seed; the bars are the mean and its 95 % interval.",
         draw(plot, height=0.9 + 0.34 * len(rows), name="scores"),
-        ("norm", "placement", "seed", "bleu"),
+        ("norm", "placement", "seed", METRIC.lower()),
         data,
     )
 
@@ -107,28 +107,50 @@ def style(place: int) -> dict[str, Any]:
 def curves_figure(study: Study, subset: str) -> Figure | None:
     """Loss over updates, a line a setting: mean over seeds, with the range of the seeds as a band.
 
-    None where no run has curves, which runs scored by an older version do not have.
+    A run that failed or diverged is a thin line of its own, with a cross where it ends. None where
+    no run has curves, which runs scored by an older version do not have.
     """
     bands = [(setting, band) for setting in study.settings if (band := _band(setting, subset))]
-    if not bands:
+    ended = [(one, line) for one in study.failures if (line := _ended(one, subset))]
+    if not bands and not ended:
         return None
+    names = list(dict.fromkeys([*(one.name for one, _ in bands), *(one.name for one, _ in ended)]))
 
     def plot(axes: Any) -> None:
-        for place, (setting, band) in enumerate(bands):
+        for setting, band in bands:
             updates, mean, low, high = zip(*band)
-            (line,) = axes.plot(updates, mean, **style(place), label=setting.name)
+            look = style(names.index(setting.name))
+            (line,) = axes.plot(updates, mean, **look, label=setting.name)
             axes.fill_between(updates, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+        for failure, line in ended:
+            look = {**style(names.index(failure.name)), "linewidth": 0.8}
+            label = f"{failure.name}, seed {failure.seed} ({failure.state})"
+            axes.plot(*zip(*line), **look, marker="x", markevery=[-1], markersize=8, label=label)
         axes.set_xlabel("updates")
         axes.set_ylabel(f"{LOSS_OF[subset]} loss, bits a token")
         axes.legend(loc="upper right", fontsize=8)
 
+    text = f"{LOSS_OF[subset].capitalize()} loss: mean over seeds; the band spans the seeds."
+    if ended:
+        text += " A cross marks the last loss of a run that failed or diverged."
     return Figure(
         f"{subset}-loss",
-        f"{LOSS_OF[subset].capitalize()} loss: mean over seeds; the band spans the seeds.",
+        text,
         draw(plot, height=3.6, name=f"{subset}-loss"),
-        ("norm", "placement", "updates", "mean", "least", "most"),
-        [(one.norm, one.placement, *point) for one, band in bands for point in band],
+        ("norm", "placement", "runs", "updates", "mean", "least", "most"),
+        [
+            *((one.norm, one.placement, _seeds(one), *p) for one, band in bands for p in band),
+            *(
+                (one.norm, one.placement, f"{one.seed} {one.state}", update, loss, loss, loss)
+                for one, line in ended
+                for update, loss in line
+            ),
+        ],
     )
+
+
+def _seeds(setting: Setting) -> str:
+    return " ".join(map(str, setting.seeds))
 
 
 LOSS_OF = {"train": "training", "valid": "validation"}
@@ -148,6 +170,12 @@ def _band(setting: Setting, subset: str) -> list[tuple[float, float, float, floa
         for updates in shared
         for values in [[losses[updates] for losses in by_updates]]
     ]
+
+
+def _ended(failure: Failure, subset: str) -> list[tuple[int, float]]:
+    """Updates and losses of a run without a result."""
+    points = (failure.curves or {}).get(subset, [])
+    return [(point["updates"], point["loss"]) for point in points if "loss" in point]
 
 
 def speed_figure(study: Study) -> Figure:
@@ -174,22 +202,27 @@ def speed_figure(study: Study) -> Figure:
             )
         axes.margins(x=0.25, y=0.15)
         axes.set_xlabel("minutes of training")
-        axes.set_ylabel("BLEU")
+        axes.set_ylabel(METRIC)
 
     return Figure(
         "speed",
-        "BLEU against the time of training, means over seeds. Times of runs that shared a machine "
-        "with other work cannot be compared.",
+        f"{METRIC} against the time of training, means over seeds. Times of runs that shared a "
+        "machine with other work cannot be compared.",
         draw(plot, height=3.6, name="speed"),
-        ("norm", "placement", "minutes", "bleu"),
+        ("norm", "placement", "minutes", METRIC.lower()),
         [(setting.norm, setting.placement, *values) for setting, *values in points],
     )
 
 
-def draw(plot: Callable[[Any], None], height: float, name: str) -> str:
+def draw(
+    plot: Callable[[Any], None], height: float, name: str, grid: tuple[int, int] | None = None
+) -> str:
     """The SVG element that ``plot`` draws on fresh axes, 6.4 inches wide.
 
     Every id in it begins with ``name``, since a page holds several figures.
+
+    Args:
+        grid: rows and columns of small multiples; ``plot`` then gets their axes as an array.
     """
     # Importing fairseq lets the debug lines of all libraries through
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
@@ -199,17 +232,32 @@ def draw(plot: Callable[[Any], None], height: float, name: str) -> str:
     from matplotlib import pyplot
 
     with pyplot.rc_context(STYLE):
-        figure, axes = pyplot.subplots(figsize=(6.4, height), layout="constrained")
-        plot(axes)
+        rows, columns = grid or (1, 1)
+        figure, axes = pyplot.subplots(
+            rows,
+            columns,
+            figsize=(6.4, height),
+            layout="constrained",
+            sharex=True,
+            sharey="row",
+            squeeze=False,
+        )
+        plot(axes if grid else axes[0, 0])
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
         pyplot.close(figure)
     svg = file.getvalue()[file.getvalue().index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r'\b[dxy]="[^"]*"', _shortened, svg)
     svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     # The drawing takes the width of the page and keeps its proportions.
     svg = re.sub(r'<svg ([^>]*?)width="[^"]+" height="[^"]+"|<svg ', _scaled, svg, count=1)
     return svg.replace(INK, "currentColor")
+
+
+def _shortened(match: re.Match[str]) -> str:
+    """Coordinates to a hundredth of a point, which no eye tells from a millionth."""
+    return re.sub(r"(?<=\d\.\d\d)\d+", "", match.group())
 
 
 def _scaled(match: re.Match[str]) -> str:

@@ -2,9 +2,11 @@
 
     python -m norm_plugin.analysis.records work/run/checkpoints/norm_record.jsonl.gz
     python -m norm_plugin.analysis.records FILE --figure powernorm-2 --sites encoder.layers.0
+    python -m norm_plugin.analysis.records results/toy/powernorm-seed1.statistics.json.gz
 
 The first form says what the file holds; the second prints the data of a figure as CSV, a row for
-each update and site. What each value is, is said in ``norm_plugin/models/measures.py``.
+each update and site. The third reads what was kept beside a result, with three digits. What each
+value is, is said in ``norm_plugin/models/measures.py``.
 """
 
 from __future__ import annotations
@@ -18,8 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.experiments.kept import (
+    ENDINGS,
+    STATISTICS,
+    expand,
+    read_statistics,
+    record_lines,
+)
 from norm_plugin.models.measures import LEVELS
-from norm_plugin.models.record_file import read_lines
 
 SITES, LAYERS = "sites", "layers"
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
@@ -28,11 +36,18 @@ Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 
 @dataclass(frozen=True)
 class FigureData:
-    """The values behind a figure of a paper, or one like it."""
+    """The values behind a figure of a paper, or one like it.
+
+    Attributes:
+        stack: the one in which the paper looks; all where it is empty.
+        by_channel: the values are quantiles over channels.
+    """
 
     text: str
     part: str
     names: tuple[str, ...]
+    stack: str = ""
+    by_channel: bool = False
 
 
 def _both(name: str) -> tuple[str, str]:
@@ -44,14 +59,20 @@ FIGURES: dict[str, FigureData] = {
         "distance of batch and running mean and variance",
         SITES,
         ("distance_mean", "distance_variance"),
+        "encoder",
     ),
-    "powernorm-3": FigureData("gradient parts of mean and variance", SITES, ("g_mu", "g_sigma2")),
+    "powernorm-3": FigureData(
+        "gradient parts of mean and variance", SITES, ("g_mu", "g_sigma2"), "encoder"
+    ),
     "powernorm-4": FigureData(
         "variance against quadratic mean: distances, and gradient parts",
         SITES,
         ("distance_variance", "distance_square", "g_sigma2", "g_psi2"),
+        "encoder",
     ),
-    "powernorm-7": FigureData("gamma / psi_B over the channels", SITES, ("gamma_over_psi",)),
+    "powernorm-7": FigureData(
+        "gamma / psi_B over the channels", SITES, ("gamma_over_psi",), "encoder", by_channel=True
+    ),
     "adanorm-gradients": FigureData(
         "mean and variance of the gradient before and after a norm (AdaNorm paper, section 3)",
         SITES,
@@ -100,19 +121,21 @@ class TrainingRecord:
 
 
 def read_record(path: Path) -> TrainingRecord:
-    """The records in a file of ``--norm-record``.
+    """The records in a file of ``--norm-record``, or in the file kept beside a result.
 
     Raises:
         CommandError: no such file, no records in it, or of another version.
     """
-    try:
-        lines = read_lines(path)
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    if len(lines) < 2:
-        raise CommandError(f"{path} holds no record yet")
+    if path.name.endswith(ENDINGS[STATISTICS]):
+        kept = read_statistics(path)["record"]
+        if kept is None:
+            raise CommandError(f"{path} holds no record: the run was made without --norm-record")
+        return record_of(path, expand(kept))
+    return record_of(path, record_lines(path))
+
+
+def record_of(path: Path, lines: Sequence[dict[str, Any]]) -> TrainingRecord:
+    """The same from the lines that were read from ``path``."""
     header, *updates = lines
     return TrainingRecord(path, header["norms"], header["every"], header["sites"], updates)
 

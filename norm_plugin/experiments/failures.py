@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from norm_plugin.commands.command_line import write_text
+from norm_plugin.experiments.curves import read_curves
 from norm_plugin.experiments.plan import Plan
 from norm_plugin.experiments.processes import CommandFailedError
 from norm_plugin.experiments.status import DIVERGED, FAILED, Status
@@ -78,6 +79,7 @@ def record_failure(plan: Plan, failure: RunFailedError, status: Status) -> None:
         "stage": failure.stage,
         "reason": failure.reason,
         "progress": status.text,
+        "curves": read_curves(log) if (log := plan.log_of("train")).is_file() else None,
     }
     write_text(path, json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 

@@ -1,7 +1,7 @@
 """The result of a finished run: ``<experiment>/<norm>-seed<N>.json`` in ``--out``.
 
 It holds the scores with the settings, seed, code, versions, data, size and speed. What is unknown
-is null.
+is null. The translations and the statistics over training are kept beside it; see kept.py.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from norm_plugin.commands.command_line import (
 )
 from norm_plugin.experiments.checkpoint_facts import model_facts, training_facts
 from norm_plugin.experiments.curves import read_curves
+from norm_plugin.experiments.generate_log import read_generate_log
+from norm_plugin.experiments.kept import keep_files
 from norm_plugin.experiments.provenance import git_state, machine, plain_settings, versions
-from norm_plugin.experiments.score import TextForm, score_log
+from norm_plugin.experiments.score import TextForm, plain_hypotheses, score_log
+from norm_plugin.models.record_settings import FILE as RECORD_FILE
 
 SCHEMA = 2
 Result = dict[str, Any]
@@ -81,12 +84,17 @@ def _score(args: argparse.Namespace, manifest: dict[str, Any]) -> dict[str, Any]
     language = manifest.get("target")
     if not language:
         raise CommandError(f"{args.data / 'manifest.json'} does not name the target language")
-    folder = "raw" if (args.data / "raw").is_dir() else "tok"
-    reference = args.data / folder / f"{args.split}.{language}"
+    reference = reference_file(args.data, args.split, language)
     dictionary = args.data / "bin" / f"dict.{language}.txt"
     scores = score_log(args.generate_log, reference, text_form(manifest), dictionary)
-    scores["sacrebleu"]["reference"] = f"{folder}/{reference.name}"
+    scores["sacrebleu"]["reference"] = f"{reference.parent.name}/{reference.name}"
     return scores
+
+
+def reference_file(data: Path, split: str, language: str) -> Path:
+    """The text that translations of a prepared corpus are scored against."""
+    folder = "raw" if (data / "raw").is_dir() else "tok"
+    return data / folder / f"{split}.{language}"
 
 
 def text_form(manifest: dict[str, Any]) -> TextForm:
@@ -99,6 +107,12 @@ def text_form(manifest: dict[str, Any]) -> TextForm:
         tokenized_reference="tokenized_reference" in scoring,
         compound_split="compound_split" in scoring,
     )
+
+
+def translations_of(log: Path, data: Path) -> Sequence[str]:
+    """The translations in a log of fairseq-generate as sacrebleu scores them, a line a sentence."""
+    form = text_form(read_json(data / "manifest.json"))
+    return plain_hypotheses(read_generate_log(log, form.subword), form)
 
 
 def training_pairs(manifest: dict[str, Any]) -> int | None:
@@ -116,11 +130,14 @@ def write_result(result: Result, out: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CommandError(f"cannot make {path.parent}: {error.strerror}") from error
-    write_text(
-        path,
-        json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n",
-    )
+    write_text(path, result_text(result))
     return path
+
+
+def result_text(result: Result) -> str:
+    """The content of the file of a result."""
+    text = json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return f"{text}\n"
 
 
 def read_results(folder: Path) -> list[Result]:
@@ -217,6 +234,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="what fairseq-train printed; its losses become part of the result",
     )
     parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help=f"what --norm-record wrote (default: {RECORD_FILE} beside --last, if it is there)",
+    )
+    parser.add_argument(
         "--data",
         type=Path,
         required=True,
@@ -245,6 +268,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     import_user_dir(args.user_dir)
     result = collect_result(args)
     path = write_result(result, args.out)
+    record = args.last.with_name(RECORD_FILE) if args.record is None else args.record
+    kept = keep_files(
+        path,
+        translations_of(args.generate_log, args.data),
+        record if args.record is not None or record.exists() else None,
+        args.checkpoint,
+    )
+    write_text(path, result_text({**result, "kept": kept}))
     print(f"{summary(result)}\n  written to {path}")
     return 0
 

@@ -249,6 +249,6 @@ def remove_leftovers(plan: Plan) -> None:
         *plan.folder.glob("*.tmp"),
         *plan.folder.glob("*.new"),
         *plan.folder.glob("stages/*.new"),
-        *plan.result.parent.glob(f"{plan.result.name}.*.tmp"),
+        *plan.result.parent.glob(f"{plan.result.stem}.*.tmp"),  # what is kept beside it, too
     ):
         path.unlink()

@@ -17,12 +17,13 @@ from norm_plugin.experiments.flag_checks import (
     import_user_dir,
     refuse_kept,
 )
-from norm_plugin.experiments.gpus import AUTO, Recipe, for_workers
+from norm_plugin.experiments.gpus import Recipe, for_workers
 from norm_plugin.experiments.naming import (
     differences,
     flag_settings,
     run_label,
     without_defaults,
+    workers_label,
 )
 from norm_plugin.experiments.recipes import (
     averaging_flags,
@@ -133,6 +134,7 @@ def make_plan(settings: Settings) -> Plan:
             settings.further,
             elsewhere=settings.dry or settings.srun,
             change_batch=settings.change_batch,
+            srun=settings.srun,
         )
         training = [*training_flags(trained), *settings.further]
         averaging = averaging_flags(recipe, settings.further)
@@ -145,7 +147,8 @@ def make_plan(settings: Settings) -> Plan:
     return Plan(
         settings,
         _experiment_name(settings),
-        run_label(settings.norm, differs) + _workers_label(settings),
+        run_label(settings.norm, differs)
+        + workers_label(settings.gpus, settings.change_batch, "--cpu" in training),
         differs,
         tuple(training),
         tuple(averaging),
@@ -192,13 +195,6 @@ def _experiment_name(settings: Settings) -> str:
     return "_".join(part for part in parts if part)
 
 
-def _workers_label(settings: Settings) -> str:
-    """Several GPUs are another run: the batch may be another, and each has its statistics."""
-    if settings.gpus in (AUTO, "1"):
-        return ""
-    return f"-{settings.gpus}gpus" + ("-batch" if settings.change_batch else "")
-
-
 def data_stages(plan: Plan) -> list[Stage]:
     """Raw text to binarized data; several runs share it, so these stages lock it themselves."""
     settings = plan.settings
@@ -226,7 +222,7 @@ def run_stages(plan: Plan) -> list[Stage]:
 def _train(plan: Plan, later: tuple[str, ...]) -> Stage:
     """The training; what only shows it, or depends on the job, does not identify it."""
     settings = plan.settings
-    launch, unkeyed = [], []
+    launch, unkeyed, module = [], [], "fairseq_cli.train"
     if settings.tensorboard:
         unkeyed += ["--tensorboard-logdir", str(plan.folder / "tensorboard")]
     if settings.srun:
@@ -234,7 +230,9 @@ def _train(plan: Plan, later: tuple[str, ...]) -> Stage:
         launch = ["srun", "--kill-on-bad-exit=1"]
         port = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20000
         unkeyed += ["--distributed-port", str(port)]
-    command = [*launch, *_module("fairseq_cli.train"), str(plan.data / "bin"), *unkeyed]
+        if "--cpu" in plan.training:
+            module = "norm_plugin.experiments.cpu_worker"
+    command = [*launch, *_module(module), str(plan.data / "bin"), *unkeyed]
     return Stage(
         "train",
         (*command, *plan.training, "--save-dir", str(plan.checkpoints)),

@@ -5,8 +5,8 @@
                                          values of the embeddings
 
 The result names each file under ``kept``, with the SHA-256 of its uncompressed content, so that a
-file of another run is noticed. 1,000 lines of Multi30k take 25 KB and the 6,750 of IWSLT14 about
-230 KB. The statistics of a run take about 1 KB for each recorded update of a model with 8 layers.
+file of another run is noticed. 1,000 lines of Multi30k take 23 KB and the 6,750 of IWSLT14 about
+170 KB. The statistics of a run take about 1 KB for each recorded update of a model with 8 layers.
 """
 
 from __future__ import annotations

@@ -278,6 +278,7 @@ def _score(plan: Plan, name: str, log: Path) -> Stage:
     command += ["--last", str(plan.checkpoints / "checkpoint_last.pt"), *_user_dir(plan)]
     command += ["--generate-log", str(log), "--data", str(plan.data)]
     command += ["--train-log", str(plan.log_of("train"))]
+    command += ["--memory", str(plan.folder / "stages" / "train.memory")]
     command += ["--out", str(settings.results)]
     return Stage(name, tuple(command), ("score", *words), plan.result)
 

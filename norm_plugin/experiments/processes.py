@@ -55,8 +55,10 @@ def run_command(
     read: Callable[[str], None],
     lock: int,
     output: Path | None = None,
-) -> None:
+) -> int:
     """Run a command to its end; raises CommandFailedError.
+
+    Returns its peak memory in bytes: the largest resident set of any of its processes.
 
     Args:
         folder: where it runs.
@@ -85,15 +87,23 @@ def run_command(
             assert process.stdout is not None
             if output is None:
                 _copy(process.stdout, stream, read, tail)
-                code = process.wait()
+                code, memory = _end(process)
             else:
-                code = _keep(process, output, read)
+                code, memory = _keep(process, output, read)
         except BaseException:
             process.terminate()
             process.wait()
             raise
     if code != 0:
         raise CommandFailedError(exit_reason(code), tail or last_lines(log, start))
+    return memory
+
+
+def _end(process: subprocess.Popen[str]) -> tuple[int, int]:
+    """Wait for the end of a process: its status, and its peak memory in bytes."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_maxrss * 1024  # Linux counts in KiB
 
 
 def _copy(lines: IO[str], log: IO[str], read: Callable[[str], None], tail: deque[str]) -> None:
@@ -106,7 +116,9 @@ def _copy(lines: IO[str], log: IO[str], read: Callable[[str], None], tail: deque
         read(line)
 
 
-def _keep(process: subprocess.Popen[str], output: Path, read: Callable[[str], None]) -> int:
+def _keep(
+    process: subprocess.Popen[str], output: Path, read: Callable[[str], None]
+) -> tuple[int, int]:
     """Copy stdout beside ``output``, and give it that name if the process ends well."""
     new = output.with_name(f"{output.name}.tmp")
     assert process.stdout is not None
@@ -116,10 +128,10 @@ def _keep(process: subprocess.Popen[str], output: Path, read: Callable[[str], No
             read(line)
         stream.flush()
         os.fsync(stream.fileno())
-    code = process.wait()
+    code, memory = _end(process)
     if code == 0:
         os.replace(new, output)
-    return code
+    return code, memory
 
 
 def last_lines(log: Path, start: int = 0) -> list[str]:

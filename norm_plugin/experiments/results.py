@@ -18,6 +18,7 @@ from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.commands.command_line import (
     CommandError,
     read_json,
+    read_text,
     run_command,
     write_text,
 )
@@ -55,7 +56,7 @@ def collect_result(args: argparse.Namespace) -> Result:
         "bleu": _score(args, manifest),
         "split": args.split,
         "model": model,
-        "training": training_facts(last),
+        "training": {**training_facts(last), "peak_memory": _peak_memory(args.memory)},
         "curves": None if args.train_log is None else read_curves(args.train_log),
         "averaged_from": decoded.get("averaged_from"),
         "running_stats": decoded.get("running_stats"),
@@ -71,6 +72,11 @@ def collect_result(args: argparse.Namespace) -> Result:
         "machine": machine(cpu=bool((cfg.get("common") or {}).get("cpu"))),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
+
+
+def _peak_memory(file: Path | None) -> int | None:
+    """Bytes; None where it was not measured, as in a job of several nodes."""
+    return int(read_text(file)) if file is not None and file.exists() else None
 
 
 def _check_seed(args: argparse.Namespace, cfg: dict[str, Any]) -> None:
@@ -232,6 +238,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         metavar="FILE",
         help="what fairseq-train printed; its losses become part of the result",
+    )
+    parser.add_argument(
+        "--memory",
+        type=Path,
+        metavar="FILE",
+        help="holds the peak memory of the training in bytes; it need not exist",
     )
     parser.add_argument(
         "--record",

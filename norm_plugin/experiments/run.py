@@ -148,7 +148,7 @@ class Execution:
 
         self.report(stage, meter, after, log)
         try:
-            processes.run_command(
+            memory = processes.run_command(
                 command,
                 folder=plan_root(),
                 environment=self.environment,
@@ -159,6 +159,8 @@ class Execution:
             )
         except processes.CommandFailedError as failed:
             raise explain(stage.name, failed, log) from failed
+        if command[0] != "srun":  # whose own memory says nothing of what it starts
+            self.stamps.measured(stage.name, memory)
 
     def report(self, stage: Stage, meter: Meter, after: float | None, log: Path) -> None:
         """Write the status, now and then."""

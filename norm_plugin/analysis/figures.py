@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ INK = "#010203"
 """Stands for the page's own text color, which the theme of the page decides."""
 INK_ON_PAPER = "#777777"
 """For an SVG file, which no page tells a color: it stands out on black and on white."""
+WIDTH = 6.4
+"""Of a drawing, in inches."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it is found, scales, and takes the page's font
     "svg.hashsalt": "norm_plugin",  # equal data draw equal files
@@ -114,21 +117,21 @@ def curves_figure(study: Study, subset: str) -> Figure | None:
     ended = [(one, line) for one in study.failures if (line := _ended(one, subset))]
     if not bands and not ended:
         return None
-    names = list(dict.fromkeys([*(one.name for one, _ in bands), *(one.name for one, _ in ended)]))
+    labels = [one.name for one, _ in bands]
+    labels += [f"{one.name}, seed {one.seed} ({one.state})" for one, _ in ended]
 
     def plot(axes: Any) -> None:
         for setting, band in bands:
             updates, mean, low, high = zip(*band)
-            look = style(names.index(setting.name))
+            look = style(study.names.index(setting.name))
             (line,) = axes.plot(updates, mean, **look, label=setting.name)
             axes.fill_between(updates, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
-        for failure, line in ended:
-            look = {**style(names.index(failure.name)), "linewidth": 0.8}
-            label = f"{failure.name}, seed {failure.seed} ({failure.state})"
+        for (failure, line), label in zip(ended, labels[len(bands) :]):
+            look = {**style(study.names.index(failure.name)), "linewidth": 0.8}
             axes.plot(*zip(*line), **look, marker="x", markevery=[-1], markersize=8, label=label)
         axes.set_xlabel("updates")
         axes.set_ylabel(f"{LOSS_OF[subset]} loss, bits a token")
-        axes.legend(loc="upper right", fontsize=8)
+        legend_below(axes)
 
     text = f"{LOSS_OF[subset].capitalize()} loss: mean over seeds; the band spans the seeds."
     if ended:
@@ -136,7 +139,7 @@ def curves_figure(study: Study, subset: str) -> Figure | None:
     return Figure(
         f"{subset}-loss",
         text,
-        draw(plot, height=3.6, name=f"{subset}-loss"),
+        draw(plot, height=3.4 + legend_height(labels), name=f"{subset}-loss"),
         ("norm", "placement", "runs", "updates", "mean", "least", "most"),
         [
             *((one.norm, one.placement, _seeds(one), *p) for one, band in bands for p in band),
@@ -191,16 +194,11 @@ def speed_figure(study: Study) -> Figure:
     ]
 
     def plot(axes: Any) -> None:
-        for place, (setting, minutes, score) in enumerate(points):
-            axes.plot([minutes], [score], "o", color=COLORS[place % len(COLORS)], markersize=5)
-            axes.annotate(
-                setting.name,
-                (minutes, score),
-                xytext=(6, 3),
-                textcoords="offset points",
-                fontsize=8,
-            )
-        axes.margins(x=0.25, y=0.15)
+        for setting, minutes, score in points:
+            place = study.names.index(setting.name)
+            look = {"color": COLORS[place % len(COLORS)], "marker": "os^"[place // len(COLORS) % 3]}
+            axes.plot([minutes], [score], linestyle="", **look, label=setting.name)
+        legend_below(axes)
         axes.set_xlabel("minutes of training")
         axes.set_ylabel(METRIC)
 
@@ -208,7 +206,9 @@ def speed_figure(study: Study) -> Figure:
         "speed",
         f"{METRIC} against the time of training, means over seeds. Times of runs that shared a "
         "machine with other work cannot be compared.",
-        draw(plot, height=3.6, name="speed"),
+        draw(
+            plot, 3.4 + (legend_height([one.name for one, *_ in points]) if points else 0), "speed"
+        ),
         ("norm", "placement", "minutes", METRIC.lower()),
         [(setting.norm, setting.placement, *values) for setting, *values in points],
     )
@@ -236,7 +236,7 @@ def draw(
         figure, axes = pyplot.subplots(
             rows,
             columns,
-            figsize=(6.4, height),
+            figsize=(WIDTH, height),
             layout="constrained",
             sharex=True,
             sharey="row",
@@ -253,6 +253,30 @@ def draw(
     # The drawing takes the width of the page and keeps its proportions.
     svg = re.sub(r'<svg ([^>]*?)width="[^"]+" height="[^"]+"|<svg ', _scaled, svg, count=1)
     return svg.replace(INK, "currentColor")
+
+
+def legend_below(axes: Any, handles: dict[str, Any] | None = None) -> None:
+    """The names of the lines under the axes, in columns. handles: by name; None: all lines."""
+    found, names = axes.get_legend_handles_labels()
+    lines = handles or dict(zip(names, found))
+    axes.figure.legend(
+        lines.values(),
+        lines.keys(),
+        loc="outside lower center",
+        ncols=_legend_columns(list(lines)),
+        fontsize=8,
+    )
+
+
+def legend_height(names: Sequence[str]) -> float:
+    """Inches that ``legend_below`` needs for these names."""
+    return 0.2 * math.ceil(len(names) / _legend_columns(names))
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+    """As many as fit side by side; in points, at about 4.3 a letter and 30 for a line's sample."""
+    widest = 30 + 4.3 * max(map(len, names), default=0)
+    return max(1, min(3, int(WIDTH * 72 / widest)))
 
 
 def _shortened(match: re.Match[str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from norm_plugin.analysis.figures import Figure, draw, style
+from norm_plugin.analysis.figures import Figure, draw, legend_below, legend_height, style
 from norm_plugin.analysis.records import FIGURES, FigureData, TrainingRecord, record_of
 from norm_plugin.analysis.study import Setting, Study
 from norm_plugin.experiments.kept import STATISTICS, expand, read_kept, statistics_in
@@ -23,6 +23,8 @@ from norm_plugin.models.measures import LEVELS
 from norm_plugin.models.sites import SLOTS
 
 MOST_SITES = 4
+LOGARITHMIC = 20
+"""A row whose values span more than this factor has a logarithmic axis."""
 DRAWN_LEVELS = (0.05, 0.5, 0.95)
 """Of a value over channels; the record has more."""
 Line = dict[int, float]
@@ -78,8 +80,12 @@ def record_figure(study: Study, name: str) -> Figure | None:
     if not lines:
         return None
     rows = [value for value in values if any(key[1] == value for key in lines)]
-    drawn = [setting.name for setting in study.settings if any(k[0] == setting.name for k in lines)]
-    text = f"{data.text[0].upper()}{data.text[1:]}: mean over seeds, at up to {MOST_SITES} places."
+    drawn = {
+        setting.name: style(study.names.index(setting.name))
+        for setting in study.settings
+        if any(key[0] == setting.name for key in lines)
+    }
+    text = f"{data.title}. Means over seeds, at up to {MOST_SITES} places."
     return Figure(
         name,
         text,
@@ -147,19 +153,22 @@ def short_value(value: Value) -> str:
 def _draw(
     name: str,
     lines: dict[Key, Line],
-    settings: Sequence[str],
+    settings: dict[str, dict[str, Any]],
     values: Sequence[Value],
     sites: Sequence[str],
 ) -> str:
+    """settings: the look of their lines, by name."""
+
     def plot(grid: Any) -> None:
         handles = {}
         for (setting, value, site), line in lines.items():
             axes = grid[values.index(value), sites.index(site)]
-            look = {**style(settings.index(setting)), "linewidth": 1}
+            look = {**settings[setting], "linewidth": 1}
             (handles[setting],) = axes.plot(line.keys(), line.values(), **look)
         for row, value in enumerate(values):
             of_row = [line for (_, name, _), line in lines.items() if name == value]
-            if all(number > 0 for line in of_row for number in line.values()):
+            numbers = [number for line in of_row for number in line.values()]
+            if min(numbers) > 0 and max(numbers) > LOGARITHMIC * min(numbers):
                 grid[row, 0].set_yscale("log")
             grid[row, 0].set_ylabel(short_value(value), fontsize=8)
         for column, site in enumerate(sites):
@@ -167,18 +176,16 @@ def _draw(
             grid[-1, column].set_xlabel("updates", fontsize=8)
         for axes in grid.flat:
             axes.tick_params(labelsize=7)
-        handles = {setting: handles[setting] for setting in settings}
-        grid[0, 0].figure.legend(
-            handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=8
-        )
+            axes.minorticks_off()  # each would be an element of the file
+        legend_below(grid[0, 0], {setting: handles[setting] for setting in settings})
 
-    height = 0.5 + 1.35 * len(values) + 0.2 * -(-len(settings) // 3)
+    height = 0.5 + 1.35 * len(values) + legend_height(list(settings))
     return draw(plot, height, name, (len(values), len(sites)))
 
 
 def _data(
     lines: dict[Key, Line],
-    settings: Sequence[str],
+    settings: Iterable[str],
     values: Sequence[Value],
     sites: Sequence[str],
 ) -> Iterable[tuple[Any, ...]]:

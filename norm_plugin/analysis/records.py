@@ -41,6 +41,7 @@ class FigureData:
     Attributes:
         stack: the one in which the paper looks; all where it is empty.
         by_channel: the values are quantiles over channels.
+        source: the figure of a paper that shows the same.
     """
 
     text: str
@@ -48,6 +49,13 @@ class FigureData:
     names: tuple[str, ...]
     stack: str = ""
     by_channel: bool = False
+    source: str = ""
+
+    @property
+    def title(self) -> str:
+        """A line for a caption, without a full stop."""
+        text = f"{self.text[0].upper()}{self.text[1:]}"
+        return f"{text} ({self.source})" if self.source else text
 
 
 def _both(name: str) -> tuple[str, str]:
@@ -60,23 +68,35 @@ FIGURES: dict[str, FigureData] = {
         SITES,
         ("distance_mean", "distance_variance"),
         "encoder",
+        source="PowerNorm paper, Figure 2",
     ),
     "powernorm-3": FigureData(
-        "gradient parts of mean and variance", SITES, ("g_mu", "g_sigma2"), "encoder"
+        "gradient parts of mean and variance",
+        SITES,
+        ("g_mu", "g_sigma2"),
+        "encoder",
+        source="PowerNorm paper, Figure 3",
     ),
     "powernorm-4": FigureData(
         "variance against quadratic mean: distances, and gradient parts",
         SITES,
         ("distance_variance", "distance_square", "g_sigma2", "g_psi2"),
         "encoder",
+        source="PowerNorm paper, Figure 4",
     ),
     "powernorm-7": FigureData(
-        "gamma / psi_B over the channels", SITES, ("gamma_over_psi",), "encoder", by_channel=True
+        "gamma / psi_B over the channels",
+        SITES,
+        ("gamma_over_psi",),
+        "encoder",
+        by_channel=True,
+        source="PowerNorm paper, Figure 7",
     ),
     "adanorm-gradients": FigureData(
-        "mean and variance of the gradient before and after a norm (AdaNorm paper, section 3)",
+        "mean and variance of the gradient before and after a norm",
         SITES,
         (*_both("mean"), *_both("variance")),
+        source="AdaNorm paper, section 3",
     ),
     "outliers": FigureData(
         "size and outliers of the inputs of norms", SITES, ("rms", "largest", "outlier_share")
@@ -183,7 +203,7 @@ def figure_table(record: TrainingRecord, figure: str, within: Sequence[str] = ()
 def summary(record: TrainingRecord) -> str:
     """What a file holds, as text."""
     updates = [line["update"] for line in record.updates]
-    figures = [f"    {name}: {data.text}" for name, data in FIGURES.items()]
+    figures = [f"    {name}: {data.title}" for name, data in FIGURES.items()]
     return "\n".join(
         [
             f"{len(updates)} records of updates {updates[0]} to {updates[-1]}, every "

@@ -43,7 +43,7 @@ SPEED_HEADER = (
     "updates",
     "updates/s",
     "minutes",
-    "peak memory, MiB",
+    "peak host memory, MiB",
 )
 FAILED_HEADER = ("setting", "seed", "state", "in", "it had come to", "reason")
 RUNS_HEADER = ("setting", "seed", METRIC, "commit", "date")

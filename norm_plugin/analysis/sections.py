@@ -33,6 +33,7 @@ from norm_plugin.analysis.rows import (
     table_row,
 )
 from norm_plugin.analysis.spectrum import study_figure
+from norm_plugin.analysis.stat_tokens import stat_tokens_figure
 from norm_plugin.analysis.study import METRIC, Study, score_label
 
 FIGURES: dict[str, Callable[[Study], Figure | None]] = {
@@ -42,6 +43,7 @@ FIGURES: dict[str, Callable[[Study], Figure | None]] = {
     "speed": speed_figure,
     **{name: partial(record_figure, name=name) for name in records.FIGURES},
     "spectrum": study_figure,
+    "stat-tokens": stat_tokens_figure,
 }
 """By name, in the order of the page; None where the study has no data for one."""
 
@@ -174,7 +176,7 @@ def speed_section(study: Study) -> Section:
 
 def statistics_section(study: Study) -> Section:
     """What the norms do during training, where it was recorded."""
-    figures = _figures(study, *records.FIGURES, "spectrum")
+    figures = _figures(study, *records.FIGURES, "spectrum", "stat-tokens")
     recorded = sum(len(records_of(setting)) for setting in study.settings)
     text = f"{recorded} of {len(study.runs)} runs have a record (--norm-record)."
     return Section("statistics", "Statistics over training", [text], figures=figures)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from norm_plugin.analysis.figures import Figure, draw, style
+from norm_plugin.analysis.figures import Figure, draw, legend_below, legend_height, style
 from norm_plugin.analysis.record_figures import statistics_of
 from norm_plugin.analysis.study import Study
 from norm_plugin.checkpoints.spectrum import Spectrum, read_spectra
@@ -59,7 +59,7 @@ def spectrum_figure(spectra: Sequence[Spectrum]) -> Figure:
     return Figure(
         "spectrum",
         "Singular values of the embeddings, divided by the largest.",
-        draw(plot, height=3.6, name="spectrum"),
+        draw(plot, height=3.4 + legend_height([one.name for one in spectra]), name="spectrum"),
         ("checkpoint", "norm", "side", "index", "singular_value", "normalized"),
         [
             (str(one.checkpoint), one.norm, one.side, index, float(value), float(share))
@@ -80,19 +80,21 @@ def study_figure(study: Study) -> Figure | None:
     if not lines:
         return None
     means = {key: np.mean(found, axis=0) for key, found in lines.items()}
+    names = [one if side == "shared" else f"{one}, {side}" for one, side in means]
 
     def plot(axes: Any) -> None:
-        for place, ((setting, side), values) in enumerate(means.items()):
-            share = np.arange(1, len(values) + 1) / len(values)
-            name = setting if side == "shared" else f"{setting}, {side}"
-            axes.plot(share, values, **style(place), label=name)
+        for ((setting, side), values), name in zip(means.items(), names):
+            look = style(study.names.index(setting))
+            if side == "decoder":  # the encoder's has the same color
+                look["linewidth"] = 0.8
+            axes.plot(np.arange(1, len(values) + 1) / len(values), values, **look, label=name)
         _name_axes(axes)
 
     return Figure(
         "spectrum",
         "Singular values of the embeddings, divided by the largest: mean over seeds (PowerNorm "
         "paper, Figure 6).",
-        draw(plot, height=3.6, name="spectrum"),
+        draw(plot, height=3.4 + legend_height(names), name="spectrum"),
         ("setting", "side", "index", "normalized"),
         [
             (*key, index, f"{value:.5g}")
@@ -106,7 +108,7 @@ def _name_axes(axes: Any) -> None:
     axes.set_xlabel("index, as a share of all singular values")
     axes.set_ylabel("singular value / largest")
     axes.set_yscale("log")
-    axes.legend(loc="upper right", fontsize=8)
+    legend_below(axes)
 
 
 def write_figure(spectra: Sequence[Spectrum], out: Path) -> list[Path]:

@@ -133,7 +133,10 @@ def curves_figure(study: Study, subset: str) -> Figure | None:
         axes.set_ylabel(f"{LOSS_OF[subset]} loss, bits a token")
         legend_below(axes)
 
-    text = f"{LOSS_OF[subset].capitalize()} loss: mean over seeds; the band spans the seeds."
+    text = (
+        f"{LOSS_OF[subset].capitalize()} loss: mean over seeds; the band spans the seeds (AdaNorm "
+        "paper, Figures 1 to 3)."
+    )
     if ended:
         text += " A cross marks the last loss of a run that failed or diverged."
     return Figure(

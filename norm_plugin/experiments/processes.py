@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -58,7 +59,8 @@ def run_command(
 ) -> int:
     """Run a command to its end; raises CommandFailedError.
 
-    Returns its peak memory in bytes: the largest resident set of any of its processes.
+    Returns the peak memory of its process in bytes, as it was when the last line was printed; 0
+    where it printed none to the log, or ``/proc`` does not tell.
 
     Args:
         folder: where it runs.
@@ -70,6 +72,7 @@ def run_command(
     log.parent.mkdir(parents=True, exist_ok=True)
     start = log.stat().st_size if log.exists() else 0
     tail: deque[str] = deque(maxlen=TAIL)
+    memory = 0
     with open(log, "a", encoding="utf-8", errors="replace") as stream:
         process = subprocess.Popen(
             [*TIED, *command],
@@ -86,10 +89,12 @@ def run_command(
         try:
             assert process.stdout is not None
             if output is None:
-                _copy(process.stdout, stream, read, tail)
-                code, memory = _end(process)
+                for line in _copy(process.stdout, stream, tail):
+                    memory = max(memory, peak_memory(process.pid))
+                    read(line)
+                code = process.wait()
             else:
-                code, memory = _keep(process, output, read)
+                code = _keep(process, output, read)
         except BaseException:
             process.terminate()
             process.wait()
@@ -99,26 +104,31 @@ def run_command(
     return memory
 
 
-def _end(process: subprocess.Popen[str]) -> tuple[int, int]:
-    """Wait for the end of a process: its status, and its peak memory in bytes."""
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, usage.ru_maxrss * 1024  # Linux counts in KiB
+def peak_memory(pid: int) -> int:
+    """The largest resident set of a process so far, in bytes; 0 where it is not known.
+
+    The kernel's account of a child that has ended will not do: it begins with that of the parent.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return 0  # not Linux, or the process has just ended
+    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
 
 
-def _copy(lines: IO[str], log: IO[str], read: Callable[[str], None], tail: deque[str]) -> None:
+def _copy(lines: IO[str], log: IO[str], tail: deque[str]) -> Iterator[str]:
+    """The lines, as they come, after they are in the log."""
     for line in lines:
         if SETTINGS in line:
             continue
         log.write(line)
         log.flush()
         tail.append(line.rstrip("\n"))
-        read(line)
+        yield line
 
 
-def _keep(
-    process: subprocess.Popen[str], output: Path, read: Callable[[str], None]
-) -> tuple[int, int]:
+def _keep(process: subprocess.Popen[str], output: Path, read: Callable[[str], None]) -> int:
     """Copy stdout beside ``output``, and give it that name if the process ends well."""
     new = output.with_name(f"{output.name}.tmp")
     assert process.stdout is not None
@@ -128,10 +138,10 @@ def _keep(
             read(line)
         stream.flush()
         os.fsync(stream.fileno())
-    code, memory = _end(process)
+    code = process.wait()
     if code == 0:
         os.replace(new, output)
-    return code, memory
+    return code
 
 
 def last_lines(log: Path, start: int = 0) -> list[str]:

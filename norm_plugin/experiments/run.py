@@ -159,7 +159,7 @@ class Execution:
             )
         except processes.CommandFailedError as failed:
             raise explain(stage.name, failed, log) from failed
-        if command[0] != "srun":  # whose own memory says nothing of what it starts
+        if memory and command[0] != "srun":  # whose own says nothing of what it starts
             self.stamps.measured(stage.name, memory)
 
     def report(self, stage: Stage, meter: Meter, after: float | None, log: Path) -> None:

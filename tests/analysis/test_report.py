@@ -24,6 +24,7 @@ from norm_plugin.analysis.rows import TABLE_HEADER, table_row
 from norm_plugin.analysis.study import read_study
 from norm_plugin.commands.command_line import CommandError
 
+SECTIONS = ("scores", "test-set", "curves", "speed", "statistics", "failures", "runs")
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
@@ -33,6 +34,7 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.open, self.ids, self.cells, self.outside = [], [], [], []
+        self.classes, self.loose = [], []
         self.feed(text)
         assert self.open == []
 
@@ -41,15 +43,19 @@ class Page(HTMLParser):
         self.ids += [values["id"]] if "id" in values else []
         links = [values.get(key) or "" for key in ("src", "href", "xlink:href")]
         self.outside += [link for link in links if link and not link.startswith("#")]
+        if tag in ("table", "svg") and "wide" not in self.classes:
+            self.loose.append(tag)
         if tag not in VOID:
             self.open.append(tag)
+            self.classes.append(values.get("class"))
 
     def handle_startendtag(self, tag, attributes):
         self.handle_starttag(tag, attributes)
         if tag not in VOID:
-            self.open.pop()
+            self.handle_endtag(tag)
 
     def handle_endtag(self, tag):
+        self.classes.pop()
         assert self.open.pop() == tag
 
     def handle_data(self, data):
@@ -91,6 +97,24 @@ def test_the_page_is_whole_and_needs_nothing_else(written):
     assert page.outside == []
     assert len(page.ids) == len(set(page.ids))
     assert "<script" not in (out / "index.html").read_text()
+
+
+def test_what_is_wider_than_a_phone_scrolls_by_itself(written):
+    out, _ = written
+    text = (out / "index.html").read_text()
+    page = Page(text)
+    assert page.loose == []
+    assert text.count("<svg") == len(list(out.glob("*.svg"))) > 5
+    assert '<meta name="viewport" content="width=device-width' in text
+    assert "color-scheme: light dark" in text
+
+
+def test_the_sections_stand_in_order(written):
+    out, _ = written
+    ids = [name for name in Page((out / "index.html").read_text()).ids if name in SECTIONS]
+    assert ids == list(SECTIONS)
+    headings = (out / "report.md").read_text().count("\n## ")
+    assert headings == len(SECTIONS) + 1  # and how the page was made
 
 
 def test_every_row_of_the_table_stands_in_both_forms(written):

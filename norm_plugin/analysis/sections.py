@@ -77,7 +77,7 @@ def sections_of(study: Study, data: Path | None = None, loss: float | None = Non
     """
     return [
         scores_section(study),
-        test_set_section(study, data),
+        sentences_section(study, data),
         training_section(study, loss),
         speed_section(study),
         statistics_section(study),
@@ -117,7 +117,7 @@ def scores_section(study: Study) -> Section:
     )
 
 
-def test_set_section(study: Study, data: Path | None) -> Section:
+def sentences_section(study: Study, data: Path | None) -> Section:
     """Every run against the baseline's with the same seed, over sentences."""
     title = "The same models on other sentences"
     text = [

@@ -52,14 +52,11 @@ def keep_again(result: Result, folder: Path, work: Path) -> None:
     label = str(result["norm"])
     name, variant = label.removesuffix(FOLDED), FOLDED if label.endswith(FOLDED) else ""
     run = work / "runs" / result["experiment"] / f"{name}-seed{result['seed']}"
-    data = data_of(result, work)
-    log = run / f"generate{variant}.log"
-    check_score(result, log, data)
     record = run / "checkpoints" / RECORD_FILE
     path = folder / result_name(label, result["seed"])
     kept = keep_files(
         path,
-        translations_of(log, data),
+        translations_of_run(result, run / f"generate{variant}.log", work),
         record if record.exists() else None,
         run / "averaged.pt",
     )
@@ -75,17 +72,25 @@ def data_of(result: Result, work: Path) -> Path:
     raise CommandError(f"no corpus in {work / 'data'} has the checksum {checksum}")
 
 
-def check_score(result: Result, log: Path, data: Path) -> None:
-    """Raise CommandError where the translations in ``log`` are not those of the result."""
+def translations_of_run(result: Result, log: Path, work: Path) -> Sequence[str] | None:
+    """The translations in ``log``; None for a result without a score of translations.
+
+    Raises CommandError where they have another score than the result.
+    """
+    stored = (result.get("bleu") or {}).get("sacrebleu")
+    if stored is None:
+        return None
+    data = data_of(result, work)
     manifest = read_json(data / "manifest.json")
     form = text_form(manifest)
     references = read_lines(reference_file(data, result["split"], manifest["target"]))
-    found = score_detokenized(read_generate_log(log, form.subword), references, form)["score"]
-    stored = result["bleu"]["sacrebleu"]["score"]
-    if found != stored:
+    found = score_detokenized(read_generate_log(log, form.subword), references, form)
+    if found["score"] != stored["score"]:
         raise CommandError(
-            f"{log} gives {found} of sacrebleu, and the result has {stored}: the run was made again"
+            f"{log} gives {found['score']} of sacrebleu, and the result has {stored['score']}: the "
+            "run was made again"
         )
+    return translations_of(log, data)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

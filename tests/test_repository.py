@@ -15,6 +15,7 @@ from forked import run_forked
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_LINES = 300
+COMPRESSED = {".gz"}  # in whose bytes any short word may turn up
 SOURCED_ONLY = {"lib.sh"}  # a shell file that is no command of its own
 # Put together from parts so that this file does not contain them.
 OUTSIDE_FOLDER = "../" + "shared"
@@ -25,11 +26,11 @@ LEFTOVER_MARKS = ("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")
 
 
 def repository_files() -> list[Path]:
-    """What git tracks or would track."""
+    """The text files that git tracks or would track."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     paths = [ROOT / name for name in listed.split("\0") if name]
-    return [path for path in paths if path.is_file()]
+    return [path for path in paths if path.is_file() and path.suffix not in COMPRESSED]
 
 
 if not (ROOT / ".git").exists():

@@ -64,18 +64,28 @@ def compare_all(study: Study) -> list[Row]:
     return rows
 
 
+def _comparisons(count: int) -> str:
+    return "1 comparison" if count == 1 else f"{count} comparisons"
+
+
 def remarks(rows: Sequence[Row]) -> list[str]:
     """What has to be known to read the table, a sentence or two each."""
     found = []
     tests = [row.difference for row in rows if row.difference and row.difference.p is not None]
-    if any(row.sample.count == 1 for row in rows):
+    counts = [row.sample.count for row in rows]
+    if len(set(counts)) > 1:
+        found.append(
+            f"The settings have {min(counts)} to {max(counts)} seeds, so some means rest on fewer "
+            "runs than others."
+        )
+    if min(counts) == 1:
         found.append("A setting with one seed has no interval, and nothing is tested against it.")
     if tests:
         least = min(test.least_p for test in tests if test.least_p is not None)
         bound = min(1.0, least * len(tests))
         found.append(
             f"The smallest p that the permutation test can give with so many seeds is {least:.3g}, "
-            f"and {bound:.3g} after the correction for {len(tests)} comparisons."
+            f"and {bound:.3g} after the correction for {_comparisons(len(tests))}."
         )
         if bound >= LEVEL:
             found.append(
@@ -86,9 +96,11 @@ def remarks(rows: Sequence[Row]) -> list[str]:
     if deviation:
         metric = rows[0].setting.metric
         needed = seeds_needed(deviation, metric.of_interest)
+        freedom = sum(count - 1 for count in counts)
         found.append(
             f"The standard deviation between seeds is {metric.text(deviation)} {metric.title} over "
-            f"all settings. To show a difference of {metric.of_interest} {metric.title} takes "
+            f"all settings ({freedom} degrees of freedom). To show a difference of "
+            f"{metric.of_interest} {metric.title} takes "
             f"{needed} seeds a setting (two-sided t test, 5 % level, power 80 %)."
         )
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 
 from norm_plugin.analysis.comparison import Row
 from norm_plugin.analysis.seeds import describe
-from norm_plugin.analysis.study import Setting, Study
+from norm_plugin.analysis.study import Failure, Setting, Study
 
 # Okabe and Ito's colors, which the color-blind tell apart and which stand out on black and white;
 # their black is left out.
@@ -24,6 +25,8 @@ INK = "#010203"
 """Stands for the page's own text color, which the theme of the page decides."""
 INK_ON_PAPER = "#777777"
 """For an SVG file, which no page tells a color: it stands out on black and on white."""
+WIDTH = 6.4
+"""Of a drawing, in inches."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it is found, scales, and takes the page's font
     "svg.hashsalt": "norm_plugin",  # equal data draw equal files
@@ -108,28 +111,53 @@ def style(place: int) -> dict[str, Any]:
 def curves_figure(study: Study, subset: str) -> Figure | None:
     """Loss over updates, a line a setting: mean over seeds, with the range of the seeds as a band.
 
-    None where no run has curves, which runs scored by an older version do not have.
+    A run that failed or diverged is a thin line of its own, with a cross where it ends. None where
+    no run has curves, which runs scored by an older version do not have.
     """
     bands = [(setting, band) for setting in study.settings if (band := _band(setting, subset))]
-    if not bands:
+    ended = [(one, line) for one in study.failures if (line := _ended(one, subset))]
+    if not bands and not ended:
         return None
+    labels = [one.name for one, _ in bands]
+    labels += [f"{one.name}, seed {one.seed} ({one.state})" for one, _ in ended]
 
     def plot(axes: Any) -> None:
-        for place, (setting, band) in enumerate(bands):
+        for setting, band in bands:
             updates, mean, low, high = zip(*band)
-            (line,) = axes.plot(updates, mean, **style(place), label=setting.name)
+            look = style(study.names.index(setting.name))
+            (line,) = axes.plot(updates, mean, **look, label=setting.name)
             axes.fill_between(updates, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+        for (failure, line), label in zip(ended, labels[len(bands) :]):
+            look = {**style(study.names.index(failure.name)), "linewidth": 0.8}
+            axes.plot(*zip(*line), **look, marker="x", markevery=[-1], markersize=8, label=label)
         axes.set_xlabel("updates")
         axes.set_ylabel(f"{LOSS_OF[subset]} loss, {study.baseline.metric.loss_unit}")
         axes.legend(loc="upper right", fontsize=8)
 
+    text = (
+        f"{LOSS_OF[subset].capitalize()} loss: mean over seeds; the band spans the seeds (AdaNorm "
+        "paper, Figures 1 to 3)."
+    )
+    if ended:
+        text += " A cross marks the last loss of a run that failed or diverged."
     return Figure(
         f"{subset}-loss",
-        f"{LOSS_OF[subset].capitalize()} loss: mean over seeds; the band spans the seeds.",
-        draw(plot, height=3.6, name=f"{subset}-loss"),
-        ("norm", "placement", "updates", "mean", "least", "most"),
-        [(one.norm, one.placement, *point) for one, band in bands for point in band],
+        text,
+        draw(plot, height=3.4 + legend_height(labels), name=f"{subset}-loss"),
+        ("norm", "placement", "runs", "updates", "mean", "least", "most"),
+        [
+            *((one.norm, one.placement, _seeds(one), *p) for one, band in bands for p in band),
+            *(
+                (one.norm, one.placement, f"{one.seed} {one.state}", update, loss, loss, loss)
+                for one, line in ended
+                for update, loss in line
+            ),
+        ],
     )
+
+
+def _seeds(setting: Setting) -> str:
+    return " ".join(map(str, setting.seeds))
 
 
 LOSS_OF = {"train": "training", "valid": "validation"}
@@ -151,6 +179,12 @@ def _band(setting: Setting, subset: str) -> list[tuple[float, float, float, floa
     ]
 
 
+def _ended(failure: Failure, subset: str) -> list[tuple[int, float]]:
+    """Updates and losses of a run without a result."""
+    points = (failure.curves or {}).get(subset, [])
+    return [(point["updates"], point["loss"]) for point in points if "loss" in point]
+
+
 def speed_figure(study: Study) -> Figure:
     """The score against training time, a point a setting."""
     title = study.baseline.metric.title
@@ -165,16 +199,11 @@ def speed_figure(study: Study) -> Figure:
     ]
 
     def plot(axes: Any) -> None:
-        for place, (setting, minutes, score) in enumerate(points):
-            axes.plot([minutes], [score], "o", color=COLORS[place % len(COLORS)], markersize=5)
-            axes.annotate(
-                setting.name,
-                (minutes, score),
-                xytext=(6, 3),
-                textcoords="offset points",
-                fontsize=8,
-            )
-        axes.margins(x=0.25, y=0.15)
+        for setting, minutes, score in points:
+            place = study.names.index(setting.name)
+            look = {"color": COLORS[place % len(COLORS)], "marker": "os^"[place // len(COLORS) % 3]}
+            axes.plot([minutes], [score], linestyle="", **look, label=setting.name)
+        legend_below(axes)
         axes.set_xlabel("minutes of training")
         axes.set_ylabel(title)
 
@@ -188,10 +217,15 @@ def speed_figure(study: Study) -> Figure:
     )
 
 
-def draw(plot: Callable[[Any], None], height: float, name: str) -> str:
+def draw(
+    plot: Callable[[Any], None], height: float, name: str, grid: tuple[int, int] | None = None
+) -> str:
     """The SVG element that ``plot`` draws on fresh axes, 6.4 inches wide.
 
     Every id in it begins with ``name``, since a page holds several figures.
+
+    Args:
+        grid: rows and columns of small multiples; ``plot`` then gets their axes as an array.
     """
     # Importing fairseq lets the debug lines of all libraries through
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
@@ -201,17 +235,56 @@ def draw(plot: Callable[[Any], None], height: float, name: str) -> str:
     from matplotlib import pyplot
 
     with pyplot.rc_context(STYLE):
-        figure, axes = pyplot.subplots(figsize=(6.4, height), layout="constrained")
-        plot(axes)
+        rows, columns = grid or (1, 1)
+        figure, axes = pyplot.subplots(
+            rows,
+            columns,
+            figsize=(WIDTH, height),
+            layout="constrained",
+            sharex=True,
+            sharey="row",
+            squeeze=False,
+        )
+        plot(axes if grid else axes[0, 0])
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
         pyplot.close(figure)
     svg = file.getvalue()[file.getvalue().index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r'\b[dxy]="[^"]*"', _shortened, svg)
     svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     # The drawing takes the width of the page and keeps its proportions.
     svg = re.sub(r'<svg ([^>]*?)width="[^"]+" height="[^"]+"|<svg ', _scaled, svg, count=1)
     return svg.replace(INK, "currentColor")
+
+
+def legend_below(axes: Any, handles: dict[str, Any] | None = None) -> None:
+    """The names of the lines under the axes, in columns. handles: by name; None: all lines."""
+    found, names = axes.get_legend_handles_labels()
+    lines = handles or dict(zip(names, found))
+    axes.figure.legend(
+        lines.values(),
+        lines.keys(),
+        loc="outside lower center",
+        ncols=_legend_columns(list(lines)),
+        fontsize=8,
+    )
+
+
+def legend_height(names: Sequence[str]) -> float:
+    """Inches that ``legend_below`` needs for these names."""
+    return 0.2 * math.ceil(len(names) / _legend_columns(names))
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+    """As many as fit side by side; in points, at about 4.3 a letter and 30 for a line's sample."""
+    widest = 30 + 4.3 * max(map(len, names), default=0)
+    return max(1, min(3, int(WIDTH * 72 / widest)))
+
+
+def _shortened(match: re.Match[str]) -> str:
+    """Coordinates to a hundredth of a point, which no eye tells from a millionth."""
+    return re.sub(r"(?<=\d\.\d\d)\d+", "", match.group())
 
 
 def _scaled(match: re.Match[str]) -> str:

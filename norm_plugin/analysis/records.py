@@ -2,9 +2,11 @@
 
     python -m norm_plugin.analysis.records work/run/checkpoints/norm_record.jsonl.gz
     python -m norm_plugin.analysis.records FILE --figure powernorm-2 --sites encoder.layers.0
+    python -m norm_plugin.analysis.records results/toy/powernorm-seed1.statistics.json.gz
 
 The first form says what the file holds; the second prints the data of a figure as CSV, a row for
-each update and site. What each value is, is said in ``norm_plugin/models/measures.py``.
+each update and site. The third reads what was kept beside a result, with three digits. What each
+value is, is said in ``norm_plugin/models/measures.py``.
 """
 
 from __future__ import annotations
@@ -18,8 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.experiments.kept import (
+    ENDINGS,
+    STATISTICS,
+    expand,
+    read_statistics,
+    record_lines,
+)
 from norm_plugin.models.measures import LEVELS
-from norm_plugin.models.record_file import read_lines
 
 SITES, LAYERS = "sites", "layers"
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
@@ -28,11 +36,26 @@ Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 
 @dataclass(frozen=True)
 class FigureData:
-    """The values behind a figure of a paper, or one like it."""
+    """The values behind a figure of a paper, or one like it.
+
+    Attributes:
+        stack: the one in which the paper looks; all where it is empty.
+        by_channel: the values are quantiles over channels.
+        source: the figure of a paper that shows the same.
+    """
 
     text: str
     part: str
     names: tuple[str, ...]
+    stack: str = ""
+    by_channel: bool = False
+    source: str = ""
+
+    @property
+    def title(self) -> str:
+        """A line for a caption, without a full stop."""
+        text = f"{self.text[0].upper()}{self.text[1:]}"
+        return f"{text} ({self.source})" if self.source else text
 
 
 def _both(name: str) -> tuple[str, str]:
@@ -44,18 +67,36 @@ FIGURES: dict[str, FigureData] = {
         "distance of batch and running mean and variance",
         SITES,
         ("distance_mean", "distance_variance"),
+        "encoder",
+        source="PowerNorm paper, Figure 2",
     ),
-    "powernorm-3": FigureData("gradient parts of mean and variance", SITES, ("g_mu", "g_sigma2")),
+    "powernorm-3": FigureData(
+        "gradient parts of mean and variance",
+        SITES,
+        ("g_mu", "g_sigma2"),
+        "encoder",
+        source="PowerNorm paper, Figure 3",
+    ),
     "powernorm-4": FigureData(
         "variance against quadratic mean: distances, and gradient parts",
         SITES,
         ("distance_variance", "distance_square", "g_sigma2", "g_psi2"),
+        "encoder",
+        source="PowerNorm paper, Figure 4",
     ),
-    "powernorm-7": FigureData("gamma / psi_B over the channels", SITES, ("gamma_over_psi",)),
+    "powernorm-7": FigureData(
+        "gamma / psi_B over the channels",
+        SITES,
+        ("gamma_over_psi",),
+        "encoder",
+        by_channel=True,
+        source="PowerNorm paper, Figure 7",
+    ),
     "adanorm-gradients": FigureData(
-        "mean and variance of the gradient before and after a norm (AdaNorm paper, section 3)",
+        "mean and variance of the gradient before and after a norm",
         SITES,
         (*_both("mean"), *_both("variance")),
+        source="AdaNorm paper, section 3",
     ),
     "outliers": FigureData(
         "size and outliers of the inputs of norms", SITES, ("rms", "largest", "outlier_share")
@@ -100,19 +141,21 @@ class TrainingRecord:
 
 
 def read_record(path: Path) -> TrainingRecord:
-    """The records in a file of ``--norm-record``.
+    """The records in a file of ``--norm-record``, or in the file kept beside a result.
 
     Raises:
         CommandError: no such file, no records in it, or of another version.
     """
-    try:
-        lines = read_lines(path)
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    if len(lines) < 2:
-        raise CommandError(f"{path} holds no record yet")
+    if path.name.endswith(ENDINGS[STATISTICS]):
+        kept = read_statistics(path)["record"]
+        if kept is None:
+            raise CommandError(f"{path} holds no record: the run was made without --norm-record")
+        return record_of(path, expand(kept))
+    return record_of(path, record_lines(path))
+
+
+def record_of(path: Path, lines: Sequence[dict[str, Any]]) -> TrainingRecord:
+    """The same from the lines that were read from ``path``."""
     header, *updates = lines
     return TrainingRecord(path, header["norms"], header["every"], header["sites"], updates)
 
@@ -160,7 +203,7 @@ def figure_table(record: TrainingRecord, figure: str, within: Sequence[str] = ()
 def summary(record: TrainingRecord) -> str:
     """What a file holds, as text."""
     updates = [line["update"] for line in record.updates]
-    figures = [f"    {name}: {data.text}" for name, data in FIGURES.items()]
+    figures = [f"    {name}: {data.title}" for name, data in FIGURES.items()]
     return "\n".join(
         [
             f"{len(updates)} records of updates {updates[0]} to {updates[-1]}, every "

@@ -9,202 +9,90 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.util
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.analysis.comparison import Row, compare_all, remarks
-from norm_plugin.analysis.figures import Figure, curves_figure, scores_figure, speed_figure
+from norm_plugin.analysis.figures import Figure
+from norm_plugin.analysis.rows import commit_of
+from norm_plugin.analysis.sections import FIGURES, Section, facts_of, sections_of
 from norm_plugin.analysis.study import Study, read_study
 from norm_plugin.commands.command_line import CommandError, run_command, write_text
-from norm_plugin.experiments.results import headline
-
-TEMPLATES = Path(__file__).parent / "templates"
-TABLE_HEADER = (
-    "setting",
-    "seeds",
-    "score",
-    "deviation",
-    "95 % interval",
-    "difference",
-    "95 % interval of it",
-    "p",
-    "p (Holm)",
-    "what is shown",
-)
+from norm_plugin.experiments.provenance import git_state
 
 
 @dataclass(frozen=True)
-class Section:
-    """A heading with text, a table and figures, each of which may be absent."""
+class Made:
+    """Where a page and its figures come from.
 
-    name: str
-    title: str
-    text: list[str] = field(default_factory=list)
-    header: tuple[str, ...] = ()
-    rows: list[tuple[str, ...]] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    figures: list[Figure] = field(default_factory=list)
+    Attributes:
+        command: for the page.
+        figure: for one of its figures, whose name follows.
+        commit: of the code that drew it.
+        date: on which it was drawn.
+        scored: the commits that scored its runs.
+    """
 
-
-def sections_of(study: Study) -> list[Section]:
-    """What the page shows of a study, in order."""
-    rows = compare_all(study)
-    curves = [curves_figure(study, subset) for subset in ("train", "valid")]
-    drawn = [figure for figure in curves if figure]
-    return [
-        Section(
-            "scores",
-            f"Scores against {study.baseline.name}",
-            [_legend(study)],
-            TABLE_HEADER,
-            [table_row(row) for row in rows],
-            remarks(rows),
-            [scores_figure(rows)],
-        ),
-        Section(
-            "curves",
-            "Training",
-            [] if drawn else ["Losses over training are not in these results."],
-            figures=drawn,
-        ),
-        Section("speed", "Speed and size", *_speed_table(study), figures=[speed_figure(study)]),
-        Section("runs", "Runs", *_runs_table(study)),
-    ]
+    command: str
+    figure: str
+    commit: str
+    date: str
+    scored: str
 
 
-def _legend(study: Study) -> str:
-    metric = study.baseline.metric
-    labels = study.agreed(lambda run: run["scores"][metric.headline]["label"])
-    better = "Higher" if metric.higher_is_better else "Lower"
-    return (
-        f"The score, {metric.title}, is {'; '.join(labels)}. {better} is better. Differences are "
-        f"to {study.baseline.name}, with Welch's interval and the p of a two-sided permutation "
-        "test over seeds, then corrected by Holm for all rows. A difference counts as shown where "
-        "the corrected p is below 0.05."
-    )
+TEMPLATES = Path(__file__).parent / "templates"
 
 
-def table_row(row: Row) -> tuple[str, ...]:
-    """The cells of a row under TABLE_HEADER; a dash where there is nothing to say."""
-    sample, difference = row.sample, row.difference
-    deviation = "-" if sample.deviation is None else f"{sample.deviation:.2f}"
-    tested = difference is not None and difference.p is not None
-    return (
-        row.setting.name,
-        ", ".join(map(str, row.setting.seeds)),
-        f"{sample.mean:.2f}",
-        deviation,
-        _interval(sample.interval),
-        "-" if difference is None else f"{difference.mean:+.2f}",
-        "-" if difference is None else _interval(difference.interval, sign="+"),
-        f"{difference.p:.3f}" if tested and difference is not None else "-",
-        "-" if row.corrected is None else f"{row.corrected:.3f}",
-        row.verdict,
-    )
-
-
-def _interval(interval: tuple[float, float] | None, sign: str = "") -> str:
-    return "-" if interval is None else " to ".join(f"{end:{sign}.2f}" for end in interval)
-
-
-def _speed_table(study: Study) -> tuple[list[str], tuple[str, ...], list[tuple[str, ...]]]:
-    header = ("setting", "parameters", "of norms", "updates", "updates/s", "minutes", "best loss")
-    rows: list[tuple[str, ...]] = []
-    for setting in study.settings:
-        training = [run["training"] for run in setting.runs]
-        model = setting.runs[0]["model"]
-        rows.append(
-            (
-                setting.name,
-                f"{model['parameters']:,}",
-                f"{model['norm_parameters']:,}",
-                _mean([one["updates"] for one in training], "{:,.0f}"),
-                _mean([one["updates_per_second"] for one in training], "{:.2f}"),
-                _mean([one["seconds"] for one in training], "{:.0f}", 60),
-                _mean([(one["best_valid"] or {}).get("value") for one in training], "{:.3f}"),
-            )
-        )
-    return ["Means over seeds."], header, rows
-
-
-def _mean(values: Sequence[float | None], form: str, unit: float = 1) -> str:
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return "unknown"
-    return form.format(sum(known) / len(known) / unit)
-
-
-def _runs_table(study: Study) -> tuple[list[str], tuple[str, ...], list[tuple[str, ...]]]:
-    header = ("setting", "seed", "score", "commit", "date")
-    rows: list[tuple[str, ...]] = [
-        (
-            setting.name,
-            str(run["seed"]),
-            study.baseline.metric.text(headline(run)),
-            _commit(run),
-            run["date"],
-        )
-        for setting in study.settings
-        for run in setting.runs
-    ]
-    return [], header, rows
-
-
-def _commit(run: dict[str, Any]) -> str:
-    git = run.get("git") or {}
-    return (git.get("commit") or "unknown")[:10] + (" and changes" if git.get("dirty") else "")
-
-
-def facts_of(study: Study) -> list[str]:
-    """What holds for all runs: data, test set, versions."""
-    data = study.runs[0]["data"]
-    versions = study.agreed(
-        lambda run: ", ".join(f"{name} {number}" for name, number in run["versions"].items())
-    )
-    pairs = data.get("training_pairs")
-    size = f", {pairs:,} training pairs" if pairs else ""
-    return [
-        f"Data: {data['corpus']}{size}, checksum {data['checksum'][:16]}; "
-        f"scored on {study.runs[0]['split']}.",
-        f"Versions: {'; '.join(versions)}.",
-    ]
-
-
-def write_report(study: Study, out: Path, title: str, command: str) -> list[Path]:
+def write_report(
+    study: Study, sections: Sequence[Section], out: Path, title: str, made: Made
+) -> list[Path]:
     """Write ``index.html``, ``report.md`` and the figures with their data; the paths written.
 
-    Raises CommandError where ``out`` cannot be written, and where Jinja2 or matplotlib is missing.
+    Raises CommandError where ``out`` cannot be written.
     """
-    sections = sections_of(study)
     content: dict[str, Any] = {
         "title": title,
         "facts": facts_of(study),
         "sections": sections,
-        "command": command,
+        "made": made,
     }
-    out.mkdir(parents=True, exist_ok=True)
     texts = {"index.html": _render("report.html.jinja", content)}
     texts["report.md"] = _render("report.md.jinja", content)
     for section in sections:
         for figure in section.figures:
-            texts[f"{figure.name}.svg"] = figure.standalone
-            texts[f"{figure.name}.csv"] = figure.data
+            texts.update(figure_files(figure))
+    return write_files(texts, out)
+
+
+def figure_files(figure: Figure) -> dict[str, str]:
+    """A figure and its data as files, by name."""
+    return {f"{figure.name}.svg": figure.standalone, f"{figure.name}.csv": figure.data}
+
+
+def write_files(texts: dict[str, str], out: Path) -> list[Path]:
+    """Write texts by file name into a folder, which is made if it is missing."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"cannot make {out}: {error.strerror}") from error
     for name, text in texts.items():
         write_text(out / name, text)
     return [out / name for name in texts]
 
 
+def require_packages() -> None:
+    """Raise CommandError where the extra ``analysis`` is not installed."""
+    for name in ("jinja2", "matplotlib"):
+        if importlib.util.find_spec(name) is None:
+            raise CommandError(f"the report needs {name}; pip install 'norm_plugin[analysis]'")
+
+
 def _render(template: str, content: dict[str, Any]) -> str:
-    try:
-        import jinja2
-        import matplotlib  # noqa: F401 - the figures are drawn before the page is written
-    except ImportError as error:
-        raise CommandError(
-            f"the report needs {error.name}; pip install 'norm_plugin[analysis]'"
-        ) from error
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=jinja2.select_autoescape(enabled_extensions=("html.jinja",)),
@@ -231,15 +119,56 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="that the others are compared with (default: %(default)s)",
     )
     parser.add_argument("--title", help="default: the names of the experiments")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="the prepared corpus, such as work/data/multi30k-2000: also run the paired tests on "
+        "the translations that are kept beside the results",
+    )
+    parser.add_argument(
+        "--loss",
+        type=float,
+        help="show the time to this validation loss (default: the last one of the baseline)",
+    )
+    parser.add_argument("--figure", choices=FIGURES, help="write only this figure and its data")
     args = parser.parse_args(argv)
+    require_packages()
     study = read_study(args.folders, args.baseline)
+    if args.figure is not None:
+        return only_figure(study, args.figure, args.out)
     title = args.title or " and ".join(sorted({run["experiment"] for run in study.runs}))
-    words = ["python", "-m", "norm_plugin.analysis.report", *map(str, args.folders)]
-    command = shlex.join([*words, "--baseline", args.baseline, "--out", str(args.out)])
-    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    written = write_report(study, args.out, title, f"{command}  # {today}")
+    made = made_now(study, args)
+    sections = sections_of(study, args.data, args.loss)
+    written = write_report(study, sections, args.out, title, made)
     print(f"{len(study.runs)} runs of {len(study.settings)} settings: {written[0]}")
     return 0
+
+
+def only_figure(study: Study, name: str, out: Path) -> int:
+    """Write one figure and its data."""
+    figure = FIGURES[name](study)
+    if figure is None:
+        raise CommandError(f"there is no data for the figure {name} in these results")
+    print(*write_files(figure_files(figure), out), sep="\n")
+    return 0
+
+
+def made_now(study: Study, args: argparse.Namespace) -> Made:
+    """How the page is made by a command with these arguments."""
+    words = ["python", "-m", "norm_plugin.analysis.report", *map(str, args.folders)]
+    words += ["--baseline", args.baseline]
+    figure = shlex.join([*words, "--out", str(args.out), "--figure"])
+    words += [] if args.data is None else ["--data", str(args.data)]
+    words += [] if args.loss is None else ["--loss", str(args.loss)]
+    words += [] if args.title is None else ["--title", args.title]
+    return Made(
+        shlex.join([*words, "--out", str(args.out)]),
+        figure,
+        commit_of({"git": git_state(Path(__file__).parent)}),
+        datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        ", ".join(study.agreed(commit_of)),
+    )
 
 
 if __name__ == "__main__":

@@ -11,100 +11,24 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from norm_plugin.analysis.figures import Figure, draw, style
-from norm_plugin.checkpoints.files import State, load_checkpoint
+from norm_plugin.analysis.figures import Figure, draw, legend_below, legend_height, style
+from norm_plugin.analysis.record_figures import statistics_of
+from norm_plugin.analysis.study import Study
+from norm_plugin.checkpoints.spectrum import Spectrum, read_spectra
 from norm_plugin.commands.command_line import (
     CommandError,
     require_folder,
     run_command,
     write_text,
 )
-from norm_plugin.models.resuming import flat_settings
 
-EMBEDDING = "embed_tokens.weight"
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """At which shares of all singular values the table shows one."""
-
-
-@dataclass(frozen=True)
-class Spectrum:
-    """The singular values of one embedding.
-
-    Attributes:
-        checkpoint: its path.
-        norm: the norm of the run; ``stock`` for a model of fairseq's own.
-        side: ``encoder`` or ``decoder``, or ``shared``.
-        shape: words and channels.
-        values: (channels,), falling.
-    """
-
-    checkpoint: Path
-    norm: str
-    side: str
-    shape: tuple[int, int]
-    values: np.ndarray[Any, np.dtype[np.float64]]
-
-    @property
-    def name(self) -> str:
-        """Of the curve."""
-        return f"{self.norm}, {self.side}, {self.checkpoint}"
-
-    @property
-    def normalized(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """(channels,), from 1."""
-        return self.values / self.values[0]
-
-    @property
-    def stable_rank(self) -> float:
-        """sum s^2 / max s^2: how many directions share the embedding, from 1 to channels."""
-        return float(np.sum(self.normalized**2))
-
-
-def read_spectra(path: Path) -> list[Spectrum]:
-    """The spectrum of each distinct embedding of a checkpoint.
-
-    Raises:
-        CommandError: it cannot be read, has no embedding, or one that is zero or not finite.
-    """
-    state = load_checkpoint(path)
-    found = {
-        name.split(".")[0]: weight
-        for name, weight in state["model"].items()
-        if name.endswith(EMBEDDING)
-    }
-    if not found:
-        raise CommandError(f"{path} has no entry that ends in {EMBEDDING}")
-    first, *others = found.values()
-    if others and all(torch.equal(first, other) for other in others):
-        found = {"shared": first}
-    norm = norm_of(state)
-    return [
-        Spectrum(
-            path, norm, side, tuple(weight.shape), singular_values(weight, f"{side} of {path}")
-        )
-        for side, weight in found.items()
-    ]
-
-
-def norm_of(state: State) -> str:
-    """The norm of the run that wrote a checkpoint, as its settings say."""
-    model = (state.get("cfg") or {}).get("model") or state.get("args")
-    return str(flat_settings(model).get("norm_type") or "stock") if model else "stock"
-
-
-def singular_values(weight: torch.Tensor, where: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Of a (words, channels) matrix, in float64, falling."""
-    matrix = weight.double().numpy()
-    if not (np.isfinite(matrix).all() and matrix.any()):
-        raise CommandError(f"the embedding of the {where} is zero or not finite")
-    return np.linalg.svd(matrix, compute_uv=False)
 
 
 def table_text(spectra: Sequence[Spectrum]) -> str:
@@ -130,15 +54,12 @@ def spectrum_figure(spectra: Sequence[Spectrum]) -> Figure:
         for place, one in enumerate(spectra):
             share = np.arange(1, len(one.values) + 1) / len(one.values)
             axes.plot(share, one.normalized, **style(place), label=one.name)
-        axes.set_xlabel("index, as a share of all singular values")
-        axes.set_ylabel("singular value / largest")
-        axes.set_yscale("log")
-        axes.legend(loc="upper right", fontsize=8)
+        _name_axes(axes)
 
     return Figure(
         "spectrum",
         "Singular values of the embeddings, divided by the largest.",
-        draw(plot, height=3.6, name="spectrum"),
+        draw(plot, height=3.4 + legend_height([one.name for one in spectra]), name="spectrum"),
         ("checkpoint", "norm", "side", "index", "singular_value", "normalized"),
         [
             (str(one.checkpoint), one.norm, one.side, index, float(value), float(share))
@@ -146,6 +67,48 @@ def spectrum_figure(spectra: Sequence[Spectrum]) -> Figure:
             for index, (value, share) in enumerate(zip(one.values, one.normalized), start=1)
         ],
     )
+
+
+def study_figure(study: Study) -> Figure | None:
+    """The same for what is kept beside results: a line a setting and side, the mean over seeds."""
+    lines: dict[tuple[str, str], list[np.ndarray[Any, Any]]] = {}
+    for setting in study.settings:
+        for run in setting.runs:
+            for one in (statistics_of(run) or {}).get("spectra", []):
+                values = np.array(one["values"])
+                lines.setdefault((setting.name, one["side"]), []).append(values / values[0])
+    if not lines:
+        return None
+    means = {key: np.mean(found, axis=0) for key, found in lines.items()}
+    names = [one if side == "shared" else f"{one}, {side}" for one, side in means]
+
+    def plot(axes: Any) -> None:
+        for ((setting, side), values), name in zip(means.items(), names):
+            look = style(study.names.index(setting))
+            if side == "decoder":  # the encoder's has the same color
+                look["linewidth"] = 0.8
+            axes.plot(np.arange(1, len(values) + 1) / len(values), values, **look, label=name)
+        _name_axes(axes)
+
+    return Figure(
+        "spectrum",
+        "Singular values of the embeddings, divided by the largest: mean over seeds (PowerNorm "
+        "paper, Figure 6).",
+        draw(plot, height=3.4 + legend_height(names), name="spectrum"),
+        ("setting", "side", "index", "normalized"),
+        [
+            (*key, index, f"{value:.5g}")
+            for key, values in means.items()
+            for index, value in enumerate(values, start=1)
+        ],
+    )
+
+
+def _name_axes(axes: Any) -> None:
+    axes.set_xlabel("index, as a share of all singular values")
+    axes.set_ylabel("singular value / largest")
+    axes.set_yscale("log")
+    legend_below(axes)
 
 
 def write_figure(spectra: Sequence[Spectrum], out: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """The runs of one comparison, grouped by setting: what a report is made from.
 
 A setting is a norm, with what was changed in its options, under a placement. Its runs differ in
-their seed alone.
+their seed alone. A run that failed or diverged has no result; its record lies in ``failed/``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError, read_json
 from norm_plugin.experiments.comparable import (
     TRAINING,
     check_alike,
@@ -20,12 +20,54 @@ from norm_plugin.experiments.comparable import (
     check_settings_alike,
 )
 from norm_plugin.experiments.metrics import Metric
-from norm_plugin.experiments.results import Result, headline, metric_of, read_results
+from norm_plugin.experiments.results import Result, headline, metric_of, read_results, result_name
+
+REQUIRED = (
+    "norm",
+    "seed",
+    "split",
+    "metric",
+    "scores",
+    "model",
+    "training",
+    "settings",
+    "data",
+    "versions",
+)
+FAILED_KEYS = ("experiment", "norm", "seed", "differs", "state", "stage", "reason")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run without a result.
+
+    Attributes:
+        state: failed or diverged.
+        curves: as in a result; None where the training printed none.
+    """
+
+    norm: str
+    placement: str
+    seed: int
+    state: str
+    stage: str
+    reason: str
+    progress: str
+    curves: dict[str, Any] | None
+
+    @property
+    def name(self) -> str:
+        """Of its setting."""
+        return f"{self.norm}, {self.placement}"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Runs that differ in their seed alone."""
+    """Runs that differ in their seed alone.
+
+    Attributes:
+        runs: their results, at least one, by seed; ``folder`` in each is where it was read.
+    """
 
     norm: str
     placement: str
@@ -54,14 +96,34 @@ class Setting:
 
 @dataclass(frozen=True)
 class Study:
-    """The settings of one comparison, the baseline first."""
+    """The settings of one comparison, the baseline first, and the runs that have no result."""
 
     settings: tuple[Setting, ...]
+    failures: tuple[Failure, ...] = ()
 
     @property
     def baseline(self) -> Setting:
         """What the others are compared with."""
         return self.settings[0]
+
+    def failures_of(self, name: str) -> list[Failure]:
+        """Of the setting with this name."""
+        return [failure for failure in self.failures if failure.name == name]
+
+    def named(self, name: str) -> Setting | None:
+        """The setting with this name; None where no run of it has a result."""
+        return next((setting for setting in self.settings if setting.name == name), None)
+
+    @property
+    def names(self) -> list[str]:
+        """Of all settings, those without a result last."""
+        return [*(setting.name for setting in self.settings), *self.failed_settings]
+
+    @property
+    def failed_settings(self) -> list[str]:
+        """The names of settings that have no result at all."""
+        named = {setting.name for setting in self.settings}
+        return sorted({failure.name for failure in self.failures} - named)
 
     @property
     def runs(self) -> list[Result]:
@@ -84,7 +146,11 @@ def read_study(folders: Sequence[Path], baseline: str = "layernorm") -> Study:
         CommandError: no results, a file that is none, no run of ``baseline``, or runs that cannot
             be compared: another data checksum, another test set, another recipe.
     """
-    results = [result for folder in folders for result in read_results(folder)]
+    results = [
+        {**_checked(result, folder), "folder": folder}
+        for folder in folders
+        for result in read_results(folder)
+    ]
     check_same_data(results)
     check_alike(results, "test set", lambda run: run["split"])
     check_settings_alike(results, TRAINING)
@@ -97,7 +163,60 @@ def read_study(folders: Sequence[Path], baseline: str = "layernorm") -> Study:
         raise CommandError(f"the baseline is {baseline!r}; there are runs of {', '.join(norms)}")
     # The baseline under the placement that most runs have stands first.
     settings.sort(key=lambda one: (one.norm != baseline, -len(one.runs), one.placement, one.norm))
-    return Study(tuple(settings))
+    failures = [failure for folder in folders for failure in read_failures(folder, results)]
+    return Study(tuple(settings), tuple(failures))
+
+
+def _checked(result: Result, folder: Path) -> Result:
+    missing = [key for key in REQUIRED if key not in result]
+    if missing:
+        raise CommandError(
+            f"{folder / result_name(result['norm'], result['seed'])} lacks {', '.join(missing)}; "
+            "write it again"
+        )
+    return result
+
+
+def read_failures(folder: Path, results: Sequence[Result]) -> list[Failure]:
+    """The runs of a folder of results that failed or diverged, by norm and seed.
+
+    Args:
+        results: of the study, which tell the placement that the recipe of an experiment has.
+
+    Raises:
+        CommandError: a file that is no record of a failure.
+    """
+    found = []
+    for path in sorted(folder.glob("failed/*.json")):
+        record = read_json(path)
+        missing = [key for key in FAILED_KEYS if key not in record]
+        if missing:
+            raise CommandError(f"{path} is no record of a failed run: it lacks {missing[0]}")
+        found.append(
+            Failure(
+                record["norm"],
+                _placement_of_failure(record, results),
+                record["seed"],
+                record["state"],
+                record["stage"],
+                record["reason"],
+                record.get("progress", ""),
+                record.get("curves"),
+            )
+        )
+    return sorted(found, key=lambda failure: (failure.norm, failure.seed))
+
+
+def _placement_of_failure(record: dict[str, Any], results: Sequence[Result]) -> str:
+    """A record names the placement only where it differs from the recipe's."""
+    key = "model.norm_placement"
+    if key in record["differs"]:
+        return str(record["differs"][key])
+    for result in results:
+        same = result["experiment"] == record["experiment"]
+        if same and (result["norm"] == record["norm"] or key not in result.get("differs", {})):
+            return placement_of(result)
+    return "placement of the recipe"
 
 
 def placement_of(result: Result) -> str:

@@ -6,6 +6,7 @@ say nothing about other seeds: for that, see :mod:`norm_plugin.analysis.seeds`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,6 +57,8 @@ def paired_tests(
         ("baseline", list(baseline)),
         ("system", list(system)),
     ]
+    # Importing fairseq lets its reports on every test through
+    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     metrics = {"BLEU": BLEU(lowercase=lowercase, references=[list(references)])}
     found = {}
     signatures = []

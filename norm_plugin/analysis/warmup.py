@@ -29,6 +29,7 @@ from norm_plugin.experiments.failures import record_file
 from norm_plugin.experiments.grid import read_grid
 from norm_plugin.experiments.naming import flag_settings
 from norm_plugin.experiments.plan import Plan
+from norm_plugin.experiments.results import headline, metric_of, read_result
 
 STUDY = "warmup"
 HEADER = ("placement", "warm-up", "learning rate", "BLEU", "best loss", "last loss", "state")
@@ -80,12 +81,12 @@ def read_run(plan: Plan) -> Run:
     path = plan.result if plan.result.exists() else failed
     if not path.exists():
         return Run(*what, MISSING, None, [], {})
-    found = read_json(path)
+    found = read_json(path) if path == failed else read_result(path)
     points = (found["curves"] or {}).get("valid", [])
     return Run(
         *what,
         found["state"] if path == failed else "finished",
-        None if path == failed else found["bleu"]["tokenized"]["score"],
+        None if path == failed else headline(found),
         [(point["updates"], point["loss"]) for point in points if "loss" in point],
         found,
     )
@@ -153,7 +154,7 @@ def provenance(runs: Sequence[Run]) -> str:
         ]
     )
     seeds = distinct([str(one["seed"]) for one in finished])
-    label = distinct([one["bleu"]["tokenized"]["label"] for one in finished])
+    label = distinct([one["scores"][metric_of(one).headline]["label"] for one in finished])
     many = "Seeds" if ";" in seeds else "One seed,"
     return (
         f"{many} {seeds}. BLEU is {label}. The loss is that of the criterion, on the validation "

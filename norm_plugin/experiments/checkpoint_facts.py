@@ -29,7 +29,7 @@ def training_facts(state: State) -> dict[str, Any]:
     return {
         "updates": num_updates(state),
         "epochs": None if epoch is None else epoch - 1,  # the stored one is the next to finish
-        "seconds": _rounded(extra.get("previous_training_time"), 1),
+        "seconds": _rounded(_number(extra.get("previous_training_time")), 1),
         **_speeds(extra.get("metrics") or {}),
         "best_valid": {
             "metric": (cfg.get("checkpoint") or {}).get("best_checkpoint_metric"),
@@ -53,6 +53,7 @@ def _speeds(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
+    """Runs with several workers store some numbers as tensors."""
     return None if value is None else float(value)
 
 

@@ -17,6 +17,8 @@ import torch
 Recipe = dict[str, dict[str, Any]]
 
 AUTO = "auto"
+ON_CPU = {"distributed_backend": "gloo", "ddp_backend": "legacy_ddp"}
+"""How several workers on CPUs exchange gradients."""
 HALF = ("--fp16", "--bf16", "--memory-efficient-fp16", "--memory-efficient-bf16")
 
 
@@ -27,6 +29,7 @@ def for_workers(
     *,
     elsewhere: bool = False,
     change_batch: bool = False,
+    srun: bool = False,
 ) -> Recipe:
     """A copy of ``recipe`` for a number of GPUs, or for the CPU.
 
@@ -35,6 +38,7 @@ def for_workers(
         further: the user's own flags of ``fairseq-train``, which win over the recipe.
         elsewhere: the run is for another machine, so its GPUs are not counted here.
         change_batch: let the batch grow with the GPUs.
+        srun: each worker is a process of a Slurm job. Only so can there be several on CPUs.
 
     Raises:
         ValueError: fewer GPUs than asked for, a recipe or a precision that does not fit, or a
@@ -49,9 +53,13 @@ def for_workers(
         common["cpu"] = True
         return recipe
     count = 1 if gpus == AUTO else _count(gpus)
-    if for_cpu:
+    if for_cpu and not srun:
         raise ValueError(f"--gpus {gpus}, but the recipe is one for the CPU; leave --gpus out")
-    if count > present and not elsewhere:
+    if for_cpu:
+        _check_precision(further)
+        common["cpu"] = True
+        recipe.setdefault("distributed_training", {}).update(ON_CPU)
+    elif count > present and not elsewhere:
         raise ValueError(f"--gpus {count}, but this machine has {present}; ask for at most as many")
     recipe.setdefault("distributed_training", {})["distributed_world_size"] = count
     if count > 1 and not change_batch:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from norm_plugin.experiments.gpus import Recipe
+from norm_plugin.experiments.gpus import AUTO, Recipe
 from norm_plugin.norms import norm_spec
 
 Differences = dict[str, Any]
@@ -85,6 +85,17 @@ def run_label(norm: str, settings: Mapping[str, Any]) -> str:
         exact = "\0".join([norm, *(f"{key}={settings[key]}" for key in sorted(settings))])
         label += "-" + hashlib.sha256(exact.encode()).hexdigest()[:6]
     return label
+
+
+def workers_label(gpus: str, change_batch: bool, on_cpu: bool) -> str:
+    """What follows the name of a run on several workers: ``-8gpus``, ``-2workers-batch``.
+
+    They are another run: the batch may be another, and each has its statistics.
+    """
+    if gpus in (AUTO, "1"):
+        return ""
+    kind = "workers" if on_cpu else "gpus"
+    return f"-{gpus}{kind}" + ("-batch" if change_batch else "")
 
 
 def _short(key: str) -> str:

@@ -17,13 +17,14 @@ from norm_plugin.experiments.flag_checks import (
     check_training,
     refuse_kept,
 )
-from norm_plugin.experiments.gpus import AUTO, Recipe, for_workers
+from norm_plugin.experiments.gpus import Recipe, for_workers
 from norm_plugin.experiments.metrics import AVERAGE, Metric, find_metric
 from norm_plugin.experiments.naming import (
     differences,
     flag_settings,
     run_label,
     without_defaults,
+    workers_label,
 )
 from norm_plugin.experiments.recipes import (
     averaging_flags,
@@ -125,6 +126,7 @@ def make_plan(settings: Settings) -> Plan:
             settings.further,
             elsewhere=settings.dry or settings.srun,
             change_batch=settings.change_batch,
+            srun=settings.srun,
         )
         training = [*training_flags(trained), *settings.further]
         averaging = []
@@ -139,7 +141,8 @@ def make_plan(settings: Settings) -> Plan:
     return Plan(
         settings,
         _experiment_name(settings),
-        run_label(settings.norm, differs) + _workers_label(settings),
+        run_label(settings.norm, differs)
+        + workers_label(settings.gpus, settings.change_batch, "--cpu" in training),
         differs,
         tuple(training),
         tuple(averaging),
@@ -205,13 +208,6 @@ def _experiment_name(settings: Settings) -> str:
     subword = "" if settings.subword == SUBWORDS[0] else settings.subword
     parts = [facts.config, facts.recipe, subword, "smoke" if settings.smoke else ""]
     return "_".join(part for part in parts if part)
-
-
-def _workers_label(settings: Settings) -> str:
-    """Several GPUs are another run: the batch may be another, and each has its statistics."""
-    if settings.gpus in (AUTO, "1"):
-        return ""
-    return f"-{settings.gpus}gpus" + ("-batch" if settings.change_batch else "")
 
 
 def plan_root() -> Path:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -55,8 +56,11 @@ def run_command(
     read: Callable[[str], None],
     lock: int,
     output: Path | None = None,
-) -> None:
+) -> int:
     """Run a command to its end; raises CommandFailedError.
+
+    Returns the peak memory of its process in bytes, as it was when the last line was printed; 0
+    where it printed none to the log, or ``/proc`` does not tell.
 
     Args:
         folder: where it runs.
@@ -68,6 +72,7 @@ def run_command(
     log.parent.mkdir(parents=True, exist_ok=True)
     start = log.stat().st_size if log.exists() else 0
     tail: deque[str] = deque(maxlen=TAIL)
+    memory = 0
     with open(log, "a", encoding="utf-8", errors="replace") as stream:
         process = subprocess.Popen(
             [*TIED, *command],
@@ -84,7 +89,9 @@ def run_command(
         try:
             assert process.stdout is not None
             if output is None:
-                _copy(process.stdout, stream, read, tail)
+                for line in _copy(process.stdout, stream, tail):
+                    memory = max(memory, peak_memory(process.pid))
+                    read(line)
                 code = process.wait()
             else:
                 code = _keep(process, output, read)
@@ -94,16 +101,31 @@ def run_command(
             raise
     if code != 0:
         raise CommandFailedError(exit_reason(code), tail or last_lines(log, start))
+    return memory
 
 
-def _copy(lines: IO[str], log: IO[str], read: Callable[[str], None], tail: deque[str]) -> None:
+def peak_memory(pid: int) -> int:
+    """The largest resident set of a process so far, in bytes; 0 where it is not known.
+
+    The kernel's account of a child that has ended will not do: it begins with that of the parent.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return 0  # not Linux, or the process has just ended
+    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def _copy(lines: IO[str], log: IO[str], tail: deque[str]) -> Iterator[str]:
+    """The lines, as they come, after they are in the log."""
     for line in lines:
         if SETTINGS in line:
             continue
         log.write(line)
         log.flush()
         tail.append(line.rstrip("\n"))
-        read(line)
+        yield line
 
 
 def _keep(process: subprocess.Popen[str], output: Path, read: Callable[[str], None]) -> int:

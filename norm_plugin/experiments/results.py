@@ -1,7 +1,7 @@
 """The result of a finished run: ``<experiment>/<norm>-seed<N>.json`` in ``--out``.
 
 It holds the scores with the settings, seed, code, versions, data, size and speed. What is unknown
-is null.
+is null. The translations and the statistics over training are kept beside it; see kept.py.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.commands.command_line import (
     CommandError,
     read_json,
+    read_text,
     run_command,
     write_text,
 )
 from norm_plugin.experiments.checkpoint_facts import model_facts, training_facts
 from norm_plugin.experiments.curves import read_curves
+from norm_plugin.experiments.kept import keep_files
 from norm_plugin.experiments.metrics import METRICS, Metric, find_metric
 from norm_plugin.experiments.provenance import git_state, machine, plain_settings, versions
+from norm_plugin.models.record_settings import FILE as RECORD_FILE
 
 SCHEMA = 3
 Result = dict[str, Any]
@@ -53,7 +56,7 @@ def collect_result(args: argparse.Namespace) -> Result:
         "scores": find_metric(args.metric).scores(args.log, args.data, args.split),
         "split": args.split,
         "model": model,
-        "training": training_facts(last),
+        "training": {**training_facts(last), "peak_memory": _peak_memory(args.memory)},
         "curves": None if args.train_log is None else read_curves(args.train_log),
         "averaged_from": decoded.get("averaged_from"),
         "running_stats": decoded.get("running_stats"),
@@ -69,6 +72,11 @@ def collect_result(args: argparse.Namespace) -> Result:
         "machine": machine(cpu=bool((cfg.get("common") or {}).get("cpu"))),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
+
+
+def _peak_memory(file: Path | None) -> int | None:
+    """Bytes; None where it was not measured, as in a job of several nodes."""
+    return int(read_text(file)) if file is not None and file.exists() else None
 
 
 def _check_seed(args: argparse.Namespace, cfg: dict[str, Any]) -> None:
@@ -103,11 +111,14 @@ def write_result(result: Result, out: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CommandError(f"cannot make {path.parent}: {error.strerror}") from error
-    write_text(
-        path,
-        json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n",
-    )
+    write_text(path, result_text(result))
     return path
+
+
+def result_text(result: Result) -> str:
+    """The content of the file of a result."""
+    text = json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return f"{text}\n"
 
 
 def read_results(folder: Path) -> list[Result]:
@@ -117,9 +128,7 @@ def read_results(folder: Path) -> list[Result]:
     """
     results = []
     for path in sorted(folder.glob("*.json")):
-        result = _as_of_now(read_json(path))
-        if result is None:
-            raise CommandError(f"{path} is not a result of schema {SCHEMA}; write it again")
+        result = read_result(path)
         if path.name != result_name(result["norm"], result["seed"]):
             raise CommandError(f"{path} holds {result['norm']}, seed {result['seed']}")
         results.append(result)
@@ -132,13 +141,21 @@ def read_results(folder: Path) -> list[Result]:
     return sorted(results, key=lambda result: (result["norm"], result["seed"]))
 
 
+def read_result(path: Path) -> Result:
+    """The result in a file; CommandError where it is none of a known schema."""
+    result = _as_of_now(read_json(path))
+    if result is None:
+        raise CommandError(f"{path} is not a result of schema {SCHEMA}; write it again")
+    return result
+
+
 def _as_of_now(result: Any) -> Result | None:
     """A result of this schema, or of the one before, which only translation had; None for others.
 
     Schema 2 had the scores under ``bleu``.
     """
     if isinstance(result, dict) and result.get("schema") == 2:
-        scores = {"metric": "bleu", "scores": result.get("bleu")}
+        scores = {"schema": SCHEMA, "metric": "bleu", "scores": result.get("bleu")}
         return {key: value for key, value in result.items() if key != "bleu"} | scores
     return result if isinstance(result, dict) and result.get("schema") == SCHEMA else None
 
@@ -219,6 +236,18 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="what fairseq-train printed; its losses become part of the result",
     )
     parser.add_argument(
+        "--memory",
+        type=Path,
+        metavar="FILE",
+        help="holds the peak memory of the training in bytes; it need not exist",
+    )
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help=f"what --norm-record wrote (default: {RECORD_FILE} beside --last, if it is there)",
+    )
+    parser.add_argument(
         "--data",
         type=Path,
         required=True,
@@ -247,6 +276,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     import_user_dir(args.user_dir)
     result = collect_result(args)
     path = write_result(result, args.out)
+    record = args.last.with_name(RECORD_FILE) if args.record is None else args.record
+    kept = keep_files(
+        path,
+        metric_of(result).texts(args.log, args.data),
+        record if args.record is not None or record.exists() else None,
+        args.checkpoint,
+    )
+    write_text(path, result_text({**result, "kept": kept}))
     print(f"{summary(result)}\n  written to {path}")
     return 0
 

@@ -149,7 +149,7 @@ class Execution:
 
         self.report(stage, meter, after, log)
         try:
-            processes.run_command(
+            memory = processes.run_command(
                 command,
                 folder=plan_root(),
                 environment=self.environment,
@@ -160,6 +160,8 @@ class Execution:
             )
         except processes.CommandFailedError as failed:
             raise explain(stage.name, failed, log) from failed
+        if memory and command[0] != "srun":  # whose own says nothing of what it starts
+            self.stamps.measured(stage.name, memory)
 
     def report(self, stage: Stage, meter: Meter, after: float | None, log: Path) -> None:
         """Write the status, now and then."""
@@ -254,6 +256,6 @@ def remove_leftovers(plan: Plan) -> None:
         *plan.folder.glob("*.tmp"),
         *plan.folder.glob("*.new"),
         *plan.folder.glob("stages/*.new"),
-        *plan.result.parent.glob(f"{plan.result.name}.*.tmp"),
+        *plan.result.parent.glob(f"{plan.result.stem}.*.tmp"),  # what is kept beside it, too
     ):
         path.unlink()

@@ -130,15 +130,24 @@ def score_detokenized(
     log: GenerateLog, references: Sequence[str], form: TextForm
 ) -> dict[str, Any]:
     """sacrebleu of a log in plain text, against references that are plain text, or made so."""
-    hypotheses: Sequence[str] = log.hypotheses
     what = "sacrebleu on detokenized text"
-    if form.subword != "sentencepiece" or form.tokenized_reference:
-        hypotheses = detokenize(hypotheses, form.language)
     if form.tokenized_reference:
-        references = detokenize(references, form.language)
         what += ", the reference detokenized too, as it comes tokenized"
+    hypotheses, references = plain_hypotheses(log, form), plain_references(references, form)
     score = score_sacrebleu(hypotheses, references, form.lowercase)
     return {**score, "label": _label(what, log, form)}
+
+
+def plain_hypotheses(log: GenerateLog, form: TextForm) -> Sequence[str]:
+    """The translations as sacrebleu scores them, in plain text."""
+    if form.subword != "sentencepiece" or form.tokenized_reference:
+        return detokenize(log.hypotheses, form.language)
+    return log.hypotheses
+
+
+def plain_references(references: Sequence[str], form: TextForm) -> Sequence[str]:
+    """The original text as sacrebleu scores against it; detokenized where it comes tokenized."""
+    return detokenize(references, form.language) if form.tokenized_reference else references
 
 
 def _label(what: str, log: GenerateLog, form: TextForm) -> str:

@@ -69,7 +69,7 @@ def run_stages(plan: Plan) -> list[Stage]:
 def _train(plan: Plan, later: tuple[str, ...]) -> Stage:
     """The training; what only shows it, or depends on the job, does not identify it."""
     settings = plan.settings
-    launch, unkeyed = [], []
+    launch, unkeyed, module = [], [], "fairseq_cli.train"
     if settings.tensorboard:
         unkeyed += ["--tensorboard-logdir", str(plan.folder / "tensorboard")]
     if settings.srun:
@@ -77,7 +77,9 @@ def _train(plan: Plan, later: tuple[str, ...]) -> Stage:
         launch = ["srun", "--kill-on-bad-exit=1"]
         port = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20000
         unkeyed += ["--distributed-port", str(port)]
-    command = [*launch, *_module("fairseq_cli.train"), str(plan.data / "bin"), *unkeyed]
+        if "--cpu" in plan.training:
+            module = "norm_plugin.experiments.cpu_worker"
+    command = [*launch, *_module(module), str(plan.data / "bin"), *unkeyed]
     return Stage(
         "train",
         (*command, *plan.training, "--save-dir", str(plan.checkpoints)),
@@ -123,6 +125,7 @@ def _score(plan: Plan, name: str, log: Path) -> Stage:
     command += ["--last", str(plan.checkpoints / "checkpoint_last.pt"), *_user_dir(plan)]
     command += ["--log", str(log), "--data", str(plan.data)]
     command += ["--train-log", str(plan.log_of("train"))]
+    command += ["--memory", str(plan.folder / "stages" / "train.memory")]
     command += ["--out", str(settings.results)]
     return Stage(name, tuple(command), ("score", *words), plan.result)
 

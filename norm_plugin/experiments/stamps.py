@@ -29,7 +29,8 @@ def digest_of_files(paths: Iterable[Path], root: Path) -> str:
 
 class Stamps:
     """The stamps in a folder: ``NAME`` of a finished stage, ``NAME.started`` of one begun,
-    ``NAME.diverged`` of one that need not be tried again, ``NAME.seconds`` of what it took."""
+    ``NAME.diverged`` of one that need not be tried again, ``NAME.seconds`` of what it took, and
+    ``NAME.memory`` of its peak memory in bytes, the largest of all its attempts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,12 +48,18 @@ class Stamps:
         for each in (name, *later):
             (self.folder / each).unlink(missing_ok=True)
         (self.folder / f"{name}.diverged").unlink(missing_ok=True)
+        if self._read(f"{name}.started") != key:
+            (self.folder / f"{name}.memory").unlink(missing_ok=True)
         self.write(f"{name}.started", key)
 
     def finish(self, name: str, seconds: float) -> None:
         """The stage that was begun is done."""
         self.write(f"{name}.seconds", f"{seconds:.0f}")
         os.replace(self.folder / f"{name}.started", self.folder / name)
+
+    def measured(self, name: str, memory: int) -> None:
+        """A command of the stage has taken so many bytes."""
+        self.write(f"{name}.memory", str(max(memory, int(self._read(f"{name}.memory") or 0))))
 
     def diverged(self, name: str, key: str) -> str | None:
         """Why a stage diverged under ``key``; None where it did not."""

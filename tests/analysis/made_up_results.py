@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.experiments.results import SCHEMA, write_result
+from norm_plugin.experiments.bleu import score_sacrebleu
+from norm_plugin.experiments.kept import FORMAT, STATISTICS, TRANSLATIONS, compact, write_kept
+from norm_plugin.experiments.results import SCHEMA, result_name, write_result
 
 SECTIONS = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
 
@@ -48,6 +51,64 @@ def made_up(norm="layernorm", seed=1, bleu=35.0, placement="pre", **changes) -> 
             place = place[parent]
         place[last] = value
     return copy.deepcopy(result)
+
+
+def write_failure(folder: Path, norm: str, seed: int, state: str = "diverged", **more: Any) -> None:
+    """The record of a run without a result, as the experiments write it into ``failed/``."""
+    record = {
+        "experiment": folder.name,
+        "norm": norm,
+        "seed": seed,
+        "differs": {},
+        "state": state,
+        "stage": "train",
+        "reason": "the loss is nan",
+        "progress": "40 of 60 updates",
+        **more,
+    }
+    path = folder / "failed" / f"{norm}-seed{seed}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(record), encoding="utf-8")
+
+
+def with_statistics(result: dict[str, Any], folder: Path, **values: float) -> dict[str, Any]:
+    """The result with a kept record of two updates at two norms, and a spectrum."""
+    path = folder / result["experiment"] / result_name(result["norm"], result["seed"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sites = {f"{side}.layers.0.final_layer_norm": values for side in ("encoder", "decoder")}
+    lines = [{"every": 10, "norms": "norms: pre", "sites": dict.fromkeys(sites, 4)}]
+    for update in (1, 11):
+        layers = {"encoder.layers.0": {"hidden_rms": 1.0 * update}}
+        lines.append({"update": update, "sites": sites, "layers": layers})
+    statistics = {
+        "format": FORMAT,
+        "record": compact(lines),
+        "spectra": [{"side": "shared", "shape": [9, 2], "values": [4.0, 1.0]}],
+    }
+    entry = write_kept(path, STATISTICS, json.dumps(statistics))
+    return {**result, "kept": {STATISTICS: entry}}
+
+
+def with_translations(
+    result: dict[str, Any], folder: Path, lines: list[str], references: list[str]
+) -> dict[str, Any]:
+    """The result with kept translations and their score."""
+    path = folder / result["experiment"] / result_name(result["norm"], result["seed"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    entry = write_kept(path, TRANSLATIONS, "".join(f"{line}\n" for line in lines))
+    score = score_sacrebleu(lines, references, lowercase=False)
+    scores = {**result["scores"], "sacrebleu": score}
+    return {**result, "scores": scores, "kept": {TRANSLATIONS: entry}}
+
+
+def write_corpus(folder: Path, references: list[str], checksum: str = "c0ffee" * 10) -> Path:
+    """A prepared corpus, as far as the tests on translations read it."""
+    (folder / "raw").mkdir(parents=True)
+    text = "".join(f"{line}\n" for line in references)
+    (folder / "raw" / "test.de").write_text(text, encoding="utf-8")
+    manifest = {"checksum": checksum, "target": "de", "settings": {"subword": "sentencepiece"}}
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    return folder
 
 
 def folder_of(tmp_path: Path, *results: dict[str, Any]) -> list[Path]:

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from made_up_results import folder_of, made_up, study_of_three
+from made_up_results import folder_of, made_up, study_of_three, write_failure
 from norm_plugin.analysis.comparison import BASELINE, NOT_SHOWN, ONE_SEED, compare_all, remarks
 from norm_plugin.analysis.seeds import compare, holm
 from norm_plugin.analysis.study import placement_of, read_study
@@ -84,6 +84,46 @@ def test_a_result_cut_by_a_kill_is_refused(tmp_path):
         read_study([folder])
 
 
+def test_a_result_of_another_version_is_refused(tmp_path):
+    folders = folder_of(tmp_path, made_up(schema=1))
+    with pytest.raises(CommandError, match=r"layernorm-seed1\.json is not a result of schema 2"):
+        read_study(folders)
+
+
+def test_a_result_that_lacks_a_part_is_refused(tmp_path):
+    result = made_up()
+    del result["training"], result["versions"]
+    with pytest.raises(
+        CommandError, match=r"layernorm-seed1\.json lacks training, versions; write it again"
+    ):
+        read_study(folder_of(tmp_path, result))
+
+
+def test_runs_without_a_result_are_read_with_their_placement(tmp_path):
+    (folder,) = folder_of(tmp_path, made_up(), made_up("far"))
+    write_failure(folder, "far", 2)
+    write_failure(folder, "gone", 1, differs={"model.norm_placement": "post"})
+    write_failure(folder, "new", 1, state="failed")
+    study = read_study([folder])
+    assert [failure.state for failure in study.failures_of("far, pre")] == ["diverged"]
+    # a record names only what differs from the recipe, which the other runs of it tell
+    assert study.failed_settings == ["gone, post", "new, pre"]
+    assert study.names == ["layernorm, pre", "far, pre", "gone, post", "new, pre"]
+    assert study.named("far, pre").seeds == (1,) and study.named("new, pre") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [('{"norm": "far"', "is not JSON"), ('{"norm": "far"}', "no record of a failed run: it lacks")],
+)
+def test_a_damaged_record_of_a_failure_is_refused(tmp_path, text, message):
+    (folder,) = folder_of(tmp_path, made_up())
+    write_failure(folder, "far", 1)
+    (folder / "failed" / "far-seed1.json").write_text(text)
+    with pytest.raises(CommandError, match=message):
+        read_study([folder])
+
+
 def test_the_table_corrects_for_all_of_its_tests(tmp_path):
     study = read_study(study_of_three(tmp_path))
     rows = {row.setting.norm: row for row in compare_all(study)}
@@ -107,6 +147,20 @@ def test_one_seed_is_never_tested(tmp_path):
     rows = compare_all(read_study(folder_of(tmp_path, made_up(), made_up("far", bleu=90.0))))
     assert rows[1].verdict == ONE_SEED and rows[1].corrected is None
     assert any("nothing is tested" in text for text in remarks(rows))
+
+
+def test_a_study_that_is_not_finished_says_so(tmp_path):
+    runs = [made_up(), made_up(seed=2, bleu=35.2), made_up("one"), made_up("two")]
+    runs.append(made_up("two", seed=2, bleu=35.4))
+    rows = {row.setting.norm: row for row in compare_all(read_study(folder_of(tmp_path, *runs)))}
+    assert rows["one"].verdict == ONE_SEED and rows["one"].difference.p is None
+    # of 4 runs taken two at a time, two-sided: no smaller p is possible
+    assert rows["two"].difference.least_p == pytest.approx(1 / 3)
+    assert rows["two"].verdict == NOT_SHOWN
+    text = " ".join(remarks(list(rows.values())))
+    assert "The settings have 1 to 2 seeds" in text
+    assert "after the correction for 1 comparison." in text
+    assert "(2 degrees of freedom)" in text
 
 
 def test_the_remarks_say_what_the_seeds_can_show(tmp_path):

@@ -29,7 +29,7 @@ from norm_plugin.experiments.settings import read_settings
 
 PYTHON = [sys.executable, "-S", "-E", fake_python.__file__]
 # What may differ between runs that end alike.
-NOT_COMPARED = (".seconds", ".lock", ".new")
+NOT_COMPARED = (".seconds", ".memory", ".lock", ".new")
 
 
 def fake_command(words: Sequence[str]) -> int:

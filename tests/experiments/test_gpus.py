@@ -82,6 +82,14 @@ def test_a_recipe_for_the_cpu_stays_there(gpus):
         for_workers(recipe(cpu=True), "2")
 
 
+def test_a_slurm_job_has_several_workers_on_cpus(gpus):
+    gpus(0)
+    made = for_workers(recipe(freq=2, cpu=True), "2", srun=True)
+    assert made["distributed_training"]["distributed_world_size"] == 2
+    assert made["distributed_training"]["distributed_backend"] == "gloo"
+    assert batch(made) == 8192 and made["common"]["cpu"] is True
+
+
 @pytest.mark.parametrize("flag", ["--fp16", "--bf16"])
 def test_half_precision_on_the_cpu_is_refused(flag, gpus):
     gpus(0)

@@ -140,6 +140,7 @@ def test_a_failure_is_recorded_with_its_reason_until_the_run_succeeds(runs):
     (record,) = runs.work.glob("results/toy/failed/layernorm-seed1.json")
     facts = json.loads(record.read_text())
     assert (facts["state"], facts["reason"]) == ("failed", "the disk is full")
+    assert facts["curves"] == {"train": [], "valid": []}  # as its log says nothing
     assert facts["progress"].startswith("3 ")  # updates
     assert runs.run("toy").returncode == 0
     assert not record.exists()

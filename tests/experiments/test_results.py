@@ -12,11 +12,14 @@ from tiny_run import DIM, FFN, WORDS, run_state, write_dictionaries
 
 from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.files import save_checkpoint
-from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.commands.command_line import CommandError, read_lines, run_command
+from norm_plugin.experiments.bleu import score_sacrebleu
 from norm_plugin.experiments.checkpoint_facts import model_facts, training_facts
+from norm_plugin.experiments.kept import STATISTICS, TRANSLATIONS, read_kept, read_statistics
 from norm_plugin.experiments.metrics.bleu import text_form
 from norm_plugin.experiments.results import SCHEMA, headline, main, read_results, write_result
 from norm_plugin.experiments.score import TextForm
+from norm_plugin.models.record_file import RecordFile
 
 DATA = Path(__file__).parent / "data"
 LOSSES = "2026-01-01 12:00:00 | INFO | train | epoch 001 | loss 9.5 | num_updates 30 | lr 0.1"
@@ -87,6 +90,11 @@ def test_training_facts(train_state) -> None:
     }
 
 
+def test_several_workers_store_times_as_tensors() -> None:
+    state = {"extra_state": {"previous_training_time": torch.tensor(33.25)}}
+    assert training_facts(state)["seconds"] == 33.2
+
+
 def test_what_a_checkpoint_lacks_is_none() -> None:
     facts = training_facts({"model": {}})
     best = facts.pop("best_valid")
@@ -112,8 +120,10 @@ def finished(tmp_path, prepared, run_folder) -> dict[str, str]:
     """The arguments for the result of a finished run."""
     log = tmp_path / "train.log"
     log.write_text(f"{LOSSES}\n", encoding="utf-8")
+    (tmp_path / "train.memory").write_text(f"{3 * 2**30}\n")
     return {
         "--train-log": str(log),
+        "--memory": str(tmp_path / "train.memory"),
         "--experiment": "tiny",
         "--norm": "rmsnorm",
         "--seed": "3",
@@ -149,6 +159,7 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     assert result["settings"]["model"]["norm_type"] == "rmsnorm"
     assert result["settings"]["common"]["seed"] == 3
     assert result["training"]["updates"] == 90
+    assert result["training"]["peak_memory"] == 3 * 2**30
     assert result["curves"] == {"train": [{"epoch": 1, "updates": 30, "loss": 9.5}], "valid": []}
     assert result["sites"]["encoder-self"] == "rmsnorm"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", result["date"])
@@ -158,6 +169,25 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     assert "76.55" in printed
     assert str(path) in printed
     assert read_results(path.parent) == [result]
+
+
+def test_the_translations_that_were_scored_are_kept(tmp_path, finished, prepared) -> None:
+    record = tmp_path / "record"
+    RecordFile(record, {"every": 1, "norms": "", "sites": {}}).append(
+        {"update": 1, "sites": {}, "layers": {}}
+    )
+    del finished["--memory"]
+    main(command_line({**finished, "--record": str(record)}))
+    folder = tmp_path / "results" / "tiny"
+    result = json.loads((folder / "rmsnorm-seed3.json").read_text())
+    lines = read_kept(folder, result, TRANSLATIONS).removesuffix("\n").split("\n")
+    references = read_lines(prepared / "raw" / "test.de")
+    again = score_sacrebleu(lines, references, lowercase=True)["score"]
+    assert again == result["scores"]["sacrebleu"]["score"]
+    statistics = read_statistics(folder / result["kept"][STATISTICS]["file"])
+    assert statistics["record"]["updates"] == [1]
+    assert [one["shape"] for one in statistics["spectra"]] == [[WORDS, DIM]]
+    assert result["training"]["peak_memory"] is None
 
 
 def test_a_users_result_stays_out_of_the_published_ones(tmp_path, finished, monkeypatch) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments import options
+from norm_plugin.experiments.cpu_worker import ADDRESS, RANK, worker_flags
 from norm_plugin.experiments.plan import make_plan
 from norm_plugin.experiments.settings import read_settings
 from norm_plugin.experiments.stages import run_stages
@@ -39,6 +41,39 @@ def test_a_job_trains_by_srun_on_all_its_gpus(tmp_path):
     assert words[words.index("--distributed-port") + 1] == "32345"
     (generate,) = [line for line in done.stdout.splitlines() if "fairseq_cli.generate" in line]
     assert not generate.startswith("srun")
+
+
+def test_a_job_trains_on_cpus_with_a_worker_for_each_task(tmp_path):
+    cpu = {"SLURM_JOB_ID": "12345", "SLURM_NTASKS": "2"}
+    words = ("--preset", "cpu", "--dry-run", "--work", str(tmp_path), "--change-batch")
+    done = job("--cpu", "run_multi30k", *words, **cpu)
+    assert done.returncode == 0, done.stderr
+    (train,) = [line for line in done.stdout.splitlines() if line.startswith("srun ")]
+    words = train.split()
+    assert "norm_plugin.experiments.cpu_worker" in words and "--cpu" in words
+    assert words[words.index("--distributed-world-size") + 1] == "2"
+    assert words[words.index("--distributed-backend") + 1] == "gloo"
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "message"),
+    [
+        (["--distributed-port", "1"], {}, "SLURM_PROCID is not set; start the workers by srun"),
+        ([], {RANK: "1", ADDRESS: "10.0.0.1"}, "--distributed-port is missing"),
+    ],
+)
+def test_a_worker_that_cannot_find_the_others_says_so(flags, environment, message):
+    with pytest.raises(CommandError, match=message):
+        worker_flags(flags, environment)
+
+
+def test_a_worker_takes_its_rank_from_slurm():
+    given = ["DATA", "--distributed-port", "20001"]
+    assert worker_flags(given, {RANK: "1", ADDRESS: "10.0.0.1"}) == [
+        *given,
+        *("--distributed-rank", "1", "--distributed-no-spawn"),
+        *("--distributed-init-method", "tcp://10.0.0.1:20001"),
+    ]
 
 
 def test_a_batch_that_the_job_would_change_is_refused():

@@ -43,7 +43,6 @@ def slurm(tmp_path_factory) -> Path:
     controller, node = (shutil.which(name, path="/usr/sbin:/sbin") for name in DAEMONS)
     if controller is None or node is None or os.geteuid() != 0:
         pytest.skip("Slurm is not installed (apt-get install slurm-wlm), or this is not root")
-    pytest.importorskip("submitit", reason="the extra 'slurm' is not installed")
     folder = tmp_path_factory.mktemp("slurm")
     (folder / "state").mkdir()
     config = folder / "slurm.conf"

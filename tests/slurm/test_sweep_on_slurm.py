@@ -16,6 +16,7 @@ def runs(tmp_path: Path) -> FakeRuns:
 
 
 def test_a_sweep_of_four_runs_one_of_which_diverges(slurm, runs):
+    pytest.importorskip("submitit", reason="the extra 'slurm' is not installed")
     words = ("sweep", "toy", "seed=1,2,3,4", "--launcher", "submitit_slurm")
     done = runs.command(
         *words,

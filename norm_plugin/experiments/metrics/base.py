@@ -78,6 +78,10 @@ class Metric(ABC):
     def scores(self, log: Path, data: Path, split: str) -> Scores:
         """The scores from the output of the evaluation; CommandError where it is not complete."""
 
+    def texts(self, log: Path, data: Path) -> Sequence[str] | None:
+        """What is kept of the output, a line an item, so that runs can be compared item by item."""
+        return None
+
     def text(self, score: float) -> str:
         """A score as tables show it."""
         return f"{score:.{self.digits}f}"

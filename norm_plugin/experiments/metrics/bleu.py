@@ -8,8 +8,9 @@ from typing import Any
 
 from norm_plugin.commands.command_line import CommandError, read_json
 from norm_plugin.experiments import products
+from norm_plugin.experiments.generate_log import read_generate_log
 from norm_plugin.experiments.metrics.base import Metric, Scores, register_metric
-from norm_plugin.experiments.score import TextForm, score_log
+from norm_plugin.experiments.score import TextForm, plain_hypotheses, score_log
 
 
 @register_metric("bleu")
@@ -42,12 +43,22 @@ class Bleu(Metric):
         language = manifest.get("target")
         if not language:
             raise CommandError(f"{data / 'manifest.json'} does not name the target language")
-        folder = "raw" if (data / "raw").is_dir() else "tok"
-        reference = data / folder / f"{split}.{language}"
+        reference = reference_file(data, split, language)
         dictionary = data / "bin" / f"dict.{language}.txt"
         scores = score_log(log, reference, text_form(manifest), dictionary)
-        scores["sacrebleu"]["reference"] = f"{folder}/{reference.name}"
+        scores["sacrebleu"]["reference"] = f"{reference.parent.name}/{reference.name}"
         return scores
+
+    def texts(self, log: Path, data: Path) -> Sequence[str]:
+        """The translations as sacrebleu scores them, a line a sentence."""
+        form = text_form(read_json(data / "manifest.json"))
+        return plain_hypotheses(read_generate_log(log, form.subword), form)
+
+
+def reference_file(data: Path, split: str, language: str) -> Path:
+    """The text that translations of a prepared corpus are scored against."""
+    folder = "raw" if (data / "raw").is_dir() else "tok"
+    return data / folder / f"{split}.{language}"
 
 
 def text_form(manifest: dict[str, Any]) -> TextForm:

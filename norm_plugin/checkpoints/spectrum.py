@@ -1,0 +1,95 @@
+"""Singular values of the embeddings of a checkpoint (PowerNorm paper, Figure 6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from norm_plugin.checkpoints.files import State, load_checkpoint
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.models.resuming import flat_settings
+
+EMBEDDING = "embed_tokens.weight"
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The singular values of one embedding.
+
+    Attributes:
+        checkpoint: its path.
+        norm: the norm of the run; ``stock`` for a model of fairseq's own.
+        side: ``encoder`` or ``decoder``, or ``shared``.
+        shape: words and channels.
+        values: (channels,), falling.
+    """
+
+    checkpoint: Path
+    norm: str
+    side: str
+    shape: tuple[int, int]
+    values: np.ndarray[Any, np.dtype[np.float64]]
+
+    @property
+    def name(self) -> str:
+        """Of the curve."""
+        return f"{self.norm}, {self.side}, {self.checkpoint}"
+
+    @property
+    def normalized(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """(channels,), from 1."""
+        return self.values / self.values[0]
+
+    @property
+    def stable_rank(self) -> float:
+        """sum s^2 / max s^2: how many directions share the embedding, from 1 to channels."""
+        return float(np.sum(self.normalized**2))
+
+
+def read_spectra(path: Path) -> list[Spectrum]:
+    """The spectrum of each distinct embedding of a checkpoint.
+
+    Raises:
+        CommandError: it cannot be read, has no embedding, or one that is zero or not finite.
+    """
+    found = spectra_of(load_checkpoint(path), path)
+    if not found:
+        raise CommandError(f"{path} has no entry that ends in {EMBEDDING}")
+    return found
+
+
+def spectra_of(state: State, path: Path) -> list[Spectrum]:
+    """The same for the content of the checkpoint ``path``; empty for a model without embeddings."""
+    found = {
+        name.split(".")[0]: weight
+        for name, weight in state["model"].items()
+        if name.endswith(EMBEDDING)
+    }
+    weights = list(found.values())
+    if len(weights) > 1 and all(torch.equal(weights[0], other) for other in weights):
+        found = {"shared": weights[0]}
+    norm = norm_of(state)
+    return [
+        Spectrum(
+            path, norm, side, tuple(weight.shape), singular_values(weight, f"{side} of {path}")
+        )
+        for side, weight in found.items()
+    ]
+
+
+def norm_of(state: State) -> str:
+    """The norm of the run that wrote a checkpoint, as its settings say."""
+    model = (state.get("cfg") or {}).get("model") or state.get("args")
+    return str(flat_settings(model).get("norm_type") or "stock") if model else "stock"
+
+
+def singular_values(weight: torch.Tensor, where: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Of a (words, channels) matrix, in float64, falling."""
+    matrix = weight.double().numpy()
+    if not (np.isfinite(matrix).all() and matrix.any()):
+        raise CommandError(f"the embedding of the {where} is zero or not finite")
+    return np.linalg.svd(matrix, compute_uv=False)

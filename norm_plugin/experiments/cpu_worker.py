@@ -1,0 +1,56 @@
+"""One worker of a training on CPUs under Slurm, started by srun once for each worker.
+
+    srun python -m norm_plugin.experiments.cpu_worker FLAGS_OF_FAIRSEQ_TRAIN
+
+fairseq's own start-up under Slurm counts the GPUs of a node, and fails where there are none. This
+one takes the rank of the worker from Slurm, and the address of the first node, where srun was
+started. --distributed-port has to be among the flags.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from norm_plugin.commands.command_line import CommandError, run_command
+
+RANK, ADDRESS = "SLURM_PROCID", "SLURM_LAUNCH_NODE_IPADDR"
+
+
+def worker_flags(flags: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The flags of ``fairseq-train`` for this worker.
+
+    Raises:
+        CommandError: not started by srun, or without ``--distributed-port``.
+    """
+    missing = [name for name in (RANK, ADDRESS) if name not in environment]
+    if missing:
+        raise CommandError(f"{missing[0]} is not set; start the workers by srun")
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--distributed-port", type=int)
+    port = parser.parse_known_args(list(flags))[0].distributed_port
+    if not port:
+        raise CommandError("--distributed-port is missing: the port on which the workers meet")
+    rank = ["--distributed-rank", environment[RANK], "--distributed-no-spawn"]
+    return [*flags, *rank, "--distributed-init-method", f"tcp://{environment[ADDRESS]}:{port}"]
+
+
+def main() -> int:
+    """Train as this worker."""
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(f"usage: see below\n\n{__doc__}")
+        return 0
+    sys.argv[1:] = worker_flags(sys.argv[1:], os.environ)
+    from fairseq_cli.train import cli_main
+
+    # --user-dir norm_plugin registers nothing: this package has been imported already
+    import norm_plugin.models  # noqa: F401
+
+    cli_main()
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,140 @@
+"""Keep translations and statistics beside results that were written without them.
+
+    python -m norm_plugin.experiments.keep work/results/multi30k_cpu --work work
+
+Takes them from the folders of the runs in WORK. A result is left as it is where its run is gone, or
+where it is known to be of another training than its run: the reason is printed, and the exit
+status is 1. What is kept already is not written again without --again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
+from norm_plugin.commands.command_line import (
+    CommandError,
+    read_json,
+    read_lines,
+    run_command,
+    write_text,
+)
+from norm_plugin.experiments.generate_log import read_generate_log
+from norm_plugin.experiments.kept import keep_files
+from norm_plugin.experiments.metrics import AVERAGE
+from norm_plugin.experiments.metrics.bleu import reference_file, text_form
+from norm_plugin.experiments.results import (
+    Result,
+    metric_of,
+    read_results,
+    result_name,
+    result_text,
+)
+from norm_plugin.experiments.score import score_detokenized
+from norm_plugin.models.record_settings import FILE as RECORD_FILE
+
+FOLDED = "-folded"
+"""How the label of a result ends whose norms were folded for the translation."""
+
+
+def keep_again(result: Result, folder: Path, work: Path) -> None:
+    """Write what is kept beside one result, from the folder of its run.
+
+    Args:
+        folder: of the result.
+        work: the ``--work`` folder of its run.
+
+    Raises:
+        CommandError: the run or its data is gone, or gives another score than the result has.
+    """
+    label = str(result["norm"])
+    name, variant = label.removesuffix(FOLDED), FOLDED if label.endswith(FOLDED) else ""
+    run = work / "runs" / result["experiment"] / f"{name}-seed{result['seed']}"
+    record = run / "checkpoints" / RECORD_FILE
+    path = folder / result_name(label, result["seed"])
+    metric = metric_of(result)
+    best = run / "checkpoints" / "checkpoint_best.pt"
+    kept = keep_files(
+        path,
+        translations_of_run(result, run / f"{metric.stage}{variant}.log", work),
+        record if record.exists() else None,
+        run / "averaged.pt" if metric.checkpoint == AVERAGE else best,
+    )
+    write_text(path, result_text({**result, "kept": kept}))
+
+
+def data_of(result: Result, work: Path) -> Path:
+    """The prepared corpus of a result, by its checksum."""
+    checksum = result["data"]["checksum"]
+    for manifest in sorted(work.glob("data/*/manifest.json")):
+        if read_json(manifest).get("checksum") == checksum:
+            return manifest.parent
+    raise CommandError(f"no corpus in {work / 'data'} has the checksum {checksum}")
+
+
+def translations_of_run(result: Result, log: Path, work: Path) -> Sequence[str] | None:
+    """The translations in ``log``; None for a result without a score of translations.
+
+    Raises CommandError where they have another score than the result.
+    """
+    stored = result["scores"].get("sacrebleu")
+    if stored is None:
+        return None
+    data = data_of(result, work)
+    manifest = read_json(data / "manifest.json")
+    form = text_form(manifest)
+    references = read_lines(reference_file(data, result["split"], manifest["target"]))
+    found = score_detokenized(read_generate_log(log, form.subword), references, form)
+    if found["score"] != stored["score"]:
+        raise CommandError(
+            f"{log} gives {found['score']} of sacrebleu, and the result has {stored['score']}: the "
+            "run was made again"
+        )
+    return metric_of(result).texts(log, data)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m norm_plugin.experiments.keep",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folders", nargs="+", type=Path, metavar="RESULTS", help="of experiments")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path("work"),
+        metavar="DIR",
+        help="the --work folder of the runs (default: %(default)s)",
+    )
+    parser.add_argument("--again", action="store_true", help="also where they are kept already")
+    add_user_dir(parser)
+    args = parser.parse_args(argv)
+    import_user_dir(args.user_dir)
+    problems = 0
+    for folder in args.folders:
+        for result in read_results(folder):
+            problems += not _reported(result, folder, args)
+    return 1 if problems else 0
+
+
+def _reported(result: Result, folder: Path, args: argparse.Namespace) -> bool:
+    """Keep what belongs to one result and print a line on it; False where that was not possible."""
+    said = f"{result['norm']}, seed {result['seed']}"
+    if "kept" in result and not args.again:
+        print(f"{said}: kept before")
+        return True
+    try:
+        keep_again(result, folder, args.work)
+    except CommandError as error:
+        print(f"{said}: not kept: {error}")
+        return False
+    print(f"{said}: kept")
+    return True
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,201 @@
+"""What is kept beside a result, so that a report needs nothing but the folder of results.
+
+    powernorm-seed1.hyp.txt.gz           the translations that sacrebleu scored, a line a sentence
+    powernorm-seed1.statistics.json.gz   the record of --norm-record in short, and the singular
+                                         values of the embeddings
+
+The result names each file under ``kept``, with the SHA-256 of its uncompressed content, so that a
+file of another run is noticed. 1,000 lines of Multi30k take 23 KB and the 6,750 of IWSLT14 about
+170 KB. The statistics of a run take about 1 KB for each recorded update of a model with 8 layers.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from norm_plugin.checkpoints.files import load_checkpoint
+from norm_plugin.checkpoints.spectrum import spectra_of
+from norm_plugin.commands.command_line import CommandError, replacing
+from norm_plugin.models.record_file import read_lines
+
+TRANSLATIONS, STATISTICS = "translations", "statistics"
+ENDINGS = {TRANSLATIONS: ".hyp.txt.gz", STATISTICS: ".statistics.json.gz"}
+FORMAT = 1
+LEFT_OUT = ("positions", "batch_", "running_")
+"""How the values begin that only the full record has; no figure draws them."""
+DIGITS = 3
+PARTS = ("sites", "layers")
+Kept = dict[str, dict[str, str]]
+
+
+def keep_files(
+    result: Path, translations: Sequence[str] | None, record: Path | None, checkpoint: Path
+) -> Kept:
+    """Write what is kept beside a result, and return what the result says of it.
+
+    Args:
+        result: its JSON file.
+        translations: as sacrebleu scored them; None for a run that was scored otherwise.
+        record: the file of ``--norm-record``; None where nothing was recorded.
+        checkpoint: whose embeddings are looked at: the one that was scored.
+    """
+    kept = {}
+    if translations is not None:
+        text = "".join(f"{line}\n" for line in translations)
+        kept[TRANSLATIONS] = write_kept(result, TRANSLATIONS, text)
+    statistics = {
+        "format": FORMAT,
+        "record": None if record is None else compact(record_lines(record)),
+        "spectra": _spectra(checkpoint),
+    }
+    text = json.dumps(statistics, separators=(",", ":"), allow_nan=False)
+    kept[STATISTICS] = write_kept(result, STATISTICS, f"{text}\n")
+    return kept
+
+
+def write_kept(result: Path, kind: str, text: str) -> dict[str, str]:
+    """Write one file beside a result; what the result says of it."""
+    path = kept_file(result, kind)
+    content = text.encode("utf-8")
+    with replacing(path) as stream:
+        stream.write(gzip.compress(content, mtime=0))
+    return {"file": path.name, "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def kept_file(result: Path, kind: str) -> Path:
+    """The file of a kind, one of ``ENDINGS``, beside the JSON file of a result."""
+    return result.with_name(result.name.removesuffix(".json") + ENDINGS[kind])
+
+
+def _spectra(checkpoint: Path) -> list[dict[str, Any]]:
+    return [
+        {"side": one.side, "shape": one.shape, "values": [_rounded(v, 5) for v in one.values]}
+        for one in spectra_of(load_checkpoint(checkpoint), checkpoint)
+    ]
+
+
+def read_kept(folder: Path, result: Mapping[str, Any], kind: str) -> str | None:
+    """The text of a kept file; None for a result that names none.
+
+    Raises:
+        CommandError: the file is missing or damaged, or belongs to another run.
+    """
+    entry = (result.get("kept") or {}).get(kind)
+    if entry is None:
+        return None
+    path = folder / entry["file"]
+    if not path.exists():
+        raise CommandError(
+            f"{path} is missing, and the result of {result['norm']} seed {result['seed']} names "
+            "it; copy it there, or write it again with norm_plugin.experiments.keep"
+        )
+    content = _read(path)
+    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+        raise CommandError(
+            f"{path} has another checksum than the result of {result['norm']} seed "
+            f"{result['seed']} names, so it belongs to another run"
+        )
+    return content.decode("utf-8")
+
+
+def read_statistics(path: Path) -> dict[str, Any]:
+    """The statistics in a file of that kind: ``record``, None without one, and ``spectra``.
+
+    Raises:
+        CommandError: it cannot be read, or is of another version.
+    """
+    return statistics_in(_read(path).decode("utf-8"), path)
+
+
+def statistics_in(text: str, path: Path) -> dict[str, Any]:
+    """The statistics in the text of the file ``path``."""
+    try:
+        statistics: dict[str, Any] = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise CommandError(f"{path} is not JSON: {error}") from error
+    if statistics.get("format") != FORMAT:
+        raise CommandError(
+            f"{path} has format {statistics.get('format')}; this version reads format {FORMAT}"
+        )
+    return statistics
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise CommandError(f"cannot read {path}: {error}") from error
+
+
+def record_lines(path: Path) -> list[dict[str, Any]]:
+    """The header and the records in a file of ``--norm-record``.
+
+    Raises:
+        CommandError: no such file, no records in it, or of another version.
+    """
+    try:
+        lines = read_lines(path)
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    if len(lines) < 2:
+        raise CommandError(f"{path} holds no record yet")
+    return lines
+
+
+def compact(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A record of ``--norm-record`` by columns, with three digits and without ``LEFT_OUT``.
+
+    Returns:
+        the header; ``updates``; and by part, place and name of a value the list of its values, one
+        an update, None where a place has none.
+    """
+    header, *updates = lines
+    columns: dict[str, dict[str, dict[str, list[Any]]]] = {part: {} for part in PARTS}
+    for index, line in enumerate(updates):
+        for part in PARTS:
+            for place, found in line[part].items():
+                names = columns[part].setdefault(place, {})
+                for name, value in found.items():
+                    if not name.startswith(LEFT_OUT):
+                        column = names.setdefault(name, [None] * len(updates))
+                        column[index] = _rounded(value, DIGITS)
+    header = {key: header[key] for key in ("every", "norms")} | {"channels": header["sites"]}
+    return {**header, "updates": [line["update"] for line in updates], **columns}
+
+
+def expand(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The header and the lines again that ``compact`` was given, without what it left out."""
+    header = {
+        "every": record["every"],
+        "norms": record["norms"],
+        "sites": record["channels"],
+    }
+    lines = [header]
+    for index, update in enumerate(record["updates"]):
+        parts = {
+            part: {place: _at(index, names) for place, names in record[part].items()}
+            for part in PARTS
+        }
+        lines.append({"update": update, **parts})
+    return lines
+
+
+def _at(index: int, columns: Mapping[str, list[Any]]) -> dict[str, Any]:
+    values = ((name, column[index]) for name, column in columns.items())
+    return {name: value for name, value in values if value is not None}
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    """None also for a value that is not finite, for which JSON has no word."""
+    if isinstance(value, list):
+        return [_rounded(one, digits) for one in value]
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None

@@ -44,7 +44,7 @@ def run_forked(target: str | Path, *words: object, stdin: str = ""):
         child = os.fork()
         if child == 0:
             os.dup2(given.fileno(), 0)
-            sys.stdin = os.fdopen(0)
+            sys.stdin = os.fdopen(0, closefd=False)
             be(run_as_main, command, (out.fileno(), err.fileno()), ROOT)
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
@@ -74,7 +74,8 @@ def be(
         signal.alarm(SECONDS)
         for number, stream in enumerate(streams, start=1):
             os.dup2(stream, number)
-        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        # closefd: the object that stood for stdout before must not close it when it goes
+        sys.stdout, sys.stderr = (os.fdopen(one, "w", closefd=False) for one in (1, 2))
         os.chdir(folder)
         code = run(words)
         sys.stdout.flush()
@@ -93,6 +94,7 @@ def run_as_main(words: list[str]) -> int:
     forget()
     is_module = words[0] == "-m"
     sys.argv = words[is_module:]
+    sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(os.path.abspath(words[0])))
     try:
         (runpy.run_module if is_module else runpy.run_path)(sys.argv[0], run_name="__main__")
     except SystemExit as end:

@@ -6,29 +6,76 @@ import json
 import os
 import signal
 import subprocess
-from pathlib import Path
+from functools import partial
 
 import pytest
 import torch
+from forked import ROOT, WARM_PYTHON, be, forget, serve
 
 from norm_plugin.checkpoints.files import load_checkpoint
+from norm_plugin.commands.command_line import run_command
+from norm_plugin.experiments import processes
+from norm_plugin.experiments.__main__ import main
 
-ROOT = Path(__file__).resolve().parents[2]
-# One layer and five updates an epoch: everything runs, nothing is learned.
-QUICK = ("--max-epoch", "4", "--max-tokens", "20000", "--encoder-layers", "1")
+# One layer and a few updates an epoch, on the small validation set: everything runs, nothing is
+# learned. With eight epochs there are six left for the kill after the second.
+QUICK = ("--max-epoch", "8", "--train-subset", "valid", "--max-tokens", "2000")
+QUICK += ("--encoder-layers", "1", "--decoder-layers", "1")
 
 
-def command(work):
-    flags = ("--", *QUICK, "--decoder-layers", "1", "--log-format", "simple")
-    return ["bash", "scripts/demo.sh", "--norm-type", "powernorm", "--work", str(work), *flags]
+def words(work):
+    flags = ("--", *QUICK, "--log-format", "simple")
+    return ["demo", "--norm-type", "powernorm", "--work", str(work), *flags]
 
 
 def run(work):
+    """The script, as a user starts it."""
     done = subprocess.run(
-        command(work), cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
+        ["bash", "scripts/demo.sh", *words(work)[1:]],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # as a forked one has
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done
+
+
+def fork(work, log):
+    """The same in a session of its own, whose processes are forked off this one.
+
+    Returns the first process, and a file that ends when the last of them has ended.
+    """
+    last, held = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        with open(log, "a") as stream:
+            be(demo, words(work), (stream.fileno(), stream.fileno()), ROOT)
+    os.close(held)
+    return child, last
+
+
+def status_of(child, last):
+    """The exit status, when all have ended."""
+    _, status = os.waitpid(child, 0)
+    assert os.read(last, 1) == b""
+    os.close(last)
+    return os.waitstatus_to_exitcode(status)
+
+
+def demo(words):
+    """The command; returns its exit status."""
+    forget()
+    serve()
+    processes.PYTHON[:] = WARM_PYTHON
+    try:
+        run_command(partial(main, words))
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
 
 
 def only(paths):
@@ -56,7 +103,7 @@ def test_the_demo_ends_with_a_table_and_a_result(finished):
     done, work = finished
     result, _ = outcome(work)
     assert result["norm"].startswith("powernorm-decoder-layers-1-")  # flags make another run
-    assert result["differs"]["max-epoch"] == "4"
+    assert result["differs"]["max-epoch"] == "8"
     assert result["sites"]["encoder-final"] == "powernorm"
     assert result["sites"]["decoder-final"] == "layernorm"
     manifest = json.loads((work / "data/toy/manifest.json").read_text())
@@ -82,29 +129,22 @@ def test_a_finished_demo_does_nothing(finished):
 
 
 def test_a_kill_in_training_changes_nothing_in_the_end(finished, tmp_path):
-    with subprocess.Popen(
-        command(tmp_path),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        while not list(tmp_path.glob("runs/toy/*/checkpoints/checkpoint2.pt")):
-            assert process.poll() is None, process.stdout.read()
-        os.killpg(process.pid, signal.SIGKILL)
-        process.stdout.read()  # its end comes when the last process has let go of its files
+    log = tmp_path / "output"
+    child, last = fork(tmp_path, log)
+    while not list(tmp_path.glob("runs/toy/*/checkpoints/checkpoint[2-8].pt")):
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), log.read_text()
+    os.killpg(child, signal.SIGKILL)
+    assert status_of(child, last) == -signal.SIGKILL
     # and as if it had come while fairseq was copying its last checkpoint
-    last = only(tmp_path.glob("runs/toy/*/checkpoints/checkpoint_last.pt"))
-    last.write_bytes(last.read_bytes()[:1000])
+    copy = only(tmp_path.glob("runs/toy/*/checkpoints/checkpoint_last.pt"))
+    copy.write_bytes(copy.read_bytes()[:1000])
 
-    run(tmp_path)
-    log = only(tmp_path.glob("runs/toy/*/logs/train.log")).read_text()
-    assert "checkpoint_last.pt was damaged; replaced by" in log
+    assert status_of(*fork(tmp_path, log)) == 0, log.read_text()
+    said = only(tmp_path.glob("runs/toy/*/logs/train.log")).read_text()
+    assert "checkpoint_last.pt was damaged; replaced by" in said
     (result, weights), (expected, expected_weights) = outcome(tmp_path), outcome(finished[1])
     for one in (result, expected):
-        del one["curves"][
-            "train"
-        ]  # the kill may come between a checkpoint and the line on its epoch
+        # the kill may come between a checkpoint and the line on its epoch
+        del one["curves"]["train"]
     assert result == expected
     assert all(torch.equal(weights[key], value) for key, value in expected_weights.items())

@@ -115,15 +115,8 @@ def test_checkpointed_activations_give_the_same_gradients(name, build, batch):
 CHECKPOINT = "--checkpoint-activations"
 
 
-KINDS = {}
-"""One norm of each kind, as the norms declare themselves."""
-for one in NORM_TYPES:
-    cls = norm_spec(one).cls
-    KINDS.setdefault((cls.batch_statistics, cls.exact_gradient), one)
-
-
 @every_placement
-@pytest.mark.parametrize("norm", KINDS.values())
+@pytest.mark.parametrize("norm", NORM_TYPES)
 def test_three_updates_reach_every_parameter(name, norm, build, batch):
     """And the model that they give decodes step by step as it decodes at once."""
     flags = ("--norm-type", norm, "--norm-type-decoder", norm)

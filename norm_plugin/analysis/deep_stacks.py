@@ -30,7 +30,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
-from norm_plugin.analysis.deep_stacks_page import write_page
+from norm_plugin.analysis.deep_stacks_page import WINDOW, write_page
 from norm_plugin.analysis.records import read_record
 from norm_plugin.commands.command_line import (
     CommandError,
@@ -62,8 +62,6 @@ CHANGED = {
 fairseq checks in each update that the gradient is finite."""
 DEPTHS = (24, 12, 4)
 UPDATES = 300
-WINDOW = 10
-"""Updates over which the training loss is averaged."""
 DIGITS = 4
 Row = dict[str, Any]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import chain, zip_longest
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -13,6 +14,8 @@ from norm_plugin.commands.command_line import CommandError, read_json, read_line
 
 Row = dict[str, Any]
 SIDES = ("encoder", "decoder")
+WINDOW = 10
+"""Updates over which the training loss is averaged."""
 
 
 def read_rows(folder: Path) -> list[Row]:
@@ -54,14 +57,6 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "", f"Each cell has {words}."])
 
 
-def gradient_ratio(row: Row, update: str, side: str) -> float | None:
-    """The gradient norm in the last layer of a stack, divided by that in the first."""
-    found = layers_of(row, update, side)
-    if len(found) < row["layers"] or not found[0]:
-        return None
-    return found[-1] / found[0]
-
-
 def layers_of(row: Row, update: str, side: str) -> list[float]:
     """The gradient norms of the layers of a stack, from the bottom."""
     gradients = row["gradients"].get(update, {})
@@ -71,7 +66,8 @@ def layers_of(row: Row, update: str, side: str) -> list[float]:
 
 def gradient_table(rows: Sequence[Row], layers: int) -> str:
     """Gradient norms of the first and last layer before the first update, mean over seeds."""
-    header = ["placement", *(f"{side}, {end}" for side in SIDES for end in ("first", "last"))]
+    ends = [f"{side}, layer {number}" for side in SIDES for number in (1, layers)]
+    header = ["placement", *ends]
     lines = [f"| {' | '.join(header)} |", "| --- | ---: | ---: | ---: | ---: |"]
     for placement in placements_of(rows):
         cells = []
@@ -85,23 +81,19 @@ def gradient_table(rows: Sequence[Row], layers: int) -> str:
 
 
 def loss_figure(rows: Sequence[Row], layers: int) -> Figure:
-    """The training loss over updates at one depth, mean over the seeds that did not diverge."""
+    """The training loss over updates at one depth, mean over the seeds that came so far."""
     name = f"loss-{layers}"
-    curves = {}
+    curves: dict[str, list[tuple[int, float]]] = {}
     for placement in placements_of(rows):
-        runs = of(rows, placement, layers)
-        length = max((len(row["losses"]) for row in runs), default=0)
-        points = []
-        for index in range(length):
-            values = [row["losses"][index] for row in runs if len(row["losses"]) > index]
-            points.append(mean(values))
-        curves[placement] = points
-    step = rows[0]["updates"] / max(map(len, curves.values()))
+        losses = zip_longest(*(row["losses"] for row in of(rows, placement, layers)))
+        curves[placement] = [
+            (WINDOW * number, mean(value for value in values if value is not None))
+            for number, values in enumerate(losses, start=1)
+        ]
 
     def plot(axes: Any) -> None:
         for place, (placement, points) in enumerate(curves.items()):
-            updates = [step * (index + 1) for index in range(len(points))]
-            axes.plot(updates, points, **style(place), label=placement)
+            axes.plot(*zip(*points) if points else ([], []), **style(place), label=placement)
         axes.axhline(rows[0]["unigram"], color="#888888", linewidth=0.8)
         axes.set_xlabel("updates")
         axes.set_ylabel("training loss, bits a token")
@@ -113,11 +105,7 @@ def loss_figure(rows: Sequence[Row], layers: int) -> Figure:
         "frequencies alone.",
         draw(plot, height=4.2, name=name),
         ("placement", "updates", "loss"),
-        [
-            (placement, round(step * (index + 1)), value)
-            for placement, points in curves.items()
-            for index, value in enumerate(points)
-        ],
+        [(placement, *point) for placement, points in curves.items() for point in points],
     )
 
 
@@ -153,15 +141,27 @@ def gradient_figure(rows: Sequence[Row], layers: int, update: str, name: str) ->
     )
 
 
-def figures(rows: Sequence[Row]) -> list[Figure]:
-    """Losses and gradients of the deepest models."""
-    deepest = max(row["layers"] for row in rows)
+def depth_of_figures(rows: Sequence[Row]) -> int:
+    """The greatest depth at which every placement has a run."""
+    placements = {row["placement"] for row in rows}
+    depths = {row["layers"] for row in rows}
+    return max(
+        (depth for depth in depths if all(of(rows, one, depth) for one in placements)),
+        default=min(depths),
+    )
+
+
+def figures(rows: Sequence[Row]) -> dict[str, list[Figure]]:
+    """Those of each block of the documentation."""
+    deepest = depth_of_figures(rows)
     last = str(max(row["updates"] for row in rows))
-    return [
-        loss_figure(rows, deepest),
-        gradient_figure(rows, deepest, "1", "gradients-first-update"),
-        gradient_figure(rows, deepest, last, "gradients-last-update"),
-    ]
+    return {
+        "losses": [loss_figure(rows, deepest)],
+        "gradients": [
+            gradient_figure(rows, deepest, "1", "gradients-first-update"),
+            gradient_figure(rows, deepest, last, "gradients-last-update"),
+        ],
+    }
 
 
 def provenance(facts: dict[str, Any]) -> str:
@@ -180,7 +180,7 @@ def provenance(facts: dict[str, Any]) -> str:
 
 BLOCKS: dict[str, Callable[[list[Row]], str]] = {
     "losses": table,
-    "gradients": lambda rows: gradient_table(rows, max(row["layers"] for row in rows)),
+    "gradients": lambda rows: gradient_table(rows, depth_of_figures(rows)),
 }
 
 
@@ -190,13 +190,16 @@ def deep_stacks_block(name: str, folder: Path) -> str:
         return provenance(read_json(folder / "about.json"))
     if name not in BLOCKS:
         raise CommandError(f"no block {name}; choose from {', '.join([*BLOCKS, 'provenance'])}")
-    return BLOCKS[name](read_rows(folder))
+    rows = read_rows(folder)
+    place = "/".join(folder.parts[-2:])
+    drawn = [f"![{one.title}](../{place}/{one.name}.svg)" for one in figures(rows)[name]]
+    return "\n\n".join([BLOCKS[name](rows), *drawn])
 
 
 def write_page(folder: Path) -> None:
     """Write each figure of ``folder`` as SVG and CSV, and ``runs.csv`` with a line a run."""
     rows = read_rows(folder)
-    for figure in figures(rows):
+    for figure in chain.from_iterable(figures(rows).values()):
         write_text(folder / f"{figure.name}.svg", figure.standalone)
         write_text(folder / f"{figure.name}.csv", figure.data)
     lines = ["placement,layers,seed,valid_loss,diverged_in_update,unigram_loss"]

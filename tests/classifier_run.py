@@ -11,6 +11,8 @@ from fairseq import checkpoint_utils, options
 from fairseq.data import indexed_dataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+import norm_plugin.models  # noqa: F401  registers the architectures
+
 LABELS, WORDS = ("bad", "good"), 12
 SIZES = {"train": 48, "valid": 12, "test": 12}
 FLAGS = (

@@ -22,6 +22,7 @@ from norm_plugin.models.flags import (
     PLACEMENT,
     PLACEMENT_OF,
     SITE_FLAGS,
+    STAT_TOKENS,
     flag_of,
     norm_type_field,
     option_field,
@@ -286,8 +287,9 @@ def store_folded(
 ) -> None:
     """Write into ``args``, the stored settings of a run, that the norms of ``sites`` are gone.
 
-    Options that no remaining norm has are unset, as a model refuses them. ``sides`` are the stacks
-    that the model has.
+    Options that no remaining norm has are unset, as a model refuses them; so is
+    ``--norm-stat-tokens`` where none has batch statistics. ``sides`` are the stacks that the model
+    has.
     """
     for site in sites:
         setattr(args, norm_type_field(site.flag), IDENTITY)
@@ -298,3 +300,5 @@ def store_folded(
     for name, owners in declared_options().items():
         if not left.intersection(owner for owner, _ in owners):
             setattr(args, option_field(name), None)
+    if not any(norm_spec(name).batch_statistics for name in left):
+        setattr(args, STAT_TOKENS, None)

@@ -227,3 +227,18 @@ def test_options_that_no_norm_is_left_to_take_are_unset():
     assert args.norm_alpha_fwd is None and args.norm_warmup_updates is None
     assert args.norm_layer_scale_groups == 0
     build_config(args)  # which refuses an option that no norm has
+
+
+def test_tokens_of_statistics_that_no_norm_takes_are_unset():
+    args = argparse.Namespace(
+        norm_type="batchnorm",
+        norm_stat_tokens=32,
+        encoder_normalize_before=True,
+        decoder_normalize_before=True,
+    )
+    sites = [choice.site for choice in make_plan(args).sites]
+    store_folded(args, sites[:1])
+    assert args.norm_stat_tokens == 32  # batchnorm is left elsewhere
+    store_folded(args, [site for site in sites if site.side == "encoder"])
+    assert args.norm_stat_tokens is None
+    build_config(args)

@@ -143,27 +143,35 @@ def test_the_predictions_must_be_of_the_corpus(tmp_path):
     assert (scores["score"], scores["correct"], scores["sentences"]) == (50.0, 1, 2)
 
 
+def predicted(capsys, *words):
+    """The lines that the command prints."""
+    capsys.readouterr()
+    assert predict(list(map(str, words))) == 0
+    return capsys.readouterr().out.splitlines()
+
+
 def test_from_a_trained_classifier_to_a_table(tmp_path, capsys):
     data = write_sentences(tmp_path / "data")
-    folder = train_classifier(data, tmp_path / "run", "--max-epoch", "8", "--norm-type", "rmsnorm")
+    norm = ("--norm-type", "batchnorm", "--norm-layer-scale-groups", "0")  # it can be folded
+    folder = train_classifier(data, tmp_path / "run", "--max-epoch", "8", *norm)
     best, last = (str(folder / f"checkpoint_{name}.pt") for name in ("best", "last"))
-    capsys.readouterr()
-    assert predict([str(data), "--path", best, "--gen-subset", "valid"]) == 0
-    *_, end = capsys.readouterr().out.splitlines()
+    *_, end = predicted(capsys, data, "--path", best, "--gen-subset", "valid")
     of_fairseq = torch.load(best, weights_only=True)["extra_state"]["best"]
     accuracy = float(end.split("= ")[1].split(",")[0])
     assert accuracy == pytest.approx(of_fairseq, abs=0.055)  # each has its rounding: 1, 2 digits
-    assert predict([str(data), "--path", best, "--gen-subset", "test"]) == 0
-    log = write(tmp_path / "predict.log", *capsys.readouterr().out.splitlines())
-    words = ["--experiment", "tiny", "--norm", "rmsnorm", "--seed", "1", "--metric", "accuracy"]
+    log = write(tmp_path / "predict.log", *predicted(capsys, data, "--path", best))
+    folded = predicted(capsys, data, "--path", best, "--fold-norms")
+    assert [line.split("\t")[:3] for line in folded] == [
+        line.split("\t")[:3] for line in log.read_text().splitlines()
+    ]
+    words = ["--experiment", "tiny", "--norm", "batchnorm", "--seed", "1", "--metric", "accuracy"]
     words += ["--checkpoint", best, "--last", last, "--log", str(log), "--data", str(data.parent)]
     assert results([*words, "--out", str(tmp_path / "results")]) == 0
     (result,) = read_results(tmp_path / "results/tiny")
-    assert result["sites"] == dict.fromkeys(
-        ("encoder-self", "encoder-ffn", "encoder-final"), "rmsnorm"
-    )
+    sites = ("encoder-self", "encoder-ffn", "encoder-final")
+    assert result["sites"] == dict.fromkeys(sites, "batchnorm")
     assert headline(result) > 90  # percent: the first word tells the label
-    assert "| rmsnorm | 1 |" in table([result]) and "accuracy (%)" in table([result])
+    assert "| batchnorm | 1 |" in table([result]) and "accuracy (%)" in table([result])
 
 
 def test_a_translation_model_is_no_classifier(tmp_path):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.facts import experiment_names, read_facts
+from norm_plugin.experiments.metrics import AVERAGE, Metric, find_metric
 from norm_plugin.experiments.recipes import (
     averaging_flags,
     generation_flags,
@@ -17,22 +20,35 @@ CONTINUED = " \\\n    "
 
 
 def command_lines(name: str, overrides: Sequence[str] = ()) -> str:
-    """Markdown: training, averaging and decoding by a recipe, as they are typed in a shell."""
-    recipe = read_recipe(name, overrides)
+    """Markdown: a recipe's training, averaging and evaluation, as they are typed in a shell."""
+    recipe, metric = read_recipe(name, overrides), _metric_of(name)
+    averaged = metric.checkpoint == AVERAGE
+    checkpoint = "averaged.pt" if averaged else "checkpoints/checkpoint_best.pt"
     average = ["python", "-m", "norm_plugin.checkpoints.average", "--inputs", "checkpoints"]
-    generate = ["fairseq-generate", "DATA", "--user-dir", "norm_plugin", "--path", "averaged.pt"]
-    commands = (
+    evaluate = [*_command(metric.module), "DATA", "--user-dir", "norm_plugin"]
+    commands = [
         ["fairseq-train", "DATA", *training_flags(recipe)],
-        [*average, *averaging_flags(recipe), "--output", "averaged.pt"],
-        [
-            *generate,
-            "--remove-bpe",
-            "--required-batch-size-multiple",
-            "1",
-            *generation_flags(recipe),
-        ],
-    )
+        *([[*average, *averaging_flags(recipe), "--output", checkpoint]] if averaged else []),
+        [*evaluate, "--path", checkpoint, *metric.flags("", generation_flags(recipe))],
+    ]
     return "\n".join(["```bash", *(_wrapped(command) for command in commands), "```"])
+
+
+def _metric_of(name: str) -> Metric:
+    """The metric of the experiment with this recipe; CommandError where there is none."""
+    facts = map(read_facts, experiment_names())
+    metrics = [find_metric(one.metric) for one in facts if one.config == name]
+    if not metrics:
+        raise CommandError(f"no experiment has the recipe {name}, so no metric is known for it")
+    return metrics[0]
+
+
+def _command(module: str) -> list[str]:
+    """How a user starts a module: fairseq's have commands of their own."""
+    package, _, name = module.rpartition(".")
+    if package == "fairseq_cli":
+        return [f"fairseq-{name.replace('_', '-')}"]
+    return ["python", "-m", module]
 
 
 def _wrapped(command: Sequence[str]) -> str:

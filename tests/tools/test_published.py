@@ -78,6 +78,15 @@ def test_a_command_is_the_recipe_word_by_word():
     assert generate[-4:] == ["--beam", "5", "--lenpen", "1.0"]
 
 
+def test_the_commands_of_a_classifier_average_nothing():
+    train, predict = shlex_lines(command_lines("sst5"))
+    assert train == ["fairseq-train", "DATA", *training_flags(read_recipe("sst5"))]
+    module = ["python", "-m", "norm_plugin.experiments.predict", "DATA"]
+    assert predict[:4] == module and predict[-1] == "checkpoints/checkpoint_best.pt"
+    with pytest.raises(CommandError, match="no experiment has the recipe multi30k_cpu"):
+        command_lines("multi30k_cpu")  # a preset; only the default of an experiment has commands
+
+
 def shlex_lines(text):
     """The words of each command of a code block, as a shell reads them."""
     code = text.removeprefix("```bash\n").removesuffix("\n```").replace("\\\n", "")

@@ -92,7 +92,7 @@ def claims_table(experiment: str, results: Path) -> str:
     published = {row.norm: float(row.score) for row in PUBLISHED[experiment]}
     differences = [_differences(claim, scores) for claim in CLAIMS]
     tested = [values for values in differences if len(values) > 1]
-    corrected = iter(holm([float(stats.ttest_1samp(values, 0).pvalue) for values in tested]))
+    corrected = iter(holm([_p(values) for values in tested]))
     rows: list[tuple[str, ...]] = [
         ("claim", "difference", "published", "here", "95 % interval", "p (Holm)", "verdict")
     ]
@@ -111,6 +111,11 @@ def _differences(claim: Claim, scores: Scores) -> list[float]:
     """Of the seeds that both norms have."""
     better, worse = scores.get(claim.better, {}), scores.get(claim.worse, {})
     return [better[seed] - worse[seed] for seed in better if seed in worse]
+
+
+def _p(values: Sequence[float]) -> float:
+    """Of the t test that the mean is 0; 1 where every value is 0, for which t is undefined."""
+    return float(stats.ttest_1samp(values, 0).pvalue) if any(values) else 1.0
 
 
 def _tested(values: Sequence[float], p: float) -> list[str]:

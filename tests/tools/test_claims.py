@@ -59,6 +59,7 @@ def test_the_two_intervals(tmp_path):
         ((1.0, 1.1, 0.9, 1.0), SHOWN),
         ((-1.0, -1.1, -0.9, -1.0), CONTRADICTED),
         ((1.0, -1.1, 0.9, -1.0), NOT_SHOWN),
+        ((0.0, 0.0, 0.0, 0.0), NOT_SHOWN),
         ((1.0,), ONE_SEED),
     ],
 )

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from fairseq.file_io import PathManager
+from fairseq.models import ARCH_MODEL_REGISTRY
 
 from norm_plugin.models.flags import ALLOW, EMBEDDING, INIT, STAT_TOKENS, flag_of
 from norm_plugin.models.plan import Plan, make_plan
@@ -109,7 +110,8 @@ def check_resuming(path: str, model: Any, anew: bool, sides: Sequence[str] = SID
         sides: the stacks that the model has.
 
     Raises:
-        ValueError: a norm, an option or the placement differs; it names both.
+        ValueError: a norm, an option or the placement differs; it names both. Or the checkpoint is
+            of another kind of model.
     """
     asked, stored = flat_settings(model), stored_settings(path)
     if stored is None:
@@ -117,6 +119,7 @@ def check_resuming(path: str, model: Any, anew: bool, sides: Sequence[str] = SID
         return
     if not (is_ours(asked) or is_ours(stored)):
         return
+    _check_kind(path, stored, sides)
     found = differences(plan_of(stored, sides), plan_of(asked, sides), anew)
     if not found:
         return
@@ -124,6 +127,17 @@ def check_resuming(path: str, model: Any, anew: bool, sides: Sequence[str] = SID
         logger.warning("%s was trained with other norms, as allowed: %s", path, "; ".join(found))
         return
     raise ValueError(_refusal(path, found, is_ours(asked)))
+
+
+def _check_kind(path: str, stored: Mapping[str, Any], sides: Sequence[str]) -> None:
+    """Raise ValueError for a checkpoint of ours whose model has other stacks than this one."""
+    arch = stored.get("arch") or stored.get("_name")
+    theirs = getattr(ARCH_MODEL_REGISTRY.get(arch), "sides", sides)
+    if set(theirs) != set(sides):
+        raise ValueError(
+            f"{path} is a {arch}, which has {' and '.join(theirs)}, and this model has "
+            f"{' and '.join(sides)}: give a checkpoint of the same kind of model"
+        )
 
 
 def _refusal(path: str, found: Iterable[str], ours: bool) -> str:

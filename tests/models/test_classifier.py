@@ -12,6 +12,7 @@ from tiny_run import run_state, write_dictionaries
 
 from norm_plugin.models import fold_norms
 from norm_plugin.models.classifier import NormTextClassifier, mean_over_words
+from norm_plugin.models.resuming import check_resuming
 from norm_plugin.norms import NORM_TYPES, norm_spec
 
 HEAD = "sentence_classification_head"
@@ -192,6 +193,17 @@ def test_a_checkpoint_of_a_translation_model_is_no_classifier(tmp_path):
     torch.save(run_state(data), tmp_path / "checkpoint_best.pt")
     with pytest.raises(ValueError, match="is a NormTransformerModel and no NormTextClassifier"):
         NormTextClassifier.from_pretrained(str(tmp_path), data_name_or_path=str(data))
+
+
+def test_training_does_not_start_from_a_translation_model(tmp_path):
+    data = write_dictionaries(tmp_path / "bin")
+    torch.save(run_state(data), tmp_path / "translation.pt")
+    words = ["DATA", "--arch", "norm_text_classifier", "--task", "sentence_prediction"]
+    args = options.parse_args_and_arch(options.get_training_parser(), words)
+    with pytest.raises(
+        ValueError, match=r"translation\.pt is a norm_transformer, which has encoder "
+    ):
+        check_resuming(str(tmp_path / "translation.pt"), args, True, NormTextClassifier.sides)
 
 
 def test_the_norms_get_the_padding(classifier, sentences, task):

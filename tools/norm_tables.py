@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from markdown_table import markdown
-from norm_plugin.commands.listing import flag_of
 from norm_plugin.models.config import site_flags
 from norm_plugin.norms import NORM_TYPES, Option, declared_options, norm_spec
 
@@ -71,7 +70,7 @@ def options_table() -> str:
             option = own[0][1]
             names = ", ".join(name for name, _ in own)
             kind = option.type_name
-            rows.append((f"`{flag_of(option)}`", kind, _defaults(own), names, meaning))
+            rows.append((f"`{option.flag}`", kind, _defaults(own), names, meaning))
     return markdown(rows)
 
 

@@ -273,6 +273,8 @@ def test_a_mask_is_of_one_forward():
     model.norm.running_mean.zero_()
     model(x)  # without a mask nothing is padding
     assert not torch.allclose(model.norm.running_mean, masked)
+    with pytest.raises(RuntimeError, match="outside of the forward of the OneNorm that"):
+        model.norm(x)
 
 
 class TwoStacks(nn.Module):

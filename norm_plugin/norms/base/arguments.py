@@ -19,14 +19,14 @@ def add_norm_arguments(parser: argparse.ArgumentParser, default: str = "layernor
         metavar="NORM",
         help=f"{', '.join(NORM_TYPES)} (default: %(default)s)",
     )
-    for name, owners in declared_options().items():
+    for owners in declared_options().values():
         # one meaning each, with the norms that give it that meaning
         meanings = {option.help: "" for _, option in owners}
         for norm, option in owners:
             meanings[option.help] += f"{', ' if meanings[option.help] else ''}{norm}"
         text = "; ".join(f"{norms}: {meaning}" for meaning, norms in meanings.items())
         group.add_argument(
-            f"--norm-{name.replace('_', '-')}",
+            owners[0][1].flag,
             metavar=owners[0][1].type.__name__.upper(),
             help=text.replace("%", "%%"),
         )

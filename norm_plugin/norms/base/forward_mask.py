@@ -37,7 +37,8 @@ class ForwardMask:
     def __init__(self, model: nn.Module, argument: str, batch_first: bool) -> None:
         self.argument, self.batch_first = argument, batch_first
         self.mask: Tensor | None = None
-        kind = type(model).__name__
+        self.running = False
+        self.kind = kind = type(model).__name__
         names = list(inspect.signature(model.forward).parameters)
         if argument not in names:
             raise ValueError(
@@ -61,9 +62,10 @@ class ForwardMask:
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
         self.mask = self._padding(given.get(self.argument))
+        self.running = True
 
     def _end(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self.mask = None
+        self.mask, self.running = None, False
 
     def _padding(self, given: Tensor | None) -> Tensor | None:
         """(B, T), True at padding, whatever the convention of ``given``."""
@@ -96,5 +98,11 @@ class MaskedNorm:
             return inputs
         self._forwards.open(inputs[0])
         if not in_backward():
+            if not self.source.running:
+                raise RuntimeError(
+                    f"a {type(norm).__name__} is called in training outside of the forward of the "
+                    f"{self.source.kind} that replace_norms was given, so its padding is unknown; "
+                    "call that model, or replace the norms of the part that you call"
+                )
             self._forwards.current[0] = self.source.mask
         return (*inputs, self._forwards.current[0], self.source.batch_first)

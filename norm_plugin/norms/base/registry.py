@@ -61,6 +61,11 @@ class Option:
         return parsed
 
     @property
+    def flag(self) -> str:
+        """The command-line flag: ``alpha_fwd`` -> ``--norm-alpha-fwd``."""
+        return "--norm-" + self.name.replace("_", "-")
+
+    @property
     def type_name(self) -> str:
         """How the type is written for a user: ``float``, or ``paper|released``."""
         return "|".join(self.choices) or self.type.__name__

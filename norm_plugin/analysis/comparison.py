@@ -18,7 +18,7 @@ from norm_plugin.analysis.seeds import (
 from norm_plugin.analysis.study import Setting, Study
 
 LEVEL = 1 - CONFIDENCE
-ONE_SEED = "one seed: no test"
+ONE_SEED = "not tested with one seed"
 BASELINE = "baseline"
 SHOWN = {True: "higher than the baseline", False: "lower than the baseline"}
 NOT_SHOWN = "no difference shown"
@@ -62,6 +62,18 @@ def compare_all(study: Study) -> list[Row]:
         p = None if difference.p is None else next(corrected)
         rows.append(Row(setting, describe(setting.scores), difference, p))
     return rows
+
+
+def findings(rows: Sequence[Row]) -> str:
+    """What the tests of the table show, in a sentence for each verdict that was given."""
+    sentences = []
+    for verdict in dict.fromkeys((*SHOWN.values(), NOT_SHOWN, ONE_SEED)):
+        names = [row.setting.name for row in rows if row.verdict == verdict]
+        if names:
+            sentences.append(f"{verdict.capitalize()}: {'; '.join(names)}.")
+    if not any(row.verdict in SHOWN.values() for row in rows):
+        sentences.insert(0, "No setting is shown to differ from the baseline.")
+    return " ".join(sentences)
 
 
 def _comparisons(count: int) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from norm_plugin.analysis import records
-from norm_plugin.analysis.comparison import compare_all, remarks
+from norm_plugin.analysis.comparison import compare_all, findings, remarks
 from norm_plugin.analysis.figures import Figure, curves_figure, scores_figure, speed_figure
 from norm_plugin.analysis.paired import (
     NO_TRANSLATIONS,
@@ -117,7 +117,7 @@ def scores_section(study: Study) -> Section:
     return Section(
         "scores",
         f"Scores against {study.baseline.name}",
-        [text],
+        [findings(rows), text],
         Table(TABLE_HEADER, table),
         notes,
         _figures(study, "scores"),

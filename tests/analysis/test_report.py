@@ -187,6 +187,17 @@ def test_a_figure_without_data_is_refused(tmp_path):
         main([str(folder), "--out", str(tmp_path / "out"), "--figure", "outliers"])
 
 
+def test_the_time_to_a_loss_that_was_asked_for(tmp_path):
+    folders = folder_of(tmp_path, made_up())
+    main([*map(str, folders), "--out", str(tmp_path / "out"), "--loss", "9.5"])
+    text = (tmp_path / "out" / "report.md").read_text()
+    training = section(text, "Training")
+    assert "Time until the validation loss is 9.500 or less (as given)" in training
+    # its training of 60 updates took two minutes, and its first loss was 9
+    assert "| layernorm, pre | 1 of 1 | 30 | 1.0 | 9.000 |" in training
+    assert "--loss 9.5" in section(text, "How this page was made")
+
+
 def test_memory_is_unknown_unless_it_was_measured(tmp_path):
     folders = folder_of(tmp_path, made_up(), made_up("far", training__peak_memory=3 * 2**30))
     main([*map(str, folders), "--out", str(tmp_path / "out")])

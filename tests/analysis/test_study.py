@@ -7,7 +7,14 @@ import statistics
 import pytest
 
 from made_up_results import folder_of, made_up, study_of_three, write_failure
-from norm_plugin.analysis.comparison import BASELINE, NOT_SHOWN, ONE_SEED, compare_all, remarks
+from norm_plugin.analysis.comparison import (
+    BASELINE,
+    NOT_SHOWN,
+    ONE_SEED,
+    compare_all,
+    findings,
+    remarks,
+)
 from norm_plugin.analysis.seeds import compare, holm
 from norm_plugin.analysis.study import placement_of, read_study
 from norm_plugin.commands.command_line import CommandError
@@ -141,11 +148,15 @@ def test_five_seeds_can_show_a_difference(tmp_path):
     (_, low) = compare_all(read_study(folder_of(tmp_path, *runs)))
     assert low.corrected == pytest.approx(2 / 252)  # of 10 runs taken five at a time, two-sided
     assert low.verdict == "lower than the baseline"
+    assert findings([low]) == "Lower than the baseline: low, pre."
 
 
 def test_one_seed_is_never_tested(tmp_path):
     rows = compare_all(read_study(folder_of(tmp_path, made_up(), made_up("far", bleu=90.0))))
     assert rows[1].verdict == ONE_SEED and rows[1].corrected is None
+    assert findings(rows) == (
+        "No setting is shown to differ from the baseline. Not tested with one seed: far, pre."
+    )
     assert any("nothing is tested" in text for text in remarks(rows))
 
 

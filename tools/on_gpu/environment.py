@@ -60,7 +60,8 @@ def pip_install(words: list[str], wheels: Path | None, site: Path) -> int:
     """The exit status of pip."""
     source = [] if wheels is None else ["--no-index", "--find-links", str(wheels)]
     command = [sys.executable, "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
-    command += ["--disable-pip-version-check", "--target", str(site), *source, *words]
+    # --upgrade: what an interrupted install left there is replaced
+    command += ["--disable-pip-version-check", "--upgrade", "--target", str(site), *source, *words]
     print(" ".join(command), flush=True)
     return subprocess.run(command, stdin=subprocess.DEVNULL).returncode
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -102,16 +103,21 @@ class SquaredSum(torch.nn.Module):
         return model(**sample)[0].square().sum(), 1, {}
 
 
+@pytest.fixture(scope="module")
+def settings():
+    """A training on the CPU; fairseq takes a good part of a second to compose them."""
+    command = ["DATA", "--arch", "norm_transformer_multi30k_tiny", "--cpu", "--lr", "0.1"]
+    command += ["--lr-scheduler", "inverse_sqrt", "--optimizer", "sgd"]
+    args = options.parse_args_and_arch(options.get_training_parser(), command)
+    return convert_namespace_to_omegaconf(args)
+
+
 @pytest.fixture
-def trainer_of(build):
-    """fairseq's trainer on the CPU, for a model of flags and the class of a task."""
+def trainer_of(build, settings):
+    """fairseq's trainer for a model of flags and the class of a task."""
 
     def from_flags(kind, *flags):
-        command = ["DATA", "--arch", "norm_transformer_multi30k_tiny", "--cpu", "--lr", "0.1"]
-        command += ["--lr-scheduler", "inverse_sqrt", "--optimizer", "sgd", *flags]
-        args = options.parse_args_and_arch(options.get_training_parser(), command)
-        cfg = convert_namespace_to_omegaconf(args)
-        trainer = Trainer(cfg, kind(None), build(*flags), SquaredSum())
+        trainer = Trainer(copy.deepcopy(settings), kind(None), build(*flags), SquaredSum())
         trainer.optimizer.scaler = SimpleNamespace(scale=lambda loss: 64 * loss)
         return trainer
 

@@ -17,6 +17,9 @@ from norm_plugin.analysis.theory import page as pages
 from norm_plugin.analysis.theory.claims import CLAIMS
 from norm_plugin.analysis.theory.rows import from_csv, to_csv
 from norm_plugin.commands.command_line import CommandError
+from norm_plugin.placements import PLACEMENTS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 NEED_A_CHECKPOINT = {"trained-layers"}
 SMALL = ("--layers", "1,2", "--depth", "2", "--dim", "8", "--full-dim", "8", "--seeds", "2")
@@ -157,3 +160,15 @@ def test_every_module_with_a_claim_is_on_the_page():
     folder = Path(all_claims.__file__).parent
     with_claim = [p.stem for p in folder.glob("*.py") if "\nCLAIM = " in p.read_text("utf-8")]
     assert len(with_claim) == len(CLAIMS)
+
+
+def test_the_committed_page_is_that_of_the_committed_results():
+    out, page = ROOT / "results" / "theory", ROOT / "docs" / "theory.md"
+    assert pages.page(out, page) == page.read_text(encoding="utf-8"), (
+        "run python -m norm_plugin.analysis.initialization"
+    )
+
+
+def test_the_committed_results_are_of_every_placement():
+    rows = from_csv((ROOT / "results" / "theory" / "last-layer.csv").read_text(encoding="utf-8"))
+    assert {row["placement"] for row in rows} == set(PLACEMENTS)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from fairseq.data import Dictionary
+from fairseq.data.data_utils import infer_language_pair
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
@@ -106,8 +107,19 @@ def real_batches(data: Path, seeds: int) -> Batches:
 
 def settings_of(data: Path) -> TranslationConfig:
     """fairseq's settings of a task; those that it would read from others are given here."""
+    source, target = infer_language_pair(str(data))
+    if source is None or target is None:
+        raise CommandError(
+            f"{data} has no file such as train.en-de.en.idx; give --data the folder of "
+            "binarized data, which ends in bin"
+        )
     return TranslationConfig(
-        data=str(data), dataset_impl=None, train_subset="train", required_seq_len_multiple=1
+        data=str(data),
+        source_lang=source,
+        target_lang=target,
+        dataset_impl=None,
+        train_subset="train",
+        required_seq_len_multiple=1,
     )
 
 

@@ -42,24 +42,27 @@ def of_checkpoint(path: Path, data: Path | None) -> list[Row]:
     model, cfg, task = build_model(path, data)
     without_dropout(model.train())
     pad, rows = task.target_dictionary.pad(), list[Row]()
-    for number, sample in enumerate(itertools.islice(train_batches(model, cfg, task), BATCHES)):
+    for seed, sample in enumerate(itertools.islice(train_batches(model, cfg, task), BATCHES)):
         batch: Batch = of_sample(sample)
         loss = mean_loss(model, batch, pad)
-        for side in ("encoder", "decoder"):
-            w2s = [layer.fc2 for layer in getattr(model, side).layers]
-            gradients = layer_gradients(w2s, loss)
-            rows += [
-                {
-                    "placement": model.cfg.plan.placement[side],
-                    "norm": model.cfg.norm_type,
-                    "updates": updates,
-                    "stack": side,
-                    "seed": number,
-                    "layer": layer,
-                    "gradient": one,
-                }
-                for layer, one in enumerate(gradients, start=1)
-            ]
+        layers = [
+            (side, number, layer.fc2)
+            for side in ("encoder", "decoder")
+            for number, layer in enumerate(getattr(model, side).layers, start=1)
+        ]
+        gradients = layer_gradients([w2 for *_, w2 in layers], loss)
+        rows += [
+            {
+                "placement": model.cfg.plan.placement[side],
+                "norm": str(model.cfg.norm_type),
+                "updates": updates,
+                "stack": side,
+                "seed": seed,
+                "layer": number,
+                "gradient": gradient,
+            }
+            for (side, number, _), gradient in zip(layers, gradients)
+        ]
     return rows
 
 

@@ -135,7 +135,8 @@ def register(
         if OmegaConf.is_config(args):
             stock_keys = argparse.Namespace()
             fill_defaults(stock_keys)
-            check_keys(args, vars(stock_keys), MODEL_REGISTRY[model].stock_settings)
+            cls = MODEL_REGISTRY[model]
+            check_keys(args, {*vars(stock_keys), *cls.other_keys()}, cls.stock_settings)
         apply_placement(args, placement, sides)
         before = {key: getattr(args, key, None) for key in map(NORMALIZE_BEFORE.format, sides)}
         fill_in(args, fill_defaults)

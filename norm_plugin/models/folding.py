@@ -173,7 +173,7 @@ def fold_into(linear: nn.Linear, channel_map: ChannelMap) -> None:
 
 def _owners(model: NormModel, site: Site) -> list[nn.Module]:
     """The modules that have the norms of ``site``: layers, or the stack itself."""
-    stack = getattr(model, site.side)
+    stack = model.stack(site.side)
     if site.flag not in MAPS_OF_LAYER and site.flag not in PROJECTIONS:
         return [stack]
     # children(): to iterate over layers under LayerDrop drops some of them

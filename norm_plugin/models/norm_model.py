@@ -78,6 +78,15 @@ class NormModel(BaseFairseqModel):
         """The model of ``cfg``, from the norms of ``cfg.plan``; its ``cfg`` is this one."""
         raise NotImplementedError(f"{cls.__name__} does not define build_planned()")
 
+    @classmethod
+    def other_keys(cls) -> set[str]:
+        """Keys of YAML that neither ``stock_settings`` nor an architecture names."""
+        return set()
+
+    def stack(self, side: str) -> Any:
+        """The encoder or the decoder: the module that has the layers and the final norm."""
+        return getattr(self, side)
+
     def maps_after_encoder(self) -> list[tuple[nn.Module, str]]:
         """The linear maps outside the stacks that take the encoder's output, for folding.
 

@@ -35,6 +35,7 @@ from norm_plugin.models.measures import (
     real_rows,
     root_mean_square,
 )
+from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.plan import Plan
 from norm_plugin.models.record_file import RecordFile
 from norm_plugin.norms import Norm
@@ -55,7 +56,7 @@ class Recorder:
         file: takes the records.
     """
 
-    def __init__(self, model: nn.Module, plan: Plan, file: RecordFile) -> None:
+    def __init__(self, model: NormModel, plan: Plan, file: RecordFile) -> None:
         assert plan.record is not None
         self.model, self.file, self.every = model, file, plan.record.every
         self.norms = recorded_norms(model, plan)
@@ -162,7 +163,7 @@ class Recorder:
         layers = self.seen["layers"]
         if not self._of_first_batch() or path in layers:
             return
-        stack: Any = self.model.get_submodule(path.split(".")[0])
+        stack = self.model.stack(path.split(".")[0])
         mask = stack.padding.mask
         valid = None if mask is None else valid_positions(hidden, mask)
         rows = real_rows(hidden, valid)

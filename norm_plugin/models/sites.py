@@ -51,6 +51,8 @@ class Site(NamedTuple):
     def is_at(self, path: str) -> bool:
         """Whether the module at ``path`` of a model stands here."""
         parts = path.split(".")
+        if "lm_head" in parts:  # of a masked language model, with a LayerNorm that is no site
+            return False
         return parts[0] == self.side and parts[-1] == self.attribute
 
 

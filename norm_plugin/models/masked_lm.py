@@ -1,0 +1,103 @@
+"""The model ``norm_masked_lm``: fairseq's RoBERTa with a chosen norm at every site of its encoder.
+
+It is pre-trained with fairseq's task ``masked_lm`` and fine-tuned with ``sentence_prediction``. The
+head that predicts the masked words has a LayerNorm of its own, which stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import register_model
+from fairseq.models.roberta import RobertaEncoder, RobertaModel
+from fairseq.models.roberta import model as stock
+from fairseq.modules.transformer_sentence_encoder import init_bert_params
+from torch import nn
+
+from norm_plugin.models.architectures import (
+    SUFFIXES,
+    register,
+    set_missing,
+    stock_architectures,
+)
+from norm_plugin.models.config import NormConfig
+from norm_plugin.models.initialization import initialize, initialize_embedding
+from norm_plugin.models.layers import PlannedLayer
+from norm_plugin.models.norm_model import NormModel
+from norm_plugin.models.stacks import NormTransformerEncoder
+
+MODEL = "norm_masked_lm"
+
+
+class NormRobertaEncoder(RobertaEncoder):
+    """RoBERTa's encoder and head, around a :class:`NormTransformerEncoder`."""
+
+    def build_encoder(self, args: NormConfig, dictionary: Any, embed_tokens: nn.Embedding) -> Any:
+        encoder = NormTransformerEncoder(args, dictionary, embed_tokens)
+        encoder.apply(init_bert_params)
+        return encoder
+
+
+@register_model(MODEL)
+class NormMaskedLanguageModel(NormModel, RobertaModel):
+    """RoBERTa; with ``--norm-type layernorm`` it is the stock model."""
+
+    sides = ("encoder",)
+    stock_settings = FairseqDataclass  # RoBERTa has none; its flags are added below
+
+    @classmethod
+    def add_args(cls, parser: argparse.ArgumentParser) -> None:
+        """The flags of fairseq's RoBERTa and those of the norms."""
+        super().add_args(parser)
+        RobertaModel.add_args(parser)
+
+    @classmethod
+    def other_keys(cls) -> set[str]:
+        parser = argparse.ArgumentParser(add_help=False)
+        RobertaModel.add_args(parser)
+        return {action.dest for action in parser._actions} | {"tokens_per_sample"}
+
+    @classmethod
+    def build_planned(cls, cfg: NormConfig, task: Any) -> Any:
+        if getattr(cfg, "max_positions", None) is None:  # as fairseq, before it builds
+            given = getattr(cfg, "tokens_per_sample", None)
+            cfg.max_positions = task.max_positions() if given is None else given
+        model = cls(cfg, NormRobertaEncoder(cfg, task.source_dictionary))
+        model.cfg = cfg
+        model.follow_initialization(cfg.plan.initialization["encoder"])
+        return model
+
+    def follow_initialization(self, word: str) -> None:
+        """Draw the weights by a word of ``--norm-init``, as RoBERTa's have replaced them."""
+        stack = self.stack("encoder")
+        layers = [layer for layer in stack.modules() if isinstance(layer, PlannedLayer)]
+        initialize_embedding(stack.embed_tokens, word, layers[0].placement.place)
+        for layer in layers:
+            initialize(layer, word, layer.placement.place)
+
+    def stack(self, side: str) -> Any:
+        return self.encoder.sentence_encoder
+
+    def maps_after_encoder(self) -> list[tuple[nn.Module, str]]:
+        heads = self.classification_heads.values()
+        return [(head, "dense") for head in (self.encoder.lm_head, *heads)]
+
+
+def tiny(args: Any) -> None:
+    """2 layers, 64 channels, FFN 128, 2 heads: to try the path from pre-training to fine-tuning."""
+    size = {"embed_dim": 64, "ffn_embed_dim": 128, "layers": 2, "attention_heads": 2}
+    set_missing(args, **{f"encoder_{name}": value for name, value in size.items()})
+    stock.base_architecture(args)
+
+
+ARCHITECTURES = {
+    MODEL: stock.base_architecture,
+    **stock_architectures("roberta"),
+    f"{MODEL}_tiny": tiny,
+}
+
+for _name, _fill_defaults in ARCHITECTURES.items():
+    for _suffix, _placement in SUFFIXES.items():
+        register(MODEL, _name + _suffix, _fill_defaults, _placement, NormMaskedLanguageModel.sides)

@@ -208,7 +208,7 @@ def facts_of(study: Study) -> list[str]:
         lambda run: ", ".join(f"{name} {number}" for name, number in run["versions"].items())
     )
     pairs = data.get("training_pairs")
-    size = f", {pairs:,} training pairs" if pairs else ""
+    size = f", {pairs:,} training examples" if pairs else ""
     return [
         f"Data: {data['corpus']}{size}, checksum {data['checksum'][:16]}; "
         f"scored on {study.runs[0]['split']}.",

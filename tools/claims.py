@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from norm_plugin.listing import markdown
 from scipy import stats
 
+from markdown_table import markdown
 from norm_plugin.analysis.seeds import CONFIDENCE, describe, holm
 from norm_plugin.experiments.comparable import check_same_data, half_interval
 from norm_plugin.experiments.results import Result, headline, read_results

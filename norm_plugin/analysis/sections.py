@@ -77,17 +77,13 @@ def sections_of(study: Study, data: Path | None = None, loss: float | None = Non
     """
     return [
         scores_section(study),
-        *([sentences_section(study, data)] if _is_translation(study) else []),
+        *([sentences_section(study, data)] if study.baseline.metric.keeps_texts else []),
         training_section(study, loss),
         speed_section(study),
         statistics_section(study),
         *([failures_section(study)] if study.failures else []),
         runs_section(study),
     ]
-
-
-def _is_translation(study: Study) -> bool:
-    return "sacrebleu" in study.runs[0]["scores"]
 
 
 def _figures(study: Study, *names: str) -> list[Figure]:

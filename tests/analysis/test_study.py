@@ -18,6 +18,7 @@ from norm_plugin.analysis.comparison import (
 from norm_plugin.analysis.seeds import compare, holm
 from norm_plugin.analysis.study import placement_of, read_study
 from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.results import SCHEMA
 
 
 def test_the_baseline_stands_first_and_runs_are_grouped(tmp_path):
@@ -93,7 +94,9 @@ def test_a_result_cut_by_a_kill_is_refused(tmp_path):
 
 def test_a_result_of_another_version_is_refused(tmp_path):
     folders = folder_of(tmp_path, made_up(schema=1))
-    with pytest.raises(CommandError, match=r"layernorm-seed1\.json is not a result of schema 2"):
+    with pytest.raises(
+        CommandError, match=rf"layernorm-seed1\.json is not a result of schema {SCHEMA}"
+    ):
         read_study(folders)
 
 

@@ -36,6 +36,7 @@ class Metric(ABC):
         stage: the name of the stage that evaluates the test set.
         module: the command of that stage. It takes the folder of the binarized data,
             ``--user-dir``, ``--gen-subset``, ``--path`` and ``--fold-norms``.
+        keeps_texts: whether runs can be compared item by item, by what :meth:`texts` gives.
         item: how each line of its output begins that stands for one item, and what the items are
             called; None where it prints no such lines.
     """
@@ -51,6 +52,7 @@ class Metric(ABC):
     checkpoint: ClassVar[str] = AVERAGE
     stage: ClassVar[str]
     module: ClassVar[str]
+    keeps_texts: ClassVar[bool] = False
     item: ClassVar[tuple[str, str] | None] = None
 
     def recipe_flags(self, recipe: Recipe) -> list[str]:

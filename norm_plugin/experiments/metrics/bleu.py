@@ -28,6 +28,7 @@ class Bleu(Metric):
     loss_unit = "bits a token"
     stage = "generate"
     module = "fairseq_cli.generate"
+    keeps_texts = True
     item = ("H-", "sentences")
 
     def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:

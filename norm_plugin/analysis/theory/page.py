@@ -115,7 +115,7 @@ def read_measured(folder: Path) -> list[Measured]:
 def page(folder: Path, at: Path) -> str:
     """The page on the claims in ``folder``, to be written to the file ``at``."""
     to_folder = Path(os.path.relpath(folder, at.parent)).as_posix()
-    lines = [INTRODUCTION.format(folder=folder.name, to_folder=to_folder)]
+    lines = [INTRODUCTION.format(folder=to_folder.removeprefix("../"), to_folder=to_folder)]
     for number, one in enumerate(read_measured(folder), start=1):
         lines += section(number, one, to_folder)
     return "\n".join(lines)

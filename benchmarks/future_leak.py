@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""How much a language model learns to read its future from batch statistics.
+
+    python benchmarks/future_leak.py batchnorm powernorm layernorm
+
+The text is random letters, 16 of them, so no model that sees only the past can have a loss below
+4 bits a letter. A tiny model trains on it with a few tokens a batch. A training loss below 4 bits
+comes from the tokens that the batch statistics have shown. The other loss is that of inference,
+with running statistics. The table in docs/models.md comes from here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from fairseq import models
+from fairseq.data import Dictionary
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import norm_plugin.models  # noqa: F401  registers the architectures
+from norm_plugin.norms import NORM_TYPES, norm_spec
+
+LETTERS = 16
+TOKENS = 4  # of a batch
+WARMUP = 100  # updates, of a norm that has one
+MEASURED = 200  # batches
+
+
+def build(name: str) -> Any:
+    """A model of 2 layers and 32 channels with norm ``name`` at every site."""
+    words = Dictionary()
+    for letter in range(LETTERS):
+        words.add_symbol(chr(ord("a") + letter))
+    args = argparse.Namespace(
+        arch="norm_transformer_lm_char_preln",
+        max_target_positions=TOKENS,
+        decoder_layers=2,
+        decoder_embed_dim=32,
+        decoder_ffn_embed_dim=64,
+        decoder_attention_heads=2,
+        norm_type=name,
+    )
+    if norm_spec(name).has_option("warmup_updates"):
+        args.norm_warmup_updates = WARMUP
+    torch.manual_seed(1)
+    return models.build_model(
+        args, SimpleNamespace(source_dictionary=words, target_dictionary=words)
+    )
+
+
+def loss(model: Any, generator: torch.Generator) -> torch.Tensor:
+    """The loss of a new batch of random letters in bits a letter."""
+    tokens = torch.randint(4, 4 + LETTERS, (1, TOKENS + 1), generator=generator)
+    logits = model(tokens[:, :-1])[0]
+    nats = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    return nats / math.log(2)
+
+
+def measure(name: str, updates: int) -> tuple[float, float]:
+    """The losses after training: with the statistics of training, and those of inference."""
+    model, generator = build(name), torch.Generator().manual_seed(1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for update in range(updates):
+        model.train()
+        model.set_num_updates(update)
+        optimizer.zero_grad()
+        loss(model, generator).backward()
+        optimizer.step()
+    found = []
+    with torch.no_grad():
+        for training in (True, False):
+            model.train(training)
+            found.append(sum(loss(model, generator).item() for _ in range(MEASURED)) / MEASURED)
+    return found[0], found[1]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line; prints a line for each norm."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("norms", nargs="+", choices=NORM_TYPES, metavar="NORM")
+    parser.add_argument("--updates", type=int, default=3000, metavar="N")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    for name in args.norms:
+        training, inference = measure(name, args.updates)
+        print(f"| `{name}` | {training:.2f} | {inference:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

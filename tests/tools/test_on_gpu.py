@@ -185,7 +185,7 @@ def test_the_command_runs_the_parts_that_are_named(tmp_path, capsys):
 def test_scores_beside_the_published_one(tmp_path):
     folder = tmp_path / "multi30k"
     folder.mkdir()
-    result = {"bleu": {"tokenized": {"score": 40.5}}}
+    result = {"scores": {"tokenized": {"score": 40.5}}}
     (folder / "layernorm-seed1.json").write_text(json.dumps(result))
     line = "multi30k layernorm-seed1: 40.50 BLEU (published, post-norm LayerNorm: 41.02)"
     assert command.bleu_lines(tmp_path) == [line]

@@ -87,7 +87,7 @@ def bleu_lines(results: Path) -> list[str]:
     lines = []
     for path in sorted(results.glob("multi30k*/*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
-        score = result["bleu"]["tokenized"]["score"]
+        score = result["scores"]["tokenized"]["score"]
         name = f"{path.parent.name} {path.stem}"
         lines.append(f"{name}: {score:.2f} BLEU (published, post-norm LayerNorm: {PUBLISHED_BLEU})")
     return lines

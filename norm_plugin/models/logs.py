@@ -47,9 +47,11 @@ def describe_leaks(plan: Plan) -> list[str]:
     Some norms do so in their warm-up only: see ``BatchStatisticsNorm.mixes_after_warmup``.
     """
     leaking: dict[str, list[str]] = {}
-    for choice in plan.sites_that_see_the_future():
-        updates = choice.all_options.get("warmup_updates", 0)
-        if getattr(norm_spec(choice.norm).cls, "mixes_after_warmup", True):
+    for choice in plan.sites:
+        spec, updates = norm_spec(choice.norm), choice.all_options.get("warmup_updates", 0)
+        if choice.site.side != "decoder" or not spec.batch_statistics:
+            continue
+        if getattr(spec.cls, "mixes_after_warmup", True):
             leaking.setdefault("in training", []).append(choice.site.name)
         elif updates:
             leaking.setdefault(f"in the first {updates} updates", []).append(choice.site.name)

@@ -129,14 +129,6 @@ class Plan:
             ),
         )
 
-    def sites_that_see_the_future(self) -> list[SiteChoice]:
-        """The decoder's sites whose norm mixes positions in training."""
-        return [
-            choice
-            for choice in self.sites
-            if choice.site.side == "decoder" and norm_spec(choice.norm).batch_statistics
-        ]
-
     def stored(self) -> dict[str, str]:
         """The settings that are stored with a run, by their keys."""
         inits = set(self.initialization.values())

@@ -160,7 +160,8 @@ class Execution:
             )
         except processes.CommandFailedError as failed:
             raise explain(stage.name, failed, log) from failed
-        if memory and command[0] != "srun":  # whose own says nothing of what it starts
+        # of srun, it says nothing of what that starts; a stage without a product runs each time
+        if memory and command[0] != "srun" and stage.product is not None:
             self.stamps.measured(stage.name, memory)
 
     def report(self, stage: Stage, meter: Meter, after: float | None, log: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from norm_plugin.models.flags import CHOICES, PLACEMENT, PLACEMENT_OF, flag_of
-from norm_plugin.models.sites import SIDES
+from norm_plugin.models.sites import EMBEDDING_SITES, PROJECTIONS, SIDES, Site
+from norm_plugin.norms import norm_spec
 from norm_plugin.placements import INPUT, PLACEMENTS, placement_class
 
 
@@ -76,3 +77,15 @@ def _set_normalize_before(settings: object, side: str, placement: str) -> None:
             f"{flag_of(key)} or the placement"
         )
     setattr(settings, key, before)
+
+
+def check_norms(norms: Mapping[Site, str], placement: Mapping[str, str]) -> None:
+    """Raise ValueError for a norm that the placement of its side cannot train with."""
+    for site, norm in norms.items():
+        reason = placement_class(placement[site.side]).needs_bounded_norms
+        in_branch = site not in EMBEDDING_SITES.values() and site.flag not in PROJECTIONS
+        if reason and in_branch and not norm_spec(norm).cls.bounded:
+            raise ValueError(
+                f"{site.name} is {norm}, which does not bound its output, with placement "
+                f"{placement[site.side]}: {reason}. Choose another norm, or another placement"
+            )

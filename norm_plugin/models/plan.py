@@ -28,7 +28,7 @@ from norm_plugin.models.flags import (
     option_field,
 )
 from norm_plugin.models.initialization import of_placement
-from norm_plugin.models.placement_choice import chosen_placement, chosen_word
+from norm_plugin.models.placement_choice import check_norms, chosen_placement, chosen_word
 from norm_plugin.models.record_settings import RecordSettings, record_settings
 from norm_plugin.models.sites import (
     EMBEDDING_SITES,
@@ -166,6 +166,7 @@ def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
     sites = present_sites(settings, placement, sides)
     _check_site_flags(settings, sites, sides)
     norms = {site: norm_type_of(settings, site, sides) for site in sites}
+    check_norms(norms, placement)
     _check_options(settings, set(norms.values()))
     embedding = words[EMBEDDING] or PLAIN
     check_embedding(settings, embedding)

@@ -23,6 +23,8 @@ class Identity(Norm):
         eps: has no effect; accepted so that one sweep can set it for every norm
     """
 
+    bounded = False
+
     def __init__(self, dim: int, *, eps: float = 1e-5) -> None:
         super().__init__(dim)
 

@@ -50,6 +50,8 @@ class RepBatchNorm(RunningMomentsNorm):
         sync: statistics over the positions of all workers
     """
 
+    bounded = False  # eta x grows with x
+
     def __init__(
         self,
         dim: int,

@@ -45,6 +45,10 @@ class Admin(Placement):
     """
 
     norms = (SUM,)
+    needs_bounded_norms = (
+        "omega_i^2 is the variance of the sum before, which squares from branch to branch where no "
+        "norm sets it back"
+    )
     start: Tensor
     variance: Tensor
     measured: Tensor

@@ -70,6 +70,8 @@ class Placement(nn.Module):
         norms: the positions at which each branch of a layer has a norm; a placement whose branches
             differ overrides :meth:`norms_of`.
         final_norm: whether a norm stands after the stack.
+        needs_bounded_norms: why no norm of the placement may be one whose output grows with its
+            input without bound; empty: it may.
         normalize_before: the value of fairseq's flag of that name that asks for this placement;
             None where stock fairseq does not have it.
     """
@@ -79,6 +81,7 @@ class Placement(nn.Module):
     paper_read: ClassVar[bool]
     norms: ClassVar[tuple[str, ...]] = ()
     final_norm: ClassVar[bool] = False
+    needs_bounded_norms: ClassVar[str] = ""
     normalize_before: ClassVar[bool | None] = None
 
     def __init__(self, place: LayerPlace) -> None:

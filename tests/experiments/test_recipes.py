@@ -102,10 +102,10 @@ def test_every_placement_is_a_word_of_its_group(name):
     assert composed.model.norm_placement_decoder == "post"
 
 
-def test_a_schedule_that_divides_by_its_warmup_is_one_line():
-    words = ["toy", "--check", "--further", "--warmup-updates", "0"]
-    with pytest.raises(SystemExit, match="--lr-scheduler inverse_sqrt divides by --warmup-updates"):
-        main(words)
+def test_a_schedule_that_divides_by_its_warmup_is_one_line(capsys):
+    words = ["run", "toy", "--dry-run", "--", "--warmup-updates", "0"]
+    line = error_of(experiments, words, capsys)
+    assert "--lr-scheduler inverse_sqrt divides by --warmup-updates" in line
 
 
 @pytest.mark.parametrize(

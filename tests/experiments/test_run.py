@@ -7,11 +7,15 @@ import json
 import pytest
 
 from fake_runs import FakeRuns, of_stage, value
+from norm_plugin.experiments.facts import experiment_names
 
 EXPERIMENTS = ("iwslt14", "iwslt15", "wmt14", "multi30k", "toy")
 STAGES = ["fetch", "prepare", "binarize", "train", "average", "generate", "score"]
 DONE = "was done before"
 STAMPED = 4  # stages; those of the data see for themselves
+
+
+KNOWN = ", ".join(experiment_names())
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -161,7 +165,7 @@ def test_a_seed_is_a_whole_number(seed, runs):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("iwslt17", "no experiment iwslt17; choose from iwslt14, iwslt15"),
+        ("iwslt17", f"no experiment iwslt17; choose from {', '.join(experiment_names())}"),
         ("multi30k", "--preset is gpu; choose paper or cpu"),
     ],
 )

@@ -55,6 +55,9 @@ def test_words_for_the_launcher_are_kept_apart():
     assert launcher == ["hydra.launcher.partition=gpu"]
 
 
+KNOWN = ", ".join(experiment_names())
+
+
 @pytest.mark.parametrize("study", sorted(path.stem for path in STUDIES.glob("*.yaml")))
 def test_the_runs_of_every_study_are_different_and_whole_seeds_come_first(study):
     names, _ = grid(study)
@@ -66,7 +69,10 @@ def test_the_runs_of_every_study_are_different_and_whole_seeds_come_first(study)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nowhere"], "no experiment or study nowhere; choose from iwslt14"),
+        (
+            ["nowhere"],
+            f"no experiment or study nowhere; choose from {', '.join(experiment_names())}",
+        ),
         (["toy", "norm=layernorm,nonorm"], "toy norm=nonorm: unknown norm 'nonorm'"),
         (["toy", "norm=layernorm,powernorm", "norm_variant=released"], "layernorm has no option"),
         (["toy", "seed=1,x"], "--seed is x"),

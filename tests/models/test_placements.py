@@ -123,6 +123,10 @@ def test_three_updates_reach_every_parameter(name, norm, build, batch):
     if norm_spec(norm).batch_statistics:
         flags = ("--norm-type", norm)
     flags += (*NARROW, "--norm-placement", name)
+    if PLACEMENTS[name].needs_bounded_norms and not norm_spec(norm).cls.bounded:
+        with pytest.raises(ValueError, match=f"is {norm}, which does not bound its output"):
+            build(*flags)
+        return
     if norm_spec(norm).has_option("warmup_updates") and build(*flags).cfg.plan.sites:
         flags += ("--norm-warmup-updates", "1")
     model = build(*flags).double()

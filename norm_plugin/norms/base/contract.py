@@ -29,12 +29,14 @@ class Norm(nn.Module):
             where it would let a position see its future.
         exact_gradient: False when the backward pass is by design not the derivative of the
             forward pass.
+        bounded: False when the output grows with the input without bound.
         fused: computes the same in fewer passes over memory where it can; None: there is no
             such form. ``norm_plugin.kernels`` sets it.
     """
 
     batch_statistics: ClassVar[bool] = False
     exact_gradient: ClassVar[bool] = True
+    bounded: ClassVar[bool] = True
     fused: FusedForm | None = None
 
     def __init__(self, dim: int) -> None:

@@ -1,0 +1,302 @@
+"""Which placements train deep stacks: narrow models of several depths on the toy corpus.
+
+    python data-prep/toy.py --out work/data/toy
+    python -m norm_plugin.analysis.deep_stacks --data work/data/toy/bin --out results/deep_stacks
+
+Every placement trains with the same settings: those of ``configs/toy.yaml``, but for
+:data:`CHANGED`. All models train in one process. Each finished run is a line of ``runs.jsonl``, and
+a stopped command continues with the runs that are missing. ``about.json`` has settings, versions
+and commit. At the end, tables and figures are written: see ``deep_stacks_page.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import logging
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.logging import metrics
+from fairseq.trainer import Trainer
+
+from norm_plugin.analysis.deep_stacks_page import write_page
+from norm_plugin.analysis.records import read_record
+from norm_plugin.commands.command_line import (
+    CommandError,
+    read_json,
+    read_lines,
+    run_command,
+    write_text,
+)
+from norm_plugin.experiments.provenance import git_state, machine, versions
+from norm_plugin.experiments.recipes import read_recipe, training_flags
+from norm_plugin.models.record_settings import FILE
+from norm_plugin.placements import PLACEMENTS
+
+CHANGED = {
+    "encoder-embed-dim": 32,
+    "decoder-embed-dim": 32,
+    "encoder-ffn-embed-dim": 64,
+    "decoder-ffn-embed-dim": 64,
+    "encoder-attention-heads": 2,
+    "decoder-attention-heads": 2,
+    "dropout": 0,
+    "lr": 0.002,
+    "warmup-updates": 50,
+    "clip-norm": 0,
+    "max-tokens": 512,
+    "norm-nan-check": "off",
+}
+"""Flags that differ from ``configs/toy.yaml``. Without clipping, a model that diverges shows it;
+fairseq checks in each update that the gradient is finite."""
+DEPTHS = (24, 12, 4)
+UPDATES = 300
+WINDOW = 10
+"""Updates over which the training loss is averaged."""
+DIGITS = 4
+Row = dict[str, Any]
+
+
+class Case(NamedTuple):
+    """One training: N = M = ``layers`` layers in each stack."""
+
+    placement: str
+    layers: int
+    seed: int
+
+
+def configuration(case: Case, data: Path, save_dir: Path, updates: int) -> Any:
+    """The settings of a case as fairseq has them; gradients are recorded at its ends."""
+    flags = training_flags(read_recipe("toy", [f"common.seed={case.seed}"]))
+    changed: dict[str, Any] = {
+        **CHANGED,
+        "encoder-layers": case.layers,
+        "decoder-layers": case.layers,
+        "norm-placement": case.placement,
+        "norm-record": max(updates - 1, 1),
+        "save-dir": save_dir,
+    }
+    flags += [str(word) for name, value in changed.items() for word in (f"--{name}", value)]
+    parser = options.get_training_parser()
+    args = options.parse_args_and_arch(parser, [str(data), *flags])
+    return convert_namespace_to_omegaconf(args)
+
+
+def train(case: Case, data: Path, updates: int) -> Row:
+    """Train one model; its losses in bits a token, and norms of gradients by layer.
+
+    Returns:
+        A row of ``runs.jsonl``: ``losses`` are means over :data:`WINDOW` updates, ``valid`` is the
+        loss on the validation set at the end, ``diverged`` the update whose loss or gradient was
+        not finite (None for both where there is no such thing), and ``gradients`` has by update
+        and layer the norm of the gradient of the second FFN matrix.
+    """
+    with scratch() as folder:
+        cfg = configuration(case, data, folder, updates)
+        torch.manual_seed(case.seed)
+        task = tasks.setup_task(cfg.task)
+        trainer = Trainer(
+            cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion)
+        )
+        losses, diverged = run_updates(trainer, updates)
+        valid = None if diverged else validation_loss(trainer)
+        return {
+            **case._asdict(),
+            "updates": updates,
+            "losses": [rounded(sum(part) / len(part)) for part in windows(losses)],
+            "valid": None if valid is None or not math.isfinite(valid) else rounded(valid),
+            "diverged": diverged,
+            "gradients": recorded_gradients(folder / FILE),
+            "unigram": rounded(unigram_loss(task)),
+        }
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for the records of a run, removed afterwards."""
+    folder = tempfile.mkdtemp()
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def run_updates(trainer: Trainer, updates: int) -> tuple[list[float], int | None]:
+    """The training loss of each update in bits a token, and the update that was not finite."""
+    losses: list[float] = []
+    metrics.reset()
+    for samples in batches(trainer, updates):
+        try:
+            with metrics.aggregate(new_root=True):
+                log = trainer.train_step(samples)
+        except (FloatingPointError, StopIteration):  # fairseq's search for a NaN ends in the latter
+            return losses, trainer.get_num_updates() + 1
+        losses.append(float(log["nll_loss"]))
+        if not math.isfinite(losses[-1]):
+            return losses[:-1], trainer.get_num_updates()
+    return losses, None
+
+
+def batches(trainer: Trainer, updates: int) -> Iterator[list[Any]]:
+    """The batches of as many updates, over as many epochs as they take."""
+    epochs = trainer.get_train_iterator(epoch=1)
+    trainer.begin_epoch(1)
+    left = updates
+    while left:
+        for sample in epochs.next_epoch_itr(shuffle=True):
+            yield [sample]
+            left -= 1
+            if not left:
+                return
+
+
+def validation_loss(trainer: Trainer) -> float:
+    """In bits a token, over the whole validation set."""
+    trainer.task.load_dataset("valid")
+    total, tokens = 0.0, 0
+    for sample in trainer.get_valid_iterator("valid").next_epoch_itr(shuffle=False):
+        with metrics.aggregate(new_root=True):
+            log = trainer.valid_step(sample)
+        total += float(log["nll_loss"]) * sample["ntokens"]
+        tokens += sample["ntokens"]
+    return total / tokens
+
+
+def unigram_loss(task: Any) -> float:
+    """The loss of a model that knows nothing but the frequencies of the target words.
+
+    Bits a token on the validation set; each frequency is that in the training set plus one.
+    """
+    task.load_dataset("valid")
+    words = len(task.target_dictionary)
+    counts = torch.ones(words, dtype=torch.float64)
+    seen = torch.zeros_like(counts)
+    for split, total in (("train", counts), ("valid", seen)):
+        sentences = task.dataset(split).tgt
+        for index in range(len(sentences)):
+            total += torch.bincount(sentences[index], minlength=words)
+    return float(-(seen @ (counts / counts.sum()).log2()) / seen.sum())
+
+
+def recorded_gradients(record: Path) -> dict[str, dict[str, float]]:
+    """By update and path of the layer; of the first update and, where it was reached, the last."""
+    try:
+        updates = read_record(record).updates
+    except CommandError:  # it diverged in the first update
+        return {}
+    name = "fc2.weight_gradient_norm"
+    return {
+        str(line["update"]): {
+            path: rounded(found[name])
+            for path, found in line["layers"].items()
+            if math.isfinite(found.get(name, math.nan))
+        }
+        for line in updates
+    }
+
+
+def windows(values: Sequence[float]) -> Iterator[Sequence[float]]:
+    """``values`` in parts of :data:`WINDOW`."""
+    return (values[start : start + WINDOW] for start in range(0, len(values), WINDOW))
+
+
+def rounded(value: float) -> float:
+    """To as many digits as are stored."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def about(args: argparse.Namespace) -> dict[str, Any]:
+    """What all runs share, and where they come from."""
+    manifest = read_json(args.data.parent / "manifest.json")
+    return {
+        "settings": {
+            "recipe": "toy",
+            "changed": CHANGED,
+            "depths": list(args.depths),
+            "updates": args.updates,
+            "seeds": list(args.seeds),
+        },
+        "data": {"corpus": manifest.get("corpus"), "checksum": manifest.get("checksum")},
+        "command": "python -m norm_plugin.analysis.deep_stacks --data work/data/toy/bin "
+        f"--out results/deep_stacks --depths {_words(args.depths)} --seeds {_words(args.seeds)} "
+        f"--updates {args.updates}",
+        "git": git_state(Path(__file__).parent),
+        "versions": versions(),
+        "machine": machine(cpu=True),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+    }
+
+
+def _words(values: Sequence[int]) -> str:
+    return " ".join(map(str, values))
+
+
+def begin(out: Path, facts: dict[str, Any]) -> list[Row]:
+    """The rows that ``out`` has already; raises CommandError if they are of other settings."""
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / "about.json").exists():
+        write_text(out / "about.json", json.dumps(facts, indent=2, sort_keys=True) + "\n")
+        write_text(out / "runs.jsonl", "")
+    before = read_json(out / "about.json")
+    for key in ("settings", "data"):
+        if before[key] != facts[key]:
+            raise CommandError(
+                f"{out} has runs with other {key} ({before[key]}): remove it, or choose another "
+                "--out"
+            )
+    return [json.loads(line) for line in read_lines(out / "runs.jsonl")]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m norm_plugin.analysis.deep_stacks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--data", type=Path, metavar="BIN", help="the binarized toy corpus")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--placements", nargs="+", choices=PLACEMENTS, default=list(PLACEMENTS))
+    parser.add_argument("--depths", nargs="+", type=int, default=DEPTHS, metavar="L")
+    parser.add_argument("--seeds", nargs="+", type=int, default=(1,), metavar="N")
+    parser.add_argument("--updates", type=int, default=UPDATES, metavar="N")
+    parser.add_argument("--page", action="store_true", help="only write the page anew")
+    args = parser.parse_args(argv)
+    if not args.page:
+        if args.data is None:
+            parser.error("--data is missing: the bin/ folder that data-prep/toy.py has made")
+        run_missing(args)
+    write_page(args.out)
+    return 0
+
+
+def run_missing(args: argparse.Namespace) -> None:
+    """Train every case that has no row yet; the rows of one seed come before those of the next."""
+    rows = begin(args.out, about(args))
+    done = {Case(row["placement"], row["layers"], row["seed"]) for row in rows}
+    cases = [Case(p, d, s) for s, d, p in product(args.seeds, args.depths, args.placements)]
+    for package in ("fairseq", "norm_plugin"):
+        logging.getLogger(package).setLevel(logging.ERROR)
+    for case in cases:
+        if case in done:
+            continue
+        row = train(case, args.data, args.updates)
+        with open(args.out / "runs.jsonl", "a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row, separators=(",", ":")) + "\n")
+        state = f"diverged in update {row['diverged']}" if row["diverged"] else f"{row['valid']}"
+        print(*case, state, flush=True)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,135 @@
+"""The gradient of every layer once more, of models that have been trained."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from fairseq.modules import FairseqDropout
+from torch import nn
+
+from norm_plugin.analysis.figures import style
+from norm_plugin.analysis.theory.activations import mean_loss
+from norm_plugin.analysis.theory.batches import Batch, of_sample
+from norm_plugin.analysis.theory.claim import Claim, Findings, Options, Row, Table, with_interval
+from norm_plugin.analysis.theory.every_layer import PAPER, factor
+from norm_plugin.analysis.theory.gradients import layer_gradients
+from norm_plugin.analysis.theory.rows import group
+from norm_plugin.checkpoints.building import build_model
+from norm_plugin.checkpoints.files import load_checkpoint, num_updates
+from norm_plugin.checkpoints.reestimate import train_batches
+
+BATCHES = 8
+"""Of the training data, in the order of the run. The fit takes them in place of seeds."""
+
+
+def measure_once(options: Options) -> list[Row]:
+    """The gradient of W^2 of each layer of each checkpoint, in the first batches of its data."""
+    return [row for path in options.checkpoints for row in of_checkpoint(path, options.data)]
+
+
+def of_checkpoint(path: Path, data: Path | None) -> list[Row]:
+    """The rows of one checkpoint.
+
+    Args:
+        data: the binarized data; None: the folder that the run was trained on.
+
+    Raises:
+        CommandError: the checkpoint cannot be read, or does not fit the data.
+    """
+    updates = num_updates(load_checkpoint(path))
+    model, cfg, task = build_model(path, data)
+    without_dropout(model.train())
+    pad, rows = task.target_dictionary.pad(), list[Row]()
+    for number, sample in enumerate(itertools.islice(train_batches(model, cfg, task), BATCHES)):
+        batch: Batch = of_sample(sample)
+        loss = mean_loss(model, batch, pad)
+        for side in ("encoder", "decoder"):
+            w2s = [layer.fc2 for layer in getattr(model, side).layers]
+            gradients = layer_gradients(w2s, loss)
+            rows += [
+                {
+                    "placement": model.cfg.plan.placement[side],
+                    "norm": model.cfg.norm_type,
+                    "updates": updates,
+                    "stack": side,
+                    "seed": number,
+                    "layer": layer,
+                    "gradient": one,
+                }
+                for layer, one in enumerate(gradients, start=1)
+            ]
+    return rows
+
+
+def without_dropout(model: nn.Module) -> None:
+    """Switch dropout off in a model in training mode, whose norms then see the batch."""
+    for module in model.modules():
+        if isinstance(module, (FairseqDropout, nn.Dropout)):
+            module.p = 0.0
+
+
+def find(rows: list[Row]) -> Findings:
+    """The factor of each stack of each checkpoint."""
+    sentences: list[str] = []
+    table: list[tuple[str, ...]] = []
+    for (placement, norm, updates, stack), some in group(
+        rows, "placement", "norm", "updates", "stack"
+    ).items():
+        found = factor(some)
+        losses = group(some, "layer")
+        first, last = (
+            sum(row["gradient"] for row in losses[(layer,)]) / len(losses[(layer,)])
+            for layer in (min(losses)[0], max(losses)[0])
+        )
+        table.append(
+            (placement, norm, str(updates), stack, with_interval(found), f"{first / last:.3f}")
+        )
+        if placement in PAPER:
+            sentences.append(
+                f"`{placement}`, {stack}, after {updates} updates: from a layer to the one below "
+                f"it the gradient is multiplied by {with_interval(found)}; the paper has "
+                f"{PAPER[placement]:.3f} at the start of training."
+            )
+    header = ("placement", "norm", "updates", "stack", "factor a layer", "first layer / last layer")
+    return Findings(sentences, [Table(header, table)])
+
+
+def plot(rows: list[Row], axes: Any) -> None:
+    """The gradient over the layers, a line a stack of a checkpoint."""
+    for place, (key, some) in enumerate(group(rows, "placement", "updates", "stack").items()):
+        means = [
+            sum(row["gradient"] for row in at) / len(at) for at in group(some, "layer").values()
+        ]
+        placement, updates, stack = key
+        axes.plot(
+            range(1, len(means) + 1),
+            means,
+            **style(place),
+            label=f"{placement}, {updates} updates, {stack}",
+        )
+    axes.set_yscale("log")
+    axes.set_xlabel("layer l")
+    axes.set_ylabel("gradient of W^2")
+    axes.legend(loc="best", fontsize=7)
+
+
+CLAIM = Claim(
+    name="trained-layers",
+    title="The gradient of every layer after the warm-up",
+    source="Xiong et al. 2020, section 3.3",
+    statement=(
+        "The paper explains the need for a warm-up by the large gradients near the output of "
+        "post-norm at the start of training. Measured here is how the gradients of the layers "
+        "compare after the warm-up of a real run.",
+    ),
+    method=(
+        f"Checkpoints of real runs, on the first {BATCHES} batches of their training data, without "
+        "dropout. The interval is over these batches.",
+    ),
+    caption="Gradient of each layer's W^2 in trained models, mean over batches.",
+    measure_once=measure_once,
+    find=find,
+    plot=plot,
+)

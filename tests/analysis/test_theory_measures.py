@@ -223,9 +223,9 @@ def depths(power, placement="pre", model="simplified"):
     ],
 )
 def test_the_exponent_is_compared_with_the_theorems(power, words):
-    first, second = last_layer.find(depths(power)).sentences
-    assert all(word in first for word in words)
-    assert f"with exponent {power:.3f}" in second
+    (sentence,) = last_layer.find(depths(power)).sentences
+    assert all(word in sentence for word in words)
+    assert f"in |x_L|^2 the gradient has an exponent of {power:.3f}" in sentence
 
 
 def test_an_undefined_norm_of_the_gradient_gives_way_to_the_other():
@@ -238,13 +238,21 @@ def test_an_undefined_norm_of_the_gradient_gives_way_to_the_other():
 
 def test_the_factor_is_compared_with_the_papers():
     columns = {"stack": "decoder", "tokens": "random", "placement": "post", "cross_sum": 1.5}
+    columns["squared_length"] = None
     decays = [lambda layer, q=q: q ** (6 - layer) for q in (0.81, 0.822)]
     rows = rows_over_layers(range(1, 7), decays, **columns)
-    first, second = every_layer.find(rows).sentences
-    assert "multiplied by 0.816" in first
-    assert "is within 0.05 of it, and the interval contains it" in first
-    assert "1.50 d" in second
-    assert "a factor of 0.816 a layer" in second
+    (sentence,) = every_layer.find(rows).sentences
+    assert "multiplied by 0.816" in sentence
+    assert "is within 0.05 of it, and the interval contains it" in sentence
+    assert "|x|^2 = 1.50 d, which alone would be a factor of 0.816 a layer" in sentence
+
+
+def test_a_gradient_that_falls_with_the_length_of_the_stream_is_seen():
+    columns = {"stack": "simplified", "tokens": "random", "placement": "pre", "cross_sum": None}
+    rows = rows_over_layers(range(1, 7), [lambda layer: layer**-0.5] * 2, **columns)
+    rows = [{**row, "squared_length": 2.0 * row["layer"]} for row in rows]
+    (sentence,) = every_layer.find(rows).sentences
+    assert "In |x_l|^2 the gradient has an exponent of -0.500" in sentence
 
 
 # concentration

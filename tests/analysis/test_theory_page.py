@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from norm_plugin.analysis.initialization import main
 from norm_plugin.analysis.theory import claims as all_claims
+from norm_plugin.analysis.theory import measuring
 from norm_plugin.analysis.theory import page as pages
 from norm_plugin.analysis.theory.claims import CLAIMS
 from norm_plugin.analysis.theory.rows import from_csv, to_csv
@@ -87,8 +89,25 @@ def test_claims_that_were_measured_earlier_stay(tmp_path):
     assert page.read_text(encoding="utf-8").count("\n## ") == 2
 
 
-def test_several_processes_measure_what_one_does(tmp_path):
-    """The pieces are joined in the order of the placements."""
+class PoolInThisProcess:
+    """Runs what a pool of processes would, and pickles it as that does."""
+
+    def __init__(self, workers, context, initializer, initargs):
+        assert workers > 1
+        pickle.dumps((initializer, initargs))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def map(self, work, items):
+        return [pickle.loads(pickle.dumps(work))(item) for item in items]
+
+
+def test_several_processes_measure_what_one_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(measuring, "ProcessPoolExecutor", PoolInThisProcess)
     what = ("--placement", "post,pre", "--claims", "hidden-states")
     one, two = (run(tmp_path / n, *what, "--workers", n)[0] for n in "12")
     name = "hidden-states.csv"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,6 +15,7 @@ from norm_plugin.analysis.theory.batches import Batches
 from norm_plugin.analysis.theory.claim import Claim, Findings, Options, Row, Table, with_interval
 from norm_plugin.analysis.theory.fits import contains, factor_below, rate
 from norm_plugin.analysis.theory.gradients import layer_gradients
+from norm_plugin.analysis.theory.last_layer import exponents
 from norm_plugin.analysis.theory.models import full
 from norm_plugin.analysis.theory.rows import group
 from norm_plugin.analysis.theory.stack_pass import stack_pass
@@ -28,32 +29,51 @@ NEAR = 0.05
 
 
 def measure(options: Options, placement: str) -> list[Row]:
-    """The gradient of W^2 of each layer, in the simplified stack and in both full stacks."""
+    """The gradient of W^2 of each layer, in the simplified stack and in both full stacks.
+
+    And beside it, where it is known, E |x_l|^2 / d of the output of the layer, and E |x + f(x)|^2
+    / d after its attention over the encoder.
+    """
     rows: list[Row] = []
     for batches in options.batches_of(placement):
         for seed in options.seeds_of(placement):
             where = {"tokens": batches.kind, "placement": placement, "seed": seed}
             rows += [
-                {"stack": stack, **where, "layer": layer, "gradient": one, "cross_sum": cross}
-                for stack, gradients, sums in (
+                {
+                    "stack": one.name,
+                    **where,
+                    "layer": layer,
+                    "gradient": gradient,
+                    "squared_length": length,
+                    "cross_sum": cross,
+                }
+                for one in (
                     _simplified(options, batches, placement, seed),
                     *_full(options, batches, placement, seed),
                 )
-                for layer, (one, cross) in enumerate(zip(gradients, sums), start=1)
+                for layer, (gradient, length, cross) in enumerate(
+                    zip(one.gradients, one.lengths, one.crosses), start=1
+                )
             ]
     return rows
 
 
-Stack = tuple[str, list[float], Sequence[float | None]]
-"""Its name; by layer, the gradient and E |x + f(x)|^2 / d of the attention over the encoder."""
+class _Stack(NamedTuple):
+    """What the columns of a row are, by layer."""
+
+    name: str
+    gradients: list[float]
+    lengths: Sequence[float | None]
+    crosses: Sequence[float | None]
 
 
-def _simplified(options: Options, batches: Batches, placement: str, seed: int) -> Stack:
+def _simplified(options: Options, batches: Batches, placement: str, seed: int) -> _Stack:
     found = stack_pass(placement, options.norm_type, options.depth, options.dim, batches, seed)
-    return SIMPLIFIED, found.gradients, [None] * options.depth
+    lengths = found.outputs[1:].mean(dim=1).tolist()
+    return _Stack(SIMPLIFIED, found.gradients, lengths, [None] * options.depth)
 
 
-def _full(options: Options, batches: Batches, placement: str, seed: int) -> list[Stack]:
+def _full(options: Options, batches: Batches, placement: str, seed: int) -> list[_Stack]:
     torch.manual_seed(seed)
     model = full(placement, options.norm_type, options.depth, options.full_dim, batches)
     batch, pad = batches.draw(seed), batches.target_words.pad()
@@ -62,12 +82,16 @@ def _full(options: Options, batches: Batches, placement: str, seed: int) -> list
     w2s = [layer.fc2 for side in (model.encoder, model.decoder) for layer in side.layers]
     gradients = layer_gradients(w2s, loss)
     below, above = gradients[: options.depth], gradients[options.depth :]
-    crosses: Sequence[float | None] = [None] * options.depth
+    unknown: list[float | None] = [None] * options.depth
+    crosses: Sequence[float | None] = unknown
     if len(watched.get("cross", [])) == options.depth:
         real = batch.target.ne(pad).t()
         lengths = squared_lengths(watched["cross"], real, options.full_dim)
         crosses = lengths.mean(dim=1).tolist()
-    return [("encoder", below, [None] * options.depth), ("decoder", above, crosses)]
+    return [
+        _Stack("encoder", below, unknown, unknown),
+        _Stack("decoder", above, unknown, crosses),
+    ]
 
 
 def factor(rows: Sequence[Row]) -> Sample | None:
@@ -91,7 +115,8 @@ def find(rows: list[Row]) -> Findings:
         for (stack,), of_stack in stacks.items():
             for (placement,), some in group(of_stack, "placement").items():
                 if placement in PAPER:
-                    sentences += verdict(f"{_name(stack)}, {tokens} tokens, `{placement}`", some)
+                    where = f"{_name(stack).capitalize()}, {tokens} tokens, `{placement}`"
+                    sentences.append(verdict(where, some))
                 cells.setdefault(placement, []).append(with_interval(factor(some)))
         header = (f"factor a layer, {tokens} tokens", *(_name(stack) for (stack,) in stacks))
         tables.append(Table(header, [(name, *values) for name, values in cells.items()]))
@@ -102,26 +127,29 @@ def _name(stack: str) -> str:
     return "simplified stack" if stack == SIMPLIFIED else f"{stack} of the full model"
 
 
-def verdict(where: str, rows: Sequence[Row]) -> list[str]:
-    """Whether the factor is the paper's, and what the attention over the encoder makes of it."""
+def verdict(where: str, rows: Sequence[Row]) -> str:
+    """Whether the factor is the paper's, and what else the measurements say of it."""
     found, stated = factor(rows), PAPER[rows[0]["placement"]]
     if found is None:
-        return [f"{where}: a gradient is 0, so there is no factor."]
+        return f"{where}: a gradient is 0, so there is no factor."
     held = contains(found, stated)
     said = f"{where}: from a layer to the one below it the gradient is multiplied by "
     said += f"{with_interval(found)}; the paper has {stated:.3f}. "
     said += f"It is {'within' if abs(found.mean - stated) <= NEAR else 'not within'} {NEAR} of it"
     if held is not None:
         said += f", and the interval {'contains' if held else 'does not contain'} it"
-    sentences = [said + "."]
     crosses = [row["cross_sum"] for row in rows if row["cross_sum"] is not None]
     if crosses:
         growth = sum(crosses) / len(crosses)
-        sentences.append(
-            f"There the attention over the encoder lengthens the stream to {growth:.2f} d, and its "
-            f"norm takes that back from the gradient, a factor of {growth**-0.5:.3f} a layer."
+        said += (
+            f". The attention over the encoder lengthens the stream to |x|^2 = {growth:.2f} d, "
+            f"which alone would be a factor of {growth**-0.5:.3f} a layer"
         )
-    return sentences
+    if all(row["squared_length"] is not None for row in rows):
+        by_length = exponents(rows, "gradient", over="squared_length")
+        if by_length is not None:
+            said += f". In |x_l|^2 the gradient has an exponent of {with_interval(by_length)}"
+    return said + "."
 
 
 def plot(rows: list[Row], axes: Any) -> None:
@@ -159,10 +187,12 @@ CLAIM = Claim(
         "Frobenius norm of the gradient of the mean loss of a batch. A line is fitted to its "
         "logarithm over the layers for each seed; the factor is that from a layer to the one below "
         "it, with its 95 % interval over seeds.",
-        "One branch of post-norm lengthens x on average as much as its Jacobian lengthens the "
-        "gradient, and the norm on the sum divides both by the same. Only where a branch lengthens "
-        "the stream without handing a gradient back to it does the gradient become shorter: the "
-        "attention over the encoder, whose values come from elsewhere.",
+        "What to expect: with random weights a branch lengthens the stream, on average, as much as "
+        "its Jacobian lengthens the gradient on the way back. Under pre-norm the gradient of layer "
+        "l is then proportional to `1 / |x_l|`, an exponent of -1/2 in `|x_l|^2`. Under post-norm "
+        "the norm on the sum divides both by the same, and nothing is left. The exception is the "
+        "attention over the encoder: its values do not come from the stream, so it lengthens the "
+        "stream and hands almost no gradient back to it.",
     ),
     caption="Gradient of each layer's W^2, as a share of the last layer's. Gray: the paper, post.",
     measure=measure,

@@ -130,7 +130,8 @@ def find(rows: list[Row]) -> Findings:
         table: list[tuple[str, ...]] = []
         for (placement,), some in group(of_model, "placement").items():
             if placement in THEOREM:
-                sentences += verdict(f"{model} model, {tokens} tokens, `{placement}`", some)
+                where = f"{model.capitalize()} model, {tokens} tokens, `{placement}`"
+                sentences.append(verdict(where, some))
             table.append(
                 (
                     placement,
@@ -151,28 +152,27 @@ def find(rows: list[Row]) -> Findings:
     return Findings(sentences, tables)
 
 
-def verdict(where: str, rows: Sequence[Row]) -> list[str]:
+def verdict(where: str, rows: Sequence[Row]) -> str:
     """What the exponents of one placement say of the theorem, and of why they differ."""
     stated = THEOREM[rows[0]["placement"]]
     found = exponents(rows, "of_positions") or exponents(rows, "of_mean")
     if found is None:
-        return [f"{where}: the gradient is 0, so it has no exponent."]
+        return f"{where}: the gradient is 0, so it has no exponent."
     near = abs(found.mean - stated) <= NEAR
     held = contains(found, stated)
     said = f"{where}: the exponent of L is {with_interval(found)}; the theorem has {stated:g}. "
     said += f"It is {'within' if near else 'not within'} {NEAR} of it"
     if held is not None:
         said += f", and the interval {'contains' if held else 'does not contain'} it"
-    sentences = [said + "."]
     by_length = exponents(rows, "of_positions", over="squared_length")
     if by_length is not None:
         least, most = (pick(row["squared_length"] for row in rows) for pick in (min, max))
-        sentences.append(
-            f"There |x_L|^2 / d grows from {least:.2f} to {most:.2f}, as L^"
-            f"{with_interval(exponents(rows, 'squared_length'))}, and the gradient follows it with "
-            f"exponent {with_interval(by_length)}."
+        said += (
+            f". Over these L, |x_L|^2 / d grows from {least:.2f} to {most:.2f}, with an exponent "
+            f"of {with_interval(exponents(rows, 'squared_length'))}; in |x_L|^2 the gradient has "
+            f"an exponent of {with_interval(by_length)}"
         )
-    return sentences
+    return said + "."
 
 
 def plot(rows: list[Row], axes: Any) -> None:

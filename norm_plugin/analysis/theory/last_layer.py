@@ -24,6 +24,11 @@ THEOREM = {"post": 0.0, "pre": -0.5}
 """The exponent of L, by placement."""
 NEAR = 0.1
 """Measured exponents that are further from the theorem's are called different."""
+NORMS = {
+    "the mean of the norms of single positions": "of_positions",
+    "the norm of the mean gradient": "of_mean",
+}
+"""The two norms of the gradient, and their columns."""
 GROWS = 1.5
 """Lengths of hidden states that differ by less than this factor have no exponent."""
 
@@ -155,15 +160,11 @@ def find(rows: list[Row]) -> Findings:
 def verdict(where: str, rows: Sequence[Row]) -> str:
     """What the exponents of one placement say of the theorem, and of why they differ."""
     stated = THEOREM[rows[0]["placement"]]
-    found = exponents(rows, "of_positions") or exponents(rows, "of_mean")
-    if found is None:
+    found = {text: exponents(rows, of) for text, of in NORMS.items()}
+    known = [f"{text} {compare(one, stated)}" for text, one in found.items() if one is not None]
+    if not known:
         return f"{where}: the gradient is 0, so it has no exponent."
-    near = abs(found.mean - stated) <= NEAR
-    held = contains(found, stated)
-    said = f"{where}: the exponent of L is {with_interval(found)}; the theorem has {stated:g}. "
-    said += f"It is {'within' if near else 'not within'} {NEAR} of it"
-    if held is not None:
-        said += f", and the interval {'contains' if held else 'does not contain'} it"
+    said = f"{where}, where the theorem has {stated:g}: the exponent of {'; that of '.join(known)}"
     by_length = exponents(rows, "of_positions", over="squared_length")
     if by_length is not None:
         least, most = (pick(row["squared_length"] for row in rows) for pick in (min, max))
@@ -173,6 +174,16 @@ def verdict(where: str, rows: Sequence[Row]) -> str:
             f"an exponent of {with_interval(by_length)}"
         )
     return said + "."
+
+
+def compare(found: Sample, stated: float) -> str:
+    """The exponent, whether it is near the theorem's, and whether its interval contains that."""
+    said = f"is {with_interval(found)}, "
+    said += f"{'within' if abs(found.mean - stated) <= NEAR else 'not within'} {NEAR} of that"
+    held = contains(found, stated)
+    if held is None:
+        return said
+    return said + f", which its interval {'contains' if held else 'does not contain'}"
 
 
 def plot(rows: list[Row], axes: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -66,3 +67,5 @@ def quiet() -> None:
     """Let models be built, and data be read, without lines of log."""
     for name in ("norm_plugin", "fairseq"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # torch's, of the masks that fairseq's attention gives it
+    warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")

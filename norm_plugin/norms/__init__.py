@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from norm_plugin.norms.base.arguments import add_norm_arguments, norm_options
 from norm_plugin.norms.base.contract import AffineNorm, Norm
 from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.registry import (
@@ -27,6 +28,7 @@ from norm_plugin.norms.base.registry import (
     norm_spec,
     register_norm,
 )
+from norm_plugin.norms.base.replacing import Replaced, replace_norms
 from norm_plugin.norms.base.statistics import (
     BatchStatisticsNorm,
     masked_means,
@@ -41,13 +43,17 @@ __all__ = [
     "Norm",
     "NormSpec",
     "Option",
+    "Replaced",
+    "add_norm_arguments",
     "build_norm",
     "declared_options",
     "in_backward",
     "masked_means",
     "move",
+    "norm_options",
     "norm_spec",
     "register_norm",
+    "replace_norms",
     "zero_padding",
 ]
 

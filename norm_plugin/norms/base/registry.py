@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
@@ -96,8 +96,8 @@ class NormSpec:
         """Whether the norm has an option of that name."""
         return any(option.name == name for option in self.options)
 
-    def build(self, dim: int, **options: Any) -> Norm:
-        """A new norm over ``dim`` channels; raises ValueError for a wrong option."""
+    def parse(self, options: Mapping[str, Any]) -> dict[str, OptionValue]:
+        """``options`` by name, in their types; raises ValueError for a wrong one."""
         known = {option.name: option for option in self.options}
         unknown = sorted(set(options) - set(known))
         if unknown:
@@ -105,7 +105,11 @@ class NormSpec:
                 f"norm {self.name!r} has no option {', '.join(map(repr, unknown))}; "
                 f"its options are {', '.join(known)}"
             )
-        norm = self.cls(dim, **{name: known[name].parse(value) for name, value in options.items()})
+        return {name: known[name].parse(value) for name, value in options.items()}
+
+    def build(self, dim: int, **options: Any) -> Norm:
+        """A new norm over ``dim`` channels; raises ValueError for a wrong option."""
+        norm = self.cls(dim, **self.parse(options))
         for finish in AFTER_BUILDING:
             finish(norm)
         return norm

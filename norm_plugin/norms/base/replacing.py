@@ -1,0 +1,194 @@
+"""Replace the LayerNorms and RMSNorms of any torch model by a norm of the registry, in one call.
+
+>>> from norm_plugin.norms import replace_norms
+>>> for one in replace_norms(model, "powernorm", warmup_updates=4000):
+...     print(one)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from norm_plugin.norms.base.contract import Norm
+from norm_plugin.norms.base.forward_mask import ForwardMask
+from norm_plugin.norms.base.registry import norm_spec
+
+PARAMETERS = ("weight", "bias")
+"""The gain and the offset of each channel, in torch and here."""
+NAMES = ("LayerNorm", "RMSNorm")
+"""How the classes that are replaced are called, or end: nn.LayerNorm, LlamaRMSNorm, T5LayerNorm."""
+EPS = ("eps", "variance_epsilon")
+"""Where such classes keep it."""
+
+
+class Replaced(NamedTuple):
+    """A norm that was replaced.
+
+    Attributes:
+        path: of the module, as in ``model.named_modules()``.
+        was: the name of its class.
+        norm: what stands there now.
+        carried: what it kept of the old norm, of weight, bias and eps.
+    """
+
+    path: str
+    was: str
+    norm: Norm
+    carried: tuple[str, ...]
+
+    def __str__(self) -> str:
+        kept = f", which keeps {', '.join(self.carried)}" if self.carried else ""
+        return f"{self.path}: {self.was} -> {type(self.norm).__name__}{kept}"
+
+
+def replace_norms(
+    model: nn.Module,
+    name: str,
+    *,
+    mask: str | None = "attention_mask",
+    batch_first: bool = True,
+    **options: Any,
+) -> list[Replaced]:
+    """Replace every LayerNorm and RMSNorm inside ``model`` by norm ``name``, in place.
+
+    The new norm takes over the parameters ``weight`` and ``bias`` themselves where it has them in
+    the same shape, so an optimizer keeps them. It takes over eps where it has that option and
+    ``options`` do not say otherwise. A module that stands in several places stays one module.
+
+    A norm with batch statistics leaves padding out in training. It learns the padding from the
+    argument ``mask`` of the forward of ``model``, so call ``model`` itself in training, not a part
+    of it. A None there means that nothing is padding. In a decoder, such a norm lets each position
+    see its future in training.
+
+    Args:
+        name: one of ``NORM_TYPES``.
+        mask: the argument of ``model.forward`` with the mask, (B, T). If its name ends in
+            ``padding_mask``, it is True at padding; else 0 at padding. None: no input has padding.
+        batch_first: inside the model x is (B, T, C), as in transformers; False: (T, B, C).
+        options: the options of the norm.
+
+    Returns:
+        What was replaced, in the order of ``model.named_modules()``.
+
+    Raises:
+        ValueError: an unknown norm or option; there is nothing to replace; a norm to be replaced
+            computes something else than its name says; or the padding of a norm with batch
+            statistics would not be known.
+    """
+    spec = norm_spec(name)
+    found = list(_replaceable(model))
+    if not found:
+        raise ValueError(
+            f"{type(model).__name__} contains no LayerNorm and no RMSNorm; nothing was replaced"
+        )
+    _check_layout(model, batch_first)
+    # All of them before the first takes its place: after an error the model is as it was
+    by_id = {id(old): old for _, _, _, old in found}
+    eps = spec.has_option("eps") and "eps" not in options
+    built = {
+        key: spec.build(_dim(old), **({**options, "eps": _eps(old)} if eps else options))
+        for key, old in by_id.items()
+    }
+    source = ForwardMask(model, mask, batch_first) if spec.batch_statistics and mask else None
+    carried = {key: _carry_over(by_id[key], norm) for key, norm in built.items()}
+    if source is not None:
+        for norm in built.values():
+            source.serve(norm)
+    for parent, attribute, _, old in found:
+        setattr(parent, attribute, built[id(old)])
+    _leave_fast_paths(model)
+    kept_eps = ("eps",) if eps else ()
+    return [
+        Replaced(path, type(old).__name__, built[id(old)], (*carried[id(old)], *kept_eps))
+        for _, _, path, old in found
+    ]
+
+
+def _replaceable(model: nn.Module) -> Iterator[tuple[nn.Module, str, str, Any]]:
+    """Parent, attribute, path and module of each norm, a shared one once for each place."""
+    for prefix, parent in model.named_modules():
+        for attribute, child in parent._modules.items():  # each place of a shared one
+            if type(child).__name__.endswith(NAMES) and not isinstance(child, Norm):
+                path = f"{prefix}.{attribute}".lstrip(".")
+                _check_formula(child, path)
+                yield parent, attribute, path, child
+
+
+def _check_formula(old: Any, path: str) -> None:
+    """Raise ValueError unless ``old`` computes what its name says, on one example.
+
+    Classes of one name differ: the RMSNorm of Gemma multiplies by 1 + weight, so that its weight
+    would mean something else in another norm.
+    """
+    what = f"{path} is a {type(old).__name__}"
+    shape = tuple(getattr(old, "normalized_shape", ())) or tuple(old.weight.shape)
+    if len(shape) != 1:
+        raise ValueError(f"{what} over the shape {shape}; only the last dimension can be replaced")
+    weight, bias = (getattr(old, one, None) for one in PARAMETERS)
+    like = torch.empty(0) if weight is None else weight
+    if like.is_meta:
+        return  # without values there is nothing to compare
+    x = torch.linspace(-1, 2, shape[0], device=like.device, dtype=like.dtype)
+    with torch.no_grad():
+        y = old(x)
+        forms = [F.layer_norm(x, shape, weight, bias, _eps(old))]
+        forms += [F.rms_norm(x, shape, weight, _eps(old))] if bias is None else []
+    # Two ways to compute one formula differ by rounding, two formulas by far more
+    close = torch.finfo(y.dtype).eps ** 0.5
+    if not any(torch.allclose(y, form, rtol=close, atol=close) for form in forms):
+        raise ValueError(
+            f"{what} whose output is neither that of LayerNorm nor that of RMSNorm with its weight "
+            "and its eps, so its parameters cannot be carried over; replace it by hand"
+        )
+
+
+def _dim(old: Any) -> int:
+    return int((tuple(getattr(old, "normalized_shape", ())) or tuple(old.weight.shape))[0])
+
+
+def _eps(old: Any) -> float:
+    given = next((getattr(old, one) for one in EPS if hasattr(old, one)), None)
+    # torch.nn.RMSNorm has None for the smallest number of the dtype
+    return torch.finfo(old.weight.dtype).eps if given is None else float(given)
+
+
+def _carry_over(old: Any, norm: Norm) -> tuple[str, ...]:
+    """Give ``norm`` the parameters, device, dtype and mode of ``old``; the names of the former."""
+    parameters = list(old.parameters())
+    if parameters:
+        norm.to(device=parameters[0].device, dtype=parameters[0].dtype)
+    norm.train(old.training)
+    theirs = dict(old.named_parameters(recurse=False))
+    ours: dict[str, Tensor] = dict(norm.named_parameters(recurse=False))
+    carried = [
+        one
+        for one in PARAMETERS
+        if one in theirs and one in ours and theirs[one].shape == ours[one].shape
+    ]
+    for one in carried:
+        setattr(norm, one, theirs[one])
+    return tuple(carried)
+
+
+def _check_layout(model: nn.Module, batch_first: bool) -> None:
+    """Raise ValueError where the attention of torch says that x lies the other way."""
+    for attention in model.modules():
+        if isinstance(attention, nn.MultiheadAttention) and attention.batch_first != batch_first:
+            raise ValueError(
+                f"the attention of {type(model).__name__} has batch_first={attention.batch_first}, "
+                f"but replace_norms was given batch_first={batch_first}; give the same"
+            )
+
+
+def _leave_fast_paths(model: nn.Module) -> None:
+    """Switch torch's fused inference off: it reads the weights of its norms and knows LayerNorm."""
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0  # "an activation that the fused kernel lacks"
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False

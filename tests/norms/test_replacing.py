@@ -1,0 +1,261 @@
+"""replace_norms: any norm in any torch model, with its padding mask."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from norm_plugin.norms import NORM_TYPES, Norm, norm_spec, replace_norms
+
+BATCH, TIME, DIM = 4, 6, 8
+BATCH_NORMS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
+MASK = torch.arange(TIME) >= torch.tensor([[6], [4], [3], [1]])  # (B, T), True at padding
+
+
+def new_encoder(batch_first=True, dropout=0.0, dtype=torch.float64):
+    torch.manual_seed(1)
+    layer = nn.TransformerEncoderLayer(
+        DIM, 2, 16, dropout, batch_first=batch_first, norm_first=True, dtype=dtype
+    )
+    final = nn.LayerNorm(DIM, dtype=dtype)
+    encoder = nn.TransformerEncoder(layer, 2, final, enable_nested_tensor=False)
+    for parameter in encoder.parameters():  # gains other than 1, unlike in each layer
+        nn.init.normal_(parameter, mean=0.2, std=0.5)
+    return encoder
+
+
+def new_input(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(BATCH, TIME, DIM, generator=generator, dtype=torch.float64)
+
+
+def replaced(name, **options):
+    encoder = new_encoder()
+    replace_norms(encoder, name, mask="src_key_padding_mask", **options)
+    return encoder.train()
+
+
+def gradients(model):
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def run(model, x, mask=MASK):
+    """Output and gradients of one training step; the loss leaves padding out."""
+    torch.manual_seed(2)  # of dropout
+    y = model(x, src_key_padding_mask=mask)
+    y[~mask].square().sum().backward()
+    return y.detach(), gradients(model)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_layernorm_in_the_place_of_layernorm_changes_no_bit(batch_first):
+    x, mask = new_input(), MASK
+    stock, ours = (new_encoder(batch_first, dropout=0.1) for _ in range(2))
+    found = replace_norms(ours, "layernorm", batch_first=batch_first)
+    x = x if batch_first else x.transpose(0, 1)
+    outputs = []
+    for model in (stock, ours):
+        torch.manual_seed(2)
+        y = model(x, src_key_padding_mask=mask)
+        y.square().sum().backward()
+        outputs.append(y)
+
+    assert len(found) == 5 and all(isinstance(one.norm, Norm) for one in found)
+    assert torch.equal(*outputs)
+    theirs, mine = gradients(stock), gradients(ours)
+    assert list(theirs) == list(mine)
+    assert all(torch.equal(theirs[name], mine[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("name", NORM_TYPES)
+def test_every_norm_trains_every_parameter(name):
+    encoder = replaced(name)
+    y, grads = run(encoder, new_input())
+    assert y.isfinite().all()
+    assert [key for key, grad in grads.items() if grad is None or not grad.isfinite().all()] == []
+    assert [key for key, grad in grads.items() if "norm" in key and not grad.any()] == []
+    assert not any(isinstance(one, nn.LayerNorm) for one in encoder.modules())
+
+
+@pytest.mark.parametrize("name", NORM_TYPES)
+def test_inference_computes_the_new_norm_with_and_without_autograd(name):
+    # without autograd torch has a fused kernel, which would compute LayerNorm
+    layer = nn.TransformerEncoderLayer(DIM, 2, 16, batch_first=True, dtype=torch.float64)
+    encoder = nn.TransformerEncoder(layer, 2)
+    replace_norms(encoder, name, mask="src_key_padding_mask")
+    encoder.eval()
+    with_autograd = encoder(new_input(), src_key_padding_mask=MASK)
+    with torch.no_grad():
+        without = encoder(new_input(), src_key_padding_mask=MASK)
+    torch.testing.assert_close(without[~MASK], with_autograd[~MASK])
+
+
+@pytest.mark.parametrize("name", BATCH_NORMS)
+def test_padding_changes_neither_statistics_nor_other_outputs(name):
+    x = new_input()
+    other = torch.where(MASK.unsqueeze(-1), 100.0, x)
+    longer = torch.cat([x, torch.full((BATCH, 3, DIM), 7.0, dtype=x.dtype)], dim=1)
+    longer_mask = torch.cat([MASK, torch.ones(BATCH, 3, dtype=torch.bool)], dim=1)
+    wanted = replaced(name)
+    y, grads = run(wanted, x)
+    for inputs, mask in ((other, MASK), (longer, longer_mask)):
+        encoder = replaced(name)
+        found, found_grads = run(encoder, inputs, mask)
+        # the sums of a longer batch are added in another order; statistics may be in float32
+        torch.testing.assert_close(found[:, :TIME][~MASK], y[~MASK], rtol=1e-5, atol=1e-5)
+        for (key, here), there in zip(encoder.named_buffers(), wanted.buffers()):
+            torch.testing.assert_close(here, there, rtol=1e-5, atol=1e-5, msg=key)
+        for key, grad in found_grads.items():
+            torch.testing.assert_close(grad, grads[key], rtol=1e-4, atol=1e-4, msg=key)
+
+
+def test_without_the_mask_padding_counts():
+    encoder = new_encoder()
+    replace_norms(encoder, "batchnorm", mask=None)
+    encoder.train()
+    x = torch.where(MASK.unsqueeze(-1), 100.0, new_input())
+    run(encoder, x)
+    with_mask = replaced("batchnorm")
+    run(with_mask, x)
+    assert not torch.allclose(encoder.norm.running_mean, with_mask.norm.running_mean, rtol=0.01)
+
+
+def test_time_first():
+    x = new_input()
+    encoder = new_encoder(batch_first=False)
+    replace_norms(encoder, "batchnorm", mask="src_key_padding_mask", batch_first=False)
+    encoder.train()
+    y = encoder(x.transpose(0, 1), src_key_padding_mask=MASK).transpose(0, 1)
+    torch.testing.assert_close(y[~MASK], run(replaced("batchnorm"), x)[0][~MASK])
+
+
+class Checkpointed(nn.Module):
+    """The layers of an encoder, each computed again in the backward pass."""
+
+    def __init__(self, encoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, x, attention_mask=None):
+        mask = attention_mask == 0
+        for layer in self.encoder.layers:
+            x = checkpoint(layer, x, src_key_padding_mask=mask, use_reentrant=False)
+        return self.encoder.norm(x)
+
+
+def test_activation_checkpointing_uses_the_mask_of_its_forward():
+    plain, model = replaced("batchnorm"), Checkpointed(new_encoder())
+    replace_norms(model, "batchnorm")
+    model.train()
+    masks = [MASK, MASK.flip(0)]
+    losses = {}
+    for which, call in (
+        ("plain", lambda x, mask: plain(x, src_key_padding_mask=mask)),
+        ("again", lambda x, mask: model(x, attention_mask=(~mask).long())),
+    ):
+        outputs = [call(new_input(seed), mask) for seed, mask in enumerate(masks)]
+        losses[which] = [y[~mask].square().sum() for y, mask in zip(outputs, masks)]
+    for one in ("plain", "again"):  # two forwards, whose backward passes come in turn
+        for loss in reversed(losses[one]):
+            loss.backward()
+    for theirs, ours in zip(plain.parameters(), model.encoder.parameters()):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+class LlamaRMSNorm(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(dim))
+        self.variance_epsilon = 1e-6
+
+    def forward(self, x):
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * wide.to(x.dtype)
+
+
+class GemmaRMSNorm(LlamaRMSNorm):
+    def forward(self, x):
+        return super().forward(x) / self.weight * (1 + self.weight)
+
+
+@pytest.mark.parametrize("make", [LlamaRMSNorm, lambda dim: nn.RMSNorm(dim, eps=1e-6)])
+def test_rms_norms_are_replaced_too(make):
+    old = make(DIM)
+    model = nn.Sequential(nn.Linear(DIM, DIM), old)
+    x = torch.randn(3, DIM)
+    before = model(x)
+    (one,) = replace_norms(model, "rmsnorm")
+    torch.testing.assert_close(model(x), before)
+    assert model[1].weight is old.weight
+    assert model[1].eps == 1e-6
+    assert str(one) == f"1: {type(old).__name__} -> RMSNorm, which keeps weight, eps"
+
+
+def test_what_a_norm_keeps():
+    model = nn.Sequential(nn.LayerNorm(DIM, eps=1e-3, dtype=torch.bfloat16).requires_grad_(False))
+    old = model[0]
+    (one,) = replace_norms(model.eval(), "batchnorm", eps=1e-2, mask=None)
+    assert one.carried == ("weight", "bias")
+    assert model[0].weight is old.weight and model[0].bias is old.bias
+    assert not model[0].weight.requires_grad and not model[0].training
+    assert model[0].eps == 1e-2
+    (one,) = replace_norms(nn.Sequential(nn.LayerNorm(DIM)), "layernorm-simple")
+    assert one.carried == ("eps",)
+    (one,) = replace_norms(nn.Sequential(nn.LayerNorm(DIM, elementwise_affine=False)), "layernorm")
+    assert one.carried == ("eps",)
+
+
+def test_a_shared_module_stays_one():
+    norm = nn.LayerNorm(DIM)
+    model = nn.ModuleDict({"a": norm, "b": norm, "c": nn.Sequential(norm)})
+    found = replace_norms(model, "rmsnorm")
+    assert [one.path for one in found] == ["a", "b", "c.0"]
+    assert model["a"] is model["b"] is model["c"][0]
+
+
+def test_a_copy_has_a_mask_of_its_own():
+    first = replaced("batchnorm")
+    second = copy.deepcopy(first)
+    run(second, torch.where(MASK.unsqueeze(-1), 100.0, new_input()))
+    run(first, new_input())
+    torch.testing.assert_close(second.norm.running_mean, first.norm.running_mean)
+
+
+def test_a_mask_of_another_shape():
+    with pytest.raises(ValueError, match=r"src_key_padding_mask has shape \(4, 1, 1, 6\)"):
+        replaced("batchnorm")(new_input(), src_key_padding_mask=MASK[:, None, None])
+
+
+class TwoStacks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(DIM)
+
+    def forward(self, x, attention_mask=None, decoder_attention_mask=None):
+        return self.norm(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "message"),
+    [
+        (nn.Sequential(nn.Linear(2, 2)), {}, "contains no LayerNorm and no RMSNorm"),
+        (nn.LayerNorm(2), {}, "contains no LayerNorm"),
+        (new_encoder(), {}, "no argument 'attention_mask', but src, mask, src_key_padding_mask"),
+        (new_encoder(), {"mask": "src_key_padding_mask", "batch_first": False}, "give the same"),
+        (TwoStacks(), {}, "two stacks with a mask each, 'attention_mask' and 'decoder_att"),
+        (nn.Sequential(nn.LayerNorm((2, 3))), {}, r"over the shape \(2, 3\)"),
+        (nn.Sequential(GemmaRMSNorm(DIM)), {}, "0 is a GemmaRMSNorm whose output is neither"),
+        (new_encoder(), {"scale": 2}, "has no option 'scale'"),
+    ],
+)
+def test_what_cannot_be_replaced(model, arguments, message):
+    before = list(model.modules())
+    with pytest.raises(ValueError, match=message):
+        replace_norms(model, "batchnorm", **arguments)
+    assert list(model.modules()) == before
+    assert not model._forward_pre_hooks and not model._forward_hooks

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Classify MNIST with the network of the AdaNorm paper (Xu et al. 2019, section 4.1), any norm.
+
+    python examples/mnist.py --data DIR --norm-type adanorm --seed 1
+
+DIR holds the four files of MNIST (train-images-idx3-ubyte.gz and so on): 55,000 images train, 5,000
+validate, 10,000 test. If it holds the 10,000 test images only, they are split into 7,000, 1,000 and
+2,000, and the accuracy cannot be compared with that of the paper.
+
+From the paper: the convolutions, the norm before the activation of the linear layer, the batch, the
+optimizer, the epochs, C = 2. Not in the paper: 5 x 5 kernels, max pooling, 500 hidden channels. The
+accuracy reported is the test accuracy of the epoch with the best validation accuracy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import math
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from norm_plugin.norms import Norm, add_norm_arguments, build_norm, norm_options
+
+BATCH, LEARNING_RATE = 32, 0.001
+FULL, TEST_ONLY = (11 / 12, 1 / 12), (0.7, 0.1, 0.2)  # shares of the parts of a split
+IMAGES, LABELS = 0x803, 0x801  # magic numbers of the IDX format: bytes, in 3 and in 1 dimension
+
+
+class Network(nn.Module):
+    """Two convolutions, a linear layer with the norm before its activation, a linear layer."""
+
+    def __init__(self, new_norm: Callable[[int], Norm]) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 20, 5), nn.Conv2d(20, 50, 5)
+        self.hidden, self.output = nn.Linear(50 * 4 * 4, 500), nn.Linear(500, 10)
+        self.norm = new_norm(500)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (N, 1, 28, 28) to the scores of the digits (N, 10)."""
+        x = F.max_pool2d(F.relu(self.conv1(images)), 2)  # (N, 20, 12, 12)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)  # (N, 50, 4, 4)
+        return self.output(F.relu(self.norm(self.hidden(x.flatten(1)))))
+
+
+def read_idx(path: Path, magic: int) -> Tensor:
+    """The bytes of a gzipped IDX file, (N,) or (N, 28, 28)."""
+    try:
+        content = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
+    if int.from_bytes(content[:4], "big") != magic:
+        raise ValueError(f"{path} is no IDX file of MNIST: it begins with {content[:4].hex()}")
+    sizes = [int.from_bytes(content[4 * i : 4 * i + 4], "big") for i in range(1, 1 + magic % 256)]
+    values = bytearray(content[4 + 4 * len(sizes) :])
+    if len(values) != math.prod(sizes):
+        raise ValueError(f"{path} holds {len(values)} bytes, not {' x '.join(map(str, sizes))}")
+    return torch.frombuffer(values, dtype=torch.uint8).view(sizes)
+
+
+def read_mnist(folder: Path, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
+    """Images (N, 1, 28, 28) and labels (N,) to train, validate and test with."""
+
+    def read(part: str) -> tuple[Tensor, Tensor]:
+        images = read_idx(folder / f"{part}-images-idx3-ubyte.gz", IMAGES)
+        labels = read_idx(folder / f"{part}-labels-idx1-ubyte.gz", LABELS)
+        return images.unsqueeze(1) / 255, labels.long()
+
+    def split(images: Tensor, labels: Tensor, shares: Sequence[float]) -> list[Any]:
+        order = torch.randperm(len(labels), generator=generator)
+        parts = order.split([round(share * len(labels)) for share in shares])
+        return [(images[part], labels[part]) for part in parts]
+
+    if (folder / "train-images-idx3-ubyte.gz").exists():
+        return [*split(*read("train"), FULL), read("t10k")]
+    print(f"{folder} has the test images only: they are split into train, valid and test")
+    return split(*read("t10k"), TEST_ONLY)
+
+
+def train_epoch(
+    model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor
+) -> float:
+    """One pass over the training images in random order; the mean loss."""
+    model.train()
+    losses = []
+    for batch in torch.randperm(len(labels)).split(BATCH):
+        loss = F.cross_entropy(model(images[batch]), labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return sum(losses) / len(losses)
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """The share of images with the right digit, in percent."""
+    model.eval()
+    found = torch.cat([model(part).argmax(dim=1) for part in images.split(1000)])
+    return 100 * (found == labels).float().mean().item()
+
+
+def main(argv: list[str] | None = None) -> dict[str, float]:
+    """The command line; returns the scores."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--seed", type=int, default=1, help="of split, weights and order")
+    parser.add_argument("--epochs", type=int, default=20, help="default: %(default)s")
+    add_norm_arguments(parser)
+    args = parser.parse_args(argv)
+    torch.manual_seed(args.seed)
+    new_norm = partial(build_norm, args.norm_type, **norm_options(args))
+    train, valid, test = read_mnist(args.data, torch.Generator().manual_seed(args.seed))
+    model = Network(new_norm)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    best = {"valid accuracy": -1.0}
+    for epoch in range(1, args.epochs + 1):
+        loss = train_epoch(model, optimizer, *train)
+        scores = {
+            "valid accuracy": accuracy(model, *valid),
+            "test accuracy": accuracy(model, *test),
+        }
+        shown = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
+        print(f"epoch {epoch}: loss {loss:.4f}, {shown}")
+        best = max(best, scores, key=lambda one: one["valid accuracy"])
+    print(f"{args.norm_type}, seed {args.seed}: test accuracy {best['test accuracy']:.2f}")
+    return best
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ValueError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,87 @@
+"""Dependency treebanks in CoNLL-U, and the score of a parser."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = -1
+"""The head of the root."""
+
+
+@dataclass
+class Sentence:
+    """A tree. Position 0 is the root; head, label: of each word, of the root nothing."""
+
+    words: list[str]
+    tags: list[str]
+    heads: list[int]
+    labels: list[str]
+
+
+def read_conllu(path: Path) -> list[Sentence]:
+    """The trees of a CoNLL-U file. Lines such as 3-4 (two tokens in one) and 3.1 are left out.
+
+    Raises:
+        ValueError: a line has not ten columns, or the heads of a sentence form no tree.
+    """
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as stream:
+        blocks = stream.read().split("\n\n")
+    sentences, line = [], 1
+    for block in blocks:
+        rows = [row.split("\t") for row in block.splitlines() if row and not row.startswith("#")]
+        if bad := [row for row in rows if len(row) != 10]:
+            raise ValueError(f"{path}, sentence at line {line}: no CoNLL-U line: {bad[0]}")
+        rows = [row for row in rows if row[0].isdecimal()]
+        if rows:
+            forms, _, tags = (["<root>", *column] for column in list(zip(*rows))[1:4])
+            try:
+                heads = [ROOT, *(int(row[6]) for row in rows)]
+                check_tree(heads, forms)
+            except ValueError as error:
+                raise ValueError(f"{path}, sentence at line {line}: {error}") from None
+            sentences.append(Sentence(forms, tags, heads, ["", *(row[7] for row in rows)]))
+        line += block.count("\n") + 2
+    return sentences
+
+
+def read_part(folder: Path, part: str) -> list[Sentence]:
+    """The trees of the one file of ``part`` in a folder, *train*.conllu or *train*.conllu.gz."""
+    found = sorted([*folder.glob(f"*{part}*.conllu"), *folder.glob(f"*{part}*.conllu.gz")])
+    if len(found) != 1:
+        raise ValueError(f"{folder} has {len(found)} files *{part}*.conllu or .conllu.gz, not one")
+    return read_conllu(found[0])
+
+
+def check_tree(heads: list[int], words: list[str]) -> None:
+    """Raise ValueError unless every word reaches the root over its heads."""
+    for word in range(1, len(heads)):
+        path = [word]
+        while path[-1] != 0:
+            head = heads[path[-1]]
+            if not 0 <= head < len(heads):
+                raise ValueError(f"word {path[-1]} ({words[path[-1]]}) has the head {head}")
+            if head in path:
+                cycle = [*path[path.index(head) :], head]
+                shown = " -> ".join(f"{one} ({words[one]})" for one in cycle)
+                raise ValueError(f"the heads form a cycle, so this is no tree: {shown}")
+            path.append(head)
+
+
+def uas(heads: Sequence[dict[int, int]], trees: Sequence[Sentence], punctuation: bool) -> float:
+    """The share of words that have the right head in ``heads``, in percent.
+
+    Args:
+        heads: of each sentence, by the position of the word.
+        punctuation: count words tagged PUNCT too.
+    """
+    right = [
+        found[word] == tree.heads[word]
+        for found, tree in zip(heads, trees)
+        for word in range(1, len(tree.words))
+        if punctuation or tree.tags[word] != "PUNCT"
+    ]
+    return 100 * sum(right) / max(len(right), 1)

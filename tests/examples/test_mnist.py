@@ -1,0 +1,96 @@
+"""examples/mnist.py on made-up images."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+import torch
+
+from norm_plugin.norms import NORM_TYPES
+
+
+def write_idx(path, values):
+    sizes = b"".join(size.to_bytes(4, "big") for size in values.shape)
+    head = (0x800 + values.dim()).to_bytes(4, "big")
+    path.write_bytes(gzip.compress(head + sizes + values.to(torch.uint8).numpy().tobytes()))
+
+
+def write_digits(folder, part, count):
+    """Digit d is a white row at 2 d, in noise."""
+    generator = torch.Generator().manual_seed(count)
+    labels = torch.randint(10, (count,), generator=generator)
+    images = torch.randint(60, (count, 28, 28), generator=generator)
+    images[torch.arange(count), 2 * labels + 4] = 255
+    write_idx(folder / f"{part}-images-idx3-ubyte.gz", images)
+    write_idx(folder / f"{part}-labels-idx1-ubyte.gz", labels)
+
+
+@pytest.fixture
+def digits(tmp_path):
+    write_digits(tmp_path, "t10k", 200)
+    return tmp_path
+
+
+def test_it_learns(digits, capsys):
+    import mnist
+
+    words = ["--data", str(digits), "--epochs", "3", "--norm-type", "adanorm"]
+    scores = mnist.main(words)
+    assert scores["test accuracy"] > 80  # chance is 10
+    printed = capsys.readouterr().out
+    assert "has the test images only" in printed
+    assert f"adanorm, seed 1: test accuracy {scores['test accuracy']:.2f}" in printed
+    assert mnist.main(words) == scores
+
+
+@pytest.mark.parametrize("name", NORM_TYPES)
+def test_every_norm_trains(name):
+    import mnist
+
+    model = mnist.Network(lambda dim: mnist.build_norm(name, dim))
+    optimizer = torch.optim.Adam(model.parameters())
+    assert mnist.train_epoch(model, optimizer, torch.rand(2, 1, 28, 28), torch.tensor([3, 7])) > 0
+    assert model.hidden.weight.grad.any()
+
+
+def test_the_whole_of_mnist_has_the_split_of_the_paper(tmp_path):
+    import mnist
+
+    write_digits(tmp_path, "train", 120)
+    write_digits(tmp_path, "t10k", 20)
+    parts = mnist.read_mnist(tmp_path, torch.Generator().manual_seed(1))
+    assert [len(labels) for _, labels in parts] == [110, 10, 20]
+    assert [share * 60_000 for share in mnist.FULL] == [55_000, 5_000]
+
+
+def test_a_split_depends_on_the_seed(digits):
+    import mnist
+
+    first, again, other = (
+        mnist.read_mnist(digits, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
+    assert [len(labels) for _, labels in first] == [140, 20, 40]
+    assert torch.equal(first[2][1], again[2][1])
+    assert not torch.equal(first[2][1], other[2][1])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot read .*t10k-images-idx3-ubyte.gz: .*No such file"),
+        (b"no gzip", "cannot read .*t10k-images-idx3-ubyte.gz: Not a gzipped file"),
+        (
+            gzip.compress(b"\0\0\x08\x01\0\0\0\0"),
+            "is no IDX file of MNIST: it begins with 00000801",
+        ),
+        (gzip.compress(b"\0\0\x08\x03\0\0\0\1\0\0\0\1\0\0\0\2\0"), "holds 1 bytes, not 1 x 1 x 2"),
+    ],
+)
+def test_a_file_of_something_else(tmp_path, content, message):
+    import mnist
+
+    if content is not None:
+        (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        mnist.main(["--data", str(tmp_path)])

@@ -1,0 +1,164 @@
+"""examples/parsing.py, arc_standard.py and treebank.py on made-up trees."""
+
+from __future__ import annotations
+
+import gzip
+import random
+
+import pytest
+
+from norm_plugin.norms import NORM_TYPES
+
+# Heads of words 1 to n. In the second the arcs 1 <- 3 and 2 -> 4 cross.
+PROJECTIVE, CROSSING = [2, 0, 5, 5, 2], [3, 0, 2, 2]
+
+
+def conllu(heads, tags=None):
+    lines = []
+    for position, head in enumerate(heads, 1):
+        tag = tags[position - 1] if tags else f"T{head}"
+        label = "root" if head == 0 else "dep"
+        lines.append(
+            "\t".join([str(position), f"w{head}", "_", tag, *"__", str(head), label, *"__"])
+        )
+    return "# a comment\n" + "\n".join(lines) + "\n\n"
+
+
+def random_tree(generator, first, last, head):
+    """Heads of the words first to last, none of whose arcs cross."""
+    if first > last:
+        return []
+    top = generator.randint(first, last)
+    left = random_tree(generator, first, top - 1, top)
+    return [*left, head, *random_tree(generator, top + 1, last, top)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A treebank in which a word's tag says where its head is."""
+    generator = random.Random(1)
+    for part, count in (("train", 60), ("dev", 10), ("test", 10)):
+        trees = [random_tree(generator, 1, generator.randint(1, 5), 0) for _ in range(count)]
+        text = "".join(conllu(heads) for heads in [*trees, CROSSING])
+        (tmp_path / f"en-{part}.conllu.gz").write_bytes(gzip.compress(text.encode()))
+    return tmp_path
+
+
+def test_it_learns(folder, monkeypatch, capsys):
+    import parsing
+
+    monkeypatch.setattr(parsing, "BATCH", 32)
+    words = ["--data", str(folder), "--epochs", "8", "--norm-type", "adanorm"]
+    scores = parsing.main(words)
+    # chance is below 40; a tag says everything, but no moves build the one tree that crosses
+    assert scores["test UAS"] > 70
+    printed = capsys.readouterr().out
+    assert "60 of 61 trees are projective" in printed
+    assert f"adanorm, seed 1: dev UAS {scores['dev UAS']:.2f}, test UAS" in printed
+    assert parsing.main([*words[:2], "--epochs", "1"]) == parsing.main(
+        [*words[:2], "--epochs", "1"]
+    )
+
+
+@pytest.mark.parametrize("name", NORM_TYPES)
+def test_every_norm_trains(folder, name):
+    import parsing
+
+    assert parsing.main(["--data", str(folder), "--epochs", "1", "--norm-type", name])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_moves_build_the_tree(tmp_path, seed):
+    from arc_standard import State, oracle
+    from treebank import read_conllu
+
+    heads = random_tree(random.Random(seed), 1, 9, 0)
+    (tmp_path / "one.conllu").write_text(conllu(heads))
+    (tree,) = read_conllu(tmp_path / "one.conllu")
+    state = State(len(heads))
+    for move in oracle(tree):
+        assert state.allows(move[0])
+        state.apply(move)
+    assert state.done
+    assert [state.heads[word] for word in range(1, 10)] == heads == tree.heads[1:]
+    assert state.labels == dict(enumerate(tree.labels[1:], 1))
+
+
+def test_no_moves_build_a_tree_with_crossing_arcs(tmp_path):
+    from arc_standard import oracle
+    from treebank import read_conllu
+
+    (tmp_path / "two.conllu").write_text(conllu(PROJECTIVE) + conllu(CROSSING))
+    projective, crossing = read_conllu(tmp_path / "two.conllu")
+    assert oracle(crossing) is None
+    assert [kind for kind, _ in oracle(projective)] == [
+        *("shift", "shift", "left", "shift", "shift", "shift", "left", "left", "right", "right")
+    ]
+
+
+def test_the_features_of_a_state():
+    from arc_standard import NOTHING, State
+
+    # on the stack the root, 4 and 9, each with two children on both sides, of which 2 and 10 have
+    # children of their own; 12 to 13 are in the buffer
+    children = {4: [2, 3, 5, 6], 2: [1], 9: [7, 8, 10, 11], 11: [12]}
+    state = State(14, [0, 4, 9], 13, {}, {}, children)
+    assert state.features() == [
+        *(9, 4, 0, 13, 14, NOTHING),
+        *(7, 11, 8, 10, NOTHING, 12),
+        *(2, 6, 3, 5, 1, NOTHING),
+    ]
+
+
+def test_words_of_several_tokens_and_empty_nodes_are_left_out(tmp_path):
+    from treebank import read_conllu
+
+    head, first, *others = conllu([2, 0]).splitlines()
+    joined, empty = "1-2\t" + "\t".join("_" * 9), "1.1\t" + "\t".join("_" * 9)
+    (tmp_path / "a.conllu").write_text("\n".join([head, joined, first, empty, *others]) + "\n\n")
+    (tree,) = read_conllu(tmp_path / "a.conllu")
+    assert tree.heads[1:] == [2, 0]
+
+
+def test_punctuation_counts_only_where_it_is_asked_for(tmp_path):
+    from treebank import read_conllu, uas
+
+    (tmp_path / "a.conllu").write_text(conllu([2, 0, 2], tags=["A", "B", "PUNCT"]))
+    trees = read_conllu(tmp_path / "a.conllu")
+    assert uas([{1: 2, 2: 0, 3: 1}], trees, punctuation=False) == 100
+    assert uas([{1: 0, 2: 0, 3: 2}], trees, punctuation=False) == 50
+    assert uas([{1: 0, 2: 0, 3: 2}], trees, punctuation=True) == pytest.approx(100 * 2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (conllu([0, 3, 4, 2]), r"line 6: .*cycle.*: 2 \(w3\) -> 3 \(w4\) -> 4 \(w2\) -> 2 \(w3\)"),
+        (conllu([1]), r"cycle.*: 1 \(w1\) -> 1"),
+        (conllu([7, 0]), r"word 1 \(w7\) has the head 7"),
+        (conllu([0]).replace("\t0\t", "\t_\t"), "invalid literal"),
+        ("1\tno\tcolumns\n\n", "no CoNLL-U line"),
+    ],
+)
+def test_what_is_no_tree(folder, text, message):
+    import parsing
+
+    path = folder / "en-train.conllu.gz"
+    path.write_bytes(gzip.compress((conllu([2, 0, 2]) + text).encode()))
+    with pytest.raises(ValueError, match=message):
+        parsing.main(["--data", str(folder)])
+
+
+def test_a_folder_without_the_files(tmp_path):
+    import parsing
+
+    with pytest.raises(ValueError, match=r"has 0 files \*train\*"):
+        parsing.main(["--data", str(tmp_path)])
+
+
+def test_a_treebank_of_which_nothing_can_be_learned(folder):
+    import parsing
+
+    (folder / "en-train.conllu.gz").write_bytes(gzip.compress(conllu(CROSSING).encode()))
+    with pytest.raises(ValueError, match="not one of the trees to train on is projective"):
+        parsing.main(["--data", str(folder)])

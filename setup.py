@@ -35,8 +35,12 @@ FAIRSEQ_REQUIREMENTS = [
 # Tests of significance, plots and the report.
 ANALYSIS_REQUIREMENTS = ["jinja2", "matplotlib", "scipy", "statsmodels"]
 
+# The models in which examples/huggingface.py replaces the norms; older ones were not tried.
+HUGGINGFACE_REQUIREMENTS = ["transformers>=5"]
+
 TEST_REQUIREMENTS = [
     *ANALYSIS_REQUIREMENTS,
+    *HUGGINGFACE_REQUIREMENTS,
     "hypothesis",
     "mypy",
     "pre-commit",
@@ -124,6 +128,7 @@ setup(
         "fairseq": FAIRSEQ_REQUIREMENTS,
         "test": TEST_REQUIREMENTS,
         "analysis": ANALYSIS_REQUIREMENTS,
+        "huggingface": HUGGINGFACE_REQUIREMENTS,
         "slurm": ["hydra-submitit-launcher==1.2.0", "submitit==1.5.4"],
     },
     package_data={"": ["*.yaml", "*.jinja"], "norm_plugin.kernels.cpu": ["csrc/*"]},

@@ -1,0 +1,124 @@
+"""examples/huggingface.py, and replace_norms in models of transformers."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from norm_plugin.norms import NORM_TYPES, norm_spec, replace_norms
+
+pytest.importorskip("transformers", reason="no transformers: pip install norm_plugin[huggingface]")
+MODELS = ["bert", "gpt2", "llama"]
+BATCH_NORMS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
+NORMS_OF = {"bert": "layernorm", "gpt2": "layernorm", "llama": "rmsnorm"}
+
+
+def new_model(name):
+    import huggingface
+
+    torch.manual_seed(1)
+    return huggingface.new_model(name)
+
+
+def new_batch():
+    import huggingface
+
+    torch.manual_seed(2)
+    return huggingface.make_batch()
+
+
+def step(model, batch):
+    torch.manual_seed(3)  # of dropout
+    output = model.train()(**batch)
+    output.loss.backward()
+    return output.logits.detach()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_norm_that_was_there_changes_nothing(name):
+    stock = new_model(name)
+    ours = copy.deepcopy(stock)
+    found = replace_norms(ours, NORMS_OF[name])
+    exact = NORMS_OF[name] == "layernorm"  # the same kernel of torch
+    close = {"rtol": 0, "atol": 0} if exact else {}
+    batch = new_batch()
+    assert len(found) == sum(type(one).__name__.endswith("Norm") for one in stock.modules())
+    torch.testing.assert_close(step(ours, batch), step(stock, batch), **close)
+    for mine, theirs in zip(ours.parameters(), stock.parameters()):
+        torch.testing.assert_close(mine.grad, theirs.grad, **close)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("norm", BATCH_NORMS)
+def test_padding_changes_no_statistic(name, norm):
+    import huggingface
+
+    batch = new_batch()
+    assert (batch["attention_mask"] == 0).any()
+    models = []
+    for value in (0.0, 9.0):
+        model = new_model(name)
+        with torch.no_grad():
+            model.get_input_embeddings().weight[huggingface.PADDING] = value
+        replace_norms(model, norm)
+        step(model, batch)
+        models.append(model)
+    for one, two in zip(*(model.buffers() for model in models)):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("norm", NORM_TYPES)
+def test_gradients_reach_every_parameter(name, norm):
+    model = new_model(name)
+    replace_norms(model, norm)
+    step(model, new_batch())
+    missing = [key for key, value in model.named_parameters() if value.grad is None]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradient_checkpointing(name):
+    models = [new_model(name) for _ in range(2)]
+    for model in models:
+        replace_norms(model, "batchnorm")
+    models[1].activation_checkpointing_enable({"use_reentrant": False})
+    batch = new_batch()
+    for model in models:
+        step(model, batch)
+    for one, two in zip(*(model.parameters() for model in models)):
+        torch.testing.assert_close(one.grad, two.grad)
+    for one, two in zip(*(model.buffers() for model in models)):
+        torch.testing.assert_close(one, two)
+
+
+def test_the_example(capsys):
+    import huggingface
+
+    scores = huggingface.main(["--norm-type", "powernorm", "--updates", "20"])
+    printed = capsys.readouterr().out
+    assert "bert.encoder.layer.0.attention.output.LayerNorm: LayerNorm -> PowerNorm" in printed
+    assert f"accuracy after {scores['accuracy after']:.1f}" in printed
+    assert "update 20: loss" in printed
+
+
+def test_an_encoder_and_a_decoder_are_replaced_apart():
+    from transformers import BartConfig, BartModel
+
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 20}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    model = BartModel(BartConfig(**sizes, **heads, encoder_ffn_dim=16, decoder_ffn_dim=16))
+    with pytest.raises(
+        ValueError, match="a mask each, 'attention_mask' and 'decoder_attention_mask'"
+    ):
+        replace_norms(model, "batchnorm")
+    replace_norms(model.get_encoder(), "batchnorm")
+    replace_norms(model.get_decoder(), "batchnorm")
+    batch = new_batch()
+    batch.pop("labels")
+    shorter = {"decoder_input_ids": batch["input_ids"][:, :5]}
+    output = model.train()(**batch, **shorter)
+    output.last_hidden_state.sum().backward()
+    assert output.last_hidden_state.shape[1] == 5

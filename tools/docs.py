@@ -18,6 +18,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from blocks import Generators, fill
+from example_runs import example_table
 from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
 from norm_plugin.experiments.results import read_results
 from norm_plugin.experiments.tables import table
@@ -53,6 +54,7 @@ def generators(root: Path) -> Generators:
         "results/": lambda name: table(read_results(root / name)),
         "published/": lambda name: published_table(name.partition("/")[2], root / "results"),
         "speed/": lambda name: speed_table(name.partition("/")[2], root),
+        "examples/": lambda name: example_table(name.partition("/")[2], root),
         "command/": lambda name: command_lines(name.partition("/")[2]),
         "front/": lambda name: front_table(name.partition("/")[2].split(",")),
         "norms": lambda _: norms_table(),

@@ -1,0 +1,64 @@
+"""tools/example_runs.py: the results of the examples and their tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import example_runs
+from example_runs import RESULTS, example_table
+from norm_plugin.commands.command_line import CommandError
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """An example whose scores follow from its command line; the list of its command lines."""
+    seen = []
+
+    def main(words):
+        seen.append(words)
+        return {"test accuracy": 90.0 + len(seen)}
+
+    monkeypatch.setitem(sys.modules, "mnist", SimpleNamespace(main=main))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return seen
+
+
+def test_runs_are_kept_and_not_repeated(tmp_path, calls):
+    data, out = tmp_path / "data", tmp_path / RESULTS
+    data.mkdir()
+    (data / "a").write_text("b")
+    words = ["mnist", "--data", str(data), "--out", str(out), "--norms", "none", "adanorm"]
+    example_runs.main([*words, "--seeds", "1"])
+    example_runs.main([*words, "--seeds", "1", "2"])
+    assert [call[call.index("--norm-type") + 1 :] for call in calls] == [
+        [norm, "--seed", seed] for seed in "12" for norm in ("none", "adanorm")
+    ]
+    result = json.loads((out / "mnist" / "none-seed2.json").read_text())
+    assert result["scores"] == {"test accuracy": 93.0}
+    assert str(tmp_path) not in json.dumps(result)
+    assert result["data"] == example_runs.checksum(data)
+
+    table = example_table("mnist", tmp_path)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.split("\n")]
+    # the mean of 91 and 93, and t(0.975, 1) = 12.706 times their standard error 1
+    assert ["`none`", "1, 2", "92.00", "± 12.71", "99.14"] in rows
+    assert ["`adanorm`", "1, 2", "93.00", "± 12.71", "99.35"] in rows
+    assert "`python examples/mnist.py --data DIR --norm-type NORM --seed SEED`, torch" in table
+    assert table.count("python examples/mnist.py") == 1
+
+
+def test_nothing_was_run(tmp_path):
+    assert example_table("parsing", tmp_path).startswith("Not run: `python tools/example_runs.py")
+    with pytest.raises(CommandError, match="no example 'other' with a table; there are mnist"):
+        example_table("other", tmp_path)
+
+
+def test_other_data_has_another_checksum(tmp_path):
+    (tmp_path / "a").write_text("b")
+    first = example_runs.checksum(tmp_path)
+    (tmp_path / "a").write_text("c")
+    assert example_runs.checksum(tmp_path) != first

@@ -86,6 +86,7 @@ def test_a_split_depends_on_the_seed(digits):
         ),
         (gzip.compress(b"\0\0\x08\x03\0\0\0\1\0\0\0\1\0\0\0\2\0"), "holds 1 bytes, not 1 x 1 x 2"),
     ],
+    ids=["missing", "not packed", "labels for images", "too short"],
 )
 def test_a_file_of_something_else(tmp_path, content, message):
     import mnist

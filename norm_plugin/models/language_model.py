@@ -9,7 +9,6 @@ from typing import Any
 
 from fairseq.models import register_model, transformer_lm
 from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
-from fairseq.tasks.translation import TranslationTask
 from omegaconf import DictConfig, open_dict
 
 from norm_plugin.models.config import NormConfig
@@ -26,16 +25,12 @@ class NormTransformerLanguageModel(NormModel, TransformerLanguageModel):
     """fairseq's language model; with ``--norm-type layernorm`` it is the stock model."""
 
     sides = ("decoder",)
+    tasks = ("language_modeling",)
     stock_settings = TransformerLanguageModelConfig
 
     @classmethod
     def build_model(cls, args: argparse.Namespace | DictConfig, task: Any) -> Any:
-        """See :meth:`NormModel.build_model`; ValueError also for a task of sentence pairs."""
-        if isinstance(task, TranslationTask):
-            raise ValueError(
-                f"{cls.__name__} is a language model and cannot translate: give --task "
-                "language_modeling, or --arch norm_transformer to translate"
-            )
+        """See :meth:`NormModel.build_model`; ValueError also for norms of fairseq's own."""
         for key in FAIRSEQS_NORMFORMER:
             if getattr(args, key, None):
                 raise ValueError(

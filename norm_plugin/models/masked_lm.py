@@ -45,6 +45,7 @@ class NormMaskedLanguageModel(NormModel, RobertaModel):
     """RoBERTa; with ``--norm-type layernorm`` it is the stock model."""
 
     sides = ("encoder",)
+    tasks = ("masked_lm", "sentence_prediction")
     stock_settings = FairseqDataclass  # RoBERTa has none; its flags are added below
 
     @classmethod

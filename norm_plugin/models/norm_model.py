@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import BaseFairseqModel
+from fairseq.models import MODEL_REGISTRY, BaseFairseqModel
+from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, open_dict
 from torch import nn
 
@@ -32,11 +33,13 @@ class NormModel(BaseFairseqModel):
 
     Attributes:
         sides: the stacks that the model has.
+        tasks: the registered names of the tasks that it is for; those of other models are refused.
         stock_settings: those of fairseq's model, which give the flags beside ours.
         watch: looks at the inputs of the norms; None with ``--norm-nan-check off``.
     """
 
     sides: ClassVar[tuple[str, ...]] = SIDES
+    tasks: ClassVar[tuple[str, ...]] = ()
     stock_settings: ClassVar[type[FairseqDataclass]] = NormConfig
     watch: DivergenceWatch | None = None
     updates_done = 0
@@ -50,10 +53,11 @@ class NormModel(BaseFairseqModel):
 
     @classmethod
     def build_model(cls, args: argparse.Namespace | DictConfig, task: Any) -> Any:
-        """Build the model from flags or YAML; ValueError for a setting that is wrong.
+        """Build the model from flags or YAML; ValueError for a wrong setting or task.
 
         What was chosen is logged, and written into ``args``, which fairseq stores with the run.
         """
+        check_task(cls, task)
         cfg = build_config(args, cls.sides)
         plan, kernels = cfg.plan, resolve(cfg.plan.kernels)
         with open_dict(args) if isinstance(args, DictConfig) else contextlib.nullcontext():
@@ -119,3 +123,21 @@ class NormModel(BaseFairseqModel):
             )
         self.updates_done = num_updates
         super().set_num_updates(num_updates)
+
+
+def check_task(model: type[NormModel], task: object) -> None:
+    """Raise ValueError where ``task`` is for other models of this plugin, and not for ``model``.
+
+    A task that no model declares is accepted, and so is any task by a model that declares none.
+    """
+    models = {name: cls for name, cls in MODEL_REGISTRY.items() if issubclass(cls, NormModel)}
+    declared = {name for cls in models.values() for name in cls.tasks}
+    found = {name for name in declared if isinstance(task, TASK_REGISTRY[name])}
+    if not found or not model.tasks or found.intersection(model.tasks):
+        return
+    own = next((name for name, cls in models.items() if cls is model), model.__name__)
+    fit = [name for name, cls in models.items() if found.intersection(cls.tasks)]
+    raise ValueError(
+        f"{own} is not a model for --task {' or '.join(sorted(found))}: give --task "
+        f"{' or '.join(model.tasks)}, or --arch {' or '.join(fit)}"
+    )

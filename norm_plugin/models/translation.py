@@ -17,6 +17,8 @@ from norm_plugin.models.stacks import NormTransformerDecoder, NormTransformerEnc
 class NormTransformerModel(NormModel, TransformerModelBase):
     """fairseq's Transformer; with ``--norm-type layernorm`` it is the stock model."""
 
+    tasks = ("translation",)
+
     @classmethod
     def build_planned(cls, cfg: NormConfig, task: Any) -> Any:
         return super(NormModel, cls).build_model(cfg, task)

@@ -15,7 +15,6 @@ from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.data import TokenBlockDataset
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY
-from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 
 from characters import batch, build, parse, task_of, write_text
@@ -226,14 +225,6 @@ def test_flags_of_an_encoder_are_refused(text, capsys):
 def test_fairseqs_own_extra_norms_are_refused(text):
     with pytest.raises(ValueError, match="--scale-fc adds norms .* --norm-placement normformer"):
         build(text, scale_fc=True)
-
-
-def test_a_language_model_asked_to_translate_is_refused(text):
-    dictionary = task_of(text).source_dictionary
-    task = TranslationTask(argparse.Namespace(), dictionary, dictionary)
-    args = argparse.Namespace(arch="norm_transformer_lm_char")
-    with pytest.raises(ValueError, match="cannot translate: give --task language_modeling"):
-        models.build_model(args, task)
 
 
 # ---- numpy 2 ------------------------------------------------------------------------------------

@@ -49,27 +49,33 @@ def load_classifier(checkpoint: Path, data: Path, fold: bool) -> tuple[Any, Any]
 
 @torch.inference_mode()
 def predict(model: Any, task: Any, split: str) -> list[Prediction]:
-    """The predictions of a split, in the order of the corpus."""
-    try:
-        dataset = task.load_dataset(split)
-    except OSError as error:
-        raise CommandError(f"{task.cfg.data} has no split {split}: {error}") from error
+    """The predictions of a split, in the order of the corpus.
+
+    Raises CommandError for a split that is not there, and for a model that has diverged.
+    """
+    text = Path(task.cfg.data) / "input0" / f"{split}.idx"
+    if not text.is_file():
+        raise CommandError(f"{task.cfg.data} has no split {split}: there is no {text}")
+    dataset = task.load_dataset(split)
     batches = task.get_batch_iterator(
         dataset, max_tokens=MAX_TOKENS, max_positions=task.max_positions()
     )
     found = [
         one
         for batch in batches.next_epoch_itr(shuffle=False)
-        for one in _predict_batch(model, task, batch)
+        for one in predict_batch(model, task, batch)
     ]
     return sorted(found)
 
 
-def _predict_batch(model: Any, task: Any, batch: dict[str, Any]) -> Iterator[Prediction]:
+def predict_batch(model: Any, task: Any, batch: dict[str, Any]) -> Iterator[Prediction]:
+    """The predictions of one batch; CommandError where a logit is not finite."""
     device = next(model.parameters()).device
     source = {name: value.to(device) for name, value in batch["net_input"].items()}
     head = task.cfg.classification_head_name
     logits, _ = model(**source, features_only=True, classification_head_name=head)
+    if not logits.isfinite().all():
+        raise CommandError("the classifier gives NaN or infinity: its training has diverged")
     log_probabilities, classes = functional.log_softmax(logits.float(), dim=-1).max(dim=-1)
     for number, label, predicted, value in zip(
         batch["id"].tolist(), batch["target"].view(-1).tolist(), classes.tolist(), log_probabilities

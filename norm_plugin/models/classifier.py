@@ -41,8 +41,8 @@ def mean_over_words(x: Tensor, padding_mask: Tensor) -> Tensor:
     Returns:
         (B, C).
     """
-    words = (~padding_mask).t().unsqueeze(-1).to(x)
-    return (x * words).sum(0) / words.sum(0)
+    padding = padding_mask.t().unsqueeze(-1)
+    return x.masked_fill(padding, 0).sum(0) / (~padding).sum(0)
 
 
 class ClassificationHead(nn.Module):
@@ -71,6 +71,7 @@ class NormTextClassifier(NormModel, FairseqEncoderModel):
     """An encoder with classification heads, as the task ``sentence_prediction`` asks for them."""
 
     sides: ClassVar[tuple[str, ...]] = ("encoder",)
+    tasks = ("sentence_prediction",)
 
     def __init__(self, cfg: NormConfig, encoder: NormTransformerEncoder) -> None:
         super().__init__(encoder)
@@ -155,9 +156,12 @@ class TextClassifierHub(nn.Module):
         self.cfg, self.task, self.model = cfg, task, model
 
     def predict(self, sentence: str) -> dict[str, float]:
-        """The probability of each label of one sentence."""
+        """The probability of each label of one sentence; ValueError for one without a word."""
+        if not sentence.strip():
+            raise ValueError("the sentence is empty; give at least one word")
         words, labels = self.task.source_dictionary, self.task.label_dictionary
         tokens = words.encode_line(sentence, add_if_not_exist=False).long().unsqueeze(0)
+        tokens = tokens.to(next(self.model.parameters()).device)
         head = self.task.cfg.classification_head_name
         self.model.eval()
         with torch.inference_mode():

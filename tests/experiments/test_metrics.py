@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from classifier_run import train_classifier, write_sentences
@@ -20,6 +22,7 @@ from norm_plugin.experiments.metrics import (
 )
 from norm_plugin.experiments.plan import make_plan
 from norm_plugin.experiments.predict import main as predict
+from norm_plugin.experiments.predict import predict_batch
 from norm_plugin.experiments.predictions import Prediction, lines_of, read_predictions
 from norm_plugin.experiments.results import headline, read_results
 from norm_plugin.experiments.results import main as results
@@ -160,6 +163,8 @@ def test_from_a_trained_classifier_to_a_table(tmp_path, capsys):
     accuracy = float(end.split("= ")[1].split(",")[0])
     assert accuracy == pytest.approx(of_fairseq, abs=0.055)  # each has its rounding: 1, 2 digits
     log = write(tmp_path / "predict.log", *predicted(capsys, data, "--path", best))
+    with pytest.raises(CommandError, match="has no split dev: there is no .*input0/dev.idx"):
+        predict([str(data), "--path", best, "--gen-subset", "dev"])
     folded = predicted(capsys, data, "--path", best, "--fold-norms")
     assert [line.split("\t")[:3] for line in folded] == [
         line.split("\t")[:3] for line in log.read_text().splitlines()
@@ -172,6 +177,16 @@ def test_from_a_trained_classifier_to_a_table(tmp_path, capsys):
     assert result["sites"] == dict.fromkeys(sites, "batchnorm")
     assert headline(result) > 90  # percent: the first word tells the label
     assert "| batchnorm | 1 |" in table([result]) and "accuracy (%)" in table([result])
+
+
+def test_a_diverged_classifier_predicts_nothing():
+    batch = {"id": torch.tensor([0]), "target": torch.tensor([0]), "net_input": {}}
+    for value in (float("nan"), float("inf")):
+        model = torch.nn.Linear(1, 1)
+        model.forward = lambda value=value, **_: (torch.tensor([[0.0, value]]), None)
+        task = SimpleNamespace(cfg=SimpleNamespace(classification_head_name="head"))
+        with pytest.raises(CommandError, match="its training has diverged"):
+            list(predict_batch(model, task, batch))
 
 
 def test_a_translation_model_is_no_classifier(tmp_path):

@@ -24,7 +24,7 @@ class Facts:
         config: the primary file of ``configs/`` with its hyper-parameters.
         metric: by which it is scored, a file of ``norm_plugin/experiments/metrics/``.
         smoke: the file of the group ``size`` that ``--smoke`` stands for.
-        words: whether the text stays in words, without subword units.
+        words: whether the text stays in words or characters, without subword units.
         split_by_seed: whether each seed has a random split of the corpus of its own.
         merges: BPE merges, where they are not the corpus' own.
         recipe: of the group ``recipe``; None for an experiment with one recipe.

@@ -1,15 +1,15 @@
 """Run one recipe on any number of GPUs with the same batch an update.
 
-A recipe's batch is ``max_tokens`` times ``update_freq`` on one worker. With N workers,
-``update_freq`` is divided by N; where the division leaves a rest, the recipe is refused unless the
-user lets the batch change.
+A recipe's batch is ``max_tokens``, or ``batch_size`` in sentences, times ``update_freq`` on one
+worker. With N workers, ``update_freq`` is divided by N; where the division leaves a rest, the
+recipe is refused unless the user lets the batch change.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,14 +49,14 @@ def for_workers(
     common = recipe.setdefault("common", {})
     for_cpu = bool(common.get("cpu")) or "--cpu" in further
     if gpus == AUTO and (for_cpu or present == 0):
-        _check_precision(further)
+        _check_precision(common, further)
         common["cpu"] = True
         return recipe
     count = 1 if gpus == AUTO else _count(gpus)
     if for_cpu and not srun:
         raise ValueError(f"--gpus {gpus}, but the recipe is one for the CPU; leave --gpus out")
     if for_cpu:
-        _check_precision(further)
+        _check_precision(common, further)
         common["cpu"] = True
         recipe.setdefault("distributed_training", {}).update(ON_CPU)
     elif count > present and not elsewhere:
@@ -67,8 +67,14 @@ def for_workers(
     return recipe
 
 
-def _check_precision(further: Sequence[str]) -> None:
+def _check_precision(common: Mapping[str, Any], further: Sequence[str]) -> None:
     half = [flag for flag in HALF if flag in further]
+    keys = [key for key in ("fp16", "bf16") if common.get(key)]
+    if keys:
+        raise ValueError(
+            f"the recipe has common.{keys[0]}, which needs a GPU, and this run is on the CPU; give "
+            f"common.{keys[0]}=false"
+        )
     if half:
         raise ValueError(f"{half[0]} needs a GPU, and this run is on the CPU; leave it out")
 
@@ -81,21 +87,28 @@ def _count(gpus: str) -> int:
 
 def _keep_batch(recipe: Recipe, count: int, further: Sequence[str]) -> None:
     """Divide ``update_freq`` by the number of workers, unless the user's own flags set it."""
-    tokens = recipe["dataset"]["max_tokens"]
+    unit, flag, size = _batch_of(recipe)
     (freq,) = recipe["optimization"].get("update_freq", [1])
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--max-tokens", type=int, default=tokens)
+    parser.add_argument(flag, type=int, default=size, dest="size")
     parser.add_argument("--update-freq")
     own, _ = parser.parse_known_args(list(further))
     if own.update_freq is not None:
         return
-    parts, rest = divmod(tokens * freq, own.max_tokens * count)
+    parts, rest = divmod(size * freq, own.size * count)
     if rest or not parts:
-        share, uneven = divmod(tokens * freq, count)
-        hint = "" if uneven or share > tokens else f" (-- --max-tokens {share})"
+        share, uneven = divmod(size * freq, count)
+        hint = "" if uneven or share > size else f" (-- {flag} {share})"
         raise ValueError(
-            f"{count} GPUs of {own.max_tokens} tokens cannot share the recipe's batch of {tokens} "
-            f"x {freq} tokens: take another number of GPUs, other tokens a GPU{hint}, or "
-            "--change-batch"
+            f"{count} GPUs of {own.size} {unit} cannot share the recipe's batch of {size} x {freq} "
+            f"{unit}: take another number of GPUs, other {unit} a GPU{hint}, or --change-batch"
         )
     recipe["optimization"]["update_freq"] = [parts]
+
+
+def _batch_of(recipe: Recipe) -> tuple[str, str, int]:
+    """What a batch is counted in, the flag of its size, and the size on one worker."""
+    dataset = recipe["dataset"]
+    if dataset.get("max_tokens") is not None:
+        return "tokens", "--max-tokens", dataset["max_tokens"]
+    return "sentences", "--batch-size", dataset["batch_size"]

@@ -174,7 +174,12 @@ def _add_choices(parser: Parser) -> None:
         "powernorm (Shen et al. 2020) or xiong (Xiong et al. 2020), where that has results on the "
         "corpus",
     )
-    group.add_argument("--preset", type=_word, metavar="P", help="preset=P: paper or cpu")
+    group.add_argument(
+        "--preset",
+        type=_word,
+        metavar="P",
+        help="preset=P: paper or cpu; of tinyshakespeare cpu or nanogpt",
+    )
     group.add_argument(
         "--subword",
         type=_word,

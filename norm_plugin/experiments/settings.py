@@ -68,7 +68,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
     if subword not in SUBWORDS:
         raise CommandError(f"--subword is {subword}; choose {' or '.join(SUBWORDS)}")
     if facts.words and "subword" in chosen:
-        raise CommandError(f"{facts.name} has words, and no subword units; leave --subword out")
+        raise CommandError(f"{facts.name} has no subword units; leave --subword out")
     work = ROOT / "work" if args.work is None else from_here(args.work)
     if ":" in str(work):
         raise CommandError(f"--work is {work}; fairseq splits paths at a colon, so choose another")

@@ -56,6 +56,17 @@ def test_fewer_tokens_a_gpu_make_it_possible(gpus):
     assert batch(made, 1024) == 4 * 4096
 
 
+def test_a_batch_of_sentences(gpus):
+    """As in a language model's recipe, which has no ``max_tokens``."""
+    gpus(8)
+    given = {"dataset": {"batch_size": 16}, "optimization": {"update_freq": [4]}}
+    made = for_workers(given, "4")
+    assert made["optimization"]["update_freq"] == [1]
+    with pytest.raises(ValueError, match=r"8 GPUs of 16 sentences .* \(-- --batch-size 8\)"):
+        for_workers(given, "8")
+    assert for_workers(given, "8", ["--batch-size", "8"])["optimization"]["update_freq"] == [1]
+
+
 def test_an_update_freq_of_the_user_is_left_alone(gpus):
     gpus(2)
     made = for_workers(recipe(freq=1), "2", ["--update-freq", "7"])
@@ -95,6 +106,10 @@ def test_half_precision_on_the_cpu_is_refused(flag, gpus):
     gpus(0)
     with pytest.raises(ValueError, match=f"{flag} needs a GPU"):
         for_workers(recipe(), "auto", [flag])
+    key = flag.removeprefix("--")
+    with pytest.raises(ValueError, match=f"the recipe has common.{key}.*give common.{key}=false"):
+        for_workers(recipe(**{key: True}), "auto")
+    for_workers(recipe(**{key: False}), "auto")
 
 
 def test_gpus_must_be_there_unless_they_are_elsewhere(gpus):

@@ -74,5 +74,3 @@ def test_the_evaluation_has_the_context_of_the_training():
         *("--context-window", "400", "--softmax-batch", "1024"),
     ]
     assert "--context-window" not in training_flags(recipe)
-    with pytest.raises(CommandError, match="--subword sentencepiece"):
-        METRICS["perplexity"].flags("sentencepiece", flags)

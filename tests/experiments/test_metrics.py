@@ -24,6 +24,7 @@ from norm_plugin.experiments.plan import make_plan
 from norm_plugin.experiments.predict import main as predict
 from norm_plugin.experiments.predict import predict_batch
 from norm_plugin.experiments.predictions import Prediction, lines_of, read_predictions
+from norm_plugin.experiments.recipes import read_recipe
 from norm_plugin.experiments.results import headline, read_results
 from norm_plugin.experiments.results import main as results
 from norm_plugin.experiments.settings import read_settings
@@ -79,9 +80,16 @@ def test_a_classifier_has_a_random_split_a_seed_and_no_average(tmp_path):
     assert plan.data.name == "rt_polarity-split7"
 
 
-def test_a_corpus_of_words_has_no_subword_units():
-    with pytest.raises(CommandError, match="sst5 has words, and no subword units; leave --subword"):
-        plan_of("sst5", "--subword", "sentencepiece")
+@pytest.mark.parametrize("name", [x for x in experiment_names() if read_facts(x).words])
+def test_a_corpus_of_words_has_no_subword_units(name):
+    with pytest.raises(CommandError, match=f"{name} has no subword units; leave --subword out"):
+        plan_of(name, "--subword", "sentencepiece")
+
+
+def test_text_without_subword_units_is_that_of_the_tasks_but_translation():
+    for name in experiment_names():
+        facts = read_facts(name)
+        assert facts.words == (read_recipe(facts.config)["task"]["_name"] != "translation"), name
 
 
 def test_the_words_of_a_translation_are_those_of_its_finished_runs(tmp_path):

@@ -209,6 +209,7 @@ def test_nanogpts_recipe_for_a_cpu():
 def test_a_smoke_run_of_a_language_model_is_small(name):
     args = parsed(name, "size=smoke_lm")
     assert (args.max_update, args.decoder_layers, args.decoder_embed_dim) == (60, 2, 64)
+    assert not args.fp16  # it may run on a CPU
 
 
 def test_as_many_checkpoints_are_averaged_as_the_user_keeps():

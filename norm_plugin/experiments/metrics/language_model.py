@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -69,11 +69,6 @@ class LanguageModelLoss(Metric):
             if dataset.get(key) is not None:
                 flags += [f"--{key.replace('_', '-')}", str(dataset[key])]
         return [*flags, *evaluation_flags(recipe)]
-
-    def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:
-        if subword:
-            raise CommandError(f"--subword {subword}: a language model's text has no subwords")
-        return list(recipe)
 
     def check_log(self, log: Path, data: Path) -> None:
         self.scores(log, data, "test")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prep import child_processes
 from prep.messages import PrepError, report
 from prep.text_files import SPLITS, read_lines
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
 
 PADDING_FACTOR = 8  # fairseq-preprocess pads dictionaries to a multiple of it
 
@@ -26,8 +30,7 @@ def make_dictionaries(text: Path, destination: Path, source: str, target: str, j
         words.finalize(padding_factor=PADDING_FACTOR)
         for language in languages:
             words.save(str(destination / f"dict.{language}.txt"))
-        types = sum(count > 0 for count in words.count[words.nspecial :])
-        report(f"dictionary of {' and '.join(languages)}: {types:,} types")
+        report(f"dictionary of {' and '.join(languages)}: {_types(words):,} types")
 
 
 def make_word_dictionary(text: Path, destination: Path, least_count: int) -> None:
@@ -40,7 +43,12 @@ def make_word_dictionary(text: Path, destination: Path, least_count: int) -> Non
     words.finalize(threshold=least_count, padding_factor=PADDING_FACTOR)
     destination.parent.mkdir(parents=True, exist_ok=True)
     words.save(str(destination))
-    report(f"dictionary of {text.name}: {len(words) - words.nspecial:,} types")
+    report(f"dictionary of {text.name}: {_types(words):,} types")
+
+
+def _types(words: Dictionary) -> int:
+    """The number of words, without those that only fill the dictionary up (PADDING_FACTOR)."""
+    return sum(count > 0 for count in words.count[words.nspecial :])
 
 
 def _count_tokens(path: Path, end: str) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""The command line of a corpus: the options that all have, and those for raw files."""
+"""The command line of a corpus: the options that all have, and those of sentence pairs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,16 @@ def positive_int(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not at least 1")
     return value
+
+
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """The parser of a corpus with raw files, with the flags that all of these have."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common_arguments(parser)
+    _add_raw_arguments(parser)
+    return parser
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +54,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_raw_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of every corpus with raw files."""
+def _add_raw_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--raw", type=Path, metavar="DIR", help="folder with the raw files (default: download them)"
     )
@@ -60,12 +69,8 @@ def add_raw_arguments(parser: argparse.ArgumentParser) -> None:
 def parse_args(
     corpus: Corpus, description: str | None, argv: list[str] | None = None
 ) -> argparse.Namespace:
-    """The parsed command line of a corpus; `argv` is by default that of the process."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_common_arguments(parser)
-    add_raw_arguments(parser)
+    """The parsed command line of a corpus of pairs; `argv` is by default that of the process."""
+    parser = parser_of(description)
     parser.add_argument(
         "--merges",
         type=positive_int,

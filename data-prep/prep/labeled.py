@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from prep.binarize import binarize_side, make_word_dictionary
-from prep.command_line import add_common_arguments, add_raw_arguments
+from prep.command_line import parser_of
 from prep.exit_status import run_command
 from prep.fetch import Source
 from prep.labeled_files import Examples, LabeledFiles
 from prep.layout import SENTENCE_PREDICTION
 from prep.manifest import Counts, Recipe, make_recipe
 from prep.messages import PrepError, report
-from prep.publishing import publish, publish_binarized
-from prep.raw_stage import fetch_or_refuse, fetch_raw, input_digests, raw_folder
+from prep.raw_stage import run_raw_stages
 from prep.text_files import write_lines
 from prep.text_rules import TextRules, apply_rules
 
@@ -56,11 +55,7 @@ def parse_args(
     corpus: LabeledCorpus, description: str | None, argv: list[str] | None = None
 ) -> argparse.Namespace:
     """The parsed command line of a corpus; `argv` is by default that of the process."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_common_arguments(parser)
-    add_raw_arguments(parser)
+    parser = parser_of(description)
     if corpus.raw.random_split:
         parser.add_argument(
             "--split-seed",
@@ -76,14 +71,14 @@ def parse_args(
 
 def run_stages(corpus: LabeledCorpus, args: argparse.Namespace) -> None:
     """Run the stage that --only names, or all; raises PrepError for bad input."""
-    if args.only == "fetch":
-        fetch_raw(corpus, args)
-    if args.only in (None, "prepare"):
-        recipe = _recipe(corpus, args.split_seed, input_digests(corpus, args))
-        publish(args.out, recipe, partial(_build, corpus=corpus, args=args), args.overwrite)
-    if args.only in (None, "binarize"):
-        overwrite = args.overwrite and args.only == "binarize"
-        publish_binarized(args.out, partial(_binarize, args=args), overwrite)
+
+    def binarize(work: Path) -> None:
+        for side in (TEXT, LABEL):
+            dictionary = args.out / "bin" / side / "dict.txt"
+            binarize_side(args.out / "tok", dictionary, work / side, side, args.workers)
+
+    recipe = partial(_recipe, corpus, args.split_seed)
+    run_raw_stages(corpus, args, recipe, partial(_build, corpus, args.split_seed), binarize)
 
 
 def _recipe(corpus: LabeledCorpus, split_seed: int | None, inputs: dict[str, str]) -> Recipe:
@@ -97,13 +92,12 @@ def _recipe(corpus: LabeledCorpus, split_seed: int | None, inputs: dict[str, str
     return make_recipe(corpus.name, TEXT, LABEL, settings, inputs, layout=SENTENCE_PREDICTION)
 
 
-def _build(work: Path, corpus: LabeledCorpus, args: argparse.Namespace) -> dict[str, Counts]:
+def _build(
+    corpus: LabeledCorpus, split_seed: int | None, raw: Path, work: Path
+) -> dict[str, Counts]:
     """Fill tok/ and the dictionaries of `work`; returns the counts of the raw text."""
-    fetch_or_refuse(corpus, args)
-    folder = raw_folder(args)
-    corpus.raw.check(folder)
     counts = {}
-    for split, examples in corpus.raw.read(folder, args.split_seed).items():
+    for split, examples in corpus.raw.read(raw, split_seed).items():
         check_examples(examples, corpus.labels)
         texts = apply_rules([example.text for example in examples], "en", corpus.rules)
         write_lines(work / "tok" / f"{split}.{TEXT}", texts)
@@ -130,9 +124,3 @@ def check_examples(examples: Examples, labels: tuple[str, ...]) -> None:
             )
         if not example.text.strip():
             raise PrepError(f"{example.place} has an empty sentence")
-
-
-def _binarize(work: Path, args: argparse.Namespace) -> None:
-    for side in (TEXT, LABEL):
-        dictionary = args.out / "bin" / side / "dict.txt"
-        binarize_side(args.out / "tok", dictionary, work / side, side, args.workers)

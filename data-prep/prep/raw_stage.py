@@ -1,14 +1,16 @@
-"""The stage fetch, and what the other stages ask of the raw files."""
+"""The stages of a corpus with raw files, of any task: fetch, prepare, binarize."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from prep import fetch
-from prep.manifest import read_manifest
+from prep.manifest import Counts, Recipe, read_manifest
 from prep.messages import PrepError, report
+from prep.publishing import publish, publish_binarized
 from prep.text_files import file_digest
 
 
@@ -32,6 +34,37 @@ class HasRawFiles(Protocol):
     @property
     def raw(self) -> CheckedFiles:
         """How the raw files are checked."""
+
+
+def run_raw_stages(
+    corpus: HasRawFiles,
+    args: argparse.Namespace,
+    recipe: Callable[[dict[str, str]], Recipe],
+    build: Callable[[Path, Path], dict[str, Counts]],
+    binarize: Callable[[Path], None],
+) -> None:
+    """Run the stage that --only names, or all; raises PrepError for bad input.
+
+    Args:
+        recipe: gives the recipe for the names and SHA-256 of the raw files.
+        build: from the folder of the raw files, fills another with the text and the dictionaries;
+            returns the counts of raw text that is not kept.
+        binarize: fills a folder with the binary form of the text in OUT.
+    """
+    if args.only == "fetch":
+        fetch_raw(corpus, args)
+    if args.only in (None, "prepare"):
+
+        def fill(work: Path) -> dict[str, Counts]:
+            fetch_or_refuse(corpus, args)
+            raw = raw_folder(args)
+            corpus.raw.check(raw)
+            return build(raw, work)
+
+        publish(args.out, recipe(input_digests(corpus, args)), fill, args.overwrite)
+    if args.only in (None, "binarize"):
+        # without --only, prepare has removed the bin/ that --overwrite means
+        publish_binarized(args.out, binarize, args.overwrite and args.only == "binarize")
 
 
 def raw_folder(args: argparse.Namespace) -> Path:

@@ -146,7 +146,7 @@ def make_plan(settings: Settings) -> Plan:
         differs,
         tuple(training),
         tuple(averaging),
-        tuple(find_metric(settings.facts.metric).recipe_flags(recipe)),
+        tuple(find_metric(settings.facts.metric).recipe_flags(recipe, settings.further)),
     )
 
 

@@ -74,3 +74,5 @@ def test_the_evaluation_has_the_context_of_the_training():
         *("--context-window", "400", "--softmax-batch", "1024"),
     ]
     assert "--context-window" not in training_flags(recipe)
+    own = METRICS["perplexity"].recipe_flags(recipe, ["--tokens-per-sample", "256", "--lr", "1"])
+    assert own == ["--tokens-per-sample", "256", *flags[2:]]

@@ -55,8 +55,12 @@ class Metric(ABC):
     keeps_texts: ClassVar[bool] = False
     item: ClassVar[tuple[str, str] | None] = None
 
-    def recipe_flags(self, recipe: Recipe) -> list[str]:
-        """The flags of the evaluation that a recipe gives."""
+    def recipe_flags(self, recipe: Recipe, further: Sequence[str] = ()) -> list[str]:
+        """The flags of the evaluation that a recipe gives.
+
+        Args:
+            further: flags of ``fairseq-train`` that come after those of the recipe.
+        """
         return generation_flags(recipe)
 
     def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:

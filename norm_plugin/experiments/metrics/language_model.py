@@ -6,9 +6,11 @@ a word is 2^L. With characters as tokens L is the bits a character, and L ln 2 t
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -61,14 +63,15 @@ class LanguageModelLoss(Metric):
     stage = "evaluate"
     module = "norm_plugin.experiments.evaluate_lm"
 
-    def recipe_flags(self, recipe: Recipe) -> list[str]:
+    def recipe_flags(self, recipe: Recipe, further: Sequence[str] = ()) -> list[str]:
         """The context and the batches are those of the training, unless ``eval_lm`` says more."""
-        task, dataset = recipe["task"], recipe["dataset"]
-        flags = ["--tokens-per-sample", str(task["tokens_per_sample"])]
-        for key in ("batch_size", "max_tokens"):
-            if dataset.get(key) is not None:
-                flags += [f"--{key.replace('_', '-')}", str(dataset[key])]
-        return [*flags, *evaluation_flags(recipe)]
+        settings = {**recipe["task"], **recipe["dataset"]}
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        for flag in ("--tokens-per-sample", "--batch-size", "--max-tokens"):
+            parser.add_argument(flag, dest=flag, default=settings.get(flag[2:].replace("-", "_")))
+        trained = vars(parser.parse_known_args(list(further))[0])
+        flags = [(flag, str(value)) for flag, value in trained.items() if value is not None]
+        return [*chain(*flags), *evaluation_flags(recipe)]
 
     def check_log(self, log: Path, data: Path) -> None:
         self.scores(log, data, "test")

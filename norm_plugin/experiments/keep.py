@@ -27,6 +27,7 @@ from norm_plugin.experiments.metrics import AVERAGE
 from norm_plugin.experiments.metrics.bleu import reference_file, text_form
 from norm_plugin.experiments.results import (
     Result,
+    headline,
     metric_of,
     read_results,
     result_name,
@@ -77,22 +78,27 @@ def data_of(result: Result, work: Path) -> Path:
 def translations_of_run(result: Result, log: Path, work: Path) -> Sequence[str] | None:
     """The translations in ``log``; None for a result without a score of translations.
 
-    Raises CommandError where they have another score than the result.
+    Raises CommandError where the log gives another score than the result has.
     """
+    data, metric = data_of(result, work), metric_of(result)
     stored = result["scores"].get("sacrebleu")
     if stored is None:
+        scores = metric.scores(log, data, result["split"])
+        _check_same(log, metric.title, scores[metric.headline]["score"], headline(result))
         return None
-    data = data_of(result, work)
     manifest = read_json(data / "manifest.json")
     form = text_form(manifest)
     references = read_lines(reference_file(data, result["split"], manifest["target"]))
     found = score_detokenized(read_generate_log(log, form.subword), references, form)
-    if found["score"] != stored["score"]:
+    _check_same(log, "sacrebleu", found["score"], stored["score"])
+    return metric.texts(log, data)
+
+
+def _check_same(log: Path, title: str, found: float, stored: float) -> None:
+    if found != stored:
         raise CommandError(
-            f"{log} gives {found['score']} of sacrebleu, and the result has {stored['score']}: the "
-            "run was made again"
+            f"{log} gives {found} of {title}, and the result has {stored}: the run was made again"
         )
-    return metric_of(result).texts(log, data)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

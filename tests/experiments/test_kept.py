@@ -193,3 +193,24 @@ def test_a_run_that_was_made_again_is_not_kept(older, capsys):
 def test_a_run_that_is_gone_is_named(older, tmp_path, capsys):
     assert keep.main([str(older.parent), "--work", str(tmp_path / "none")]) == 1
     assert "not kept: no corpus in " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("score", "status"), [(50.0, 0), (100.0, 1)])
+def test_a_classifier_is_known_by_its_accuracy(score, status, tmp_path, capsys):
+    run, data = tmp_path / "work/runs/tiny/rmsnorm-seed1", tmp_path / "work/data/tiny"
+    (run / "checkpoints").mkdir(parents=True)
+    write_checkpoint(run / "checkpoints/checkpoint_best.pt", torch.eye(2))
+    (data / "tok").mkdir(parents=True)
+    (data / "tok/test.label").write_text("1\n0\n")
+    (data / "manifest.json").write_text(json.dumps({"checksum": "c0ffee"}))
+    end = "Predict test: accuracy = 50.00, 1 of 2"
+    (run / "predict.log").write_text(f"P-0\t1\t0\t-0.5\nP-1\t0\t0\t-0.25\n{end}\n")
+    result = {"schema": 3, "experiment": "tiny", "norm": "rmsnorm", "seed": 1, "split": "test"}
+    result |= {"metric": "accuracy", "scores": {"accuracy": {"score": score}}}
+    path = tmp_path / "results/rmsnorm-seed1.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(result | {"data": {"checksum": "c0ffee"}}))
+    assert keep.main([str(path.parent), "--work", str(tmp_path / "work")]) == status
+    assert ("kept" in json.loads(path.read_text())) == (status == 0)
+    refused = "gives 50.0 of accuracy (%), and the result has 100.0" in capsys.readouterr().out
+    assert refused == bool(status)

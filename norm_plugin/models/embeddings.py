@@ -73,7 +73,7 @@ def fix_output_layer(output: nn.Linear) -> UnitLinear:
 
 def check_embedding(settings: object, word: str) -> None:
     """Raise ValueError for embeddings or an output layer that are not one matrix."""
-    for key in ("adaptive_input", "adaptive_softmax_cutoff"):
+    for key in ("adaptive_input", "adaptive_softmax_cutoff", "character_embeddings"):
         value: Any = getattr(settings, key, None)
         if word == FIXNORM and value:
             raise ValueError(

@@ -23,6 +23,8 @@ from norm_plugin.models.architectures import (
     stock_architectures,
 )
 from norm_plugin.models.config import NormConfig
+from norm_plugin.models.embeddings import FIXNORM
+from norm_plugin.models.flags import EMBEDDING, flag_of
 from norm_plugin.models.initialization import initialize, initialize_embedding
 from norm_plugin.models.layers import PlannedLayer
 from norm_plugin.models.norm_model import NormModel
@@ -62,6 +64,11 @@ class NormMaskedLanguageModel(NormModel, RobertaModel):
 
     @classmethod
     def build_planned(cls, cfg: NormConfig, task: Any) -> Any:
+        if cfg.plan.embedding == FIXNORM:  # of the input alone it would be half of FixNorm
+            raise ValueError(
+                f"{flag_of(EMBEDDING)} {FIXNORM} does not reach the output layer of {MODEL}: drop "
+                "the flag"
+            )
         if getattr(cfg, "max_positions", None) is None:  # as fairseq, before it builds
             given = getattr(cfg, "tokens_per_sample", None)
             cfg.max_positions = task.max_positions() if given is None else given

@@ -222,6 +222,11 @@ def test_flags_of_an_encoder_are_refused(text, capsys):
     assert "unrecognized arguments: --encoder-layers" in capsys.readouterr().err
 
 
+def test_fixnorm_of_embeddings_of_characters_is_refused(text):
+    with pytest.raises(ValueError, match="one matrix, but character_embeddings is True"):
+        build(text, norm_embedding="fixnorm", character_embeddings=True)
+
+
 def test_fairseqs_own_extra_norms_are_refused(text):
     with pytest.raises(ValueError, match="--scale-fc adds norms .* --norm-placement normformer"):
         build(text, scale_fc=True)

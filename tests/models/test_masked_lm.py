@@ -138,6 +138,11 @@ def test_initial_weights_of_the_plan_are_not_those_of_roberta(word, task):
     assert not torch.equal(first.self_attn.out_proj.weight, second.self_attn.out_proj.weight)
 
 
+def test_fixnorm_which_would_leave_the_output_layer_out_is_refused(task):
+    with pytest.raises(ValueError, match="--norm-embedding fixnorm does not reach the output lay"):
+        build(task, norm_embedding="fixnorm")
+
+
 def test_yaml(task):
     cfg = OmegaConf.create(
         {

@@ -86,6 +86,14 @@ def test_a_corpus_of_words_has_no_subword_units(name):
         plan_of(name, "--subword", "sentencepiece")
 
 
+def test_the_best_checkpoint_is_evaluated_where_no_others_are_kept():
+    for name in experiment_names():
+        facts = read_facts(name)
+        groups = [f"recipe={facts.recipe}"] if facts.recipe else []
+        kept = not read_recipe(facts.config, groups)["checkpoint"].get("no_epoch_checkpoints")
+        assert find_metric(facts.metric).checkpoint == (AVERAGE if kept else BEST), name
+
+
 def test_text_without_subword_units_is_that_of_the_tasks_but_translation():
     for name in experiment_names():
         facts = read_facts(name)

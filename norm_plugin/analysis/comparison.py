@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from norm_plugin.analysis.seeds import (
-    CONFIDENCE,
+    LEVEL,
     Difference,
     Sample,
     compare,
     describe,
     holm,
     pooled_deviation,
+    seeds_for_test,
     seeds_needed,
 )
 from norm_plugin.analysis.study import Setting, Study
 
-LEVEL = 1 - CONFIDENCE
 ONE_SEED = "not tested with one seed"
 BASELINE = "baseline"
 SHOWN = {True: "higher than the baseline", False: "lower than the baseline"}
@@ -67,52 +67,117 @@ def compare_all(study: Study) -> list[Row]:
 def findings(rows: Sequence[Row]) -> str:
     """What the tests of the table show, in a sentence for each verdict that was given."""
     sentences = []
+    if not any(row.verdict in SHOWN.values() for row in rows):
+        sentences.append("No setting is shown to differ from the baseline.")
+        if tests_of(rows) and least_corrected(rows) >= LEVEL:
+            sentences.append(
+                "With so few seeds the test can show no difference, however large it is."
+            )
     for verdict in dict.fromkeys((*SHOWN.values(), NOT_SHOWN, ONE_SEED)):
         names = [row.setting.name for row in rows if row.verdict == verdict]
         if names:
-            sentences.append(f"{verdict.capitalize()}: {'; '.join(names)}.")
-    if not any(row.verdict in SHOWN.values() for row in rows):
-        sentences.insert(0, "No setting is shown to differ from the baseline.")
+            sentences.append(f"{verdict.capitalize()}: {_listed(names)}.")
     return " ".join(sentences)
 
 
-def _comparisons(count: int) -> str:
-    return "1 comparison" if count == 1 else f"{count} comparisons"
+def tests_of(rows: Sequence[Row]) -> list[Difference]:
+    """The differences that were tested."""
+    return [row.difference for row in rows if row.difference and row.difference.p is not None]
+
+
+def least_corrected(rows: Sequence[Row]) -> float:
+    """The smallest p after the correction that the tests of a table can give; there is a test."""
+    tests = tests_of(rows)
+    least = min(test.least_p for test in tests if test.least_p is not None)
+    return min(1.0, least * len(tests))
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
     """What has to be known to read the table, a sentence or two each."""
-    found = []
-    tests = [row.difference for row in rows if row.difference and row.difference.p is not None]
+    return [*_on_counts(rows), *_on_the_test(rows), *_on_intervals(rows), *_on_seeds_needed(rows)]
+
+
+def _on_counts(rows: Sequence[Row]) -> Iterator[str]:
     counts = [row.sample.count for row in rows]
     if len(set(counts)) > 1:
-        found.append(
+        yield (
             f"The settings have {min(counts)} to {max(counts)} seeds, so some means rest on fewer "
             "runs than others."
         )
     if min(counts) == 1:
-        found.append("A setting with one seed has no interval, and nothing is tested against it.")
-    if tests:
-        least = min(test.least_p for test in tests if test.least_p is not None)
-        bound = min(1.0, least * len(tests))
-        found.append(
-            f"The smallest p that the permutation test can give with so many seeds is {least:.3g}, "
-            f"and {bound:.3g} after the correction for {_comparisons(len(tests))}."
+        yield "A setting with one seed has no interval, and nothing is tested against it."
+
+
+def _on_the_test(rows: Sequence[Row]) -> Iterator[str]:
+    """What the permutation test can show with so many seeds."""
+    tests = tests_of(rows)
+    if not tests:
+        return
+    least = min(test.least_p for test in tests if test.least_p is not None)
+    corrected = least_corrected(rows)
+    said = (
+        f"The smallest p that the permutation test can give with so many seeds is {least:.3g}, "
+        f"and {corrected:.3g} after the correction for {_comparisons(len(tests))}."
+    )
+    needed = seeds_for_test(len(rows) - 1)
+    if corrected >= LEVEL and needed is not None:
+        said += (
+            f" With {_comparisons(len(rows) - 1)} it takes {needed} seeds a setting to show any "
+            "difference at the 5 % level."
         )
-        if bound >= LEVEL:
-            found.append(
-                "These seeds are too few for this test to show any difference at the 5 % level, "
-                "however large; read the intervals, which rest on normally distributed scores."
-            )
+    yield said
+
+
+def _on_intervals(rows: Sequence[Row]) -> Iterator[str]:
+    """Which intervals of a difference exclude 0, and what that is worth."""
+    tests = tests_of(rows)
+    if not tests:
+        return
+    names = [row.setting.name for row in rows if row.difference and _excludes_zero(row.difference)]
+    yield (
+        "The interval of a difference assumes normally distributed scores, and is not corrected "
+        "for the number of comparisons. So it shows no difference by itself. "
+        f"{f'It excludes 0 for {_listed(names)}' if names else 'No interval excludes 0'}."
+    )
+    equal = [row.setting.name for row in rows if row.sample.deviation == 0]
+    if equal:
+        yield (
+            f"The seeds of {_listed(equal)} have equal scores, by chance or rounding. The interval "
+            "of the mean has no width then, which does not make the mean certain."
+        )
+
+
+def _excludes_zero(difference: Difference) -> bool:
+    if difference.interval is None:
+        return False
+    low, high = difference.interval
+    return low > 0 or high < 0
+
+
+def _on_seeds_needed(rows: Sequence[Row]) -> Iterator[str]:
+    """How many seeds show a difference as large as those that papers report."""
     deviation = pooled_deviation([row.setting.scores for row in rows])
-    if deviation:
-        metric = rows[0].setting.metric
-        needed = seeds_needed(deviation, metric.of_interest)
-        freedom = sum(count - 1 for count in counts)
-        found.append(
-            f"The standard deviation between seeds is {metric.text(deviation)} {metric.title} over "
-            f"all settings ({freedom} degrees of freedom). To show a difference of "
-            f"{metric.of_interest} {metric.title} takes "
-            f"{needed} seeds a setting (two-sided t test, 5 % level, power 80 %)."
-        )
-    return found
+    if not deviation:
+        return
+    metric, comparisons = rows[0].setting.metric, len(rows) - 1
+    freedom = sum(row.sample.count - 1 for row in rows)
+    said = (
+        f"The standard deviation between seeds is {metric.text(deviation)} {metric.title} over "
+        f"all settings ({freedom} degrees of freedom). To show a difference of "
+        f"{metric.of_interest} {metric.title} in one comparison takes "
+        f"{seeds_needed(deviation, metric.of_interest)} seeds a setting (two-sided t test, 5 % "
+        "level, power 80 %)"
+    )
+    if comparisons > 1:
+        needed = seeds_needed(deviation, metric.of_interest, comparisons)
+        said += f", and {needed} where the level is divided by {_comparisons(comparisons)}"
+    yield f"{said}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    """A name has commas of its own."""
+    return "; ".join(names)
+
+
+def _comparisons(count: int) -> str:
+    return "1 comparison" if count == 1 else f"{count} comparisons"

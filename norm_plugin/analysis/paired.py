@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from norm_plugin.analysis.seeds import CONFIDENCE, holm
+from norm_plugin.analysis.seeds import LEVEL, holm
 from norm_plugin.analysis.study import Setting, Study
 from norm_plugin.analysis.translations import RESAMPLES, TRIALS, PairedScores, paired_tests
 from norm_plugin.commands.command_line import CommandError, read_json, read_lines
@@ -60,7 +60,7 @@ class PairedRow:
         """What may be said: a difference is shown where both corrected p are below 5 %."""
         if self.scores is None or self.corrected is None:
             return self.why
-        if max(self.corrected) >= 1 - CONFIDENCE:
+        if max(self.corrected) >= LEVEL:
             return NOT_SHOWN
         return SHOWN[self.scores.difference > 0]
 

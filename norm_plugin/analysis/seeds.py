@@ -11,6 +11,7 @@ The statistics are those of SciPy and statsmodels.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,8 +23,12 @@ from statsmodels.stats.power import TTestIndPower
 from norm_plugin.experiments.comparable import half_interval
 
 CONFIDENCE = 0.95
+LEVEL = 1 - CONFIDENCE
+"""A difference is shown where the corrected p is below this."""
 POWER = 0.8
 """The share of experiments that would show a difference which is there."""
+RESAMPLES = 9_999
+"""The most divisions of the seeds that the permutation test takes."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +54,10 @@ class Difference:
 
     Attributes:
         mean: difference of the two means.
-        interval: Welch's 95 % interval of the difference; None where a side has one seed.
+        interval: Welch's 95 % interval of the difference; None where a side has one seed, or where
+            neither side varies.
         p: of the permutation test, two-sided; None where a side has one seed.
-        least_p: the smallest p that so many seeds can give.
+        least_p: the smallest p that so many seeds can give; None where a side has one seed.
     """
 
     mean: float
@@ -77,7 +83,8 @@ def compare(scores: Sequence[float], baseline: Sequence[float]) -> Difference:
     """The difference between two settings, as independent samples.
 
     The permutation test exchanges seeds between the two settings. It takes every division where
-    there are at most 9,999 of them, and so is exact for up to seven seeds a side.
+    there are at most :data:`RESAMPLES` of them, and so is exact for up to seven seeds a side. Else
+    it draws as many at random.
 
     Raises:
         ValueError: no score on a side, or one that is not finite.
@@ -86,18 +93,48 @@ def compare(scores: Sequence[float], baseline: Sequence[float]) -> Difference:
     mean = float(ours.mean() - theirs.mean())
     if min(len(ours), len(theirs)) == 1:
         return Difference(mean, None, None, None)
-    welch = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(CONFIDENCE)
     test = stats.permutation_test(
         (ours, theirs),
         lambda a, b, axis: a.mean(axis) - b.mean(axis),
         vectorized=True,
+        n_resamples=RESAMPLES,
         rng=0,
     )
-    divisions = math.comb(len(ours) + len(theirs), len(ours))
-    sides = 2 if len(ours) == len(theirs) else 1  # of equal sides, the mirror image is as extreme
-    return Difference(
-        mean, (float(welch.low), float(welch.high)), float(test.pvalue), sides / divisions
-    )
+    least = least_p(len(ours), len(theirs))
+    return Difference(mean, _welch(ours, theirs), float(test.pvalue), least)
+
+
+def _welch(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float] | None:
+    if not (np.ptp(ours) or np.ptp(theirs)):
+        return None
+    with warnings.catch_warnings():  # SciPy warns of equal scores on one side, whose variance is 0
+        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
+        found = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(CONFIDENCE)
+    return float(found.low), float(found.high)
+
+
+def least_p(ours: int, theirs: int) -> float:
+    """The smallest two-sided p that the permutation test can give.
+
+    It is twice the smaller one-sided p, to which the division that was seen always counts.
+
+    Args:
+        ours: seeds on one side, two or more.
+        theirs: seeds on the other.
+    """
+    return 2 / min(math.comb(ours + theirs, ours), RESAMPLES + 1)
+
+
+def seeds_for_test(comparisons: int) -> int | None:
+    """With how many seeds a side the permutation test can show a difference at all.
+
+    None where even :data:`RESAMPLES` divisions are too few.
+
+    Args:
+        comparisons: of the table, over which p is corrected.
+    """
+    counts = range(2, 9)  # from 8 on, the divisions are drawn, and p becomes no smaller
+    return next((n for n in counts if least_p(n, n) * comparisons < LEVEL), None)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -107,7 +144,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in multipletests(p_values, method="holm")[1]]
 
 
-def seeds_needed(deviation: float, difference: float) -> int:
+def seeds_needed(deviation: float, difference: float, comparisons: int = 1) -> int:
     """How many seeds a side show a difference between two means.
 
     By the two-sided t test at the 5 % level, in 80 % of experiments, where both sides have this
@@ -116,16 +153,17 @@ def seeds_needed(deviation: float, difference: float) -> int:
     Args:
         deviation: standard deviation between seeds, in points of the score, above 0.
         difference: to be shown, in the same points, above 0.
+        comparisons: by which the level is divided (Bonferroni), as Holm does for the smallest p.
     """
     if not (deviation > 0 and difference > 0):
         raise ValueError(
             f"deviation is {deviation} and difference is {difference}; both have to be above 0"
         )
-    effect = difference / deviation
+    effect, level = difference / deviation, LEVEL / comparisons
     for count in (2, 3, 4):  # the solver below starts where the t test has a power to speak of
-        if TTestIndPower().power(effect, count, 1 - CONFIDENCE) >= POWER:
+        if TTestIndPower().power(effect, count, level) >= POWER:
             return count
-    needed = TTestIndPower().solve_power(effect, alpha=1 - CONFIDENCE, power=POWER)
+    needed = TTestIndPower().solve_power(effect, alpha=level, power=POWER)
     return math.ceil(float(np.squeeze(needed)))
 
 

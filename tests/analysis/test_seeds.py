@@ -9,7 +9,15 @@ import statistics
 import pytest
 from scipy import stats
 
-from norm_plugin.analysis.seeds import compare, describe, holm, pooled_deviation, seeds_needed
+from norm_plugin.analysis.seeds import (
+    compare,
+    describe,
+    holm,
+    least_p,
+    pooled_deviation,
+    seeds_for_test,
+    seeds_needed,
+)
 
 OURS, THEIRS = [35.1, 35.6, 35.3], [34.2, 34.9, 34.4]
 EXACT = 1e-9  # float64, a few operations
@@ -56,9 +64,33 @@ def test_the_permutation_test_counts_every_division(theirs):
     assert compare(OURS, theirs).p == pytest.approx(expected, abs=EXACT)
 
 
-def test_three_seeds_cannot_fall_below_a_tenth():
-    difference = compare([9.0, 9.1, 9.2], [1.0, 1.1, 1.2])
-    assert difference.p == pytest.approx(0.1) and difference.least_p == pytest.approx(0.1)
+@pytest.mark.parametrize(
+    ("ours", "theirs", "least"),
+    # of all divisions, one is the most extreme to each side; of more than 9,999 some are drawn
+    [(3, 3, 2 / 20), (3, 2, 2 / 10), (2, 6, 2 / 28), (7, 7, 2 / 3432), (10, 10, 2 / 10_000)],
+)
+def test_the_clearest_difference_has_the_smallest_p(ours, theirs, least):
+    difference = compare(
+        [9 + seed / 10 for seed in range(ours)], [1 + s / 10 for s in range(theirs)]
+    )
+    assert difference.p == pytest.approx(least)
+    assert difference.least_p == least_p(ours, theirs) == pytest.approx(least)
+
+
+@pytest.mark.parametrize("comparisons", [1, 2, 7, 84, 85])
+def test_the_test_shows_nothing_with_fewer_seeds(comparisons):
+    count = seeds_for_test(comparisons)
+    assert least_p(count, count) * comparisons < 0.05 <= least_p(count - 1, count - 1) * comparisons
+
+
+def test_no_number_of_seeds_helps_a_test_of_very_many_settings():
+    assert seeds_for_test(1000) is None
+
+
+def test_equal_scores_on_both_sides_have_no_interval(recwarn):
+    assert compare([35.1, 35.1], [35.2, 35.2]).interval is None
+    assert compare([35.1, 35.1], [35.2, 35.4]).interval is not None
+    assert not recwarn  # SciPy has a warning of nearly identical data
 
 
 def test_holm_multiplies_by_the_tests_that_are_left():
@@ -68,15 +100,15 @@ def test_holm_multiplies_by_the_tests_that_are_left():
 
 
 def test_seeds_needed_reach_the_power_and_one_fewer_does_not():
-    def power(count, effect):
+    def power(count, effect, level):
         freedom, shift = 2 * count - 2, effect * math.sqrt(count / 2)
-        bound = stats.t.ppf(0.975, freedom)
+        bound = stats.t.ppf(1 - level / 2, freedom)
         return stats.nct.sf(bound, freedom, shift) + stats.nct.cdf(-bound, freedom, shift)
 
-    for deviation, difference in ((0.23, 0.2), (0.1, 0.2), (0.05, 0.2), (0.5, 0.2)):
-        count = seeds_needed(deviation, difference)
-        assert power(count, difference / deviation) >= 0.8
-        assert count == 2 or power(count - 1, difference / deviation) < 0.8
+    for deviation, comparisons in itertools.product((0.23, 0.1, 0.05, 0.5), (1, 7)):
+        count, level = seeds_needed(deviation, 0.2, comparisons), 0.05 / comparisons
+        assert power(count, 0.2 / deviation, level) >= 0.8
+        assert count == 2 or power(count - 1, 0.2 / deviation, level) < 0.8
 
 
 def test_the_deviation_is_pooled_over_settings():

@@ -15,7 +15,7 @@ from norm_plugin.analysis.comparison import (
     findings,
     remarks,
 )
-from norm_plugin.analysis.seeds import compare, holm
+from norm_plugin.analysis.seeds import compare, holm, pooled_deviation, seeds_needed
 from norm_plugin.analysis.study import placement_of, read_study
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.results import SCHEMA
@@ -152,6 +152,20 @@ def test_five_seeds_can_show_a_difference(tmp_path):
     assert low.corrected == pytest.approx(2 / 252)  # of 10 runs taken five at a time, two-sided
     assert low.verdict == "lower than the baseline"
     assert findings([low]) == "Lower than the baseline: low, pre."
+    assert "It excludes 0 for low, pre." in " ".join(remarks([low]))
+
+
+def test_five_seeds_show_nothing_among_seven_comparisons(tmp_path):
+    norms = ["layernorm", *(f"low{number}" for number in range(7))]
+    runs = [
+        made_up(norm, seed, bleu=(35 if norm == "layernorm" else 33) + seed / 10)
+        for norm in norms
+        for seed in range(1, 6)
+    ]
+    rows = compare_all(read_study(folder_of(tmp_path, *runs)))[1:]
+    for row in rows:
+        assert row.difference.p < 0.05 < row.corrected  # 2 / 252, and 7 times as much
+        assert row.verdict == NOT_SHOWN
 
 
 def test_one_seed_is_never_tested(tmp_path):
@@ -161,6 +175,7 @@ def test_one_seed_is_never_tested(tmp_path):
         "No setting is shown to differ from the baseline. Not tested with one seed: far, pre."
     )
     assert any("nothing is tested" in text for text in remarks(rows))
+    assert not any("0" in text for text in remarks(rows))  # no p, no interval, no seeds needed
 
 
 def test_a_study_that_is_not_finished_says_so(tmp_path):
@@ -172,6 +187,7 @@ def test_a_study_that_is_not_finished_says_so(tmp_path):
     assert rows["two"].difference.least_p == pytest.approx(1 / 3)
     assert rows["two"].verdict == NOT_SHOWN
     text = " ".join(remarks(list(rows.values())))
+    assert "No interval excludes 0." in text
     assert "The settings have 1 to 2 seeds" in text
     assert "after the correction for 1 comparison." in text
     assert "(2 degrees of freedom)" in text
@@ -183,4 +199,25 @@ def test_the_remarks_say_what_the_seeds_can_show(tmp_path):
     variances = [statistics.variance(setting.scores) for setting in study.settings]
     assert f"between seeds is {statistics.mean(variances) ** 0.5:.2f} BLEU" in text
     assert "is 0.1, and 0.2 after the correction for 2 comparisons" in text
-    assert "too few for this test to show any difference" in text
+    assert "With 2 comparisons it takes 5 seeds a setting to show any difference" in text
+    assert "shows no difference by itself. It excludes 0 for far, pre." in text
+    deviation = pooled_deviation([setting.scores for setting in study.settings])
+    one, both = (seeds_needed(deviation, 0.2, comparisons) for comparisons in (1, 2))
+    assert f"0.2 BLEU in one comparison takes {one} seeds" in text
+    assert f"and {both} where the level is divided by 2 comparisons" in text
+
+
+def test_a_table_that_could_show_nothing_says_so_first(tmp_path):
+    rows = compare_all(read_study(study_of_three(tmp_path)))
+    assert findings(rows) == (
+        "No setting is shown to differ from the baseline. With so few seeds the test can show no "
+        "difference, however large it is. No difference shown: alike, pre; far, pre."
+    )
+
+
+def test_equal_scores_do_not_count_as_certain(tmp_path):
+    runs = [made_up(norm, seed) for norm in ("layernorm", "same") for seed in (1, 2)]
+    rows = compare_all(read_study(folder_of(tmp_path, *runs)))
+    text = " ".join(remarks(rows))
+    assert "No interval excludes 0." in text
+    assert "The seeds of layernorm, pre; same, pre have equal scores" in text

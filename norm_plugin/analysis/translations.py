@@ -69,13 +69,26 @@ def paired_tests(
         signatures.append(str(signature["BLEU"]))
     theirs, ours = found["ar"]
     # sacrebleu counts the samples that lie beyond the difference, and ties do not: it gives two
-    # equal systems its smallest p. No test tells equal systems apart.
+    # equal systems, or two that differ in a sentence, its smallest p. No test tells those apart.
     equal = ours.score == theirs.score
     bootstrap, randomization = (1.0 if equal else found[kind][1].p_value for kind in ("bs", "ar"))
     assert bootstrap is not None and randomization is not None  # a system has p, the baseline none
     return PairedScores(
-        ours.score - theirs.score, float(bootstrap), float(randomization), "; ".join(signatures)
+        ours.score - theirs.score,
+        float(bootstrap),
+        max(float(randomization), least_randomization_p(system, baseline)),
+        "; ".join(signatures),
     )
+
+
+def least_randomization_p(system: Sequence[str], baseline: Sequence[str]) -> float:
+    """The smallest p of a randomization test that counts ties.
+
+    Of the 2^d ways to exchange the d sentences that differ, two give the difference itself: none
+    of them exchanged, and all.
+    """
+    different = sum(ours != theirs for ours, theirs in zip(system, baseline))
+    return min(1.0, 2.0 ** (1 - different))
 
 
 def _result(entry: str | Result) -> Result:

@@ -26,6 +26,15 @@ def test_equal_translations_show_nothing():
     assert found.randomization_p == 1 and found.bootstrap_p == 1
 
 
+@pytest.mark.parametrize(("changed", "least"), [(1, 1.0), (3, 0.25)])
+def test_a_few_sentences_that_all_become_worse_show_nothing(changed, least):
+    """Of the ways to exchange them, two have this difference; sacrebleu alone would give 1/201."""
+    worse = BAD[:changed] + REFERENCES[changed:]
+    found = paired_tests(worse, REFERENCES, REFERENCES, resamples=10, trials=200)
+    assert found.difference < 0
+    assert found.randomization_p == pytest.approx(least)
+
+
 def test_case_counts_unless_told_not_to():
     upper = [line.upper() for line in GOOD]
     assert paired_tests(upper, GOOD, REFERENCES, resamples=10, trials=10).difference < 0

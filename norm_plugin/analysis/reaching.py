@@ -40,7 +40,7 @@ def final_loss(study: Study) -> float | None:
 
 
 def when_reached(setting: Setting, loss: float) -> Reached:
-    """When each run first had at most this validation loss, at the end of an epoch."""
+    """When each run first had at most this validation loss."""
     updates: list[int] = []
     seconds: list[float | None] = []
     for run in setting.runs:

@@ -9,6 +9,7 @@ from norm_plugin.analysis.comparison import Row
 from norm_plugin.analysis.paired import PairedRow
 from norm_plugin.analysis.reaching import when_reached
 from norm_plugin.analysis.study import Failure, Setting, Study
+from norm_plugin.experiments.metrics import Metric
 from norm_plugin.experiments.results import Result, headline
 
 TABLE_HEADER = (
@@ -35,7 +36,7 @@ PAIRED_HEADER = (
     "Holm",
     "what is shown",
 )
-REACHED_HEADER = ("setting", "seeds that reach it", "updates", "minutes", "least loss")
+REACHED_HEADER = ("setting", "finished seeds that reach it", "updates", "minutes", "least loss")
 SPEED_HEADER = (
     "setting",
     "score",
@@ -61,9 +62,9 @@ def table_row(row: Row, failures: Sequence[Failure] = ()) -> tuple[str, ...]:
         "; ".join([_seeds(row.setting.seeds), *_ended(failures)]),
         metric.text(sample.mean),
         deviation,
-        _interval(sample.interval),
-        "-" if difference is None else f"{difference.mean:+.2f}",
-        "-" if difference is None else _interval(difference.interval, sign="+"),
+        _interval(metric, sample.interval),
+        "-" if difference is None else metric.text(difference.mean, sign="+"),
+        "-" if difference is None else _interval(metric, difference.interval, sign="+"),
         f"{difference.p:.3f}" if tested and difference is not None else "-",
         "-" if row.corrected is None else f"{row.corrected:.3f}",
         row.verdict,
@@ -88,8 +89,8 @@ def _seeds(seeds: Iterable[int]) -> str:
     return ", ".join(map(str, seeds))
 
 
-def _interval(interval: tuple[float, float] | None, sign: str = "") -> str:
-    return "-" if interval is None else " to ".join(f"{end:{sign}.2f}" for end in interval)
+def _interval(metric: Metric, interval: tuple[float, float] | None, sign: str = "") -> str:
+    return "-" if interval is None else " to ".join(metric.text(end, sign) for end in interval)
 
 
 def paired_cells(row: PairedRow) -> tuple[str, ...]:
@@ -100,7 +101,7 @@ def paired_cells(row: PairedRow) -> tuple[str, ...]:
     return (
         row.setting.name,
         str(row.seed),
-        f"{row.scores.difference:+.2f}",
+        row.setting.metric.text(row.scores.difference, sign="+"),
         *(f"{p:.4f}" for pair in p_values for p in pair),
         row.verdict,
     )
@@ -110,7 +111,7 @@ def reached_cells(study: Study, name: str, loss: float) -> tuple[str, ...]:
     """The cells of a setting under REACHED_HEADER."""
     setting = study.named(name)
     if setting is None:
-        return (name, f"0 of {len(study.failures_of(name))}", NOT_REACHED, NOT_REACHED, "-")
+        return (name, f"0 of {len(study.failures_of(name))}", "-", "-", "-")
     found = when_reached(setting, loss)
     seeds = f"{len(found.updates)} of {len(setting.runs) + len(study.failures_of(name))}"
     least = "unknown" if found.least is None else f"{found.least:.3f}"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from norm_plugin.analysis import records
 from norm_plugin.analysis.comparison import compare_all, findings, remarks
-from norm_plugin.analysis.figures import Figure, curves_figure, scores_figure, speed_figure
+from norm_plugin.analysis.curves import curves_figure
+from norm_plugin.analysis.figures import Figure, scores_figure, speed_figure
 from norm_plugin.analysis.paired import (
     NO_TRANSLATIONS,
     compare_translations,
@@ -104,16 +105,19 @@ def scores_section(study: Study) -> Section:
     metric = study.baseline.metric
     labels = study.agreed(lambda run: run["scores"][metric.headline]["label"])
     better = "Higher" if metric.higher_is_better else "Lower"
+    found = [findings(rows)]
+    if study.failed_settings:
+        found.append(f"No run has a result: {'; '.join(study.failed_settings)}.")
     text = (
         f"The score, {metric.title}, is {'; '.join(labels)}. {better} is better. Differences are "
         f"to {study.baseline.name}, with Welch's interval and the p of a two-sided permutation "
-        "test over seeds, then corrected by Holm for all rows. A difference counts as shown where "
-        "the corrected p is below 0.05."
+        "test over seeds, then corrected by Holm for all rows that have one. A difference counts "
+        "as shown where the corrected p is below 0.05."
     )
     return Section(
         "scores",
         f"Scores against {study.baseline.name}",
-        [findings(rows), text],
+        [" ".join(found), text],
         Table(TABLE_HEADER, table),
         notes,
         _figures(study, "scores"),
@@ -155,11 +159,11 @@ def training_section(study: Study, loss: float | None) -> Section:
         return Section(
             "curves", "Training", ["Losses over training are not in these results."], figures=curves
         )
-    whose = "as given" if loss is not None else "the last one of the baseline's worst seed"
+    whose = "as given" if loss is not None else "the last one of the baseline, of its worst seed"
     text = (
-        f"Time until the validation loss is {target:.3f} or less ({whose}), looked at after each "
-        "epoch: means over the seeds that reach it. Minutes assume that the updates of a run take "
-        "equally long."
+        f"Time until the validation loss is {target:.3f} or less ({whose}), looked at in each "
+        "validation: means over the finished seeds that reach it. Minutes assume that "
+        "the updates of a run take equally long."
     )
     table = Table(REACHED_HEADER, [reached_cells(study, name, target) for name in study.names])
     return Section("curves", "Training", [text], table, figures=curves)

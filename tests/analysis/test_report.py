@@ -141,7 +141,7 @@ def test_runs_that_diverged_are_in_tables_and_curves(written):
     failed = section(markdown, "Failed and diverged runs")
     assert "| far, pre | 4 | diverged | train | 40 of 60 updates | the loss is nan |" in failed
     assert r"the loss is nan \| or inf |" in failed  # a bar would begin another cell
-    assert "| gone, pre | 0 of 1 | not reached |" in section(markdown, "Training")
+    assert "| gone, pre | 0 of 1 | - | - | - |" in section(markdown, "Training")
     curves = list(csv.DictReader(io.StringIO((out / "valid-loss.csv").read_text())))
     (ended,) = [row for row in curves if row["runs"] == "4 diverged"]
     assert (ended["norm"], ended["updates"], ended["mean"]) == ("far", "30", "9.5")
@@ -232,6 +232,45 @@ def test_the_band_of_a_curve_spans_the_seeds(written):
     # losses of 9 and the seed, of seeds 1 to 3; the second point of every run holds no loss
     assert [row["updates"] for row in rows] == ["30"] * 3
     assert {(row["least"], row["mean"], row["most"]) for row in rows} == {("10.0", "11.0", "12.0")}
+
+
+def test_curves_of_seeds_with_epochs_of_other_lengths_are_matched_by_epoch(tmp_path):
+    """As on a corpus that is split anew for each seed."""
+    runs = []
+    for seed, length in ((1, 30), (2, 32)):
+        curve = [{"epoch": e, "updates": e * length, "loss": 9.0 - e - seed} for e in (1, 2)]
+        valid = [{"epoch": 1, "updates": 20, "loss": 9.0}, *curve]  # also within the first epoch
+        runs.append(made_up(seed=seed, curves={"train": curve, "valid": valid}))
+    (folder,) = folder_of(tmp_path, *runs)
+    ends = [("31", "6.5", "6.0", "7.0"), ("62", "5.5", "5.0", "6.0")]
+    for subset, expected in (("train", ends), ("valid", [("20", "9.0", "9.0", "9.0"), *ends])):
+        main([str(folder), "--out", str(tmp_path / "out"), "--figure", f"{subset}-loss"])
+        rows = csv.DictReader(io.StringIO((tmp_path / "out" / f"{subset}-loss.csv").read_text()))
+        found = [tuple(row[key] for key in ("updates", "mean", "least", "most")) for row in rows]
+        assert found == expected
+
+
+def test_a_setting_without_a_result_is_named_first(written):
+    out, _ = written
+    scores = section((out / "report.md").read_text(), "Scores against layernorm, pre")
+    assert "No run has a result: gone, pre." in scores.strip().split("\n")[0]
+
+
+def test_tables_have_the_digits_of_the_metric(tmp_path):
+    scores = {"loss": {"score": 1.2345, "label": "bits a character"}}
+    runs = [
+        made_up(norm, seed, metric="bits", scores__loss=scores["loss"] | {"score": score})
+        for norm, both in (("layernorm", (1.2345, 1.2385)), ("less", (1.2301, 1.2325)))
+        for seed, score in enumerate(both, start=1)
+    ]
+    folders = folder_of(tmp_path, *runs)
+    main([*map(str, folders), "--out", str(tmp_path / "out")])
+    (row,) = [
+        line
+        for line in (tmp_path / "out" / "report.md").read_text().splitlines()
+        if line.startswith("| less, pre | 1, 2 | 1.231 |")
+    ]
+    assert "| 0.002 | 1.216 to 1.247 | -0.005 | -0.0" in row
 
 
 def test_results_without_curves_say_so(tmp_path):

@@ -88,9 +88,9 @@ class Metric(ABC):
         """What is kept of the output, a line an item, so that runs can be compared item by item."""
         return None
 
-    def text(self, score: float) -> str:
-        """A score as tables show it."""
-        return f"{score:.{self.digits}f}"
+    def text(self, score: float, sign: str = "") -> str:
+        """A score as tables show it; with ``+`` for ``sign``, a difference of two."""
+        return f"{score:{sign}.{self.digits}f}"
 
 
 METRICS: dict[str, Metric] = {}

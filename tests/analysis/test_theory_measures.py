@@ -228,6 +228,13 @@ def test_the_exponent_is_compared_with_the_theorems(power, words):
     assert f"in |x_L|^2 the gradient has an exponent of {power:.3f}" in sentence
 
 
+def test_depths_that_are_close_have_an_exponent_and_lengths_that_are_close_have_none():
+    rows = [{**row, "layers": one} for row in depths(-0.5) for one in (4, 5) if row["layers"] == 8]
+    rows = [{**row, "of_positions": row["layers"] ** -0.5, "squared_length": 1.0} for row in rows]
+    assert last_layer.exponents(rows, "of_positions").mean == pytest.approx(-0.5)
+    assert last_layer.exponents(rows, "of_positions", over="squared_length") is None
+
+
 def test_an_undefined_norm_of_the_gradient_gives_way_to_the_other():
     rows = [{**row, "of_positions": None} for row in depths(-0.5)]
     assert "-0.500" in last_layer.find(rows).sentences[0]
@@ -266,7 +273,11 @@ def test_the_share_outside_is_counted():
 
 def test_a_chi_square_stays_within_the_bound_and_a_wide_one_does_not():
     found = concentration.rows_of("none", "x", concentration.chi_square(64), 64)
-    assert "within the bound at each" in concentration.find(found).sentences[0]
+    # exp(-64 0.5^2 / 8) = 0.14 is the smallest bound, and 20,000 draws test it
+    assert "within the bound at each of 10 eps." in concentration.find(found).sentences[0]
+    few = concentration.rows_of("none", "x", torch.ones(100), 512)
+    # exp(-512 0.3^2 / 8) is 0.003: the bounds of 0.3 to 0.5 are below 1 / 100
+    assert "at 5 of them the bound is below 1 / 100" in concentration.find(few).sentences[0]
     wide = torch.cat([torch.zeros(50), torch.full((50,), 2.0)])
     found = concentration.rows_of("none", "x", wide, 64)
     assert "exceeds the bound at eps" in concentration.find(found).sentences[0]

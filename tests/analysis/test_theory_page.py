@@ -92,6 +92,14 @@ def test_claims_that_were_measured_earlier_stay(tmp_path):
     assert page.read_text(encoding="utf-8").count("\n## ") == 2
 
 
+def test_a_placement_without_norms_has_a_page(tmp_path):
+    """Its encoder has no hidden state that a norm gets."""
+    _, page = run(tmp_path, "--placement", "rezero")
+    text = page.read_text(encoding="utf-8")
+    assert "on normal vectors of variance 1 it is" in text
+    assert "hidden states with |x| from" not in text
+
+
 class PoolInThisProcess:
     """Runs what a pool of processes would, and pickles it as that does."""
 

@@ -106,9 +106,7 @@ def find(rows: list[Row]) -> Findings:
                 f"is {worst['share']:.3f} and the bound {worst['bound']:.3f}."
             )
         else:
-            sentences.append(
-                f"{name}: the share stays within the bound at each of {len(some)} eps."
-            )
+            sentences.append(f"{name}: {within(some)}")
         cells = {row["eps"]: row for row in some}
         table.append(
             (tokens, what, str(some[0]["draws"]), *(f"{cells[e]['share']:.4f}" for e in SHOWN))
@@ -117,6 +115,17 @@ def find(rows: list[Row]) -> Findings:
     table.append(("", "bound", "", *(f"{limits[e]:.4f}" for e in SHOWN)))
     header = ("tokens", "x", "draws", *(f"eps = {e}" for e in SHOWN))
     return Findings(sentences, [Table(header, table)])
+
+
+def within(rows: list[Row]) -> str:
+    """What is said of draws that stay within the bound at every eps."""
+    said = f"the share stays within the bound at each of {len(rows)} eps"
+    small = sum(row["bound"] * row["draws"] < 1 for row in rows)
+    if small:
+        said += (
+            f"; at {small} of them the bound is below 1 / {rows[0]['draws']}, and the share is 0"
+        )
+    return f"{said}."
 
 
 def plot(rows: list[Row], axes: Any) -> None:
@@ -146,7 +155,8 @@ CLAIM = Claim(
     method=(
         "The draws are all positions of all seeds, in the last layer: its output, or the sum that "
         "Lemma 2 is about. The positions of a seed share their weights, so these draws are not "
-        "independent. Beside them stands a chi-square with d degrees of freedom, whose draws are.",
+        "independent. Beside them stands a chi-square with d degrees of freedom, whose draws are. "
+        "Where a bound is below 1 / draws, a share of 0 does not show that it holds.",
     ),
     caption="Share of squared lengths outside (1 - eps, 1 + eps) times their mean.",
     measure=measure,

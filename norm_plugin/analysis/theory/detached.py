@@ -167,7 +167,7 @@ CLAIM = Claim(
         "gets them in float64. A statement holds if it is met to 1e-9, in units of the root mean "
         "square of g / sigma for the mean.",
     ),
-    caption="Variance of the gradient after the norm, as a share of D(g) / sigma^2.",
+    caption="Variance of the gradient by the input of the norm, as a share of D(g) / sigma^2.",
     measure=measure,
     find=find,
     plot=plot,

@@ -158,13 +158,10 @@ def plot(rows: list[Row], axes: Any) -> None:
     shown = [row for row in shown if row["tokens"] == rows[0]["tokens"]]
     for place, ((placement, stack), some) in enumerate(group(shown, "placement", "stack").items()):
         means = [describe([r["gradient"] for r in at]).mean for at in group(some, "layer").values()]
-        label = f"{placement}, {_name(stack)}"
-        axes.plot(
-            range(1, len(means) + 1),
-            [one / means[-1] for one in means],
-            **style(place),
-            label=label,
-        )
+        if means[-1] == 0:  # as under rezero, whose branches begin with a factor of 0
+            continue
+        layers, shares = range(1, len(means) + 1), [one / means[-1] for one in means]
+        axes.plot(layers, shares, **style(place), label=f"{placement}, {_name(stack)}")
     depth = max(row["layer"] for row in rows)
     decay = [PAPER["post"] ** (depth - layer) for layer in range(1, depth + 1)]
     axes.plot(range(1, depth + 1), decay, color="#888888", linewidth=1, label="(2/3)^((L-l)/2)")

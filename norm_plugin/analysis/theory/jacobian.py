@@ -102,12 +102,13 @@ def find(rows: list[Row]) -> Findings:
     table: list[tuple[str, ...]] = []
     for (norm,), of_norm in group(rows, "norm").items():
         states = [row for row in of_norm if row["placement"]]
-        found = [constant(row) for row in states]
-        lengths = [row["length"] for row in states]
-        sentences.append(
-            f"`{norm}`: on {len(states)} hidden states with |x| from {min(lengths):.1f} to "
-            f"{max(lengths):.1f}, |J| |x| / sqrt(d) is {min(found):.3f} to {max(found):.3f}."
-        )
+        if states:  # a placement may have no norm in the encoder
+            found = [constant(row) for row in states]
+            lengths = [row["length"] for row in states]
+            sentences.append(
+                f"`{norm}`: on {len(states)} hidden states with |x| from {min(lengths):.1f} to "
+                f"{max(lengths):.1f}, |J| |x| / sqrt(d) is {min(found):.3f} to {max(found):.3f}."
+            )
         shifted = [(row["mean"], constant(row)) for row in of_norm if not row["placement"]]
         listed = ", ".join(f"{value:.2f} at a mean of {mean:g}" for mean, value in shifted)
         sentences.append(
@@ -147,7 +148,8 @@ def plot(rows: list[Row], axes: Any) -> None:
             alpha=0.5,
             label=norm,
         )
-    ends = [pick(row["scaled"] for row in rows if row["placement"]) for pick in (min, max)]
+    shown = [row["scaled"] for row in rows if row["placement"]] or [row["scaled"] for row in rows]
+    ends = [min(shown), max(shown)]
     axes.plot(ends, ends, color="#888888", linewidth=1, label="sqrt(d) / |x|")
     axes.set_xscale("log")
     axes.set_yscale("log")

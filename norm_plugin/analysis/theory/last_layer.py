@@ -117,8 +117,10 @@ def _measured(
 
 def exponents(rows: Sequence[Row], of: str, over: str = "layers") -> Sample | None:
     """p of ``of`` ~ ``over``^p in rows of one model and placement; None where it has none."""
+    if any(row[of] is None for row in rows):
+        return None
     values = [row[over] for row in rows]
-    if any(row[of] is None for row in rows) or max(values) < GROWS * min(values):
+    if over == "squared_length" and max(values) < GROWS * min(values):
         return None
     return exponent(
         {
@@ -163,7 +165,7 @@ def verdict(where: str, rows: Sequence[Row]) -> str:
     found = {text: exponents(rows, of) for text, of in NORMS.items()}
     known = [f"{text} {compare(one, stated)}" for text, one in found.items() if one is not None]
     if not known:
-        return f"{where}: the gradient is 0, so it has no exponent."
+        return f"{where}: a gradient is 0, so there is no exponent."
     said = f"{where}, where the theorem has {stated:g}: the exponent of {'; that of '.join(known)}"
     by_length = exponents(rows, "of_positions", over="squared_length")
     if by_length is not None:
@@ -179,11 +181,11 @@ def verdict(where: str, rows: Sequence[Row]) -> str:
 def compare(found: Sample, stated: float) -> str:
     """The exponent, whether it is near the theorem's, and whether its interval contains that."""
     said = f"is {with_interval(found)}, "
-    said += f"{'within' if abs(found.mean - stated) <= NEAR else 'not within'} {NEAR} of that"
+    said += f"{'within' if abs(found.mean - stated) <= NEAR else 'not within'} {NEAR} of {stated:g}"
     held = contains(found, stated)
     if held is None:
         return said
-    return said + f", which its interval {'contains' if held else 'does not contain'}"
+    return said + f", and its interval {'contains' if held else 'does not contain'} {stated:g}"
 
 
 def plot(rows: list[Row], axes: Any) -> None:
@@ -217,11 +219,12 @@ CLAIM = Claim(
     ),
     method=(
         "A line is fitted to the logarithms over L for each seed; the exponent is the mean of the "
-        "slopes, with its 95 % interval over seeds. It is given of two norms: the mean over the "
-        "positions of a batch of the norm of the gradient of one position's loss, and the norm of "
-        "the mean gradient of the batch. Where the hidden state x_L of the last layer grows, "
-        "a table also has the exponent of its squared length in L, and that of the gradient in "
-        "its squared length.",
+        "slopes, with its 95 % interval over seeds. The interval says how well the slope over "
+        "these L is known, not whether the gradient follows a power law. There are two norms of "
+        "the gradient: the mean over the positions of a batch of the norm of the gradient of one "
+        "position's loss, and the norm of the mean gradient of the batch. Where the hidden state "
+        "x_L of the last layer grows, a table also has the exponent of its squared length in L, "
+        "and that of the gradient in its squared length.",
     ),
     caption="Gradient of the last layer's W^2 in the simplified setting, mean over positions.",
     measure=measure,

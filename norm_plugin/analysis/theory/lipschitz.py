@@ -1,4 +1,4 @@
-"""What PowerNorm says of the gradient that passes a norm over positions, measured by channel.
+"""What PowerNorm says of the gradient that passes a norm over positions, by channel.
 
 With x_hat = x / psi_B, psi_B^2 = mean_V x^2, g = dL/dx_hat, and lengths over the n positions of one
 channel, the exact gradient of PN-V is dL/dx = (g - x_hat mean_V(g x_hat)) / psi_B, so that
@@ -170,13 +170,13 @@ def plot(rows: list[Row], axes: Any) -> None:
 
 CLAIM = Claim(
     name="lipschitz",
-    title="The gradient behind PowerNorm",
+    title="The gradient through PowerNorm",
     source="Shen et al. 2020 (PowerNorm), Theorem 3",
     statement=(
         "Under PN-V, with `g = dL/dx_hat` and lengths over the n positions of a channel, "
         "`|dL/dx|^2 = (|g|^2 - <g, x_hat>^2 / n) / psi_B^2`, which is at most `|g|^2 / psi_B^2`. "
-        "So the Lipschitz constant of the loss is at most `gamma / psi_B` times what it is behind "
-        "the norm.",
+        "So the Lipschitz constant of the loss in the input of the norm is at most `gamma / psi_B` "
+        "times that in its output.",
     ),
     method=(
         "What can be measured is the share `|dL/dx|^2 psi^2 / |g|^2` in each channel, not the "
@@ -184,7 +184,7 @@ CLAIM = Claim(
         "of the encoder of the full model. PN sees the batches several times first, so that its "
         "running statistics have settled. There is no layer-scale, and gamma is 1.",
     ),
-    caption="Length of the gradient behind the norm, as a share of |g| / psi.",
+    caption="Squared length of the gradient by the input of the norm, as a share of |g|^2 / psi^2.",
     measure=measure,
     find=find,
     plot=plot,

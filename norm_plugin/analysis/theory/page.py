@@ -28,10 +28,12 @@ Normalization in the Transformer Architecture"; Xu et al. 2019 (AdaNorm); and Sh
 (PowerNorm). The papers themselves could not be read for this page. Their claims are quoted from
 notes, in our words, and where a claim follows from the formulas of a norm, it was derived again.
 
-Every number and every verdict is computed from the CSV files in [{folder}]({to_folder}), by
+Every number and every verdict is computed from the CSV files in [{folder}]({to_folder}).
+The first command measures all claims anew. The second only writes this page from the files.
 
 ```bash
-python -m norm_plugin.analysis.initialization
+python -m norm_plugin.analysis.initialization --data work/data/multi30k-10000/bin
+python -m norm_plugin.analysis.initialization --only-page
 ```
 
 The models are made of the same layers, placements and norms as those that users train. None of them

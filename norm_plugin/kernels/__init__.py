@@ -14,7 +14,16 @@ import importlib
 import pkgutil
 
 from norm_plugin.kernels import fused
-from norm_plugin.kernels.choice import AUTO, KERNELS, OFF, VARIABLE, describe, resolve, there
+from norm_plugin.kernels.choice import (
+    AUTO,
+    KERNELS,
+    OFF,
+    VARIABLE,
+    ByKernels,
+    describe,
+    resolve,
+    there,
+)
 from norm_plugin.kernels.fused_forms import give_fused_form, has_fused_form, set_kernels
 from norm_plugin.norms.base.registry import AFTER_BUILDING
 
@@ -23,6 +32,7 @@ __all__ = [
     "KERNELS",
     "OFF",
     "VARIABLE",
+    "ByKernels",
     "describe",
     "has_fused_form",
     "resolve",

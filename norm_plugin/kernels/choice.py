@@ -24,6 +24,16 @@ DEVICES = {"cpu": "cpu", "cuda": "triton"}
 KERNELS = (AUTO, OFF, *BACKENDS, COMPILE)
 
 
+class ByKernels:
+    """What a module is besides, if it is no norm and computes by a choice of kernels.
+
+    Attributes:
+        kernels: a resolved word of ``KERNELS``; ``set_kernels`` changes it.
+    """
+
+    kernels: str
+
+
 def resolve(choice: str | None) -> str:
     """The choice that holds: NORM_KERNELS where it is set, else ``choice``, else ``auto``.
 

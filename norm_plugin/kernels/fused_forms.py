@@ -94,7 +94,7 @@ def give_fused_form(norm: Norm, choice: str | None = None) -> None:
 
 
 def set_kernels(module: nn.Module, choice: str | None) -> None:
-    """Let every norm in ``module`` compute by ``choice``, at any time.
+    """Let every norm and every fused dropout in ``module`` compute by ``choice``, at any time.
 
     Args:
         choice: ``auto``, ``off``, ``cpu``, ``triton`` or ``compile``; None is ``auto``. The
@@ -103,6 +103,8 @@ def set_kernels(module: nn.Module, choice: str | None) -> None:
     Raises:
         ValueError: an unknown word, or kernels that this machine does not have.
     """
-    for norm in module.modules():
-        if isinstance(norm, Norm):
-            give_fused_form(norm, choice)
+    for part in module.modules():
+        if isinstance(part, Norm):
+            give_fused_form(part, choice)
+        elif isinstance(part, choices.ByKernels):
+            part.kernels = choices.resolve(choice)

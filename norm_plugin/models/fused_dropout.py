@@ -5,19 +5,21 @@ from __future__ import annotations
 from fairseq.modules import FairseqDropout
 from torch import Tensor
 
-from norm_plugin.kernels import resolve
+from norm_plugin.kernels import ByKernels, resolve
 from norm_plugin.kernels.dropout import dropout_sum
 from norm_plugin.models.flags import FUSED_DROPOUT, flag_of
 from norm_plugin.placements import OUTPUT, Placement, overrides
 
 
-class DeferredDropout(FairseqDropout):
-    """In place of the dropout after each branch of a layer: does nothing until :meth:`sum`."""
+class DeferredDropout(FairseqDropout, ByKernels):
+    """In place of ``dropout``, after each branch of a layer: does nothing until :meth:`sum`.
 
-    def __init__(self, dropout: FairseqDropout, kernels: str) -> None:
-        """Drop as ``dropout`` does; kernels: a word of ``--norm-kernels``."""
+    Like a norm it computes by the kernels that are there, until ``set_kernels`` says otherwise.
+    """
+
+    def __init__(self, dropout: FairseqDropout) -> None:
         super().__init__(dropout.p, dropout.module_name)
-        self.kernels = resolve(kernels)
+        self.kernels = resolve(None)
 
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
         """x, the output of a branch, as it is."""
@@ -30,7 +32,7 @@ class DeferredDropout(FairseqDropout):
         return stream + branch
 
 
-def fuse_dropout(dropout: FairseqDropout, placement: Placement, kernels: str) -> DeferredDropout:
+def fuse_dropout(dropout: FairseqDropout, placement: Placement) -> DeferredDropout:
     """The dropout of a layer with this placement, to be computed with the residual sum.
 
     Raises:
@@ -42,4 +44,4 @@ def fuse_dropout(dropout: FairseqDropout, placement: Placement, kernels: str) ->
             f"{flag_of(FUSED_DROPOUT)} on needs branches that end in x + f, but this placement is "
             f"{cls.equation}: leave the flag out"
         )
-    return DeferredDropout(dropout, kernels)
+    return DeferredDropout(dropout)

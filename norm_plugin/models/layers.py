@@ -148,7 +148,7 @@ class PlannedLayer(nn.Module):
                     self._normalize_heads(branch, flag, site.attribute, plan.at(site))
         self.placement = cls(place)
         if plan.fused_dropout:
-            self.dropout_module = fuse_dropout(self.dropout_module, self.placement, plan.kernels)
+            self.dropout_module = fuse_dropout(self.dropout_module, self.placement)
         initialize(self, plan.initialization[place.side], place)
 
     def put(self, attribute: str, norm: Norm, cls: type[Placement]) -> None:

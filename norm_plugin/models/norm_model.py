@@ -69,7 +69,7 @@ class NormModel(BaseFairseqModel):
         model = cls.build_planned(cfg, task)
         if plan.stat_tokens is not None:
             set_stat_tokens(model, plan.stat_tokens)
-        if plan.kernels != AUTO:  # with auto each norm has its kernels since it was built
+        if plan.kernels != AUTO:  # those of auto are there since each part was built
             set_kernels(model, plan.kernels)
         forms = describe_forms(model, plan, there(kernels))
         logger.info("norm kernels: %s; %s", describe(kernels), forms)

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from norm_plugin.kernels import dropout as fused
+from norm_plugin.kernels import set_kernels
+from norm_plugin.kernels.choice import BACKENDS
 from norm_plugin.models.fused_dropout import DeferredDropout
 from norm_plugin.placements import OUTPUT, PLACEMENTS, overrides
 
@@ -48,20 +50,41 @@ def test_kernels_and_plain_torch_train_alike(placement, build, batch):
         torch.testing.assert_close(gradient, plain[1][name], rtol=1e-7, atol=1e-9, msg=name)
 
 
-def test_every_branch_drops_with_a_seed_of_its_own(build, batch, monkeypatch):
-    seeds = []
+@pytest.fixture
+def calls(monkeypatch):
+    """Of each pass that is computed: the stream, p, the seed and the backend."""
+    seen = []
     compute = fused._compute
 
     def counted(stream, branch, p, seed, ops):
-        seeds.append((seed, p, stream is None))
+        seen.append((stream, p, seed, ops))
         return compute(stream, branch, p, seed, ops)
 
     monkeypatch.setattr(fused, "_compute", counted)
+    return seen
+
+
+def test_every_branch_drops_with_a_seed_of_its_own(build, batch, calls):
     loss_and_gradients(build(*HALF, *ON), batch)
-    forward = [seed for seed, _, backward in seeds if not backward]
+    forward = [seed for stream, _, seed, _ in calls if stream is not None]
     assert len(forward) == len(set(forward)) == 2 * 2 + 2 * 3  # branches of encoder and decoder
-    assert sorted(seed for seed, _, backward in seeds if backward) == sorted(forward)
-    assert {p for _, p, _ in seeds} == {0.5}
+    assert sorted(seed for stream, _, seed, _ in calls if stream is None) == sorted(forward)
+    assert {p for _, p, _, _ in calls} == {0.5}
+
+
+def test_it_computes_by_the_kernels_that_are_chosen(build, batch, calls):
+    native, found = BACKENDS["cpu"].load()
+    if native is None:
+        pytest.skip(f"no cpu kernels here: {found}")
+    by_flag = build(*HALF, *ON, "--norm-kernels", "off")
+    by_call = build(*HALF, *ON)
+    set_kernels(by_call, "off")
+    again = build(*HALF, *ON, "--norm-kernels", "off")
+    set_kernels(again, "cpu")
+    for model, wanted in ((by_flag, None), (by_call, None), (again, native)):
+        calls.clear()
+        loss_and_gradients(model, batch)
+        assert calls and all(ops is wanted for *_, ops in calls)
 
 
 def test_layers_computed_twice_drop_the_same(build, batch):

@@ -99,7 +99,8 @@ def dropout_sum(stream: Tensor, branch: Tensor, p: float, choice: str) -> Tensor
     """stream + dropout(branch), with a seed of its own.
 
     Args:
-        stream, branch: of one shape and dtype.
+        stream, branch: of one shape. As in torch, the wider of their dtypes is that of the sum:
+            under autocast the stream may be float32 and the branch in half precision.
         p: the probability that a number of ``branch`` is dropped, in [0, 1).
         choice: a word of ``KERNELS``; without kernels for the tensors, plain torch computes the
             same.
@@ -114,5 +115,6 @@ def dropout_sum(stream: Tensor, branch: Tensor, p: float, choice: str) -> Tensor
     seed = int(torch.randint(2**63 - 1, ()))
     plain = choice in (choices.OFF, choices.COMPILE)
     ops = None if plain else choices.ops_for(choice, branch)
-    y: Tensor = DropoutSum.apply(stream, branch, p, seed, ops)
+    dtype = torch.promote_types(stream.dtype, branch.dtype)
+    y: Tensor = DropoutSum.apply(stream.to(dtype), branch.to(dtype), p, seed, ops)
     return y

@@ -106,6 +106,17 @@ def test_the_seed_of_torch_repeats_a_mask_and_the_next_call_draws_another():
     assert not torch.equal(first, second)
 
 
+@pytest.mark.parametrize("choice", ["off", "auto"])
+def test_a_branch_in_half_precision_leaves_the_stream_as_precise_as_it_is(choice):
+    stream = torch.full((1000,), 1 + 2**-20, requires_grad=True)  # which bfloat16 rounds to 1
+    branch = torch.full((1000,), 0.5, dtype=torch.bfloat16, requires_grad=True)
+    y = dropout_sum(stream, branch, 0.5, choice)
+    y.sum().backward()
+    assert set(y.unique().tolist()) == {1 + 2**-20, 2 + 2**-20}
+    assert (stream.grad.dtype, branch.grad.dtype) == (torch.float32, torch.bfloat16)
+    assert torch.equal(branch.grad, 2 * (y.detach() > 1.5))
+
+
 def test_a_probability_of_one_or_more_is_refused():
     with pytest.raises(ValueError, match=r"p is 1\.0; it must be 0 or more, and less than 1"):
         dropout_sum(torch.zeros(3), torch.zeros(3), 1.0, "auto")

@@ -56,3 +56,12 @@ def native():
     chosen = found.split()[-1]
     yield extension
     extension.use_level(chosen)
+
+
+@pytest.fixture(params=["plain", "avx2", "avx512"])
+def ops(request, native):
+    """The extension at each level that the machine has."""
+    if not native.machine_has(request.param):
+        pytest.skip(f"this machine has no {request.param}")
+    native.use_level(request.param)
+    return native

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from norm_plugin.kernels import choice as choices
 from norm_plugin.kernels.choice import BACKENDS
 from norm_plugin.kernels.dropout import dropout_mask, dropout_sum, philox, plain_dropout_sum
 
-LEVELS = ("plain", "avx2", "avx512")
 # Fewer numbers than words of a counter, no multiple of any vector's length, more than one thread's
 SHAPES = [(1,), (7,), (33, 5), (3, 130, 33), (257, 513)]
 SEEDS = [0, 2**62 + 12345678901]
@@ -18,15 +18,6 @@ def test_philox_gives_the_published_words():
     """Random123, tests/kat_vectors: philox4x32 with 10 rounds of counter 0 and key 0."""
     words = [int(word) for word in philox(torch.tensor([0]), 0)]
     assert words == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
-
-
-@pytest.fixture(params=LEVELS)
-def ops(request, native):
-    """The extension at each level that the machine has."""
-    if not native.machine_has(request.param):
-        pytest.skip(f"this machine has no {request.param}")
-    native.use_level(request.param)
-    return native
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -50,6 +41,7 @@ def check_backend(ops, shape, dtype, device="cpu"):
         torch.testing.assert_close(found, wanted, rtol=0, atol=2 * eps * size)
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("shape", SHAPES[:4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_triton_computes_what_plain_torch_does(shape, dtype):
@@ -83,13 +75,25 @@ def test_places_are_dropped_independently_of_each_other():
         assert abs(float(both.float().mean()) - p**2) < bound, name
 
 
-@pytest.mark.parametrize("choice", ["off", *BACKENDS, "auto"])
+@pytest.mark.parametrize("choice", ["off", "cpu", "auto"])
 def test_backward_drops_what_forward_dropped(choice):
     if choice in BACKENDS and BACKENDS[choice].load()[0] is None:
         pytest.skip(f"no {choice} kernels here")
+    check_backward(choice)
+
+
+@pytest.mark.device
+def test_backward_in_triton_drops_what_forward_dropped(monkeypatch):
+    backend = pytest.importorskip("triton_backend")
+    # The interpreter takes tensors on the CPU, which the choice of kernels gives to C++
+    monkeypatch.setattr(choices, "ops_for", lambda choice, x: backend.OPS)
+    check_backward("auto", backend.DEVICE)
+
+
+def check_backward(choice, device="cpu"):
     torch.manual_seed(1)
-    stream = torch.zeros(9, 4, 33, requires_grad=True)
-    branch = torch.ones(9, 4, 33, requires_grad=True)
+    stream = torch.zeros(9, 4, 33, device=device, requires_grad=True)
+    branch = torch.ones(9, 4, 33, device=device, requires_grad=True)
     y = dropout_sum(stream, branch, 0.25, choice)
     y.sum().backward()
     assert torch.equal(branch.grad, y.detach())  # dy = 1: both are the mask

@@ -12,16 +12,6 @@ from norm_plugin.norms.base.statistics import move
 
 EPS = torch.finfo(torch.float32).eps
 DIM = 36  # no multiple of any vector's length: whole vectors, and numbers beside them
-LEVELS = ("plain", "avx2", "avx512")
-
-
-@pytest.fixture(params=LEVELS)
-def ops(request, native):
-    """The extension at each level that the machine has."""
-    if not native.machine_has(request.param):
-        pytest.skip(f"this machine has no {request.param}")
-    native.use_level(request.param)
-    return native
 
 
 def bounded(ops, function, x):

@@ -110,7 +110,7 @@ def projection(seconds: dict[str, float], pairs: int, workers: int, cores: int) 
 def record(rows: list[dict[str, object]], output: Path) -> None:
     """Append to the results."""
     # Not before all is measured: this brings torch, whose memory would count into the preparation's
-    from _records import append, commit
+    from measuring.records import append, commit
 
     origin = {"date": date.today().isoformat(), "commit": commit()}
     append(output, [{**origin, **row} for row in rows])

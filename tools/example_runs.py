@@ -90,6 +90,7 @@ def run_example(args: argparse.Namespace, norm: str, seed: int) -> Run:
     example = importlib.import_module(args.example)
     flags = ["--epochs", str(args.epochs)] if args.epochs is not None else []
     words = ["--norm-type", norm, "--seed", str(seed), *flags]
+    data = checksum(args.data)  # first, so that no run is lost if it cannot be read
     start = time.perf_counter()
     scores = example.main(["--data", str(args.data), *words])
     shown = " ".join(["--data DIR --norm-type NORM --seed SEED", *flags])
@@ -100,7 +101,7 @@ def run_example(args: argparse.Namespace, norm: str, seed: int) -> Run:
         "scores": scores,
         "command": f"python examples/{args.example}.py {shown}",
         "seconds": round(time.perf_counter() - start, 1),
-        "data": checksum(args.data),
+        "data": data,
         "git": git_state(Path(__file__).parent),
         "versions": {name: versions()[name] for name in ("norm_plugin", "python", "torch")},
         "machine": machine(cpu=True),
@@ -109,9 +110,14 @@ def run_example(args: argparse.Namespace, norm: str, seed: int) -> Run:
 
 
 def checksum(folder: Path) -> str:
-    """SHA-256 of the names and the contents of all files in ``folder``."""
+    """SHA-256 of the names and the contents of the files in ``folder``.
+
+    Raises CommandError where there is no such folder.
+    """
+    if not folder.is_dir():
+        raise CommandError(f"--data {folder} is no folder")
     digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
         digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 

@@ -9,7 +9,7 @@ from norm_plugin.kernels import choice as choices
 from norm_plugin.kernels.choice import BACKENDS
 from norm_plugin.kernels.dropout import dropout_mask, dropout_sum, philox, plain_dropout_sum
 
-# Fewer numbers than words of a counter, no multiple of any vector's length, more than one thread's
+# Fewer numbers than words of a counter, no multiple of any vector's length, several vectors
 SHAPES = [(1,), (7,), (33, 5), (3, 130, 33), (257, 513)]
 SEEDS = [0, 2**62 + 12345678901]
 
@@ -24,6 +24,18 @@ def test_philox_gives_the_published_words():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_extension_computes_what_plain_torch_does(ops, shape, dtype):
     check_backend(ops, shape, dtype)
+
+
+def test_threads_agree_to_the_bit(native):
+    branch = torch.randn(300_001)  # enough for torch to take three threads
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(native.dropout_sum(None, branch, 0.3, SEEDS[1]))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[1], found[0]) and torch.equal(found[2], found[0])
 
 
 def check_backend(ops, shape, dtype, device="cpu"):

@@ -196,6 +196,15 @@ def test_rms_norms_are_replaced_too(make):
     assert str(one) == f"1: {type(old).__name__} -> RMSNorm, which keeps weight, eps"
 
 
+@pytest.mark.parametrize("affine", [True, False])
+def test_an_rms_norm_without_eps_of_its_own(affine):
+    model = nn.Sequential(nn.RMSNorm(DIM, elementwise_affine=affine))
+    x = 1e-3 * torch.randn(3, DIM)  # so small that eps counts
+    before = model(x)
+    replace_norms(model, "rmsnorm")
+    torch.testing.assert_close(model(x), before)
+
+
 def test_what_a_norm_keeps():
     model = nn.Sequential(nn.LayerNorm(DIM, eps=1e-3, dtype=torch.bfloat16).requires_grad_(False))
     old = model[0]

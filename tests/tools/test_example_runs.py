@@ -60,5 +60,14 @@ def test_nothing_was_run(tmp_path):
 def test_other_data_has_another_checksum(tmp_path):
     (tmp_path / "a").write_text("b")
     first = example_runs.checksum(tmp_path)
+    (tmp_path / "folder").mkdir()  # which no example reads
+    assert example_runs.checksum(tmp_path) == first
     (tmp_path / "a").write_text("c")
     assert example_runs.checksum(tmp_path) != first
+
+
+def test_a_folder_that_is_none_is_refused_before_the_run(tmp_path, calls):
+    words = ["mnist", "--data", str(tmp_path / "none"), "--out", str(tmp_path)]
+    with pytest.raises(CommandError, match="--data .*none is no folder"):
+        example_runs.main(words)
+    assert not calls

@@ -163,8 +163,11 @@ def _shape(old: Any) -> tuple[int, ...]:
 
 def _eps(old: Any) -> float:
     given = next((getattr(old, one) for one in EPS if hasattr(old, one)), None)
-    # None is what torch.nn.RMSNorm has for the precision of the dtype
-    return torch.finfo(old.weight.dtype).eps if given is None else float(given)
+    if given is not None:
+        return float(given)
+    # what torch.nn.RMSNorm takes where it has none: the precision of its input's dtype
+    weight = getattr(old, "weight", None)
+    return torch.finfo(torch.get_default_dtype() if weight is None else weight.dtype).eps
 
 
 def _carry_over(old: Any, norm: Norm) -> tuple[str, ...]:

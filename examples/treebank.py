@@ -25,7 +25,8 @@ def read_conllu(path: Path) -> list[Sentence]:
     """The trees of a CoNLL-U file. Lines such as 3-4 (two tokens in one) and 3.1 are left out.
 
     Raises:
-        ValueError: a line has not ten columns, or the heads of a sentence form no tree.
+        ValueError: a line has not ten columns, or the words of a sentence are not numbered 1, 2, 3
+            and so on, or their heads form no tree.
     """
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as stream:
@@ -39,6 +40,7 @@ def read_conllu(path: Path) -> list[Sentence]:
         if rows:
             forms, _, tags = (["<root>", *column] for column in list(zip(*rows))[1:4])
             try:
+                check_numbers([row[0] for row in rows])
                 heads = [ROOT, *(int(row[6]) for row in rows)]
                 check_tree(heads, forms)
             except ValueError as error:
@@ -54,6 +56,13 @@ def read_part(folder: Path, part: str) -> list[Sentence]:
     if len(found) != 1:
         raise ValueError(f"{folder} has {len(found)} files *{part}*.conllu or .conllu.gz, not one")
     return read_conllu(found[0])
+
+
+def check_numbers(numbers: list[str]) -> None:
+    """Raise ValueError unless the words are numbered 1 to n, as their heads count on."""
+    for position, number in enumerate(numbers, 1):
+        if int(number) != position:
+            raise ValueError(f"word {position} has the number {number}")
 
 
 def check_tree(heads: list[int], words: list[str]) -> None:

@@ -138,6 +138,7 @@ def test_punctuation_counts_only_where_it_is_asked_for(tmp_path):
         (conllu([7, 0]), r"word 1 \(w7\) has the head 7"),
         (conllu([0]).replace("\t0\t", "\t_\t"), "invalid literal"),
         ("1\tno\tcolumns\n\n", "no CoNLL-U line"),
+        (conllu([2, 0, 2]).replace("\n3\t", "\n4\t"), "line 6: word 3 has the number 4"),
     ],
 )
 def test_what_is_no_tree(folder, text, message):

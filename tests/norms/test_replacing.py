@@ -219,6 +219,15 @@ def test_what_a_norm_keeps():
     assert one.carried == ("eps",)
 
 
+@pytest.mark.parametrize("like", [{"dtype": torch.float64}, {"device": "meta"}])
+def test_a_norm_without_parameters_is_where_the_model_is(like):
+    old = nn.LayerNorm(DIM, elementwise_affine=False)
+    model = nn.Sequential(nn.Linear(DIM, DIM, **like), old)
+    replace_norms(model, "layernorm")
+    first, weight = model[0].weight, model[1].weight
+    assert (weight.dtype, weight.device) == (first.dtype, first.device)
+
+
 def test_a_shared_module_stays_one():
     norm = nn.LayerNorm(DIM)
     model = nn.ModuleDict({"a": norm, "b": norm, "c": nn.Sequential(norm)})

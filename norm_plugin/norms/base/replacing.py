@@ -95,7 +95,7 @@ def replace_norms(
         for key, old in by_id.items()
     }
     source = ForwardMask(model, mask, batch_first) if spec.batch_statistics and mask else None
-    carried = {key: _carry_over(by_id[key], norm) for key, norm in built.items()}
+    carried = {key: _carry_over(by_id[key], norm, model) for key, norm in built.items()}
     if source is not None:
         for norm in built.values():
             source.serve(norm)
@@ -170,11 +170,15 @@ def _eps(old: Any) -> float:
     return torch.finfo(torch.get_default_dtype() if weight is None else weight.dtype).eps
 
 
-def _carry_over(old: Any, norm: Norm) -> tuple[str, ...]:
-    """Give ``norm`` the parameters, device, dtype and mode of ``old``; the names of the former."""
-    parameters = list(old.parameters())
-    if parameters:
-        norm.to(device=parameters[0].device, dtype=parameters[0].dtype)
+def _carry_over(old: Any, norm: Norm, model: nn.Module) -> tuple[str, ...]:
+    """Give ``norm`` the parameters, device, dtype and mode of ``old``; the names of the former.
+
+    For an ``old`` without parameters, device and dtype are those of the first one of ``model``.
+    """
+    parameters = (one for part in (old, model) for one in part.parameters())
+    like = next((one for one in parameters if one.is_floating_point()), None)
+    if like is not None:
+        norm.to(device=like.device, dtype=like.dtype)
     norm.train(old.training)
     theirs = dict(old.named_parameters(recurse=False))
     ours: dict[str, Tensor] = dict(norm.named_parameters(recurse=False))

@@ -15,7 +15,7 @@ import pytest
 
 from on_gpu import __main__ as command
 from on_gpu import environment, precision
-from on_gpu.parts import ROOT, Machine, Places, all_parts
+from on_gpu.parts import RECIPE, ROOT, Machine, Places, all_parts
 from on_gpu.running import Part, Session
 
 WAIT = "import signal; signal.pause()"
@@ -183,11 +183,11 @@ def test_the_command_runs_the_parts_that_are_named(tmp_path, capsys):
 
 
 def test_scores_beside_the_published_one(tmp_path):
-    folder = tmp_path / "multi30k"
-    folder.mkdir()
     result = {"scores": {"tokenized": {"score": 40.5}}}
-    (folder / "layernorm-seed1.json").write_text(json.dumps(result))
-    line = "multi30k layernorm-seed1: 40.50 BLEU (published, post-norm LayerNorm: 41.02)"
+    for recipe in (RECIPE, "multi30k_cpu"):  # the second one has no published score
+        (tmp_path / recipe).mkdir()
+        (tmp_path / recipe / "layernorm-seed1.json").write_text(json.dumps(result))
+    line = "multi30k_paper layernorm-seed1: 40.50 BLEU (published, post-norm LayerNorm: 41.02)"
     assert command.bleu_lines(tmp_path) == [line]
 
 

@@ -31,7 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from on_gpu.parts import PUBLISHED_BLEU, ROOT, Machine, Places, all_parts, environment
+from on_gpu.parts import PUBLISHED_BLEU, RECIPE, ROOT, Machine, Places, all_parts, environment
 from on_gpu.running import Part, Session
 
 PROBE = """
@@ -83,13 +83,12 @@ def digest() -> str:
 
 
 def bleu_lines(results: Path) -> list[str]:
-    """A line for each result of Multi30k, beside the published score."""
+    """A line for each result with the recipe of the published score."""
     lines = []
-    for path in sorted(results.glob("multi30k*/*.json")):
+    for path in sorted((results / RECIPE).glob("*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
         score = result["scores"]["tokenized"]["score"]
-        name = f"{path.parent.name} {path.stem}"
-        lines.append(f"{name}: {score:.2f} BLEU (published, post-norm LayerNorm: {PUBLISHED_BLEU})")
+        lines.append(f"{RECIPE} {path.stem}: {score:.2f} BLEU (published, post-norm LayerNorm: {PUBLISHED_BLEU})")
     return lines
 
 

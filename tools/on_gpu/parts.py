@@ -15,6 +15,7 @@ MINUTE = 60.0
 MARKED = "device and not two_gpus"
 SANITIZER = "compute-sanitizer"
 PUBLISHED_BLEU = 41.02  # test2016 of Multi30k, Wu et al. 2021, post-norm LayerNorm
+RECIPE = "multi30k_paper"  # the folder of the results of ``run multi30k preset=paper``
 SEEDS = range(1, 11)
 RUNS = (("layernorm", "post"), ("powernorm", "post"), ("layernorm", "pre"))
 """Norm and placement, in the order of their importance; then the same with other seeds."""

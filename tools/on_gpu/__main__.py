@@ -88,7 +88,8 @@ def bleu_lines(results: Path) -> list[str]:
     for path in sorted((results / RECIPE).glob("*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
         score = result["scores"]["tokenized"]["score"]
-        lines.append(f"{RECIPE} {path.stem}: {score:.2f} BLEU (published, post-norm LayerNorm: {PUBLISHED_BLEU})")
+        published = f"published, post-norm LayerNorm: {PUBLISHED_BLEU}"
+        lines.append(f"{RECIPE} {path.stem}: {score:.2f} BLEU ({published})")
     return lines
 
 

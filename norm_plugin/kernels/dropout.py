@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from norm_plugin.kernels import choice as choices
-from norm_plugin.kernels.autograd.gradients import refuse_second_order
 from norm_plugin.kernels.fused_forms import HALF
 from norm_plugin.kernels.passes import Ops, statistics_dtype
 
@@ -83,8 +82,9 @@ class DropoutSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of the stream and of the branch."""
-        refuse_second_order()
-        return dy, _compute(None, dy, ctx.p, ctx.seed, ctx.ops), None, None, None
+        # With create_graph=True this pass is itself differentiated, which plain torch can be
+        ops = None if torch.is_grad_enabled() else ctx.ops
+        return dy, _compute(None, dy, ctx.p, ctx.seed, ops), None, None, None
 
 
 def _compute(stream: Tensor | None, branch: Tensor, p: float, seed: int, ops: Ops | None) -> Tensor:

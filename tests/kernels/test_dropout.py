@@ -7,17 +7,43 @@ import torch
 
 from norm_plugin.kernels import choice as choices
 from norm_plugin.kernels.choice import BACKENDS
-from norm_plugin.kernels.dropout import dropout_mask, dropout_sum, philox, plain_dropout_sum
+from norm_plugin.kernels.dropout import (
+    WORD,
+    dropout_mask,
+    dropout_sum,
+    philox,
+    plain_dropout_sum,
+)
 
 # Fewer numbers than words of a counter, no multiple of any vector's length, several vectors
 SHAPES = [(1,), (7,), (33, 5), (3, 130, 33), (257, 513)]
 SEEDS = [0, 2**62 + 12345678901]
 
 
+# Random123, tests/kat_vectors: philox4x32 with 10 rounds of counter 0 and key 0
+PUBLISHED = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+
+
 def test_philox_gives_the_published_words():
-    """Random123, tests/kat_vectors: philox4x32 with 10 rounds of counter 0 and key 0."""
-    words = [int(word) for word in philox(torch.tensor([0]), 0)]
-    assert words == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert [int(word) for word in philox(torch.tensor([0]), 0)] == PUBLISHED
+
+
+def check_threshold(compute, device="cpu"):
+    """A number is kept if its word is p 2^32 or more; the first word here is the smallest."""
+    for above, kept in ((0, True), (1, False)):
+        y = compute(None, torch.ones(4, device=device), (PUBLISHED[0] + above) / WORD, 0)
+        assert (y != 0).tolist() == [kept, True, True, True]
+
+
+def test_a_word_at_the_threshold_is_kept(ops):
+    check_threshold(plain_dropout_sum)
+    check_threshold(ops.dropout_sum)
+
+
+@pytest.mark.device
+def test_a_word_at_the_threshold_is_kept_in_triton():
+    backend = pytest.importorskip("triton_backend")
+    check_threshold(backend.OPS.dropout_sum, backend.DEVICE)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -123,6 +149,32 @@ def test_the_seed_of_torch_repeats_a_mask_and_the_next_call_draws_another():
 
 
 @pytest.mark.parametrize("choice", ["off", "auto"])
+def test_the_second_derivative(choice):
+    stream = torch.randn(50, dtype=torch.float64)
+    branch = torch.randn(50, dtype=torch.float64, requires_grad=True)
+    y = dropout_sum(stream, branch, 0.5, choice)
+    (first,) = torch.autograd.grad(y.pow(3).sum(), branch, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), branch)
+    mask = torch.where(y != stream, 2.0, 0.0).double()
+    torch.testing.assert_close(first, 3 * y**2 * mask)
+    torch.testing.assert_close(second, 6 * y * mask**2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_rounded_once(dtype):
+    stream, branch = torch.randn(2, 300).to(dtype)
+    found = []
+    for choice in ("off", "auto"):
+        torch.manual_seed(5)
+        found.append(dropout_sum(stream, branch, 0.3, choice))
+        torch.manual_seed(5)
+        wide = dropout_sum(stream.float(), branch.float(), 0.3, choice)
+        assert torch.equal(found[-1], wide.to(dtype))
+    # float32 rounds a product here and a quotient there: then a sum may fall to either neighbor
+    torch.testing.assert_close(*found, rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+@pytest.mark.parametrize("choice", ["off", "auto"])
 def test_a_branch_in_half_precision_leaves_the_stream_as_precise_as_it_is(choice):
     stream = torch.full((1000,), 1 + 2**-20, requires_grad=True)  # which bfloat16 rounds to 1
     branch = torch.full((1000,), 0.5, dtype=torch.bfloat16, requires_grad=True)
@@ -136,3 +188,9 @@ def test_a_branch_in_half_precision_leaves_the_stream_as_precise_as_it_is(choice
 def test_a_probability_of_one_or_more_is_refused():
     with pytest.raises(ValueError, match=r"p is 1\.0; it must be 0 or more, and less than 1"):
         dropout_sum(torch.zeros(3), torch.zeros(3), 1.0, "auto")
+
+
+def test_more_numbers_than_there_are_counters_are_refused():
+    many = torch.zeros(1).expand(4 * WORD + 1)  # one number in memory
+    with pytest.raises(ValueError, match="17179869185 numbers; dropout_sum takes at most 17179869"):
+        dropout_sum(many, many, 0.1, "auto")

@@ -24,13 +24,28 @@ def loss_and_gradients(model, batch, seed=3):
     return loss.detach(), {name: one.grad for name, one in model.named_parameters()}
 
 
+@pytest.fixture
+def calls(monkeypatch):
+    """Of each pass that is computed: the stream, p, the seed and the backend."""
+    seen = []
+    compute = fused._compute
+
+    def counted(stream, branch, p, seed, ops):
+        seen.append((stream, p, seed, ops))
+        return compute(stream, branch, p, seed, ops)
+
+    monkeypatch.setattr(fused, "_compute", counted)
+    return seen
+
+
 @pytest.mark.parametrize("placement", ["post", "pre"])
-def test_without_dropout_nothing_changes(placement, build, batch):
+def test_without_dropout_nothing_changes(placement, build, batch, calls):
     flags = ("--norm-placement", placement)
     loss, gradients = loss_and_gradients(build(*flags), batch)
     found, others = loss_and_gradients(build(*flags, *ON), batch)
     assert torch.equal(loss, found)
     assert all(torch.equal(gradients[name], others[name]) for name in gradients)
+    assert not calls  # no pass more, and no random number drawn
 
 
 def test_it_is_off_unless_asked_for(build):
@@ -48,20 +63,6 @@ def test_kernels_and_plain_torch_train_alike(placement, build, batch):
     torch.testing.assert_close(loss, plain[0], rtol=1e-9, atol=0)
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, plain[1][name], rtol=1e-7, atol=1e-9, msg=name)
-
-
-@pytest.fixture
-def calls(monkeypatch):
-    """Of each pass that is computed: the stream, p, the seed and the backend."""
-    seen = []
-    compute = fused._compute
-
-    def counted(stream, branch, p, seed, ops):
-        seen.append((stream, p, seed, ops))
-        return compute(stream, branch, p, seed, ops)
-
-    monkeypatch.setattr(fused, "_compute", counted)
-    return seen
 
 
 def test_every_branch_drops_with_a_seed_of_its_own(build, batch, calls):

@@ -15,7 +15,7 @@ import pytest
 
 from on_gpu import __main__ as command
 from on_gpu import environment, precision
-from on_gpu.parts import RECIPE, ROOT, Machine, Places, all_parts
+from on_gpu.parts import RECIPE, ROOT, Machine, Places, all_parts, kernels_built
 from on_gpu.running import Part, Session
 
 WAIT = "import signal; signal.pause()"
@@ -72,6 +72,11 @@ def test_without_time_nothing_begins(tmp_path):
     assert session(tmp_path, left=-1).run([part("one", GOOD)]) == 0
     assert stored(tmp_path)["one"]["reason"] == "no time was left"
     assert not (tmp_path / "logs" / "one.log").exists()
+
+
+def test_a_part_ends_with_the_time_of_the_session(tmp_path):
+    assert session(tmp_path, left=2.0).run([part("slow", WAIT)]) == 0
+    assert stored(tmp_path)["slow"]["status"] == "out of time"
 
 
 def test_what_has_passed_is_not_repeated_with_the_same_code(tmp_path, capsys):
@@ -170,6 +175,23 @@ def test_a_machine_without_a_gpu(tmp_path, monkeypatch, capsys):
     assert command.main(["--out", str(tmp_path / "out")]) == 2
     assert "give --device cpu --quick" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_machine_whose_torch_is_yet_to_be_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "probe", lambda python: {"torch": None, "gpus": 0})
+    assert command.main(["--out", str(tmp_path / "out"), "--parts", "two"]) == 0
+    assert stored(tmp_path / "out")["two GPUs"]["reason"] == "torch sees 0 GPUs"
+
+
+def test_kernels_older_than_their_sources_are_built_again(tmp_path):
+    (tmp_path / "csrc").mkdir()
+    source, library = tmp_path / "csrc" / "rows.inc", tmp_path / "_native.so"
+    source.touch()
+    assert not kernels_built(tmp_path)
+    library.touch()
+    for age, built in ((-1, True), (1, False)):
+        os.utime(source, (age + library.stat().st_mtime,) * 2)
+        assert kernels_built(tmp_path) == built
 
 
 def test_the_command_runs_the_parts_that_are_named(tmp_path, capsys):

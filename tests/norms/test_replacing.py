@@ -113,6 +113,15 @@ def test_padding_changes_neither_statistics_nor_other_outputs(name):
             torch.testing.assert_close(grad, grads[key], rtol=1e-4, atol=1e-4, msg=key)
 
 
+def test_a_mask_of_numbers_that_are_added_to_the_scores():
+    x, numbers = new_input(), torch.zeros(MASK.shape, dtype=torch.float64)
+    wanted, encoder = replaced("batchnorm"), replaced("batchnorm")
+    run(wanted, x)
+    encoder(x, src_key_padding_mask=numbers.masked_fill(MASK, -torch.inf))
+    # torch adds such a mask to the scores of attention in another order
+    torch.testing.assert_close(encoder.norm.running_mean, wanted.norm.running_mean)
+
+
 def test_without_the_mask_padding_counts():
     encoder = new_encoder()
     replace_norms(encoder, "batchnorm", mask=None)
@@ -279,6 +288,8 @@ def test_inference_needs_no_mask_that_fits():
     assert model.eval()(x, attention_mask=mask).shape == x.shape
     with pytest.raises(ValueError, match=r"padding_mask has shape \(4, 6\)"):
         model.train()(x, attention_mask=mask)
+    with pytest.raises(RuntimeError, match="outside of the forward"):  # the failed one has ended
+        model.norm(x)
 
 
 def test_a_mask_is_of_one_forward():

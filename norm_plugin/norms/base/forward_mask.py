@@ -77,7 +77,7 @@ class ForwardMask:
                 "needs the padding of each position: (batch, time)"
             )
         if self.argument.endswith(TRUE_AT_PADDING):
-            return given < 0 if given.is_floating_point() else given.bool()
+            return given.bool()  # -inf is True, and 0.0 False
         return given == 0
 
 

@@ -171,6 +171,18 @@ def test_two_streams_need_their_final_norm(build):
         build("--norm-placement", "residual", "--no-decoder-final-norm")
 
 
+@pytest.mark.parametrize(
+    "name", [name for name, cls in PLACEMENTS.items() if cls.needs_bounded_norms]
+)
+def test_norms_beside_the_branches_may_be_unbounded(name, build):
+    specs = [norm_spec(norm) for norm in NORM_TYPES]
+    norm = next(one.name for one in specs if not (one.cls.bounded or one.batch_statistics))
+    flags = ("--norm-placement", name, "--layernorm-embedding")
+    build(*flags, "--norm-type-embedding", norm, "--norm-type-query", norm, "--norm-type-key", norm)
+    with pytest.raises(ValueError, match=f"encoder-ffn is {norm}, which does not bound its output"):
+        build(*flags, "--norm-type-encoder-ffn", norm)
+
+
 def test_admin_weighs_the_stream_by_the_variance_of_what_came_before(build, batch):
     model = build(*NARROW, "--norm-placement", "admin").double()
     seen = {}

@@ -6,24 +6,22 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from norm_plugin.analysis.theory import (
     concentration,
-    detached,
     every_layer,
     gradients,
     hidden_states,
-    jacobian,
     last_layer,
-    lipschitz,
 )
 from norm_plugin.analysis.theory.batches import random_batches
 from norm_plugin.analysis.theory.claim import Options, with_interval
 from norm_plugin.analysis.theory.fits import contains, exponent, factor_below, rate
 from norm_plugin.analysis.theory.models import full, simplified
 from norm_plugin.analysis.theory.stack_pass import stack_pass
+from norm_plugin.models.initialization import XAVIER, initialize, of_placement
 from norm_plugin.models.linear_maps import attention_projections, linear_maps
-from norm_plugin.norms import build_norm
 from norm_plugin.placements import PLACEMENTS
 
 BATCHES = random_batches()
@@ -107,6 +105,21 @@ def test_weights_are_xavier_normal_and_drawn_by_the_seed():
     assert weights(0).var().item() == pytest.approx(1 / 64, rel=0.1)  # 4096 draws: 2 % each
     assert torch.equal(weights(0), weights(0))
     assert not torch.equal(weights(0), weights(1))
+
+
+@pytest.mark.parametrize("placement", [one for one in PLACEMENTS if of_placement(one) != XAVIER])
+def test_a_placement_keeps_its_own_initialization(placement):
+    def stack(seed):
+        torch.manual_seed(seed)
+        return simplified(placement, "layernorm", 1, 64, BATCHES)
+
+    assert torch.equal(stack(0).layers[0].fc1.weight, stack(0).layers[0].fc1.weight)
+    assert not torch.equal(stack(0).layers[0].fc1.weight, stack(1).layers[0].fc1.weight)
+    layer = stack(0).layers[0]
+    torch.manual_seed(0)
+    nn.init.normal_(torch.empty(len(BATCHES.source_words), 64))  # the embeddings come first
+    initialize(layer, of_placement(placement), layer.placement.place)
+    torch.testing.assert_close(stack(0).layers[0].fc1.weight, layer.fc1.weight, rtol=0, atol=0)
 
 
 def test_the_full_model_has_the_sizes_it_is_asked_for():
@@ -199,6 +212,7 @@ def test_the_equality_of_post_is_checked(values, word):
     rows = lengths([[value, value] for value in values], "post", "ffn")
     (sentence,) = hidden_states.find(rows).sentences
     assert f"interval {word}" in sentence
+    assert "where the lemma has 1.5;" in sentence
 
 
 # the last layer
@@ -281,60 +295,6 @@ def test_a_chi_square_stays_within_the_bound_and_a_wide_one_does_not():
     wide = torch.cat([torch.zeros(50), torch.full((50,), 2.0)])
     found = concentration.rows_of("none", "x", wide, 64)
     assert "exceeds the bound at eps" in concentration.find(found).sentences[0]
-
-
-# the Jacobian
-
-
-def test_the_jacobian_of_layernorm_is_that_of_the_formula():
-    x, d = normal(DIM) + 3, DIM
-    norm = build_norm("layernorm", d, eps=0.0).double()
-    sigma = x.std(correction=0)
-    y = (x - x.mean()) / sigma
-    by_hand = (torch.eye(d, dtype=torch.float64) - 1 / d - torch.outer(y, y) / d) / sigma
-    torch.testing.assert_close(jacobian.jacobian(norm, x), by_hand, rtol=0, atol=ROUNDING)
-    assert jacobian.spectral_norm(norm, x) == pytest.approx(1 / sigma.item(), rel=ROUNDING)
-
-
-# AdaNorm's theorem
-
-
-@pytest.mark.parametrize("name", detached.FORMS)
-def test_the_stated_equalities_and_inequalities_hold_in_float64(name):
-    x, g = 3 * normal(5, DIM) + 1, normal(5, DIM, seed=1) + 0.5
-    found = detached.margins(name, x, g)
-    assert found.mean_error.max() < ROUNDING
-    if detached.FORMS[name].keeps_variance:
-        torch.testing.assert_close(found.variance_ratio, torch.ones(5).double(), rtol=0, atol=1e-11)
-    else:
-        assert found.variance_ratio.max() < 1
-
-
-def test_a_gradient_along_y_loses_all_of_its_variance():
-    x = normal(4, DIM)
-    y = (x - x.mean(dim=-1, keepdim=True)) / x.std(dim=-1, correction=0, keepdim=True)
-    # what stays is due to eps = 1e-5 beside a variance of about 1
-    assert detached.margins("layernorm-simple", x, y).variance_ratio.max() < 1e-4
-
-
-# PowerNorm
-
-
-def test_the_identity_of_the_exact_gradient_holds():
-    x, g = normal(40, 6) + 0.3, normal(40, 6, seed=1)
-    found = lipschitz.exact_shares(x, g)
-    torch.testing.assert_close(found.measured, found.by_formula, rtol=0, atol=ROUNDING)
-    assert found.measured.max() <= 1
-    along = lipschitz.exact_shares(x, x)
-    assert along.measured.max() < ROUNDING
-
-
-def test_the_running_norm_subtracts_nothing_from_its_first_gradient():
-    x, g = normal(40, 6), normal(40, 6, seed=1)
-    norm = lipschitz.running_norm(6)
-    found = lipschitz.running_shares(norm, x, g)  # nu is 0 at the start
-    torch.testing.assert_close(found.measured, torch.ones(6).double(), rtol=0, atol=ROUNDING)
-    assert norm.nu.any()
 
 
 def test_other_placements_have_half_of_the_seeds_and_no_corpus():

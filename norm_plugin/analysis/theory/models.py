@@ -47,7 +47,8 @@ def simplified(
     Raises:
         ValueError: what the plan of a model refuses.
     """
-    stack = copy.deepcopy(_unused(placement, norm_type, layers, dim, batches))
+    with torch.random.fork_rng(devices=[]):  # or a seed would draw other weights the first time
+        stack = copy.deepcopy(_unused(placement, norm_type, layers, dim, batches))
     nn.init.normal_(stack.embed_tokens.weight, std=dim**-0.5)
     word = of_placement(placement)
     for layer in stack.layers.children():

@@ -1,0 +1,135 @@
+"""The claims about single norms: what they are measured with, and when they are said to hold."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from norm_plugin.analysis.theory import detached, jacobian, lipschitz
+from norm_plugin.analysis.theory.activations import Activations, encoder_activations
+from norm_plugin.analysis.theory.batches import Batches, random_batches
+from norm_plugin.analysis.theory.claim import Options
+from norm_plugin.analysis.theory.models import full
+from norm_plugin.norms import build_norm
+
+BATCHES = random_batches()
+DIM = 16
+ROUNDING = 1e-12  # float64 sums of a few hundred numbers
+
+
+def normal(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+# the Jacobian
+
+
+def test_the_jacobian_of_layernorm_is_that_of_the_formula():
+    x, d = normal(DIM) + 3, DIM
+    norm = build_norm("layernorm", d, eps=0.0).double()
+    sigma = x.std(correction=0)
+    y = (x - x.mean()) / sigma
+    by_hand = (torch.eye(d, dtype=torch.float64) - 1 / d - torch.outer(y, y) / d) / sigma
+    torch.testing.assert_close(jacobian.jacobian(norm, x), by_hand, rtol=0, atol=ROUNDING)
+    assert jacobian.spectral_norm(norm, x) == pytest.approx(1 / sigma.item(), rel=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("norm", "words"),
+    [("layernorm", "The constant grows with"), ("rmsnorm", "The constant does not grow")],
+)
+def test_the_mean_of_the_input_counts_for_layernorm_alone(norm, words):
+    rows = jacobian.measure_once(Options((), (), random=BATCHES, norm_type=norm, full_dim=DIM))
+    assert words in jacobian.find(rows).sentences[-1]
+
+
+# AdaNorm's theorem
+
+
+@pytest.mark.parametrize("name", detached.FORMS)
+def test_the_stated_equalities_and_inequalities_hold_in_float64(name):
+    x, g = 3 * normal(5, DIM) + 1, normal(5, DIM, seed=1) + 0.5
+    found = detached.margins(name, x, g)
+    assert found.mean_error.max() < ROUNDING
+    if detached.FORMS[name].keeps_variance:
+        torch.testing.assert_close(found.variance_ratio, torch.ones(5).double(), rtol=0, atol=1e-11)
+    else:
+        assert found.variance_ratio.max() < 1
+
+
+@pytest.mark.parametrize(
+    ("norm", "changed", "words"),
+    [
+        ("detachnorm", {}, "both statements hold"),
+        ("detachnorm", {"mean_error": 1e-8}, "both statements do not hold"),
+        ("detachnorm", {"variance_error": 1e-8}, "both statements do not hold"),
+        ("layernorm-simple", {"variance_error": 0.5}, "both statements hold"),
+        ("layernorm-simple", {"variance_excess": 1e-8}, "both statements do not hold"),
+    ],
+)
+def test_a_statement_that_is_not_met_does_not_hold(norm, changed, words):
+    met = {"mean_error": 0.0, "variance_excess": 0.0, "variance_error": 0.0}
+    ratios = {"positions": 5, "variance_ratio": 1.0, "least_variance_ratio": 1.0}
+    (sentence,) = detached.find([{"norm": norm, **met, **ratios, **changed}]).sentences
+    assert words in sentence
+
+
+def test_a_gradient_along_y_loses_all_of_its_variance():
+    x = normal(4, DIM)
+    y = (x - x.mean(dim=-1, keepdim=True)) / x.std(dim=-1, correction=0, keepdim=True)
+    # what stays is due to eps = 1e-5 beside a variance of about 1
+    assert detached.margins("layernorm-simple", x, y).variance_ratio.max() < 1e-4
+
+
+# PowerNorm
+
+
+def test_the_identity_of_the_exact_gradient_holds():
+    x, g = normal(40, 6) + 0.3, normal(40, 6, seed=1)
+    found = lipschitz.exact_shares(x, g)
+    torch.testing.assert_close(found.measured, found.by_formula, rtol=0, atol=ROUNDING)
+    assert found.measured.max() <= 1
+    along = lipschitz.exact_shares(x, x)
+    assert along.measured.max() < ROUNDING
+
+
+def test_the_running_norm_subtracts_nothing_from_its_first_gradient():
+    x, g = normal(40, 6), normal(40, 6, seed=1)
+    norm = lipschitz.running_norm(6)
+    found = lipschitz.running_shares(norm, x, g)  # nu is 0 at the start
+    torch.testing.assert_close(found.measured, torch.ones(6).double(), rtol=0, atol=ROUNDING)
+    assert norm.nu.any()
+
+
+def test_pn_has_seen_the_batches_before_it_is_measured():
+    one = Activations("encoder", normal(40, 6), normal(40, 6, seed=1))
+    (found,) = lipschitz.last_epoch([one])
+    assert (found.measured - 1).abs().min() > ROUNDING  # nu is not 0 any more
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, "the bound holds in every channel"),
+        ({"identity_error": 1e-3}, "the bound does not hold"),
+        ({"largest_share": 1.001}, "the bound does not hold"),
+    ],
+)
+def test_a_bound_that_is_exceeded_does_not_hold(changed, words):
+    row = {"norm": lipschitz.EXACT, "tokens": "random", "placement": "pre"}
+    row |= {"identity_error": 0.0, "channels_above": 0.0}
+    row |= {"least_share": 0.5, "mean_share": 0.9, "largest_share": 1.0}
+    (sentence,) = lipschitz.find([{**row, **changed}]).sentences
+    assert words in sentence
+
+
+def test_padding_is_not_among_the_activations():
+    batch, pad = BATCHES.draw(0), BATCHES.source_words.pad()
+    source = batch.source.clone()
+    source[0, :5] = pad
+    padded = Batches(BATCHES.source_words, BATCHES.target_words, (batch._replace(source=source),))
+    model = full("pre", "layernorm", 1, 8, padded)
+    found = encoder_activations(model, padded, 0)
+    assert {one.x.shape for one in found} == {one.g.shape for one in found}
+    assert {len(one.x) for one in found} == {source.ne(pad).sum().item()}

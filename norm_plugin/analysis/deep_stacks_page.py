@@ -53,7 +53,9 @@ def table(rows: Sequence[Row]) -> str:
     for placement in placements_of(rows):
         cells = [", ".join(map(verdict, of(rows, placement, depth))) or "-" for depth in depths]
         lines.append(f"| `{placement}` | {' | '.join(cells)} |")
-    words = "one seed" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
+    words = f"seeds {', '.join(map(str, seeds))}"
+    if len(seeds) == 1:
+        words = "one seed, so a difference between two cells can be noise"
     return "\n".join([*lines, "", f"Each cell has {words}."])
 
 

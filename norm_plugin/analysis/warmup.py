@@ -155,9 +155,11 @@ def provenance(runs: Sequence[Run]) -> str:
     )
     seeds = distinct([str(one["seed"]) for one in finished])
     label = distinct([one["scores"][metric_of(one).headline]["label"] for one in finished])
-    many = "Seeds" if ";" in seeds else "One seed,"
+    many = f"Seeds {seeds}"
+    if ";" not in seeds:
+        many = f"One seed, {seeds}, so a difference between two rows can be noise"
     return (
-        f"{many} {seeds}. BLEU is {label}. The loss is that of the criterion, on the validation "
+        f"{many}. BLEU is {label}. The loss is that of the criterion, on the validation "
         f"set. Data checksum {checksums}; commit {commits}; {versions}."
     )
 

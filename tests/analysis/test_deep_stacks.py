@@ -101,7 +101,7 @@ def test_the_page_has_every_run(written):
     text = deep_stacks_block("losses", written)
     for row in rows:
         assert f"| `{row['placement']}` | {row['valid']:.2f} (not trained) |" in text
-    assert "one seed" in text
+    assert "Each cell has one seed, so a difference between two cells can be noise." in text
     gradients = rows[0]["gradients"]["1"]
     first, last = (f"{gradients[f'encoder.layers.{index}']:.2g}" for index in (0, 1))
     assert f"| `post` | {first} | {last} |" in deep_stacks_block("gradients", written)

@@ -24,6 +24,7 @@ def test_a_norm_is_a_line_over_its_batches(tmp_path):
         run("batchnorm", 35.0),
         run("batchnorm-stat-tokens-512", 33.0, 512),
         run("batchnorm-stat-tokens-512", 34.0, 512, seed=2),
+        run("batchnorm-stat-tokens-1024", 34.5, 1024),
         made_up(settings__dataset={"max_tokens": 4096}),
     ]
     figure = stat_tokens_figure(read_study(folder_of(tmp_path, *runs)))
@@ -31,6 +32,7 @@ def test_a_norm_is_a_line_over_its_batches(tmp_path):
     found = [(row["setting"], row["tokens"], row["seeds"], row["mean"]) for row in rows]
     assert found == [
         ("batchnorm, pre", "512", "2", "33.5"),
+        ("batchnorm, pre", "1024", "1", "34.5"),
         ("batchnorm, pre", "4096", "1", "35.0"),
     ]
     assert float(rows[0]["low"]) < 33.5 < float(rows[0]["high"]) and rows[1]["low"] == ""

@@ -95,3 +95,11 @@ def test_the_claims_are_about_published_norms(experiment):
     norms = {row.norm for row in PUBLISHED[experiment]}
     assert norms <= set(NORM_TYPES)
     assert {norm for claim in CLAIMS for norm in (claim.better, claim.worse)} <= norms
+
+
+def test_equal_differences_show_nothing(tmp_path):
+    """76.9 - 76.4 and 77.1 - 76.6 are not the same float."""
+    write(tmp_path, "adanorm", 76.9, 77.1)
+    write(tmp_path, "layernorm", 76.4, 76.6)
+    cells = row(claims_table("rt", tmp_path), "AdaNorm is better")
+    assert cells[3] == "+0.50" and cells[5:] == ["1.000", NOT_SHOWN]

@@ -17,14 +17,14 @@ from norm_plugin.experiments.grid import Cell, read_grid
 from norm_plugin.experiments.launch import Resources, launch
 from norm_plugin.experiments.plan import plan_root
 from norm_plugin.experiments.settings import from_here
-from norm_plugin.experiments.status import DIVERGED, DONE, FAILED
+from norm_plugin.experiments.status import DIVERGED, DONE
 from norm_plugin.experiments.view import state_of, summary, view
 
 LOOK = 5.0  # seconds between two looks at the states of the runs
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command ``sweep``; the exit status is 1 where a run failed."""
+    """The command ``sweep``; the exit status is 1 unless each run is done or has diverged."""
     args = options.parse(options.sweep_parser(), argv)
     cells, further = read_grid(args)
     plans = [cell.plan for cell in cells]
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
                 further,
             )
     print(view(plans, resources.jobs))
-    return int(any(state_of(plan).state == FAILED for plan in plans))
+    return int(any(state_of(plan).state not in (DONE, DIVERGED) for plan in plans))
 
 
 def run_words(cell: Cell, args: argparse.Namespace) -> list[str]:

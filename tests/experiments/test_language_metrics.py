@@ -41,6 +41,7 @@ def test_three_bits_a_token(name, unit, expected, tmp_path):
     found = METRICS[name].scores(log(tmp_path), corpus(tmp_path, unit), "test")["loss"]
     assert (found["score"], found["tokens"]) == (expected, 1005)
     assert found["label"].startswith(f"{METRICS[name].title}, test")
+    assert METRICS[name].loss_unit == f"bits a {unit}"  # as fairseq prints them
     assert METRICS[name].of_bits(1.0) == pytest.approx({8.0: 2, 3.0: 1}.get(expected, math.log(2)))
 
 

@@ -169,7 +169,7 @@ def predicted(capsys, *words):
     return capsys.readouterr().out.splitlines()
 
 
-def test_from_a_trained_classifier_to_a_table(tmp_path, capsys):
+def test_from_a_trained_classifier_to_a_table(tmp_path, capsys, caplog):
     data = write_sentences(tmp_path / "data")
     norm = ("--norm-type", "batchnorm", "--norm-layer-scale-groups", "0")  # it can be folded
     folder = train_classifier(data, tmp_path / "run", "--max-epoch", "8", *norm)
@@ -181,10 +181,13 @@ def test_from_a_trained_classifier_to_a_table(tmp_path, capsys):
     log = write(tmp_path / "predict.log", *predicted(capsys, data, "--path", best))
     with pytest.raises(CommandError, match="has no split dev: there is no .*input0/dev.idx"):
         predict([str(data), "--path", best, "--gen-subset", "dev"])
-    folded = predicted(capsys, data, "--path", best, "--fold-norms")
-    assert [line.split("\t")[:3] for line in folded] == [
-        line.split("\t")[:3] for line in log.read_text().splitlines()
-    ]
+    lines = log.read_text().splitlines()
+    assert [line.split("\t")[0] for line in lines[:-1]] == [f"P-{n}" for n in range(12)]
+    assert predicted(capsys, data, "--path", best) == lines  # no dropout
+    with caplog.at_level("INFO"):
+        folded = predicted(capsys, data, "--path", best, "--fold-norms")
+    assert "encoder-final: batchnorm folded" in caplog.text
+    assert [line.split("\t")[:3] for line in folded] == [line.split("\t")[:3] for line in lines]
     words = ["--experiment", "tiny", "--norm", "batchnorm", "--seed", "1", "--metric", "accuracy"]
     words += ["--checkpoint", best, "--last", last, "--log", str(log), "--data", str(data.parent)]
     assert results([*words, "--out", str(tmp_path / "results")]) == 0

@@ -8,14 +8,14 @@ import signal
 
 import pytest
 
-from fake_runs import FakeRuns, value
+from fake_runs import FakeRuns, value, words_of
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments import options
 from norm_plugin.experiments.facts import experiment_names
 from norm_plugin.experiments.grid import STUDIES, read_grid
 from norm_plugin.experiments.launch import Resources
 from norm_plugin.experiments.status import DIVERGED, DONE, FAILED, RUNNING, WAITING, Status
-from norm_plugin.experiments.sweep import read_resources, visible_gpus
+from norm_plugin.experiments.sweep import main, read_resources, visible_gpus
 from norm_plugin.experiments.view import seconds_left, summary
 
 SWEEP = ("sweep", "toy", "norm=layernorm,powernorm", "seed=1,2", "--jobs", "2")
@@ -153,6 +153,12 @@ def test_a_sweep_that_is_killed_and_restarted_has_the_same_results(undisturbed, 
     assert results(runs) == results(expected) and len(results(runs)) == 4
 
 
+def test_a_run_whose_job_vanished_is_no_success(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("norm_plugin.experiments.sweep.launch", lambda *_: None)
+    assert main(["toy", "norm=layernorm", "--work", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1 waiting of 1")
+
+
 def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
     more = ("norm=none", "seed=1,2,3")
     wrong = json.dumps({"2": "diverges", "3": "fails"})
@@ -177,4 +183,4 @@ def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
 def test_every_experiment_names_a_corpus_and_a_recipe():
     for name in experiment_names():
         if name != "multi30k":
-            assert len(grid(name)[0]) == 1
+            assert len(grid(*words_of(name))[0]) == 1

@@ -151,5 +151,7 @@ class ByteFile:
                 skip -= len(stream.read(min(skip, BLOCK_BYTES)))
             while left > 0:
                 line = stream.readline(left)
+                if not line:
+                    raise PrepError(f"{self.member} in {folder} ends within {split}")
                 left -= len(line)
                 yield " ".join(TOKENS[byte] for byte in line.removesuffix(b"\n"))

@@ -54,7 +54,7 @@ def no_dictionary(monkeypatch):
 
     def write(text, destination, least_count):
         destination.parent.mkdir(parents=True, exist_ok=True)
-        destination.write_text("")
+        destination.write_text(f"{least_count}\n")
 
     monkeypatch.setattr(labeled, "make_word_dictionary", write)
 
@@ -130,7 +130,9 @@ def test_files_of_another_size_and_empty_sentences(rt, tmp_path):
 def test_sst5_has_its_own_split(sst, tmp_path):
     manifest = prepare(SST5, sst, tmp_path / "out")
     assert pairs(tmp_path / "out")["test"] == [(f"a film of {n}", str(n)) for n in range(5)]
-    assert "split_seed" not in manifest["settings"]
+    settings = {"labels": list("01234"), "lowercase": True, "least_count": 2}
+    assert manifest["settings"] == settings  # a word that occurs once is unknown
+    assert (tmp_path / "out/bin/input0/dict.txt").read_text() == "2\n"
     assert (tmp_path / "out/bin/label/dict.txt").read_text() == "0 1\n1 1\n2 1\n3 1\n4 1\n"
 
 

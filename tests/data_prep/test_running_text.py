@@ -192,6 +192,12 @@ def test_wikitext_2_has_its_published_number_of_words():
         assert sum(len(line.split()) + 1 for line in lines) == published
 
 
+def test_a_byte_file_that_ends_early_is_refused(tmp_path):
+    (tmp_path / "text").write_bytes(b"abc\nde")
+    with pytest.raises(PrepError, match="text in .* ends within train"):
+        list(ByteFile("text", {"train": 9}).read(tmp_path, "train"))
+
+
 def test_a_byte_file_without_its_beginning_is_refused(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"b123")
     with pytest.raises(PrepError, match="begin with b'b'.* another corpus"):

@@ -270,3 +270,6 @@ def test_results_are_sorted_and_checked(tmp_path) -> None:
     bad.write_text('{"schema"')
     with pytest.raises(CommandError, match=r"other\.json is not JSON"):
         read_results(tmp_path / "e")
+    (tmp_path / "e/rmsnorm-seed2.json").rename(bad)
+    with pytest.raises(CommandError, match=r"other\.json holds rmsnorm, seed 2"):
+        read_results(tmp_path / "e")

@@ -91,7 +91,7 @@ def test_steps_of_training_and_inference(name, options):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(name, options, dtype):
     plain, fused = both_forms(name, options, dtype)
-    # Both compute in float32 and round once, so a rare number falls to the other neighbour; the
+    # Both compute in float32 and round once, so a rare number falls to the other neighbor; the
     # next step starts from statistics that are float32
     close = {"rtol": torch.finfo(dtype).eps, "atol": torch.finfo(dtype).eps / 16}
     for step in range(3):

@@ -29,7 +29,7 @@ def same(found, wanted, dtype=torch.float32, **tolerance):
 
 
 def rounded(dtype):
-    """The tolerance for what is stored in ``dtype``: one rounding, to either neighbour."""
+    """The tolerance for what is stored in ``dtype``: one rounding, to either neighbor."""
     return {"rtol": torch.finfo(dtype).eps, "atol": 1e-4} if dtype != torch.float32 else CLOSE
 
 

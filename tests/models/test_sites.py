@@ -9,6 +9,7 @@ import pytest
 
 from norm_plugin.kernels import VARIABLE
 from norm_plugin.kernels import choice as choices
+from norm_plugin.models.sites import FINAL_SITES
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 from norm_plugin.norms.base import mixing
 
@@ -163,6 +164,13 @@ def test_batch_statistics_in_the_decoder_are_warned_of_once(name, build, caplog)
     when = "in training" if always else "in the first 4000 updates"
     leak = "each target position sees its future through the batch statistics of decoder-ffn"
     assert warnings == [f"{when} {leak}"] * norm_spec(name).batch_statistics
+
+
+def test_the_norm_of_an_output_layer_is_no_site():
+    """That of a masked language model is called as the final norm of the stack is."""
+    final = FINAL_SITES["encoder"]
+    assert final.is_at("encoder.sentence_encoder.layer_norm")
+    assert not final.is_at("encoder.lm_head.layer_norm")
 
 
 def test_released_powernorm_scales_by_heads_and_fixes_the_last_warmup(build, caplog):

@@ -25,10 +25,10 @@ KERNELS = (AUTO, OFF, *BACKENDS, COMPILE)
 
 
 class ByKernels:
-    """What a module is besides, if it is no norm and computes by a choice of kernels.
+    """A second base of modules that are no norms and compute by a choice of kernels.
 
     Attributes:
-        kernels: a resolved word of ``KERNELS``; ``set_kernels`` changes it.
+        kernels: a resolved word of ``KERNELS``; ``set_kernels`` sets it.
     """
 
     kernels: str

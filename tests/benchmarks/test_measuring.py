@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from measuring import records, timing
 from measuring.command import (
@@ -17,7 +18,7 @@ from measuring.command import (
     prepare_process,
     report,
 )
-from measuring.records import append, provenance
+from measuring.records import append, cpu_model, provenance
 from measuring.setups import TARGETS, Setup, layer_setups, parse_setup
 from measuring.timing import alternate, quartiles
 from norm_plugin.commands.command_line import CommandError
@@ -162,3 +163,13 @@ def test_what_becomes_of_freed_memory(name, kept):
     assert left == pytest.approx(kept, abs=4)
     assert peak == pytest.approx(16, abs=4)
     assert done.stderr == ""
+
+
+def test_a_row_of_a_gpu_names_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    found = provenance(gpu=True)
+    assert (found["device"], found["vector"]) == ("Some GPU", "CUDA 12.8")
+    assert provenance()["device"] == cpu_model()
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert provenance(gpu=True)["vector"] == "ROCm 6.4"

@@ -283,3 +283,14 @@ def test_an_unbiased_deviation_needs_two_channels():
     build_norm("adanorm", 1)
     with pytest.raises(ValueError, match="dim is 1; variant=released needs at least two"):
         build_norm("adanorm", 1, variant="released")
+
+
+@every_norm
+def test_a_norm_says_whether_it_bounds_its_output(name):
+    spec = norm_spec(name)
+    options = {"warmup_updates": 9} if spec.has_option("warmup_updates") else {}
+    x = torch.randn(9, 4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    small, large = (
+        spec.build(16, **options).double()(size * x).abs().max().item() for size in (1, 1e6)
+    )
+    assert (large < 1000 * small) == spec.cls.bounded

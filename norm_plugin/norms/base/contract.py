@@ -29,7 +29,8 @@ class Norm(nn.Module):
             where it would let a position see its future.
         exact_gradient: False when the backward pass is by design not the derivative of the
             forward pass.
-        bounded: False when the output grows with the input without bound.
+        bounded: False when the output of a training forward (in the warm-up, if there is one)
+            grows with the input without bound.
         fused: computes the same in fewer passes over memory where it can; None: there is no
             such form. ``norm_plugin.kernels`` sets it.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,17 +34,19 @@ def make_dictionaries(text: Path, destination: Path, source: str, target: str, j
         report(f"dictionary of {' and '.join(languages)}: {_types(words):,} types")
 
 
-def make_word_dictionary(text: Path, destination: Path, least_count: int) -> None:
-    """Write the dictionary of the words that occur at least so often in a text."""
+def make_word_dictionary(texts: Sequence[Path], destination: Path, least_count: int) -> None:
+    """Write the dictionary of the words that occur at least so often in all texts together."""
     from fairseq.data import Dictionary  # takes seconds; --help need not wait for it
 
     words = Dictionary()
-    for word, count in _count_tokens(text, words.eos_word).items():
-        words.add_symbol(word, count)
+    for text in texts:
+        for word, count in _count_tokens(text, words.eos_word).items():
+            words.add_symbol(word, count)
     words.finalize(threshold=least_count, padding_factor=PADDING_FACTOR)
     destination.parent.mkdir(parents=True, exist_ok=True)
     words.save(str(destination))
-    report(f"dictionary of {text.name}: {_types(words):,} types")
+    names = " and ".join(text.name for text in texts)
+    report(f"dictionary of {names}: {_types(words):,} types")
 
 
 def _types(words: Dictionary) -> int:

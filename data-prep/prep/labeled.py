@@ -1,13 +1,15 @@
 """A corpus of labeled sentences: what it declares, and its stages fetch, prepare and binarize.
 
 OUT/tok holds NAME.input0, the sentences, and NAME.label, a label a line; OUT/bin/input0 and
-OUT/bin/label hold what fairseq's task sentence_prediction reads. Words that are rare in the
-training text are unknown.
+OUT/bin/label hold what fairseq's task sentence_prediction reads. Where a label is that of a pair,
+the second sentences are in NAME.input1. Words that are rare in the training text are unknown, or
+those that are not in --dictionary.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,10 +24,10 @@ from prep.layout import SENTENCE_PREDICTION
 from prep.manifest import Counts, Recipe, make_recipe
 from prep.messages import PrepError, report
 from prep.raw_stage import run_raw_stages
-from prep.text_files import write_lines
+from prep.text_files import file_digest, read_lines, write_lines
 from prep.text_rules import TextRules, apply_rules
 
-TEXT, LABEL = "input0", "label"  # as the task names them
+TEXT, SECOND, LABEL = "input0", "input1", "label"  # as the task names them
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class LabeledCorpus:
     """What is done to a sentence. Without a tokenizer the text is taken to come tokenized."""
     least_count: int = 2
     """How often a word occurs in the training text to be in the dictionary."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The sides that a model reads."""
+        return (TEXT, SECOND) if self.raw.pairs else (TEXT,)
 
 
 def run_labeled(corpus: LabeledCorpus, description: str | None) -> None:
@@ -64,6 +71,12 @@ def parse_args(
             metavar="N",
             help="of the random split into train, valid and test (default: %(default)s)",
         )
+    parser.add_argument(
+        "--dictionary",
+        type=Path,
+        metavar="FILE",
+        help="dict.txt of a pre-trained model (default: the words of the training text)",
+    )
     args = parser.parse_args(argv)
     args.split_seed = getattr(args, "split_seed", None)
     return args
@@ -73,46 +86,78 @@ def run_stages(corpus: LabeledCorpus, args: argparse.Namespace) -> None:
     """Run the stage that --only names, or all; raises PrepError for bad input."""
 
     def binarize(work: Path) -> None:
-        for side in (TEXT, LABEL):
+        for side in (*corpus.texts, LABEL):
             dictionary = args.out / "bin" / side / "dict.txt"
             binarize_side(args.out / "tok", dictionary, work / side, side, args.workers)
 
-    recipe = partial(_recipe, corpus, args.split_seed)
-    run_raw_stages(corpus, args, recipe, partial(_build, corpus, args.split_seed), binarize)
+    build = partial(_build, corpus, args)
+    run_raw_stages(corpus, args, partial(_recipe, corpus, args), build, binarize)
 
 
-def _recipe(corpus: LabeledCorpus, split_seed: int | None, inputs: dict[str, str]) -> Recipe:
+def _recipe(corpus: LabeledCorpus, args: argparse.Namespace, inputs: dict[str, str]) -> Recipe:
     settings: dict[str, Any] = {
         "labels": list(corpus.labels),
         "lowercase": corpus.rules.lowercase,
-        "least_count": corpus.least_count,
     }
-    if split_seed is not None:
-        settings["split_seed"] = split_seed
-    return make_recipe(corpus.name, TEXT, LABEL, settings, inputs, layout=SENTENCE_PREDICTION)
+    if args.dictionary is not None:
+        check_dictionary(args.dictionary)
+        settings["dictionary"] = file_digest(args.dictionary)
+    else:
+        settings["least_count"] = corpus.least_count
+    if args.split_seed is not None:
+        settings["split_seed"] = args.split_seed
+    layout, second = SENTENCE_PREDICTION, SECOND if corpus.raw.pairs else None
+    return make_recipe(corpus.name, TEXT, LABEL, settings, inputs, layout=layout, second=second)
 
 
 def _build(
-    corpus: LabeledCorpus, split_seed: int | None, raw: Path, work: Path
+    corpus: LabeledCorpus, args: argparse.Namespace, raw: Path, work: Path
 ) -> dict[str, Counts]:
     """Fill tok/ and the dictionaries of `work`; returns the counts of the raw text."""
     counts = {}
-    for split, examples in corpus.raw.read(raw, split_seed).items():
-        check_examples(examples, corpus.labels)
-        texts = apply_rules([example.text for example in examples], "en", corpus.rules)
-        write_lines(work / "tok" / f"{split}.{TEXT}", texts)
+    for split, examples in corpus.raw.read(raw, args.split_seed).items():
+        check_examples(examples, corpus.labels, corpus.raw.pairs)
+        columns = {
+            TEXT: [example.text for example in examples],
+            SECOND: [example.second for example in examples],
+        }
+        for side in corpus.texts:
+            text = apply_rules(columns[side], "en", corpus.rules)
+            write_lines(work / "tok" / f"{split}.{side}", text)
+            tokens = sum(len(line.split()) for line in columns[side])
+            counts[f"{split}.{side}"] = {"lines": len(examples), "tokens": tokens}
         write_lines(work / "tok" / f"{split}.{LABEL}", [example.label for example in examples])
-        tokens = sum(len(example.text.split()) for example in examples)
-        counts[f"{split}.{TEXT}"] = {"lines": len(examples), "tokens": tokens}
-        report(f"write {split}: {len(examples):,} sentences")
-    text = work / "tok" / f"train.{TEXT}"
-    make_word_dictionary(text, work / "bin" / TEXT / "dict.txt", corpus.least_count)
+        report(f"write {split}: {len(examples):,} {'pairs' if corpus.raw.pairs else 'sentences'}")
+    texts = [work / "tok" / f"train.{side}" for side in corpus.texts]
+    for side in corpus.texts:  # one dictionary, beside each text, as fairseq expects it
+        made = work / "bin" / side / "dict.txt"
+        made.parent.mkdir(parents=True)
+        if args.dictionary is not None:
+            shutil.copyfile(args.dictionary, made)
+        else:
+            make_word_dictionary(texts, made, corpus.least_count)
     # fairseq numbers the classes in the order of this file.
     write_lines(work / "bin" / LABEL / "dict.txt", [f"{label} 1" for label in corpus.labels])
     return counts
 
 
-def check_examples(examples: Examples, labels: tuple[str, ...]) -> None:
+def check_dictionary(path: Path) -> None:
+    """Raise PrepError if the file is no dictionary of fairseq: a word, a space, a count."""
+    if not path.is_file():
+        raise PrepError(f"--dictionary is {path}, which is no file; name the dict.txt of a model")
+    number = 0
+    for number, line in enumerate(read_lines(path), 1):
+        word, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
+        if not word or not count.isdigit():
+            raise PrepError(
+                f"--dictionary {path}, line {number:,}, is {line[:40]!r}, not a word and a count; "
+                "name the dict.txt of a model"
+            )
+    if number == 0:
+        raise PrepError(f"--dictionary {path} is empty; name the dict.txt of a model")
+
+
+def check_examples(examples: Examples, labels: tuple[str, ...], pairs: bool = False) -> None:
     """Raise PrepError for an unknown label and for a sentence without a word."""
     if not examples:
         raise PrepError("a split has no sentence")
@@ -122,5 +167,5 @@ def check_examples(examples: Examples, labels: tuple[str, ...]) -> None:
                 f"{example.place} has the label {example.label[:40]!r}; the labels are "
                 f"{', '.join(labels)}"
             )
-        if not example.text.strip():
+        if not example.text.strip() or (pairs and not example.second.strip()):
             raise PrepError(f"{example.place} has an empty sentence")

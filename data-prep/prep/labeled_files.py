@@ -14,11 +14,12 @@ from prep.text_files import read_lines
 
 
 class Example(NamedTuple):
-    """A sentence with its label, and where it stands, for errors."""
+    """A sentence, or two, with their label, and where they stand, for errors."""
 
     text: str
     label: str
     place: str  # "FILE, line 7,"
+    second: str = ""
 
 
 Examples = list[Example]
@@ -30,6 +31,10 @@ class LabeledFiles(Protocol):
     @property
     def random_split(self) -> bool:
         """Whether the corpus has no split of its own and is split by a seed."""
+
+    @property
+    def pairs(self) -> bool:
+        """Whether the label is that of two sentences."""
 
     def inputs(self, folder: Path) -> list[Path]:
         """All raw files; raises PrepError if one is missing."""
@@ -50,6 +55,7 @@ class FileOfSplit:
     lines: Mapping[str, int]
     """The published number of lines of each split; another number is an error."""
     random_split = False
+    pairs = False
 
     def inputs(self, folder: Path) -> list[Path]:
         return [_existing(folder / name) for name in self.names.values()]
@@ -86,6 +92,7 @@ class FileOfLabel:
     decoded: Callable[[list[str]], list[str]] = list
     """What is done to the lines of a file after they are decoded."""
     random_split = True
+    pairs = False
 
     def inputs(self, folder: Path) -> list[Path]:
         if (folder / self.archive).is_file():

@@ -31,8 +31,8 @@ LAYOUTS = {
 
 
 def sides(recipe: Mapping[str, Any]) -> list[str]:
-    """The sides of a corpus: two languages, text and label, or the one side of plain text."""
-    return [recipe[name] for name in ("source", "target") if recipe.get(name)]
+    """The sides of a corpus: two languages, one or two texts and a label, or plain text alone."""
+    return [recipe[name] for name in ("source", "second", "target") if recipe.get(name)]
 
 
 def text_files(recipe: Mapping[str, Any]) -> list[str]:

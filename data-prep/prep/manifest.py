@@ -37,6 +37,7 @@ def make_recipe(
     inputs: dict[str, str],
     scoring: Sequence[str] = (),
     layout: str = TRANSLATION,
+    second: str | None = None,
 ) -> Recipe:
     """All that determines the data and its scores.
 
@@ -46,6 +47,7 @@ def make_recipe(
         inputs: name of each raw file to its SHA-256.
         scoring: what scoring must know of the corpus (`Corpus.scoring`); left out where empty.
         layout: of its files, one of `LAYOUTS`; left out for translation.
+        second: another text that the model reads, beside `source`; left out where there is none.
     """
     recipe = {
         "format": FORMAT,
@@ -55,6 +57,7 @@ def make_recipe(
         "settings": settings,
         "inputs": inputs,
     }
+    recipe |= {"second": second} if second else {}
     recipe |= {"scoring": list(scoring)} if scoring else {}
     return recipe | ({"layout": layout} if layout != TRANSLATION else {})
 

@@ -36,9 +36,13 @@ class TextRules(NamedTuple):
     no_control: bool = False  # control characters become spaces
     tokenizer: str = ""  # one of TOKENIZERS; empty: white space becomes single spaces
     aggressive: bool = False  # the tokenizer splits a-b into a @-@ b
+    no_escapes: bool = False  # what the tokenizer has written as &apos; becomes ' again
     lowercase: bool = False
     moses_dir: str = ""  # a checkout of Moses, for "moses"
 
+
+WIKITEXT = TextRules(tokenizer="sacremoses", aggressive=True, no_escapes=True)
+"""Makes of a plain text about what WikiText has: its authors used Moses, and undid the escapes."""
 
 # Built once a language and process; that takes longer than tokenizing a thousand lines.
 _tokenizer = lru_cache(maxsize=None)(PerlMosesTokenizer)
@@ -72,6 +76,8 @@ def apply_rules(lines: list[str], language: str, rules: TextRules) -> list[str]:
         lines = [_tokenizer(language).tokenize_line(line, rules.aggressive) for line in lines]
     else:
         lines = [single_spaces(line) for line in lines]
+    if rules.no_escapes:
+        lines = [html.unescape(line) for line in lines]
     return [lower_case(line) for line in lines] if rules.lowercase else lines
 
 

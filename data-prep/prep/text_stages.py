@@ -65,5 +65,5 @@ def _build(corpus: TextCorpus, raw: Path, work: Path) -> dict[str, Counts]:
     for split in SPLITS:
         write_lines(work / "tok" / f"{split}.{SIDE}", corpus.raw.read(raw, split))
         report(f"write {split}")
-    make_word_dictionary(work / "tok" / f"train.{SIDE}", work / "bin/dict.txt", least_count=1)
+    make_word_dictionary([work / "tok" / f"train.{SIDE}"], work / "bin/dict.txt", least_count=1)
     return {}

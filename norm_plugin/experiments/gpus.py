@@ -36,7 +36,7 @@ def for_workers(
     Args:
         gpus: a number, or "auto" for one GPU, or the CPU where there is none.
         further: the user's own flags of ``fairseq-train``, which win over the recipe.
-        elsewhere: the run is for another machine, so its GPUs are not counted here.
+        elsewhere: the run is for another machine, so the GPUs of this one do not matter.
         change_batch: let the batch grow with the GPUs.
         srun: each worker is a process of a Slurm job. Only so can there be several on CPUs.
 
@@ -49,7 +49,8 @@ def for_workers(
     common = recipe.setdefault("common", {})
     for_cpu = bool(common.get("cpu")) or "--cpu" in further
     if gpus == AUTO and (for_cpu or present == 0):
-        _check_precision(common, further)
+        if not elsewhere:
+            _check_precision(common, further)
         common["cpu"] = True
         return recipe
     count = 1 if gpus == AUTO else _count(gpus)

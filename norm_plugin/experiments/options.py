@@ -201,6 +201,13 @@ def add_shared(parser: Parser) -> None:
         help="folder with the raw corpus (default: NORM_DATA_DIR/<corpus>, else downloaded)",
     )
     group.add_argument(
+        "--pretrained",
+        type=_word,
+        metavar="FILE",
+        help="for classification: fine-tune this checkpoint of norm_masked_lm; the dict.txt of its "
+        "data must lie beside it",
+    )
+    group.add_argument(
         "--work",
         type=_word,
         metavar="DIR",

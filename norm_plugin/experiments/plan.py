@@ -93,6 +93,8 @@ class Plan:
         subword = self.settings.subword
         suffix = "" if subword == SUBWORDS[0] else f"-{subword}"
         suffix += f"-split{self.settings.seed}" if self.settings.facts.split_by_seed else ""
+        pretrained = self.settings.pretrained
+        suffix += f"-words-{pretrained.dictionary_digest}" if pretrained else ""
         return self.settings.work / "data" / f"{self.settings.facts.data_name}{suffix}"
 
     @property
@@ -124,7 +126,7 @@ def make_plan(settings: Settings) -> Plan:
             recipe,
             settings.gpus,
             settings.further,
-            elsewhere=settings.dry or settings.srun,
+            elsewhere=settings.elsewhere,
             change_batch=settings.change_batch,
             srun=settings.srun,
         )
@@ -162,6 +164,8 @@ def _compose(settings: Settings) -> tuple[Recipe, dict[str, Any]]:
     overrides = [_norm_option(each, settings.norm, base) for each in settings.overrides]
     recipe = without_defaults(_read_recipe(facts.config, *groups, *overrides), settings.norm)
     differs = {**differences(recipe, base), **flag_settings(settings.further)}
+    if settings.pretrained is not None:
+        differs["pretrained"] = settings.pretrained.digest
     recipe["common"]["seed"] = settings.seed
     if settings.user_dir is not None:
         recipe["common"]["user_dir"] = str(settings.user_dir)

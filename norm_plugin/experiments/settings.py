@@ -16,6 +16,7 @@ from hydra.errors import HydraException
 
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.facts import Facts, read_facts
+from norm_plugin.experiments.pretrained import Pretrained, find_pretrained
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBWORDS = ("subword-nmt", "sentencepiece")
@@ -34,7 +35,9 @@ class Settings:
         overrides: of the hyper-parameters, in hydra's syntax.
         further: flags of ``fairseq-train`` that come after those of the recipe.
         gpus: a number, or "auto".
+        elsewhere: the run is not started on this machine, or not at all.
         raw: the folder of the raw corpus; None to download it.
+        pretrained: the model that is fine-tuned; None for one that is trained from the start.
     """
 
     facts: Facts
@@ -48,11 +51,13 @@ class Settings:
     gpus: str
     change_batch: bool
     srun: bool
+    elsewhere: bool
     tensorboard: bool
     dry: bool
     work: Path
     results: Path
     raw: Path | None
+    pretrained: Pretrained | None
     user_dir: Path | None
 
 
@@ -84,13 +89,20 @@ def read_settings(args: argparse.Namespace) -> Settings:
         gpus=getattr(args, "gpus", "auto"),
         change_batch=getattr(args, "change_batch", False),
         srun=getattr(args, "srun", False),
+        elsewhere=args.dry_run or getattr(args, "srun", False) or _by_slurm(args),
         tensorboard=args.tensorboard,
         dry=args.dry_run,
         work=work,
         results=work / "results" if args.results is None else from_here(args.results),
         raw=_raw_folder(args.raw, facts.corpus),
+        pretrained=_pretrained(args.pretrained, facts),
         user_dir=_user_dir(args.user_dir),
     )
+
+
+def _by_slurm(args: argparse.Namespace) -> bool:
+    """Whether Slurm starts the runs of a sweep, or the sweep only prints its state."""
+    return getattr(args, "launcher", "joblib") != "joblib" or getattr(args, "status", False)
 
 
 def split_overrides(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -159,6 +171,16 @@ def _raw_folder(given: str | None, corpus: str) -> Path | None:
     if corpora and from_here(corpora).joinpath(folder).is_dir():
         return from_here(corpora) / folder
     return None
+
+
+def _pretrained(given: str | None, facts: Facts) -> Pretrained | None:
+    if given is None:
+        return None
+    if facts.metric != "accuracy":
+        raise CommandError(
+            f"--pretrained is for classification, and {facts.name} is none; leave it out"
+        )
+    return find_pretrained(from_here(given))
 
 
 def _user_dir(given: str | None) -> Path | None:

@@ -49,6 +49,8 @@ def data_stages(plan: Plan) -> list[Stage]:
         words += ["--merges", str(settings.facts.merges)]
     if settings.facts.split_by_seed:
         words += ["--split-seed", str(settings.seed)]
+    if settings.pretrained is not None:
+        words += ["--dictionary", str(settings.pretrained.dictionary)]
     return [Stage(name, (*words, "--only", name)) for name in DATA_STAGES]
 
 
@@ -79,6 +81,8 @@ def _train(plan: Plan, later: tuple[str, ...]) -> Stage:
         unkeyed += ["--distributed-port", str(port)]
         if "--cpu" in plan.training:
             module = "norm_plugin.experiments.cpu_worker"
+    if settings.pretrained is not None:  # the folder of the run is named after its content
+        unkeyed += ["--finetune-from-model", str(settings.pretrained.checkpoint)]
     command = [*launch, *_module(module), str(plan.data / "bin"), *unkeyed]
     return Stage(
         "train",

@@ -57,7 +57,7 @@ def run_words(cell: Cell, args: argparse.Namespace) -> list[str]:
     """The command line of one run of the grid; folders are absolute in it."""
     words = [*processes.PYTHON, "-m", "norm_plugin.experiments"]
     words += ["run", cell.experiment, *cell.overrides]
-    for name in ("user_dir", "raw", "work", "results"):
+    for name in ("user_dir", "raw", "pretrained", "work", "results"):
         if getattr(args, name) is not None:
             words += [f"--{name.replace('_', '-')}", str(from_here(getattr(args, name)))]
     for name in ("fold_norms", "smoke", "tensorboard", "retry"):

@@ -57,6 +57,6 @@ def test_joint_dictionary(text, preprocess):
 
 
 def test_rare_words_and_those_that_fill_up_are_no_types(text, capsys):
-    binarize.make_word_dictionary(text / "train.en", text / "dict.txt", least_count=2)
+    binarize.make_word_dictionary([text / "train.en"], text / "dict.txt", least_count=2)
     assert "dictionary of train.en: 1 types" in capsys.readouterr().err  # a
     assert len((text / "dict.txt").read_text().splitlines()) > 1

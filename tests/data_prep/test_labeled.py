@@ -52,9 +52,8 @@ def run(corpus, raw, out, *words):
 def no_dictionary(monkeypatch):
     """fairseq takes seconds to import, and its files do not matter here."""
 
-    def write(text, destination, least_count):
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        destination.write_text(f"{least_count}\n")
+    def write(texts, destination, least_count):
+        destination.write_text(f"{least_count} {' '.join(text.name for text in texts)}\n")
 
     monkeypatch.setattr(labeled, "make_word_dictionary", write)
 
@@ -132,7 +131,7 @@ def test_sst5_has_its_own_split(sst, tmp_path):
     assert pairs(tmp_path / "out")["test"] == [(f"a film of {n}", str(n)) for n in range(5)]
     settings = {"labels": list("01234"), "lowercase": True, "least_count": 2}
     assert manifest["settings"] == settings  # a word that occurs once is unknown
-    assert (tmp_path / "out/bin/input0/dict.txt").read_text() == "2\n"
+    assert (tmp_path / "out/bin/input0/dict.txt").read_text() == "2 train.input0\n"
     assert (tmp_path / "out/bin/label/dict.txt").read_text() == "0 1\n1 1\n2 1\n3 1\n4 1\n"
 
 

@@ -30,8 +30,8 @@ TEXT = {"train": " the <unk> sat \n\n = N = \n", "valid": " the cat \n", "test":
 def no_dictionaries(monkeypatch):
     """fairseq takes seconds, and another test looks at what it makes."""
 
-    def make(text, destination, least_count):
-        assert (text.name, least_count) == ("train.txt", 1)
+    def make(texts, destination, least_count):
+        assert ([text.name for text in texts], least_count) == (["train.txt"], 1)
         write_lines(destination, [])
 
     monkeypatch.setattr(text_stages, "make_word_dictionary", make)

@@ -23,9 +23,8 @@ import fake_python
 from norm_plugin.commands.command_line import run_command
 from norm_plugin.experiments import options, processes, products
 from norm_plugin.experiments.__main__ import main
-from norm_plugin.experiments.facts import experiment_names, read_facts
+from norm_plugin.experiments.facts import experiment_names
 from norm_plugin.experiments.plan import make_plan
-from norm_plugin.experiments.recipes import read_recipe
 from norm_plugin.experiments.settings import read_settings
 
 PYTHON = [sys.executable, "-S", "-E", fake_python.__file__]
@@ -58,13 +57,7 @@ def fake_command(words: Sequence[str]) -> int:
 def warm_up() -> None:
     """Look at the settings of every experiment once; the forks of this process then need not."""
     for name in experiment_names():
-        make_plan(read_settings(options.parse(options.run_parser(), words_of(name))))
-
-
-def words_of(name: str) -> list[str]:
-    """A run of an experiment that can be planned without a GPU, which half precision needs."""
-    half = read_recipe(read_facts(name).config)["common"].get("fp16")
-    return [name, "common.fp16=false"] if half else [name]
+        make_plan(read_settings(options.parse(options.run_parser(), [name, "--dry-run"])))
 
 
 class FakeRuns:

@@ -110,6 +110,7 @@ def test_half_precision_on_the_cpu_is_refused(flag, gpus):
     with pytest.raises(ValueError, match=f"the recipe has common.{key}.*give common.{key}=false"):
         for_workers(recipe(**{key: True}), "auto")
     for_workers(recipe(**{key: False}), "auto")
+    for_workers(recipe(**{key: True}), "auto", elsewhere=True)  # a sweep from Slurm's login node
 
 
 def test_gpus_must_be_there_unless_they_are_elsewhere(gpus):

@@ -1,0 +1,30 @@
+#!/usr/bin/env python3
+"""Prepare MRPC, the paraphrase corpus of the GLUE benchmark: do two sentences mean the same?
+
+Its license does not let others host it. GLUE's own script, download_glue_data.py, makes train.tsv
+and dev.tsv of Microsoft's file; name their folder, or that of an MRPC.zip with them, by --raw. Test
+is the text of dev, as for all of GLUE here. The sentences are tokenized like WikiText-103. Words
+that are not in --dictionary, that of a pre-trained model, are unknown.
+"""
+
+from __future__ import annotations
+
+from prep.labeled import LabeledCorpus, run_labeled
+from prep.sentence_pairs import PairFiles
+from prep.text_rules import WIKITEXT
+
+CORPUS = LabeledCorpus(
+    name="mrpc",
+    labels=("0", "1"),
+    sources=(),
+    raw=PairFiles(
+        "MRPC.zip",
+        {"train": "MRPC/train.tsv", "valid": "MRPC/dev.tsv"},
+        columns=("#1 String", "#2 String", "Quality"),
+        lines={"train": 3668, "valid": 408},
+    ),
+    rules=WIKITEXT,
+)
+
+if __name__ == "__main__":
+    run_labeled(CORPUS, __doc__)

@@ -1,0 +1,31 @@
+#!/usr/bin/env python3
+"""Prepare RTE of the GLUE benchmark, Recognizing Textual Entailment: does A entail B?
+
+The raw file is RTE.zip, or train.tsv and dev.tsv from it. The labels of its test set are not
+published, so test is the text of dev. The sentences are tokenized like WikiText-103. Words that
+are not in --dictionary, that of a pre-trained model, are unknown.
+"""
+
+from __future__ import annotations
+
+from prep.fetch import Source
+from prep.labeled import LabeledCorpus, run_labeled
+from prep.sentence_pairs import PairFiles
+from prep.text_rules import WIKITEXT
+
+ARCHIVE = "RTE.zip"
+CORPUS = LabeledCorpus(
+    name="rte",
+    labels=("not_entailment", "entailment"),
+    sources=(Source(ARCHIVE, (f"https://dl.fbaipublicfiles.com/glue/data/{ARCHIVE}",)),),
+    raw=PairFiles(
+        ARCHIVE,
+        {"train": "RTE/train.tsv", "valid": "RTE/dev.tsv"},
+        columns=("sentence1", "sentence2", "label"),
+        lines={"train": 2490, "valid": 277},
+    ),
+    rules=WIKITEXT,
+)
+
+if __name__ == "__main__":
+    run_labeled(CORPUS, __doc__)

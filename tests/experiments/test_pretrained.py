@@ -1,0 +1,66 @@
+"""--pretrained: the run of a model that is fine-tuned."""
+
+from __future__ import annotations
+
+import pytest
+
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments import options
+from norm_plugin.experiments.plan import make_plan
+from norm_plugin.experiments.settings import read_settings
+from norm_plugin.experiments.stages import data_stages, run_stages
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    (tmp_path / "dict.txt").write_text("word 1\n")
+    path = tmp_path / "checkpoint_best.pt"
+    path.write_bytes(b"weights")
+    return path
+
+
+def plan_of(*words):
+    return make_plan(read_settings(options.parse(options.run_parser(), list(map(str, words)))))
+
+
+def after(stage, flag):
+    return stage.command[stage.command.index(flag) + 1]
+
+
+def test_it_reaches_the_data_and_the_training(checkpoint):
+    plan = plan_of("rt", "--pretrained", checkpoint)
+    for stage in data_stages(plan):
+        assert after(stage, "--dictionary") == str(checkpoint.with_name("dict.txt"))
+    train = run_stages(plan)[0]
+    assert train.name == "train" and after(train, "--finetune-from-model") == str(checkpoint)
+    plain = plan_of("rt")
+    for stage in (*data_stages(plain), *run_stages(plain)):
+        assert not {"--dictionary", "--finetune-from-model"} & set(stage.command)
+    assert plan.data != plain.data and plan.result != plain.result
+
+
+def test_the_run_is_named_after_the_content(checkpoint, tmp_path):
+    """So a model may be moved, and another one in its place is not taken for it."""
+    plan = plan_of("mrpc", "--pretrained", checkpoint)
+    elsewhere = tmp_path / "moved"
+    elsewhere.mkdir()
+    for name in ("dict.txt", checkpoint.name):
+        (elsewhere / name).write_bytes((tmp_path / name).read_bytes())
+    moved = plan_of("mrpc", "--pretrained", elsewhere / checkpoint.name)
+    assert (moved.data, moved.folder) == (plan.data, plan.folder)
+    assert run_stages(moved)[0].words == run_stages(plan)[0].words
+    other = tmp_path / "other.pt"
+    other.write_bytes(b"others")
+    assert plan_of("mrpc", "--pretrained", other).folder != plan.folder
+    assert plan_of("mrpc", "--pretrained", other).data == plan.data
+    assert list(plan.differs) == ["pretrained"]
+
+
+def test_what_is_refused(checkpoint, tmp_path):
+    with pytest.raises(CommandError, match="for classification, and toy is none; leave it out"):
+        plan_of("toy", "--pretrained", checkpoint)
+    with pytest.raises(CommandError, match=r"needs .*gone\.pt, which is no file"):
+        plan_of("rt", "--pretrained", tmp_path / "gone.pt")
+    checkpoint.with_name("dict.txt").unlink()
+    with pytest.raises(CommandError, match=r"needs .*dict\.txt, .* copy the dict\.txt of its data"):
+        plan_of("rt", "--pretrained", checkpoint)

@@ -44,6 +44,16 @@ def test_it_learns(digits, capsys):
     assert mnist.main(words) == scores
 
 
+def test_the_epoch_with_the_best_validation_accuracy_counts(digits, monkeypatch):
+    import mnist
+
+    scores = iter([50, 1, 70, 2, 60, 3])  # of validation and test, epoch by epoch
+    monkeypatch.setattr(mnist, "accuracy", lambda *args: next(scores))
+    monkeypatch.setattr(mnist, "train_epoch", lambda *args: 0.0)
+    found = mnist.main(["--data", str(digits), "--epochs", "3"])
+    assert found == {"valid accuracy": 70, "test accuracy": 2}
+
+
 @pytest.mark.parametrize("name", NORM_TYPES)
 def test_every_norm_trains(name):
     import mnist

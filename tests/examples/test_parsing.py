@@ -60,6 +60,16 @@ def test_it_learns(folder, monkeypatch, capsys):
     )
 
 
+def test_the_epoch_with_the_best_dev_score_counts(folder, monkeypatch):
+    import parsing
+
+    # dev; where it is the best so far test follows, without and with punctuation
+    scores = iter([50, 1, 2, 70, 3, 4, 60])
+    monkeypatch.setattr(parsing, "uas", lambda *args: next(scores))
+    found = parsing.main(["--data", str(folder), "--epochs", "3"])
+    assert list(found.values()) == [70, 3, 4]
+
+
 @pytest.mark.parametrize("name", NORM_TYPES)
 def test_every_norm_trains(folder, name):
     import parsing

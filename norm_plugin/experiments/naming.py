@@ -110,6 +110,8 @@ def _place(key: str) -> tuple[bool, str]:
 def _words(key: str, value: Any) -> str:
     """One setting: ``released``, ``alpha-fwd-0.95``, ``fp16``, ``no-share-all-embeddings``."""
     name = _short(key)
+    if value is None:  # the recipe has another value, and the run that of the norm's own default
+        return f"default-{name}"
     if isinstance(value, str) and name in BY_VALUE:
         return value
     if isinstance(value, bool):

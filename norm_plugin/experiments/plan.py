@@ -196,13 +196,16 @@ def _without_seed(flags: Sequence[str]) -> list[str]:
 def _norm_option(override: str, norm: str, base: Recipe) -> str:
     """The override of an option of the norm, checked; hydra would only say that it cannot.
 
-    A norm of the user's own has no file in ``configs/norm/``: its options are added.
+    Not every recipe lists the flags of all norms, and a norm of the user's own has no file in
+    ``configs/norm/``: these are added.
     """
+    from norm_plugin.models.flags import CHOICES, VALUES  # it imports fairseq
+
     key = override.partition("=")[0].removeprefix("model.")
     if not override.startswith("model.norm_") or key in base["model"]:
         return override
     options = [f"norm_{option.name}" for option in norm_spec(norm).options]
-    if key in options:
+    if key in (*options, *CHOICES, *VALUES):
         return f"+{override}"
     raise ValueError(f"{norm} has no option {key}; it has {', '.join(options) or 'none'}")
 

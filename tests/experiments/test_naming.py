@@ -25,6 +25,7 @@ from norm_plugin.experiments.naming import (
         ({"lr_scheduler._name": "fixed", "model.dropout": 0}, "powernorm-fixed-dropout-0"),
         ({"model.share_all_embeddings": False}, "powernorm-no-share-all-embeddings"),
         ({"fp16": True}, "powernorm-fp16"),
+        ({"model.norm_alpha_fwd": None}, "powernorm-default-alpha-fwd"),
     ],
 )
 def test_names_are_readable(settings, label):

@@ -56,6 +56,12 @@ def test_the_run_is_named_after_the_content(checkpoint, tmp_path):
     assert list(plan.differs) == ["pretrained"]
 
 
+def test_a_recipe_that_names_no_placement_takes_one():
+    plan = plan_of("rt", "placement=post", "norm_init=kaiming")
+    assert plan.training[plan.training.index("--norm-placement") + 1] == "post"
+    assert plan.label == "layernorm-kaiming-post"
+
+
 def test_what_is_refused(checkpoint, tmp_path):
     with pytest.raises(CommandError, match="for classification, and toy is none; leave it out"):
         plan_of("toy", "--pretrained", checkpoint)

@@ -21,6 +21,11 @@ from norm_plugin.analysis.study import Setting, Study
 ONE_SEED = "not tested with one seed"
 BASELINE = "baseline"
 SHOWN = {True: "higher than the baseline", False: "lower than the baseline"}
+IF_NORMAL = {
+    True: "higher, if scores are normally distributed",
+    False: "lower, if scores are normally distributed",
+}
+"""Where only Welch's test shows it, which needs fewer seeds and assumes more."""
 NOT_SHOWN = "no difference shown"
 
 
@@ -31,23 +36,27 @@ class Row:
     Attributes:
         difference: to the baseline; None for the baseline itself.
         corrected: p of the permutation test after Holm's correction over the rows of the table.
+        welch_corrected: the same of Welch's t test.
     """
 
     setting: Setting
     sample: Sample
     difference: Difference | None
     corrected: float | None
+    welch_corrected: float | None
 
     @property
     def verdict(self) -> str:
-        """What may be said: a difference is shown where the corrected p is below 5 %."""
+        """What may be said: a difference is shown where a corrected p is below 5 %."""
         if self.difference is None:
             return BASELINE
         if self.corrected is None:
             return ONE_SEED
-        if self.corrected >= LEVEL:
-            return NOT_SHOWN
-        return SHOWN[self.difference.mean > 0]
+        if self.corrected < LEVEL:
+            return SHOWN[self.difference.mean > 0]
+        if self.welch_corrected is not None and self.welch_corrected < LEVEL:
+            return IF_NORMAL[self.difference.mean > 0]
+        return NOT_SHOWN
 
 
 def compare_all(study: Study) -> list[Row]:
@@ -55,25 +64,31 @@ def compare_all(study: Study) -> list[Row]:
     base = study.baseline.scores
     others = study.settings[1:]
     differences = [compare(setting.scores, base) for setting in others]
-    tested = [difference.p for difference in differences if difference.p is not None]
-    corrected = iter(holm(tested))
-    rows = [Row(study.baseline, describe(base), None, None)]
-    for setting, difference in zip(others, differences):
-        p = None if difference.p is None else next(corrected)
-        rows.append(Row(setting, describe(setting.scores), difference, p))
+    corrected = _corrected([difference.p for difference in differences])
+    welch = _corrected([difference.welch_p for difference in differences])
+    rows = [Row(study.baseline, describe(base), None, None, None)]
+    for setting, difference, *p_values in zip(others, differences, corrected, welch):
+        rows.append(Row(setting, describe(setting.scores), difference, *p_values))
     return rows
+
+
+def _corrected(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's correction of those that there are."""
+    corrected = iter(holm([p for p in p_values if p is not None]))
+    return [None if p is None else next(corrected) for p in p_values]
 
 
 def findings(rows: Sequence[Row]) -> str:
     """What the tests of the table show, in a sentence for each verdict that was given."""
     sentences = []
-    if not any(row.verdict in SHOWN.values() for row in rows):
+    shown = (*SHOWN.values(), *IF_NORMAL.values())
+    if not any(row.verdict in shown for row in rows):
         sentences.append("No setting is shown to differ from the baseline.")
-        if tests_of(rows) and least_corrected(rows) >= LEVEL:
-            sentences.append(
-                "With so few seeds the test can show no difference, however large it is."
-            )
-    for verdict in dict.fromkeys((*SHOWN.values(), NOT_SHOWN, ONE_SEED)):
+    if tests_of(rows) and least_corrected(rows) >= LEVEL:
+        sentences.append(
+            "With so few seeds the permutation test can show no difference, however large it is."
+        )
+    for verdict in (*shown, NOT_SHOWN, ONE_SEED):
         names = [row.setting.name for row in rows if row.verdict == verdict]
         if names:
             sentences.append(f"{verdict.capitalize()}: {_listed(names)}.")
@@ -135,8 +150,9 @@ def _on_intervals(rows: Sequence[Row]) -> Iterator[str]:
         return
     names = [row.setting.name for row in rows if row.difference and _excludes_zero(row.difference)]
     yield (
-        "The interval of a difference assumes normally distributed scores, and is not corrected "
-        "for the number of comparisons. So it shows no difference by itself. "
+        "Welch's t test and all intervals assume normally distributed scores, which so few seeds "
+        "cannot confirm; the permutation test does not. The interval of a difference is not "
+        "corrected for the number of comparisons. So it shows no difference by itself. "
         f"{f'It excludes 0 for {_listed(names)}' if names else 'No interval excludes 0'}."
     )
     equal = [row.setting.name for row in rows if row.sample.deviation == 0]

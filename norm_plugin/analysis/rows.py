@@ -20,12 +20,12 @@ TABLE_HEADER = (
     "95 % interval",
     "difference",
     "95 % interval of it",
-    "p",
-    "p (Holm)",
+    "p (permutation)",
+    "Holm",
+    "p (Welch)",
+    "Holm",
     "what is shown",
 )
-
-
 PAIRED_HEADER = (
     "setting",
     "seed",
@@ -56,7 +56,6 @@ def table_row(row: Row, failures: Sequence[Failure] = ()) -> tuple[str, ...]:
     """The cells of a row under TABLE_HEADER; a dash where there is nothing to say."""
     sample, difference, metric = row.sample, row.difference, row.setting.metric
     deviation = "-" if sample.deviation is None else metric.text(sample.deviation)
-    tested = difference is not None and difference.p is not None
     return (
         row.setting.name,
         "; ".join([_seeds(row.setting.seeds), *_ended(failures)]),
@@ -65,10 +64,16 @@ def table_row(row: Row, failures: Sequence[Failure] = ()) -> tuple[str, ...]:
         _interval(metric, sample.interval),
         "-" if difference is None else metric.text(difference.mean, sign="+"),
         "-" if difference is None else _interval(metric, difference.interval, sign="+"),
-        f"{difference.p:.3f}" if tested and difference is not None else "-",
-        "-" if row.corrected is None else f"{row.corrected:.3f}",
+        _p(None if difference is None else difference.p),
+        _p(row.corrected),
+        _p(None if difference is None else difference.welch_p),
+        _p(row.welch_corrected),
         row.verdict,
     )
+
+
+def _p(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def failed_row(name: str, failures: Sequence[Failure]) -> tuple[str, ...]:

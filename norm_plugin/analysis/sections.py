@@ -110,9 +110,10 @@ def scores_section(study: Study) -> Section:
         found.append(f"No run has a result: {'; '.join(study.failed_settings)}.")
     text = (
         f"The score, {metric.title}, is {'; '.join(labels)}. {better} is better. Differences are "
-        f"to {study.baseline.name}, with Welch's interval and the p of a two-sided permutation "
-        "test over seeds, then corrected by Holm for all rows that have one. A difference counts "
-        "as shown where the corrected p is below 0.05."
+        f"to {study.baseline.name}, with Welch's interval and the p of two two-sided tests over "
+        "seeds, each then corrected by Holm for all rows that have one. A difference counts as "
+        "shown where the corrected p of the permutation test is below 0.05, and as shown if scores "
+        "are normally distributed where only that of Welch's t test is."
     )
     return Section(
         "scores",

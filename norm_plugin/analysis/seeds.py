@@ -24,7 +24,7 @@ from norm_plugin.experiments.comparable import half_interval
 
 CONFIDENCE = 0.95
 LEVEL = 1 - CONFIDENCE
-"""A difference is shown where the corrected p is below this."""
+"""A difference is shown where a corrected p is below this."""
 POWER = 0.8
 """The share of experiments that would show a difference which is there."""
 RESAMPLES = 9_999
@@ -57,12 +57,15 @@ class Difference:
         interval: Welch's 95 % interval of the difference; None where a side has one seed, or where
             neither side varies.
         p: of the permutation test, two-sided; None where a side has one seed.
+        welch_p: of Welch's t test, two-sided, which assumes normally distributed scores; None where
+            there is no interval.
         least_p: the smallest p that so many seeds can give; None where a side has one seed.
     """
 
     mean: float
     interval: tuple[float, float] | None
     p: float | None
+    welch_p: float | None
     least_p: float | None
 
 
@@ -92,7 +95,7 @@ def compare(scores: Sequence[float], baseline: Sequence[float]) -> Difference:
     ours, theirs = _finite(scores), _finite(baseline)
     mean = float(ours.mean() - theirs.mean())
     if min(len(ours), len(theirs)) == 1:
-        return Difference(mean, None, None, None)
+        return Difference(mean, None, None, None, None)
     test = stats.permutation_test(
         (ours, theirs),
         lambda a, b, axis: a.mean(axis) - b.mean(axis),
@@ -101,16 +104,21 @@ def compare(scores: Sequence[float], baseline: Sequence[float]) -> Difference:
         rng=0,
     )
     least = least_p(len(ours), len(theirs))
-    return Difference(mean, _welch(ours, theirs), float(test.pvalue), least)
+    interval, welch_p = _welch(ours, theirs)
+    return Difference(mean, interval, float(test.pvalue), welch_p, least)
 
 
-def _welch(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float] | None:
+def _welch(
+    ours: np.ndarray, theirs: np.ndarray
+) -> tuple[tuple[float, float], float] | tuple[None, None]:
+    """Interval and p of Welch's t test; none where neither side varies."""
     if not (np.ptp(ours) or np.ptp(theirs)):
-        return None
+        return None, None
     with warnings.catch_warnings():  # SciPy warns of equal scores on one side, whose variance is 0
         warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
-        found = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(CONFIDENCE)
-    return float(found.low), float(found.high)
+        test = stats.ttest_ind(ours, theirs, equal_var=False)
+        interval = test.confidence_interval(CONFIDENCE)
+    return (float(interval.low), float(interval.high)), float(test.pvalue)
 
 
 def least_p(ours: int, theirs: int) -> float:

@@ -37,6 +37,7 @@ def test_one_seed_has_no_interval_and_no_test():
     difference = compare([35.1], THEIRS)
     assert difference.mean == pytest.approx(35.1 - statistics.mean(THEIRS), abs=EXACT)
     assert difference.interval is None and difference.p is None and difference.least_p is None
+    assert difference.welch_p is None
 
 
 def test_the_interval_of_a_difference_is_welchs():
@@ -47,6 +48,8 @@ def test_the_interval_of_a_difference_is_welchs():
     assert difference.interval == pytest.approx(
         (difference.mean - half, difference.mean + half), abs=EXACT
     )
+    t = difference.mean / math.sqrt(sum(variances))
+    assert difference.welch_p == pytest.approx(2 * stats.t.sf(abs(t), freedom), abs=EXACT)
 
 
 @pytest.mark.parametrize("theirs", [THEIRS, [34.0, 35.2, 36.9], [35.0, 35.2]])
@@ -89,6 +92,7 @@ def test_no_number_of_seeds_helps_a_test_of_very_many_settings():
 
 def test_equal_scores_on_both_sides_have_no_interval(recwarn):
     assert compare([35.1, 35.1], [35.2, 35.2]).interval is None
+    assert compare([35.1, 35.1], [35.2, 35.2]).welch_p is None
     assert compare([35.1, 35.1], [35.2, 35.4]).interval is not None
     assert not recwarn  # SciPy has a warning of nearly identical data
 

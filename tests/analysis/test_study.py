@@ -9,6 +9,7 @@ import pytest
 from made_up_results import folder_of, made_up, study_of_three, write_failure
 from norm_plugin.analysis.comparison import (
     BASELINE,
+    IF_NORMAL,
     NOT_SHOWN,
     ONE_SEED,
     compare_all,
@@ -137,11 +138,15 @@ def test_a_damaged_record_of_a_failure_is_refused(tmp_path, text, message):
 def test_the_table_corrects_for_all_of_its_tests(tmp_path):
     study = read_study(study_of_three(tmp_path))
     rows = {row.setting.norm: row for row in compare_all(study)}
-    raw = [compare(rows[norm].setting.scores, study.baseline.scores).p for norm in ("alike", "far")]
-    assert [rows["alike"].corrected, rows["far"].corrected] == pytest.approx(holm(raw))
+    others = [rows["alike"], rows["far"]]
+    raw = [compare(row.setting.scores, study.baseline.scores) for row in others]
+    assert [row.corrected for row in others] == pytest.approx(holm([one.p for one in raw]))
+    welch = holm([one.welch_p for one in raw])
+    assert [row.welch_corrected for row in others] == pytest.approx(welch)
     assert rows["layernorm"].verdict == BASELINE
-    # three seeds a side cannot give p < 0.1, whatever the scores
-    assert rows["alike"].verdict == rows["far"].verdict == NOT_SHOWN
+    assert rows["alike"].verdict == NOT_SHOWN and welch[0] > 0.05
+    # three seeds a side cannot give p < 0.1 by permutation, whatever the scores
+    assert rows["far"].verdict == IF_NORMAL[True] and welch[1] < 0.05
     assert rows["far"].difference.interval[0] > 2
 
 
@@ -165,7 +170,7 @@ def test_five_seeds_show_nothing_among_seven_comparisons(tmp_path):
     rows = compare_all(read_study(folder_of(tmp_path, *runs)))[1:]
     for row in rows:
         assert row.difference.p < 0.05 < row.corrected  # 2 / 252, and 7 times as much
-        assert row.verdict == NOT_SHOWN
+        assert row.verdict == IF_NORMAL[False]
 
 
 def test_one_seed_is_never_tested(tmp_path):
@@ -210,8 +215,8 @@ def test_the_remarks_say_what_the_seeds_can_show(tmp_path):
 def test_a_table_that_could_show_nothing_says_so_first(tmp_path):
     rows = compare_all(read_study(study_of_three(tmp_path)))
     assert findings(rows) == (
-        "No setting is shown to differ from the baseline. With so few seeds the test can show no "
-        "difference, however large it is. No difference shown: alike, pre; far, pre."
+        "With so few seeds the permutation test can show no difference, however large it is. "
+        "Higher, if scores are normally distributed: far, pre. No difference shown: alike, pre."
     )
 
 

@@ -28,6 +28,7 @@ from norm_plugin.experiments.tables import table
 from norm_tables import front_table, norms_table, options_table, sites_table
 from patches_table import patches_table
 from placement_tables import placements_table, placements_text
+from powernorm_parts import parts_table
 from published import published_table
 from recipe_commands import command_lines
 from speed_tables import speed_table
@@ -58,6 +59,7 @@ def generators(root: Path) -> Generators:
         "results/": lambda name: table(read_results(root / name)),
         "reproduction/": lambda name: reproduction_table(name.partition("/")[2], root / "results"),
         "claims/": lambda name: claims_table(name.partition("/")[2], root / "results"),
+        "parts/": lambda name: parts_table(root / "results" / name.partition("/")[2]),
         "published/": lambda name: published_table(name.partition("/")[2], root / "results"),
         "speed/": lambda name: speed_table(name.partition("/")[2], root),
         "examples/": lambda name: example_table(name.partition("/")[2], root),

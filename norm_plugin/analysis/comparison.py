@@ -61,15 +61,19 @@ class Row:
 
 def compare_all(study: Study) -> list[Row]:
     """A row for each setting of the study, the baseline first."""
-    base = study.baseline.scores
-    others = study.settings[1:]
-    differences = [compare(setting.scores, base) for setting in others]
+    first = Row(study.baseline, describe(study.baseline.scores), None, None, None)
+    return [first, *compare_pairs([(other, study.baseline) for other in study.settings[1:]])]
+
+
+def compare_pairs(pairs: Sequence[tuple[Setting, Setting]]) -> list[Row]:
+    """A row for each setting with a baseline of its own; p is corrected over all of them."""
+    differences = [compare(setting.scores, base.scores) for setting, base in pairs]
     corrected = _corrected([difference.p for difference in differences])
     welch = _corrected([difference.welch_p for difference in differences])
-    rows = [Row(study.baseline, describe(base), None, None, None)]
-    for setting, difference, *p_values in zip(others, differences, corrected, welch):
-        rows.append(Row(setting, describe(setting.scores), difference, *p_values))
-    return rows
+    return [
+        Row(setting, describe(setting.scores), difference, p, welch_p)
+        for (setting, _), difference, p, welch_p in zip(pairs, differences, corrected, welch)
+    ]
 
 
 def _corrected(p_values: Sequence[float | None]) -> list[float | None]:

@@ -1,0 +1,45 @@
+"""The differences that say what a part of PowerNorm changes."""
+
+from __future__ import annotations
+
+from made_up_results import folder_of, made_up
+from norm_plugin.analysis.seeds import compare, holm
+from powernorm_parts import NOT_RUN, PARTS, parts_table
+
+SCORES = {
+    "layernorm": (35.0, 35.2, 35.1),
+    "powernorm": (35.5, 35.7, 35.9),
+    "powernorm-layer-scale-groups-0": (33.0, 33.1, 33.3),
+    "powernorm-v": (35.4, 35.8, 35.9),
+}
+
+
+def cells_of(table):
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]
+    ]
+
+
+def test_a_row_for_each_part(tmp_path):
+    runs = [
+        made_up(norm, seed, bleu=score)
+        for norm, scores in SCORES.items()
+        for seed, score in enumerate(scores, 1)
+    ]
+    (folder,) = folder_of(tmp_path, *runs)
+    rows = cells_of(parts_table(folder))
+    assert [row[:3] for row in rows] == [
+        [part.name, f"`{part.with_it}`", f"`{part.without}`"] for part in PARTS
+    ]
+    run = [part for part in PARTS if part.with_it in SCORES and part.without in SCORES]
+    assert 0 < len(run) < len(PARTS)
+    found = [compare(SCORES[part.with_it], SCORES[part.without]) for part in run]
+    corrected = holm([one.welch_p for one in found])
+    for part, row in zip(PARTS, rows):
+        if part not in run:
+            assert set(row[3:-1]) == {"-"} and row[-1] == NOT_RUN
+            continue
+        one = found[run.index(part)]
+        assert row[3] == f"{one.mean:+.2f}"
+        assert row[7:9] == [f"{one.welch_p:.3f}", f"{corrected[run.index(part)]:.3f}"]
+        assert ("normally" in row[9]) == (corrected[run.index(part)] < 0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -21,6 +22,13 @@ if not torch.cuda.is_available():
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Name bytes by their argument: packed ones hold the time, and each worker would differ."""
     return argname if isinstance(val, bytes) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Undo what a command of an earlier test has set for the rest of its process."""
+    for package in ("norm_plugin", "fairseq"):
+        logging.getLogger(package).setLevel(logging.NOTSET)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -184,7 +184,7 @@ def test_from_a_trained_classifier_to_a_table(tmp_path, capsys, caplog):
     lines = log.read_text().splitlines()
     assert [line.split("\t")[0] for line in lines[:-1]] == [f"P-{n}" for n in range(12)]
     assert predicted(capsys, data, "--path", best) == lines  # no dropout
-    with caplog.at_level("INFO", logger="norm_plugin.models.folding"):
+    with caplog.at_level("INFO"):
         folded = predicted(capsys, data, "--path", best, "--fold-norms")
     assert "encoder-final: batchnorm folded" in caplog.text
     assert [line.split("\t")[:3] for line in folded] == [line.split("\t")[:3] for line in lines]

@@ -37,7 +37,9 @@ def parts_table(folder: Path) -> str:
 
     Raises CommandError for results that cannot be compared.
     """
-    settings = {setting.norm: setting for setting in read_study([folder]).settings}
+    study = read_study([folder])
+    placement = study.baseline.placement
+    settings = {one.norm: one for one in study.settings if one.placement == placement}
     run = [part for part in PARTS if {part.with_it, part.without} <= settings.keys()]
     compared = compare_pairs([(settings[part.with_it], settings[part.without]) for part in run])
     tested = {part: table_row(row)[TESTED:] for part, row in zip(run, compared)}

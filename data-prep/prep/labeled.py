@@ -128,17 +128,24 @@ def _build(
             counts[f"{split}.{side}"] = {"lines": len(examples), "tokens": tokens}
         write_lines(work / "tok" / f"{split}.{LABEL}", [example.label for example in examples])
         report(f"write {split}: {len(examples):,} {'pairs' if corpus.raw.pairs else 'sentences'}")
-    texts = [work / "tok" / f"train.{side}" for side in corpus.texts]
-    for side in corpus.texts:  # one dictionary, beside each text, as fairseq expects it
-        made = work / "bin" / side / "dict.txt"
-        made.parent.mkdir(parents=True)
-        if args.dictionary is not None:
-            shutil.copyfile(args.dictionary, made)
-        else:
-            make_word_dictionary(texts, made, corpus.least_count)
+    _write_dictionaries(corpus, args.dictionary, work)
     # fairseq numbers the classes in the order of this file.
     write_lines(work / "bin" / LABEL / "dict.txt", [f"{label} 1" for label in corpus.labels])
     return counts
+
+
+def _write_dictionaries(corpus: LabeledCorpus, given: Path | None, work: Path) -> None:
+    """The same dictionary beside each text, where fairseq expects it."""
+    first, *others = [work / "bin" / side / "dict.txt" for side in corpus.texts]
+    for path in (first, *others):
+        path.parent.mkdir(parents=True)
+    if given is None:
+        texts = [work / "tok" / f"train.{side}" for side in corpus.texts]
+        make_word_dictionary(texts, first, corpus.least_count)
+    else:
+        shutil.copyfile(given, first)
+    for path in others:
+        shutil.copyfile(first, path)
 
 
 def check_dictionary(path: Path) -> None:

@@ -63,7 +63,7 @@ class FileOfSplit:
     def check(self, folder: Path) -> None:
         for split, name in self.names.items():
             found = sum(1 for _ in read_lines(folder / name))
-            _check_count(f"{folder / name}", found, self.lines[split])
+            check_count(f"{folder / name}", found, self.lines[split])
 
     def read(self, folder: Path, split_seed: int | None) -> dict[str, Examples]:
         return {split: _labeled_lines(folder / name) for split, name in self.names.items()}
@@ -106,7 +106,7 @@ class FileOfLabel:
         if (folder / self.archive).is_file():
             check_archive(folder / self.archive, self.members.values())
         for label in self.members:
-            _check_count(self._file(folder, label), len(self._lines(folder, label)), self.lines)
+            check_count(self._file(folder, label), len(self._lines(folder, label)), self.lines)
 
     def read(self, folder: Path, split_seed: int | None) -> dict[str, Examples]:
         """The splits that a seed draws; what is left over is in none of them."""
@@ -142,9 +142,10 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _check_count(name: str, found: int, expected: int) -> None:
+def check_count(name: str, found: int, expected: int, what: str = "lines") -> None:
+    """Raise PrepError unless a file has as many lines as the published one."""
     if found != expected:
         raise PrepError(
-            f"{name} has {found:,} lines, and the published file has {expected:,}; it is another "
+            f"{name} has {found:,} {what}, and the published file has {expected:,}; it is another "
             "corpus, or not whole"
         )

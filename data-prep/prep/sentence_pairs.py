@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from prep.labeled_files import Example, Examples
+from prep.labeled_files import Example, Examples, check_count
 from prep.messages import PrepError
-from prep.running_text import Packed
+from prep.packed import Packed
 from prep.text_files import decode_lines
 
 
@@ -52,11 +52,7 @@ class PairFiles:
         heading = rows[0] if rows else []
         if missing := [column for column in self.columns if column not in heading]:
             raise PrepError(f"{name} has no column {', '.join(missing)}; it is another corpus")
-        if len(rows) - 1 != self.lines[split]:
-            raise PrepError(
-                f"{name} has {len(rows) - 1:,} pairs, and {split} of this corpus has "
-                f"{self.lines[split]:,}; it is another corpus, or not whole"
-            )
+        check_count(name, len(rows) - 1, self.lines[split], "pairs")
         first, second, label = (heading.index(column) for column in self.columns)
         examples = []
         for number, row in enumerate(rows[1:], 2):

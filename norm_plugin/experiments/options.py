@@ -103,7 +103,7 @@ def demo_parser() -> Parser:
     text = (
         "The toy corpus for four norms: trains, averages, decodes and scores a small Transformer\n"
         "with layernorm, adanorm, powernorm and none (or the one of --norm-type), and prints a\n"
-        "table. At most 8 minutes on two cores."
+        "table. About eight minutes on two cores."
     )
     parser = _parser("scripts/demo.sh", text)
     parser.set_defaults(experiment="toy", overrides=[])

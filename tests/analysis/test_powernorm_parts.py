@@ -26,7 +26,8 @@ def test_a_row_for_each_part(tmp_path):
         for norm, scores in SCORES.items()
         for seed, score in enumerate(scores, 1)
     ]
-    (folder,) = folder_of(tmp_path, *runs)
+    other = made_up("powernorm", bleu=1.0, settings__model={"norm_placement": "post"}, seed=9)
+    (folder,) = folder_of(tmp_path, *runs, other)  # of another placement than the baseline
     rows = cells_of(parts_table(folder))
     assert [row[:3] for row in rows] == [
         [part.name, f"`{part.with_it}`", f"`{part.without}`"] for part in PARTS

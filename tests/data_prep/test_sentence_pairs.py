@@ -117,7 +117,11 @@ def test_what_is_no_dictionary(text, message, tmp_path):
             "question",
             r"train\.tsv in .* has no column sentence2; it is another corpus",
         ),
-        ("1\tA b.\tC d.\tnot_entailment\n", "", r"train\.tsv .* has 2 pairs, and train .* has 3"),
+        (
+            "1\tA b.\tC d.\tnot_entailment\n",
+            "",
+            r"train\.tsv .* has 2 pairs, and the published file has 3",
+        ),
         ("\tA b.", "", r"line 3, has 3 columns, and its heading 4"),
         ("C d.", " ", r"line 3, has an empty sentence"),
         ("not_entailment", "neutral", r"line 3, has the label 'neutral'; the labels are not_"),

@@ -180,6 +180,15 @@ def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
     assert status.stdout.splitlines()[-1] == "2 done, 1 diverged of 3; about 0 s left"
 
 
+@pytest.mark.parametrize("words", [("--status",), ("--launcher", "submitit_slurm")])
+def test_a_login_node_needs_no_gpu(words, monkeypatch):
+    """wikitext103 is in half precision, which only the machine of a run must have a GPU for."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert len(grid("wikitext103", *words)[0]) == 1
+    with pytest.raises(CommandError, match=r"common\.fp16, which needs a GPU"):
+        grid("wikitext103")
+
+
 def test_every_experiment_names_a_corpus_and_a_recipe():
     for name in experiment_names():
         if name != "multi30k":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import resource
 import sys
 
 import pytest
@@ -11,19 +13,49 @@ from norm_plugin.experiments.processes import CommandFailedError, run_command
 from norm_plugin.experiments.stamps import Stamps
 
 MIB = 2**20
-HOLD = "import sys; block = b'x' * (int(sys.argv[1]) * 2**20); print(len(block), end='\\n')"
+BLOCKS, BLOCK = 20, 64 * MIB
+FILL = f"""
+import resource
+for _ in range({BLOCKS}):
+    b"x" * {BLOCK}
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+"""
+HOLD = """
+import sys
+block = b"x" * (int(sys.argv[1]) * 2**20)
+print(len(block), flush=True)
+open(sys.argv[2]).close()  # until this line has been read
+"""
 
 
 def measure(tmp_path, size):
     """The memory of a Python that holds so many MiB."""
+    fifo = tmp_path / f"{size}.fifo"
+    os.mkfifo(fifo)
+
+    def read(line):
+        if line.strip().isdigit():
+            fifo.open("w").close()
+
+    return run(tmp_path, HOLD, str(size), str(fifo), read=read)
+
+
+def page_faults(tmp_path, **environment):
+    """Those of a Python that fills a block of memory and frees it, again and again."""
+    lines = []
+    run(tmp_path, FILL, environment=environment, read=lines.append)
+    return int(lines[-1])
+
+
+def run(tmp_path, program, *words, environment=None, read):
     lock = os.open(tmp_path / "lock", os.O_CREAT)
     try:
         return run_command(
-            [sys.executable, "-S", "-c", HOLD, str(size)],
+            [sys.executable, "-S", "-c", program, *words],
             folder=tmp_path,
-            environment={},
+            environment=environment or {},
             log=tmp_path / "log",
-            read=lambda line: None,
+            read=read,
             lock=lock,
         )
     finally:
@@ -39,6 +71,14 @@ def test_a_command_has_taken_at_least_what_it_held(tmp_path):
 def test_a_command_that_fails_is_still_noticed(tmp_path):
     with pytest.raises(CommandFailedError, match="exit status 1"):
         measure(tmp_path, "no number")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_a_command_keeps_the_memory_that_it_frees_unless_the_user_says_otherwise(tmp_path):
+    of_a_block = BLOCK // resource.getpagesize()
+    # once at most for the block, and a Python starts with fewer faults than that
+    assert page_faults(tmp_path) < 2 * of_a_block
+    assert page_faults(tmp_path, GLIBC_TUNABLES="") > BLOCKS / 2 * of_a_block
 
 
 def test_the_largest_attempt_at_the_same_training_counts(tmp_path):

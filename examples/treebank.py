@@ -41,7 +41,7 @@ def read_conllu(path: Path) -> list[Sentence]:
             forms, _, tags = (["<root>", *column] for column in list(zip(*rows))[1:4])
             try:
                 check_numbers([row[0] for row in rows])
-                heads = [ROOT, *(int(row[6]) for row in rows)]
+                heads = [ROOT, *map(read_head, rows)]
                 check_tree(heads, forms)
             except ValueError as error:
                 raise ValueError(f"{path}, sentence at line {line}: {error}") from None
@@ -56,6 +56,14 @@ def read_part(folder: Path, part: str) -> list[Sentence]:
     if len(found) != 1:
         raise ValueError(f"{folder} has {len(found)} files *{part}*.conllu or .conllu.gz, not one")
     return read_conllu(found[0])
+
+
+def read_head(row: list[str]) -> int:
+    """The head of a word; raises ValueError where that is no number from 0."""
+    number, form, head = row[0], row[1], row[6]
+    if not head.isdecimal():
+        raise ValueError(f"word {number} ({form}) has the head {head!r}, not a number from 0")
+    return int(head)
 
 
 def check_numbers(numbers: list[str]) -> None:

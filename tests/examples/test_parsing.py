@@ -146,7 +146,7 @@ def test_punctuation_counts_only_where_it_is_asked_for(tmp_path):
         (conllu([0, 3, 4, 2]), r"line 6: .*cycle.*: 2 \(w3\) -> 3 \(w4\) -> 4 \(w2\) -> 2 \(w3\)"),
         (conllu([1]), r"cycle.*: 1 \(w1\) -> 1"),
         (conllu([7, 0]), r"word 1 \(w7\) has the head 7"),
-        (conllu([0]).replace("\t0\t", "\t_\t"), "invalid literal"),
+        (conllu([0]).replace("\t0\t", "\t_\t"), r"line 6: word 1 \(w0\) has the head '_', not"),
         ("1\tno\tcolumns\n\n", "no CoNLL-U line"),
         (conllu([2, 0, 2]).replace("\n3\t", "\n4\t"), "line 6: word 3 has the number 4"),
     ],

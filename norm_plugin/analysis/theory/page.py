@@ -29,7 +29,8 @@ Normalization in the Transformer Architecture"; Xu et al. 2019 (AdaNorm); and Sh
 notes, in our words, and where a claim follows from the formulas of a norm, it was derived again.
 
 Every number and every verdict is computed from the CSV files in [{folder}]({to_folder}).
-The first command measures all claims anew. The second only writes this page from the files.
+The first command measures all claims anew, except that on trained models, which needs checkpoints:
+its section has its command. The second only writes this page from the files.
 
 ```bash
 python -m norm_plugin.analysis.initialization --data work/data/multi30k-10000/bin

@@ -19,6 +19,7 @@ from typing import Any
 from norm_plugin.analysis.figures import COLORS, Figure, draw
 from norm_plugin.commands.command_line import (
     CommandError,
+    hide_warnings,
     read_json,
     read_text,
     run_command,
@@ -188,8 +189,12 @@ def published_table(folder: Path) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line, which is that of the sweep."""
+    hide_warnings()
     words = list(sys.argv[1:] if argv is None else argv)
-    args = options.parse(options.sweep_parser(), [STUDY, *words])
+    try:
+        args = options.parse(options.sweep_parser(), [STUDY, *words])
+    except options.OptionError as error:
+        raise CommandError(str(error)) from error
     if args.status or args.dry_run:
         return 0
     plans = [cell.plan for cell in read_grid(args)[0]]

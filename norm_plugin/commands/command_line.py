@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,15 @@ def run_command(main: Callable[[], int]) -> None:
     except KeyboardInterrupt:
         print("error: interrupted; nothing was left half-written", file=sys.stderr)
         sys.exit(130)
+
+
+def hide_warnings() -> None:
+    """Hide Python's warnings unless -W or PYTHONWARNINGS asks for them.
+
+    fairseq and hydra call each other by names that both warn about.
+    """
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
 
 
 @contextmanager

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 
-from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.commands.command_line import CommandError, hide_warnings, run_command
 from norm_plugin.experiments import demo, options, sweep
 from norm_plugin.experiments.console import Console
 from norm_plugin.experiments.done import print_plan
@@ -43,8 +42,7 @@ COMMANDS = {"run": run, "sweep": sweep.main, "demo": demo.main}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Dispatch to a command."""
-    if not sys.warnoptions:  # fairseq and hydra call each other by names that both warn about
-        warnings.simplefilter("ignore")
+    hide_warnings()
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
         print(USAGE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import sys
+import warnings
 
 import pytest
 
@@ -88,3 +90,18 @@ def test_without_any_validation_it_says_so(plans, tmp_path):
         warmup.main(["--results", str(tmp_path)])
     assert warmup.main(["--results", str(tmp_path), "--status"]) == 0
     assert warmup.published_table(tmp_path) == "These runs are not finished yet."
+
+
+def test_a_wrong_command_line_is_one_line():
+    with pytest.raises(CommandError, match="unrecognized arguments: --nonsense"):
+        warmup.main(["--nonsense"])
+
+
+@pytest.mark.parametrize(("asked_for", "shown"), [([], 0), (["default"], 1)])
+def test_warnings_of_libraries_are_hidden(plans, monkeypatch, asked_for, shown):
+    monkeypatch.setattr(sys, "warnoptions", asked_for)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert warmup.main(["--dry-run"]) == 0
+        warnings.warn("of a library", stacklevel=1)
+    assert len(caught) == shown

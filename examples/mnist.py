@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from norm_plugin.commands.command_line import at_least
 from norm_plugin.norms import Norm, add_norm_arguments, build_norm, norm_options
 
 BATCH, LEARNING_RATE = 32, 0.001
@@ -114,7 +115,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     )
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--seed", type=int, default=1, help="of split, weights and order")
-    parser.add_argument("--epochs", type=int, default=20, help="default: %(default)s")
+    parser.add_argument("--epochs", type=at_least(1), default=20, help="default: %(default)s")
     add_norm_arguments(parser)
     args = parser.parse_args(argv)
     torch.manual_seed(args.seed)

@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arc_standard import ARCS, NOTHING, WORDS, Move, State, oracle
+from norm_plugin.commands.command_line import at_least
 from norm_plugin.norms import Norm, add_norm_arguments, build_norm, norm_options
 from treebank import Sentence, read_part, uas
 
@@ -110,7 +111,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=style)
     flags.add_argument("--data", type=Path, required=True, metavar="DIR")
     flags.add_argument("--seed", type=int, default=1, help="of weights, dropout and order")
-    flags.add_argument("--epochs", type=int, default=20, help="default: %(default)s")
+    flags.add_argument("--epochs", type=at_least(1), default=20, help="default: %(default)s")
     add_norm_arguments(flags)
     args = flags.parse_args(argv)
     new_norm = partial(build_norm, args.norm_type, **norm_options(args, PAPER))

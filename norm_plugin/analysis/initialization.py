@@ -15,7 +15,7 @@ import argparse
 import datetime
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from norm_plugin.analysis.theory.page import page, redraw, store
 from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.commands.command_line import (
     CommandError,
+    at_least,
     read_json,
     require_folder,
     run_command,
@@ -58,17 +59,6 @@ def numbers(text: str) -> tuple[int, ...]:
     if not found or found[0] < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: give one number or more, each from 1")
     return tuple(found)
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    """A number that is not below ``least``."""
-
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} on")
-        return int(text)
-
-    return number
 
 
 def parser() -> argparse.ArgumentParser:

@@ -40,7 +40,7 @@ from norm_plugin.checkpoints.inputs import check_distinct, check_finite, is_aver
 from norm_plugin.checkpoints.reestimate import DEFAULT_BATCHES, reestimate
 from norm_plugin.checkpoints.running_stats import MODES, running_statistics
 from norm_plugin.checkpoints.user_dirs import add_user_dir, check_user_dir, import_user_dir
-from norm_plugin.commands.command_line import CommandError, require_folder, run_command
+from norm_plugin.commands.command_line import CommandError, at_least, require_folder, run_command
 
 
 class RunningMean:
@@ -191,13 +191,6 @@ def _inputs(args: argparse.Namespace) -> list[Path]:
     return list(args.inputs)
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
-    return number
-
-
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m norm_plugin.checkpoints.average",
@@ -215,19 +208,19 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     last = parser.add_mutually_exclusive_group()
     last.add_argument(
         "--last-epochs",
-        type=_positive,
+        type=at_least(1),
         metavar="N",
         help="the last N of checkpoint<EPOCH>.pt in the folder",
     )
     last.add_argument(
         "--last-updates",
-        type=_positive,
+        type=at_least(1),
         metavar="N",
         help="the last N of checkpoint_<EPOCH>_<UPDATES>.pt in the folder",
     )
     parser.add_argument(
         "--upper-bound",
-        type=_positive,
+        type=at_least(1),
         metavar="N",
         help="leave out later epochs or updates than this",
     )
@@ -249,7 +242,7 @@ def _add_running_stats(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--batches",
-        type=_positive,
+        type=at_least(1),
         metavar="K",
         help=f"with --running-stats reestimate: the number of batches (default {DEFAULT_BATCHES})",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import json
 import os
@@ -31,6 +32,17 @@ def run_command(main: Callable[[], int]) -> None:
     except KeyboardInterrupt:
         print("error: interrupted; nothing was left half-written", file=sys.stderr)
         sys.exit(130)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The argparse type of a whole number that is not below ``least``."""
+
+    def number(text: str) -> int:
+        if not (text.isascii() and text.isdecimal()) or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
+        return int(text)
+
+    return number
 
 
 def hide_warnings() -> None:

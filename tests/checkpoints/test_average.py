@@ -231,6 +231,14 @@ def test_flags_that_do_not_fit_the_inputs(tmp_path, save_checkpoint_file, capsys
     assert "does not exist" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("number", ["0", "-1", "two", "1.5"])
+def test_a_number_of_checkpoints_that_is_none(number, tmp_path, capsys) -> None:
+    output = tmp_path / "avg.pt"
+    assert run("--inputs", tmp_path, "--last-epochs", number, "--output", output) == 2
+    message = f"argument --last-epochs: {number!r} is not a whole number from 1"
+    assert message in capsys.readouterr().err
+
+
 class FullDisk(io.FileIO):
     """A file on a disk that has room for its first write only."""
 

@@ -25,3 +25,12 @@ def test_it_explains_itself(name, capsys):
         importlib.import_module(name).main(["--help"])
     assert not stopped.value.code
     assert f"python examples/{name}.py" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["mnist", "parsing"])
+def test_a_training_of_no_epoch_is_refused(name, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        importlib.import_module(name).main(["--data", ".", "--epochs", "0"])
+    assert stopped.value.code == 2
+    message = "argument --epochs: '0' is not a whole number from 1"
+    assert message in capsys.readouterr().err

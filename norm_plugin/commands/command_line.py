@@ -20,6 +20,10 @@ class CommandError(Exception):
     """Bad input or an impossible request; the message is the one line that the user reads."""
 
 
+class DivergedError(CommandError):
+    """What a model gives is not finite, though its training has ended well."""
+
+
 def run_command(main: Callable[[], int]) -> None:
     """Exit with the status of ``main()``; a known failure is one line on stderr and status 1."""
     try:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from norm_plugin.commands.command_line import CommandError, read_lines
+from norm_plugin.commands.command_line import CommandError, DivergedError, read_lines
 
 # Eight digits and one hundred million sentences are more than any corpus has; int() of more digits
 # than a few thousand is refused by Python.
@@ -97,15 +97,13 @@ def _sentences(path: Path) -> tuple[dict[int, str], dict[int, str], list[tuple[s
 
 
 def _check_finite(path: Path, number: int, score: str) -> None:
+    shown = f"{path}, line {number}: the score of a translation is {score[:40]!r}"
     try:
         finite = math.isfinite(float(score))
-    except ValueError:
-        finite = False
+    except ValueError as error:
+        raise CommandError(f"{shown}, not a number; {AGAIN}") from error
     if not finite:
-        raise CommandError(
-            f"{path}, line {number}: the score of a translation is {score[:40]!r}, not a number; "
-            "the weights have diverged, or the log was changed"
-        )
+        raise DivergedError(f"{shown}; the weights have diverged")
 
 
 def _check_complete(path: Path, references: dict[int, str], hypotheses: dict[int, str]) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from norm_plugin.commands.command_line import CommandError, read_lines
+from norm_plugin.commands.command_line import CommandError, DivergedError, read_lines
 from norm_plugin.experiments import processes, products
 from norm_plugin.experiments.console import Console
 from norm_plugin.experiments.done import has_content, manifest_key, user_dir_key
@@ -25,6 +25,7 @@ from norm_plugin.experiments.stamps import Stamps, next_key
 from norm_plugin.experiments.status import (
     DIVERGED,
     DONE,
+    FAILED,
     RUNNING,
     Status,
     read_status,
@@ -230,7 +231,8 @@ def check_product(plan: Plan, stage: Stage, log: Path) -> None:
         elif stage.output is not None:
             plan.metric.check_log(stage.output, plan.data)
     except CommandError as error:
-        raise RunFailedError(stage.name, str(error), log) from error
+        state = DIVERGED if isinstance(error, DivergedError) else FAILED
+        raise RunFailedError(stage.name, str(error), log, state=state) from error
 
 
 def test_sentences(plan: Plan) -> int:

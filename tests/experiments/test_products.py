@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.failures import RunFailedError
+from norm_plugin.experiments.metrics import METRICS
 from norm_plugin.experiments.products import main
+from norm_plugin.experiments.run import check_product
+from norm_plugin.experiments.stages import Stage
+from norm_plugin.experiments.status import DIVERGED, FAILED
 
 LOG = """T-0\tein hund
 D-0\t-0.1\tein hund
@@ -81,3 +87,21 @@ def test_a_translation_that_lacks_sentences(data):
         check_translation(
             data, "".join(line for line in LOG.splitlines(True) if "-1\t" not in line)
         )
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        (LOG.replace("-0.2", "nan"), DIVERGED),
+        (LOG.replace("-0.2", "a word"), FAILED),
+        (LOG.rpartition("Generate")[0], FAILED),
+    ],
+)
+def test_scores_that_are_not_finite_are_a_divergence(text, state, data):
+    log = data / "generate.log"
+    log.write_text(text)
+    plan = SimpleNamespace(metric=METRICS["bleu"], data=data)
+    stage = Stage("generate", ("fairseq-generate",), product=log, output=log)
+    with pytest.raises(RunFailedError) as failure:
+        check_product(plan, stage, log)
+    assert failure.value.state == state

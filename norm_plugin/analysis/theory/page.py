@@ -77,9 +77,10 @@ def drawing(claim: Claim, rows: list[Row]) -> str:
 
 def redraw(folder: Path) -> None:
     """Draw the figures of all measured claims in ``folder`` anew."""
-    for name in read_made(folder):
-        rows = from_csv(read_text(folder / f"{name}.csv"))
-        write_text(folder / f"{name}.svg", drawing(CLAIMS[name], rows))
+    for name, claim in CLAIMS.items():
+        if name in read_made(folder):
+            rows = from_csv(read_text(folder / f"{name}.csv"))
+            write_text(folder / f"{name}.svg", drawing(claim, rows))
 
 
 def read_made(folder: Path) -> dict[str, Any]:

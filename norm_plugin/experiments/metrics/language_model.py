@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from norm_plugin.commands.command_line import CommandError, read_json, read_lines
+from norm_plugin.commands.command_line import CommandError, DivergedError, read_json, read_lines
 from norm_plugin.experiments.gpus import Recipe
 from norm_plugin.experiments.metrics.base import BEST, Metric, Scores, register_metric
 from norm_plugin.experiments.recipes import evaluation_flags
@@ -39,7 +39,7 @@ def read_evaluation(log: Path) -> Evaluated:
     if len(tokens) != 1 or len(losses) != 1:
         raise CommandError(f"{log} holds {len(losses)} losses, not one; {AGAIN}")
     if not math.isfinite(float(losses[0])):
-        raise CommandError(f"{log}: the loss is {losses[0]}; the model has diverged")
+        raise DivergedError(f"{log}: the loss is {losses[0]}; the model has diverged")
     return Evaluated(int(tokens[0].replace(",", "")), float(losses[0]))
 
 

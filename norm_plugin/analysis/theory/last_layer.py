@@ -205,7 +205,8 @@ def plot(rows: list[Row], axes: Any) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("layers L")
     axes.set_ylabel("gradient of the last W^2")
-    axes.legend(loc="lower left", fontsize=7, ncols=2)
+    if axes.lines:
+        axes.legend(loc="lower left", fontsize=7, ncols=2)
 
 
 CLAIM = Claim(

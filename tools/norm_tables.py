@@ -18,13 +18,13 @@ def norms_table() -> str:
     rows = [
         (
             *("`--norm-type`", "formula", "paper", "sites of `--norm-type`", "gradient"),
-            *("parameters", "statistics", "its released code", "paper read"),
+            *("parameters", "statistics", "how its released code differs", "paper read"),
         )
     ]
     for name in NORM_TYPES:
         spec = norm_spec(name)
         sites = "encoder; the decoder keeps layernorm" if spec.batch_statistics else "all"
-        gradient = "exact" if spec.cls.exact_gradient else "approximate by design"
+        gradient = "exact" if spec.cls.exact_gradient else "by design not exact"
         norm = spec.build(_CHANNELS)
         parameters = _shapes(norm.named_parameters())
         statistics = _shapes(norm.named_buffers())

@@ -16,6 +16,7 @@ from norm_plugin.placements import (
     placement_class,
 )
 
+FINAL_FOLDS = "in the encoder only, as an output projection can take no offset"
 LAYERS = 8  # of the stack that stands for any; enough for a placement that differs by layer
 _CHANNELS, _HEADS = 960, 48  # of the parameters that are shown; no other size of theirs is as large
 
@@ -104,7 +105,7 @@ def _folds(cls: type[Placement]) -> str:
     found = [_by_branch(texts)] if any(texts.values()) else []
     if cls.final_norm:
         reason = cls.why_it_stays(FINAL)
-        found.append(f"after the stack: {f'no ({reason})' if reason else 'yes'}")
+        found.append(f"after the stack: {f'no ({reason})' if reason else FINAL_FOLDS}")
     return "; ".join(found) or "there is no norm"
 
 

@@ -1,4 +1,4 @@
-"""What each part of PowerNorm changes: differences of settings that differ in that part alone."""
+"""What each part of PowerNorm changes: differences of settings that differ mainly in it."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def _add_choices(parser: Parser) -> None:
         type=_word,
         dest="norm",
         metavar="X",
-        help="norm=X: the norm of every site (default: layernorm); `python -m norm_plugin --list`",
+        help="norm=X: the norm (default: layernorm); `python -m norm_plugin --list`",
     )
     group.add_argument("--seed", type=_word, metavar="N", help="seed=N (default: 1)")
     group.add_argument(

@@ -43,7 +43,8 @@ def config_class(stock: type[FairseqDataclass] = NormConfig) -> Any:
     have their flags. Every field except ``norm_type`` is None when not given.
     """
     names: Any = ChoiceEnum(list(NORM_TYPES))
-    fields = [("norm_type", names, _field(LAYERNORM, "norm of all sites of the model"))]
+    text = "norm of all sites; in translation, one with batch statistics: of those in the encoder"
+    fields = [("norm_type", names, _field(LAYERNORM, text))]
     for name, choice in CHOICES.items():
         words: Any = ChoiceEnum(list(choice.words()))
         # Optional[...], here and below: OmegaConf 2.0 does not know X | None

@@ -151,7 +151,8 @@ class PowerNorm(BatchStatisticsNorm):
             0.99
         alpha_bwd: a_b, the share of nu that one backward pass keeps
         warmup_updates: optimizer updates during which the batch's own statistics normalize;
-            under fairseq the default is the learning-rate warm-up of the run
+            under fairseq the default is the learning-rate warm-up of the run; variant=released
+            counts forwards, and its norm after the encoder always has 1000
         layer_scale_groups: layer-scale before the norm: 0 none, 1 the whole layer (the
             paper), G over G groups of channels; in a Transformer variant=released has as
             many as attention heads unless told otherwise

@@ -25,14 +25,15 @@ INTRODUCTION = """\
 
 This page compares claims of three papers with measurements: Xiong et al. 2020, "On Layer
 Normalization in the Transformer Architecture"; Xu et al. 2019 (AdaNorm); and Shen et al. 2020
-(PowerNorm). The papers themselves could not be read for this page. Their claims are quoted from
-notes, in our words, and where a claim follows from the formulas of a norm, it was derived again.
+(PowerNorm). The claims are given in our words. Where a claim follows from the formulas of a norm,
+it was derived again.
 
 Every number and every verdict is computed from the CSV files in [{folder}]({to_folder}).
 The first command measures all claims anew, except that on trained models, which needs checkpoints:
 its section has its command. The second only writes this page from the files.
 
 ```bash
+python data-prep/multi30k.py --out work/data/multi30k-10000
 python -m norm_plugin.analysis.initialization --data work/data/multi30k-10000/bin
 python -m norm_plugin.analysis.initialization --only-page
 ```
@@ -48,7 +49,8 @@ has been trained unless the section says so.
   decoder layers, a feed-forward network of 4 d, sinusoidal positions and the initial weights of its
   placement.
 - **Tokens**: `random` are uniform and independent, `real` are batches of a corpus.
-- An interval in parentheses is Student's 95 % interval of the mean over seeds.
+- An interval in parentheses is Student's 95 % interval of the mean over seeds. `post` and `pre`
+  have all the seeds that a section names, the other placements half of them.
 """
 
 

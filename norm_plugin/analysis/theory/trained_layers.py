@@ -129,7 +129,8 @@ CLAIM = Claim(
     ),
     method=(
         f"Checkpoints of real runs, on the first {BATCHES} batches of their training data, without "
-        "dropout. The interval is over these batches.",
+        "dropout. Each placement has one run: the interval is over these batches, and says nothing "
+        "about other seeds.",
     ),
     caption="Gradient of each layer's W^2 in trained models, mean over batches.",
     measure_once=measure_once,

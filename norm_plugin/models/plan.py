@@ -191,8 +191,8 @@ def norm_type_of(settings: object, site: Site, sides: Sequence[str] = SIDES) -> 
     """The norm at ``site``: its own flag, else its side's, else ``--norm-type``.
 
     A norm with batch statistics that only ``--norm-type`` asks for leaves the decoder on LayerNorm,
-    as in the PowerNorm paper: there each position would see its future. In a model that is a decoder
-    alone it stands at every site, or the flag would do nothing.
+    as in the PowerNorm paper: there each position would see its future. In a model that is a
+    decoder alone it stands at every site, or the flag would do nothing.
     """
     for flag in (site.flag, site.side):
         chosen = getattr(settings, norm_type_field(flag), None)

@@ -6,7 +6,7 @@ their seed alone. A run that failed or diverged has no result; its record lies i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -180,6 +180,8 @@ def _checked(result: Result, folder: Path) -> Result:
 def read_failures(folder: Path, results: Sequence[Result]) -> list[Failure]:
     """The runs of a folder of results that failed or diverged, by norm and seed.
 
+    A run that has a result is left out: it failed at another time.
+
     Args:
         results: of the study, which tell the placement that the recipe of an experiment has.
 
@@ -187,11 +189,14 @@ def read_failures(folder: Path, results: Sequence[Result]) -> list[Failure]:
         CommandError: a file that is no record of a failure.
     """
     found = []
+    have_results = {_identity(result) for result in results}
     for path in sorted(folder.glob("failed/*.json")):
         record = read_json(path)
         missing = [key for key in FAILED_KEYS if key not in record]
         if missing:
             raise CommandError(f"{path} is no record of a failed run: it lacks {missing[0]}")
+        if _identity(record) in have_results:
+            continue
         found.append(
             Failure(
                 record["norm"],
@@ -205,6 +210,10 @@ def read_failures(folder: Path, results: Sequence[Result]) -> list[Failure]:
             )
         )
     return sorted(found, key=lambda failure: (failure.norm, failure.seed))
+
+
+def _identity(run: Mapping[str, Any]) -> tuple[str, str, int]:
+    return run["experiment"], run["norm"], run["seed"]
 
 
 def _placement_of_failure(record: dict[str, Any], results: Sequence[Result]) -> str:

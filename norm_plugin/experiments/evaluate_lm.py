@@ -14,9 +14,10 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from norm_plugin.commands.command_line import run_command
+from norm_plugin.commands.command_line import DivergedError, run_command
 
 RESULTS = ("Evaluated ", "Loss (base 2): ")
+LEFT_OUT = "skipping tokens with inf scores"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.prog = "python -m norm_plugin.experiments.evaluate_lm"
     args = options.parse_args_and_arch(parser, words)
     results = logging.StreamHandler(sys.stdout)
-    results.addFilter(lambda record: record.getMessage().startswith(RESULTS))
+    results.addFilter(is_result)
     eval_lm.logger.setLevel(logging.INFO)
     eval_lm.logger.addHandler(results)
     try:
@@ -44,6 +45,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         eval_lm.logger.removeHandler(results)
     return 0
+
+
+def is_result(record: logging.LogRecord) -> bool:
+    """Whether a message of fairseq's is one of the results.
+
+    Raises DivergedError for the message that tokens of probability 0 are left out: the loss
+    of the others alone would look better than that of any model.
+    """
+    if str(record.msg).startswith(LEFT_OUT):
+        raise DivergedError("a token of the text has probability 0: the model has diverged")
+    return record.getMessage().startswith(RESULTS)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from norm_plugin.experiments.status import DIVERGED, FAILED, Status
 # torch, fairseq and norm_plugin.models.divergence all raise it, and the loss scaler does too.
 NOT_FINITE = re.compile(r"\bFloatingPointError: (?P<why>.+)")
 NAN_LOSS = re.compile(r"\b(?:train|valid)\b.*\bloss (?P<why>nan|inf)\b", re.I)
-NAN_WEIGHTS = re.compile(r"^error: (?P<why>.*\bNaN\b.*)")
+SAID = re.compile(r"^error: (?P<why>.*\bdiverged\b.*)")  # by a command of this package
 ERROR = re.compile(r"^(error: .+|[\w.]*(?:Error|Exception|Interrupt)\b.*)")
 
 
@@ -52,7 +52,7 @@ def explain(stage: str, failed: CommandFailedError, log: Path) -> RunFailedError
 
 def divergence(lines: Sequence[str]) -> str | None:
     """Why a training is no more finite, from what it printed; None where it does not say so."""
-    for pattern in (NOT_FINITE, NAN_LOSS, NAN_WEIGHTS):
+    for pattern in (NOT_FINITE, NAN_LOSS, SAID):
         for line in lines:
             found = pattern.search(line)
             if found:

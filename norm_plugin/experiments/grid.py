@@ -46,7 +46,13 @@ def read_grid(args: argparse.Namespace) -> tuple[list[Cell], list[str]]:
             plan = make_plan(read_settings(one))
         except CommandError as error:
             raise CommandError(f"{experiment} {' '.join(overrides)}: {error}") from error
-        cells.setdefault(plan.result, Cell(experiment, tuple(overrides), plan))
+        cell = cells.setdefault(plan.result, Cell(experiment, tuple(overrides), plan))
+        if cell.plan.training != plan.training:
+            raise CommandError(
+                f"{experiment} {' '.join(overrides)}: its result would be {plan.result}, which is "
+                f"that of {' '.join(cell.overrides)}; give the two runs different names by norm=X, "
+                "seed=N or a setting that differs from the recipe"
+            )
     return list(cells.values()), launcher
 
 

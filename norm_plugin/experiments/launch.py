@@ -8,6 +8,7 @@ module, so it imports neither torch nor fairseq.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import subprocess
@@ -54,14 +55,17 @@ def launch(
 
     Args:
         root: where the commands run.
-        folder: for what hydra and Slurm write.
+        folder: for what hydra and Slurm write, in a folder for each list of commands: another
+            sweep may be started here while the jobs of this one wait.
         launcher: joblib or submitit_slurm.
         further: overrides of hydra's, such as ``hydra.launcher.partition=gpu``.
     """
+    asked = {"root": str(root), "commands": commands, "resources": vars(resources)}
+    text = json.dumps(asked, indent=2)
+    folder /= hashlib.sha256(text.encode()).hexdigest()[:12]
     folder.mkdir(parents=True, exist_ok=True)
     jobs = folder / "jobs.json"
-    asked = {"root": str(root), "commands": commands, "resources": vars(resources)}
-    write_text(jobs, json.dumps(asked, indent=2))
+    write_text(jobs, text)
     words = ["sweep", "--multirun", f"hydra/launcher={launcher}", *QUIET]
     words += [f"hydra.sweep.dir='{folder}/hydra'", "hydra.sweep.subdir=${hydra.job.num}"]
     if launcher == "joblib":

@@ -18,6 +18,8 @@ Differences = dict[str, Any]
 BY_VALUE = ("placement", "init", "variant", "-name")
 """Settings whose values are words that need no name beside them; ``_name`` is the last one."""
 NAMED_ELSEWHERE = {"common.seed", "common.user_dir", "model.norm_type"}
+KIND = "_name"
+"""Of the component that a group of settings belongs to, such as a learning-rate schedule."""
 WITHOUT_EFFECT = "model.norm_record"
 """How settings begin that change nothing of what is trained: those of the recorder."""
 MOST_CHARACTERS = 120  # a file name may have 255, and more is put around this one
@@ -25,13 +27,23 @@ UNUSUAL = re.compile(r"[^A-Za-z0-9._]+")
 
 
 def differences(recipe: Recipe, base: Recipe) -> Differences:
-    """The settings of ``recipe`` that differ from those of ``base``, by their dotted names."""
-    return {
+    """The settings of ``recipe`` that differ from those of ``base``, by their dotted names.
+
+    One that only ``base`` has is None here. It is left out where the group belongs to another
+    component, which has other settings.
+    """
+    found = {
         f"{group}.{key}": value
         for group in recipe
         for key, value in recipe[group].items()
-        if value != base.get(group, {}).get(key) and _is_named(f"{group}.{key}")
+        if value != base.get(group, {}).get(key)
     }
+    for group, settings in base.items():
+        ours = recipe.get(group, {})
+        if f"{group}.{KIND}" not in found:
+            gone = [key for key in settings if key not in ours and settings[key] is not None]
+            found |= {f"{group}.{key}": None for key in gone}
+    return {key: value for key, value in found.items() if _is_named(key)}
 
 
 def _is_named(setting: str) -> bool:

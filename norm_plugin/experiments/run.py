@@ -10,7 +10,7 @@ from pathlib import Path
 from norm_plugin.commands.command_line import CommandError, DivergedError, read_lines
 from norm_plugin.experiments import processes, products
 from norm_plugin.experiments.console import Console
-from norm_plugin.experiments.done import has_content, manifest_key, user_dir_key
+from norm_plugin.experiments.done import has_content, is_finished, manifest_key, user_dir_key
 from norm_plugin.experiments.failures import (
     RunFailedError,
     explain,
@@ -59,7 +59,11 @@ def execute(
             execution.run()
         except RunFailedError as failure:
             status = execution.failed(failure)
-            record_failure(plan, failure, status)
+            if not is_finished(plan):  # its data may be missing now, but its result stands
+                record_failure(plan, failure, status)
+            raise
+        except CommandError as refusal:
+            execution.write(Status(FAILED, reason=str(refusal)))
             raise
         forget_failure(plan)
 

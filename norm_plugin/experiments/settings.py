@@ -23,6 +23,12 @@ SUBWORDS = ("subword-nmt", "sentencepiece")
 CHOICES = ("norm", "seed", "preset", "recipe", "subword")
 """Overrides that choose the run; the others change its hyper-parameters."""
 SHORT = {"placement": "model.norm_placement"}
+NAMES_THE_RUN = {
+    "common.seed": "seed=N",
+    "model.norm_type": "norm=X",
+    "common.user_dir": "--user-dir DIR",
+}
+"""Keys that have a choice or an option of their own, by which the run is named; and that."""
 SEED = re.compile(r"0|[1-9][0-9]{0,9}")
 MOST_SEED = 2**31 - 1  # numpy takes 32 bits, and fairseq adds the number of the epoch
 
@@ -137,14 +143,11 @@ def _full_name(override: Override) -> str:
     """The override with a dotted key: ``norm_variant=...`` is ``model.norm_variant=...``."""
     line = str(override.input_line)
     key = override.key_or_group
-    if key == "common.seed":
-        raise CommandError(f"{line}: give seed=N, as the run is named after it")
-    if "." in key:
-        return line
-    if key.startswith("norm_"):
-        return line.replace(key, f"model.{key}", 1)
-    if key in SHORT:
-        return line.replace(key, SHORT[key], 1)
+    full = f"model.{key}" if key.startswith("norm_") else SHORT.get(key, key)
+    if full in NAMES_THE_RUN:
+        raise CommandError(f"{line}: give {NAMES_THE_RUN[full]}, which every stage is told")
+    if "." in full:
+        return line.replace(key, full, 1)
     raise CommandError(
         f"unknown key {key}; choose from {', '.join([*CHOICES, *SHORT])}, an option of the norm "
         "(norm_eps=...), or a dotted key of the experiment's YAML file (model.dropout=...)"

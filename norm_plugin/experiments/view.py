@@ -78,5 +78,6 @@ def _line(status: Status) -> str:
         left = "" if status.left is None else f", {duration(status.left)} left"
         return f"{status.state}: {status.stage}{share}{left}"
     if status.reason:
-        return f"{status.state} in {status.stage}: {status.reason}"
+        where = f" in {status.stage}" if status.stage else ""
+        return f"{status.state}{where}: {status.reason}"
     return status.state

@@ -46,6 +46,8 @@ def write(path, text):
 
 def data_prep(words):
     """Each stage makes its file from the one before, unless that is done."""
+    if os.environ.get("FAKE_DATA") == "fails":
+        sys.exit("error: no corpus")
     out, stage = Path(value(words, "--out")), value(words, "--only")
     file, source = {
         "fetch": (out.with_name(f"{out.name}.download"), None),

@@ -119,6 +119,9 @@ def test_a_training_with_other_settings_is_left_alone(begun, runs):
     other = runs.run("toy")
     assert other.returncode == 1
     assert "is of other settings or data; remove" in other.stderr
+    seen = runs.command("sweep", "toy", "--status", "--work", str(runs.work))
+    assert "layernorm, seed 1  failed: " in seen.stdout
+    assert "is of other settings or data; remove" in seen.stdout
     assert not [call for call in runs.take_calls()[5:] if "fairseq_cli.train" in call]
     key.write_text(ours)  # and the first settings still go on, or are done
     assert runs.run("toy").returncode == 0
@@ -161,6 +164,14 @@ def test_a_run_that_diverged_is_recorded_and_not_trained_again(runs):
     assert json.loads(record.read_text()) == facts
     assert runs.run("toy", "--retry").returncode == 0
     assert not record.exists()
+
+
+def test_a_finished_run_whose_corpus_is_gone_keeps_its_result(runs):
+    runs.run("toy")
+    again = runs.run("toy", FAKE_DATA="fails")
+    assert again.returncode == 1 and "error: no corpus" in again.stderr
+    assert len(list(runs.work.glob("results/toy/*.json"))) == 1
+    assert list(runs.work.glob("results/toy/failed/*.json")) == []
 
 
 def test_the_full_output_of_a_stage_is_in_its_log(runs):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 
 import pytest
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError, DivergedError
+from norm_plugin.experiments.evaluate_lm import is_result
 from norm_plugin.experiments.metrics import METRICS
 from norm_plugin.experiments.metrics.language_model import LanguageModelLoss
 from norm_plugin.experiments.recipes import read_recipe, training_flags
@@ -65,6 +67,22 @@ def test_a_corpus_of_another_unit(metric, tmp_path):
 def test_an_evaluation_that_is_not_whole(lines, message, tmp_path):
     with pytest.raises(CommandError, match=message):
         METRICS["nats"].check_log(log(tmp_path, lines), corpus(tmp_path))
+
+
+def test_a_perplexity_that_no_float_holds(tmp_path):
+    lines = (LINES[0], "Loss (base 2): 1500.0000, Perplexity: inf")
+    with pytest.raises(DivergedError, match="the loss is 1500.0 bits a word"):
+        METRICS["perplexity"].check_log(log(tmp_path, lines), corpus(tmp_path, "word"))
+
+
+def test_tokens_of_probability_zero_are_a_divergence():
+    """fairseq leaves them out and calls the logger with wrong arguments; the filter sees that."""
+    line = logging.LogRecord("", logging.INFO, "", 0, "Evaluated %d tokens", (3,), None)
+    assert is_result(line)
+    assert not is_result(logging.LogRecord("", logging.INFO, "", 0, "a word", (), None))
+    message = "skipping tokens with inf scores:"
+    with pytest.raises(DivergedError, match="probability 0: the model has diverged"):
+        is_result(logging.LogRecord("", logging.INFO, "", 0, message, ("a b",), None))
 
 
 def test_the_evaluation_has_the_context_of_the_training():

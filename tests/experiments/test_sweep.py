@@ -50,6 +50,11 @@ def test_a_value_that_is_the_default_is_no_other_run():
     assert names == ["powernorm-seed1"]
 
 
+def test_two_runs_of_one_name_are_refused():
+    with pytest.raises(CommandError, match=r"norm_record=25: its result would be .* give the two"):
+        grid("toy", "model.norm_record=10,25")
+
+
 def test_words_for_the_launcher_are_kept_apart():
     _, launcher = grid("toy", "hydra.launcher.partition=gpu")
     assert launcher == ["hydra.launcher.partition=gpu"]
@@ -77,6 +82,9 @@ def test_the_runs_of_every_study_are_different_and_whole_seeds_come_first(study)
         (["toy", "norm=layernorm,powernorm", "norm_variant=released"], "layernorm has no option"),
         (["toy", "seed=1,x"], "--seed is x"),
         (["toy", "common.seed=2"], "common.seed=2: give seed=N"),
+        (["toy", "norm_type=rmsnorm"], "norm_type=rmsnorm: give norm=X"),
+        (["toy", "model.norm_type=rmsnorm,none"], "model.norm_type=rmsnorm: give norm=X"),
+        (["toy", "common.user_dir=elsewhere"], "common.user_dir=elsewhere: give --user-dir DIR"),
         (["toy", "seed=range("], "range"),
     ],
 )
@@ -175,6 +183,9 @@ def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
     assert again.returncode == 0, again.stderr  # a divergence is a finding
     trained = [call for call in runs.take_calls() if "fairseq_cli.train" in call]
     assert [value(call, "--seed") for call in trained] == ["3"]
+    # Each has a list of its own: jobs of the first sweep that still wait keep theirs.
+    lists = runs.work.glob("sweeps/toy/*/jobs.json")
+    assert sorted(len(json.loads(path.read_text())["commands"]) for path in lists) == [1, 3]
     assert {path.name for path in records.iterdir()} == {"none-seed2.json"}
     status = sweep(runs, *more, "--status")
     assert status.stdout.splitlines()[-1] == "2 done, 1 diverged of 3; about 0 s left"

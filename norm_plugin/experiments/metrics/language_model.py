@@ -113,7 +113,12 @@ class Perplexity(LanguageModelLoss):
     loss_unit = "bits a word"
 
     def of_bits(self, bits: float) -> float:
-        return float(2**bits)
+        try:
+            return float(2**bits)
+        except OverflowError as error:
+            raise DivergedError(
+                f"the loss is {bits} bits a word; the model has diverged"
+            ) from error
 
 
 @register_metric("bits")

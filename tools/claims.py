@@ -1,7 +1,7 @@
 """The AdaNorm paper's numbers and claims on classification, beside what ten seeds give here.
 
-The paper has one run a norm. Here the norms of one seed have the same data, and on RT the same
-random split, so two norms are compared seed by seed.
+The paper has one run a norm. On RT the norms of one seed have the same random split, so two norms
+are compared seed by seed; on SST5, which has a split of its own, as independent samples.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scipy import stats
-
 from markdown_table import markdown
-from norm_plugin.analysis.seeds import CONFIDENCE, describe, holm
-from norm_plugin.experiments.comparable import check_same_data, half_interval
+from norm_plugin.analysis.rows import p_text
+from norm_plugin.analysis.seeds import (
+    CONFIDENCE,
+    LEVEL,
+    Difference,
+    compare,
+    compare_paired,
+    holm,
+)
+from norm_plugin.experiments.comparable import check_same_data, half_interval, split_seed
 from norm_plugin.experiments.results import Result, headline, read_results
 from published import PUBLISHED
 
-ROUNDING = 1e-9
-"""Differences of scores, which have four digits, are off by less in float64."""
 NOT_RUN = "not run"
 ONE_SEED = "one seed: no test"
 SHOWN, NOT_SHOWN, CONTRADICTED = "shown", "not shown", "contradicted"
@@ -62,7 +66,7 @@ def reproduction_table(experiment: str, results: Path) -> str:
     Args:
         results: the folder that holds ``<experiment>/``.
     """
-    scores = read_scores(results / experiment)
+    scores = scores_of(read_runs(results / experiment))
     published = {row.norm: float(row.score) for row in PUBLISHED[experiment]}
     rows: list[tuple[str, ...]] = [HEADER]
     for norm in dict.fromkeys([*published, *scores]):
@@ -90,63 +94,73 @@ def _measured(runs: Mapping[int, float] | None, published: float | None) -> list
 
 def claims_table(experiment: str, results: Path) -> str:
     """Markdown: each claim with the published difference, the measured one and the verdict."""
-    scores = read_scores(results / experiment)
+    runs = read_runs(results / experiment)
     published = {row.norm: float(row.score) for row in PUBLISHED[experiment]}
-    differences = [_differences(claim, scores) for claim in CLAIMS]
-    tested = [values for values in differences if len(values) > 1]
-    corrected = iter(holm([_p(values) for values in tested]))
+    found = [difference(claim, runs) for claim in CLAIMS]
+    p_values = [1.0 if one is None or one.t_p is None else one.t_p for one in found]
+    tested = [is_tested(one) for one in found]
+    corrected = iter(holm([p for p, test in zip(p_values, tested) if test]))
     rows: list[tuple[str, ...]] = [
         ("claim", "difference", "published", "here", "95 % interval", "p (Holm)", "verdict")
     ]
-    for claim, values in zip(CLAIMS, differences):
+    for claim, one, test in zip(CLAIMS, found, tested):
         row = [claim.text, f"`{claim.better}` less `{claim.worse}`"]
         row.append(f"{published[claim.better] - published[claim.worse]:+.2f}")
-        if len(values) > 1:
-            rows.append((*row, *_tested(values, next(corrected))))
+        if one is None:
+            rows.append((*row, "-", "-", "-", NOT_RUN))
+        elif test:
+            rows.append((*row, *_tested(one, next(corrected))))
         else:
-            mean = f"{values[0]:+.2f}" if values else "-"
-            rows.append((*row, mean, "-", "-", ONE_SEED if values else NOT_RUN))
+            rows.append((*row, f"{one.mean:+.2f}", "-", "-", ONE_SEED))
     return markdown(rows)
 
 
-def _differences(claim: Claim, scores: Scores) -> list[float]:
-    """Of the seeds that both norms have."""
+def difference(claim: Claim, runs: Sequence[Result]) -> Difference | None:
+    """Of the two norms of a claim; None where one has no run, or no run shares a split."""
+    scores = scores_of(runs)
     better, worse = scores.get(claim.better, {}), scores.get(claim.worse, {})
-    return [better[seed] - worse[seed] for seed in better if seed in worse]
+    if any(split_seed(run) is not None for run in runs):
+        by_seed = [better[seed] - worse[seed] for seed in better if seed in worse]
+        return compare_paired(by_seed) if by_seed else None
+    if not (better and worse):
+        return None
+    return compare(list(better.values()), list(worse.values()))
 
 
-def _p(values: Sequence[float]) -> float:
-    """Of the t test that the mean is 0; 1 where all values are equal, for which t is undefined.
+def is_tested(one: Difference | None) -> bool:
+    """Whether there are the seeds for a test.
 
-    Equal differences come of the rounding of accuracies, and are no evidence of certainty.
+    Where nothing varies, t is undefined and p counts as 1: equal scores come of the rounding of
+    accuracies, and are no evidence of certainty.
     """
-    if max(values) - min(values) < ROUNDING:
-        return 1.0
-    return float(stats.ttest_1samp(values, 0).pvalue)
+    return one is not None and one.least_p is not None
 
 
-def _tested(values: Sequence[float], p: float) -> list[str]:
-    sample = describe(values)
-    assert sample.interval is not None  # there are two values or more
-    interval = " to ".join(f"{end:+.2f}" for end in sample.interval)
-    return [f"{sample.mean:+.2f}", interval, f"{p:.3f}", verdict(sample.mean, p)]
+def _tested(one: Difference, p: float) -> list[str]:
+    interval = " to ".join(f"{end:+.2f}" for end in one.interval or ()) or "-"
+    return [f"{one.mean:+.2f}", interval, p_text(p), verdict(one.mean, p)]
 
 
 def verdict(mean: float, p: float) -> str:
     """What may be said of a claim that the mean difference is above 0."""
-    if p >= 1 - CONFIDENCE:
+    if p >= LEVEL:
         return NOT_SHOWN
     return SHOWN if mean > 0 else CONTRADICTED
 
 
-def read_scores(folder: Path) -> Scores:
-    """The scores of an experiment; none where its folder does not exist.
+def read_runs(folder: Path) -> list[Result]:
+    """The results of an experiment; none where its folder does not exist.
 
     Raises CommandError for results that cannot be compared.
     """
     runs: list[Result] = read_results(folder) if folder.is_dir() else []
     if runs:
         check_same_data(runs)
+    return runs
+
+
+def scores_of(runs: Sequence[Result]) -> Scores:
+    """The headline score of each run."""
     scores: dict[str, dict[int, float]] = {}
     for run in runs:
         scores.setdefault(run["norm"], {})[run["seed"]] = headline(run)

@@ -10,6 +10,7 @@ from norm_plugin.analysis.seeds import (
     Difference,
     Sample,
     compare,
+    compare_paired,
     describe,
     holm,
     pooled_deviation,
@@ -25,7 +26,7 @@ IF_NORMAL = {
     True: "higher, if scores are normally distributed",
     False: "lower, if scores are normally distributed",
 }
-"""Where only Welch's test shows it, which needs fewer seeds and assumes more."""
+"""Where only the t test shows it, which needs fewer seeds and assumes more."""
 NOT_SHOWN = "no difference shown"
 
 
@@ -36,14 +37,14 @@ class Row:
     Attributes:
         difference: to the baseline; None for the baseline itself.
         corrected: p of the permutation test after Holm's correction over the rows of the table.
-        welch_corrected: the same of Welch's t test.
+        t_corrected: the same of the t test.
     """
 
     setting: Setting
     sample: Sample
     difference: Difference | None
     corrected: float | None
-    welch_corrected: float | None
+    t_corrected: float | None
 
     @property
     def verdict(self) -> str:
@@ -54,7 +55,7 @@ class Row:
             return ONE_SEED
         if self.corrected < LEVEL:
             return SHOWN[self.difference.mean > 0]
-        if self.welch_corrected is not None and self.welch_corrected < LEVEL:
+        if self.t_corrected is not None and self.t_corrected < LEVEL:
             return IF_NORMAL[self.difference.mean > 0]
         return NOT_SHOWN
 
@@ -67,13 +68,23 @@ def compare_all(study: Study) -> list[Row]:
 
 def compare_pairs(pairs: Sequence[tuple[Setting, Setting]]) -> list[Row]:
     """A row for each setting with a baseline of its own; p is corrected over all of them."""
-    differences = [compare(setting.scores, base.scores) for setting, base in pairs]
+    differences = [difference_of(setting, base) for setting, base in pairs]
     corrected = _corrected([difference.p for difference in differences])
-    welch = _corrected([difference.welch_p for difference in differences])
+    t_corrected = _corrected([difference.t_p for difference in differences])
     return [
-        Row(setting, describe(setting.scores), difference, p, welch_p)
-        for (setting, _), difference, p, welch_p in zip(pairs, differences, corrected, welch)
+        Row(setting, describe(setting.scores), difference, p, t_p)
+        for (setting, _), difference, p, t_p in zip(pairs, differences, corrected, t_corrected)
     ]
+
+
+def difference_of(setting: Setting, base: Setting) -> Difference:
+    """The difference between two settings, seed by seed where a seed gives both the same split."""
+    if setting.split_by_seed and base.split_by_seed:
+        ours, theirs = (dict(zip(one.seeds, one.scores)) for one in (setting, base))
+        shared = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+        if shared:
+            return compare_paired(shared)
+    return compare(setting.scores, base.scores)
 
 
 def _corrected(p_values: Sequence[float | None]) -> list[float | None]:
@@ -138,7 +149,7 @@ def _on_the_test(rows: Sequence[Row]) -> Iterator[str]:
         f"The smallest p that the permutation test can give with so many seeds is {least:.3g}, "
         f"and {corrected:.3g} after the correction for {_comparisons(len(tests))}."
     )
-    needed = seeds_for_test(len(rows) - 1)
+    needed = seeds_for_test(len(rows) - 1, paired=bool(tests[0].by_seed))
     if corrected >= LEVEL and needed is not None:
         said += (
             f" With {_comparisons(len(rows) - 1)} it takes {needed} seeds a setting to show any "
@@ -154,7 +165,7 @@ def _on_intervals(rows: Sequence[Row]) -> Iterator[str]:
         return
     names = [row.setting.name for row in rows if row.difference and _excludes_zero(row.difference)]
     yield (
-        "Welch's t test and all intervals assume normally distributed scores, which so few seeds "
+        "The t test and all intervals assume normally distributed scores, which so few seeds "
         "cannot confirm; the permutation test does not. The interval of a difference is not "
         "corrected for the number of comparisons. So it shows no difference by itself. "
         f"{f'It excludes 0 for {_listed(names)}' if names else 'No interval excludes 0'}."
@@ -176,20 +187,25 @@ def _excludes_zero(difference: Difference) -> bool:
 
 def _on_seeds_needed(rows: Sequence[Row]) -> Iterator[str]:
     """How many seeds show a difference as large as those that papers report."""
-    deviation = pooled_deviation([row.setting.scores for row in rows])
+    differences = [test.by_seed for test in tests_of(rows) if test.by_seed]
+    paired = bool(differences)
+    samples = differences if paired else [row.setting.scores for row in rows]
+    deviation = pooled_deviation(samples)
     if not deviation:
         return
     metric, comparisons = rows[0].setting.metric, len(rows) - 1
-    freedom = sum(row.sample.count - 1 for row in rows)
+    freedom = sum(len(sample) - 1 for sample in samples)
+    of = "of the differences by seed" if paired else "between seeds"
+    over = "comparisons" if paired else "settings"
     said = (
-        f"The standard deviation between seeds is {metric.text(deviation)} {metric.title} over "
-        f"all settings ({freedom} degrees of freedom). To show a difference of "
+        f"The standard deviation {of} is {metric.text(deviation)} {metric.title} over "
+        f"all {over} ({freedom} degrees of freedom). To show a difference of "
         f"{metric.of_interest} {metric.title} in one comparison takes "
-        f"{seeds_needed(deviation, metric.of_interest)} seeds a setting (two-sided t test, 5 % "
-        "level, power 80 %)"
+        f"{seeds_needed(deviation, metric.of_interest, paired=paired)} seeds a setting (two-sided "
+        f"{'paired ' if paired else ''}t test, 5 % level, power 80 %)"
     )
     if comparisons > 1:
-        needed = seeds_needed(deviation, metric.of_interest, comparisons)
+        needed = seeds_needed(deviation, metric.of_interest, comparisons, paired)
         said += f", and {needed} where the level is divided by {_comparisons(comparisons)}"
     yield f"{said}."
 

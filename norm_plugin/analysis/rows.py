@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from norm_plugin.analysis.comparison import Row
 from norm_plugin.analysis.paired import PairedRow
 from norm_plugin.analysis.reaching import when_reached
+from norm_plugin.analysis.seeds import LEVEL
 from norm_plugin.analysis.study import Failure, Setting, Study
 from norm_plugin.experiments.metrics import Metric
 from norm_plugin.experiments.results import Result, headline
@@ -22,7 +23,7 @@ TABLE_HEADER = (
     "95 % interval of it",
     "p (permutation)",
     "Holm",
-    "p (Welch)",
+    "p (t test)",
     "Holm",
     "what is shown",
 )
@@ -64,16 +65,22 @@ def table_row(row: Row, failures: Sequence[Failure] = ()) -> tuple[str, ...]:
         _interval(metric, sample.interval),
         "-" if difference is None else metric.text(difference.mean, sign="+"),
         "-" if difference is None else _interval(metric, difference.interval, sign="+"),
-        _p(None if difference is None else difference.p),
-        _p(row.corrected),
-        _p(None if difference is None else difference.welch_p),
-        _p(row.welch_corrected),
+        p_text(None if difference is None else difference.p),
+        p_text(row.corrected),
+        p_text(None if difference is None else difference.t_p),
+        p_text(row.t_corrected),
         row.verdict,
     )
 
 
-def _p(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def p_text(value: float | None) -> str:
+    """Three digits, and more where they would hide on which side of the 5 % level p is."""
+    if value is None:
+        return "-"
+    if value < 0.0005:
+        return "<0.001"
+    text = f"{value:.3f}"
+    return f"{value:.6f}".rstrip("0") if float(text) == LEVEL else text
 
 
 def failed_row(name: str, failures: Sequence[Failure]) -> tuple[str, ...]:

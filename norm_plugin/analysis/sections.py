@@ -108,12 +108,16 @@ def scores_section(study: Study) -> Section:
     found = [findings(rows)]
     if study.failed_settings:
         found.append(f"No run has a result: {'; '.join(study.failed_settings)}.")
+    how, test = "with Welch's interval", "Welch's"
+    if study.baseline.split_by_seed:
+        how = "of the same seed, which has the same random split, with Student's interval"
+        test = "the paired"
     text = (
         f"The score, {metric.title}, is {'; '.join(labels)}. {better} is better. Differences are "
-        f"to {study.baseline.name}, with Welch's interval and the p of two two-sided tests over "
-        "seeds, each then corrected by Holm for all rows that have one. A difference counts as "
-        "shown where the corrected p of the permutation test is below 0.05, and as shown if scores "
-        "are normally distributed where only that of Welch's t test is."
+        f"to {study.baseline.name} {how} and the p of two two-sided tests over seeds, each then "
+        "corrected by Holm for all rows that have one. A difference counts as shown where the "
+        "corrected p of the permutation test is below 0.05, and as shown if scores are normally "
+        f"distributed where only that of {test} t test is."
     )
     return Section(
         "scores",

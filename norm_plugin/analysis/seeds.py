@@ -1,34 +1,39 @@
 """Scores over seeds: intervals, differences to a baseline, tests, and how many seeds are needed.
 
 A seed is the unit of observation: a score of one seed is one draw from what training with that
-norm gives. Norms are compared as independent samples. Equal seeds do not pair two norms: the seed
-draws the weights and the order of the batches, and what the two norms make of them soon has
-nothing in common.
+norm gives. Norms are compared as independent samples. Equal seeds alone do not pair two norms: the
+seed draws the weights and the order of the batches, and what the two norms make of them soon has
+nothing in common. A corpus that is split at random by the seed does pair them, since an easy test
+set is easy for both.
 
-The statistics are those of SciPy and statsmodels.
+The tests are those of SciPy and statsmodels.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import TTestIndPower
 
 from norm_plugin.experiments.comparable import half_interval
 
-CONFIDENCE = 0.95
-LEVEL = 1 - CONFIDENCE
+LEVEL = 0.05
 """A difference is shown where a corrected p is below this."""
+CONFIDENCE = 1 - LEVEL
 POWER = 0.8
 """The share of experiments that would show a difference which is there."""
 RESAMPLES = 9_999
 """The most divisions of the seeds that the permutation test takes."""
+MOST_SEEDS = 10**9
+"""The largest number of seeds that is looked for."""
+ROUNDING = 1e-9
+"""Scores have four digits; differences of them that are off by less are equal."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +58,22 @@ class Difference:
     """A setting less the baseline.
 
     Attributes:
-        mean: difference of the two means.
-        interval: Welch's 95 % interval of the difference; None where a side has one seed, or where
-            neither side varies.
+        mean: difference of the two means, or mean of the differences by seed.
+        interval: 95 % interval of it, Welch's, or Student's of paired seeds; None where a side has
+            one seed, or where nothing varies.
         p: of the permutation test, two-sided; None where a side has one seed.
-        welch_p: of Welch's t test, two-sided, which assumes normally distributed scores; None where
-            there is no interval.
+        t_p: of the t test that belongs to the interval, two-sided, which assumes normally
+            distributed scores; None where there is no interval.
         least_p: the smallest p that so many seeds can give; None where a side has one seed.
+        by_seed: the differences of paired seeds; empty for independent samples.
     """
 
     mean: float
     interval: tuple[float, float] | None
     p: float | None
-    welch_p: float | None
+    t_p: float | None
     least_p: float | None
+    by_seed: tuple[float, ...] = ()
 
 
 def describe(scores: Sequence[float]) -> Sample:
@@ -79,7 +86,7 @@ def describe(scores: Sequence[float]) -> Sample:
     if len(values) == 1:
         return Sample(float(values[0]), None, None, 1)
     mean, half = float(values.mean()), half_interval(values, CONFIDENCE)
-    return Sample(mean, float(values.std(ddof=1)), (mean - half, mean + half), len(values))
+    return Sample(mean, _deviation(values), (mean - half, mean + half), len(values))
 
 
 def compare(scores: Sequence[float], baseline: Sequence[float]) -> Difference:
@@ -104,15 +111,44 @@ def compare(scores: Sequence[float], baseline: Sequence[float]) -> Difference:
         rng=0,
     )
     least = least_p(len(ours), len(theirs))
-    interval, welch_p = _welch(ours, theirs)
-    return Difference(mean, interval, float(test.pvalue), welch_p, least)
+    interval, t_p = _welch(ours, theirs)
+    return Difference(mean, interval, float(test.pvalue), t_p, least)
+
+
+def compare_paired(differences: Sequence[float]) -> Difference:
+    """The difference between two settings, from its value at each seed.
+
+    The permutation test exchanges the two settings within a seed, which changes the sign of its
+    difference. It takes every choice of signs for up to 13 seeds.
+
+    Raises:
+        ValueError: no difference, or one that is not finite.
+    """
+    values = _finite(differences)
+    mean, by_seed = float(values.mean()), tuple(map(float, values))
+    if len(values) == 1:
+        return Difference(mean, None, None, None, None, by_seed)
+    test = stats.permutation_test(
+        (values,),
+        lambda a, axis: a.mean(axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        rng=0,
+    )
+    interval, t_p = None, None
+    if np.ptp(values) > ROUNDING:
+        half = half_interval(values, CONFIDENCE)
+        interval, t_p = (mean - half, mean + half), float(stats.ttest_1samp(values, 0).pvalue)
+    least = least_p_paired(len(values))
+    return Difference(mean, interval, float(test.pvalue), t_p, least, by_seed)
 
 
 def _welch(
     ours: np.ndarray, theirs: np.ndarray
 ) -> tuple[tuple[float, float], float] | tuple[None, None]:
     """Interval and p of Welch's t test; none where neither side varies."""
-    if not (np.ptp(ours) or np.ptp(theirs)):
+    if max(np.ptp(ours), np.ptp(theirs)) <= ROUNDING:
         return None, None
     with warnings.catch_warnings():  # SciPy warns of equal scores on one side, whose variance is 0
         warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
@@ -133,16 +169,23 @@ def least_p(ours: int, theirs: int) -> float:
     return 2 / min(math.comb(ours + theirs, ours), RESAMPLES + 1)
 
 
-def seeds_for_test(comparisons: int) -> int | None:
+def least_p_paired(seeds: int) -> float:
+    """The same of paired seeds, two or more."""
+    return 2 / min(2**seeds, RESAMPLES + 1)
+
+
+def seeds_for_test(comparisons: int, paired: bool = False) -> int | None:
     """With how many seeds a side the permutation test can show a difference at all.
 
     None where even :data:`RESAMPLES` divisions are too few.
 
     Args:
         comparisons: of the table, over which p is corrected.
+        paired: whether the seeds are.
     """
-    counts = range(2, 9)  # from 8 on, the divisions are drawn, and p becomes no smaller
-    return next((n for n in counts if least_p(n, n) * comparisons < LEVEL), None)
+    counts = range(2, 15)  # from 8 on, or 14 if paired, p becomes no smaller
+    least = least_p_paired if paired else lambda seeds: least_p(seeds, seeds)
+    return next((n for n in counts if least(n) * comparisons < LEVEL), None)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -152,27 +195,41 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in multipletests(p_values, method="holm")[1]]
 
 
-def seeds_needed(deviation: float, difference: float, comparisons: int = 1) -> int:
+def seeds_needed(
+    deviation: float, difference: float, comparisons: int = 1, paired: bool = False
+) -> int:
     """How many seeds a side show a difference between two means.
 
     By the two-sided t test at the 5 % level, in 80 % of experiments, where both sides have this
     standard deviation.
 
     Args:
-        deviation: standard deviation between seeds, in points of the score, above 0.
+        deviation: standard deviation between seeds, in points of the score, above 0; if paired,
+            that of the differences.
         difference: to be shown, in the same points, above 0.
         comparisons: by which the level is divided (Bonferroni), as Holm does for the smallest p.
+        paired: whether the seeds are.
     """
     if not (deviation > 0 and difference > 0):
         raise ValueError(
             f"deviation is {deviation} and difference is {difference}; both have to be above 0"
         )
     effect, level = difference / deviation, LEVEL / comparisons
-    for count in (2, 3, 4):  # the solver below starts where the t test has a power to speak of
-        if TTestIndPower().power(effect, count, level) >= POWER:
-            return count
-    needed = TTestIndPower().solve_power(effect, alpha=level, power=POWER)
-    return math.ceil(float(np.squeeze(needed)))
+    counts = range(2, MOST_SEEDS)
+    return counts[bisect_left(counts, POWER, key=lambda n: _power(effect, n, level, paired))]
+
+
+def _power(effect: float, count: int, level: float, paired: bool) -> float:
+    """The power of the two-sided t test with ``count`` seeds a side.
+
+    t^2 has the noncentral F distribution. SciPy's noncentral t gives NaN for large effects.
+
+    Args:
+        effect: the difference in standard deviations.
+    """
+    freedom, shift = (count - 1, count) if paired else (2 * count - 2, count / 2)
+    bound = stats.f.isf(level, 1, freedom)
+    return float(stats.ncf.sf(bound, 1, freedom, shift * effect**2))
 
 
 def pooled_deviation(samples: Sequence[Sequence[float]]) -> float | None:
@@ -181,8 +238,13 @@ def pooled_deviation(samples: Sequence[Sequence[float]]) -> float | None:
     freedom = sum(len(group) - 1 for group in groups)
     if not freedom:
         return None
-    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
+    squares = sum((len(group) - 1) * _deviation(group) ** 2 for group in groups)
     return math.sqrt(squares / freedom)
+
+
+def _deviation(values: np.ndarray) -> float:
+    """With n - 1; exactly 0 for equal values, whose mean may be another by rounding."""
+    return float(values.std(ddof=1)) if np.ptp(values) > ROUNDING else 0.0
 
 
 def _finite(scores: Sequence[float]) -> np.ndarray:

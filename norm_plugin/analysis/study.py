@@ -18,6 +18,7 @@ from norm_plugin.experiments.comparable import (
     check_alike,
     check_same_data,
     check_settings_alike,
+    split_seed,
 )
 from norm_plugin.experiments.metrics import Metric
 from norm_plugin.experiments.results import Result, headline, metric_of, read_results, result_name
@@ -82,6 +83,11 @@ class Setting:
     def seeds(self) -> tuple[int, ...]:
         """In the order of the runs."""
         return tuple(run["seed"] for run in self.runs)
+
+    @property
+    def split_by_seed(self) -> bool:
+        """Whether each seed has a random split of the corpus, the same for all settings."""
+        return all(split_seed(run) is not None for run in self.runs)
 
     @property
     def metric(self) -> Metric:

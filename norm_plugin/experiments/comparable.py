@@ -54,12 +54,18 @@ def check_same_data(results: Sequence[Result]) -> None:
     check_alike(results, "metric", lambda run: run["metric"])
     splits: dict[Any, list[Result]] = {}
     for run in results:
-        splits.setdefault(_prepared(run).get(SPLIT_SEED), []).append(run)
+        splits.setdefault(split_seed(run), []).append(run)
     for runs in splits.values():
         check_alike(runs, "data checksum", lambda run: run["data"]["checksum"])
     if len(splits) > 1:
         check_alike(results, "corpus", lambda run: run["data"].get("corpus"))
         check_alike(results, "settings of the data", _prepared_but_split)
+
+
+def split_seed(run: Result) -> int | None:
+    """The seed by which the corpus of a run was split at random; None where it has a split."""
+    seed: int | None = _prepared(run).get(SPLIT_SEED)
+    return seed
 
 
 def _prepared(run: Result) -> dict[str, Any]:

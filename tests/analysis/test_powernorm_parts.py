@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from made_up_results import folder_of, made_up
+from norm_plugin.analysis.rows import p_text
 from norm_plugin.analysis.seeds import compare, holm
 from powernorm_parts import NOT_RUN, PARTS, parts_table
 
@@ -35,12 +36,12 @@ def test_a_row_for_each_part(tmp_path):
     run = [part for part in PARTS if part.with_it in SCORES and part.without in SCORES]
     assert 0 < len(run) < len(PARTS)
     found = [compare(SCORES[part.with_it], SCORES[part.without]) for part in run]
-    corrected = holm([one.welch_p for one in found])
+    corrected = holm([one.t_p for one in found])
     for part, row in zip(PARTS, rows):
         if part not in run:
             assert set(row[3:-1]) == {"-"} and row[-1] == NOT_RUN
             continue
         one = found[run.index(part)]
         assert row[3] == f"{one.mean:+.2f}"
-        assert row[7:9] == [f"{one.welch_p:.3f}", f"{corrected[run.index(part)]:.3f}"]
+        assert row[7:9] == [p_text(one.t_p), p_text(corrected[run.index(part)])]
         assert ("normally" in row[9]) == (corrected[run.index(part)] < 0.05)

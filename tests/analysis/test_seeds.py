@@ -7,13 +7,15 @@ import math
 import statistics
 
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 from norm_plugin.analysis.seeds import (
     compare,
+    compare_paired,
     describe,
     holm,
     least_p,
+    least_p_paired,
     pooled_deviation,
     seeds_for_test,
     seeds_needed,
@@ -37,7 +39,7 @@ def test_one_seed_has_no_interval_and_no_test():
     difference = compare([35.1], THEIRS)
     assert difference.mean == pytest.approx(35.1 - statistics.mean(THEIRS), abs=EXACT)
     assert difference.interval is None and difference.p is None and difference.least_p is None
-    assert difference.welch_p is None
+    assert difference.t_p is None
 
 
 def test_the_interval_of_a_difference_is_welchs():
@@ -49,7 +51,7 @@ def test_the_interval_of_a_difference_is_welchs():
         (difference.mean - half, difference.mean + half), abs=EXACT
     )
     t = difference.mean / math.sqrt(sum(variances))
-    assert difference.welch_p == pytest.approx(2 * stats.t.sf(abs(t), freedom), abs=EXACT)
+    assert difference.t_p == pytest.approx(2 * stats.t.sf(abs(t), freedom), abs=EXACT)
 
 
 @pytest.mark.parametrize("theirs", [THEIRS, [34.0, 35.2, 36.9], [35.0, 35.2]])
@@ -92,9 +94,55 @@ def test_no_number_of_seeds_helps_a_test_of_very_many_settings():
 
 def test_equal_scores_on_both_sides_have_no_interval(recwarn):
     assert compare([35.1, 35.1], [35.2, 35.2]).interval is None
-    assert compare([35.1, 35.1], [35.2, 35.2]).welch_p is None
+    assert compare([35.1, 35.1], [35.2, 35.2]).t_p is None
     assert compare([35.1, 35.1], [35.2, 35.4]).interval is not None
     assert not recwarn  # SciPy has a warning of nearly identical data
+
+
+PAIRED = [0.5, 0.7, 0.2, 0.9]
+
+
+def test_the_paired_t_test_is_of_the_differences():
+    difference = compare_paired(PAIRED)
+    error = statistics.stdev(PAIRED) / 2
+    half = stats.t.ppf(0.975, 3) * error
+    low, high = difference.mean - half, difference.mean + half
+    assert difference.interval == pytest.approx((low, high), abs=EXACT)
+    assert difference.t_p == pytest.approx(2 * stats.t.sf(difference.mean / error, 3), abs=EXACT)
+    assert difference.by_seed == tuple(PAIRED)
+
+
+@pytest.mark.parametrize("values", [PAIRED, [0.5, -0.7, 0.2, 0.9], [0.5, -0.5, 0.1]])
+def test_the_paired_permutation_test_counts_every_choice_of_signs(values):
+    means = [
+        statistics.mean(sign * abs(value) for sign, value in zip(signs, values))
+        for signs in itertools.product((1, -1), repeat=len(values))
+    ]
+    seen = statistics.mean(values)
+    above = sum(mean >= seen - EXACT for mean in means) / len(means)
+    below = sum(mean <= seen + EXACT for mean in means) / len(means)
+    assert compare_paired(values).p == pytest.approx(min(1.0, 2 * min(above, below)), abs=EXACT)
+
+
+@pytest.mark.parametrize(("seeds", "least"), [(3, 2 / 8), (10, 2 / 1024), (20, 2 / 10_000)])
+def test_the_clearest_paired_difference_has_the_smallest_p(seeds, least):
+    difference = compare_paired([1 + seed / 10 for seed in range(seeds)])
+    assert difference.p == pytest.approx(least)
+    assert difference.least_p == least_p_paired(seeds) == pytest.approx(least)
+
+
+def test_one_paired_seed_and_equal_differences_have_no_t_test():
+    alone = compare_paired([0.5])
+    assert (alone.mean, alone.interval, alone.p, alone.t_p) == (0.5, None, None, None)
+    equal = compare_paired([76.9 - 76.4, 77.1 - 76.6])  # not the same float
+    assert (equal.interval, equal.t_p) == (None, None) and equal.p == 0.5
+
+
+@pytest.mark.parametrize("score", [29.87, 30.1, 35.94])
+def test_equal_scores_have_a_deviation_of_zero(score):
+    """Their mean may be off by rounding: the deviation of five times 29.87 is 4e-15 in NumPy."""
+    assert describe([score] * 5).deviation == 0
+    assert pooled_deviation([[score] * 5, [score] * 3]) == 0
 
 
 def test_holm_multiplies_by_the_tests_that_are_left():
@@ -104,15 +152,25 @@ def test_holm_multiplies_by_the_tests_that_are_left():
 
 
 def test_seeds_needed_reach_the_power_and_one_fewer_does_not():
-    def power(count, effect, level):
-        freedom, shift = 2 * count - 2, effect * math.sqrt(count / 2)
-        bound = stats.t.ppf(1 - level / 2, freedom)
-        return stats.nct.sf(bound, freedom, shift) + stats.nct.cdf(-bound, freedom, shift)
+    def power(count, effect, level, paired):
+        """Over all deviations s that may be measured; given s, the mean is normal."""
+        freedom = (1 if paired else 2) * (count - 1)
+        shift = effect * math.sqrt(count if paired else count / 2)
+        bound = stats.t.isf(level / 2, freedom)
 
-    for deviation, comparisons in itertools.product((0.23, 0.1, 0.05, 0.5), (1, 7)):
-        count, level = seeds_needed(deviation, 0.2, comparisons), 0.05 / comparisons
-        assert power(count, 0.2 / deviation, level) >= 0.8
-        assert count == 2 or power(count - 1, 0.2 / deviation, level) < 0.8
+        def of(s):
+            rejected = stats.norm.sf(bound * s - shift) + stats.norm.cdf(-bound * s - shift)
+            return rejected * stats.chi.pdf(s * math.sqrt(freedom), freedom) * math.sqrt(freedom)
+
+        return integrate.quad(of, 0, 8, limit=200)[0]
+
+    for deviation, comparisons, paired in itertools.product(
+        (0.23, 0.1, 0.05, 0.5, 0.02), (1, 12), (False, True)
+    ):
+        count = seeds_needed(deviation, 0.2, comparisons, paired)
+        effect, level = 0.2 / deviation, 0.05 / comparisons
+        assert power(count, effect, level, paired) >= 0.8
+        assert count == 2 or power(count - 1, effect, level, paired) < 0.8
 
 
 def test_the_deviation_is_pooled_over_settings():

@@ -142,8 +142,8 @@ def test_the_table_corrects_for_all_of_its_tests(tmp_path):
     others = [rows["alike"], rows["far"]]
     raw = [compare(row.setting.scores, study.baseline.scores) for row in others]
     assert [row.corrected for row in others] == pytest.approx(holm([one.p for one in raw]))
-    welch = holm([one.welch_p for one in raw])
-    assert [row.welch_corrected for row in others] == pytest.approx(welch)
+    welch = holm([one.t_p for one in raw])
+    assert [row.t_corrected for row in others] == pytest.approx(welch)
     assert rows["layernorm"].verdict == BASELINE
     assert rows["alike"].verdict == NOT_SHOWN and welch[0] > 0.05
     # three seeds a side cannot give p < 0.1 by permutation, whatever the scores
@@ -159,6 +159,31 @@ def test_five_seeds_can_show_a_difference(tmp_path):
     assert low.verdict == "lower than the baseline"
     assert findings([low]) == "Lower than the baseline: low, pre."
     assert "It excludes 0 for low, pre." in " ".join(remarks([low]))
+
+
+def split_by_seed(norm, *scores):
+    """Runs of a corpus that each seed splits at random."""
+    for seed, score in enumerate(scores, 1):
+        data = {"corpus": "toy", "checksum": f"of {seed}", "training_pairs": 1000}
+        yield made_up(norm, seed, score, data={**data, "settings": {"split_seed": seed}})
+
+
+def test_seeds_that_share_a_split_are_compared_one_by_one(tmp_path):
+    splits = (60.0, 90.0, 70.0, 80.0)  # far apart, which no unpaired test would forgive
+    gains = (1.0, 1.1, 0.9, 1.2)
+    runs = [*split_by_seed("layernorm", *splits, 50.0)]  # a fifth seed, which the other lacks
+    runs += split_by_seed("good", *(sum(pair) for pair in zip(splits, gains)))
+    rows = compare_all(read_study(folder_of(tmp_path, *runs)))
+    good = rows[1].difference
+    assert good.mean == pytest.approx(1.05) and good.by_seed == pytest.approx(gains)
+    assert rows[1].verdict == IF_NORMAL[True] and good.p == pytest.approx(2 / 2**4)
+    text = " ".join(remarks(rows))
+    assert "it takes 6 seeds a setting" in text  # 2 / 2^6 < 0.05 < 2 / 2^5
+    deviation = statistics.stdev(gains)
+    assert f"deviation of the differences by seed is {deviation:.2f} BLEU over all" in text
+    assert (
+        f"takes {seeds_needed(deviation, 0.2, paired=True)} seeds a setting (two-sided pa" in text
+    )
 
 
 def test_five_seeds_show_nothing_among_seven_comparisons(tmp_path):

@@ -12,7 +12,7 @@ from claims import (
     ONE_SEED,
     SHOWN,
     claims_table,
-    read_scores,
+    read_runs,
     reproduction_table,
 )
 from norm_plugin.commands.command_line import CommandError
@@ -22,9 +22,11 @@ from published import PUBLISHED
 
 
 def write(folder, norm, *scores, experiment="rt"):
-    """A result for each score, with seeds from 1, each on a split of its own."""
+    """A result for each score, with seeds from 1, each of RT on a split of its own."""
     for seed, score in enumerate(scores, 1):
-        data = {"corpus": "rt", "checksum": f"of {seed}", "settings": {"split_seed": seed}}
+        data = {"corpus": experiment, "checksum": "the same"}
+        if experiment == "rt":
+            data |= {"checksum": f"of {seed}", "settings": {"split_seed": seed}}
         result = {"schema": SCHEMA, "experiment": experiment, "norm": norm, "seed": seed}
         result |= {"metric": "accuracy", "scores": {"accuracy": {"score": score}}, "data": data}
         write_result(result, folder)
@@ -72,6 +74,14 @@ def test_the_verdicts_are_of_differences_seed_by_seed(tmp_path, differences, exp
     assert cells[3] == f"{sum(differences) / len(differences):+.2f}"
 
 
+def test_seeds_of_a_corpus_with_a_split_of_its_own_are_not_paired(tmp_path):
+    write(tmp_path, "layernorm", 40.0, 42.0, 41.0, experiment="sst5")
+    write(tmp_path, "adanorm", 41.0, 43.0, 42.0, experiment="sst5")
+    cells = row(claims_table("sst5", tmp_path), "AdaNorm is better")
+    # the deviation of each side is 1: t = 1 / sqrt(2 / 3), and t is 2.776 at 4 degrees of freedom
+    assert cells[3:5] == ["+1.00", "-1.27 to +3.27"] and cells[-1] == NOT_SHOWN
+
+
 def test_p_is_corrected_for_all_claims_that_are_tested(tmp_path):
     write(tmp_path, "layernorm", 70.0, 70.0, 70.0)
     write(tmp_path, "adanorm", 71.0, 71.1, 70.9)
@@ -87,7 +97,7 @@ def test_runs_on_other_data_are_refused(tmp_path):
     text = (folder / "layernorm-seed1.json").read_text().replace("of 1", "of another")
     (folder / "none-seed1.json").write_text(text.replace("layernorm", "none"))
     with pytest.raises(CommandError, match="data checksum"):
-        read_scores(folder)
+        read_runs(folder)
 
 
 @pytest.mark.parametrize("experiment", ["rt", "sst5"])

@@ -1,8 +1,9 @@
 """Every function of fairseq that the plugin wraps, since fairseq has no hook for these moments.
 
-A wrapper calls the function that it wraps, and, except for the first one, does nothing more for a
-model without norms of this plugin. All workers of a run call these functions, so a wrapper may wait
-for the other workers. The functions are those of fairseq 0.12.2, as in fairseq-fixed 0.12.3.1.
+A wrapper calls the function that it wraps. Except for the first one and the count of `--patience`,
+it does nothing more for a model without norms of this plugin. All workers of a run call these
+functions, so a wrapper may wait for the other workers. The functions are those of fairseq 0.12.2, as
+in fairseq-fixed 0.12.3.1.
 
 fairseq.data.token_block_dataset.TokenBlockDataset.__init__
     why: one sentence a block, as with `--sample-break-mode eos` and in whatever is scored or
@@ -21,8 +22,12 @@ fairseq.trainer.Trainer.train_step
     why: `--norm-record` looks at the norms in some updates
     test: tests/models/test_recording.py
 fairseq.trainer.Trainer.load_checkpoint
-    why: a run must not continue from a checkpoint that was trained with other norms
+    why: a run must not continue from a checkpoint that was trained with other norms, and
+        `--patience` must count on
     test: tests/models/test_resuming.py
+fairseq.trainer.Trainer.save_checkpoint
+    why: what `--patience` has counted is stored for a run that is resumed
+    test: tests/models/test_patience.py
 fairseq.trainer.Trainer.begin_valid_epoch
     why: running statistics are averaged over the workers before a validation
     test: tests/models/test_two_workers.py
@@ -67,6 +72,7 @@ from norm_plugin.models.folding import fold_and_log
 from norm_plugin.models.layers import ignoring_every_position
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.numpy_compat import numpy_compat
+from norm_plugin.models.patience import KEY, count_on, counted
 from norm_plugin.models.recording import make_recorder
 from norm_plugin.models.resuming import check_resuming
 from norm_plugin.models.sites import sides_of
@@ -184,14 +190,36 @@ def around_load_checkpoint(load_checkpoint: Function) -> Function:
 
     @functools.wraps(load_checkpoint)
     def wrapper(
-        trainer: Any, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any
+        trainer: Any,
+        filename: str,
+        reset_optimizer: bool = False,
+        *args: Any,
+        reset_meters: bool = False,
+        **kwargs: Any,
     ) -> Any:
         model = trainer.get_model()
         transformer = isinstance(model, (NormModel, TransformerModelBase, TransformerLanguageModel))
         if transformer and PathManager.isfile(filename):
             sides = sides_of(model)
             check_resuming(filename, trainer.cfg.model, anew=reset_optimizer, sides=sides)
-        return load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)
+        kwargs["reset_meters"] = reset_meters
+        extra_state = load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)
+        if extra_state is not None and not (reset_optimizer or reset_meters):
+            count_on(extra_state)
+        return extra_state
+
+    return wrapper
+
+
+@patches(Trainer, "save_checkpoint")
+def around_trainer_save(save_checkpoint: Function) -> Function:
+    """Around ``Trainer.save_checkpoint``."""
+
+    @functools.wraps(save_checkpoint)
+    def wrapper(trainer: Any, filename: str, extra_state: dict[str, Any]) -> Any:
+        count = counted()
+        more = {} if count is None else {KEY: count}
+        return save_checkpoint(trainer, filename, {**extra_state, **more})
 
     return wrapper
 

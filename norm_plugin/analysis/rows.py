@@ -10,6 +10,7 @@ from norm_plugin.analysis.paired import PairedRow
 from norm_plugin.analysis.reaching import when_reached
 from norm_plugin.analysis.seeds import LEVEL
 from norm_plugin.analysis.study import Failure, Setting, Study
+from norm_plugin.experiments.comparable import span
 from norm_plugin.experiments.metrics import Metric
 from norm_plugin.experiments.results import Result, headline
 
@@ -136,12 +137,13 @@ def reached_cells(study: Study, name: str, loss: float) -> tuple[str, ...]:
 def speed_cells(setting: Setting) -> tuple[str, ...]:
     """The cells of a setting under SPEED_HEADER: means over its seeds."""
     training = [run["training"] for run in setting.runs]
-    model = setting.runs[0]["model"]
     return (
         setting.name,
         setting.metric.text(statistics.mean(setting.scores)),
-        f"{model['parameters']:,}",
-        f"{model['norm_parameters']:,}",
+        *(
+            span([run["model"][name] for run in setting.runs])
+            for name in ("parameters", "norm_parameters")
+        ),
         _mean([one["updates"] for one in training], "{:,.0f}"),
         _mean([one["updates_per_second"] for one in training], "{:.2f}"),
         _mean([one["seconds"] for one in training], "{:.0f}", 60),

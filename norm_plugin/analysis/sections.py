@@ -36,6 +36,7 @@ from norm_plugin.analysis.rows import (
 from norm_plugin.analysis.spectrum import study_figure
 from norm_plugin.analysis.stat_tokens import stat_tokens_figure
 from norm_plugin.analysis.study import Study
+from norm_plugin.experiments.comparable import span
 
 FIGURES: dict[str, Callable[[Study], Figure | None]] = {
     "scores": lambda study: scores_figure(compare_all(study)),
@@ -212,10 +213,13 @@ def facts_of(study: Study) -> list[str]:
     versions = study.agreed(
         lambda run: ", ".join(f"{name} {number}" for name, number in run["versions"].items())
     )
-    pairs = data.get("training_pairs")
-    size = f", {pairs:,} training examples" if pairs else ""
+    pairs = [pairs for run in study.runs if (pairs := run["data"].get("training_pairs"))]
+    size = f", {span(pairs)} training examples" if pairs else ""
+    checksums = study.agreed(lambda run: run["data"]["checksum"][:16])
+    sums = f"checksum {checksums[0]}"
+    if len(checksums) > 1:
+        sums = f"{len(checksums)} random splits with the checksums {', '.join(checksums)}"
     return [
-        f"Data: {data['corpus']}{size}, checksum {data['checksum'][:16]}; "
-        f"scored on {study.runs[0]['split']}.",
+        f"Data: {data['corpus']}{size}, {sums}; scored on {study.runs[0]['split']}.",
         f"Versions: {'; '.join(versions)}.",
     ]

@@ -82,6 +82,11 @@ def half_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95
     return float(quantile * stats.sem(values))
 
 
+def span(counts: Sequence[int]) -> str:
+    """``1,000``, or ``998 to 1,000`` where runs differ, as on random splits of a corpus."""
+    return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
+
+
 def _names(first: Result, other: Result) -> str:
     ours, theirs = (f"{run['norm']} seed {run['seed']}" for run in (first, other))
     if first["experiment"] != other["experiment"]:

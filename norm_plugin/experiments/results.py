@@ -97,7 +97,12 @@ def headline(result: Result) -> float:
 
 
 def training_pairs(manifest: dict[str, Any]) -> int | None:
-    """The number of pairs that a prepared corpus trains on; None where it is not written."""
+    """The number of examples that a prepared corpus trains on; None where it is not written.
+
+    A running text, whose unit is a word or a character, has none.
+    """
+    if (manifest.get("settings") or {}).get("unit"):
+        return None
     counts = manifest.get("counts") or {}
     text = counts.get("bpe") or counts.get("tok") or {}
     pairs: int | None = (text.get(f"train.{manifest.get('source')}") or {}).get("lines")
@@ -156,8 +161,10 @@ def _as_of_now(result: Any) -> Result | None:
     """
     if isinstance(result, dict) and result.get("schema") == 2:
         scores = {"schema": SCHEMA, "metric": "bleu", "scores": result.get("bleu")}
-        return {key: value for key, value in result.items() if key != "bleu"} | scores
-    return result if isinstance(result, dict) and result.get("schema") == SCHEMA else None
+        result = {key: value for key, value in result.items() if key != "bleu"} | scores
+    if not isinstance(result, dict) or result.get("schema") != SCHEMA:
+        return None
+    return result if {"norm", "seed"} <= result.keys() else None
 
 
 def summary(result: Result) -> str:

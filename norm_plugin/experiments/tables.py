@@ -17,6 +17,7 @@ from norm_plugin.experiments.comparable import (
     check_same_data,
     check_settings_alike,
     half_interval,
+    span,
 )
 from norm_plugin.experiments.metrics import Metric
 from norm_plugin.experiments.results import (
@@ -82,7 +83,7 @@ def _row(norm: str, runs: Sequence[Result]) -> list[str]:
     return [
         norm,
         seeds if len(runs) == 1 else f"{seeds} (n = {len(runs)})",
-        f"{runs[0]['model']['parameters']:,}",
+        span([run["model"]["parameters"] for run in runs]),
         metric.text(statistics.mean(values)),
         "one seed" if len(runs) == 1 else f"± {metric.text(half_interval(values))}",
         *(_mean(runs, kind) for kind in metric.columns if kind != metric.headline),

@@ -2,8 +2,8 @@
 
 A wrapper calls the function that it wraps. Except for the first one and the count of `--patience`,
 it does nothing more for a model without norms of this plugin. All workers of a run call these
-functions, so a wrapper may wait for the other workers. The functions are those of fairseq 0.12.2, as
-in fairseq-fixed 0.12.3.1.
+functions, so a wrapper may wait for the other workers. The functions are those of fairseq 0.12.2,
+as in fairseq-fixed 0.12.3.1.
 
 fairseq.data.token_block_dataset.TokenBlockDataset.__init__
     why: one sentence a block, as with `--sample-break-mode eos` and in whatever is scored or

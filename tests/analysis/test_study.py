@@ -16,6 +16,7 @@ from norm_plugin.analysis.comparison import (
     findings,
     remarks,
 )
+from norm_plugin.analysis.sections import facts_of
 from norm_plugin.analysis.seeds import compare, holm, pooled_deviation, seeds_needed
 from norm_plugin.analysis.study import placement_of, read_study
 from norm_plugin.commands.command_line import CommandError
@@ -184,6 +185,14 @@ def test_seeds_that_share_a_split_are_compared_one_by_one(tmp_path):
     assert (
         f"takes {seeds_needed(deviation, 0.2, paired=True)} seeds a setting (two-sided pa" in text
     )
+
+
+def test_facts_are_of_all_runs(tmp_path):
+    runs = [*split_by_seed("layernorm", 60.0, 61.0)]
+    runs[1]["data"]["training_pairs"] = 998
+    (data, _) = facts_of(read_study(folder_of(tmp_path, *runs)))
+    assert "toy, 998 to 1,000 training examples, 2 random splits with" in data
+    assert "checksums of 1, of 2;" in data
 
 
 def test_five_seeds_show_nothing_among_seven_comparisons(tmp_path):

@@ -47,6 +47,20 @@ def test_three_bits_a_token(name, unit, expected, tmp_path):
     assert METRICS[name].of_bits(1.0) == pytest.approx({8.0: 2, 3.0: 1}.get(expected, math.log(2)))
 
 
+def test_a_validation_text_in_the_place_of_a_test_is_called_so(tmp_path):
+    data = corpus(tmp_path)
+    (data / "tok").mkdir()
+    (data / "tok/valid.txt").write_text("t o\n")
+    (data / "tok/test.txt").write_text("t o b e\n")
+
+    def label():
+        return METRICS["nats"].scores(log(tmp_path), data, "test")["loss"]["label"]
+
+    assert label() == "nats a character, test, best checkpoint in validation"
+    (data / "tok/test.txt").write_text("t o\n")
+    assert "nats a character, validation text, as the corpus has no test, best" in label()
+
+
 @pytest.mark.parametrize("metric", LOSSES.values(), ids=list(LOSSES))
 def test_a_corpus_of_another_unit(metric, tmp_path):
     other = {"word": "character", "character": "word"}[metric.unit]

@@ -267,6 +267,9 @@ def test_results_are_sorted_and_checked(tmp_path) -> None:
     bad.write_text('{"schema": 1}')
     with pytest.raises(CommandError, match=rf"other\.json is not a result of schema {SCHEMA}"):
         read_results(tmp_path / "e")
+    bad.write_text(f'{{"schema": {SCHEMA}}}')  # without a norm
+    with pytest.raises(CommandError, match=rf"other\.json is not a result of schema {SCHEMA}"):
+        read_results(tmp_path / "e")
     bad.write_text('{"schema"')
     with pytest.raises(CommandError, match=r"other\.json is not JSON"):
         read_results(tmp_path / "e")

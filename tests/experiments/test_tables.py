@@ -102,6 +102,10 @@ def of_split(seed: int, **data) -> dict:
 
 def test_each_seed_may_have_a_split_of_its_own() -> None:
     assert row(table([of_split(1), of_split(2)]), "layernorm")[1] == "1, 2 (n = 2)"
+    larger = of_split(2)  # of another dictionary
+    larger["model"] = {**larger["model"], "parameters": 2_000_000}
+    least = f"{of_split(1)['model']['parameters']:,}"
+    assert row(table([of_split(1), larger]), "layernorm")[2] == f"{least} to 2,000,000"
     with pytest.raises(CommandError, match="settings of the data"):
         table([of_split(1), of_split(2, lowercase=True)])
     other = {**of_split(1), "norm": "none"}

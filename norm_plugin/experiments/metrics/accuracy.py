@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from norm_plugin.commands.command_line import CommandError, read_lines
-from norm_plugin.experiments.metrics.base import BEST, Metric, Scores, register_metric
+from norm_plugin.experiments.metrics.base import (
+    BEST,
+    Metric,
+    Scores,
+    name_of_split,
+    register_metric,
+)
 from norm_plugin.experiments.predictions import read_predictions
 
 
@@ -35,11 +41,12 @@ class Accuracy(Metric):
                 f"{log} holds {len(predictions)} sentences, and their labels are not the "
                 f"{len(labels)} of {text}; run the prediction again on this data"
             )
+        named = name_of_split(data, split)
         correct = sum(one.label == one.predicted for one in predictions)
         return {
             self.headline: {
                 "score": round(100 * correct / len(predictions), 4),
-                "label": f"correct labels in percent, {split}, best checkpoint in validation",
+                "label": f"correct labels in percent, {named}, best checkpoint in validation",
                 "correct": correct,
                 "sentences": len(predictions),
             }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -117,3 +118,19 @@ def find_metric(name: str) -> Metric:
     if name not in METRICS:
         raise CommandError(f"no metric {name}; choose from {', '.join(METRICS)}")
     return METRICS[name]
+
+
+def name_of_split(data: Path, split: str) -> str:
+    """What a score calls a split of a prepared corpus.
+
+    Some corpora have no public test set, and the text of valid stands in for it.
+    """
+    texts = sorted((data / "tok").glob(f"{split}.*"))
+    valid = [text.with_name(f"valid{text.name.removeprefix(split)}") for text in texts]
+    if split != "valid" and texts and all(map(_same_text, texts, valid)):
+        return f"validation text, as the corpus has no {split}"
+    return split
+
+
+def _same_text(one: Path, other: Path) -> bool:
+    return other.is_file() and filecmp.cmp(one, other, shallow=False)

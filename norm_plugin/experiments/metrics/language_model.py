@@ -16,7 +16,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from norm_plugin.commands.command_line import CommandError, DivergedError, read_json, read_lines
 from norm_plugin.experiments.gpus import Recipe
-from norm_plugin.experiments.metrics.base import BEST, Metric, Scores, register_metric
+from norm_plugin.experiments.metrics.base import (
+    BEST,
+    Metric,
+    Scores,
+    name_of_split,
+    register_metric,
+)
 from norm_plugin.experiments.recipes import evaluation_flags
 
 EVALUATED = re.compile(r"Evaluated ([0-9,]{1,20}) tokens in ")
@@ -92,7 +98,8 @@ class LanguageModelLoss(Metric):
         return {
             self.headline: {
                 "score": round(self.of_bits(evaluated.bits), 4),
-                "label": f"{self.title}, {split}, best checkpoint in validation",
+                "label": f"{self.title}, {name_of_split(data, split)}, best checkpoint in "
+                "validation",
                 "tokens": evaluated.tokens,
             }
         }

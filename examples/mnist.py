@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from divergence import check_finite
 from norm_plugin.commands.command_line import at_least
 from norm_plugin.norms import Norm, add_norm_arguments, build_norm, norm_options
 
@@ -126,6 +127,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     best = {"valid accuracy": -1.0}
     for epoch in range(1, args.epochs + 1):
         loss = train_epoch(model, optimizer, *train)
+        check_finite(epoch, loss, model)
         scores = {
             "valid accuracy": accuracy(model, *valid),
             "test accuracy": accuracy(model, *test),

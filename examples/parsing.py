@@ -30,9 +30,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arc_standard import ARCS, NOTHING, WORDS, Move, State, oracle
+from divergence import check_finite
 from norm_plugin.commands.command_line import at_least
 from norm_plugin.norms import Norm, add_norm_arguments, build_norm, norm_options
-from treebank import Sentence, read_part, uas
+from treebank import Sentence, numbered, read_part, uas
 
 EMBEDDING, HIDDEN, BATCH, DROPOUT, LEARNING_RATE = 50, 512, 1024, 0.2, 0.001
 PAPER = {"adanorm": {"scale": 1.0}}  # its C, which --norm-scale overrides
@@ -87,11 +88,6 @@ class Parser(nn.Module):
         return [state.heads for state in states]
 
 
-def numbered(words: Iterable[str]) -> dict[str, int]:
-    """A number for each word; 0 means that there is no word, and 1 an unknown one."""
-    return {word: i for i, word in enumerate(dict.fromkeys(["<none>", "<unknown>", *words]))}
-
-
 def examples(parser: Parser, gold: Iterable[tuple[Sentence, list[Move]]]) -> list[Tensor]:
     """Features (N, 48) and the right moves (N,) of every state on the way to the trees."""
     numbers = {move: i for i, move in enumerate(parser.moves)}
@@ -132,6 +128,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+        check_finite(epoch, loss.item(), parser)
         dev_uas = uas(parser.parse(dev), dev, False)
         print(f"epoch {epoch}: loss {loss.item():.3f}, dev UAS {dev_uas:.2f}")
         if dev_uas > best["dev UAS"]:

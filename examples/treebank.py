@@ -1,9 +1,9 @@
-"""Dependency treebanks in CoNLL-U, and the score of a parser."""
+"""Dependency treebanks in CoNLL-U, the numbers of their words, and the score of a parser."""
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,6 +86,11 @@ def check_tree(heads: list[int], words: list[str]) -> None:
                 shown = " -> ".join(f"{one} ({words[one]})" for one in cycle)
                 raise ValueError(f"the heads form a cycle, so this is no tree: {shown}")
             path.append(head)
+
+
+def numbered(words: Iterable[str]) -> dict[str, int]:
+    """A number for each word; 0 means that there is no word, and 1 an unknown one."""
+    return {word: i for i, word in enumerate(dict.fromkeys(["<none>", "<unknown>", *words]))}
 
 
 def uas(heads: Sequence[dict[int, int]], trees: Sequence[Sentence], punctuation: bool) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 
 import pytest
 import torch
@@ -52,6 +53,27 @@ def test_the_epoch_with_the_best_validation_accuracy_counts(digits, monkeypatch)
     monkeypatch.setattr(mnist, "train_epoch", lambda *args: 0.0)
     found = mnist.main(["--data", str(digits), "--epochs", "3"])
     assert found == {"valid accuracy": 70, "test accuracy": 2}
+
+
+def test_a_training_that_diverges_has_no_score(digits, monkeypatch):
+    import mnist
+
+    losses = iter([1.0, math.nan])
+    monkeypatch.setattr(mnist, "train_epoch", lambda *args: next(losses))
+    with pytest.raises(ValueError, match="the loss of epoch 2 is nan: the training has diverged"):
+        mnist.main(["--data", str(digits), "--epochs", "3"])
+
+
+def test_a_last_update_that_breaks_the_weights_has_no_score(digits, monkeypatch):
+    import mnist
+
+    def one_update_too_many(model, *args):
+        model.output.bias.data[0] = math.inf
+        return 1.0  # the loss is that before the update
+
+    monkeypatch.setattr(mnist, "train_epoch", one_update_too_many)
+    with pytest.raises(ValueError, match="after epoch 1 the model has weights that are NaN"):
+        mnist.main(["--data", str(digits), "--epochs", "1"])
 
 
 @pytest.mark.parametrize("name", NORM_TYPES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import random
 
 import pytest
@@ -68,6 +69,14 @@ def test_the_epoch_with_the_best_dev_score_counts(folder, monkeypatch):
     monkeypatch.setattr(parsing, "uas", lambda *args: next(scores))
     found = parsing.main(["--data", str(folder), "--epochs", "3"])
     assert list(found.values()) == [70, 3, 4]
+
+
+def test_a_training_that_diverges_has_no_score(folder, monkeypatch):
+    import parsing
+
+    monkeypatch.setattr(parsing.F, "cross_entropy", lambda scores, moves: math.nan * scores.sum())
+    with pytest.raises(ValueError, match="the loss of epoch 1 is nan: the training has diverged"):
+        parsing.main(["--data", str(folder), "--epochs", "1"])
 
 
 @pytest.mark.parametrize("name", NORM_TYPES)

@@ -1,0 +1,21 @@
+"""A training that has diverged: its scores say nothing of a norm, and must not be averaged."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+
+def check_finite(epoch: int, loss: float, model: nn.Module) -> None:
+    """Raise ValueError where the loss of an epoch, or a weight after it, is NaN or infinite."""
+    if not math.isfinite(loss):
+        what = f"the loss of epoch {epoch} is {loss}"
+    elif not all(weights.isfinite().all() for weights in model.parameters()):
+        what = f"after epoch {epoch} the model has weights that are NaN or infinite"
+    else:
+        return
+    raise ValueError(
+        f"{what}: the training has diverged; lower LEARNING_RATE in the example, or choose "
+        "another norm"
+    )

@@ -4,7 +4,8 @@
     python tools/example_runs.py mnist --data DIR --norms layernorm adanorm --seeds 1 2 3
 
 Writes results/examples/EXAMPLE/NORM-seedN.json for each run. A run that has its file is skipped, so
-the same command continues a series that was stopped. `python tools/docs.py` makes the tables.
+the same command continues a series that was stopped. All runs of an example have the same data and
+flags: other ones need another --out. `python tools/docs.py` makes the tables.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ PUBLISHED: dict[str, tuple[str, dict[str, str]]] = {
     ),
 }
 """The score of each example, and what the AdaNorm paper (Tables 1 to 4) reports of it."""
+SHARED = ("data", "command")
+"""What all runs of an example have in common; the command has NORM and SEED for those of a run."""
 Run = dict[str, Any]
 
 
@@ -58,7 +61,7 @@ def example_table(name: str, root: Path) -> str:
     if name not in PUBLISHED:
         raise CommandError(f"no example {name!r} with a table; there are {', '.join(PUBLISHED)}")
     score, published = PUBLISHED[name]
-    runs = [read_json(path) for path in sorted((root / RESULTS / name).glob("*.json"))]
+    runs = read_runs(root / RESULTS / name)
     if not runs:
         return f"Not run: `python tools/example_runs.py {name} --data DIR` does it."
     by_norm = {norm: [run for run in runs if run["norm"] == norm] for norm in NORM_TYPES}
@@ -73,6 +76,23 @@ def example_table(name: str, root: Path) -> str:
     return "\n".join([markdown(rows), "", *_origins(runs)])
 
 
+def read_runs(folder: Path) -> list[Run]:
+    """The results in ``folder``, by file name.
+
+    Raises CommandError where two differ in data or command, since a table averages them.
+    """
+    runs = {path: read_json(path) for path in sorted(folder.glob("*.json"))}
+    for path, run in runs.items():
+        first = next(iter(runs))
+        for key in SHARED:
+            if run[key] != runs[first][key]:
+                raise CommandError(
+                    f"{path} has another {key} than {first.name} ({run[key]}, not "
+                    f"{runs[first][key]}): remove one of them, or move it to another folder"
+                )
+    return list(runs.values())
+
+
 def _origins(runs: Iterable[Run]) -> list[str]:
     """A line for each command, machine, versions and code that the runs come from."""
     lines = [
@@ -85,23 +105,47 @@ def _origins(runs: Iterable[Run]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def run_example(args: argparse.Namespace, norm: str, seed: int) -> Run:
-    """One run, in this process."""
+def flags_of(args: argparse.Namespace) -> list[str]:
+    """The flags of the example that all runs share."""
+    return ["--epochs", str(args.epochs)] if args.epochs is not None else []
+
+
+def shared_by_all(args: argparse.Namespace, folder: Path) -> dict[str, str]:
+    """:data:`SHARED` of the runs to come.
+
+    Raises CommandError where the runs in ``folder`` have others, or the data cannot be read.
+    """
+    words = " ".join(["--data DIR --norm-type NORM --seed SEED", *flags_of(args)])
+    shared = {
+        "command": f"python examples/{args.example}.py {words}",
+        "data": checksum(args.data),
+    }
+    for run in read_runs(folder)[:1]:
+        for key in SHARED:
+            if run[key] != shared[key]:
+                raise CommandError(
+                    f"the runs in {folder} have another {key} ({run[key]}, not {shared[key]}): "
+                    "remove them, or choose another --out"
+                )
+    return shared
+
+
+def run_example(args: argparse.Namespace, norm: str, seed: int, shared: dict[str, str]) -> Run:
+    """One run, in this process. Raises CommandError where it diverges, or data is no data."""
     example = importlib.import_module(args.example)
-    flags = ["--epochs", str(args.epochs)] if args.epochs is not None else []
-    words = ["--norm-type", norm, "--seed", str(seed), *flags]
-    data = checksum(args.data)  # first, so that no run is lost if it cannot be read
+    words = ["--norm-type", norm, "--seed", str(seed), *flags_of(args)]
     start = time.perf_counter()
-    scores = example.main(["--data", str(args.data), *words])
-    shown = " ".join(["--data DIR --norm-type NORM --seed SEED", *flags])
+    try:
+        scores = example.main(["--data", str(args.data), *words])
+    except ValueError as error:
+        raise CommandError(f"{args.example}, {norm}, seed {seed}: {error}") from error
     return {
         "example": args.example,
         "norm": norm,
         "seed": seed,
         "scores": scores,
-        "command": f"python examples/{args.example}.py {shown}",
+        **shared,
         "seconds": round(time.perf_counter() - start, 1),
-        "data": data,
         "git": git_state(Path(__file__).parent),
         "versions": {name: versions()[name] for name in ("norm_plugin", "python", "torch")},
         "machine": machine(cpu=True),
@@ -138,11 +182,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.path.insert(0, str(ROOT / "examples"))
     folder = args.out / args.example
     folder.mkdir(parents=True, exist_ok=True)
+    shared = shared_by_all(args, folder)
     for seed in args.seeds:  # all norms have as many seeds, wherever it is stopped
         for norm in args.norms or PUBLISHED[args.example][1]:
             path = folder / f"{norm}-seed{seed}.json"
             if not path.exists():
-                result = run_example(args, norm, seed)
+                result = run_example(args, norm, seed, shared)
                 write_text(path, json.dumps(result, indent=2) + "\n")
     return 0
 

@@ -51,6 +51,54 @@ def test_runs_are_kept_and_not_repeated(tmp_path, calls):
     assert table.count("python examples/mnist.py") == 1
 
 
+@pytest.fixture
+def stored(tmp_path, calls):
+    """The words of a command that has run once, and the folder of its results."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a").write_text("b")
+    words = ["mnist", "--data", str(tmp_path / "data"), "--out", str(tmp_path / RESULTS)]
+    words += ["--norms", "none", "--seeds", "1"]
+    example_runs.main(words)
+    return words, tmp_path / RESULTS / "mnist"
+
+
+@pytest.mark.parametrize("key", example_runs.SHARED)
+def test_runs_that_differ_in_more_than_norm_and_seed_have_no_table(tmp_path, stored, key):
+    _, folder = stored
+    run = json.loads((folder / "none-seed1.json").read_text())
+    for seed, changes in ((2, {"git": {"commit": "c" * 40, "dirty": False}}), (3, {key: "new"})):
+        text = json.dumps({**run, "seed": seed, **changes})
+        (folder / f"none-seed{seed}.json").write_text(text)
+    with pytest.raises(
+        CommandError, match=f"none-seed3.json has another {key} than none-seed1.json .new, not"
+    ):
+        example_table("mnist", tmp_path)
+    (folder / "none-seed3.json").unlink()
+    assert "1, 2" in example_table("mnist", tmp_path)  # another commit has a line of its own
+
+
+def test_runs_are_not_continued_with_other_data_or_flags(tmp_path, stored, calls):
+    words, _ = stored
+    with pytest.raises(CommandError, match="have another command .*--out"):
+        example_runs.main([*words, "--seeds", "2", "--epochs", "9"])
+    (tmp_path / "data" / "a").write_text("other")
+    with pytest.raises(CommandError, match="have another data .*--out"):
+        example_runs.main([*words, "--seeds", "2"])
+    assert len(calls) == 1
+
+
+def test_a_run_that_diverges_is_one_line_and_no_file(tmp_path, stored, monkeypatch):
+    words, folder = stored
+
+    def diverge(_):
+        raise ValueError("the loss of epoch 5 is nan")
+
+    monkeypatch.setattr(sys.modules["mnist"], "main", diverge)
+    with pytest.raises(CommandError, match="mnist, none, seed 2: the loss of epoch 5 is nan"):
+        example_runs.main([*words, "--seeds", "2"])
+    assert [path.name for path in folder.iterdir()] == ["none-seed1.json"]
+
+
 def test_nothing_was_run(tmp_path):
     assert example_table("parsing", tmp_path).startswith("Not run: `python tools/example_runs.py")
     with pytest.raises(CommandError, match="no example 'other' with a table; there are mnist"):

@@ -18,6 +18,7 @@ import argparse
 import gzip
 import math
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -56,7 +57,7 @@ def read_idx(path: Path, magic: int) -> Tensor:
     """The bytes of a gzipped IDX file, (N,) or (N, 28, 28)."""
     try:
         content = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"cannot read {path}: {error}") from error
     if int.from_bytes(content[:4], "big") != magic:
         raise ValueError(f"{path} is no IDX file of MNIST: it begins with {content[:4].hex()}")

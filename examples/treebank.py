@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +26,10 @@ def read_conllu(path: Path) -> list[Sentence]:
     """The trees of a CoNLL-U file. Lines such as 3-4 (two tokens in one) and 3.1 are left out.
 
     Raises:
-        ValueError: a line has not ten columns, or the words of a sentence are not numbered 1, 2, 3
-            and so on, or their heads form no tree.
+        ValueError: the file cannot be read, or a line has not ten columns, or the words of a
+            sentence are not numbered 1, 2, 3 and so on, or their heads form no tree.
     """
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as stream:
-        blocks = stream.read().split("\n\n")
+    blocks = read_text(path).split("\n\n")
     sentences, line = [], 1
     for block in blocks:
         rows = [row.split("\t") for row in block.splitlines() if row and not row.startswith("#")]
@@ -48,6 +47,16 @@ def read_conllu(path: Path) -> list[Sentence]:
             sentences.append(Sentence(forms, tags, heads, ["", *(row[7] for row in rows)]))
         line += block.count("\n") + 2
     return sentences
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, gzipped or not; raises ValueError where it cannot be read."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as stream:
+            return str(stream.read())
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
 
 
 def read_part(folder: Path, part: str) -> list[Sentence]:

@@ -107,18 +107,26 @@ def test_a_split_depends_on_the_seed(digits):
     assert not torch.equal(first[2][1], other[2][1])
 
 
+def damaged(content):
+    """A gzipped file whose first block is of a kind that there is not."""
+    packed = bytearray(gzip.compress(content))
+    packed[10] = 0xFF  # the header has ten bytes
+    return bytes(packed)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "cannot read .*t10k-images-idx3-ubyte.gz: .*No such file"),
         (b"no gzip", "cannot read .*t10k-images-idx3-ubyte.gz: Not a gzipped file"),
+        (damaged(b"no image"), "cannot read .*t10k-images-idx3-ubyte.gz: Error -3 while decompr"),
         (
             gzip.compress(b"\0\0\x08\x01\0\0\0\0"),
             "is no IDX file of MNIST: it begins with 00000801",
         ),
         (gzip.compress(b"\0\0\x08\x03\0\0\0\1\0\0\0\1\0\0\0\2\0"), "holds 1 bytes, not 1 x 1 x 2"),
     ],
-    ids=["missing", "not packed", "labels for images", "too short"],
+    ids=["missing", "not packed", "damaged", "labels for images", "too short"],
 )
 def test_a_file_of_something_else(tmp_path, content, message):
     import mnist

@@ -169,6 +169,24 @@ def test_what_is_no_tree(folder, text, message):
         parsing.main(["--data", str(folder)])
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"no gzip", "Not a gzipped file"),
+        (gzip.compress(b"a")[:-4], "ended before the end-of-stream marker"),
+        (gzip.compress(b"")[:10] + b"\xff", "Error -3 while decompressing"),
+        (gzip.compress(b"\xff"), "'utf-8' codec can't decode byte 0xff"),
+    ],
+    ids=["not packed", "cut off", "damaged", "not UTF-8"],
+)
+def test_a_file_that_cannot_be_read(folder, content, message):
+    import parsing
+
+    (folder / "en-train.conllu.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=f"cannot read .*en-train.conllu.gz: .*{message}"):
+        parsing.main(["--data", str(folder)])
+
+
 def test_a_folder_without_the_files(tmp_path):
     import parsing
 

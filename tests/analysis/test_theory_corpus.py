@@ -67,5 +67,8 @@ def test_a_checkpoint_shows_the_gradient_of_every_layer(checkpoint):
     }
     assert all(row["gradient"] > 0 for row in rows)
     assert len(trained_layers.find(rows).sentences) == 2
+    none = trained_layers.find([{**row, "gradient": 0.0} for row in rows])
+    assert all("a gradient is 0, so there is no factor" in one for one in none.sentences)
+    assert {row[-2:] for row in none.tables[0].rows} == {("undefined", "undefined")}
     # without dropout there is nothing random in a pass
     assert trained_layers.CLAIM.measure_once(options) == rows

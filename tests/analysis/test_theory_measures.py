@@ -17,11 +17,14 @@ from norm_plugin.analysis.theory import (
 )
 from norm_plugin.analysis.theory.batches import random_batches
 from norm_plugin.analysis.theory.claim import Options, with_interval
+from norm_plugin.analysis.theory.concentration import share_outside
 from norm_plugin.analysis.theory.fits import contains, exponent, factor_below, rate
+from norm_plugin.analysis.theory.jacobian import spectral_norm
 from norm_plugin.analysis.theory.models import full, simplified
 from norm_plugin.analysis.theory.stack_pass import stack_pass
 from norm_plugin.models.initialization import XAVIER, initialize, of_placement
 from norm_plugin.models.linear_maps import attention_projections, linear_maps
+from norm_plugin.norms import build_norm
 from norm_plugin.placements import PLACEMENTS
 
 BATCHES = random_batches()
@@ -64,6 +67,22 @@ def test_one_seed_has_no_interval_and_a_zero_no_exponent():
     assert contains(found, 2) is None
     assert with_interval(found) == "2.000 (one seed)"
     assert exponent({0: [(1, 1.0), (2, 0.0)]}) is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_has_no_fit(value):
+    assert rate({0: [(1, 1.0), (2, value)]}) is None
+    assert exponent({0: [(1, 1.0), (2, value)]}) is None
+    assert exponent({0: [(1, 1.0), (value, 1.0)]}) is None
+
+
+def test_draws_that_are_not_finite_have_no_share():
+    assert share_outside(torch.tensor([1.0, 1.0, 3.0]), 0.5) == pytest.approx(1 / 3)
+    assert math.isnan(share_outside(torch.tensor([1.0, math.nan]), 0.5))
+
+
+def test_a_jacobian_that_is_not_finite_has_no_spectral_norm():
+    assert math.isnan(spectral_norm(build_norm("layernorm", 4), torch.tensor([1, 2, 3, math.nan])))
     assert with_interval(None) == "undefined"
 
 

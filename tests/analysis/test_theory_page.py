@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import pickle
 import re
 import xml.etree.ElementTree as ElementTree
@@ -15,7 +17,8 @@ from norm_plugin.analysis.theory import claims as all_claims
 from norm_plugin.analysis.theory import measuring
 from norm_plugin.analysis.theory import page as pages
 from norm_plugin.analysis.theory.claims import CLAIMS
-from norm_plugin.analysis.theory.rows import from_csv, to_csv
+from norm_plugin.analysis.theory.finite import CASE, is_finite
+from norm_plugin.analysis.theory.rows import from_csv, group, to_csv
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.placements import PLACEMENTS
 
@@ -168,6 +171,52 @@ def test_every_module_with_a_claim_is_on_the_page():
     folder = Path(all_claims.__file__).parent
     with_claim = [p.stem for p in folder.glob("*.py") if "\nCLAIM = " in p.read_text("utf-8")]
     assert len(with_claim) == len(CLAIMS)
+
+
+def committed(name):
+    return from_csv((ROOT / "results" / "theory" / f"{name}.csv").read_text(encoding="utf-8"))
+
+
+def with_nan(rows, number):
+    """Rows whose row ``number`` has NaN in its last column, which is measured in each claim."""
+    return [{**row, list(row)[-1]: math.nan} if row is rows[number] else row for row in rows]
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_case_that_is_not_finite_is_named_and_left_out(name, place):
+    rows = committed(name)
+    columns = [column for column in CASE if column in rows[0]]
+    case, some = list(group(rows, *columns).items())[place]
+    found = pages.findings(CLAIMS[name], with_nan(rows, rows.index(some[0])))
+    assert f": 1 of {len(some)} measurements are not finite" in found.sentences[0]
+    assert all(str(value) in found.sentences[0] for value in case if value is not None)
+    assert not re.search(r"\b(nan|inf)\b", f"{found.sentences[1:]}{found.tables}")
+    for table in found.tables:
+        assert {len(row) for row in table.rows} <= {len(table.header)}
+
+
+def test_an_infinite_number_is_not_finite():
+    assert not is_finite({"placement": "post", "gradient": math.inf})
+    assert is_finite({"placement": "post", "gradient": 1.0, "cross_sum": None})
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_claim_without_a_finite_case_has_a_section_and_a_figure(name):
+    rows = [with_nan([row], 0)[0] for row in committed(name)]
+    found = pages.findings(CLAIMS[name], rows)
+    assert found.sentences and not found.tables
+    ElementTree.fromstring(pages.drawing(CLAIMS[name], rows))
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_what_is_not_finite_is_not_drawn(name):
+    rows = committed(name)
+    drawn = []
+    claim = dataclasses.replace(CLAIMS[name], plot=lambda kept, axes: drawn.extend(kept))
+    pages.drawing(claim, with_nan(rows, 0))
+    assert 0 < len(drawn) < len(rows)
+    assert all(map(is_finite, drawn))
 
 
 def test_the_committed_page_is_that_of_the_committed_results():

@@ -29,7 +29,12 @@ def bound(n: int, eps: float) -> float:
 
 
 def share_outside(draws: Tensor, eps: float) -> float:
-    """The share of ``draws`` that are outside (1 - eps, 1 + eps) times their mean."""
+    """The share of ``draws`` that are outside (1 - eps, 1 + eps) times their mean.
+
+    NaN where a draw is not finite: a NaN would count as inside.
+    """
+    if not draws.isfinite().all():
+        return math.nan
     return float(((draws / draws.mean() - 1).abs() > eps).float().mean())
 
 

@@ -110,16 +110,20 @@ def find(rows: list[Row]) -> Findings:
     """The factor of every stack and placement, and what the paper says of two of them."""
     sentences, tables = [], []
     for (tokens,), of_tokens in group(rows, "tokens").items():
-        cells: dict[str, list[str]] = {}
+        cells: dict[str, dict[str, str]] = {}
         stacks = group(of_tokens, "stack")
         for (stack,), of_stack in stacks.items():
             for (placement,), some in group(of_stack, "placement").items():
                 if placement in PAPER:
                     where = f"{_name(stack).capitalize()}, {tokens} tokens, `{placement}`"
                     sentences.append(verdict(where, some))
-                cells.setdefault(placement, []).append(with_interval(factor(some)))
+                cells.setdefault(placement, {})[stack] = with_interval(factor(some))
         header = (f"factor a layer, {tokens} tokens", *(_name(stack) for (stack,) in stacks))
-        tables.append(Table(header, [(name, *values) for name, values in cells.items()]))
+        lines = [
+            (placement, *(found.get(stack, with_interval(None)) for (stack,) in stacks))
+            for placement, found in cells.items()
+        ]
+        tables.append(Table(header, lines))
     return Findings(sentences, tables)
 
 

@@ -19,15 +19,21 @@ Points = Sequence[tuple[float, float]]
 
 
 def exponent(by_seed: Mapping[int, Points]) -> Sample | None:
-    """p of y ~ x^p, over seeds; None where a y is not above 0."""
+    """p of y ~ x^p, over seeds; None where an x or a y is not a number above 0."""
+    if not all(_has_logarithm(x) for points in by_seed.values() for x, _ in points):
+        return None
     return rate({seed: [(math.log(x), y) for x, y in points] for seed, points in by_seed.items()})
 
 
 def rate(by_seed: Mapping[int, Points]) -> Sample | None:
-    """r of y ~ exp(r x), over seeds; None where a y is not above 0."""
-    if any(y <= 0 for points in by_seed.values() for _, y in points):
+    """r of y ~ exp(r x), over seeds; None where a y is not a number above 0."""
+    if not all(_has_logarithm(y) for points in by_seed.values() for _, y in points):
         return None
     return describe([_slope(points) for points in by_seed.values()])
+
+
+def _has_logarithm(value: float) -> bool:
+    return math.isfinite(value) and value > 0
 
 
 def _slope(points: Points) -> float:

@@ -147,7 +147,8 @@ def plot(rows: list[Row], axes: Any) -> None:
     axes.set_xlabel("layer l")
     axes.set_ylabel("E |x|^2 / d")
     axes.set_yscale("log")
-    axes.legend(loc="upper left", fontsize=7, ncols=2)
+    if axes.lines:
+        axes.legend(loc="upper left", fontsize=7, ncols=2)
 
 
 CLAIM = Claim(

@@ -7,6 +7,7 @@ O(sqrt(d) / |x|) is |x| / |x - mu|, which is near 1 for hidden states and has no
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -34,8 +35,11 @@ def jacobian(norm: Norm, x: Tensor) -> Tensor:
 
 
 def spectral_norm(norm: Norm, x: Tensor) -> float:
-    """The largest singular value of the Jacobian. x: (d,)."""
-    return float(torch.linalg.matrix_norm(jacobian(norm, x), ord=2))
+    """The largest singular value of the Jacobian; NaN where that is not finite. x: (d,)."""
+    found = jacobian(norm, x)
+    if not found.isfinite().all():  # an error of the singular value decomposition
+        return math.nan
+    return float(torch.linalg.matrix_norm(found, ord=2))
 
 
 def measure(options: Options, placement: str) -> list[Row]:
@@ -111,14 +115,15 @@ def find(rows: list[Row]) -> Findings:
             )
         shifted = [(row["mean"], constant(row)) for row in of_norm if not row["placement"]]
         listed = ", ".join(f"{value:.2f} at a mean of {mean:g}" for mean, value in shifted)
-        sentences.append(
-            f"`{norm}`: on normal vectors of variance 1 it is {listed}. "
-            + (
-                "The constant grows with the mean, so the lemma needs inputs of small mean."
-                if shifted[-1][1] > 2 * shifted[0][1]
-                else "The constant does not grow with the mean."
+        if shifted:  # unless one of them was not finite
+            sentences.append(
+                f"`{norm}`: on normal vectors of variance 1 it is {listed}. "
+                + (
+                    "The constant grows with the mean, so the lemma needs inputs of small mean."
+                    if shifted[-1][1] > 2 * shifted[0][1]
+                    else "The constant does not grow with the mean."
+                )
             )
-        )
         for (tokens, placement), some in group(states, "tokens", "placement").items():
             of_group = [constant(row) for row in some]
             sizes = [row["length"] for row in some]

@@ -16,6 +16,7 @@ from typing import Any
 from norm_plugin.analysis.figures import INK_ON_PAPER, draw
 from norm_plugin.analysis.theory.claim import Claim, Findings, Row, Table
 from norm_plugin.analysis.theory.claims import CLAIMS
+from norm_plugin.analysis.theory.finite import finite_cases
 from norm_plugin.analysis.theory.rows import from_csv, to_csv
 from norm_plugin.commands.command_line import CommandError, read_json, read_text, write_text
 
@@ -67,9 +68,15 @@ def store(claim: Claim, rows: list[Row], made: dict[str, Any], folder: Path) -> 
 
 
 def drawing(claim: Claim, rows: list[Row]) -> str:
-    """The figure of a claim as the text of an SVG file."""
+    """The figure of a claim, of its finite cases, as the text of an SVG file."""
+    kept, _ = finite_cases(rows)
+
+    def plot(axes: Any) -> None:
+        if kept:
+            claim.plot(kept, axes)
+
     try:
-        svg = draw(lambda axes: claim.plot(rows, axes), claim.height, claim.name)
+        svg = draw(plot, claim.height, claim.name)
     except ImportError as error:
         raise CommandError(
             f"the figures need {error.name}; pip install 'norm_plugin[analysis]'"
@@ -109,13 +116,20 @@ def read_measured(folder: Path) -> list[Measured]:
     """
     made = read_made(folder)
     found = [
-        Measured(claim, claim.find(from_csv(read_text(folder / f"{name}.csv"))), made[name])
+        Measured(claim, findings(claim, from_csv(read_text(folder / f"{name}.csv"))), made[name])
         for name, claim in CLAIMS.items()
         if name in made
     ]
     if not found:
         raise CommandError(f"{folder} holds no measured claim; measure some first")
     return found
+
+
+def findings(claim: Claim, rows: list[Row]) -> Findings:
+    """What a claim finds in its finite cases, after a sentence on each case that is not."""
+    kept, sentences = finite_cases(rows)
+    found = claim.find(kept) if kept else Findings([])
+    return Findings([*sentences, *found.sentences], found.tables)
 
 
 def page(folder: Path, at: Path) -> str:

@@ -10,6 +10,7 @@ from fairseq.modules import FairseqDropout
 from torch import nn
 
 from norm_plugin.analysis.figures import style
+from norm_plugin.analysis.seeds import Sample
 from norm_plugin.analysis.theory.activations import mean_loss
 from norm_plugin.analysis.theory.batches import Batch, of_sample
 from norm_plugin.analysis.theory.claim import Claim, Findings, Options, Row, Table, with_interval
@@ -86,17 +87,23 @@ def find(rows: list[Row]) -> Findings:
             sum(row["gradient"] for row in losses[(layer,)]) / len(losses[(layer,)])
             for layer in (min(losses)[0], max(losses)[0])
         )
-        table.append(
-            (placement, norm, str(updates), stack, with_interval(found), f"{first / last:.3f}")
-        )
+        ratio = f"{first / last:.3f}" if last else "undefined"
+        table.append((placement, norm, str(updates), stack, with_interval(found), ratio))
         if placement in PAPER:
-            sentences.append(
-                f"`{placement}`, {stack}, after {updates} updates: from a layer to the one below "
-                f"it the gradient is multiplied by {with_interval(found)}; the paper has "
-                f"{PAPER[placement]:.3f} at the start of training."
-            )
+            where = f"`{placement}`, {stack}, after {updates} updates"
+            sentences.append(f"{where}: {said(found, PAPER[placement])}")
     header = ("placement", "norm", "updates", "stack", "factor a layer", "first layer / last layer")
     return Findings(sentences, [Table(header, table)])
+
+
+def said(found: Sample | None, stated: float) -> str:
+    """The factor beside that of the paper."""
+    if found is None:
+        return "a gradient is 0, so there is no factor."
+    return (
+        f"from a layer to the one below it the gradient is multiplied by {with_interval(found)}; "
+        f"the paper has {stated:.3f} at the start of training."
+    )
 
 
 def plot(rows: list[Row], axes: Any) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +26,36 @@ from norm_plugin.checkpoints.reestimate import train_batches
 
 BATCHES = 8
 """Of the training data, in the order of the run. The fit takes them in place of seeds."""
+STACK = ("placement", "norm", "updates", "stack", "checkpoint")
+"""The columns that tell one stack of one model apart."""
 
 
 def measure_once(options: Options) -> list[Row]:
     """The gradient of W^2 of each layer of each checkpoint, in the first batches of its data."""
-    return [row for path in options.checkpoints for row in of_checkpoint(path, options.data)]
+    return [
+        row
+        for name, path in short_names(options.checkpoints).items()
+        for row in of_checkpoint(path, name, options.data)
+    ]
 
 
-def of_checkpoint(path: Path, data: Path | None) -> list[Row]:
+def short_names(paths: Iterable[Path]) -> dict[str, Path]:
+    """Each file once, by its name with as many of its folders as no other file has."""
+    files = {Path(os.path.abspath(path)).parts: path for path in paths}
+
+    def name(parts: tuple[str, ...]) -> str:
+        tails = (parts[-count:] for count in range(1, len(parts) + 1))
+        alone = (t for t in tails if sum(other[-len(t) :] == t for other in files) == 1)
+        return Path(*next(alone)).as_posix()
+
+    return {name(parts): path for parts, path in files.items()}
+
+
+def of_checkpoint(path: Path, name: str, data: Path | None) -> list[Row]:
     """The rows of one checkpoint.
 
     Args:
+        name: of the checkpoint in the rows.
         data: the binarized data; None: the folder that the run was trained on.
 
     Raises:
@@ -54,6 +76,7 @@ def of_checkpoint(path: Path, data: Path | None) -> list[Row]:
         gradients = layer_gradients([w2 for *_, w2 in layers], loss)
         rows += [
             {
+                "checkpoint": name,
                 "placement": model.cfg.plan.placement[side],
                 "norm": str(model.cfg.norm_type),
                 "updates": updates,
@@ -78,9 +101,11 @@ def find(rows: list[Row]) -> Findings:
     """The factor of each stack of each checkpoint."""
     sentences: list[str] = []
     table: list[tuple[str, ...]] = []
-    for (placement, norm, updates, stack), some in group(
-        rows, "placement", "norm", "updates", "stack"
-    ).items():
+    stacks = by_stack(rows)
+    named = shared(stacks, "placement", "norm", "updates", "stack")
+    like_others = shared(stacks, "placement", "updates", "stack")
+    for key, some in stacks.items():
+        placement, norm, updates, stack, checkpoint = key
         found = factor(some)
         losses = group(some, "layer")
         first, last = (
@@ -88,12 +113,31 @@ def find(rows: list[Row]) -> Findings:
             for layer in (min(losses)[0], max(losses)[0])
         )
         ratio = f"{first / last:.3f}" if last else "undefined"
-        table.append((placement, norm, str(updates), stack, with_interval(found), ratio))
+        which = (str(checkpoint),) if named else ()
+        table.append((*which, placement, norm, str(updates), stack, with_interval(found), ratio))
         if placement in PAPER:
             where = f"`{placement}`, {stack}, after {updates} updates"
+            if key in like_others:
+                where += f" ({checkpoint or norm})"
             sentences.append(f"{where}: {said(found, PAPER[placement])}")
     header = ("placement", "norm", "updates", "stack", "factor a layer", "first layer / last layer")
-    return Findings(sentences, [Table(header, table)])
+    return Findings(sentences, [Table((*(("checkpoint",) if named else ()), *header), table)])
+
+
+def by_stack(rows: list[Row]) -> dict[tuple[Any, ...], list[Row]]:
+    """The rows of each stack of each model; files that name no checkpoint have None."""
+    return group([{"checkpoint": None, **row} for row in rows], *STACK)
+
+
+def shared(stacks: Iterable[tuple[Any, ...]], *columns: str) -> set[tuple[Any, ...]]:
+    """The ``stacks`` that are equal to another one in ``columns``."""
+    places = [STACK.index(column) for column in columns]
+
+    def shown(stack: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(stack[place] for place in places)
+
+    count = Counter(map(shown, stacks))
+    return {stack for stack in stacks if count[shown(stack)] > 1}
 
 
 def said(found: Sample | None, stated: float) -> str:
@@ -108,16 +152,19 @@ def said(found: Sample | None, stated: float) -> str:
 
 def plot(rows: list[Row], axes: Any) -> None:
     """The gradient over the layers, a line a stack of a checkpoint."""
-    for place, (key, some) in enumerate(group(rows, "placement", "updates", "stack").items()):
+    stacks = by_stack(rows)
+    like_others = shared(stacks, "placement", "updates", "stack")
+    for place, (key, some) in enumerate(stacks.items()):
         means = [
             sum(row["gradient"] for row in at) / len(at) for at in group(some, "layer").values()
         ]
-        placement, updates, stack = key
+        placement, norm, updates, stack, checkpoint = key
+        which = f", {checkpoint or norm}" if key in like_others else ""
         axes.plot(
             range(1, len(means) + 1),
             means,
             **style(place),
-            label=f"{placement}, {updates} updates, {stack}",
+            label=f"{placement}, {updates} updates, {stack}{which}",
         )
     axes.set_yscale("log")
     axes.set_xlabel("layer l")

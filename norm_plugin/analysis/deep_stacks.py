@@ -6,17 +6,19 @@
 Every placement trains with the same settings: those of ``configs/toy.yaml``, but for
 :data:`CHANGED`. All models train in one process. Each finished run is a line of ``runs.jsonl``, and
 a stopped command continues with the runs that are missing. ``about.json`` has settings, versions
-and commit. At the end, tables and figures are written: see ``deep_stacks_page.py``.
+and the first commit; each row has its own. At the end, tables and figures are written: see
+``deep_stacks_page.py``.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import logging
 import math
+import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,14 +33,10 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
 from norm_plugin.analysis.deep_stacks_page import WINDOW, write_page
+from norm_plugin.analysis.deep_stacks_rows import ORIGIN, Row, add_row, begin
 from norm_plugin.analysis.records import read_record
-from norm_plugin.commands.command_line import (
-    CommandError,
-    read_json,
-    read_lines,
-    run_command,
-    write_text,
-)
+from norm_plugin.commands.command_line import CommandError, read_json, run_command
+from norm_plugin.experiments.locking import only_one
 from norm_plugin.experiments.provenance import git_state, machine, versions
 from norm_plugin.experiments.recipes import read_recipe, training_flags
 from norm_plugin.models.record_settings import FILE
@@ -63,7 +61,7 @@ fairseq checks in each update that the gradient is finite."""
 DEPTHS = (24, 12, 4)
 UPDATES = 300
 DIGITS = 4
-Row = dict[str, Any]
+COMMAND = ("python", "-m", "norm_plugin.analysis.deep_stacks")
 
 
 class Case(NamedTuple):
@@ -95,10 +93,10 @@ def train(case: Case, data: Path, updates: int) -> Row:
     """Train one model; its losses in bits a token, and norms of gradients by layer.
 
     Returns:
-        A row of ``runs.jsonl``: ``losses`` are means over :data:`WINDOW` updates, ``valid`` is the
-        loss on the validation set at the end, ``diverged`` the update whose loss or gradient was
-        not finite (None for both where there is no such thing), and ``gradients`` has by update
-        and layer the norm of the gradient of the second FFN matrix.
+        A row of ``runs.jsonl`` without its origin: ``losses`` are means over :data:`WINDOW`
+        updates, ``valid`` is the loss on the validation set at the end, ``diverged`` the update
+        whose loss or gradient was not finite (None for both where there is no such thing), and
+        ``gradients`` has by update and layer the norm of the gradient of the second FFN matrix.
     """
     with scratch() as folder:
         cfg = configuration(case, data, folder, updates)
@@ -214,8 +212,8 @@ def rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-def about(args: argparse.Namespace) -> dict[str, Any]:
-    """What all runs share, and where they come from."""
+def about(args: argparse.Namespace, command: str) -> dict[str, Any]:
+    """What all runs share, and where the first of them come from."""
     manifest = read_json(args.data.parent / "manifest.json")
     return {
         "settings": {
@@ -226,9 +224,7 @@ def about(args: argparse.Namespace) -> dict[str, Any]:
             "seeds": list(args.seeds),
         },
         "data": {"corpus": manifest.get("corpus"), "checksum": manifest.get("checksum")},
-        "command": "python -m norm_plugin.analysis.deep_stacks --data work/data/toy/bin --out "
-        f"results/deep_stacks --depths {' '.join(map(str, args.depths))} "
-        f"--seeds {' '.join(map(str, args.seeds))} --updates {args.updates}",
+        "command": command,
         "git": git_state(Path(__file__).parent),
         "versions": versions(),
         "machine": machine(cpu=True),
@@ -236,26 +232,10 @@ def about(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def begin(out: Path, facts: dict[str, Any]) -> list[Row]:
-    """The rows that ``out`` has already; raises CommandError if they are of other settings."""
-    out.mkdir(parents=True, exist_ok=True)
-    if not (out / "about.json").exists():
-        write_text(out / "about.json", json.dumps(facts, indent=2, sort_keys=True) + "\n")
-        write_text(out / "runs.jsonl", "")
-    before = read_json(out / "about.json")
-    for key in ("settings", "data"):
-        if before[key] != facts[key]:
-            raise CommandError(
-                f"{out} has runs with other {key} ({before[key]}): remove it, or choose another "
-                "--out"
-            )
-    return [json.loads(line) for line in read_lines(out / "runs.jsonl")]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.analysis.deep_stacks",
+        prog=" ".join(COMMAND),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -267,17 +247,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--updates", type=int, default=UPDATES, metavar="N")
     parser.add_argument("--page", action="store_true", help="only write the page anew")
     args = parser.parse_args(argv)
+    for name in ("placements", "depths", "seeds"):  # what is given twice is trained once
+        setattr(args, name, list(dict.fromkeys(getattr(args, name))))
     if not args.page:
         if args.data is None:
             parser.error("--data is missing: the bin/ folder that data-prep/toy.py has made")
-        run_missing(args)
+        words_given = sys.argv[1:] if argv is None else argv
+        args.out.mkdir(parents=True, exist_ok=True)
+        with only_one(args.out, "a training of deep stacks"):
+            run_missing(args, shlex.join([*COMMAND, *words_given]))
     write_page(args.out)
     return 0
 
 
-def run_missing(args: argparse.Namespace) -> None:
+def run_missing(args: argparse.Namespace, command: str) -> None:
     """Train every case that has no row yet; the rows of one seed come before those of the next."""
-    rows = begin(args.out, about(args))
+    facts = about(args, command)
+    rows = begin(args.out, facts)
     done = {Case(row["placement"], row["layers"], row["seed"]) for row in rows}
     cases = [Case(p, d, s) for s, d, p in product(args.seeds, args.depths, args.placements)]
     for package in ("fairseq", "norm_plugin"):
@@ -286,8 +272,7 @@ def run_missing(args: argparse.Namespace) -> None:
         if case in done:
             continue
         row = train(case, args.data, args.updates)
-        with open(args.out / "runs.jsonl", "a", encoding="utf-8") as stream:
-            stream.write(json.dumps(row, separators=(",", ":")) + "\n")
+        add_row(args.out, {**row, **{name: facts[name] for name in ORIGIN}})
         state = f"diverged in update {row['diverged']}" if row["diverged"] else f"{row['valid']}"
         print(*case, state, flush=True)
 

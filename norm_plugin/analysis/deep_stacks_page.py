@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from norm_plugin.analysis.deep_stacks_rows import ABOUT, ORIGIN, Row, read_rows
 from norm_plugin.analysis.figures import Figure, draw, style
-from norm_plugin.commands.command_line import CommandError, read_json, read_lines, write_text
+from norm_plugin.commands.command_line import CommandError, read_json, write_text
 
-Row = dict[str, Any]
 SIDES = ("encoder", "decoder")
 WINDOW = 10
 """Updates over which the training loss is averaged."""
-
-
-def read_rows(folder: Path) -> list[Row]:
-    """The runs of a folder; raises CommandError where there are none."""
-    rows = [json.loads(line) for line in read_lines(folder / "runs.jsonl")]
-    if not rows:
-        raise CommandError(f"{folder / 'runs.jsonl'} has no runs yet")
-    return rows
 
 
 def placements_of(rows: Sequence[Row]) -> list[str]:
@@ -166,18 +157,30 @@ def figures(rows: Sequence[Row]) -> dict[str, list[Figure]]:
     }
 
 
-def provenance(facts: dict[str, Any]) -> str:
-    """Settings, commit, versions and command, as Markdown."""
-    settings, git = facts["settings"], facts["git"]
+def provenance(facts: dict[str, Any], rows: Sequence[Row]) -> str:
+    """Settings, versions, and the commits and commands of the rows, as Markdown.
+
+    Args:
+        facts: of ``about.json``.
+    """
+    settings = facts["settings"]
+    of_rows = [{**{name: facts[name] for name in ORIGIN}, **row} for row in rows]
+    commits = list(dict.fromkeys(commit_of(row["git"]) for row in of_rows))
+    commands = "\n".join(dict.fromkeys(row["command"] for row in of_rows))
     changed = ", ".join(f"`--{name} {value}`" for name, value in settings["changed"].items())
     numbers = ", ".join(f"{name} {number}" for name, number in facts["versions"].items() if number)
-    commit = (git["commit"] or "unknown")[:10] + (" and changes" if git["dirty"] else "")
     return (
         f"Settings: `configs/{settings['recipe']}.yaml` with {changed}; {settings['updates']} "
         f"updates. Data: {facts['data']['corpus']}, checksum {facts['data']['checksum'][:16]}. "
-        f"Commit {commit}, {facts['date']}; {numbers}; {facts['machine']['device']}.\n\n"
-        f"```bash\n{facts['command']}\n```"
+        f"{'Commits' if len(commits) > 1 else 'Commit'} {', '.join(commits)}, {facts['date']}; "
+        f"{numbers}; {facts['machine']['device']}.\n\n"
+        f"```bash\n{commands}\n```"
     )
+
+
+def commit_of(git: dict[str, Any]) -> str:
+    """The commit in short, and whether the code had changes."""
+    return (git["commit"] or "unknown")[:10] + (" and changes" if git["dirty"] else "")
 
 
 BLOCKS: dict[str, Callable[[list[Row]], str]] = {
@@ -189,7 +192,7 @@ BLOCKS: dict[str, Callable[[list[Row]], str]] = {
 def deep_stacks_block(name: str, folder: Path) -> str:
     """A block of the documentation: ``losses``, ``gradients`` or ``provenance``."""
     if name == "provenance":
-        return provenance(read_json(folder / "about.json"))
+        return provenance(read_json(folder / ABOUT), read_rows(folder))
     if name not in BLOCKS:
         raise CommandError(f"no block {name}; choose from {', '.join([*BLOCKS, 'provenance'])}")
     rows = read_rows(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,10 @@ import torch
 from fairseq.data import Dictionary
 
 from norm_plugin.analysis import deep_stacks
-from norm_plugin.analysis.deep_stacks_page import deep_stacks_block, table
+from norm_plugin.analysis.deep_stacks_page import deep_stacks_block, provenance, table
+from norm_plugin.analysis.deep_stacks_rows import ORIGIN
 from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.locking import only_one
 
 ROOT = Path(__file__).resolve().parents[2]
 UPDATES = 3
@@ -67,6 +70,73 @@ def test_a_second_call_trains_only_what_is_missing(written, data, capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["rezero"]
     with pytest.raises(CommandError, match="has runs with other settings"):
         deep_stacks.main(words(data, written, "--updates", "4"))
+
+
+def test_a_row_that_was_cut_off_is_trained_again(written, data, capsys):
+    before = rows_of(written)
+    lines = (written / "runs.jsonl").read_text().splitlines(keepends=True)
+    (written / "runs.jsonl").write_text(lines[0] + lines[1][:50])
+    assert "| `rezero` |" not in deep_stacks_block("losses", written)
+    assert deep_stacks.main(words(data, written)) == 0
+    assert rows_of(written) == before
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["rezero"]
+
+
+def test_a_last_row_without_the_end_of_its_line_is_kept(written, data, capsys):
+    text = (written / "runs.jsonl").read_text()
+    (written / "runs.jsonl").write_text(text.rstrip("\n"))
+    assert deep_stacks.main(words(data, written)) == 0
+    assert (written / "runs.jsonl").read_text() == text
+    assert not capsys.readouterr().out
+
+
+def test_another_line_that_is_no_json_is_one_line_of_error(written, data):
+    text = (written / "runs.jsonl").read_text()
+    first, second = text.splitlines(keepends=True)
+    try:
+        (written / "runs.jsonl").write_text(first[:50] + "\n" + second)
+        with pytest.raises(CommandError, match="runs.jsonl, line 1 is not JSON"):
+            deep_stacks.main(words(data, written))
+    finally:
+        (written / "runs.jsonl").write_text(text)
+
+
+def test_what_is_given_twice_is_trained_once(data, tmp_path, monkeypatch):
+    cases = []
+
+    def train(case, folder, updates):
+        cases.append(case)
+        losses = {"losses": [5.0], "valid": 5.0, "unigram": 7.0}
+        return {**case._asdict(), "updates": 3, "diverged": None, "gradients": {}, **losses}
+
+    monkeypatch.setattr(deep_stacks, "train", train)
+    given = ["--placements", "post", "post", "--depths", "2", "2", "--seeds", "2", "1", "2"]
+    deep_stacks.main([*words(data, tmp_path), *given])
+    assert cases == [("post", 2, 2), ("post", 2, 1)]
+
+
+def test_two_commands_do_not_train_into_one_folder(written, data):
+    with only_one(written, "something"), pytest.raises(CommandError, match="is in use: a training"):
+        deep_stacks.main(words(data, written))
+
+
+def test_the_page_names_every_commit_and_command(written, data, tmp_path):
+    given = words(data, written)
+    command = shlex.join(["python", "-m", "norm_plugin.analysis.deep_stacks", *given])
+    about = json.loads((written / "about.json").read_text())
+    rows = rows_of(written)
+    assert about["command"] == command
+    assert {(row["command"], row["git"]["commit"]) for row in rows} == {
+        (command, about["git"]["commit"])
+    }
+    assert f"\n{command}\n```" in deep_stacks_block("provenance", written)
+    old = [{name: row[name] for name in row if name not in ORIGIN} for row in rows]
+    text = provenance({**about, "git": {"commit": "a" * 40, "dirty": False}}, old)
+    assert f"Commit {'a' * 10}, " in text and text.count(command) == 1
+    changed = {"git": {"commit": "b" * 40, "dirty": True}, "command": "another"}
+    text = provenance({**about, "git": {"commit": "a" * 40, "dirty": False}}, [*old, changed])
+    assert f"Commits {'a' * 10}, {'b' * 10} and changes, " in text
+    assert f"{command}\nanother\n```" in text
 
 
 def test_a_run_that_diverges_is_a_row(data, monkeypatch):

@@ -118,14 +118,19 @@ def drawn_values(data: FigureData) -> list[Value]:
 
 
 def mean_line(records: Sequence[TrainingRecord], part: str, place: str, value: Value) -> Line:
-    """The mean over records, at the updates where each of them has the value."""
+    """The mean over records, at the updates where each of them has the value.
+
+    A value that was not finite is None, alone or as one of several quantiles.
+    """
     name, level = value
+
+    def of(line: dict[str, Any]) -> float | None:
+        found = line[part].get(place, {}).get(name)
+        quantile: float | None = found if level is None or found is None else found[level]
+        return quantile
+
     lines = [
-        {
-            line["update"]: found if level is None else found[level]
-            for line in record.updates
-            if (found := line[part].get(place, {}).get(name)) is not None
-        }
+        {line["update"]: found for line in record.updates if (found := of(line)) is not None}
         for record in records
     ]
     shared = sorted(set.intersection(*(set(line) for line in lines))) if lines else []

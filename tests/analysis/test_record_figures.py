@@ -88,6 +88,14 @@ def test_only_updates_that_all_records_have_are_averaged():
     assert mean_line([], SITES, "a", ("g", None)) == {}
 
 
+def test_a_quantile_that_was_not_finite_is_no_point():
+    kept = [(1, [0.1, 0.5]), (11, [0.1, None]), (21, None)]
+    updates = [{"update": update, SITES: {"a": {"g": found}}} for update, found in kept]
+    record = TrainingRecord(None, "", 10, {}, updates)
+    assert mean_line([record, record], SITES, "a", ("g", 0)) == {1: 0.1, 11: 0.1}
+    assert mean_line([record, record], SITES, "a", ("g", 1)) == {1: 0.5}
+
+
 def test_the_sites_reach_from_the_first_to_the_last():
     sites = {f"encoder.layers.{i}.final_layer_norm": {"g_mu": 1.0} for i in range(9)}
     record = TrainingRecord(None, "", 10, {}, [{"update": 1, SITES: sites, LAYERS: {}}])

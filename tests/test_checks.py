@@ -77,6 +77,8 @@ def test_a_failing_norm_ends_with_status_1(tmp_path, monkeypatch, capsys):
     [
         (None, "is not a folder; give the folder"),
         ("import nothing_of_this_name", "cannot import .*nothing_of_this_name"),
+        ("def (", "cannot import .*invalid syntax"),
+        ('raise ValueError("no explanation")', "cannot import .*no explanation"),
         ("", "registers no norm"),
     ],
 )
@@ -120,6 +122,28 @@ def registered(name, normalize, base=Norm):
 @pytest.mark.parametrize("name", BROKEN)
 def test_each_check_finds_its_fault(name):
     assert failure(CHECKS[name], registered("own", BROKEN[name])) is not None
+
+
+class Leaking(torch.autograd.Function):
+    """The identity, with a gradient of 7 at each position of padding."""
+
+    @staticmethod
+    def forward(ctx, x, valid):
+        ctx.save_for_backward(valid)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (valid,) = ctx.saved_tensors
+        return grad.masked_fill(~valid.unsqueeze(-1), 7.0), None
+
+
+def test_a_gradient_at_the_padding_is_told():
+    def normalize(self, x, valid):
+        return self.weight * (x if valid is None else Leaking.apply(x, valid))
+
+    message = failure(CHECKS["gradient"], registered("own", normalize))
+    assert "a gradient reaches the padding" in message
 
 
 def test_a_forward_of_its_own_fails_the_checks_of_dtype_and_mask():

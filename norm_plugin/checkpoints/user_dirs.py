@@ -48,7 +48,7 @@ def import_user_dir(user_dir: Path | None) -> None:
         )
     try:
         import_user_module(argparse.Namespace(user_dir=folder))
-    except (OSError, ImportError) as error:
+    except (OSError, ImportError, SyntaxError, ValueError) as error:
         raise CommandError(f"--user-dir {user_dir} cannot be imported: {error}") from error
 
 

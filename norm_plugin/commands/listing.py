@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from norm_plugin.norms import Option, norm_spec
-
-
-def flag_of(option: Option) -> str:
-    """The command-line flag of an option: ``alpha_fwd`` -> ``--norm-alpha-fwd``."""
-    return "--norm-" + option.name.replace("_", "-")
+from norm_plugin.norms import norm_spec
 
 
 def norm_text(name: str) -> str:
@@ -20,7 +15,7 @@ def norm_text(name: str) -> str:
         lines.append(f"    its released code: {spec.released}")
     for option in spec.options:
         kind = f"{option.type_name}, default {option.default}"
-        lines.append(f"    {flag_of(option)} ({kind}): {option.help}")
+        lines.append(f"    {option.flag} ({kind}): {option.help}")
     return "\n".join(lines)
 
 

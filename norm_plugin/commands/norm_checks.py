@@ -34,7 +34,7 @@ def load_norms(user_dir: Path) -> list[NormSpec]:
     sys.path.insert(0, str(folder.parent))
     try:
         module = importlib.import_module(folder.name)
-    except ImportError as error:
+    except (ImportError, SyntaxError, ValueError) as error:
         raise ValueError(f"cannot import {user_dir}: {error}") from error
     finally:
         sys.path.remove(str(folder.parent))
@@ -134,7 +134,9 @@ def check_gradient(spec: NormSpec) -> None:
             _expect(gradient is not None, f"no gradient reaches {name}")
             finite = gradient is not None and bool(gradient.isfinite().all())
             _expect(finite, f"the gradient of {name} is NaN or infinite")
-        _expect(bool(leaf.grad is not None and leaf.grad.any()), "the gradient of the input is 0")
+        assert leaf.grad is not None
+        _expect(bool(leaf.grad.any()), "the gradient of the input is 0")
+        _expect(not bool(leaf.grad[mask.t()].any()), "a gradient reaches the padding")
 
 
 def check_declaration(spec: NormSpec) -> None:

@@ -57,7 +57,7 @@ def statistics_dtype(x: Tensor) -> torch.dtype:
 class Ops(Protocol):
     """A backend. Every function allocates what it returns and changes no argument.
 
-    ``batch_forward`` and ``batch_backward`` are optional; see ``csrc/batch_calls.h`` for their
+    ``batch_forward`` and ``batch_backward`` are optional; see ``csrc/batch_calls.inc`` for their
     arguments and :class:`Batch` for when they are called.
     """
 

@@ -55,7 +55,8 @@ def config_class(stock: type[FairseqDataclass] = NormConfig) -> Any:
         fields.append((norm_type_field(flag), Optional[names], _field(None, text)))  # noqa: UP045
     for name, owners in declared_options().items():
         option = owners[0][1]
-        kind: Any = ChoiceEnum(list(option.choices)) if option.choices else option.type
+        words = list(dict.fromkeys(word for _, one in owners for word in one.choices))
+        kind: Any = ChoiceEnum(words) if words else option.type
         text = f"{option.help} [{', '.join(owner for owner, _ in owners)}]"
         fields.append((option_field(name), Optional[kind], _field(None, text)))  # noqa: UP045
     return dataclasses.make_dataclass("NormTransformerConfig", fields, bases=(stock,))

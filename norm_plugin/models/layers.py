@@ -143,6 +143,8 @@ class PlannedLayer(nn.Module):
                 self.put(site.attribute, planned_norm(plan.at(site), dim, self.padding), cls)
             if INNER in positions or overrides(cls, "inside"):
                 self._open(branch)
+            if OUTPUT in positions and cls.norm_before_dropout:
+                self._last_map(branch).register_forward_hook(partial(self._after_last_map, branch))
             for flag, site in head_sites(place.side, branch).items():
                 if plan.has(site):
                     self._normalize_heads(branch, flag, site.attribute, plan.at(site))
@@ -164,10 +166,14 @@ class PlannedLayer(nn.Module):
 
     def _open(self, branch: str) -> None:
         """Let the placement reach what goes into the last map of ``branch``."""
+        self._last_map(branch).register_forward_pre_hook(partial(self._before_last_map, branch))
+
+    def _last_map(self, branch: str) -> nn.Module:
+        """The last map of a branch, whose hooks fairseq calls from now on."""
         if branch in ATTENTIONS:
             self._step_by_step(branch)
-        last_map = attrgetter(LAST_MAPS[branch])(self)
-        last_map.register_forward_pre_hook(partial(self._before_last_map, branch))
+        last_map: nn.Module = attrgetter(LAST_MAPS[branch])(self)
+        return last_map
 
     def _step_by_step(self, branch: str) -> MultiheadAttention:
         """Let fairseq compute the attention of ``branch`` with calls of its linear maps.
@@ -198,6 +204,10 @@ class PlannedLayer(nn.Module):
         """The hook before the last map of a branch."""
         return (self._extra_norm(branch, INNER, self.placement.inside(inputs[0], branch)),)
 
+    def _after_last_map(self, branch: str, last_map: nn.Module, inputs: Any, fx: Tensor) -> Tensor:
+        """The hook after the last map of a branch, before its dropout."""
+        return self._extra_norm(branch, OUTPUT, fx)
+
     @contextmanager
     def one_forward(self, mask: Tensor | None, branches: tuple[str, ...]) -> Iterator[None]:
         """A forward of fairseq's, which computes these branches one after the other."""
@@ -210,7 +220,7 @@ class PlannedLayer(nn.Module):
         branch = self._branches.pop()
         if isinstance(self.dropout_module, DeferredDropout):
             return self._extra_norm(branch, SUM, self.dropout_module.sum(residual, x))
-        fx = self._extra_norm(branch, OUTPUT, x)
+        fx = x if self.placement.norm_before_dropout else self._extra_norm(branch, OUTPUT, x)
         return self._extra_norm(branch, SUM, self.placement.join(residual, fx, branch))
 
     def _extra_norm(self, branch: str, position: str, x: Tensor) -> Tensor:
@@ -225,8 +235,8 @@ class NormTransformerEncoderLayer(PlannedLayer, TransformerEncoderLayerBase):
     def __init__(self, cfg: NormConfig, place: LayerPlace, return_fc: bool = False) -> None:
         super().__init__(cfg, return_fc)
         self.follow(cfg, place)
-        # fairseq 0.12.2 computes a loaded post-norm layer as one fused kernel, which knows
-        # LayerNorm only and would pass these norms over
+        # fairseq after 0.12.2 computes a loaded layer as one fused kernel, which knows LayerNorm
+        # only and would pass these norms over
         self.can_use_fastpath = False
 
     def forward(

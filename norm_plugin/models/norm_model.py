@@ -19,6 +19,7 @@ from norm_plugin.models.config import KERNELS_FOUND, NormConfig, build_config, c
 from norm_plugin.models.divergence import DivergenceWatch
 from norm_plugin.models.logs import describe_forms, describe_leaks, describe_plan
 from norm_plugin.models.sites import SIDES
+from norm_plugin.models.stacks import check_layer_drop
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm, set_stat_tokens
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,8 @@ class NormModel(BaseFairseqModel):
         model = cls.build_planned(cfg, task)
         if plan.stat_tokens is not None:
             set_stat_tokens(model, plan.stat_tokens)
+        for side in cls.sides:
+            check_layer_drop(model.stack(side))
         if plan.kernels != AUTO:  # those of auto are there since each part was built
             set_kernels(model, plan.kernels)
         forms = describe_forms(model, plan, there(kernels))

@@ -38,7 +38,9 @@ def counted() -> dict[str, float] | None:
 
 
 def count_on(extra_state: Mapping[str, Any]) -> None:
-    """Take up the count that ``extra_state`` has."""
+    """Take up the count that ``extra_state`` has, in a program that counts."""
     function = should_stop_early()
+    if function is None:
+        return
     for name, value in extra_state.get(KEY, {}).items():
         setattr(function, name, value)

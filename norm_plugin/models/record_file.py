@@ -27,7 +27,7 @@ def read_lines(path: Path) -> list[Line]:
     """
     try:
         lines = [json.loads(member) for member in _whole_members(path.read_bytes())]
-    except (zlib.error, json.JSONDecodeError) as error:
+    except (zlib.error, ValueError) as error:  # no gzip, no text or no JSON
         raise ValueError(f"{path} is not a file of --norm-record: {error}") from error
     if lines and lines[0].get("format") != FORMAT:
         raise ValueError(

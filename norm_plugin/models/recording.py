@@ -38,6 +38,7 @@ from norm_plugin.models.measures import (
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.plan import Plan
 from norm_plugin.models.record_file import RecordFile
+from norm_plugin.models.sites import PROJECTIONS
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.contract import valid_positions
 from norm_plugin.norms.base.recomputation import in_backward
@@ -211,9 +212,16 @@ def make_recorder(trainer: Any) -> Recorder | None:
 
 
 def recorded_norms(model: nn.Module, plan: Plan) -> dict[str, Norm]:
-    """The norms that the plan records, by their paths in the model."""
+    """The norms that the plan records, by their paths in the model.
+
+    Those of queries and keys normalize head by head, and have no place among the others.
+    """
     assert plan.record is not None
-    taken = [choice.site for choice in plan.sites if plan.record.takes(choice.site)]
+    taken = [
+        choice.site
+        for choice in plan.sites
+        if plan.record.takes(choice.site) and choice.site.flag not in PROJECTIONS
+    ]
     return {
         path: module
         for path, module in model.named_modules()

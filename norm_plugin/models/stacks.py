@@ -70,21 +70,29 @@ def follow_plan(
     initialize_embedding(stack.embed_tokens, cfg.plan.initialization[side], place)
     for below, layer in pairwise(stack.layers.children()):
         layer.placement.follow(below.placement)
-    check_layer_drop(stack)
 
 
 def check_layer_drop(stack: Any) -> None:
-    """Raise ValueError for LayerDrop with synced norms on several workers.
+    """Raise ValueError for LayerDrop with layers that sum over several workers.
 
-    Synced norms sum over the workers in each forward, so all workers must call the same norms. With
-    LayerDrop each worker leaves out other layers.
+    Synced norms and some placements do so in a forward, so all workers must call the same layers.
+    With LayerDrop each worker leaves out others.
     """
-    synced = any(isinstance(m, BatchStatisticsNorm) and m.sync for m in stack.modules())
-    if synced and isinstance(stack.layers, LayerDropModuleList) and worker_count() > 1:
+    if not isinstance(stack.layers, LayerDropModuleList) or worker_count() == 1:
+        return
+    reason = (
+        f"LayerDrop ({stack.layers.p}) leaves out different layers on each of the "
+        f"{worker_count()} workers, but"
+    )
+    if any(isinstance(m, Placement) and m.sums_over_workers for m in stack.modules()):
         raise ValueError(
-            f"LayerDrop ({stack.layers.p}) leaves out different layers on each of the "
-            f"{worker_count()} workers, but synced norms need the same layers on all: give "
-            "--norm-sync off, or no --encoder-layerdrop and --decoder-layerdrop"
+            f"{reason} this placement sums over the workers in each layer: choose another one, or "
+            "give no --encoder-layerdrop and --decoder-layerdrop"
+        )
+    if any(isinstance(m, BatchStatisticsNorm) and m.sync for m in stack.modules()):
+        raise ValueError(
+            f"{reason} synced norms need the same layers on all: give --norm-sync off, or no "
+            "--encoder-layerdrop and --decoder-layerdrop"
         )
 
 

@@ -45,6 +45,7 @@ class Admin(Placement):
     """
 
     norms = (SUM,)
+    sums_over_workers = True
     needs_bounded_norms = (
         "omega_i^2 is the variance of the sum before, which squares from branch to branch where no "
         "norm sets it back"

@@ -7,7 +7,7 @@ s is learned and starts at 1. Source: Shleifer et al. 2021, arXiv 2110.09456. Th
 was not read for this file. It describes language models without attention over an encoder; that is
 treated here as the self-attention is. The code released with it is in fairseq (scale_heads,
 scale_attn and scale_fc in its decoder layer) and was read; it scales slices of the output of W_O,
-instead of the heads that go into W_O.
+instead of the heads that go into W_O. As there, dropout comes after the norm that follows W_O.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class NormFormer(Placement):
     """
 
     final_norm = True
+    norm_before_dropout = True
 
     def __init__(self, place: LayerPlace) -> None:
         super().__init__(place)

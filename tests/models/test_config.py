@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -11,6 +13,7 @@ from norm_plugin.models.architectures import ARCHITECTURES, SUFFIXES
 from norm_plugin.models.config import config_class
 from norm_plugin.norms import Norm, declared_options, register_norm
 from norm_plugin.norms.base import registry as registry
+from norm_plugin.placements import PLACEMENTS
 
 
 def encoder_norm(model):
@@ -151,10 +154,16 @@ def test_contradictory_placement_is_refused(arch, flags, build):
         build(*flags, arch=arch)
 
 
-def test_a_norm_registered_later_has_its_flags(build, monkeypatch):
+@pytest.fixture
+def own_norms(monkeypatch):
+    """Forgets what the test registers."""
     monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
     names = list(registry.NORM_TYPES)
+    yield
+    registry.NORM_TYPES[:] = names
 
+
+def test_a_norm_registered_later_has_its_flags(build, own_norms):
     @register_norm("late", formula="x * by", paper="a user's own")
     class Late(Norm):
         """Late.
@@ -170,10 +179,7 @@ def test_a_norm_registered_later_has_its_flags(build, monkeypatch):
         def normalize(self, x, valid):
             return x * self.by
 
-    try:
-        assert encoder_norm(build("--norm-type", "late", "--norm-by", "3")).by == 3
-    finally:
-        registry.NORM_TYPES[:] = names
+    assert encoder_norm(build("--norm-type", "late", "--norm-by", "3")).by == 3
 
 
 def test_layer_drop_with_synced_norms_on_two_workers_is_refused(build, monkeypatch):
@@ -183,4 +189,37 @@ def test_layer_drop_with_synced_norms_on_two_workers_is_refused(build, monkeypat
     with pytest.raises(ValueError, match=r"LayerDrop \(0.5\) .*: give --norm-sync off"):
         build(*flags)
     build(*flags, "--norm-sync", "off")
+    build(*flags, "--norm-stat-tokens", "50")  # which switches the sums over workers off
     build(*flags[:2], "--decoder-layerdrop", "0.5")  # the decoder keeps layernorm
+
+
+def test_layer_drop_with_a_placement_that_sums_over_workers_is_refused(build, monkeypatch):
+    monkeypatch.setattr(stacks, "worker_count", lambda: 2)
+    summing = [name for name, cls in PLACEMENTS.items() if cls.sums_over_workers]
+    for name in summing:
+        build("--norm-placement", name)
+        with pytest.raises(ValueError, match=r"LayerDrop \(0.5\) .*: choose another one"):
+            build("--norm-placement", name, "--encoder-layerdrop", "0.5")
+    assert summing
+
+
+def test_a_flag_has_the_words_of_all_norms_that_have_the_option(build, own_norms):
+    @register_norm("worded", formula="x", paper="a user's own")
+    class Worded(Norm):
+        """Worded.
+
+        Options:
+            variant: one of its own
+        """
+
+        def __init__(self, dim: int, *, variant: Literal["plain", "other"] = "plain") -> None:
+            super().__init__(dim)
+            self.variant = variant
+
+        def normalize(self, x, valid):
+            return x
+
+    model = build("--norm-type", "worded", "--norm-variant", "other")
+    assert encoder_norm(model).variant == "other"
+    with pytest.raises(ValueError, match="variant is 'released'; choose from plain, other"):
+        build("--norm-type", "worded", "--norm-variant", "released")

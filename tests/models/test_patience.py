@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from in_process import train_here
+from norm_plugin.models import patience
 from norm_plugin.models.patience import COUNTED, KEY, should_stop_early
 
 # With a learning rate of 0 no validation after the first one is better.
@@ -34,6 +35,12 @@ def test_the_count_goes_on(stopped_after, toy, tmp_path, monkeypatch):
 def test_a_new_start_counts_anew(toy, tmp_path, monkeypatch):
     train(monkeypatch, toy, tmp_path, 3)
     assert train(monkeypatch, toy, tmp_path, 5, "--reset-meters")[1] == 1
+
+
+def test_a_program_that_does_not_count_loads_the_checkpoint(monkeypatch):
+    monkeypatch.setattr(patience, "should_stop_early", lambda: None)
+    patience.count_on({KEY: {"best": 1.0, "num_runs": 2}})
+    assert patience.counted() is None
 
 
 def test_the_function_is_that_of_the_program(monkeypatch):

@@ -18,6 +18,7 @@ from norm_plugin.models.linear_maps import linear_maps, value_maps
 from norm_plugin.models.sites import SLOTS
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import (
+    OUTPUT,
     PLACEMENTS,
     LayerPlace,
     Placement,
@@ -124,6 +125,27 @@ def test_an_initialization_that_a_placement_cannot_train_from_is_refused(build):
     message = "fixup is undefined with placement rezero of the decoder: every branch starts as 0"
     with pytest.raises(ValueError, match=message):
         build("--norm-placement-decoder", "rezero", "--norm-init", "fixup")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name, cls in PLACEMENTS.items() if OUTPUT in cls.norms_of("self")],
+)
+def test_dropout_and_the_norm_of_a_branch_have_the_order_of_the_placement(name, build):
+    model = build("--norm-placement", name, "--dropout", "0.5").train()
+    layer, seen = model.encoder.layers[0], {}
+    layer.self_output_norm.register_forward_pre_hook(lambda _, xs: seen.update(input=xs[0]))
+    layer.self_output_norm.register_forward_hook(lambda *given: seen.update(output=given[-1]))
+    dropped = []
+    layer.dropout_module.register_forward_hook(lambda _, xs, y: dropped.append((xs[0], y)))
+    layer(torch.randn(5, 3, layer.embed_dim), None)
+    before, after = dropped[0]
+    if PLACEMENTS[name].norm_before_dropout:
+        assert before is seen["output"]
+        assert not (seen["input"] == 0).any()
+    else:
+        assert after is seen["input"]
+        assert (after == 0).any()
 
 
 def test_queries_and_keys_have_a_norm_only_when_asked(build):

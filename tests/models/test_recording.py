@@ -356,14 +356,25 @@ def test_a_file_of_another_run_is_not_touched(tmp_path):
     assert len(gzip.decompress(before).splitlines()) == 2  # zcat reads it
 
 
+def test_norms_of_queries_and_keys_are_left_out(toy, tmp_path, monkeypatch):
+    """They normalize head by head, and get no padding mask."""
+    flags = ("--norm-type-query", "rmsnorm", "--norm-type-key", "rmsnorm", "--norm-record", 1)
+    plain, heads = tmp_path / "plain", tmp_path / "heads"
+    for folder, words in ((plain, flags[-2:]), (heads, flags)):
+        train_here(monkeypatch, toy, folder, *words, "--max-update", 1, *QUIET)
+    assert recorded(heads)[0]["sites"] == recorded(plain)[0]["sites"]
+    assert set(recorded(heads)[1]["sites"]) == set(recorded(plain)[1]["sites"])
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        (gzip.compress(b"\xff\xfe\x00"), "is not a file of --norm-record"),
         (b"a model", "is not a file of --norm-record"),
         (gzip.compress(b"a model"), "is not a file of --norm-record"),
         (gzip.compress(b'{"format": 99}'), "has format 99 of --norm-record"),
     ],
-    ids=["plain", "gzip", "format"],  # gzip writes the time into the bytes
+    ids=["no text", "plain", "gzip", "format"],  # gzip writes the time into the bytes
 )
 def test_another_file_is_refused(content, message, tmp_path):
     path = tmp_path / "file"

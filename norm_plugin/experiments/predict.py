@@ -30,7 +30,7 @@ def load_classifier(checkpoint: Path, data: Path, fold: bool) -> tuple[Any, Any]
 
     Raises CommandError for a checkpoint of another task, and where it does not fit the data.
     """
-    from norm_plugin.models.patches import fold_and_log
+    from norm_plugin.models.folding import fold_and_log
 
     cfg = load_checkpoint(checkpoint).get("cfg") or {}
     task_name = (cfg.get("task") or {}).get("_name")

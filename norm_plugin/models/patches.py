@@ -54,7 +54,7 @@ import argparse
 import ast
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fairseq import checkpoint_utils, options
@@ -65,7 +65,6 @@ from fairseq.models.transformer import TransformerModelBase
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
-from omegaconf import OmegaConf
 from torch import nn
 
 from norm_plugin.models.folding import fold_and_log
@@ -76,27 +75,10 @@ from norm_plugin.models.patience import KEY, count_on, counted
 from norm_plugin.models.recording import make_recorder
 from norm_plugin.models.resuming import check_resuming
 from norm_plugin.models.sites import sides_of
-from norm_plugin.models.stored_settings import allow_stored_flags, check_settings
+from norm_plugin.models.stored_settings import allow_stored_flags, check_settings, plain
 from norm_plugin.models.updates import loss_scale, tell_norms
+from norm_plugin.models.wrapping import PATCHES, Function, patches, wrap_once
 from norm_plugin.norms.base.statistics import average_running_statistics
-
-Function = Callable[..., Any]
-Around = Callable[[Function], Function]
-MARK = "wrapped_by_the_norms"
-PATCHES: dict[str, tuple[Any, str, Around]] = {}
-"""By the full name of the function: its owner, its name there, and what is put around it."""
-
-
-def patches(owner: Any, name: str) -> Callable[[Around], Around]:
-    """Decorator: what it decorates makes a wrapper of ``owner.name``, a function of fairseq."""
-    module = getattr(owner, "__module__", None)
-    path = f"{module}.{owner.__qualname__}" if module else owner.__name__
-
-    def register(around: Around) -> Around:
-        PATCHES[f"{path}.{name}"] = (owner, name, around)
-        return around
-
-    return register
 
 
 def install() -> None:
@@ -108,15 +90,6 @@ def install() -> None:
     allow_stored_flags()
     for owner, name, around in PATCHES.values():
         wrap_once(owner, name, around)
-
-
-def wrap_once(owner: Any, name: str, around: Around) -> None:
-    """Put ``around(function)`` in the place of ``owner.name``, once a process."""
-    function = getattr(owner, name)
-    if not hasattr(function, MARK):
-        wrapper = around(function)
-        setattr(wrapper, MARK, True)
-        setattr(owner, name, wrapper)
 
 
 @patches(TokenBlockDataset, "__init__")
@@ -269,17 +242,10 @@ def around_read_checkpoint(load: Function) -> Function:
     def wrapper(path: str, *args: Any, **kwargs: Any) -> Any:
         state = load(path, *args, **kwargs)
         for name in ("cfg", "args"):
-            check_settings(_plain(state.get(name)), path)
+            check_settings(plain(state.get(name)), path)
         return state
 
     return wrapper
-
-
-def _plain(settings: Any) -> Any:
-    if OmegaConf.is_config(settings):
-        # "${...}" stays as it is: no literal, but the name of a value that may be none either
-        return OmegaConf.to_container(settings, resolve=False)
-    return settings
 
 
 OVERRIDE = "fold_norms"

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 
 # The names of what fairseq hands to eval, eval_str_list, eval_str_dict or eval_bool; a test finds
 # them in its source.
@@ -128,3 +129,13 @@ def _is_literal(node: ast.expr) -> bool:
     except (ValueError, TypeError):
         return False
     return True
+
+
+def plain(settings: Any) -> Any:
+    """Stored settings as dictionaries and lists, where they are a configuration of OmegaConf.
+
+    ``${...}`` stays as it is: no literal, but the name of a value that may be none either.
+    """
+    if OmegaConf.is_config(settings):
+        return OmegaConf.to_container(settings, resolve=False)
+    return settings

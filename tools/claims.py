@@ -18,8 +18,7 @@ from norm_plugin.analysis.seeds import (
     CONFIDENCE,
     LEVEL,
     Difference,
-    compare,
-    compare_paired,
+    difference,
     holm,
 )
 from norm_plugin.experiments.comparable import check_same_data, half_interval, split_seed
@@ -96,44 +95,32 @@ def claims_table(experiment: str, results: Path) -> str:
     """Markdown: each claim with the published difference, the measured one and the verdict."""
     runs = read_runs(results / experiment)
     published = {row.norm: float(row.score) for row in PUBLISHED[experiment]}
-    found = [difference(claim, runs) for claim in CLAIMS]
-    p_values = [1.0 if one is None or one.t_p is None else one.t_p for one in found]
-    tested = [is_tested(one) for one in found]
-    corrected = iter(holm([p for p, test in zip(p_values, tested) if test]))
+    found = [difference_of(claim, runs) for claim in CLAIMS]
+    tested = [one for one in found if one is not None and one.least_p is not None]
+    # Where nothing varies, t is undefined: equal scores come of the rounding of accuracies.
+    corrected = iter(holm([1.0 if one.t_p is None else one.t_p for one in tested]))
     rows: list[tuple[str, ...]] = [
         ("claim", "difference", "published", "here", "95 % interval", "p (Holm)", "verdict")
     ]
-    for claim, one, test in zip(CLAIMS, found, tested):
+    for claim, one in zip(CLAIMS, found):
         row = [claim.text, f"`{claim.better}` less `{claim.worse}`"]
         row.append(f"{published[claim.better] - published[claim.worse]:+.2f}")
         if one is None:
             rows.append((*row, "-", "-", "-", NOT_RUN))
-        elif test:
-            rows.append((*row, *_tested(one, next(corrected))))
-        else:
+        elif one.least_p is None:
             rows.append((*row, f"{one.mean:+.2f}", "-", "-", ONE_SEED))
+        else:
+            rows.append((*row, *_tested(one, next(corrected))))
     return markdown(rows)
 
 
-def difference(claim: Claim, runs: Sequence[Result]) -> Difference | None:
-    """Of the two norms of a claim; None where one has no run, or no run shares a split."""
+def difference_of(claim: Claim, runs: Sequence[Result]) -> Difference | None:
+    """Of the two norms of a claim; None where one of them has no run."""
     scores = scores_of(runs)
-    better, worse = scores.get(claim.better, {}), scores.get(claim.worse, {})
-    if any(split_seed(run) is not None for run in runs):
-        by_seed = [better[seed] - worse[seed] for seed in better if seed in worse]
-        return compare_paired(by_seed) if by_seed else None
-    if not (better and worse):
+    if claim.better not in scores or claim.worse not in scores:
         return None
-    return compare(list(better.values()), list(worse.values()))
-
-
-def is_tested(one: Difference | None) -> bool:
-    """Whether there are the seeds for a test.
-
-    Where nothing varies, t is undefined and p counts as 1: equal scores come of the rounding of
-    accuracies, and are no evidence of certainty.
-    """
-    return one is not None and one.least_p is not None
+    paired = any(split_seed(run) is not None for run in runs)
+    return difference(scores[claim.better], scores[claim.worse], paired)
 
 
 def _tested(one: Difference, p: float) -> list[str]:

@@ -9,9 +9,8 @@ from norm_plugin.analysis.seeds import (
     LEVEL,
     Difference,
     Sample,
-    compare,
-    compare_paired,
     describe,
+    difference,
     holm,
     pooled_deviation,
     seeds_for_test,
@@ -68,23 +67,15 @@ def compare_all(study: Study) -> list[Row]:
 
 def compare_pairs(pairs: Sequence[tuple[Setting, Setting]]) -> list[Row]:
     """A row for each setting with a baseline of its own; p is corrected over all of them."""
-    differences = [difference_of(setting, base) for setting, base in pairs]
-    corrected = _corrected([difference.p for difference in differences])
-    t_corrected = _corrected([difference.t_p for difference in differences])
-    return [
-        Row(setting, describe(setting.scores), difference, p, t_p)
-        for (setting, _), difference, p, t_p in zip(pairs, differences, corrected, t_corrected)
+    found = [
+        difference(setting.by_seed, base.by_seed, setting.split_by_seed) for setting, base in pairs
     ]
-
-
-def difference_of(setting: Setting, base: Setting) -> Difference:
-    """The difference between two settings, seed by seed where a seed gives both the same split."""
-    if setting.split_by_seed and base.split_by_seed:
-        ours, theirs = (dict(zip(one.seeds, one.scores)) for one in (setting, base))
-        shared = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-        if shared:
-            return compare_paired(shared)
-    return compare(setting.scores, base.scores)
+    corrected = _corrected([one.p for one in found])
+    t_corrected = _corrected([one.t_p for one in found])
+    return [
+        Row(setting, describe(setting.scores), one, p, t_p)
+        for (setting, _), one, p, t_p in zip(pairs, found, corrected, t_corrected)
+    ]
 
 
 def _corrected(p_values: Sequence[float | None]) -> list[float | None]:

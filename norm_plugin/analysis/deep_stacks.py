@@ -35,7 +35,7 @@ from fairseq.trainer import Trainer
 from norm_plugin.analysis.deep_stacks_page import WINDOW, write_page
 from norm_plugin.analysis.deep_stacks_rows import ORIGIN, Row, add_row, begin
 from norm_plugin.analysis.records import read_record
-from norm_plugin.commands.command_line import CommandError, read_json, run_command
+from norm_plugin.commands.command_line import CommandError, at_least, read_json, run_command
 from norm_plugin.experiments.locking import only_one
 from norm_plugin.experiments.provenance import git_state, machine, versions
 from norm_plugin.experiments.recipes import read_recipe, training_flags
@@ -242,9 +242,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, metavar="BIN", help="the binarized toy corpus")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--placements", nargs="+", choices=PLACEMENTS, default=list(PLACEMENTS))
-    parser.add_argument("--depths", nargs="+", type=int, default=DEPTHS, metavar="L")
+    parser.add_argument("--depths", nargs="+", type=at_least(1), default=DEPTHS, metavar="L")
     parser.add_argument("--seeds", nargs="+", type=int, default=(1,), metavar="N")
-    parser.add_argument("--updates", type=int, default=UPDATES, metavar="N")
+    parser.add_argument("--updates", type=at_least(1), default=UPDATES, metavar="N")
     parser.add_argument("--page", action="store_true", help="only write the page anew")
     args = parser.parse_args(argv)
     for name in ("placements", "depths", "seeds"):  # what is given twice is trained once

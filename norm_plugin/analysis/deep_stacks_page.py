@@ -11,6 +11,7 @@ from typing import Any
 from norm_plugin.analysis.deep_stacks_rows import ABOUT, ORIGIN, Row, read_rows
 from norm_plugin.analysis.figures import Figure, draw, style
 from norm_plugin.commands.command_line import CommandError, read_json, write_text
+from norm_plugin.experiments.provenance import short_commit
 
 SIDES = ("encoder", "decoder")
 WINDOW = 10
@@ -165,7 +166,7 @@ def provenance(facts: dict[str, Any], rows: Sequence[Row]) -> str:
     """
     settings = facts["settings"]
     of_rows = [{**{name: facts[name] for name in ORIGIN}, **row} for row in rows]
-    commits = list(dict.fromkeys(commit_of(row["git"]) for row in of_rows))
+    commits = list(dict.fromkeys(short_commit(row["git"]) for row in of_rows))
     commands = "\n".join(dict.fromkeys(row["command"] for row in of_rows))
     changed = ", ".join(f"`--{name} {value}`" for name, value in settings["changed"].items())
     numbers = ", ".join(f"{name} {number}" for name, number in facts["versions"].items() if number)
@@ -176,11 +177,6 @@ def provenance(facts: dict[str, Any], rows: Sequence[Row]) -> str:
         f"{numbers}; {facts['machine']['device']}.\n\n"
         f"```bash\n{commands}\n```"
     )
-
-
-def commit_of(git: dict[str, Any]) -> str:
-    """The commit in short, and whether the code had changes."""
-    return (git["commit"] or "unknown")[:10] + (" and changes" if git["dirty"] else "")
 
 
 BLOCKS: dict[str, Callable[[list[Row]], str]] = {

@@ -12,6 +12,7 @@ from norm_plugin.analysis.seeds import LEVEL
 from norm_plugin.analysis.study import Failure, Setting, Study
 from norm_plugin.experiments.comparable import span
 from norm_plugin.experiments.metrics import Metric
+from norm_plugin.experiments.provenance import short_commit
 from norm_plugin.experiments.results import Result, headline
 
 TABLE_HEADER = (
@@ -165,8 +166,7 @@ def run_cells(setting: Setting, run: Result) -> tuple[str, ...]:
 
 def commit_of(run: Result) -> str:
     """The commit that scored a run."""
-    git = run.get("git") or {}
-    return (git.get("commit") or "unknown")[:10] + (" and changes" if git.get("dirty") else "")
+    return short_commit(run.get("git") or {})
 
 
 def _mean(values: Sequence[float | None], form: str, unit: float = 1) -> str:

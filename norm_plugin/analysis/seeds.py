@@ -12,9 +12,10 @@ The tests are those of SciPy and statsmodels.
 from __future__ import annotations
 
 import math
+import statistics
 import warnings
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,6 +88,24 @@ def describe(scores: Sequence[float]) -> Sample:
         return Sample(float(values[0]), None, None, 1)
     mean, half = float(values.mean()), half_interval(values, CONFIDENCE)
     return Sample(mean, _deviation(values), (mean - half, mean + half), len(values))
+
+
+def difference(
+    scores: Mapping[int, float], baseline: Mapping[int, float], paired: bool
+) -> Difference:
+    """The difference between two settings, from their scores by seed.
+
+    Args:
+        paired: whether a seed gives both settings the same random split of the corpus. Then only
+            the seeds that both have count; without one there is no test.
+    """
+    if not paired:
+        return compare(list(scores.values()), list(baseline.values()))
+    by_seed = [scores[seed] - baseline[seed] for seed in scores if seed in baseline]
+    if by_seed:
+        return compare_paired(by_seed)
+    mean = statistics.mean(scores.values()) - statistics.mean(baseline.values())
+    return Difference(mean, None, None, None, None)
 
 
 def compare(scores: Sequence[float], baseline: Sequence[float]) -> Difference:

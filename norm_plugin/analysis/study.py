@@ -85,6 +85,11 @@ class Setting:
         return tuple(run["seed"] for run in self.runs)
 
     @property
+    def by_seed(self) -> dict[int, float]:
+        """The headline score of each seed."""
+        return dict(zip(self.seeds, self.scores))
+
+    @property
     def split_by_seed(self) -> bool:
         """Whether each seed has a random split of the corpus, the same for all settings."""
         return all(split_seed(run) is not None for run in self.runs)

@@ -30,6 +30,7 @@ from norm_plugin.experiments.failures import record_file
 from norm_plugin.experiments.grid import read_grid
 from norm_plugin.experiments.naming import flag_settings
 from norm_plugin.experiments.plan import Plan
+from norm_plugin.experiments.provenance import short_commit
 from norm_plugin.experiments.results import headline, metric_of, read_result
 
 STUDY = "warmup"
@@ -146,7 +147,7 @@ def provenance(runs: Sequence[Run]) -> str:
     def distinct(values: Sequence[str]) -> str:
         return "; ".join(dict.fromkeys(values))
 
-    commits = distinct([str((one["git"] or {}).get("commit"))[:10] for one in finished])
+    commits = distinct([short_commit(one["git"] or {}) for one in finished])
     checksums = distinct([one["data"]["checksum"][:16] for one in finished])
     versions = distinct(
         [

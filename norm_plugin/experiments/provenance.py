@@ -137,6 +137,11 @@ def git_state(folder: Path) -> dict[str, Any]:
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 
+def short_commit(git: Mapping[str, Any]) -> str:
+    """What :func:`git_state` gave, for a reader: ``0123456789 and changes``."""
+    return (git.get("commit") or "unknown")[:10] + (" and changes" if git.get("dirty") else "")
+
+
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
         finished = subprocess.run(

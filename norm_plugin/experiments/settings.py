@@ -23,12 +23,12 @@ SUBWORDS = ("subword-nmt", "sentencepiece")
 CHOICES = ("norm", "seed", "preset", "recipe", "subword")
 """Overrides that choose the run; the others change its hyper-parameters."""
 SHORT = {"placement": "model.norm_placement"}
-NAMES_THE_RUN = {
+OF_THE_WHOLE_RUN = {
     "common.seed": "seed=N",
     "model.norm_type": "norm=X",
     "common.user_dir": "--user-dir DIR",
 }
-"""Keys that have a choice or an option of their own, by which the run is named; and that."""
+"""Keys that more than the training has to know, and how to give them to the whole run."""
 SEED = re.compile(r"0|[1-9][0-9]{0,9}")
 MOST_SEED = 2**31 - 1  # numpy takes 32 bits, and fairseq adds the number of the epoch
 
@@ -144,8 +144,8 @@ def _full_name(override: Override) -> str:
     line = str(override.input_line)
     key = override.key_or_group
     full = f"model.{key}" if key.startswith("norm_") else SHORT.get(key, key)
-    if full in NAMES_THE_RUN:
-        raise CommandError(f"{line}: give {NAMES_THE_RUN[full]}, which every stage is told")
+    if full in OF_THE_WHOLE_RUN:
+        raise CommandError(f"{line}: give {OF_THE_WHOLE_RUN[full]} instead")
     if "." in full:
         return line.replace(key, full, 1)
     raise CommandError(

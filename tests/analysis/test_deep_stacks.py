@@ -181,3 +181,11 @@ def test_the_page_has_every_run(written):
     for name in ("loss-2.svg", "gradients-last-update.svg"):
         assert (written / name).read_text().startswith("<svg")
     assert len((written / "runs.csv").read_text().splitlines()) == 1 + len(rows)
+
+
+@pytest.mark.parametrize("flag", ["--updates", "--depths"])
+def test_a_training_of_nothing_is_refused(flag, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        deep_stacks.main(["--data", "bin", "--out", str(tmp_path / "out"), flag, "0"])
+    assert f"argument {flag}: '0' is not a whole number from 1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -13,6 +13,7 @@ from norm_plugin.analysis.seeds import (
     compare,
     compare_paired,
     describe,
+    difference,
     holm,
     least_p,
     least_p_paired,
@@ -136,6 +137,14 @@ def test_one_paired_seed_and_equal_differences_have_no_t_test():
     assert (alone.mean, alone.interval, alone.p, alone.t_p) == (0.5, None, None, None)
     equal = compare_paired([76.9 - 76.4, 77.1 - 76.6])  # not the same float
     assert (equal.interval, equal.t_p) == (None, None) and equal.p == 0.5
+
+
+def test_paired_seeds_count_where_both_have_them():
+    ours, theirs = {1: 61.0, 2: 91.0, 3: 55.0}, {1: 60.0, 2: 89.0, 4: 95.0}
+    assert difference(ours, theirs, True) == compare_paired([1.0, 2.0])
+    assert difference(ours, theirs, False) == compare([61.0, 91.0, 55.0], [60.0, 89.0, 95.0])
+    none_shared = difference({1: 61.0, 2: 63.0}, {3: 60.0, 4: 60.0}, True)
+    assert none_shared.mean == 2 and none_shared.p is None and none_shared.interval is None
 
 
 @pytest.mark.parametrize("score", [29.87, 30.1, 35.94])

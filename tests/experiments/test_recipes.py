@@ -324,12 +324,15 @@ def test_the_flags_name_the_folder_of_the_users_own_norm(own, capsys, monkeypatc
 def test_a_plugin_that_cannot_be_imported_is_one_line(command, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     broken = tmp_path / f"broken_{command[1][0]}"  # fairseq imports a folder once
-    for folder in (tmp_path / "json", broken):
+    unreadable = tmp_path / f"unreadable_{command[1][0]}"
+    for folder in (tmp_path / "json", broken, unreadable):
         folder.mkdir()
     (broken / "__init__.py").write_text("import norm_plugin.nowhere")
+    (unreadable / "__init__.py").write_text("def (")
     for folder, message in (
         (tmp_path / "json", "has the name of another Python package, json; rename it"),
         (broken, "cannot be imported: No module named 'norm_plugin.nowhere'"),
+        (unreadable, "cannot be imported: invalid syntax"),
     ):
         main_of, words = command
         line = error_of(main_of, [*words, "--user-dir", str(folder)], capsys)

@@ -81,7 +81,7 @@ def test_the_runs_of_every_study_are_different_and_whole_seeds_come_first(study)
         (["toy", "norm=layernorm,nonorm"], "toy norm=nonorm: unknown norm 'nonorm'"),
         (["toy", "norm=layernorm,powernorm", "norm_variant=released"], "layernorm has no option"),
         (["toy", "seed=1,x"], "--seed is x"),
-        (["toy", "common.seed=2"], "common.seed=2: give seed=N"),
+        (["toy", "common.seed=2"], "common.seed=2: give seed=N instead"),
         (["toy", "norm=rmsnorm", "placement=rezero"], "no layer of this placement has a norm"),
         (["toy", "norm_type=rmsnorm"], "norm_type=rmsnorm: give norm=X"),
         (["toy", "model.norm_type=rmsnorm,none"], "model.norm_type=rmsnorm: give norm=X"),

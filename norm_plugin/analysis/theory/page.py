@@ -19,6 +19,7 @@ from norm_plugin.analysis.theory.claims import CLAIMS
 from norm_plugin.analysis.theory.finite import finite_cases
 from norm_plugin.analysis.theory.rows import from_csv, to_csv
 from norm_plugin.commands.command_line import CommandError, read_json, read_text, write_text
+from norm_plugin.experiments.provenance import short_commit
 
 MADE = "made.json"
 INTRODUCTION = """\
@@ -86,8 +87,9 @@ def drawing(claim: Claim, rows: list[Row]) -> str:
 
 def redraw(folder: Path) -> None:
     """Draw the figures of all measured claims in ``folder`` anew."""
+    made = read_made(folder)
     for name, claim in CLAIMS.items():
-        if name in read_made(folder):
+        if name in made:
             rows = from_csv(read_text(folder / f"{name}.csv"))
             write_text(folder / f"{name}.svg", drawing(claim, rows))
 
@@ -173,11 +175,10 @@ def _cells(cells: tuple[str, ...]) -> str:
 
 def origin(made: dict[str, Any]) -> str:
     """The command, commit, date and versions behind the measurements of a claim."""
-    commit = (made["git"]["commit"] or "unknown")[:10]
-    changed = " with changes" if made["git"]["dirty"] else ""
+    commit = short_commit(made["git"])
     versions = ", ".join(f"{name} {number}" for name, number in made["versions"].items() if number)
     settings = ", ".join(f"{name} {value}" for name, value in made["settings"].items())
     return (
-        f"Measured on {made['date']} at commit {commit}{changed} by `{made['command']}` "
+        f"Measured on {made['date']} at commit {commit} by `{made['command']}` "
         f"({settings}; {versions})."
     )

@@ -60,6 +60,8 @@ def _arms(name: str, words: Sequence[str]) -> tuple[str, list[list[str]]]:
     """The experiment, and for each arm of the grid its overrides."""
     path = STUDIES / f"{name}.yaml"
     if name in experiment_names():
+        if path.is_file():
+            raise CommandError(f"{name} is an experiment too; rename the study {path}")
         return name, [list(words)]
     if not path.is_file():
         studies = [file.stem for file in sorted(STUDIES.glob("*.yaml"))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 
 import pytest
@@ -69,6 +70,21 @@ def test_the_runs_of_every_study_are_different_and_whole_seeds_come_first(study)
     assert len(set(names)) == len(names)
     seeds = [int(name.rpartition("seed")[2]) for name in names]
     assert seeds == sorted(seeds) and len(set(map(seeds.count, seeds))) == 1
+
+
+@pytest.mark.parametrize("study", sorted(path.stem for path in STUDIES.glob("*.yaml")))
+def test_a_study_gives_its_own_command_and_number_of_runs(study):
+    text = (STUDIES / f"{study}.yaml").read_text()
+    assert re.findall(r"experiments sweep (\w+)", text) in ([study], [])  # []: it has a script
+    said = re.findall(r"(\d+) runs", text)
+    assert said in ([], [str(len(grid(study)[0]))])
+
+
+def test_a_study_with_the_name_of_an_experiment_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("norm_plugin.experiments.grid.STUDIES", tmp_path)
+    (tmp_path / "toy.yaml").write_text("experiment: toy\n")
+    with pytest.raises(CommandError, match="toy is an experiment too; rename the study"):
+        grid("toy")
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,16 @@ import math
 from torch import nn
 
 
-def check_finite(epoch: int, loss: float, model: nn.Module) -> None:
-    """Raise ValueError where the loss of an epoch, or a weight after it, is NaN or infinite."""
+def check_finite(step: str, loss: float, model: nn.Module) -> None:
+    """Raise ValueError where the loss of a step, or a weight after it, is NaN or infinite.
+
+    Args:
+        step: for the message, such as ``epoch 3``.
+    """
     if not math.isfinite(loss):
-        what = f"the loss of epoch {epoch} is {loss}"
+        what = f"the loss of {step} is {loss}"
     elif not all(weights.isfinite().all() for weights in model.parameters()):
-        what = f"after epoch {epoch} the model has weights that are NaN or infinite"
+        what = f"after {step} the model has weights that are NaN or infinite"
     else:
         return
     raise ValueError(

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from divergence import check_finite
 from norm_plugin.norms import add_norm_arguments, norm_options, replace_norms
 
 TYPES, LENGTH, BATCH, LEARNING_RATE = 20, 12, 64, 0.001
@@ -85,6 +86,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        check_finite(f"update {update}", loss.item(), model)
         if update % max(1, args.updates // 5) == 0:
             print(f"update {update}: loss {loss.item():.3f}, accuracy {accuracy(model):.1f}")
     scores = {"accuracy before": before, "accuracy after": accuracy(model)}

@@ -128,7 +128,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     best = {"valid accuracy": -1.0}
     for epoch in range(1, args.epochs + 1):
         loss = train_epoch(model, optimizer, *train)
-        check_finite(epoch, loss, model)
+        check_finite(f"epoch {epoch}", loss, model)
         scores = {
             "valid accuracy": accuracy(model, *valid),
             "test accuracy": accuracy(model, *test),

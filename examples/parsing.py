@@ -128,7 +128,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        check_finite(epoch, loss.item(), parser)
+        check_finite(f"epoch {epoch}", loss.item(), parser)
         dev_uas = uas(parser.parse(dev), dev, False)
         print(f"epoch {epoch}: loss {loss.item():.3f}, dev UAS {dev_uas:.2f}")
         if dev_uas > best["dev UAS"]:

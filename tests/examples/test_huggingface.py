@@ -104,6 +104,14 @@ def test_the_example(capsys):
     assert "update 20: loss" in printed
 
 
+def test_a_model_that_diverges_has_no_score(monkeypatch):
+    import huggingface
+
+    monkeypatch.setattr(huggingface, "LEARNING_RATE", float("inf"))
+    with pytest.raises(ValueError, match="after update 1 the model has weights that are NaN"):
+        huggingface.main(["--norm-type", "rmsnorm", "--updates", "2"])
+
+
 def test_an_encoder_and_a_decoder_are_replaced_apart():
     from transformers import BartConfig, BartModel
 

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""nanoGPT's recipe for tinyshakespeare on a CPU, in plain torch: the loss to compare ours with.
+
+    python benchmarks/nanogpt_recipe.py input.txt --minutes 15
+
+The recipe (README of https://github.com/karpathy/nanoGPT) has a GPT of 4 layers and 128 channels,
+random windows of 64 characters, 12 a batch, and 2,000 updates. With --minutes, as many updates
+as fit into the time, and the learning rate falls over all of them.
+
+The loss is in nats a character, over the whole validation text in windows side by side, as
+``fairseq-eval-lm`` has it, not over random windows as nanoGPT estimates it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from norm_plugin.commands.command_line import at_least
+
+LAYERS, DIM, HEADS, CONTEXT, BATCH = 4, 128, 4, 64, 12
+UPDATES, WARMUP, EVERY = 2000, 100, 250
+PEAK, LOWEST, BETAS, DECAY, CLIP = 1e-3, 1e-4, (0.9, 0.99), 0.1, 1.0
+TIMED = 100  # updates, to see how many fit into the time
+
+
+class Block(nn.Module):
+    """A pre-norm layer without biases: causal attention, then a feed-forward network with GELU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = (nn.LayerNorm(DIM, bias=False) for _ in range(2))
+        self.qkv = nn.Linear(DIM, 3 * DIM, bias=False)
+        self.out = nn.Linear(DIM, DIM, bias=False)
+        self.fc1 = nn.Linear(DIM, 4 * DIM, bias=False)
+        self.fc2 = nn.Linear(4 * DIM, DIM, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) to (B, T, C)."""
+        batch, length, _ = x.shape
+        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, HEADS, DIM // HEADS)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, heads, T, C / heads)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, DIM))
+        return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
+
+
+class GPT(nn.Module):
+    """Learned positions, ``LAYERS`` blocks, a last norm, and the embedding again as the output."""
+
+    def __init__(self, characters: int) -> None:
+        super().__init__()
+        self.characters = nn.Embedding(characters, DIM)
+        self.positions = nn.Embedding(CONTEXT, DIM)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.norm = nn.LayerNorm(DIM, bias=False)
+        for name, weight in self.named_parameters():
+            if weight.dim() == 2:
+                into_residual = name.endswith(("out.weight", "fc2.weight"))
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * LAYERS if into_residual else 1))
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Characters (B, T) to the scores of the next ones (B, T, characters)."""
+        x = self.characters(text) + self.positions.weight[: text.shape[1]]
+        return F.linear(self.norm(self.blocks(x)), self.characters.weight)
+
+    def nats(self, windows: Tensor) -> Tensor:
+        """The sum of the losses of windows (B, T + 1)."""
+        scores = self(windows[:, :-1]).flatten(0, 1)
+        return F.cross_entropy(scores, windows[:, 1:].flatten(), reduction="sum")
+
+
+def read_text(path: Path) -> tuple[Tensor, Tensor, int]:
+    """The training text, 90 % of it, the validation text, and the number of characters."""
+    text = path.read_text(encoding="utf-8")
+    number = {character: index for index, character in enumerate(sorted(set(text)))}
+    tokens = torch.tensor([number[character] for character in text])
+    cut = int(0.9 * len(tokens))
+    return tokens[:cut], tokens[cut:], len(number)
+
+
+def learning_rate(update: int, updates: int) -> float:
+    """Linear warm-up to the peak, then half a cosine to the lowest value at the last update."""
+    if update < WARMUP:
+        return PEAK * update / WARMUP
+    done = (update - WARMUP) / max(updates - WARMUP, 1)
+    return LOWEST + 0.5 * (1 + math.cos(math.pi * done)) * (PEAK - LOWEST)
+
+
+@torch.no_grad()
+def validation_loss(model: GPT, text: Tensor) -> float:
+    """Nats a character over a whole text, in windows side by side."""
+    starts = range(0, len(text) - 1, CONTEXT)
+    full = torch.stack([text[s : s + CONTEXT + 1] for s in starts if s + CONTEXT < len(text)])
+    total = sum(model.nats(windows).item() for windows in full.split(100))
+    rest = text[len(full) * CONTEXT :]
+    if len(rest) > 1:
+        total += model.nats(rest[None]).item()
+    return total / (len(text) - 1)
+
+
+def train(model: GPT, train_text: Tensor, valid_text: Tensor | None, updates: int) -> float:
+    """Train for some updates; returns the least loss on the validation text, infinite without."""
+    shrink = [p for p in model.parameters() if p.dim() >= 2]
+    keep = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": shrink, "weight_decay": DECAY}, {"params": keep, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=PEAK, betas=BETAS)
+    best = math.inf
+    for update in range(updates):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(update, updates)
+        starts = torch.randint(len(train_text) - CONTEXT, (BATCH, 1))
+        loss = model.nats(train_text[starts + torch.arange(CONTEXT + 1)]) / (BATCH * CONTEXT)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        if valid_text is not None and ((update + 1) % EVERY == 0 or update + 1 == updates):
+            best = min(best, validation_loss(model, valid_text))
+    return best
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line; prints one line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("text", type=Path, help="input.txt of tinyshakespeare")
+    parser.add_argument("--minutes", type=at_least(1), help="as many updates as fit")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    torch.manual_seed(args.seed)
+    train_text, valid_text, characters = read_text(args.text)
+    model, updates = GPT(characters), UPDATES
+    if args.minutes is not None:
+        start = time.perf_counter()
+        train(copy.deepcopy(model), train_text, None, TIMED)
+        updates = int(args.minutes * 60 / (time.perf_counter() - start) * TIMED)
+    start = time.perf_counter()
+    loss = train(model, train_text, valid_text, updates)
+    minutes = (time.perf_counter() - start) / 60
+    print(f"seed {args.seed}: {updates} updates in {minutes:.1f} minutes, loss {loss:.4f}")
+
+
+if __name__ == "__main__":
+    main()

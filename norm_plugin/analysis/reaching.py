@@ -30,13 +30,14 @@ def validation(run: Result) -> list[tuple[int, float]]:
     return [(point["updates"], point["loss"]) for point in points if "loss" in point]
 
 
-def final_loss(study: Study) -> float | None:
-    """The last validation loss of the baseline, the largest over its seeds; None without curves.
+def least_loss(study: Study) -> float | None:
+    """The least validation loss of the baseline, the largest over its seeds; None without curves.
 
-    Every seed of the baseline reaches it.
+    Every seed of the baseline reaches it. The last loss would not do: where the models overfit, it
+    is so high that every run is below it from the start.
     """
     curves = [validation(run) for run in study.baseline.runs]
-    return max((curve[-1][1] for curve in curves if curve), default=None)
+    return max((min(loss for _, loss in curve) for curve in curves if curve), default=None)
 
 
 def when_reached(setting: Setting, loss: float) -> Reached:

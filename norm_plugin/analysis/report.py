@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--loss",
         type=float,
-        help="show the time to this validation loss (default: the last one of the baseline)",
+        help="show the time to this validation loss (default: the least one of the baseline)",
     )
     parser.add_argument("--figure", choices=FIGURES, help="write only this figure and its data")
     args = parser.parse_args(argv)

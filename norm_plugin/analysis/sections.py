@@ -16,7 +16,7 @@ from norm_plugin.analysis.paired import (
     compare_translations,
     read_references,
 )
-from norm_plugin.analysis.reaching import final_loss
+from norm_plugin.analysis.reaching import least_loss
 from norm_plugin.analysis.record_figures import record_figure, records_of
 from norm_plugin.analysis.rows import (
     FAILED_HEADER,
@@ -75,7 +75,7 @@ def sections_of(study: Study, data: Path | None = None, loss: float | None = Non
 
     Args:
         data: the prepared corpus, whose references the tests on translations need.
-        loss: the validation loss to reach; None: the last one of the baseline.
+        loss: the validation loss to reach; None: the least one of the baseline.
     """
     return [
         scores_section(study),
@@ -160,12 +160,12 @@ def sentences_section(study: Study, data: Path | None) -> Section:
 def training_section(study: Study, loss: float | None) -> Section:
     """Curves, and the time to a validation loss."""
     curves = _figures(study, "train-loss", "valid-loss")
-    target = final_loss(study) if loss is None else loss
+    target = least_loss(study) if loss is None else loss
     if not curves or target is None:
         return Section(
             "curves", "Training", ["Losses over training are not in these results."], figures=curves
         )
-    whose = "as given" if loss is not None else "the last one of the baseline, of its worst seed"
+    whose = "as given" if loss is not None else "the least one of the baseline, of its worst seed"
     text = (
         f"Time until the validation loss is {target:.3f} or less ({whose}), looked at in each "
         "validation: means over the finished seeds that reach it. Minutes assume that "

@@ -28,8 +28,8 @@ def rt(tmp_path):
     folder = tmp_path / "rt"
     folder.mkdir()
     for name in ("neg", "pos"):
-        text = "".join(f"a {name} caf\xe9 , Film {number} \n" for number in range(10))
-        (folder / f"rt-polarity.{name}").write_bytes(text.encode("latin-1"))
+        text = "".join(f"a {name} caf\xe9 – hmm… , Film {number} \n" for number in range(10))
+        (folder / f"rt-polarity.{name}").write_bytes(text.encode("cp1252"))
     return folder
 
 
@@ -82,7 +82,7 @@ def test_rt_is_split_by_its_seed(rt, tmp_path):
     assert len({pair for part in found.values() for pair in part}) == 20  # none is in two splits
     for sentence, label in found["train"]:
         assert ("neg" in sentence) == (label == "0")
-        assert "café , film" in sentence
+        assert "café – hmm… , film" in sentence
     assert manifest["settings"]["split_seed"] == 7
     again = prepare(RT, rt, tmp_path / "again", "--split-seed", 7)
     other = prepare(RT, rt, tmp_path / "other", "--split-seed", 8)
@@ -100,7 +100,7 @@ def test_a_copy_in_utf8_and_the_archive_give_the_same_data(rt, tmp_path):
             header = tarfile.TarInfo(member)
             header.size = len(content)
             packed.addfile(header, io.BytesIO(content))
-            (rt / Path(member).name).write_text(content.decode("latin-1"), encoding="utf-8")
+            (rt / Path(member).name).write_text(content.decode("cp1252"), encoding="utf-8")
     assert prepare(RT, rt, tmp_path / "utf8")["checksum"] == checksum
     assert prepare(RT, archive.parent, tmp_path / "tar")["checksum"] == checksum
 
@@ -120,8 +120,11 @@ def test_files_of_another_size_and_empty_sentences(rt, tmp_path):
     negative.write_bytes(whole + b"one more\n")
     with pytest.raises(PrepError, match=r"rt-polarity\.neg has 11 lines, and the published .* 10"):
         prepare(RT, rt, tmp_path / "out")
-    negative.write_bytes(whole.replace(b"a neg caf\xe9 , Film 3 ", b" "))
+    negative.write_bytes(whole.replace("a neg café – hmm… , Film 3 ".encode("cp1252"), b" "))
     with pytest.raises(PrepError, match=r"rt-polarity\.neg, line 4, has an empty sentence"):
+        prepare(RT, rt, tmp_path / "out")
+    negative.write_bytes(whole.replace(b"Film 3", b"Film \x81"))  # stands for nothing
+    with pytest.raises(PrepError, match=r"neither in Windows-1252 nor in UTF-8"):
         prepare(RT, rt, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -70,7 +70,9 @@ def make_words(
     kept = Words([], [], len(chunk), [sum(len(line.split()) for line in side) for side in sides])
     for raw, pair in zip(chunk, zip(*made)):
         source, target = map(tidy, pair) if limits else pair
-        if clean and not (limits.keep(source, target) if limits else source and target):
+        # The tokenizer leaves a line of white space as it is.
+        has_words = source.strip() and target.strip()
+        if clean and not (limits.keep(source, target) if limits else has_words):
             continue
         kept.raw.append(raw)
         kept.pairs.append((source, target))

@@ -1,10 +1,12 @@
-"""Which pairs clean-corpus-n.perl keeps; the borders are from its source."""
+"""Which pairs clean-corpus-n.perl keeps, by the borders in its source, and pairs without a word."""
 
 from __future__ import annotations
 
 import pytest
 
 from prep.cleaning import Limits, tidy
+from prep.pairs import make_words
+from prep.text_rules import TextRules
 
 
 def words(count):
@@ -39,3 +41,13 @@ def test_a_word_of_more_than_a_thousand_characters():
 
 def test_tidy():
     assert tidy(" a\u00a0 b|c \u2028 | d\t") == "a bc d"
+
+
+@pytest.mark.parametrize("empty", ["", " ", "\r", "\u2028"])
+@pytest.mark.parametrize("tokenizer", ["", "sacremoses"])
+@pytest.mark.parametrize("limits", [None, Limits(ratio=2.0)])
+def test_a_pair_without_a_word_is_no_training_pair(empty, tokenizer, limits):
+    chunk = [(empty, "a"), ("a b", "b"), ("a", empty), (empty, empty)]
+    rules = TextRules(tokenizer=tokenizer)
+    words = make_words(chunk, ("en", "de"), rules, clean=True, limits=limits)
+    assert words.pairs == words.raw == [("a b", "b")] and words.lines == len(chunk)

@@ -74,7 +74,8 @@ def main(argv: list[str] | None = None) -> None:
     if args.only in (None, "prepare"):
         _prepare(args)
     if args.only in (None, "binarize"):
-        publish_binarized(args.out, partial(_binarize, args=args), args.overwrite)
+        recipe = make_recipe("toy", SOURCE, TARGET, {}, {})
+        publish_binarized(args.out, recipe, partial(_binarize, args=args), args.overwrite)
     if args.only == "fetch":
         report("nothing to fetch: the toy corpus is generated")
 

@@ -35,6 +35,7 @@ from prep.manifest import (
 from prep.messages import PrepError, report
 
 BINARIZED = "binarized.json"
+WHICH_TEXT = ("corpus", "source", "target")  # of a recipe: what `build` of OUT/bin relies on
 
 Build = Callable[[Path], dict[str, Counts]]
 
@@ -64,11 +65,21 @@ def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> str:
     return checksum
 
 
-def publish_binarized(out: Path, build: Callable[[Path], None], overwrite: bool) -> None:
-    """Make OUT/bin by `build`, unless it has been made already for the text in OUT."""
+def publish_binarized(
+    out: Path, recipe: Recipe, build: Callable[[Path], None], overwrite: bool
+) -> None:
+    """Make OUT/bin by `build`, unless it has been made already for the text in OUT.
+
+    Raises PrepError if OUT holds no text, or that of another corpus or direction than `recipe`.
+    """
     out = out.resolve()
     if not (out / "manifest.json").is_file():
         raise PrepError(f"{out} holds no prepared text to binarize; run --only prepare first")
+    if differs := _difference(read_manifest(out), {key: recipe[key] for key in WHICH_TEXT}):
+        raise PrepError(
+            f"{out} was prepared with {differs}; choose another --out or the options it was "
+            "prepared with"
+        )
     # First without the lock: a corpus on a read-only disk cannot have one.
     if not overwrite and _is_binarized(out):
         _clear_if_free(out)
@@ -112,20 +123,26 @@ def find_prepared(out: Path, recipe: Recipe) -> str | None:
     if not out.exists() or _is_empty(out):
         return None
     manifest = read_manifest(out)
-    changed = [key for key in recipe if manifest.get(key) != recipe[key]]
-    if changed:
-        what = ", ".join(
-            f"{key} {json.dumps(manifest.get(key))}, not {json.dumps(recipe[key])}"
-            if key != "inputs"
-            else "other input files"
-            for key in changed
+    if differs := _difference(manifest, recipe):
+        raise PrepError(
+            f"{out} was prepared with {differs}; choose another --out or pass --overwrite"
         )
-        raise PrepError(f"{out} was prepared with {what}; choose another --out or pass --overwrite")
     missing = missing_files(out)
     if missing:
         raise PrepError(f"{out} lacks {', '.join(missing)}; pass --overwrite to make it again")
     checksum: str = manifest["checksum"]
     return checksum
+
+
+def _difference(manifest: dict[str, Any], recipe: Recipe) -> str:
+    """What a corpus was prepared with that is not in `recipe`; empty if there is nothing."""
+    return ", ".join(
+        f"{key} {json.dumps(manifest.get(key))}, not {json.dumps(value)}"
+        if key != "inputs"
+        else "other input files"
+        for key, value in recipe.items()
+        if manifest.get(key) != value
+    )
 
 
 def missing_files(out: Path) -> list[str]:

@@ -64,7 +64,8 @@ def run_raw_stages(
         publish(args.out, recipe(input_digests(corpus, args)), fill, args.overwrite)
     if args.only in (None, "binarize"):
         # without --only, prepare has removed the bin/ that --overwrite means
-        publish_binarized(args.out, binarize, args.overwrite and args.only == "binarize")
+        again = args.overwrite and args.only == "binarize"
+        publish_binarized(args.out, recipe({}), binarize, again)
 
 
 def raw_folder(args: argparse.Namespace) -> Path:

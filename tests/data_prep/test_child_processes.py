@@ -40,14 +40,15 @@ COMMAND = """
 import signal, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from prep import binarize, exit_status, publishing
+from prep import binarize, exit_status, manifest, publishing
 for number in exit_status.STOPPING:  # whatever the tests themselves were started with
     signal.signal(number, signal.SIG_DFL)
 out = Path(sys.argv[2])
 def build(work):
     (work / "half").write_text("")
     binarize.binarize(out / "tok", out / "bin", work, "en", "de", True, 2)
-exit_status.run_command(lambda: publishing.publish_binarized(out, build, False))
+recipe = manifest.read_manifest(out)
+exit_status.run_command(lambda: publishing.publish_binarized(out, recipe, build, False))
 """
 
 

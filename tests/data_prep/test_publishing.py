@@ -319,50 +319,60 @@ def prepared(tmp_path):
 
 
 def test_binarizing_is_done_once_and_again_when_something_changed(prepared, monkeypatch, capsys):
-    publishing.publish_binarized(prepared, binarize, overwrite=False)
+    publishing.publish_binarized(prepared, recipe(), binarize, overwrite=False)
     capsys.readouterr()
-    publishing.publish_binarized(prepared, never, overwrite=False)
+    publishing.publish_binarized(prepared, recipe(), never, overwrite=False)
     assert "nothing to do" in capsys.readouterr().err
     # A file of the same size and other content, as a failing disk leaves it.
     changed = prepared / "bin" / "test.en-de.en.bin"
     changed.write_bytes(b"y" * changed.stat().st_size)
-    publishing.publish_binarized(prepared, binarize, overwrite=False)
+    publishing.publish_binarized(prepared, recipe(), binarize, overwrite=False)
     assert changed.read_text() == "binary\n"
     with monkeypatch.context() as other:
         other.setattr(publishing, "tool_versions", lambda: {"fairseq": "another"})
         publishing.publish_binarized(
-            prepared, lambda work: binarize(work, "later"), overwrite=False
+            prepared, recipe(), lambda work: binarize(work, "later"), overwrite=False
         )
     assert changed.read_text() == "later\n"
     publishing.publish(prepared, recipe(merges=3), lambda w: build(w, "other\n"), overwrite=True)
     assert names(prepared / "bin") == ["dict.de.txt", "dict.en.txt"]
-    publishing.publish_binarized(prepared, lambda work: binarize(work, "new"), overwrite=False)
+    publishing.publish_binarized(
+        prepared, recipe(), lambda work: binarize(work, "new"), overwrite=False
+    )
     assert changed.read_text() == "new\n"
     assert names(prepared) == ["bin", "manifest.json", "tok"]
 
 
 def test_a_complete_corpus_is_used_where_nothing_can_be_written(prepared, capsys):
-    publishing.publish_binarized(prepared, binarize, overwrite=False)
+    publishing.publish_binarized(prepared, recipe(), binarize, overwrite=False)
     lock = prepared.parent / ".out.lock"
     lock.unlink()
     lock.mkdir()  # cannot be opened, not even by root
     (prepared / "bin.tmp-123").mkdir()
     capsys.readouterr()
     publishing.publish(prepared, recipe(), never, overwrite=False)
-    publishing.publish_binarized(prepared, never, overwrite=False)
+    publishing.publish_binarized(prepared, recipe(), never, overwrite=False)
     assert capsys.readouterr().err.count("nothing to do") == 2
 
 
 def test_binarizing_leaves_the_identity_of_the_data_alone(prepared):
     before = (prepared / "manifest.json").read_bytes()
-    publishing.publish_binarized(prepared, binarize, overwrite=False)
+    publishing.publish_binarized(prepared, recipe(), binarize, overwrite=False)
     assert (prepared / "manifest.json").read_bytes() == before
     publishing.publish(prepared, recipe(), never, overwrite=False)
 
 
 def test_there_is_nothing_to_binarize_before_prepare(tmp_path):
     with pytest.raises(PrepError, match=r"no prepared text to binarize; run --only prepare"):
-        publishing.publish_binarized(tmp_path / "out", never, overwrite=False)
+        publishing.publish_binarized(tmp_path / "out", recipe(), never, overwrite=False)
+
+
+@pytest.mark.parametrize("other", [{"corpus": "small"}, {"source": "de", "target": "en"}])
+def test_the_text_of_another_corpus_or_direction_is_not_binarized(prepared, other):
+    key, value = next(iter(other.items()))
+    with pytest.raises(PrepError, match=rf'prepared with {key} ".*", not "{value}".*another --out'):
+        publishing.publish_binarized(prepared, {**recipe(), **other}, never, overwrite=True)
+    assert names(prepared / "bin") == ["dict.de.txt", "dict.en.txt"]
 
 
 def test_a_failure_while_binarizing_keeps_the_text(prepared):
@@ -371,7 +381,7 @@ def test_a_failure_while_binarizing_keeps_the_text(prepared):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(PrepError, match=r"cannot make .*bin: .*No space left"):
-        publishing.publish_binarized(prepared, full, overwrite=False)
+        publishing.publish_binarized(prepared, recipe(), full, overwrite=False)
     assert names(prepared) == ["bin", "manifest.json", "tok"]
     assert names(prepared / "bin") == ["dict.de.txt", "dict.en.txt"]
 

@@ -51,6 +51,11 @@ def run_raw_stages(
             returns the counts of raw text that is not kept.
         binarize: fills a folder with the binary form of the text in OUT.
     """
+    if args.only != "binarize" and args.raw is None and not corpus.sources:
+        raise PrepError(
+            "this corpus cannot be downloaded; pass the folder of its raw files as --raw DIR "
+            "(--help says which they are)"
+        )
     if args.only == "fetch":
         fetch_raw(corpus, args)
     if args.only in (None, "prepare"):

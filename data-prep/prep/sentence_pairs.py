@@ -47,8 +47,11 @@ class PairFiles:
     def _table(self, folder: Path, split: str) -> Examples:
         name = f"{self.members[split]} in {folder}"
         with self.files.opened(folder, self.members[split]) as stream:
-            # Windows writes a byte order mark before the heading.
-            rows = [line.removeprefix("\ufeff").split("\t") for line in decode_lines(stream, name)]
+            # Windows writes a byte order mark before the heading, and \r at the end of a line.
+            rows = [
+                line.removeprefix("\ufeff").removesuffix("\r").split("\t")
+                for line in decode_lines(stream, name)
+            ]
         heading = rows[0] if rows else []
         if missing := [column for column in self.columns if column not in heading]:
             raise PrepError(f"{name} has no column {', '.join(missing)}; it is another corpus")

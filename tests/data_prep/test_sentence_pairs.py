@@ -109,6 +109,22 @@ def test_what_is_no_dictionary(text, message, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("stage", ["fetch", "prepare"])
+def test_a_corpus_that_cannot_be_downloaded_says_so(stage, tmp_path):
+    command = ["--out", str(tmp_path / "out"), "--only", stage]
+    with pytest.raises(PrepError, match="cannot be downloaded; pass the folder .* as --raw DIR"):
+        run_stages(mrpc.CORPUS, parse_args(mrpc.CORPUS, None, command))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_table_that_windows_wrote(tmp_path):
+    checksum = prepare(mrpc, write_tables(tmp_path / "raw", mrpc), tmp_path / "out")["checksum"]
+    windows = write_tables(tmp_path / "windows", mrpc)
+    for table in windows.iterdir():
+        table.write_bytes(table.read_bytes().replace(b"\n", b"\r\n"))
+    assert prepare(mrpc, windows, tmp_path / "same")["checksum"] == checksum
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -106,8 +106,8 @@ class ByteFile:
         before = list(self.sizes)[: list(self.sizes).index(split)]
         skip, left = sum(self.sizes[one] for one in before), self.sizes[split]
         with self.files.opened(folder, self.member) as stream:
-            while skip > 0:
-                skip -= len(stream.read(min(skip, BLOCK_BYTES)))
+            while skip > 0 and (block := stream.read(min(skip, BLOCK_BYTES))):
+                skip -= len(block)
             while left > 0:
                 line = stream.readline(left)
                 if not line:

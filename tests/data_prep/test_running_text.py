@@ -194,8 +194,9 @@ def test_wikitext_2_has_its_published_number_of_words():
 
 def test_a_byte_file_that_ends_early_is_refused(tmp_path):
     (tmp_path / "text").write_bytes(b"abc\nde")
-    with pytest.raises(PrepError, match="text in .* ends within train"):
-        list(ByteFile("text", {"train": 9}).read(tmp_path, "train"))
+    for split in ("train", "valid"):
+        with pytest.raises(PrepError, match=f"text in .* ends within {split}"):
+            list(ByteFile("text", {"train": 9, "valid": 1}).read(tmp_path, split))
 
 
 def test_a_byte_file_without_its_beginning_is_refused(tmp_path):

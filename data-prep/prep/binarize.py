@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,6 +93,8 @@ def binarize_side(text: Path, dictionary: Path, destination: Path, side: str, wo
     """Write the binary form of one side, `text`/{train,valid,test}.`side`, by its dictionary."""
     options = [f"--{split}pref={text / f'{split}.{side}'}" for split in SPLITS]
     _preprocess([*options, "--only-source", f"--srcdict={dictionary}"], destination, workers)
+    # fairseq writes it without its flags "#fairseq:overwrite", and then cannot read it again.
+    shutil.copyfile(dictionary, destination / "dict.txt")
     report(f"binarize {side}: {', '.join(SPLITS)}")
 
 

@@ -60,3 +60,15 @@ def test_rare_words_and_those_that_fill_up_are_no_types(text, capsys):
     binarize.make_word_dictionary([text / "train.en"], text / "dict.txt", least_count=2)
     assert "dictionary of train.en: 1 types" in capsys.readouterr().err  # a
     assert len((text / "dict.txt").read_text().splitlines()) > 1
+
+
+def test_the_dictionary_of_a_model_keeps_its_flags(tmp_path, monkeypatch):
+    def preprocess(options, destination, workers):
+        destination.mkdir()
+        (destination / "dict.txt").write_text("a 3\n<s> 2\n")  # as fairseq saves it
+
+    monkeypatch.setattr(binarize, "_preprocess", preprocess)
+    dictionary = tmp_path / "dict.txt"
+    dictionary.write_text("a 3\n<s> 2 #fairseq:overwrite\n")
+    binarize.binarize_side(tmp_path, dictionary, tmp_path / "bin", "input0", 1)
+    assert (tmp_path / "bin" / "dict.txt").read_bytes() == dictionary.read_bytes()

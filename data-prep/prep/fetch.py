@@ -102,11 +102,16 @@ def _record(path: Path, digest: str) -> None:
 
 def _download(source: Source, path: Path, wanted: list[str]) -> None:
     part = path.with_name(f"{path.name}.part")
+    expected = _expected(source, path)
     failures = []
     for url in source.urls:
         try:
             fetch_rest(url, part)
+            digest = _check_part(part, expected)
             break
+        except PrepError as error:  # another address may have the right file
+            remove_part(part)
+            failures.append(f"{url}: {error}")
         except (HTTPException, OSError) as error:  # URLError is an OSError
             failures.append(f"{url}: {error}")
     else:
@@ -114,21 +119,21 @@ def _download(source: Source, path: Path, wanted: list[str]) -> None:
             f"cannot download {'; nor '.join(failures)}; run the same command again to resume, or "
             f"put {', '.join(wanted)} into {path.parent}, or into a folder that you pass as --raw"
         )
-    digest = file_digest(part)
-    expected = _expected(source, path)
-    if expected is not None and digest != expected:
-        remove_part(part)
-        raise PrepError(
-            f"{url} has SHA-256 {digest}, expected {expected}; it was not kept. If the "
-            "publisher has changed it, download it by hand and pass its folder as --raw"
-        )
     if expected is None:
-        try:
-            _check_whole(part)
-        except PrepError:
-            remove_part(part)
-            raise
         _record(path, digest)
     os.replace(part, path)
     remove_part(part)
     report(f"download {path.name}: {path.stat().st_size:,} bytes")
+
+
+def _check_part(part: Path, expected: str | None) -> str:
+    """The SHA-256 of a finished download; raises PrepError if it is not the expected file."""
+    digest = file_digest(part)
+    if expected is None:
+        _check_whole(part)
+    elif digest != expected:
+        raise PrepError(
+            f"it has SHA-256 {digest}, expected {expected}; it was not kept (if the publisher has "
+            "changed it, download it by hand and pass its folder as --raw)"
+        )
+    return digest

@@ -54,9 +54,25 @@ def test_a_broken_connection_is_resumed(server, tmp_path, digest):
 
 def test_a_wrong_checksum_is_not_kept(server, tmp_path):
     server.content = CONTENT[:-1] + b"!"
-    with pytest.raises(PrepError, match=rf"train\.en\.gz has SHA-256 \w{{64}}, expected {DIGEST}"):
+    with pytest.raises(
+        PrepError, match=rf"train\.en\.gz: it has SHA-256 \w{{64}}, expected {DIGEST}"
+    ):
         fetch.download_all([source(server.url)], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("digest", [DIGEST, None])
+def test_the_next_address_is_tried_after_a_wrong_file(tmp_path, monkeypatch, digest):
+    archive = io.BytesIO()
+    tarfile.open(fileobj=archive, mode="w:gz").close()
+    content = CONTENT if digest else archive.getvalue()
+
+    def fetch_rest(url, part):
+        part.write_bytes(content if url.startswith("right") else b"<html>This domain is for sale.")
+
+    monkeypatch.setattr(fetch, "fetch_rest", fetch_rest)
+    fetch.download_all([source("sold", "right", name="train.tgz", digest=digest)], tmp_path)
+    assert (tmp_path / "train.tgz").read_bytes() == content
 
 
 def test_a_wrong_file_in_the_folder_is_named_and_left(server, tmp_path):

@@ -3,7 +3,7 @@
 
 A character is a token, and so is the end of a line. The raw file is input.txt. As by custom the
 first 90 % are for training and the rest is for validation; there is no test set, so the validation
-text stands in for it.
+text stands in for it. The training text ends within a line, so one end of a line is added to it.
 """
 
 from __future__ import annotations

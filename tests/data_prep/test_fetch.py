@@ -146,3 +146,7 @@ def test_half_an_archive_is_never_remembered(server, tmp_path):
     with pytest.raises(PrepError, match=r"train\.tgz\.part is truncated or damaged"):
         fetch.download_all(half, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    (tmp_path / "train.tgz").write_bytes(server.content)  # put there by hand
+    with pytest.raises(PrepError, match=r"train\.tgz is truncated or damaged: .*; remove it"):
+        fetch.download_all(half, tmp_path)
+    assert not (tmp_path / "train.tgz.sha256").exists()

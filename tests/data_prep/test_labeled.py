@@ -90,8 +90,9 @@ def test_rt_is_split_by_its_seed(rt, tmp_path):
     assert pairs(tmp_path / "other") != found
 
 
-def test_a_copy_in_utf8_and_the_archive_give_the_same_data(rt, tmp_path):
-    checksum = prepare(RT, rt, tmp_path / "plain")["checksum"]
+@pytest.fixture
+def archived(rt, tmp_path):
+    """The folder of an archive with the files of `rt`."""
     archive = tmp_path / "archived" / rt_polarity.ARCHIVE
     archive.parent.mkdir()
     with tarfile.open(archive, "w:gz") as packed:
@@ -100,9 +101,28 @@ def test_a_copy_in_utf8_and_the_archive_give_the_same_data(rt, tmp_path):
             header = tarfile.TarInfo(member)
             header.size = len(content)
             packed.addfile(header, io.BytesIO(content))
-            (rt / Path(member).name).write_text(content.decode("cp1252"), encoding="utf-8")
+    return archive.parent
+
+
+def test_a_copy_in_utf8_and_the_archive_give_the_same_data(rt, archived, tmp_path):
+    checksum = prepare(RT, rt, tmp_path / "plain")["checksum"]
+    for path in rt.iterdir():
+        path.write_text(path.read_bytes().decode("cp1252"), encoding="utf-8")
     assert prepare(RT, rt, tmp_path / "utf8")["checksum"] == checksum
-    assert prepare(RT, archive.parent, tmp_path / "tar")["checksum"] == checksum
+    assert prepare(RT, archived, tmp_path / "tar")["checksum"] == checksum
+
+
+def test_what_is_prepared_needs_its_raw_files_no_more(rt, archived, tmp_path, capsys):
+    def again(out):
+        run_stages(RT, parse_args(RT, None, ["--out", str(out), "--only", "prepare"]))
+
+    prepare(RT, archived, tmp_path / "tar")
+    capsys.readouterr()
+    again(tmp_path / "tar")
+    assert "nothing to do" in capsys.readouterr().err
+    prepare(RT, rt, tmp_path / "plain")  # not from the file that would be downloaded
+    with pytest.raises(PrepError, match=r"plain\.download lacks rt-pol.* run --only fetch first"):
+        again(tmp_path / "plain")
 
 
 def test_an_archive_of_another_corpus(rt, tmp_path):

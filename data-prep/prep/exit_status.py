@@ -16,8 +16,9 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def run_command(main: Callable[[], None]) -> None:
     """Run a command. An error that the user can fix is one line on stderr and exit status 1.
 
-    SIGTERM and SIGHUP are handled like SIGINT: unfinished files are removed, child processes have
-    ended, and the exit status is 128 plus the number of the signal.
+    SIGTERM and SIGHUP are handled like SIGINT: unfinished files are removed (an unfinished download
+    stays, to be resumed), child processes have ended, and the exit status is 128 plus the number of
+    the signal.
     """
     try:
         with _stopped_in_order():
@@ -30,7 +31,10 @@ def run_command(main: Callable[[], None]) -> None:
         sys.exit(1)
     except KeyboardInterrupt as stop:
         number = signal.Signals(stop.args[0] if stop.args else signal.SIGINT)
-        print(f"error: stopped by {number.name}; no unfinished file is left", file=sys.stderr)
+        print(
+            f"error: stopped by {number.name}; run the same command again to continue",
+            file=sys.stderr,
+        )
         sys.exit(128 + number)
 
 

@@ -127,7 +127,9 @@ def test_no_process_outlives_the_command(tmp_path, monkeypatch, fake_fairseq, pr
         publishing.publish(prepared, {"corpus": "tiny"}, lambda work: {}, overwrite=False)
     else:
         assert running.returncode == 128 + number
-        assert message == f"error: stopped by {number.name}; no unfinished file is left\n"
+        assert (
+            message == f"error: stopped by {number.name}; run the same command again to continue\n"
+        )
     assert sorted(path.name for path in prepared.iterdir()) == ["bin", "manifest.json", "tok"]
 
 

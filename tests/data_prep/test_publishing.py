@@ -260,7 +260,10 @@ def test_run_command_clears_away_when_it_is_stopped(tmp_path, usual_signals, cap
         )
     assert stop.value.code == 128 + number
     assert signal.getsignal(number) is signal.SIG_DFL
-    assert f"error: stopped by {number.name}; no unfinished file is left" in capsys.readouterr().err
+    assert (
+        f"error: stopped by {number.name}; run the same command again to continue"
+        in capsys.readouterr().err
+    )
     assert names(tmp_path) == [".out.lock"]
 
 

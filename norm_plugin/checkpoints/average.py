@@ -67,7 +67,9 @@ class RunningMean:
         check_finite(path, model)
         kept = self._taken_from_newest(path, state)
         averaged = {
-            name: value for name, value in model.items() if is_averaged(value) and name not in kept
+            name: value
+            for name, value in model.items()
+            if is_averaged(name, value) and name not in kept
         }
         if self.paths:
             self._check_same_model(path, model, averaged)

@@ -12,16 +12,21 @@ import torch
 from norm_plugin.checkpoints.files import State
 from norm_plugin.commands.command_line import CommandError
 
+# Buffers of fairseq's adaptive input and softmax that tell a dtype and a device. Their one number
+# is what the memory held when the model was built, a NaN for instance, and is never read.
+UNREAD = "_float_tensor"
 
-def is_averaged(value: Any) -> bool:
+
+def is_averaged(name: str, value: Any) -> bool:
     """Whether an entry of a model's state becomes a mean, and is not taken from the newest."""
-    return torch.is_tensor(value) and value.is_floating_point()
+    floating = torch.is_tensor(value) and value.is_floating_point()
+    return floating and name.rpartition(".")[2] != UNREAD
 
 
 def check_finite(path: Path, model: State) -> None:
     """Raise CommandError where a tensor holds a NaN or an infinity."""
     for name, value in model.items():
-        if is_averaged(value) and not torch.isfinite(value).all():
+        if is_averaged(name, value) and not torch.isfinite(value).all():
             raise CommandError(
                 f"'{name}' of {path} holds a NaN or an infinity: the run has diverged; give only "
                 "checkpoints from before that, for instance by --upper-bound"

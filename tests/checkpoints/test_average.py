@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq.modules import AdaptiveInput
 
 from norm_plugin.checkpoints.average import average_checkpoints, main, select_checkpoints
 from norm_plugin.checkpoints.files import load_checkpoint
@@ -180,6 +181,22 @@ def test_weights_that_are_not_finite_are_refused(
     assert run("--inputs", good, bad, "--output", tmp_path / "out.pt") == 1
     assert f"error: 'w' of {bad} holds a NaN or an infinity" in capsys.readouterr().err
     assert not (tmp_path / "out.pt").exists()
+
+
+def test_memory_that_fairseq_never_fills_may_hold_anything(tmp_path, save_checkpoint_file) -> None:
+    paths = []
+    for updates, garbage in ((1, float("nan")), (2, float("inf"))):
+        words = AdaptiveInput(20, 1, 8, 4.0, 8, [10, 20])
+        unread = [buffer for name, buffer in words.named_buffers() if buffer.is_floating_point()]
+        assert unread
+        for buffer in unread:  # torch.FloatTensor(1): what the memory held before
+            buffer.fill_(garbage)
+        state = {f"decoder.embed_tokens.{key}": v for key, v in words.state_dict().items()}
+        paths.append(save_checkpoint_file(tmp_path / f"{updates}.pt", updates=updates, **state))
+    model = average_checkpoints(paths)["model"]
+    newest = load_checkpoint(paths[1])["model"]
+    assert list(model) == list(newest)
+    assert all(torch.isfinite(v).all() for key, v in model.items() if key.endswith("weight"))
 
 
 @pytest.mark.parametrize(

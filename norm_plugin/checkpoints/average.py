@@ -16,8 +16,8 @@ settings. The newest input is the one with the most updates. Tensors that share 
 in it share memory in the output. The state of the optimizer does not belong to the averaged
 weights and is dropped; fairseq needs none to decode, validate or start a fine-tuning.
 
-A tensor with a NaN or an infinity is refused, and so is a checkpoint that is given twice, also as a
-copy under another name.
+A tensor with a NaN or an infinity is refused. So are checkpoints of other norms, and one that is
+given twice, also as a copy under another name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ from norm_plugin.checkpoints.files import (
     numbered_checkpoints,
     save_checkpoint,
 )
-from norm_plugin.checkpoints.inputs import check_distinct, check_finite, is_averaged
+from norm_plugin.checkpoints.inputs import (
+    check_distinct,
+    check_finite,
+    differing_norms,
+    is_averaged,
+)
 from norm_plugin.checkpoints.reestimate import DEFAULT_BATCHES, reestimate
 from norm_plugin.checkpoints.running_stats import MODES, running_statistics
 from norm_plugin.checkpoints.user_dirs import add_user_dir, check_user_dir, import_user_dir
@@ -72,7 +77,7 @@ class RunningMean:
             if is_averaged(name, value) and name not in kept
         }
         if self.paths:
-            self._check_same_model(path, model, averaged)
+            self._check_same_model(path, state, averaged)
         for name, tensor in averaged.items():
             if name in self.sums:
                 self.sums[name] += tensor
@@ -94,8 +99,8 @@ class RunningMean:
         check_user_dir(state, path)
         return running_statistics(state["model"])
 
-    def _check_same_model(self, path: Path, model: State, averaged: State) -> None:
-        here, there = set(model), set(self.newest["model"])
+    def _check_same_model(self, path: Path, state: State, averaged: State) -> None:
+        here, there = set(state["model"]), set(self.newest["model"])
         first = self.paths[0].name
         if here != there:
             name = min(here ^ there)
@@ -103,6 +108,7 @@ class RunningMean:
             problem = f"{owner} has the entry '{name}', {other} has not"
         else:
             problem = self._differing_entry(path, averaged, first)
+            problem = problem or differing_norms(path, state, self.newest_path, self.newest)
         if problem:
             raise CommandError(
                 f"cannot average {path} with {first}: {problem}; "

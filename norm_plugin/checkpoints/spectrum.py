@@ -11,7 +11,7 @@ import torch
 
 from norm_plugin.checkpoints.files import State, load_checkpoint
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.models.resuming import flat_settings
+from norm_plugin.models.resuming import settings_of
 
 EMBEDDING = "embed_tokens.weight"
 
@@ -83,8 +83,7 @@ def spectra_of(state: State, path: Path) -> list[Spectrum]:
 
 def norm_of(state: State) -> str:
     """The norm of the run that wrote a checkpoint, as its settings say."""
-    model = (state.get("cfg") or {}).get("model") or state.get("args")
-    return str(flat_settings(model).get("norm_type") or "stock") if model else "stock"
+    return str((settings_of(state) or {}).get("norm_type") or "stock")
 
 
 def singular_values(weight: torch.Tensor, where: str) -> np.ndarray[Any, np.dtype[np.float64]]:

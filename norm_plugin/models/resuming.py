@@ -52,11 +52,14 @@ def plan_of(settings: Mapping[str, Any], sides: Sequence[str] = SIDES) -> Plan:
     return make_plan(argparse.Namespace(**settings), sides)
 
 
-def differences(stored: Plan, asked: Plan, anew: bool = False) -> list[str]:
+def differences(
+    stored: Plan, asked: Plan, anew: bool = False, names: tuple[str, str] = ("stored", "asked")
+) -> list[str]:
     """What differs between two plans, one text for each difference.
 
     Args:
         anew: training starts again at update 0, with its own schedule and initialization.
+        names: what the texts call the two.
     """
     found: dict[tuple[str, Any, Any], list[str]] = {}
     for side, placement in stored.placement.items():
@@ -81,7 +84,7 @@ def differences(stored: Plan, asked: Plan, anew: bool = False) -> list[str]:
         if word != asked.initialization[side] and not anew:
             found.setdefault((INIT, word, asked.initialization[side]), []).append(f"{side} layers")
     return [
-        f"{what} of {', '.join(places)}: stored {old}, asked {new}"
+        f"{what} of {', '.join(places)}: {names[0]} {old}, {names[1]} {new}"
         for (what, old, new), places in found.items()
     ]
 
@@ -96,8 +99,20 @@ def stored_settings(path: str) -> dict[str, Any] | None:
     state = torch.load(local, map_location="cpu", weights_only=True, **how)
     for name in ("cfg", "args"):  # before anything is made of them
         check_settings(state.get(name), path)
+    return settings_of(state)
+
+
+def settings_of(state: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The flat settings of the model in the content of a checkpoint; None where it holds none."""
     model = (state.get("cfg") or {}).get("model") or state.get("args")
     return None if model is None else flat_settings(model)
+
+
+def stacks_of(settings: Mapping[str, Any], otherwise: Sequence[str] = SIDES) -> Sequence[str]:
+    """The stacks of the model with these flat settings; ``otherwise`` where it is not ours."""
+    arch = settings.get("arch") or settings.get("_name")
+    found: Sequence[str] = getattr(ARCH_MODEL_REGISTRY.get(arch), "sides", otherwise)
+    return found
 
 
 def check_resuming(path: str, model: Any, anew: bool, sides: Sequence[str] = SIDES) -> None:
@@ -131,9 +146,9 @@ def check_resuming(path: str, model: Any, anew: bool, sides: Sequence[str] = SID
 
 def _check_kind(path: str, stored: Mapping[str, Any], sides: Sequence[str]) -> None:
     """Raise ValueError for a checkpoint of ours whose model has other stacks than this one."""
-    arch = stored.get("arch") or stored.get("_name")
-    theirs = getattr(ARCH_MODEL_REGISTRY.get(arch), "sides", sides)
+    theirs = stacks_of(stored, sides)
     if set(theirs) != set(sides):
+        arch = stored.get("arch") or stored.get("_name")
         raise ValueError(
             f"{path} is a {arch}, which has {' and '.join(theirs)}, and this model has "
             f"{' and '.join(sides)}: give a checkpoint of the same kind of model"

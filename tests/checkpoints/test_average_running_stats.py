@@ -11,6 +11,7 @@ from tiny_run import run_state, write_dictionaries
 from norm_plugin.checkpoints.average import average_checkpoints, main
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.checkpoints.running_stats import running_statistics
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 
 WITH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
@@ -110,6 +111,38 @@ def test_the_command_takes_the_last(tmp_path, data, capsys) -> None:
     model = load_checkpoint(output)["model"]
     newest = load_checkpoint(paths[1])["model"]
     assert all(torch.equal(model[key], newest[key]) for key in running_statistics(model))
+
+
+PRE = ("--norm-type=layernorm", "--norm-placement=pre")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            ("--norm-type=groupnorm", "--norm-placement=pre", "--norm-groups=2"),
+            "norm of encoder-self, .*: a.pt layernorm, b.pt groupnorm",
+        ),
+        ((*PRE, "--norm-eps=0.5"), "eps of layernorm of .*: a.pt 1e-05, b.pt 0.5"),
+        (("--norm-placement=scaled-pre",), "placement of encoder, decoder: a.pt pre, b.pt scaled-"),
+    ],
+)
+def test_another_norm_with_the_same_parameters_is_refused(tmp_path, data, flags, said) -> None:
+    paths = [tmp_path / "a.pt", tmp_path / "b.pt"]
+    for number, (path, given) in enumerate(zip(paths, (PRE, flags))):
+        torch.save(run_state(data, *given, updates=number), path)
+    a, b = (load_checkpoint(path)["model"] for path in paths)
+    assert set(a) == set(b)  # nothing else tells them apart
+    with pytest.raises(CommandError, match=f"cannot average .*b.pt with a.pt: {said}.*one run"):
+        average_checkpoints(paths)
+
+
+def test_another_seed_and_other_kernels_are_the_same_model(tmp_path, data) -> None:
+    paths = [tmp_path / "a.pt", tmp_path / "b.pt"]
+    for path, *flags in zip(paths, ("--norm-kernels=off", "--norm-kernels=auto")):
+        schedule = f"--norm-warmup-updates={3 + len(flags[0])}"
+        torch.save(run_state(data, "--norm-type=powernorm", schedule, *flags), path)
+    assert average_checkpoints(paths)["averaged_from"] == ["a.pt", "b.pt"]
 
 
 def fairseqs_average(paths: list[Path]):

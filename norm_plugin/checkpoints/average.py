@@ -12,9 +12,9 @@ Inference normalizes by the running statistics of the norms. ``--running-stats``
 
 Integer and boolean tensors are counters and switches, whose mean has no meaning (fairseq's own tool
 sums them and floor-divides). They come from the newest input, as does everything else, such as the
-settings. The newest input is the one with the most updates. Tensors that share memory
-in it share memory in the output. The state of the optimizer does not belong to the averaged
-weights and is dropped; fairseq needs none to decode, validate or start a fine-tuning.
+settings. The newest input is the one with the most updates, of equals the one given last. Tensors
+that share memory in it share memory in the output. The state of the optimizer does not belong to
+the averaged weights and is dropped; fairseq needs none to decode, validate or start a fine-tuning.
 
 A tensor with a NaN or an infinity is refused. So are checkpoints of other norms, and one that is
 given twice, also as a copy under another name.

@@ -74,6 +74,14 @@ def test_counters_and_switches_come_from_the_newest(tmp_path, save_checkpoint_fi
     assert state["optimizer_history"][-1]["num_updates"] == 40
 
 
+def test_of_equally_new_ones_the_last_given_is_the_newest(tmp_path, save_checkpoint_file) -> None:
+    one, two = (
+        save_checkpoint_file(tmp_path / f"{i}.pt", updates=9, count=torch.tensor(i)) for i in (1, 2)
+    )
+    assert average_checkpoints([one, two])["model"]["count"].item() == 2
+    assert average_checkpoints([two, one])["model"]["count"].item() == 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_tied_tensors_stay_tied(tmp_path, save_checkpoint_file, dtype) -> None:
     for i in (1, 2):

@@ -46,6 +46,26 @@ def test_a_truncated_last_is_replaced_by_the_furthest(
     assert "last_optimizer_state" in load_checkpoint(tmp_path / "checkpoint_last.pt")
 
 
+def test_a_run_that_was_resumed_says_its_updates_last(tmp_path, save_checkpoint_file) -> None:
+    # At each resumption fairseq puts an entry behind those of the optimizers before.
+    for name, history in (("checkpoint1.pt", (90, 100)), ("checkpoint2.pt", (10, 200))):
+        state = load_checkpoint(save_checkpoint_file(tmp_path / name))
+        state["optimizer_history"] = [{"num_updates": updates} for updates in history]
+        torch.save(state, tmp_path / name)
+    repair(tmp_path)
+    assert last_updates(tmp_path) == 200
+
+
+def test_a_bare_pickle_of_older_torch_is_whole(tmp_path, save_checkpoint_file) -> None:
+    for name, updates in (("checkpoint1.pt", 3), ("checkpoint_last.pt", 4)):
+        path = save_checkpoint_file(tmp_path / name, updates=updates)
+        state = load_checkpoint(path)
+        torch.save(state, path, _use_new_zipfile_serialization=False)
+    assert repair(tmp_path) == []
+    assert (tmp_path / "checkpoint1.pt").exists()
+    assert last_updates(tmp_path) == 4
+
+
 def test_a_damaged_last_without_another_is_removed(
     tmp_path, save_checkpoint_file, truncate
 ) -> None:

@@ -15,9 +15,17 @@ STAGES = ("fetch", "prepare", "binarize")
 
 def positive_int(text: str) -> int:
     """argparse type: an integer of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return _at_least(1, int(text))
+
+
+def seed(text: str) -> int:
+    """argparse type: an integer of at least 0, as `random.Random` drops the sign of a seed."""
+    return _at_least(0, int(text))
+
+
+def _at_least(least: int, value: int) -> int:
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{value} is not at least {least}")
     return value
 
 

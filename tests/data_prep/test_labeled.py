@@ -90,6 +90,12 @@ def test_rt_is_split_by_its_seed(rt, tmp_path):
     assert pairs(tmp_path / "other") != found
 
 
+def test_a_negative_seed_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        parse_args(RT, None, ["--out", "out", "--split-seed", "-7"])
+    assert "argument --split-seed: -7 is not at least 0" in capsys.readouterr().err
+
+
 @pytest.fixture
 def archived(rt, tmp_path):
     """The folder of an archive with the files of `rt`."""

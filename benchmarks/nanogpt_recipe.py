@@ -100,10 +100,9 @@ def learning_rate(update: int, updates: int) -> float:
 @torch.no_grad()
 def validation_loss(model: GPT, text: Tensor) -> float:
     """Nats a character over a whole text, in windows side by side."""
-    starts = range(0, len(text) - 1, CONTEXT)
-    full = torch.stack([text[s : s + CONTEXT + 1] for s in starts if s + CONTEXT < len(text)])
-    total = sum(model.nats(windows).item() for windows in full.split(100))
-    rest = text[len(full) * CONTEXT :]
+    windows = text.unfold(0, CONTEXT + 1, CONTEXT)
+    total = sum(model.nats(batch).item() for batch in windows.split(100))
+    rest = text[len(windows) * CONTEXT :]
     if len(rest) > 1:
         total += model.nats(rest[None]).item()
     return total / (len(text) - 1)

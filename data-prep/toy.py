@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from prep.binarize import binarize, make_dictionaries
-from prep.command_line import add_common_arguments, positive_int
+from prep.command_line import SEED, add_common_arguments, at_least
 from prep.exit_status import run_command
 from prep.manifest import Counts, make_recipe
 from prep.messages import report
@@ -56,11 +56,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_common_arguments(parser)
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="default: %(default)s")
+    parser.add_argument("--seed", type=SEED, default=1, metavar="N", help="default: %(default)s")
     for split, size in {"train": 8000, "valid": 500, "test": 500}.items():
         parser.add_argument(
             f"--{split}",
-            type=positive_int,
+            type=at_least(1),
             default=size,
             metavar="N",
             help="pairs (default: %(default)s)",

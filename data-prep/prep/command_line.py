@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from prep.corpus import Corpus
@@ -13,20 +14,19 @@ from prep.text_rules import TOKENIZERS
 STAGES = ("fetch", "prepare", "binarize")
 
 
-def positive_int(text: str) -> int:
-    """argparse type: an integer of at least 1."""
-    return _at_least(1, int(text))
+def at_least(least: int) -> Callable[[str], int]:
+    """The argparse type of an integer that is not below `least`."""
+
+    def integer(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is not at least {least}")
+        return value
+
+    return integer
 
 
-def seed(text: str) -> int:
-    """argparse type: an integer of at least 0, as `random.Random` drops the sign of a seed."""
-    return _at_least(0, int(text))
-
-
-def _at_least(least: int, value: int) -> int:
-    if value < least:
-        raise argparse.ArgumentTypeError(f"{value} is not at least {least}")
-    return value
+SEED = at_least(0)  # `random.Random` drops the sign
 
 
 def parser_of(description: str | None) -> argparse.ArgumentParser:
@@ -55,7 +55,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workers",
-        type=positive_int,
+        type=at_least(1),
         default=os.cpu_count() or 1,
         metavar="N",
         help="number of processes (default: one per core); the result does not depend on it",
@@ -81,7 +81,7 @@ def parse_args(
     parser = parser_of(description)
     parser.add_argument(
         "--merges",
-        type=positive_int,
+        type=at_least(1),
         default=corpus.merges,
         metavar="N",
         help="BPE operations, or pieces of sentencepiece (default: "

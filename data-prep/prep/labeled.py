@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from prep.binarize import binarize_side, make_word_dictionary
-from prep.command_line import parser_of, seed
+from prep.command_line import SEED, parser_of
 from prep.exit_status import run_command
 from prep.fetch import Source
 from prep.labeled_files import Examples, LabeledFiles
@@ -66,7 +66,7 @@ def parse_args(
     if corpus.raw.random_split:
         parser.add_argument(
             "--split-seed",
-            type=seed,
+            type=SEED,
             default=1,
             metavar="N",
             help="of the random split into train, valid and test (default: %(default)s)",

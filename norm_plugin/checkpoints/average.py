@@ -107,8 +107,9 @@ class RunningMean:
             owner, other = (path.name, first) if name in here else (first, path.name)
             problem = f"{owner} has the entry '{name}', {other} has not"
         else:
-            problem = self._differing_entry(path, averaged, first)
-            problem = problem or differing_norms(path, state, self.newest_path, self.newest)
+            problem = self._differing_entry(path, averaged, first) or differing_norms(
+                path, state, self.newest_path, self.newest
+            )
         if problem:
             raise CommandError(
                 f"cannot average {path} with {first}: {problem}; "

@@ -202,3 +202,10 @@ def test_the_command(tmp_path, capsys, no_fairseq):
         (out / "bin" / f"dict.{language}.txt").read_bytes() for language in ("en", "xx")
     )
     assert english == velan and b"kelodoi " in english and b"dogs " in english
+
+
+@pytest.mark.parametrize(("flag", "value", "least"), [("--seed", "-1", 0), ("--train", "0", 1)])
+def test_numbers_below_the_least_are_refused(flag, value, least, capsys):
+    with pytest.raises(SystemExit):
+        toy.parse_args(["--out", "out", flag, value])
+    assert f"argument {flag}: {value} is not at least {least}" in capsys.readouterr().err

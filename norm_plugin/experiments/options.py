@@ -178,7 +178,7 @@ def _add_choices(parser: Parser) -> None:
         "--preset",
         type=_word,
         metavar="P",
-        help="preset=P: paper or cpu; of tinyshakespeare cpu or nanogpt",
+        help="preset=P: paper or cpu; of tinyshakespeare cpu, short or nanogpt",
     )
     group.add_argument(
         "--subword",

@@ -202,7 +202,13 @@ def test_nanogpts_recipe_for_a_cpu():
     assert (args.tokens_per_sample, args.batch_size, args.max_update) == (64, 12, 2000)
     assert (args.lr, args.min_lr, args.warmup_updates, args.clip_norm) == ([1e-3], 1e-4, 100, 1.0)
     assert (args.adam_betas, args.weight_decay) == ("(0.9, 0.99)", 0.1)
-    assert parsed("tinyshakespeare").decoder_layers == 6
+
+
+def test_the_short_recipe_for_characters_changes_the_number_of_updates_alone():
+    long, short = (vars(parsed("tinyshakespeare", *words)) for words in ([], ["recipe=short"]))
+    differing = {name for name in long if long[name] != short[name]}
+    assert differing == {"max_update", "save_interval_updates"}
+    assert (long["decoder_layers"], long["max_update"], short["max_update"]) == (6, 7000, 2000)
 
 
 @pytest.mark.parametrize("name", ["enwik8", "ptb", "tinyshakespeare", "wikitext103"])

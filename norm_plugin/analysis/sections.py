@@ -104,7 +104,8 @@ def scores_section(study: Study) -> Section:
             "failed or diverged."
         )
     metric = study.baseline.metric
-    labels = study.agreed(lambda run: run["scores"][metric.headline]["label"])
+    labels = "; ".join(study.agreed(lambda run: run["scores"][metric.headline]["label"]))
+    score = "The score" if labels.startswith(metric.title) else f"The score, {metric.title},"
     better = "Higher" if metric.higher_is_better else "Lower"
     found = [findings(rows)]
     if study.failed_settings:
@@ -114,7 +115,7 @@ def scores_section(study: Study) -> Section:
         how = "of the same seed, which has the same random split, with Student's interval"
         test = "the paired"
     text = (
-        f"The score, {metric.title}, is {'; '.join(labels)}. {better} is better. Differences are "
+        f"{score} is {labels}. {better} is better. Differences are "
         f"to {study.baseline.name} {how} and the p of two two-sided tests over seeds, each then "
         "corrected by Holm for all rows that have one. A difference counts as shown where the "
         "corrected p of the permutation test is below 0.05, and as shown if scores are normally "

@@ -71,7 +71,8 @@ def _meaning(results: Sequence[Result], kind: str, title: str) -> str:
     if "signature" in scores[0]:
         signatures = _distinct(score["signature"] for score in scores)
         return f"{title}: {', '.join(f'`{signature}`' for signature in signatures)}."
-    return f"{title}: {'; '.join(_distinct(score['label'] for score in scores))}."
+    labels = "; ".join(_distinct(score["label"] for score in scores))
+    return f"{labels}." if labels.startswith(title) else f"{title}: {labels}."
 
 
 def _row(norm: str, runs: Sequence[Result]) -> list[str]:

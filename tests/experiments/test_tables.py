@@ -59,7 +59,7 @@ def test_results_from_before_the_exact_score() -> None:
     text = table([old, result(seed=2), result("none")])
     assert row(text, "layernorm")[5] == "not computed"
     assert row(text, "none")[5] == "39.75"
-    assert "exact BLEU: exact BLEU." in text
+    assert "exact BLEU." in text.split("\n")
     assert "exact BLEU: not computed when these runs were scored." in table([old])
 
 
@@ -117,6 +117,13 @@ def test_each_seed_may_have_a_split_of_its_own() -> None:
 def test_scores_of_two_metrics_do_not_mix() -> None:
     with pytest.raises(CommandError, match="differ in metric"):
         table([result(), {**result("none"), "metric": "another"}])
+
+
+def test_a_label_that_begins_with_the_title_is_not_repeated() -> None:
+    label = "nats a character, test, best checkpoint in validation"
+    scores = {"loss": {"score": 1.5, "label": label}}
+    notes = table([{**result(), "metric": "nats", "scores": scores}]).split("\n")
+    assert notes[-1] == f"{label}."
 
 
 def test_norms_may_differ_in_their_settings() -> None:

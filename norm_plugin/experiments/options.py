@@ -36,6 +36,9 @@ hydra.launcher.KEY=VALUE goes to the launcher, such as hydra.launcher.partition=
 """
 
 
+UNKNOWN = "unrecognized arguments: "  # argparse's words
+
+
 class OptionError(Exception):
     """A wrong command line; the message is the line that the user reads."""
 
@@ -44,7 +47,10 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are raised."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise OptionError."""
+        """Raise OptionError, which says where the flags of fairseq-train belong."""
+        words = message.removeprefix(UNKNOWN)
+        if words != message:
+            message += f"; flags of fairseq-train stand at the end, as in -- {words}"
         raise OptionError(f"{message}; see --help")
 
 

@@ -133,6 +133,10 @@ def test_a_moved_work_folder_is_the_same_run(runs):
         (["--recipe"], "argument --recipe: expected one argument; see --help"),
         (["--work", ""], "it needs a value"),
         (["--sead", "1"], "unrecognized arguments: --sead"),
+        (
+            ["--norm-placement", "post"],
+            "flags of fairseq-train stand at the end, as in -- --norm-placement post; see --help",
+        ),
         (["powernorm"], "powernorm"),
         (["norm=powernorm,layernorm"], "that is for the command sweep"),
         (["norm=nonorm"], "unknown norm 'nonorm'; choose from"),

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -26,14 +27,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from measuring.command import require_kernels
 from measuring.records import RESULTS, Record, append, provenance
 from measuring.timing import Quartiles, alternate, quartiles
+from norm_plugin.commands.command_line import at_least, run_command
 from norm_plugin.kernels import describe, has_fused_form, set_kernels
 from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec
 
 OUTPUT = RESULTS / "gpu.csv"
-SIZES = ["4096x512", "8192x1024", "16384x4096"]
-QUICK_SIZES = ["128x32"]
+SIZES = [(4096, 512), (8192, 1024), (16384, 4096)]
+QUICK_SIZES = [(128, 32)]
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 FUSED = {"cuda": "triton", "cpu": "cpu"}
 """The choice of kernels that is fused on a device. If there are none, that is an error."""
@@ -175,6 +178,16 @@ def origin(device: str) -> Record:
     }
 
 
+def size(text: str) -> tuple[int, int]:
+    """The argparse type of rows and channels, such as ``4096x512``."""
+    found = re.fullmatch(r"([1-9][0-9]*)x([1-9][0-9]*)", text)
+    if not found or int(found[1]) % BATCH:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size such as 4096x512, whose rows are a multiple of {BATCH}"
+        )
+    return int(found[1]), int(found[2])
+
+
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line; ``argv`` is sys.argv without its first word."""
     fused = [name for name in NORM_TYPES if has_fused_form(norm_spec(name).cls)]
@@ -182,9 +195,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--norms", nargs="+", choices=fused, default=fused, metavar="NORM")
-    parser.add_argument("--sizes", nargs="+", metavar="NxC", help="rows x channels")
+    parser.add_argument("--sizes", nargs="+", type=size, metavar="NxC", help="rows x channels")
     parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
-    parser.add_argument("--repetitions", type=int, help="default: 100; 2 with --quick")
+    parser.add_argument("--repetitions", type=at_least(1), help="default: 100; 2 with --quick")
     parser.add_argument("--device", choices=(CUDA, CPU), default=CUDA, help="default: %(default)s")
     parser.add_argument("--output", type=Path, metavar="FILE", help=f"default: {OUTPUT.name}")
     parser.add_argument("--no-csv", action="store_true", help="print only")
@@ -200,22 +213,23 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Measure every norm, size and dtype."""
+def main(argv: list[str] | None = None) -> int:
+    """The command line: measures every norm, size and dtype."""
     args = parse_args(argv)
     if args.device == CUDA and not torch.cuda.is_available():
         print("error: torch finds no CUDA device; nothing was measured", file=sys.stderr)
         sys.exit(2)
+    require_kernels(FUSED[args.device])
     source = origin(args.device)
     speed = bytes_per_microsecond(args.device, args.repetitions)
     print(f"{source['device']}: a copy moves {speed / 1000:,.0f} GB/s")
-    for size, dtype, norm in product(args.sizes, args.dtypes, args.norms):
-        rows, channels = (int(number) for number in size.split("x"))
+    for (rows, channels), dtype, norm in product(args.sizes, args.dtypes, args.norms):
         table = measure(norm, rows, channels, dtype, args.repetitions, speed, args.device)
         show(table)
         if not args.no_csv:
             append(args.output or OUTPUT, [{**source, **row} for row in table])
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

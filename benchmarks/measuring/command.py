@@ -84,11 +84,16 @@ def choose_setups(words: Sequence[str] | None, known: Sequence[Setup]) -> list[S
 
 
 def prepare_process(threads: int, kernels: str = "cpu") -> None:
-    """Set the threads; ``kernels``: the fused ones of the device that is measured.
-
-    Raises CommandError where fused forms could not be told from plain ones.
-    """
+    """Set the threads, and require the fused ``kernels`` of the device that is measured."""
     torch.set_num_threads(threads)
+    require_kernels(kernels)
+
+
+def require_kernels(kernels: str) -> None:
+    """Raise CommandError where fused forms could not be told from plain ones.
+
+    They could not if the environment chooses for both, or if there are no ``kernels``.
+    """
     if os.environ.get(VARIABLE):
         raise CommandError(f"{VARIABLE} is set, which overrides every choice here; unset it")
     try:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from norm_plugin.commands.command_line import CommandError
+
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu.py"
 
 
@@ -69,6 +71,19 @@ def test_a_row_for_each_provider(gpu, monkeypatch, capsys):
     assert lines[0] == "norm,rows,channels,dtype,provider,repetitions,p25_us,p50_us,p75_us,floor_us"
     assert len(lines) == 1 + 2 * 3
     assert "1.00 of LayerNorm" in capsys.readouterr().out
+
+
+def test_where_fused_and_plain_would_be_the_same_nothing_is_measured(gpu, monkeypatch):
+    monkeypatch.setenv("NORM_KERNELS", "off")
+    with pytest.raises(CommandError, match="NORM_KERNELS is set"):
+        gpu.main(["--device", "cpu", "--quick"])
+
+
+@pytest.mark.parametrize("size", ["4096", "100x8", "0x8", "4096 x 8"])
+def test_a_size_that_cannot_be(gpu, size, capsys):
+    with pytest.raises(SystemExit):
+        gpu.parse_args(["--sizes", size])
+    assert f"'{size}' is no size such as 4096x512" in capsys.readouterr().err
 
 
 def test_on_the_cpu_it_tries_the_command_out(gpu, tmp_path, capsys):

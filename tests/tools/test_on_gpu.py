@@ -26,9 +26,9 @@ def part(name, code, seconds=60.0, skip=""):
     return Part(name, (sys.executable, "-c", code), seconds, skip)
 
 
-def session(out, code="c0ffee", left=600.0):
+def session(out, code="c0ffee", left=600.0, device="cuda"):
     deadline = time.monotonic() + left
-    return Session(out, {"code": code}, dict(os.environ), deadline)
+    return Session(out, {"code": code, "device": device}, dict(os.environ), deadline)
 
 
 def stored(out):
@@ -86,6 +86,8 @@ def test_what_has_passed_is_not_repeated_with_the_same_code(tmp_path, capsys):
         assert (tmp_path / "count").read_text() == "x" * runs
     session(tmp_path, "b").run([part("one", count + "; print()")])
     assert (tmp_path / "count").read_text() == "xxx"
+    session(tmp_path, "b", device="cpu").run([part("one", count + "; print()")])
+    assert (tmp_path / "count").read_text() == "xxxx"
     assert "one: passed before" in capsys.readouterr().out
 
 

@@ -11,8 +11,9 @@ precisions; the same under compute-sanitizer; tests on two GPUs; fairseq-train w
 --preset paper, for which 41.02 BLEU is published, with more norms and seeds while there is time.
 
 A part that fails or takes too long costs no other part. What is measured is on disk at any moment,
-and the same command goes on after it was cut off: parts that have passed with the same code are not
-repeated. Rows go to benchmarks/results/ and results to results/; with --quick or on a CPU to --out.
+and the same command goes on after it was cut off: parts that have passed with the same code on the
+same kind of device are not repeated. Rows go to benchmarks/results/ and results to results/; with
+--quick or on a CPU to --out.
 
 The Python is that of .venv, or else $PYTHON, or python3, with its own torch. Without a torch,
 scripts/setup.sh makes .venv first.

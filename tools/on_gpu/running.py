@@ -41,7 +41,7 @@ class Part:
 
 @dataclass
 class Outcome:
-    """What became of a part; ``key`` says what was run, to know a part that is done."""
+    """What became of a part; ``key`` says what was run and where, to know a part that is done."""
 
     name: str
     status: str
@@ -97,7 +97,8 @@ class Session:
 
     Args:
         out: the folder of the summary and the logs.
-        facts: of the machine and the code, for the summary.
+        facts: of the machine and the code, for the summary. What has passed is not repeated with
+            the same ``code`` on the same kind of ``device``.
         environment: of the commands.
         deadline: on ``time.monotonic()``.
     """
@@ -106,7 +107,7 @@ class Session:
         self, out: Path, facts: dict[str, Any], environment: dict[str, str], deadline: float
     ) -> None:
         self.out, self.environment, self.deadline = out, environment, deadline
-        self.code = str(facts.get("code"))
+        self.where = [facts.get("code"), facts.get("device")]
         (out / "logs").mkdir(parents=True, exist_ok=True)
         self.summary = Summary(out / "summary.json", facts)
 
@@ -124,7 +125,7 @@ class Session:
         return int(any(one.status in BAD for one in self.summary.outcomes.values()))
 
     def _run_part(self, part: Part) -> None:
-        key = json.dumps([self.code, *part.command])
+        key = json.dumps([*self.where, *part.command])
         if self.summary.done(part, key):
             print(f"{part.name}: passed before", flush=True)
             return

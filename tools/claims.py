@@ -1,4 +1,4 @@
-"""The AdaNorm paper's numbers and claims on classification, beside what ten seeds give here.
+"""The AdaNorm paper's numbers and claims on classification, beside what several seeds give here.
 
 The paper has one run a norm. On RT the norms of one seed have the same random split, so two norms
 are compared seed by seed; on SST5, which has a split of its own, as independent samples.
@@ -21,7 +21,13 @@ from norm_plugin.analysis.seeds import (
     difference,
     holm,
 )
-from norm_plugin.experiments.comparable import check_same_data, half_interval, split_seed
+from norm_plugin.experiments.comparable import (
+    TRAINING,
+    check_same_data,
+    check_settings_alike,
+    half_interval,
+    split_seed,
+)
 from norm_plugin.experiments.results import Result, headline, read_results
 from published import PUBLISHED
 
@@ -143,6 +149,7 @@ def read_runs(folder: Path) -> list[Result]:
     runs: list[Result] = read_results(folder) if folder.is_dir() else []
     if runs:
         check_same_data(runs)
+        check_settings_alike(runs, TRAINING)
     return runs
 
 

@@ -21,7 +21,7 @@ from norm_plugin.norms import NORM_TYPES
 from published import PUBLISHED
 
 
-def write(folder, norm, *scores, experiment="rt"):
+def write(folder, norm, *scores, experiment="rt", lr=0.001):
     """A result for each score, with seeds from 1, each of RT on a split of its own."""
     for seed, score in enumerate(scores, 1):
         data = {"corpus": experiment, "checksum": "the same"}
@@ -29,6 +29,7 @@ def write(folder, norm, *scores, experiment="rt"):
             data |= {"checksum": f"of {seed}", "settings": {"split_seed": seed}}
         result = {"schema": SCHEMA, "experiment": experiment, "norm": norm, "seed": seed}
         result |= {"metric": "accuracy", "scores": {"accuracy": {"score": score}}, "data": data}
+        result["settings"] = {"optimization": {"lr": [lr]}}
         write_result(result, folder)
 
 
@@ -98,6 +99,13 @@ def test_runs_on_other_data_are_refused(tmp_path):
     (folder / "none-seed1.json").write_text(text.replace("layernorm", "none"))
     with pytest.raises(CommandError, match="data checksum"):
         read_runs(folder)
+
+
+def test_runs_that_were_trained_otherwise_are_refused(tmp_path):
+    write(tmp_path, "layernorm", 70.0)
+    write(tmp_path, "none", 69.0, lr=0.002)
+    with pytest.raises(CommandError, match="layernorm seed 1 .* none .* optimization .*0.002"):
+        claims_table("rt", tmp_path)
 
 
 @pytest.mark.parametrize("experiment", ["rt", "sst5"])

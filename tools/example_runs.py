@@ -19,15 +19,23 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from markdown_table import markdown
-from norm_plugin.commands.command_line import CommandError, read_json, run_command, write_text
+from norm_plugin.commands.command_line import (
+    CommandError,
+    at_least,
+    read_json,
+    run_command,
+    write_text,
+)
 from norm_plugin.experiments.comparable import half_interval
 from norm_plugin.experiments.provenance import git_state, machine, versions
+from norm_plugin.experiments.results import result_name
 from norm_plugin.norms import NORM_TYPES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,45 +72,52 @@ def example_table(name: str, root: Path) -> str:
     runs = read_runs(root / RESULTS / name)
     if not runs:
         return f"Not run: `python tools/example_runs.py {name} --data DIR` does it."
-    by_norm = {norm: [run for run in runs if run["norm"] == norm] for norm in NORM_TYPES}
     rows = [("norm", "seeds", score, "95 % interval", "published, other data")]
-    for norm, ours in by_norm.items():
-        if ours:
-            scores = [run["scores"][score] for run in ours]
-            interval = f"± {half_interval(scores):.2f}" if len(scores) > 1 else "one seed"
-            seeds = ", ".join(str(run["seed"]) for run in ours)
-            mean = f"{statistics.mean(scores):.2f}"
-            rows.append((f"`{norm}`", seeds, mean, interval, published.get(norm, "—")))
+    for norm, found in groupby(runs, key=lambda run: run["norm"]):
+        ours = list(found)
+        scores = [run["scores"][score] for run in ours]
+        interval = f"± {half_interval(scores):.2f}" if len(scores) > 1 else "one seed"
+        seeds = ", ".join(str(run["seed"]) for run in ours)
+        mean = f"{statistics.mean(scores):.2f}"
+        rows.append((f"`{norm}`", seeds, mean, interval, published.get(norm, "—")))
     return "\n".join([markdown(rows), "", *_origins(runs)])
 
 
 def read_runs(folder: Path) -> list[Run]:
-    """The results in ``folder``, by file name.
+    """The results in ``folder``, in the order of the registry's norms and of their seeds.
 
-    Raises CommandError where two differ in data or command, since a table averages them.
+    Raises CommandError for a file of another norm or seed than its name says, and where two differ
+    in data or command, since a table averages them.
     """
     runs = {path: read_json(path) for path in sorted(folder.glob("*.json"))}
     for path, run in runs.items():
         first = next(iter(runs))
+        if run["norm"] not in NORM_TYPES or path.name != result_name(run["norm"], run["seed"]):
+            raise CommandError(f"{path} holds {run['norm']}, seed {run['seed']}; remove it")
         for key in SHARED:
             if run[key] != runs[first][key]:
                 raise CommandError(
                     f"{path} has another {key} than {first.name} ({run[key]}, not "
                     f"{runs[first][key]}): remove one of them, or move it to another folder"
                 )
-    return list(runs.values())
+    order = list(NORM_TYPES)
+    return sorted(runs.values(), key=lambda run: (order.index(run["norm"]), run["seed"]))
 
 
 def _origins(runs: Iterable[Run]) -> list[str]:
     """A line for each command, machine, versions and code that the runs come from."""
     lines = [
         f"`{run['command']}`, torch {run['versions']['torch']}, Python {run['versions']['python']},"
-        f" {run['machine']['threads']} thread of a CPU, commit "
+        f" {_threads(run['machine']['threads'])} of a CPU, commit "
         f"{(run['git']['commit'] or 'unknown')[:7]}{'+' if run['git']['dirty'] else ''}, "
         f"data {run['data'][:12]}."
         for run in runs
     ]
     return list(dict.fromkeys(lines))
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def flags_of(args: argparse.Namespace) -> list[str]:
@@ -174,8 +189,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--norms", nargs="+", choices=NORM_TYPES, metavar="NORM")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="N")
-    parser.add_argument("--epochs", type=int, metavar="N", help="default: those of the example")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="default: 1")
+    parser.add_argument(
+        "--epochs", type=at_least(1), metavar="N", help="default: those of the example"
+    )
+    parser.add_argument("--threads", type=at_least(1), default=1, metavar="N", help="default: 1")
     parser.add_argument("--out", type=Path, default=ROOT / RESULTS, metavar="DIR")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
@@ -185,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     shared = shared_by_all(args, folder)
     for seed in args.seeds:  # all norms have as many seeds, wherever it is stopped
         for norm in args.norms or PUBLISHED[args.example][1]:
-            path = folder / f"{norm}-seed{seed}.json"
+            path = folder / result_name(norm, seed)
             if not path.exists():
                 result = run_example(args, norm, seed, shared)
                 write_text(path, json.dumps(result, indent=2) + "\n")

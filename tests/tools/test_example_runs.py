@@ -77,6 +77,21 @@ def test_runs_that_differ_in_more_than_norm_and_seed_have_no_table(tmp_path, sto
     assert "1, 2" in example_table("mnist", tmp_path)  # another commit has a line of its own
 
 
+def test_the_seeds_of_a_table_are_in_order(tmp_path, stored):
+    words, _ = stored
+    example_runs.main([*words, "--seeds", "10", "2"])
+    assert "| `none` | 1, 2, 10 |" in example_table("mnist", tmp_path)
+
+
+@pytest.mark.parametrize(("name", "norm"), [("none-seed2", "none"), ("gone-seed1", "gone")])
+def test_a_result_of_something_else_is_refused(tmp_path, stored, name, norm):
+    _, folder = stored
+    run = json.loads((folder / "none-seed1.json").read_text())
+    (folder / f"{name}.json").write_text(json.dumps({**run, "norm": norm}))
+    with pytest.raises(CommandError, match=f"{name}.json holds {norm}, seed 1; remove it"):
+        example_table("mnist", tmp_path)
+
+
 def test_runs_are_not_continued_with_other_data_or_flags(tmp_path, stored, calls):
     words, _ = stored
     with pytest.raises(CommandError, match="have another command .*--out"):

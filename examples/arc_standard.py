@@ -76,7 +76,10 @@ class State:
 
 
 def oracle(sentence: Sentence) -> list[Move] | None:
-    """The moves that build the tree; None where it is not projective: no moves build it."""
+    """The moves that build the tree; None where it is not projective: no moves build it.
+
+    The same goes for a tree in which several words have the root as their head.
+    """
     state, moves = State(len(sentence.words) - 1), []
     waiting = [sentence.heads.count(word) for word in range(len(sentence.words))]
     while not state.done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 
 ROOT = -1
 """The head of the root."""
+NO_WORD = re.compile(r"[0-9]+[-.][0-9]+")
+"""The number of a line that is no word: 3-4, two words in one token, and 3.1, an empty node."""
 
 
 @dataclass
@@ -23,7 +26,7 @@ class Sentence:
 
 
 def read_conllu(path: Path) -> list[Sentence]:
-    """The trees of a CoNLL-U file. Lines such as 3-4 (two tokens in one) and 3.1 are left out.
+    """The trees of a CoNLL-U file. Lines with a number such as 3-4 or 3.1 are left out.
 
     Raises:
         ValueError: the file cannot be read, or a line has not ten columns, or the words of a
@@ -32,10 +35,10 @@ def read_conllu(path: Path) -> list[Sentence]:
     blocks = read_text(path).split("\n\n")
     sentences, line = [], 1
     for block in blocks:
-        rows = [row.split("\t") for row in block.splitlines() if row and not row.startswith("#")]
+        rows = [row.split("\t") for row in block.split("\n") if row and not row.startswith("#")]
         if bad := [row for row in rows if len(row) != 10]:
             raise ValueError(f"{path}, sentence at line {line}: no CoNLL-U line: {bad[0]}")
-        rows = [row for row in rows if row[0].isdecimal()]
+        rows = [row for row in rows if not NO_WORD.fullmatch(row[0])]
         if rows:
             forms, _, tags = (["<root>", *column] for column in list(zip(*rows))[1:4])
             try:
@@ -60,11 +63,17 @@ def read_text(path: Path) -> str:
 
 
 def read_part(folder: Path, part: str) -> list[Sentence]:
-    """The trees of the one file of ``part`` in a folder, *train*.conllu or *train*.conllu.gz."""
+    """The trees of the one file of ``part`` in a folder, *train*.conllu or *train*.conllu.gz.
+
+    Raises ValueError where there is no such file, or several, or it has no tree.
+    """
     found = sorted([*folder.glob(f"*{part}*.conllu"), *folder.glob(f"*{part}*.conllu.gz")])
     if len(found) != 1:
         raise ValueError(f"{folder} has {len(found)} files *{part}*.conllu or .conllu.gz, not one")
-    return read_conllu(found[0])
+    trees = read_conllu(found[0])
+    if not trees:
+        raise ValueError(f"{found[0]} has no tree")
+    return trees
 
 
 def read_head(row: list[str]) -> int:
@@ -78,7 +87,7 @@ def read_head(row: list[str]) -> int:
 def check_numbers(numbers: list[str]) -> None:
     """Raise ValueError unless the words are numbered 1 to n, as their heads count on."""
     for position, number in enumerate(numbers, 1):
-        if int(number) != position:
+        if number != str(position):
             raise ValueError(f"word {position} has the number {number}")
 
 
@@ -108,6 +117,9 @@ def uas(heads: Sequence[dict[int, int]], trees: Sequence[Sentence], punctuation:
     Args:
         heads: of each sentence, by the position of the word.
         punctuation: count words tagged PUNCT too.
+
+    Raises:
+        ValueError: there is no word to count.
     """
     right = [
         found[word] == tree.heads[word]
@@ -115,4 +127,6 @@ def uas(heads: Sequence[dict[int, int]], trees: Sequence[Sentence], punctuation:
         for word in range(1, len(tree.words))
         if punctuation or tree.tags[word] != "PUNCT"
     ]
-    return 100 * sum(right) / max(len(right), 1)
+    if not right:
+        raise ValueError("there is no word to score: all are tagged PUNCT")
+    return 100 * sum(right) / len(right)

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from norm_plugin.norms import NORM_TYPES
+from norm_plugin.norms import NORM_TYPES, build_norm
 
 # Heads of words 1 to n. In the second the arcs 1 <- 3 and 2 -> 4 cross.
 PROJECTIVE, CROSSING = [2, 0, 5, 5, 2], [3, 0, 2, 2]
@@ -115,6 +115,43 @@ def test_no_moves_build_a_tree_with_crossing_arcs(tmp_path):
     ]
 
 
+def test_the_moves_that_are_possible():
+    from arc_standard import LEFT, RIGHT, SHIFT, State
+
+    def possible(stack, next_word):
+        state = State(3, stack, next_word)
+        return {kind for kind in (SHIFT, LEFT, RIGHT) if state.allows(kind)}
+
+    assert possible([0], 1) == {SHIFT}
+    assert possible([0, 1], 2) == {SHIFT}  # the root takes no word before the last
+    assert possible([0, 1, 2], 3) == {SHIFT, LEFT, RIGHT}
+    assert possible([0, 1, 3], 4) == {LEFT, RIGHT}
+    assert possible([0, 3], 4) == {RIGHT}  # the root is nobody's dependent
+
+
+def test_no_moves_build_a_tree_with_two_roots(tmp_path):
+    from arc_standard import oracle
+    from treebank import read_conllu
+
+    (tmp_path / "a.conllu").write_text(conllu([0, 0]))
+    assert oracle(*read_conllu(tmp_path / "a.conllu")) is None
+
+
+@pytest.mark.parametrize(("words", "scale"), [([], 1.0), (["--norm-scale", "0.3"], 0.3)])
+def test_adanorm_has_the_c_of_the_paper(folder, monkeypatch, words, scale):
+    import parsing
+
+    built = []
+
+    def build(*args, **options):
+        built.append(norm := build_norm(*args, **options))
+        return norm
+
+    monkeypatch.setattr(parsing, "build_norm", build)
+    parsing.main(["--data", str(folder), "--epochs", "1", "--norm-type", "adanorm", *words])
+    assert [norm.scale for norm in built] == [scale]
+
+
 def test_the_features_of_a_state():
     from arc_standard import NOTHING, State
 
@@ -139,6 +176,15 @@ def test_words_of_several_tokens_and_empty_nodes_are_left_out(tmp_path):
     assert tree.heads[1:] == [2, 0]
 
 
+def test_a_line_ends_where_the_file_says_so(tmp_path):
+    from treebank import read_conllu
+
+    text = conllu([2, 0]).replace("w2", "w\u2028")  # Python's splitlines would end a line there
+    (tmp_path / "a.conllu").write_text(text, encoding="utf-8")
+    (tree,) = read_conllu(tmp_path / "a.conllu")
+    assert tree.words == ["<root>", "w\u2028", "w0"]
+
+
 def test_punctuation_counts_only_where_it_is_asked_for(tmp_path):
     from treebank import read_conllu, uas
 
@@ -147,6 +193,9 @@ def test_punctuation_counts_only_where_it_is_asked_for(tmp_path):
     assert uas([{1: 2, 2: 0, 3: 1}], trees, punctuation=False) == 100
     assert uas([{1: 0, 2: 0, 3: 2}], trees, punctuation=False) == 50
     assert uas([{1: 0, 2: 0, 3: 2}], trees, punctuation=True) == pytest.approx(100 * 2 / 3)
+    (tmp_path / "a.conllu").write_text(conllu([0], tags=["PUNCT"]))
+    with pytest.raises(ValueError, match="no word to score"):
+        uas([{1: 0}], read_conllu(tmp_path / "a.conllu"), punctuation=False)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +207,7 @@ def test_punctuation_counts_only_where_it_is_asked_for(tmp_path):
         (conllu([0]).replace("\t0\t", "\t_\t"), r"line 6: word 1 \(w0\) has the head '_', not"),
         ("1\tno\tcolumns\n\n", "no CoNLL-U line"),
         (conllu([2, 0, 2]).replace("\n3\t", "\n4\t"), "line 6: word 3 has the number 4"),
+        (conllu([2, 0, 2]).replace("\n3\t", "\n3x\t"), "line 6: word 3 has the number 3x"),
     ],
 )
 def test_what_is_no_tree(folder, text, message):
@@ -184,6 +234,14 @@ def test_a_file_that_cannot_be_read(folder, content, message):
 
     (folder / "en-train.conllu.gz").write_bytes(content)
     with pytest.raises(ValueError, match=f"cannot read .*en-train.conllu.gz: .*{message}"):
+        parsing.main(["--data", str(folder)])
+
+
+def test_a_file_without_a_tree(folder):
+    import parsing
+
+    (folder / "en-dev.conllu.gz").write_bytes(gzip.compress(b"# a comment\n\n"))
+    with pytest.raises(ValueError, match="en-dev.conllu.gz has no tree"):
         parsing.main(["--data", str(folder)])
 
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from divergence import check_finite
+from norm_plugin.commands.command_line import at_least
 from norm_plugin.norms import add_norm_arguments, norm_options, replace_norms
 
 TYPES, LENGTH, BATCH, LEARNING_RATE = 20, 12, 64, 0.001
@@ -70,7 +71,9 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", choices=list(SIZES), default="bert", help="default: %(default)s")
-    parser.add_argument("--updates", type=int, default=500, metavar="N", help="default: 500")
+    parser.add_argument(
+        "--updates", type=at_least(1), default=500, metavar="N", help="default: 500"
+    )
     parser.add_argument("--seed", type=int, default=1)
     add_norm_arguments(parser)
     args = parser.parse_args(argv)

@@ -27,10 +27,17 @@ def test_it_explains_itself(name, capsys):
     assert f"python examples/{name}.py" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["mnist", "parsing"])
-def test_a_training_of_no_epoch_is_refused(name, capsys):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mnist", ["--data", ".", "--epochs", "0"]),
+        ("parsing", ["--data", ".", "--epochs", "0"]),
+        ("huggingface", ["--updates", "0"]),
+    ],
+)
+def test_a_training_of_no_length_is_refused(name, words, capsys):
     with pytest.raises(SystemExit) as stopped:
-        importlib.import_module(name).main(["--data", ".", "--epochs", "0"])
+        importlib.import_module(name).main(words)
     assert stopped.value.code == 2
-    message = "argument --epochs: '0' is not a whole number from 1"
+    message = f"argument {words[-2]}: '0' is not a whole number from 1"
     assert message in capsys.readouterr().err

@@ -86,6 +86,17 @@ def test_every_norm_trains(name):
     assert model.hidden.weight.grad.any()
 
 
+def test_the_norm_of_the_score_is_that_of_inference():
+    import mnist
+
+    model = mnist.Network(lambda dim: mnist.build_norm("batchnorm", dim))
+    images, labels = torch.rand(4, 1, 28, 28), torch.tensor([1, 2, 3, 4])
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    alone = [mnist.accuracy(model.train(), *one) for one in zip(images.split(1), labels.split(1))]
+    assert mnist.accuracy(model.train(), images, labels) == pytest.approx(sum(alone) / 4)
+    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+
+
 def test_the_whole_of_mnist_has_the_split_of_the_paper(tmp_path):
     import mnist
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What one layer of every norm costs, beside torch.nn.LayerNorm on the same tensors.
 
-    python benchmarks/layers.py [--check]                # the table of the README; about 25 minutes
+    python benchmarks/layers.py [--check]                # the table of docs/kernels.md; about 25 minutes
     python benchmarks/layers.py --growth                 # for plot.py: time against size
     python benchmarks/layers.py --norms adanorm powernorm:variant=released --providers fused
 

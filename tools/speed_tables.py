@@ -47,7 +47,7 @@ def layers_table(path: Path) -> str:
         lines.append(_line([f"`{norm}`", _code(options), *ratios, *gpu.cells(norm, options)]))
     caption = (
         f"Time of one layer, forward and backward, float32, at {sizes} with padding, as a ratio to "
-        "`torch.nn.LayerNorm` in the same run. —: there is no such form."
+        "`torch.nn.LayerNorm` in the same run. —: there is no such form, or it was not measured."
     )
     return "\n".join([*lines, "", caption, *gpu.caption, *_origins(cells.values(), gpu.origins)])
 

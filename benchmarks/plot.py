@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from measuring.command import quiet, report
@@ -27,6 +27,7 @@ from norm_plugin.commands.command_line import CommandError, replacing, run_comma
 FIXED_CHANNELS, FIXED_ROWS = 512, 4096
 FIRST_ROWS = 1024
 LEAST_SLOPE, MOST_SLOPE = 0.8, 1.4
+COLORS, LINES = 10, ("-", "--", ":", "-.")  # of matplotlib
 Points = dict[int, Row]
 """A measurement by rows or by channels, ascending."""
 Series = dict[str, Points]
@@ -61,6 +62,35 @@ def misses(slopes: dict[str, float | None]) -> Iterator[str]:
             yield f"{name}: slope {value:.2f}, wanted from {LEAST_SLOPE} to {MOST_SLOPE}"
 
 
+def styles_of(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """How the line of each name looks: the same in all panels, and like no other one."""
+    return {
+        name: {
+            "label": name,
+            "marker": ".",
+            "color": f"C{number % COLORS}",
+            "linestyle": LINES[number // COLORS % len(LINES)],
+        }
+        for number, name in enumerate(names)
+    }
+
+
+def lines_of(
+    rows: Sequence[Row], names: Sequence[str] | None, against: str, fixed: str, value: int
+) -> Series:
+    """What a panel shows: the fused forms of the norms ``names``, and torch's LayerNorm."""
+    return {
+        name: points
+        for name, points in series(rows, against, fixed, value).items()
+        for row in list(points.values())[:1]
+        if len(points) > 1
+        and (
+            name == f"layernorm, {UNIT}"
+            or (row["provider"] == "fused" and (names is None or row["norm"] in names))
+        )
+    }
+
+
 def draw(rows: Sequence[Row], names: Sequence[str] | None, output: Path) -> None:
     """Write the picture, in the format of the ending; ``names`` are norms, None: all."""
     try:
@@ -69,24 +99,25 @@ def draw(rows: Sequence[Row], names: Sequence[str] | None, output: Path) -> None
         raise CommandError("no matplotlib, which draws; pip install matplotlib") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.lines import Line2D
 
-    figure, panels = pyplot.subplots(2, 2, figsize=(14, 10), layout="constrained")
     axes = (("rows", "channels", FIXED_CHANNELS), ("channels", "rows", FIXED_ROWS))
+    shown = [lines_of(rows, names, *one) for one in axes]
+    styles = styles_of(dict.fromkeys(name for lines in shown for name in lines))
+    figure, panels = pyplot.subplots(2, 2, figsize=(14, 10), layout="constrained")
     for column, (against, fixed, value) in enumerate(axes):
-        for name, points in series(rows, against, fixed, value).items():
-            row = next(iter(points.values()))
-            fused = row["provider"] == "fused" and (names is None or row["norm"] in names)
-            if len(points) < 2 or not (fused or name == f"layernorm, {UNIT}"):
-                continue
+        for name, points in shown[column].items():
             for place, what in enumerate(("p50_ms", "ratio")):
                 heights = [float(point[what]) for point in points.values()]
-                panels[place][column].plot(list(points), heights, marker=".", label=name)
+                panels[place][column].plot(list(points), heights, **styles[name])
         for place, what in enumerate(("ms, forward and backward", "ratio to LayerNorm")):
             panels[place][column].set(
                 xscale="log", xlabel=f"{against} ({fixed}: {value:,})", ylabel=what
             )
         panels[0][column].set_yscale("log")
-    panels[0][0].legend(fontsize="x-small")
+    panels[0][0].legend(
+        handles=[Line2D([], [], **style) for style in styles.values()], fontsize="x-small"
+    )
     with replacing(output) as stream:
         figure.savefig(stream, format=output.suffix[1:] or "png")
 

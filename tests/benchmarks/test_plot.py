@@ -80,6 +80,21 @@ def test_the_command(measured, capsys):
     assert plot.main(["--input", str(measured(GROWTH[:5])), "--check"]) == 0
 
 
+def test_every_line_of_the_picture_looks_different():
+    names = [f"{norm}, fused" for norm in range(40)]
+    styles = plot.styles_of(names)
+    assert [style["label"] for style in styles.values()] == names
+    assert len({(style["color"], style["linestyle"]) for style in styles.values()}) == len(names)
+
+
+def test_the_picture_has_the_fused_forms_and_layernorm_of_torch():
+    rows = [*GROWTH, *(timed(n, 1.0, provider="torch", norm="layernorm") for n in (256, 1024))]
+    rows += [timed(256, 1.0, norm="dyt")]  # one size is no line
+    panel = ("rows", "channels", 512)
+    assert list(plot.lines_of(rows, None, *panel)) == ["adanorm, fused", "layernorm, torch"]
+    assert list(plot.lines_of(rows, ["dyt"], *panel)) == ["layernorm, torch"]
+
+
 def test_without_matplotlib(measured, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     output = tmp_path / "growth.png"

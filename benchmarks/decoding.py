@@ -29,6 +29,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from measuring.records import RESULTS, append, provenance
 from measuring.timing import alternate, quartiles
+from norm_plugin.commands.command_line import at_least
 from norm_plugin.kernels import describe, resolve
 from norm_plugin.models import fold_norms
 from norm_plugin.norms import norm_spec
@@ -160,19 +161,18 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--arch", default="norm_transformer_iwslt_de_en", help="default: %(default)s")
     add("--norms", nargs="+", default=["batchnorm", "powernorm"], help="default: %(default)s")
-    add("--words", type=int, default=10_149, help="of the vocabulary (default: %(default)s)")
-    add("--sentences", type=int, default=16, help="in the batch (default: %(default)s)")
-    add("--length", type=int, default=32, help="of the longest one (default: %(default)s)")
-    add("--beam", type=int, default=5, help="default: %(default)s")
-    add("--steps", type=int, default=20, help="words to generate (default: %(default)s)")
-    add("--repetitions", type=int, default=50, help="of each (default: %(default)s)")
-    add("--threads", type=int, default=2, help="default: %(default)s")
+    add(
+        "--words", type=at_least(5), default=10_149, help="of the vocabulary (default: %(default)s)"
+    )
+    add("--sentences", type=at_least(1), default=16, help="in the batch (default: %(default)s)")
+    add("--length", type=at_least(1), default=32, help="of the longest one (default: %(default)s)")
+    add("--beam", type=at_least(1), default=5, help="default: %(default)s")
+    add("--steps", type=at_least(1), default=20, help="words to generate (default: %(default)s)")
+    add("--repetitions", type=at_least(1), default=50, help="of each (default: %(default)s)")
+    add("--threads", type=at_least(1), default=2, help="default: %(default)s")
     add("--output", type=Path, default=OUTPUT, help="CSV to append to (default: %(default)s)")
     add("--no-csv", action="store_true", help="print only")
-    args = parser.parse_args(argv)
-    if args.repetitions < 2:
-        parser.error("--repetitions must be 2 or more: there are no quartiles of one value")
-    return args
+    return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> None:

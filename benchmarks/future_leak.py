@@ -25,6 +25,7 @@ from fairseq.data import Dictionary
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import norm_plugin.models  # noqa: F401  registers the architectures
+from norm_plugin.commands.command_line import at_least
 from norm_plugin.norms import NORM_TYPES, norm_spec
 
 LETTERS = 16
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("norms", nargs="+", choices=NORM_TYPES, metavar="NORM")
-    parser.add_argument("--updates", type=int, default=3000, metavar="N")
+    parser.add_argument("--updates", type=at_least(0), default=3000, metavar="N")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     for name in args.norms:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What one layer of every norm costs, beside torch.nn.LayerNorm on the same tensors.
 
-    python benchmarks/layers.py [--check]                # the table of docs/kernels.md; about 25 minutes
-    python benchmarks/layers.py --growth                 # for plot.py: time against size
+    python benchmarks/layers.py [--check]          # the table of docs/kernels.md; about 25 minutes
+    python benchmarks/layers.py --growth           # for plot.py: time against size
     python benchmarks/layers.py --norms adanorm powernorm:variant=released --providers fused
 
 Providers: torch (LayerNorm, the unit of the ratios), plain (kernels off), fused (kernels auto),
@@ -36,7 +36,7 @@ from measuring.providers import BOTH, DIRECTIONS, PROVIDERS, SLOW, UNIT, Call, m
 from measuring.records import RESULTS, Record, append, provenance
 from measuring.setups import SIZES, TARGETS, Setup, layer_setups
 from measuring.timing import alternate, quartiles
-from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.commands.command_line import CommandError, at_least, run_command
 
 WARMUP = 5
 GROWTH_ROWS = (256, 1024, 4096, 16384, 65536)
@@ -126,7 +126,10 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--direction", choices=DIRECTIONS, default=BOTH, help="default: %(default)s"
     )
     parser.add_argument(
-        "--repetitions", type=int, metavar="N", help="default: 50; 10 with --growth; 2 with --quick"
+        "--repetitions",
+        type=at_least(1),
+        metavar="N",
+        help="default: 50; 10 with --growth; 2 with --quick",
     )
     parser.add_argument(
         "--growth",

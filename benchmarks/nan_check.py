@@ -18,6 +18,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from measuring.timing import quartiles
+from norm_plugin.commands.command_line import at_least
 from norm_plugin.models.divergence import DivergenceWatch
 
 VOCABULARY = 2000
@@ -74,8 +75,12 @@ def main() -> None:
         "--arch", default="norm_transformer_multi30k_tiny", help="default: %(default)s"
     )
     parser.add_argument("--norm-type", default="layernorm", help="default: %(default)s")
-    parser.add_argument("--tokens", type=int, default=4096, help="a batch (default: %(default)s)")
-    parser.add_argument("--updates", type=int, default=50, help="of each (default: %(default)s)")
+    parser.add_argument(
+        "--tokens", type=at_least(SENTENCE), default=4096, help="a batch (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--updates", type=at_least(1), default=50, help="timed (default: %(default)s)"
+    )
     args = parser.parse_args()
     torch.manual_seed(1)
     stopwatch = Stopwatch()  # before the model is built, whose hooks it times

@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "data-prep"))
 
 import wmt14  # noqa: E402
+from prep.command_line import at_least  # noqa: E402
 from prep.corpus import Choices, Corpus  # noqa: E402
 from prep.manifest import tool_versions  # noqa: E402
 from prep.markup import segments  # noqa: E402
@@ -130,18 +131,18 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--pairs",
-        type=int,
+        type=at_least(1),
         nargs="+",
         default=[75_000, 150_000, 300_000],
         metavar="N",
         help="sizes (default: 75000 150000 300000)",
     )
-    parser.add_argument("--merges", type=int, default=40_000, help="default: %(default)s")
+    parser.add_argument("--merges", type=at_least(1), default=40_000, help="default: %(default)s")
     parser.add_argument(
         "--new-words", type=float, default=0.25, metavar="P", help="a line; default: %(default)s"
     )
     parser.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 1, help="default: one a core"
+        "--workers", type=at_least(1), default=os.cpu_count() or 1, help="default: one a core"
     )
     parser.add_argument(
         "--output",

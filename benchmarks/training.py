@@ -42,7 +42,7 @@ from measuring.records import RESULTS, Record, append, provenance
 from measuring.setups import Setup
 from measuring.timing import alternate, quartiles
 from measuring.training import CPU, CUDA, STOCK, Run
-from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.commands.command_line import CommandError, at_least, run_command
 from norm_plugin.kernels import AUTO, KERNELS
 from norm_plugin.norms import NORM_TYPES
 
@@ -167,7 +167,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--memory-updates",
-        type=int,
+        type=at_least(0),
         default=2,
         metavar="N",
         help="during which memory is measured; 0: not at all (default: %(default)s)",

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from measuring.setups import Setup, parse_setup
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError, at_least
 from norm_plugin.kernels import VARIABLE, resolve
 
 
@@ -24,7 +24,9 @@ def benchmark_parser(text: str | None, output: Path) -> argparse.ArgumentParser:
     parser.add_argument(
         "--norms", nargs="+", metavar="NORM[:KEY=VALUE,...]", help="default: every norm"
     )
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--threads", type=at_least(1), default=2, metavar="N", help="default: %(default)s"
+    )
     parser.add_argument(
         "--output",
         type=Path,
@@ -52,7 +54,11 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         "--data", type=Path, metavar="DIR", help="binarized (default: Multi30k, prepared here)"
     )
     parser.add_argument(
-        "--updates", type=int, default=6, metavar="N", help="timed, of each (default: %(default)s)"
+        "--updates",
+        type=at_least(1),
+        default=6,
+        metavar="N",
+        help="timed, of each (default: %(default)s)",
     )
 
 

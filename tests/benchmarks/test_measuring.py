@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -132,6 +133,19 @@ def test_what_is_tiny_is_no_result(tmp_path):
 
     assert no_csv("--quick") and no_csv("--no-csv")
     assert not no_csv() and not no_csv("--quick", "--output", str(tmp_path / "other.csv"))
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "flag"),
+    [
+        *(("layers", "--repetitions"), ("layers", "--threads"), ("training", "--updates")),
+        *(("decoding", "--repetitions"), ("preparation", "--pairs"), ("gpu", "--repetitions")),
+    ],
+)
+def test_of_nothing_no_time_is_taken(benchmark, flag, capsys):
+    with pytest.raises(SystemExit):
+        importlib.import_module(benchmark).parse_args([flag, "0"])
+    assert f"error: argument {flag}: " in capsys.readouterr().err
 
 
 def test_a_missed_target_decides_the_status(capsys):

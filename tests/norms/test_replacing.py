@@ -205,10 +205,13 @@ def test_rms_norms_are_replaced_too(make):
     assert str(one) == f"1: {type(old).__name__} -> RMSNorm, which keeps weight, eps"
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("affine", [True, False])
-def test_an_rms_norm_without_eps_of_its_own(affine):
-    model = nn.Sequential(nn.RMSNorm(DIM, elementwise_affine=affine))
-    x = 1e-3 * torch.randn(3, DIM)  # so small that eps counts
+def test_an_rms_norm_without_eps_of_its_own(affine, dtype):
+    model = nn.Sequential(nn.RMSNorm(DIM, elementwise_affine=affine, dtype=dtype))
+    if not affine:
+        dtype = torch.get_default_dtype()  # there is no parameter to read another one from
+    x = (1e-3 * torch.randn(3, DIM)).to(dtype)  # so small that eps counts
     before = model(x)
     replace_norms(model, "rmsnorm")
     torch.testing.assert_close(model(x), before)

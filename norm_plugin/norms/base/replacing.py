@@ -165,9 +165,11 @@ def _eps(old: Any) -> float:
     given = next((getattr(old, one) for one in EPS if hasattr(old, one)), None)
     if given is not None:
         return float(given)
-    # what torch.nn.RMSNorm takes where it has none: the precision of its input's dtype
+    # what torch.nn.RMSNorm takes where it has none: the precision that it computes in, which is
+    # float32 for half precision
     weight = getattr(old, "weight", None)
-    return torch.finfo(torch.get_default_dtype() if weight is None else weight.dtype).eps
+    dtype = torch.get_default_dtype() if weight is None else weight.dtype
+    return torch.finfo(torch.promote_types(dtype, torch.float32)).eps
 
 
 def _carry_over(old: Any, norm: Norm, model: nn.Module) -> tuple[str, ...]:

@@ -144,12 +144,13 @@ def test_large_half_precision_values_stay_finite(name):
 
 
 @norms_with_statistics
-def test_statistics_stay_in_float32(name, ragged):
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_statistics_stay_in_float32(name, dtype, ragged):
     x, mask = ragged(dtype=torch.float32)
     norm = build_norm(name, DIM)
     norm(x, mask)
     before = copy.deepcopy(norm.state_dict())
-    norm.half()
+    norm.to(dtype)
     for key, buffer in norm.named_buffers():
         assert torch.equal(buffer, before[key]) and buffer.dtype == before[key].dtype, key
 
@@ -248,8 +249,9 @@ def test_a_value_out_of_range_is_refused(name, options, message):
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_every_number_of_an_option_is_finite(name, value):
     for option in norm_spec(name).options:
-        if option.type is float:
-            with pytest.raises(ValueError, match=f"{option.name} is {value}; it must be finite"):
+        if option.type is not str:
+            rule = "finite" if option.type is float else "of type int"
+            with pytest.raises(ValueError, match=f"{option.name} is {value}; it must be {rule}"):
                 build_norm(name, DIM, **{option.name: value})
     if norm_spec(name).has_option("eps"):
         with pytest.raises(ValueError, match="eps is -1.0; it must be 0 or more"):

@@ -47,7 +47,7 @@ class Option:
             value = "on" if value else "off"
         try:
             parsed = self.type(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):  # the last is int() of an infinity
             parsed = None
         loses = self.type is int and parsed is not None and float(parsed) != float(value)
         if parsed is None or loses or isinstance(value, bool):

@@ -11,8 +11,10 @@ from torch.utils.checkpoint import checkpoint
 
 from batches import DIM, new_norm, state_of, step, upstream
 from norm_plugin.norms import norm_spec
+from norm_plugin.norms.base.window import WindowNorm
 
 FORMS = [(name, options) for name, options in CASES if norm_spec(name).batch_statistics]
+WITH_WINDOWS = [form for form in FORMS if issubclass(norm_spec(form[0]).cls, WindowNorm)]
 every_form = pytest.mark.parametrize(("name", "options"), FORMS, ids=str)
 
 
@@ -172,6 +174,16 @@ def test_a_scaled_loss_gives_the_scaled_gradient_and_the_same_statistics(name, o
         assert torch.equal(scaled_dx, scale * dx), seed
         for key, value in plain.named_buffers():
             assert torch.equal(scaled.get_buffer(key), value), key
+
+
+@pytest.mark.parametrize(("name", "options"), WITH_WINDOWS, ids=str)
+def test_an_overflow_of_the_first_batch_fills_no_window(name, options, ragged):
+    """A row of zeros would make the geometric mean of the next M batches 0."""
+    norm = new_norm(name, **options)
+    x, mask = ragged()
+    step(norm, x.fill_(float("inf")), mask, upstream(x, mask))
+    assert norm.squares_filled == norm.gradients_filled == 0
+    assert not norm.squares.any() and not norm.gradients.any()
 
 
 @every_form

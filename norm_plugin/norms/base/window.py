@@ -13,6 +13,7 @@ from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.statistics import (
     BatchStatisticsNorm,
     finite_or,
+    is_finite,
     masked_means,
     zero_padding,
 )
@@ -135,9 +136,9 @@ class WindowNorm(BatchStatisticsNorm):
 def push(window: Tensor, filled: Tensor, value: Tensor, count: Tensor) -> None:
     """Let ``value``, (C,), in at the end of ``window``, (M, C), unless ``count`` is 0.
 
-    If it is not finite, the value before it comes in once more.
+    If it is not finite, the value before it comes in once more; nothing, if there is none.
     """
-    some = count > 0
+    some = (count > 0) & (is_finite(value) | (filled > 0))
     value = finite_or(value.detach().to(window.dtype), window[-1])
     rolled = torch.cat([window[1:], value.unsqueeze(0)])
     window.copy_(torch.where(some, rolled, window))

@@ -48,7 +48,10 @@ def test_a_flag_of_a_branch_reaches_all_its_norms(build):
     ]
 
 
-@pytest.mark.parametrize("name", [name for name in PLACEMENTS if of_placement(name) == name])
+WITH_WEIGHTS = [name for name in PLACEMENTS if of_placement(name) == name]
+
+
+@pytest.mark.parametrize("name", WITH_WEIGHTS)
 @pytest.mark.parametrize("flag", ["--norm-placement", "--norm-init"])
 def test_initial_weights_have_the_variance_of_the_paper(name, flag, build):
     model = build("--encoder-layers", "3", "--decoder-layers", "5", flag, name)
@@ -74,6 +77,24 @@ def test_a_stack_alone_has_its_own_constants(side):
     place = LayerPlace(side, 1, **layers, dim=4, branches=("self", "ffn"))
     x = torch.ones(1, 1, 4)
     assert placement_class("deepnorm")(place).join(x, 0 * x, "self")[0, 0, 0] == 16 ** (1 / 4)
+
+
+@pytest.mark.parametrize("name", WITH_WEIGHTS)
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_a_stack_alone_has_its_own_gain(side, name, build):
+    layer = build().encoder.layers[0]
+    layers = {"encoder_layers": 0, "decoder_layers": 0, f"{side}_layers": 8}
+    dim = layer.embed_dim
+    placement_class(name).initialize(
+        layer, LayerPlace(side, 1, **layers, dim=dim, branches=("self", "ffn"))
+    )
+    gain = GAINS[name](side, layers["encoder_layers"], layers["decoder_layers"])
+    for linear_map in value_maps(layer):
+        fan = linear_map.in_features + linear_map.out_features
+        # normal, 128 x 128 values or more: their variance has a standard error of 1.1 %
+        torch.testing.assert_close(
+            linear_map.weight.var().item(), gain**2 * 2 / fan, rtol=0.05, atol=0
+        )
 
 
 def test_mix_has_post_norm_in_the_first_quarter():

@@ -19,7 +19,9 @@ import torch
 EQUATIONS: dict[str, Callable[..., Any]] = {}
 """From x and a stack to the output of the stack, by the name of the placement."""
 GAINS: dict[str, Callable[..., float]] = {}
-"""The gain of W_V, W_O, W_1 and W_2 at the start, from side, N and M, by the name."""
+"""The gain of W_V, W_O, W_1 and W_2 at the start, from side, N and M, by the name.
+
+N or M is 0 where that stack does not exist."""
 
 
 @dataclass
@@ -91,12 +93,28 @@ def deepnorm(x, stack):
     return x
 
 
-GAINS["deepnorm"] = lambda side, n, m: (
-    0.87 * (n**4 * m) ** -0.0625 if side == "encoder" else (12 * m) ** -0.25
-)
-GAINS["sublayer"] = lambda side, n, m: (
-    sqrt(log(3 * m) * log(2 * n) / 3) if side == "encoder" else sqrt(log(3 * m))
-)
+def gain_of(name):
+    """Decorator of the gain of placement ``name``."""
+
+    def keep(gain):
+        GAINS[name] = gain
+        return gain
+
+    return keep
+
+
+@gain_of("deepnorm")
+def deepnorm_gain(side, n, m):
+    if n == 0 or m == 0:
+        return (8 * max(n, m)) ** -0.25
+    return 0.87 * (n**4 * m) ** -0.0625 if side == "encoder" else (12 * m) ** -0.25
+
+
+@gain_of("sublayer")
+def sublayer_gain(side, n, m):
+    if n == 0 or m == 0:
+        return sqrt(log(2 * max(n, m)))
+    return sqrt(log(3 * m) * log(2 * n) / 3) if side == "encoder" else sqrt(log(3 * m))
 
 
 @transcribes("mix")

@@ -10,9 +10,11 @@ L the number of branches of a stack:
                    within sqrt(6 / (fan_in + fan_out)) / sqrt(l)
     fixup          Zhang, Dauphin and Ma 2019, arXiv 1901.09321: the last map of each branch is 0,
                    and the others are scaled by L^(-1 / (2 m - 2)), with m = 2 maps in a branch. An
-                   attention is taken as W_V and W_O. The learned scales and offsets of the paper,
-                   and its 0 for the output projection, are not part of this: a flag for initial
-                   weights adds no parameters, and the projection may be shared with the embeddings
+                   attention is taken as W_V and W_O. The authors take it as four maps, and scale
+                   W_Q, W_K and W_V by L^(-1/6) (hongyi-zhang/Fixup, issue 8). The learned scales
+                   and offsets of the paper, and its 0 for the output projection, are not part of
+                   this: a flag for initial weights adds no parameters, and the projection may be
+                   shared with the embeddings
     t-fixup        Huang et al. 2020, "Improving Transformer Optimization Through Better
                    Initialization": Xavier uniform; W_V, W_O, W_1 and W_2 are scaled by
                    0.67 N^(-1/4) in the encoder and (9 M)^(-1/4) in the decoder; embeddings are

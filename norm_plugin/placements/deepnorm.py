@@ -11,9 +11,10 @@ beta is the gain of Xavier initialization (normal) of W_V, W_O and both matrices
 network; that of W_Q and W_K is 1. Biases stay fairseq's.
 
 The paper's text was not read for this file; its constants are quoted from notes. The authors' code
-(microsoft/torchscale, encoder.py) was read. It differs from these constants: the encoder has 1.15
-where the paper has 0.87; what it multiplies are Xavier uniform weights, of gain 1 / sqrt(2) in W_Q,
-W_K and W_V; and it multiplies the biases too. Here the paper is followed.
+(microsoft/torchscale, encoder.py and decoder.py) was read. It differs from these constants: the
+encoder has 1.15 where the paper has 0.87; what it multiplies are the weights that torch draws for a
+linear map, since its layers do not call the Xavier initialization that their attention defines; and
+it multiplies the biases too. Here the paper is followed.
 """
 
 from __future__ import annotations

@@ -12,9 +12,10 @@ matrices of the feed-forward network is
     one stack of L   sqrt(log(2 L))
 
 and that of W_Q and W_K is 1. Biases stay fairseq's. The paper's text was not read for this file;
-the formulas are quoted from notes. The authors' code (microsoft/torchscale) was read. It has the
-same gains, on top of its own Xavier uniform weights, and no inner norm in the attention over the
-encoder, which has one here.
+the formulas are quoted from notes. The authors' code (microsoft/torchscale, encoder.py and
+decoder.py) was read. It has the same gains, but what it multiplies by them are the weights and
+biases that torch draws for a linear map. Its attention over the encoder has neither an inner norm
+nor the gain. Here it has both.
 """
 
 from __future__ import annotations

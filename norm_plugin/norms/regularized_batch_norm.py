@@ -24,7 +24,8 @@ share of the loss does not depend on the batch size. It needs other strengths: w
 the penalty is 4,096 times as large.
 
 Differences from the released code: the variance is computed from x - mu_B, not from sums of
-squares. Workers are synchronized by default; there each worker has its own statistics and penalty.
+squares. eps is added to it; there eps is its lower bound. Workers are synchronized by default;
+there each worker has its own statistics and penalty.
 ``distance=deviations`` there uses the running statistics after the batch, without eps in its
 roots.
 
@@ -97,7 +98,7 @@ def deviation_penalty(
     "regularized-batchnorm",
     formula="batchnorm;  loss + lambda_mu (mu_B - mu)^2 + lambda_sigma abs(sigma_B^2 - sigma^2)",
     paper="Wang et al. 2022, RBN",
-    released="never synchronized; otherwise the default here",
+    released="never synchronized, eps as the lower bound of the variance",
     paper_read=False,
 )
 class RegularizedBatchNorm(RunningMomentsNorm):

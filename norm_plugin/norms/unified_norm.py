@@ -26,7 +26,8 @@ from that code:
 
 - It also rescales the gradient by the ratio of s to the running s, within [1/5, 5]. The equations
   have no such factor.
-- Its gradient uses psi_t in the warm-up; here it is exact there.
+- Its gradient uses psi_t in the warm-up; here it is exact there. With M = 1 its gradient is always
+  exact; here it uses psi_t.
 - Its warm-up counts forwards and includes the first M of them. Here it counts optimizer updates.
   The window holds as many batches as there are, and no batch is an outlier before it is full.
 

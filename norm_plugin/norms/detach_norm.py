@@ -9,9 +9,9 @@ with statistics taken as constants in the backward pass. For the upstream gradie
     detachnorm-mean   mu constant              dL/dx = (g - y mean_c(g y)) / sigma
     detachnorm-std    sigma constant           dL/dx = (g - mean_c g) / sigma
 
-The paper uses them to ask what the derivatives of LayerNorm's statistics are worth. Its Table 3
-has them worse or diverging without that of sigma in translation and language modelling, and
-better on RT, SST5, MNIST and parsing. It is the standard deviation that is constant, not the
+The paper uses them to ask what the derivatives of LayerNorm's statistics are worth. In its Table 3,
+detachnorm-std is worse than layernorm-simple, or diverges, in translation and language modeling. It
+is better on RT, SST5, MNIST and parsing. It is the standard deviation that is constant, not the
 variance; for the gradient this is the same. There are no parameters.
 
 The released code differs: it takes the unbiased standard deviation and adds eps outside the

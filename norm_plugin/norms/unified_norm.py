@@ -70,8 +70,8 @@ def is_outlier(squares: Tensor, recorded: Tensor, filled: Tensor) -> Tensor:
     formula="gamma * x / s + beta,  s^2 = geometric mean of the last M batches' mean of x^2",
     paper="Yang et al. 2022, UN",
     released=(
-        "gradient rescaled by the ratio of s to running s and by psi in the "
-        "warm-up, which counts forwards"
+        "gradient rescaled by the ratio of s to running s, and made with psi in "
+        "the warm-up too, which counts forwards"
     ),
     paper_read=False,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -250,6 +251,30 @@ def test_admin_weighs_the_stream_by_the_variance_of_what_came_before(build, batc
     for side, start in starts.items():
         again = torch.cat([layer.placement.start for layer in getattr(model, side).layers])
         assert torch.equal(again, start)
+
+
+def test_admin_goes_on_from_the_last_layer_below_that_was_measured():
+    """LayerDrop leaves the second of three layers out of the first forward."""
+    branches = ("self", "ffn")
+    first, second, third = layers = [
+        placement_class("admin")(LayerPlace("encoder", index, 3, 0, 4, branches))
+        for index in (1, 2, 3)
+    ]
+    for below, layer in pairwise(layers):
+        layer.follow(below)
+    x = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0))
+
+    def run(*of_them):
+        for layer in of_them:
+            layer.end(layer.join(layer.begin(x), 2 * x, branches[0]))
+
+    run(*(layer.eval() for layer in layers))
+    assert not any(layer.measured for layer in layers)  # inference measures nothing
+    run(first.train(), third.train())
+    assert first.variance > 2 and not second.measured
+    assert third.start[0] == first.variance.sqrt()
+    run(second.train())  # in a later forward
+    assert second.start[0] == first.variance.sqrt()
 
 
 def record(placement, seen, x, fx, branch):

@@ -90,6 +90,11 @@ def test_a_folder_that_cannot_be_checked(source, message, tmp_path, monkeypatch)
         check(monkeypatch, folder)
 
 
+def test_a_folder_with_the_name_of_another_package(tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match="another Python package is named json; rename the folder"):
+        check(monkeypatch, write(tmp_path / "json", "raise AssertionError"))
+
+
 def noise(self, x, valid):
     return x + torch.rand_like(x)
 

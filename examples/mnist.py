@@ -74,6 +74,8 @@ def read_mnist(folder: Path, generator: torch.Generator) -> list[tuple[Tensor, T
     def read(part: str) -> tuple[Tensor, Tensor]:
         images = read_idx(folder / f"{part}-images-idx3-ubyte.gz", IMAGES)
         labels = read_idx(folder / f"{part}-labels-idx1-ubyte.gz", LABELS)
+        if len(images) != len(labels):
+            raise ValueError(f"{folder}: {part} has {len(images)} images, {len(labels)} labels")
         return images.unsqueeze(1) / 255, labels.long()
 
     def split(images: Tensor, labels: Tensor, shares: Sequence[float]) -> list[Any]:

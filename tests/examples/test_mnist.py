@@ -118,6 +118,14 @@ def test_a_split_depends_on_the_seed(digits):
     assert not torch.equal(first[2][1], other[2][1])
 
 
+def test_as_many_labels_as_images(digits):
+    import mnist
+
+    write_idx(digits / "t10k-labels-idx1-ubyte.gz", torch.zeros(150))
+    with pytest.raises(ValueError, match="t10k has 200 images, 150 labels"):
+        mnist.main(["--data", str(digits)])
+
+
 def damaged(content):
     """A gzipped file whose first block is of a kind that there is not."""
     packed = bytearray(gzip.compress(content))

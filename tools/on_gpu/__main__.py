@@ -48,6 +48,7 @@ else:
 """
 INSTALL_SECONDS = 1200.0
 CODE = ("norm_plugin", "configs", "data-prep", "benchmarks", "tools", "tests")
+BUILD = ("setup.py", "pyproject.toml", "requirements.lock")
 SUFFIXES = {".py", ".cpp", ".h", ".inc", ".yaml"}
 
 
@@ -75,10 +76,11 @@ def probe(python: str) -> dict[str, Any]:
 
 
 def digest() -> str:
-    """Of all code that a part may run, with or without git."""
+    """Of all code that a part may run, and of what it is built and tested with."""
     found = hashlib.sha256()
     paths = [path for folder in CODE for path in (ROOT / folder).rglob("*")]
-    for path in sorted(path for path in paths if path.suffix in SUFFIXES):
+    paths = [path for path in paths if path.suffix in SUFFIXES]
+    for path in sorted([*paths, *(ROOT / name for name in BUILD)]):
         found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
     return found.hexdigest()[:12]
 

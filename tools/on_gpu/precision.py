@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--jobs", type=int, default=max(1, min(8, (os.cpu_count() or 1) // 2)))
-    parser.add_argument("--code", default="", help="the commit; its rows are not repeated")
+    parser.add_argument("--code", default="", help="its digest; its pairs are not repeated")
     parser.add_argument("--quick", action="store_true", help="one norm")
     args = parser.parse_args(argv)
     names = subprocess.run(

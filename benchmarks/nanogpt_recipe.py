@@ -8,7 +8,8 @@ random windows of 64 characters, 12 a batch, and 2,000 updates. With --minutes, 
 as fit into the time, and the learning rate falls over all of them.
 
 The loss is in nats a character, over the whole validation text in windows side by side, as
-``fairseq-eval-lm`` has it, not over random windows as nanoGPT estimates it.
+``fairseq-eval-lm`` has it, not over random windows as nanoGPT estimates it. It is the least of the
+losses after every 250 updates and after the last one.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from measuring.command import quiet, report
 from measuring.providers import BOTH, UNIT
@@ -62,7 +63,7 @@ def misses(slopes: dict[str, float | None]) -> Iterator[str]:
             yield f"{name}: slope {value:.2f}, wanted from {LEAST_SLOPE} to {MOST_SLOPE}"
 
 
-def styles_of(names: Iterable[str]) -> dict[str, dict[str, str]]:
+def styles_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """How the line of each name looks: the same in all panels, and like no other one."""
     return {
         name: {

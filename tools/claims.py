@@ -29,7 +29,7 @@ from norm_plugin.experiments.comparable import (
     split_seed,
 )
 from norm_plugin.experiments.results import Result, headline, read_results
-from published import PUBLISHED
+from published import numbers_of
 
 NOT_RUN = "not run"
 ONE_SEED = "one seed: no test"
@@ -72,7 +72,7 @@ def reproduction_table(experiment: str, results: Path) -> str:
         results: the folder that holds ``<experiment>/``.
     """
     scores = scores_of(read_runs(results / experiment))
-    published = {row.norm: float(row.score) for row in PUBLISHED[experiment]}
+    published = {row.norm: float(row.score) for row in numbers_of(experiment)}
     rows: list[tuple[str, ...]] = [HEADER]
     for norm in dict.fromkeys([*published, *scores]):
         number = published.get(norm)
@@ -100,7 +100,7 @@ def _measured(runs: Mapping[int, float] | None, published: float | None) -> list
 def claims_table(experiment: str, results: Path) -> str:
     """Markdown: each claim with the published difference, the measured one and the verdict."""
     runs = read_runs(results / experiment)
-    published = {row.norm: float(row.score) for row in PUBLISHED[experiment]}
+    published = {row.norm: float(row.score) for row in numbers_of(experiment)}
     found = [difference_of(claim, runs) for claim in CLAIMS]
     tested = [one for one in found if one is not None and one.least_p is not None]
     # Where nothing varies, t is undefined: equal scores come of the rounding of accuracies.

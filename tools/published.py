@@ -69,6 +69,13 @@ PUBLISHED: dict[str, tuple[Published, ...]] = {
 }
 
 
+def numbers_of(experiment: str) -> tuple[Published, ...]:
+    """What the papers report for an experiment; CommandError where they report nothing."""
+    if experiment not in PUBLISHED:
+        raise CommandError(f"no published numbers of {experiment}; of {', '.join(PUBLISHED)}")
+    return PUBLISHED[experiment]
+
+
 def published_table(experiment: str, results: Path) -> str:
     """Markdown: a row for each number that a paper reports for an experiment.
 
@@ -78,10 +85,8 @@ def published_table(experiment: str, results: Path) -> str:
     Raises:
         CommandError: no paper's numbers are here for that experiment.
     """
-    if experiment not in PUBLISHED:
-        raise CommandError(f"no published numbers of {experiment}; of {', '.join(PUBLISHED)}")
     rows = [HEADER]
-    for row in PUBLISHED[experiment]:
+    for row in numbers_of(experiment):
         norm = f"`{row.norm}`" + (f" ({row.note})" if row.note else "")
         rows.append((row.source[0], norm, row.score, _measured(experiment, row, results)))
     return markdown(rows)

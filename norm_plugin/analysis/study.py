@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,13 @@ REQUIRED = (
     "data",
     "versions",
 )
+PLACEMENT_KEYS = {"model.norm_placement", "norm-placement"}  # of an override, and of a flag
 FAILED_KEYS = ("experiment", "norm", "seed", "differs", "state", "stage", "reason")
+
+
+def _name(norm: str, placement: str) -> str:
+    """A run that has not the placement of its recipe has it in its label too."""
+    return f"{norm.removesuffix(f'-{placement}')}, {placement}"
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class Failure:
     @property
     def name(self) -> str:
         """Of its setting."""
-        return f"{self.norm}, {self.placement}"
+        return _name(self.norm, self.placement)
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class Setting:
     @property
     def name(self) -> str:
         """Of the row: ``powernorm-released, pre``."""
-        return f"{self.norm}, {self.placement}"
+        return _name(self.norm, self.placement)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -169,6 +175,7 @@ def read_study(folders: Sequence[Path], baseline: str = "layernorm") -> Study:
     for result in results:
         groups.setdefault((result["norm"], placement_of(result)), []).append(result)
     settings = [Setting(*key, tuple(_sorted_by_seed(runs))) for key, runs in groups.items()]
+    _check_names(settings)
     norms = sorted({setting.norm for setting in settings})
     if baseline not in norms:
         raise CommandError(f"the baseline is {baseline!r}; there are runs of {', '.join(norms)}")
@@ -176,6 +183,15 @@ def read_study(folders: Sequence[Path], baseline: str = "layernorm") -> Study:
     settings.sort(key=lambda one: (one.norm != baseline, -len(one.runs), one.placement, one.norm))
     failures = [failure for folder in folders for failure in read_failures(folder, results)]
     return Study(tuple(settings), tuple(failures))
+
+
+def _check_names(settings: Sequence[Setting]) -> None:
+    for one, other in combinations(settings, 2):
+        if one.name == other.name:
+            raise CommandError(
+                f"the runs of {one.norm} and {other.norm} both are {one.name}, by recipes of "
+                "different placements; leave one folder out"
+            )
 
 
 def _checked(result: Result, folder: Path) -> Result:
@@ -229,12 +245,13 @@ def _identity(run: Mapping[str, Any]) -> tuple[str, str, int]:
 
 def _placement_of_failure(record: dict[str, Any], results: Sequence[Result]) -> str:
     """A record names the placement only where it differs from the recipe's."""
-    key = "model.norm_placement"
-    if key in record["differs"]:
-        return str(record["differs"][key])
+    own = PLACEMENT_KEYS & record["differs"].keys()
+    if own:
+        return str(record["differs"][own.pop()])
     for result in results:
         same = result["experiment"] == record["experiment"]
-        if same and (result["norm"] == record["norm"] or key not in result.get("differs", {})):
+        changed = PLACEMENT_KEYS & result.get("differs", {}).keys()
+        if same and (result["norm"] == record["norm"] or not changed):
             return placement_of(result)
     return "placement of the recipe"
 

@@ -40,6 +40,19 @@ def test_placements_are_settings_of_their_own(tmp_path):
     assert {setting.name for setting in study.settings[1:]} == {"layernorm, pre", "stock, pre"}
 
 
+def test_a_placement_in_the_label_of_a_run_is_named_once(tmp_path):
+    runs = made_up(), made_up("layernorm-post", placement="post")
+    study = read_study(folder_of(tmp_path, *runs))
+    assert [setting.name for setting in study.settings] == ["layernorm, pre", "layernorm, post"]
+    assert study.settings[1].norm == "layernorm-post"
+
+
+def test_two_settings_of_one_name_are_refused(tmp_path):
+    runs = made_up(placement="post"), made_up("layernorm-post", placement="post")
+    with pytest.raises(CommandError, match="layernorm and layernorm-post both are layernorm, post"):
+        read_study(folder_of(tmp_path, *runs))
+
+
 @pytest.mark.parametrize("given", [{}, {"norm_placement": "post"}])
 def test_a_placement_of_one_stack_is_named(given):
     one = made_up(settings__model={**given, "norm_placement_decoder": "sandwich"})
@@ -116,12 +129,14 @@ def test_runs_without_a_result_are_read_with_their_placement(tmp_path):
     write_failure(folder, "far", 1)  # which has a result
     write_failure(folder, "far", 2)
     write_failure(folder, "gone", 1, differs={"model.norm_placement": "post"})
+    write_failure(folder, "by-flag-post", 1, differs={"norm-placement": "post"})
     write_failure(folder, "new", 1, state="failed")
     study = read_study([folder])
     assert [failure.state for failure in study.failures_of("far, pre")] == ["diverged"]
     # a record names only what differs from the recipe, which the other runs of it tell
-    assert study.failed_settings == ["gone, post", "new, pre"]
-    assert study.names == ["layernorm, pre", "far, pre", "gone, post", "new, pre"]
+    assert study.failed_settings == ["by-flag, post", "gone, post", "new, pre"]
+    names = ["layernorm, pre", "far, pre", "by-flag, post", "gone, post", "new, pre"]
+    assert study.names == names
     assert study.named("far, pre").seeds == (1,) and study.named("new, pre") is None
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from norm_plugin.analysis.figures import Figure, draw, legend_height, style
+from norm_plugin.analysis.figures import Figure, draw, legend_below, legend_height, style
 from norm_plugin.analysis.study import Failure, Setting, Study
 
 LOSS_OF = {"train": "training", "valid": "validation"}
@@ -37,7 +37,7 @@ def curves_figure(study: Study, subset: str) -> Figure | None:
             axes.plot(*zip(*line), **look, marker="x", markevery=[-1], markersize=8, label=label)
         axes.set_xlabel("updates")
         axes.set_ylabel(f"{LOSS_OF[subset]} loss, {study.baseline.metric.loss_unit}")
-        axes.legend(loc="upper right", fontsize=8)
+        legend_below(axes)
 
     text = (
         f"{LOSS_OF[subset].capitalize()} loss: mean over seeds; the band spans the seeds (AdaNorm "

@@ -23,12 +23,12 @@ from typing import Any
 from measuring.command import quiet, report
 from measuring.providers import BOTH, UNIT
 from measuring.records import RESULTS, SAME_LAYER, Row, newest, read_rows
+from norm_plugin.analysis.figures import style
 from norm_plugin.commands.command_line import CommandError, replacing, run_command
 
 FIXED_CHANNELS, FIXED_ROWS = 512, 4096
 FIRST_ROWS = 1024
 LEAST_SLOPE, MOST_SLOPE = 0.8, 1.4
-COLORS, LINES = 10, ("-", "--", ":", "-.")  # of matplotlib
 Points = dict[int, Row]
 """A measurement by rows or by channels, ascending."""
 Series = dict[str, Points]
@@ -66,13 +66,7 @@ def misses(slopes: dict[str, float | None]) -> Iterator[str]:
 def styles_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """How the line of each name looks: the same in all panels, and like no other one."""
     return {
-        name: {
-            "label": name,
-            "marker": ".",
-            "color": f"C{number % COLORS}",
-            "linestyle": LINES[number // COLORS % len(LINES)],
-        }
-        for number, name in enumerate(names)
+        name: {**style(place), "marker": ".", "label": name} for place, name in enumerate(names)
     }
 
 
@@ -80,16 +74,14 @@ def lines_of(
     rows: Sequence[Row], names: Sequence[str] | None, against: str, fixed: str, value: int
 ) -> Series:
     """What a panel shows: the fused forms of the norms ``names``, and torch's LayerNorm."""
-    return {
-        name: points
-        for name, points in series(rows, against, fixed, value).items()
-        for row in list(points.values())[:1]
-        if len(points) > 1
-        and (
-            name == f"layernorm, {UNIT}"
-            or (row["provider"] == "fused" and (names is None or row["norm"] in names))
-        )
-    }
+
+    def is_shown(name: str, points: Points) -> bool:
+        row = next(iter(points.values()))
+        fused = row["provider"] == "fused" and (names is None or row["norm"] in names)
+        return len(points) > 1 and (fused or name == f"layernorm, {UNIT}")
+
+    found = series(rows, against, fixed, value)
+    return {name: points for name, points in found.items() if is_shown(name, points)}
 
 
 def draw(rows: Sequence[Row], names: Sequence[str] | None, output: Path) -> None:

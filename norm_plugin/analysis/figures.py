@@ -20,7 +20,7 @@ from norm_plugin.analysis.study import Study
 # Okabe and Ito's colors, which the color-blind tell apart and which stand out on black and white;
 # their black is left out.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b8a800")
-DASHES = ("-", "--", ":")
+DASHES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
 INK = "#010203"
 """Stands for the page's own text color, which the theme of the page decides."""
 INK_ON_PAPER = "#777777"
@@ -103,7 +103,7 @@ def scores_figure(rows: Sequence[Row]) -> Figure:
 
 
 def style(place: int) -> dict[str, Any]:
-    """How the line with this number is drawn, from 0: 21 are told apart."""
+    """How the line with this number is drawn, from 0: 42 are told apart."""
     dash = DASHES[place // len(COLORS) % len(DASHES)]
     return {"color": COLORS[place % len(COLORS)], "linestyle": dash, "linewidth": 1.5}
 

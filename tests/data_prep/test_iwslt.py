@@ -199,9 +199,10 @@ def test_a_line_without_its_partner(stanford, tmp_path, capsys):
     with pytest.raises(PrepError, match=r"train has no pair with text in both, of 60"):
         run(TINY15, stanford, tmp_path / "more")
     text_files.write_lines(vietnamese, lines)
-    text_files.write_lines(stanford / "tst2013.vi", ["một", "", "ba", "bốn", "năm"])
-    with pytest.raises(PrepError, match=r"test, line 2, is empty in vi"):
-        run(TINY15, stanford, tmp_path / "more")
+    for empty in ("", " "):
+        text_files.write_lines(stanford / "tst2013.vi", ["một", empty, "ba", "bốn", "năm"])
+        with pytest.raises(PrepError, match=r"test, line 2, is empty in vi"):
+            run(TINY15, stanford, tmp_path / "more")
 
 
 # ---- the real test sets -------------------------------------------------------------------------

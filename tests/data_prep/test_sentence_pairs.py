@@ -117,6 +117,12 @@ def test_a_corpus_that_cannot_be_downloaded_says_so(stage, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_binarizing_needs_no_raw_files(tmp_path):
+    command = ["--out", str(tmp_path / "out"), "--only", "binarize"]
+    with pytest.raises(PrepError, match="out holds no prepared text to binarize"):
+        run_stages(mrpc.CORPUS, parse_args(mrpc.CORPUS, None, command))
+
+
 def test_a_table_that_windows_wrote(tmp_path):
     checksum = prepare(mrpc, write_tables(tmp_path / "raw", mrpc), tmp_path / "out")["checksum"]
     windows = write_tables(tmp_path / "windows", mrpc)

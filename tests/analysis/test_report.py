@@ -256,6 +256,12 @@ def test_a_setting_without_a_result_is_named_first(written):
     assert "No run has a result: gone, pre." in scores.strip().split("\n")[0]
 
 
+def test_a_score_that_its_label_does_not_name_is_named(written):
+    out, _ = written
+    text = section((out / "report.md").read_text(), "Scores against layernorm, pre")
+    assert "The score, BLEU, is " in text
+
+
 def test_tables_have_the_digits_of_the_metric(tmp_path):
     scores = {"loss": {"score": 1.2345, "label": "bits a character"}}
     runs = [
@@ -265,12 +271,10 @@ def test_tables_have_the_digits_of_the_metric(tmp_path):
     ]
     folders = folder_of(tmp_path, *runs)
     main([*map(str, folders), "--out", str(tmp_path / "out")])
-    (row,) = [
-        line
-        for line in (tmp_path / "out" / "report.md").read_text().splitlines()
-        if line.startswith("| less, pre | 1, 2 | 1.231 |")
-    ]
+    page = (tmp_path / "out" / "report.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith("| less, pre | 1, 2 | 1.231 |")]
     assert "| 0.002 | 1.216 to 1.247 | -0.005 | -0.0" in row
+    assert "The score is bits a character. Lower is better." in page
 
 
 def test_results_without_curves_say_so(tmp_path):

@@ -10,6 +10,7 @@ import torch
 from forked import ROOT, run_forked
 from tiny_run import run_state, write_dictionaries, write_pairs
 
+from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.checkpoints.reestimate import reestimate
@@ -119,6 +120,18 @@ def test_a_user_dir_that_is_gone(tmp_path, data) -> None:
         build_model(path)
     with pytest.raises(CommandError, match="cannot import --user-dir /nowhere/theirs"):
         import_user_dir(Path("/nowhere/theirs"))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_user_dir_that_the_comparison_of_norms_needs(tmp_path, data, number) -> None:
+    paths = [tmp_path / "0.pt", tmp_path / "1.pt"]
+    for updates, path in enumerate(paths):
+        state = run_state(data, *FLAGS, f"--norm-eps=1e-{5 + updates}", updates=updates)
+        if updates == number:
+            state["cfg"]["common"]["user_dir"] = "/nowhere/theirs"
+        torch.save(state, path)
+    with pytest.raises(CommandError, match=rf"{number}\.pt was trained with --user-dir /nowhere"):
+        average_checkpoints(paths)
 
 
 def test_the_user_dir_may_lie_elsewhere_now(tmp_path, monkeypatch) -> None:

@@ -14,8 +14,10 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from characters import LETTERS, TINY, parse, write_text
 from norm_plugin.analysis.records import read_record
+from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.average import main as average
 from norm_plugin.checkpoints.fold import main as fold
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.evaluate_lm import main as evaluate
 from norm_plugin.experiments.metrics.language_model import read_evaluation
 from norm_plugin.models.language_model import NormTransformerLanguageModel
@@ -65,6 +67,14 @@ def test_resuming_goes_on_exactly_where_it_was(text, folder, tmp_path):
     assert all(torch.equal(resumed[key], value) for key, value in expected.items())
     with pytest.raises(ValueError, match="stored batchnorm, asked rmsnorm"):
         train(text, tmp_path, "--norm-type", "rmsnorm", "--max-update", 7)
+
+
+def test_only_the_norms_of_the_decoder_are_compared(folder, tmp_path):
+    state = torch.load(folder / "checkpoint_last.pt", weights_only=False)
+    state["cfg"]["model"].norm_eps = 0.5
+    torch.save(state, tmp_path / "other.pt")
+    with pytest.raises(CommandError, match="eps of batchnorm of decoder-self, decoder-ffn"):
+        average_checkpoints([folder / "checkpoint_last.pt", tmp_path / "other.pt"])
 
 
 def test_average_evaluate_and_fold(text, folder, tmp_path, capsys):

@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from blocks import Generators, fill
-from claims import claims_table, reproduction_table
+from claims import CONTROLS, claims_table, reproduction_table
 from example_runs import example_table
 from norm_plugin.analysis.deep_stacks_page import deep_stacks_block
 from norm_plugin.analysis.warmup import published_table as warmup_table
@@ -59,6 +59,7 @@ def generators(root: Path) -> Generators:
         "results/": lambda name: table(read_results(root / name)),
         "reproduction/": lambda name: reproduction_table(name.partition("/")[2], root / "results"),
         "claims/": lambda name: claims_table(name.partition("/")[2], root / "results"),
+        "controls/": lambda name: claims_table(name.partition("/")[2], root / "results", CONTROLS),
         "parts/": lambda name: parts_table(root / "results" / name.partition("/")[2]),
         "published/": lambda name: published_table(name.partition("/")[2], root / "results"),
         "speed/": lambda name: speed_table(name.partition("/")[2], root),

@@ -7,6 +7,7 @@ import pytest
 from claims import (
     CLAIMS,
     CONTRADICTED,
+    CONTROLS,
     NOT_RUN,
     NOT_SHOWN,
     ONE_SEED,
@@ -113,6 +114,14 @@ def test_the_claims_are_about_published_norms(experiment):
     norms = {row.norm for row in PUBLISHED[experiment]}
     assert norms <= set(NORM_TYPES)
     assert {norm for claim in CLAIMS for norm in (claim.better, claim.worse)} <= norms
+
+
+def test_a_control_has_no_published_difference(tmp_path):
+    write(tmp_path, "adanorm", 41.0, 42.0, 43.0, experiment="sst5")
+    write(tmp_path, "layernorm-kaiming", 40.0, 41.0, 42.0, experiment="sst5")
+    table = claims_table("sst5", tmp_path, CONTROLS)
+    assert row(table, "AdaNorm is better")[2:4] == ["-", "+1.00"]
+    assert row(table, "Kaiming")[2:] == ["-", "-", "-", "-", NOT_RUN]
 
 
 def test_equal_differences_show_nothing(tmp_path):

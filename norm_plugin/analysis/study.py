@@ -35,7 +35,8 @@ REQUIRED = (
     "data",
     "versions",
 )
-PLACEMENT_KEYS = {"model.norm_placement", "norm-placement"}  # of an override, and of a flag
+# Of a flag and of an override. Where a run has both, the flag counts, as it stands last.
+PLACEMENT_KEYS = ("norm-placement", "model.norm_placement")
 FAILED_KEYS = ("experiment", "norm", "seed", "differs", "state", "stage", "reason")
 
 
@@ -245,12 +246,12 @@ def _identity(run: Mapping[str, Any]) -> tuple[str, str, int]:
 
 def _placement_of_failure(record: dict[str, Any], results: Sequence[Result]) -> str:
     """A record names the placement only where it differs from the recipe's."""
-    own = PLACEMENT_KEYS & record["differs"].keys()
-    if own:
-        return str(record["differs"][own.pop()])
+    for key in PLACEMENT_KEYS:
+        if key in record["differs"]:
+            return str(record["differs"][key])
     for result in results:
         same = result["experiment"] == record["experiment"]
-        changed = PLACEMENT_KEYS & result.get("differs", {}).keys()
+        changed = any(key in result.get("differs", {}) for key in PLACEMENT_KEYS)
         if same and (result["norm"] == record["norm"] or not changed):
             return placement_of(result)
     return "placement of the recipe"

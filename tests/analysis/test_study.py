@@ -140,6 +140,13 @@ def test_runs_without_a_result_are_read_with_their_placement(tmp_path):
     assert study.named("far, pre").seeds == (1,) and study.named("new, pre") is None
 
 
+def test_of_two_placements_of_a_failed_run_the_flag_counts(tmp_path):
+    (folder,) = folder_of(tmp_path, made_up())
+    both = {"model.norm_placement": "pre", "norm-placement": "post"}
+    write_failure(folder, "far", 1, differs=both)
+    assert read_study([folder]).failed_settings == ["far, post"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [('{"norm": "far"', "is not JSON"), ('{"norm": "far"}', "no record of a failed run: it lacks")],

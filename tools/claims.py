@@ -64,8 +64,8 @@ CLAIMS = (
 )
 """Sections 2 to 4 of Xu et al. 2019. In the last one, what is detached is what is missed."""
 CONTROLS = (
-    Claim("AdaNorm is better than LayerNorm with its weights", "adanorm", "layernorm-kaiming"),
-    Claim("Kaiming's initial weights are better", "layernorm-kaiming", "layernorm"),
+    Claim("AdaNorm is better, both with Kaiming's weights", "adanorm", "layernorm-kaiming"),
+    Claim("LayerNorm is better with Kaiming's weights", "layernorm-kaiming", "layernorm"),
 )
 """Ours: with `adanorm` the initial weights are Kaiming's, and with the other norms they are not."""
 

@@ -120,8 +120,8 @@ def test_a_control_has_no_published_difference(tmp_path):
     write(tmp_path, "adanorm", 41.0, 42.0, 43.0, experiment="sst5")
     write(tmp_path, "layernorm-kaiming", 40.0, 41.0, 42.0, experiment="sst5")
     table = claims_table("sst5", tmp_path, CONTROLS)
-    assert row(table, "AdaNorm is better")[2:4] == ["-", "+1.00"]
-    assert row(table, "Kaiming")[2:] == ["-", "-", "-", "-", NOT_RUN]
+    assert row(table, "AdaNorm is better, both")[2:4] == ["-", "+1.00"]
+    assert row(table, "LayerNorm is better with")[2:] == ["-", "-", "-", "-", NOT_RUN]
 
 
 def test_equal_differences_show_nothing(tmp_path):

@@ -149,7 +149,7 @@ forget_half_installed() {
 
 jobs_allowed() {  # a compiler over torch's headers takes up to 2 GiB
   local free_kib cores
-  cores=$(nproc)
+  cores=$(env -u OMP_NUM_THREADS nproc)  # nproc takes that variable for its answer
   free_kib=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)
   local jobs=$((free_kib / 2097152))
   ((jobs <= cores)) || jobs=$cores

@@ -63,6 +63,7 @@ class FakeMachine:
 
     def add_command(self, name: str, text: str) -> None:
         path = self.bin / name
+        path.unlink(missing_ok=True)  # the link to a tool of this machine, not the tool
         path.write_text(text)
         path.chmod(0o755)
 

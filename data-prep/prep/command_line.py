@@ -56,7 +56,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers",
         type=at_least(1),
-        default=os.cpu_count() or 1,
+        default=len(os.sched_getaffinity(0)),  # those of the job, where Slurm shares a machine
         metavar="N",
         help="number of processes (default: one per core); the result does not depend on it",
     )

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from prep import text_files, workers
+from prep import command_line, text_files, workers
 from prep.messages import PrepError
 
 
@@ -32,6 +32,12 @@ def test_an_input_error_passes_through_the_processes(tmp_path):
     path.write_bytes(whole[: len(whole) // 2])
     with workers.start_workers(2) as pool, pytest.raises(PrepError, match=r"cut\.gz is truncated"):
         list(pool.map(number_lines, workers.chunked(text_files.read_lines(path))))
+
+
+def test_without_a_number_there_is_a_process_for_each_core_of_the_job(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(77)))
+    parser = command_line.parser_of(None)
+    assert parser.parse_args(["--out", "corpus"]).workers == 77
 
 
 def be_killed(lines: list[str]) -> None:

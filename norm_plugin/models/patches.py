@@ -178,7 +178,7 @@ def around_load_checkpoint(load_checkpoint: Function) -> Function:
         kwargs["reset_meters"] = reset_meters
         extra_state = load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)
         if extra_state is not None and not (reset_optimizer or reset_meters):
-            count_on(extra_state)
+            count_on(extra_state, trainer.cfg)
         return extra_state
 
     return wrapper

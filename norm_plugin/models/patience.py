@@ -1,14 +1,18 @@
 """``--patience`` goes on counting where a run is resumed.
 
 fairseq counts the validations without a better score as attributes of a function, so a process that
-resumes a run would begin at 0 and train longer than one that was never stopped.
+resumes a run would begin at 0 and train longer than one that was never stopped. After the end of a
+run it would train one epoch more.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 KEY = "norm_plugin_patience"
 """Of the count among the ``extra_state`` of a checkpoint."""
@@ -37,10 +41,23 @@ def counted() -> dict[str, float] | None:
     return {name: getattr(function, name) for name in COUNTED}
 
 
-def count_on(extra_state: Mapping[str, Any]) -> None:
-    """Take up the count that ``extra_state`` has, in a program that counts."""
+def count_on(extra_state: Mapping[str, Any], cfg: Any) -> None:
+    """Take up the count that ``extra_state`` has, in a program that counts.
+
+    Args:
+        extra_state: of the checkpoint that the run resumes from.
+        cfg: fairseq's configuration of the run. If the count has reached its ``--patience``,
+            ``max_epoch`` becomes -1, so that no epoch is trained.
+    """
     function = should_stop_early()
-    if function is None:
+    if function is None or KEY not in extra_state:
         return
-    for name, value in extra_state.get(KEY, {}).items():
-        setattr(function, name, value)
+    for name in COUNTED:
+        setattr(function, name, extra_state[KEY][name])
+    count, patience = extra_state[KEY]["num_runs"], cfg.checkpoint.patience
+    if 0 < patience <= count and not cfg.checkpoint.reset_dataloader:
+        logger.info(
+            f"nothing to train: the last {count} validations had no better score, and --patience "
+            f"is {patience}; pass a larger --patience to train on"
+        )
+        cfg.optimization.max_epoch = -1  # 0 would be no limit

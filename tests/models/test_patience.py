@@ -32,6 +32,16 @@ def test_the_count_goes_on(stopped_after, toy, tmp_path, monkeypatch):
     assert train(monkeypatch, toy, tmp_path, 9) == (4, 3)
 
 
+@pytest.mark.parametrize(
+    ("flags", "trained"),
+    [((), (4, 3)), (("--patience", 5), (6, 5)), (("--reset-dataloader",), (1, 4))],
+    ids=["same command", "larger patience", "data from the start"],
+)
+def test_a_run_that_has_ended_trains_only_what_is_asked(flags, trained, toy, tmp_path, monkeypatch):
+    assert train(monkeypatch, toy, tmp_path, 9) == (4, 3)
+    assert train(monkeypatch, toy, tmp_path, 9, *flags) == trained
+
+
 def test_a_new_start_counts_anew(toy, tmp_path, monkeypatch):
     train(monkeypatch, toy, tmp_path, 3)
     assert train(monkeypatch, toy, tmp_path, 5, "--reset-meters")[1] == 1
@@ -39,7 +49,7 @@ def test_a_new_start_counts_anew(toy, tmp_path, monkeypatch):
 
 def test_a_program_that_does_not_count_loads_the_checkpoint(monkeypatch):
     monkeypatch.setattr(patience, "should_stop_early", lambda: None)
-    patience.count_on({KEY: {"best": 1.0, "num_runs": 2}})
+    patience.count_on({KEY: {"best": 1.0, "num_runs": 2}}, cfg=None)
     assert patience.counted() is None
 
 

@@ -8,8 +8,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from norm_plugin.models.depth_rules import t_fixup, t_fixup_embedding
 from norm_plugin.models.initialization import INITIALIZATIONS
 from norm_plugin.models.linear_maps import attention_projections
+from norm_plugin.placements import LayerPlace
 
 
 def linears(model):
@@ -139,6 +141,24 @@ def test_t_fixup_scales_the_embeddings(build):
         # 35 x 128 values: the standard error of their variance is 2 % of it
         wanted = 1 / D * (9 * M) ** -0.5
         torch.testing.assert_close(real.var().item(), wanted, rtol=0.1, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("side", "numbers"), [("encoder", (N, 0)), ("decoder", (0, N))], ids=["encoder", "decoder"]
+)
+def test_t_fixup_of_a_stack_alone_has_the_number_of_its_layers(side, numbers, build):
+    encoder = build("--encoder-layers", "1").encoder
+    place = LayerPlace(side, 1, *numbers, D, ("self", "ffn"))
+    t_fixup(encoder.layers[0], place)
+    t_fixup_embedding(encoder.embed_tokens, place)
+
+    for linear, one in maps_of(encoder.layers[0], side, 1):
+        wanted = one.xavier * one.scaled((9 * N) ** -0.25)
+        # 128 x 128 values or more: the standard error of their variance is 1.1 % of it
+        torch.testing.assert_close(linear.weight.var().item(), wanted, rtol=0.05, atol=0)
+    wanted = 1 / D * (9 * N) ** -0.5
+    # 36 x 128 values, one row of zeros: the standard error of their variance is 2 % of it
+    torch.testing.assert_close(encoder.embed_tokens.weight.var().item(), wanted, rtol=0.15, atol=0)
 
 
 def test_yaml_knows_the_words(build_yaml):

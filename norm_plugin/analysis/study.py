@@ -179,7 +179,10 @@ def read_study(folders: Sequence[Path], baseline: str = "layernorm") -> Study:
     _check_names(settings)
     norms = sorted({setting.norm for setting in settings})
     if baseline not in norms:
-        raise CommandError(f"the baseline is {baseline!r}; there are runs of {', '.join(norms)}")
+        raise CommandError(
+            f"no run is of the baseline {baseline}; name one of these by --baseline: "
+            f"{', '.join(norms)}"
+        )
     # The baseline under the placement that most runs have stands first.
     settings.sort(key=lambda one: (one.norm != baseline, -len(one.runs), one.placement, one.norm))
     failures = [failure for folder in folders for failure in read_failures(folder, results)]

@@ -150,9 +150,13 @@ def _check_kind(path: str, stored: Mapping[str, Any], sides: Sequence[str]) -> N
     if set(theirs) != set(sides):
         arch = stored.get("arch") or stored.get("_name")
         raise ValueError(
-            f"{path} is a {arch}, which has {' and '.join(theirs)}, and this model has "
-            f"{' and '.join(sides)}: give a checkpoint of the same kind of model"
+            f"{path} is a {arch}, which has {_listed(theirs)}, and this model has "
+            f"{_listed(sides)}: give a checkpoint of the same kind of model"
         )
+
+
+def _listed(sides: Iterable[str]) -> str:
+    return " and ".join({"encoder": "an encoder", "decoder": "a decoder"}[side] for side in sides)
 
 
 def _refusal(path: str, found: Iterable[str], ours: bool) -> str:

@@ -34,8 +34,13 @@ def test_the_count_goes_on(stopped_after, toy, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("flags", "trained"),
-    [((), (4, 3)), (("--patience", 5), (6, 5)), (("--reset-dataloader",), (1, 4))],
-    ids=["same command", "larger patience", "data from the start"],
+    [
+        ((), (4, 3)),
+        (("--patience", 5), (6, 5)),
+        (("--patience", -1), (9, 3)),
+        (("--reset-dataloader",), (1, 4)),
+    ],
+    ids=["same command", "larger patience", "no patience", "data from the start"],
 )
 def test_a_run_that_has_ended_trains_only_what_is_asked(flags, trained, toy, tmp_path, monkeypatch):
     assert train(monkeypatch, toy, tmp_path, 9) == (4, 3)

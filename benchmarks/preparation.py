@@ -142,7 +142,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--new-words", type=float, default=0.25, metavar="P", help="a line; default: %(default)s"
     )
     parser.add_argument(
-        "--workers", type=at_least(1), default=os.cpu_count() or 1, help="default: one a core"
+        "--workers",
+        type=at_least(1),
+        default=len(os.sched_getaffinity(0)),
+        help="default: one a core",
     )
     parser.add_argument(
         "--output",
@@ -176,7 +179,7 @@ def main(argv: list[str] | None = None) -> None:
             {
                 "pairs": pairs,
                 "workers": args.workers,
-                "cores": os.cpu_count(),
+                "cores": len(os.sched_getaffinity(0)),
                 "machine": platform.machine(),
                 "merges": args.merges,
                 "new_words": args.new_words,

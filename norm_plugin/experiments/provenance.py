@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import enum
 import math
 import platform
@@ -153,9 +154,16 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def machine(cpu: bool) -> dict[str, Any]:
-    """Device and thread count of this process; fairseq uses a GPU that is there unless ``cpu``."""
+    """Device, threads and instructions of this process; fairseq uses a GPU unless ``cpu``."""
     on_gpu = torch.cuda.is_available() and not cpu
     return {
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
         "threads": torch.get_num_threads(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "mkl_as_on_intel": _mkl_as_on_intel(),
     }
+
+
+def _mkl_as_on_intel() -> bool:
+    """Whether a preloaded library makes MKL take this CPU for Intel's: docs/troubleshooting.md."""
+    return hasattr(ctypes.CDLL(None), "mkl_serv_intel_cpu_true")

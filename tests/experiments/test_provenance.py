@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -121,3 +123,20 @@ def test_versions() -> None:
     assert found["norm_plugin"] == norm_plugin.__version__
     assert found["torch"] == torch.__version__
     assert {"python", "fairseq", "sacrebleu", "sacremoses"} <= found.keys()
+
+
+@pytest.mark.parametrize("preloaded", [False, True])
+def test_the_code_that_mkl_takes_is_recorded(tmp_path: Path, preloaded: bool) -> None:
+    library = tmp_path / "mkl.so"
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-o", str(library), "-"]
+    source = "int mkl_serv_intel_cpu_true(void) { return 1; }"
+    subprocess.run(command, input=source, text=True, check=True)
+    code = "from norm_plugin.experiments.provenance import machine; print(machine(cpu=True))"
+    finished = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "LD_PRELOAD": str(library) if preloaded else ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"'mkl_as_on_intel': {preloaded}" in finished.stdout

@@ -22,6 +22,7 @@ FAIRSEQ_REQUIREMENTS = [
     "hydra-joblib-launcher",
     "numpy",
     "omegaconf",
+    "pandas",
     "regex",
     "sacrebleu",
     "sacremoses",
@@ -33,7 +34,7 @@ FAIRSEQ_REQUIREMENTS = [
 ]
 
 # Tests of significance, plots and the report.
-ANALYSIS_REQUIREMENTS = ["jinja2", "matplotlib", "scipy", "statsmodels"]
+ANALYSIS_REQUIREMENTS = ["jinja2", "matplotlib", "pandas", "scipy", "statsmodels"]
 
 # The models in which examples/huggingface.py replaces the norms; older ones were not tried.
 HUGGINGFACE_REQUIREMENTS = ["transformers>=5"]

@@ -28,7 +28,7 @@ from norm_plugin.experiments.comparable import (
     half_interval,
     split_seed,
 )
-from norm_plugin.experiments.results import Result, headline, read_results
+from norm_plugin.experiments.results import Result, headline, read_result_files
 from published import numbers_of
 
 NOT_RUN = "not run"
@@ -152,7 +152,7 @@ def read_runs(folder: Path) -> list[Result]:
 
     Raises CommandError for results that cannot be compared.
     """
-    runs: list[Result] = read_results(folder) if folder.is_dir() else []
+    runs: list[Result] = read_result_files(folder) if folder.is_dir() else []
     if runs:
         check_same_data(runs)
         check_settings_alike(runs, TRAINING)

@@ -23,7 +23,7 @@ from example_runs import example_table
 from norm_plugin.analysis.deep_stacks_page import deep_stacks_block
 from norm_plugin.analysis.warmup import published_table as warmup_table
 from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
-from norm_plugin.experiments.results import read_results
+from norm_plugin.experiments.results import read_result_files
 from norm_plugin.experiments.tables import table
 from norm_tables import front_table, norms_table, options_table, sites_table
 from patches_table import patches_table
@@ -56,7 +56,7 @@ def fill_docs(root: Path, check: bool) -> list[Path]:
 def generators(root: Path) -> Generators:
     """What fills the blocks of the documentation in ``root``, by the name of the block."""
     return {
-        "results/": lambda name: table(read_results(root / name)),
+        "results/": lambda name: table(read_result_files(root / name)),
         "reproduction/": lambda name: reproduction_table(name.partition("/")[2], root / "results"),
         "claims/": lambda name: claims_table(name.partition("/")[2], root / "results"),
         "controls/": lambda name: claims_table(name.partition("/")[2], root / "results", CONTROLS),

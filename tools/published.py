@@ -14,7 +14,7 @@ from pathlib import Path
 
 from markdown_table import markdown
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.results import Result, read_results
+from norm_plugin.experiments.results import Result, read_result_files
 
 NOT_RUN = "not run: needs the full corpus and a GPU"
 POWERNORM = ("PowerNorm (Shen et al. 2020)", "powernorm")
@@ -96,7 +96,7 @@ def _measured(experiment: str, row: Published, results: Path) -> str:
     folder = results / f"{experiment}_{row.source[1]}"
     if not row.source[1] or not folder.is_dir():
         return NOT_RUN
-    runs = [run for run in read_results(folder) if run["norm"] == row.norm]
+    runs = [run for run in read_result_files(folder) if run["norm"] == row.norm]
     return _mean_bleu([run for run in runs if _on_the_full_corpus(experiment, run)])
 
 

@@ -21,7 +21,13 @@ from norm_plugin.experiments.comparable import (
     split_seed,
 )
 from norm_plugin.experiments.metrics import Metric
-from norm_plugin.experiments.results import Result, headline, metric_of, read_results, result_name
+from norm_plugin.experiments.results import (
+    Result,
+    headline,
+    metric_of,
+    read_result_files,
+    result_name,
+)
 
 REQUIRED = (
     "norm",
@@ -167,7 +173,7 @@ def read_study(folders: Sequence[Path], baseline: str = "layernorm") -> Study:
     results = [
         {**_checked(result, folder), "folder": folder}
         for folder in folders
-        for result in read_results(folder)
+        for result in read_result_files(folder)
     ]
     check_same_data(results)
     check_alike(results, "test set", lambda run: run["split"])

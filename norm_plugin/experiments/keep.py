@@ -29,7 +29,7 @@ from norm_plugin.experiments.results import (
     Result,
     headline,
     metric_of,
-    read_results,
+    read_result_files,
     result_name,
     result_text,
 )
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     import_user_dir(args.user_dir)
     problems = 0
     for folder in args.folders:
-        for result in read_results(folder):
+        for result in read_result_files(folder):
             problems += not _reported(result, folder, args)
     return 1 if problems else 0
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
@@ -23,7 +25,7 @@ from norm_plugin.commands.command_line import (
     write_text,
 )
 from norm_plugin.experiments.checkpoint_facts import model_facts, training_facts
-from norm_plugin.experiments.curves import read_curves
+from norm_plugin.experiments.curves import read_curves as curves_of_log
 from norm_plugin.experiments.kept import keep_files
 from norm_plugin.experiments.metrics import METRICS, Metric, find_metric
 from norm_plugin.experiments.provenance import git_state, machine, plain_settings, versions
@@ -31,6 +33,10 @@ from norm_plugin.models.record_settings import FILE as RECORD_FILE
 
 SCHEMA = 3
 Result = dict[str, Any]
+RUN_KEY = ["experiment", "norm", "seed"]
+"""The columns that name a run."""
+WHOLE = ("differs",)
+"""Values that stay a dictionary in one column: their keys have dots of their own."""
 
 
 def result_name(norm: str, seed: int) -> str:
@@ -57,7 +63,7 @@ def collect_result(args: argparse.Namespace) -> Result:
         "split": args.split,
         "model": model,
         "training": {**training_facts(last), "peak_memory": _peak_memory(args.memory)},
-        "curves": None if args.train_log is None else read_curves(args.train_log),
+        "curves": None if args.train_log is None else curves_of_log(args.train_log),
         "averaged_from": decoded.get("averaged_from"),
         "running_stats": decoded.get("running_stats"),
         "settings": plain_settings(cfg),
@@ -126,7 +132,7 @@ def result_text(result: Result) -> str:
     return f"{text}\n"
 
 
-def read_results(folder: Path) -> list[Result]:
+def read_result_files(folder: Path) -> list[Result]:
     """The results of an experiment's folder, sorted by norm and seed.
 
     Raises CommandError where there is none, or a file is not a result of a known schema.
@@ -165,6 +171,80 @@ def _as_of_now(result: Any) -> Result | None:
     if not isinstance(result, dict) or result.get("schema") != SCHEMA:
         return None
     return result if {"norm", "seed"} <= result.keys() else None
+
+
+def read_results(*folders: Path) -> pd.DataFrame:
+    """One row a finished run, by norm and seed: what its result holds, as columns.
+
+    The value of a nested key has a dotted name: ``settings.optimization.lr``, ``data.checksum``,
+    ``training.seconds``. A value that a run does not have is missing. These are added:
+
+    - ``score``: the headline score of its ``metric``
+    - ``valid_loss``, ``train_loss``: the least validation loss and the last training loss
+    - ``placement``: of its norms
+    - ``split_seed``: by which its corpus was split at random; missing for a corpus with a split
+    - ``commit``, ``dirty``: of the code that scored it
+    - ``folder``: where it was read
+
+    Args:
+        folders: of experiments, with a JSON file a run.
+
+    Raises:
+        CommandError: a folder without results, or a file that is none of a known schema.
+    """
+    rows = [
+        {**_flat(result), "folder": folder}
+        for folder in folders
+        for result in read_result_files(folder)
+    ]
+    runs = pd.DataFrame(rows).rename(columns={"git.commit": "commit", "git.dirty": "dirty"})
+    curves = read_curves(*folders)
+    for column, subset, which in (("valid_loss", "valid", "min"), ("train_loss", "train", "last")):
+        losses = curves[curves["subset"] == subset].groupby(RUN_KEY)["loss"].agg(which)
+        runs[column] = pd.MultiIndex.from_frame(runs[RUN_KEY]).map(losses.to_dict())
+    runs["score"] = [row[f"scores.{find_metric(row['metric']).headline}.score"] for row in rows]
+    runs["placement"] = [placement_of(row) for row in rows]
+    runs["split_seed"] = [row.get("data.settings.split_seed") for row in rows]
+    return runs
+
+
+def read_curves(*folders: Path) -> pd.DataFrame:
+    """Losses over training: one row a run, subset and update.
+
+    Returns:
+        columns ``experiment``, ``norm``, ``seed``, ``subset`` (train or valid), ``epoch``,
+        ``updates``, ``loss`` and ``nll_loss``, in bits.
+    """
+    rows = [
+        {**{key: result[key] for key in RUN_KEY}, "subset": subset, **point}
+        for folder in folders
+        for result in read_result_files(folder)
+        for subset, points in (result.get("curves") or {}).items()
+        for point in points
+    ]
+    return pd.DataFrame(rows, columns=[*RUN_KEY, "subset", "epoch", "updates", "loss", "nll_loss"])
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by their dotted names, without the curves."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and key not in WHOLE:
+            flat.update(_flat(value, f"{prefix}{key}."))
+        elif key != "curves":
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def placement_of(run: Mapping[str, Any]) -> str:
+    """The placement of a run, from its row; stock fairseq's models name it by a switch."""
+    stock = "pre" if run.get("settings.model.encoder_normalize_before") else "post"
+    everywhere = str(run.get("settings.model.norm_placement") or stock)
+    encoder, decoder = (
+        str(run.get(f"settings.model.norm_placement_{side}") or everywhere)
+        for side in ("encoder", "decoder")
+    )
+    return encoder if encoder == decoder else f"encoder {encoder}, decoder {decoder}"
 
 
 def summary(result: Result) -> str:

@@ -24,7 +24,7 @@ from norm_plugin.experiments.results import (
     Result,
     headline,
     metric_of,
-    read_results,
+    read_result_files,
     score_notes,
 )
 
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="results/<experiment>")
     args = parser.parse_args(argv)
-    print(table(read_results(args.folder)))
+    print(table(read_result_files(args.folder)))
     return 0
 
 

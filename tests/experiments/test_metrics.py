@@ -25,7 +25,7 @@ from norm_plugin.experiments.predict import main as predict
 from norm_plugin.experiments.predict import predict_batch
 from norm_plugin.experiments.predictions import Prediction, lines_of, read_predictions
 from norm_plugin.experiments.recipes import read_recipe
-from norm_plugin.experiments.results import headline, read_results
+from norm_plugin.experiments.results import headline, read_result_files
 from norm_plugin.experiments.results import main as results
 from norm_plugin.experiments.settings import read_settings
 from norm_plugin.experiments.stages import data_stages, run_stages
@@ -191,7 +191,7 @@ def test_from_a_trained_classifier_to_a_table(tmp_path, capsys, caplog):
     words = ["--experiment", "tiny", "--norm", "batchnorm", "--seed", "1", "--metric", "accuracy"]
     words += ["--checkpoint", best, "--last", last, "--log", str(log), "--data", str(data.parent)]
     assert results([*words, "--out", str(tmp_path / "results")]) == 0
-    (result,) = read_results(tmp_path / "results/tiny")
+    (result,) = read_result_files(tmp_path / "results/tiny")
     sites = ("encoder-self", "encoder-ffn", "encoder-final")
     assert result["sites"] == dict.fromkeys(sites, "batchnorm")
     assert headline(result) > 90  # percent: the first word tells the label

@@ -17,7 +17,7 @@ from norm_plugin.experiments.bleu import score_sacrebleu
 from norm_plugin.experiments.checkpoint_facts import model_facts, training_facts
 from norm_plugin.experiments.kept import STATISTICS, TRANSLATIONS, read_kept, read_statistics
 from norm_plugin.experiments.metrics.bleu import text_form
-from norm_plugin.experiments.results import SCHEMA, headline, main, read_results, write_result
+from norm_plugin.experiments.results import SCHEMA, headline, main, read_result_files, write_result
 from norm_plugin.experiments.score import TextForm
 from norm_plugin.models.record_file import RecordFile
 
@@ -168,7 +168,7 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     printed = capsys.readouterr().out
     assert "76.55" in printed
     assert str(path) in printed
-    assert read_results(path.parent) == [result]
+    assert read_result_files(path.parent) == [result]
 
 
 def test_the_translations_that_were_scored_are_kept(tmp_path, finished, prepared) -> None:
@@ -247,7 +247,7 @@ def test_a_result_of_translation_from_before_there_were_other_tasks(tmp_path) ->
     bleu = {"tokenized": {"score": 35.0, "label": "fairseq BLEU4"}}
     old = {"schema": 2, "experiment": "e", "norm": "layernorm", "seed": 1, "bleu": bleu}
     write_result(old, tmp_path)
-    (read,) = read_results(tmp_path / "e")
+    (read,) = read_result_files(tmp_path / "e")
     assert (read["metric"], read["scores"], headline(read)) == ("bleu", bleu, 35.0)
     assert "bleu" not in read
 
@@ -256,23 +256,23 @@ def test_results_are_sorted_and_checked(tmp_path) -> None:
     for norm, seed in (("rmsnorm", 2), ("layernorm", 10), ("layernorm", 9)):
         result = {"schema": SCHEMA, "experiment": "e", "norm": norm, "seed": seed}
         write_result(result, tmp_path)
-    found = [(result["norm"], result["seed"]) for result in read_results(tmp_path / "e")]
+    found = [(result["norm"], result["seed"]) for result in read_result_files(tmp_path / "e")]
     assert found == [("layernorm", 9), ("layernorm", 10), ("rmsnorm", 2)]
     with pytest.raises(CommandError, match="no results in .*/f: there is no such folder.*json"):
-        read_results(tmp_path / "f")
+        read_result_files(tmp_path / "f")
     (tmp_path / "f").mkdir()
     with pytest.raises(CommandError, match=r"/f: it holds no \*\.json"):
-        read_results(tmp_path / "f")
+        read_result_files(tmp_path / "f")
     bad = tmp_path / "e" / "other.json"
     bad.write_text('{"schema": 1}')
     with pytest.raises(CommandError, match=rf"other\.json is not a result of schema {SCHEMA}"):
-        read_results(tmp_path / "e")
+        read_result_files(tmp_path / "e")
     bad.write_text(f'{{"schema": {SCHEMA}}}')  # without a norm
     with pytest.raises(CommandError, match=rf"other\.json is not a result of schema {SCHEMA}"):
-        read_results(tmp_path / "e")
+        read_result_files(tmp_path / "e")
     bad.write_text('{"schema"')
     with pytest.raises(CommandError, match=r"other\.json is not JSON"):
-        read_results(tmp_path / "e")
+        read_result_files(tmp_path / "e")
     (tmp_path / "e/rmsnorm-seed2.json").rename(bad)
     with pytest.raises(CommandError, match=r"other\.json holds rmsnorm, seed 2"):
-        read_results(tmp_path / "e")
+        read_result_files(tmp_path / "e")

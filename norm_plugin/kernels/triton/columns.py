@@ -33,7 +33,8 @@ def merge_lanes(mean: tl.tensor, squares: tl.tensor, count: tl.tensor) -> Any:
     count = count[:, None]
     together = tl.sum(mean * count, 0) / tl.maximum(tl.sum(count, 0), 1.0)
     apart = mean - together[None, :]
-    return together, tl.sum(squares + apart * apart * count, 0)
+    # The count first: it may be 0 where the square is beyond the range of float32
+    return together, tl.sum(squares + apart * (apart * count), 0)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -161,7 +162,7 @@ def merge_programs(sums: Tensor) -> tuple[Tensor, Tensor]:
     of_programs = means * counts
     together = of_programs.sum(0)
     apart = means - together / counts.sum(0).clamp(min=1)
-    return together, (squares + apart.square() * counts).sum(0)
+    return together, (squares + apart * (apart * counts)).sum(0)
 
 
 def column_moments(

@@ -247,19 +247,23 @@ def placement_of(run: Mapping[str, Any]) -> str:
     return encoder if encoder == decoder else f"encoder {encoder}, decoder {decoder}"
 
 
-def summary(result: Result) -> str:
-    """A few lines for a person."""
-    training, model, metric = result["training"], result["model"], metric_of(result)
+def score_lines(result: Result) -> list[str]:
+    """A line for each score with its label and signature, and the notes on them."""
+    metric = metric_of(result)
     scores = [
         f"  {metric.text(score['score']):>5}  {score['label']}{_signature(score)}"
         for score in result["scores"].values()
     ]
-    notes = [f"  note       {note}" for note in score_notes(result)]
+    return scores + [f"  note       {note}" for note in score_notes(result)]
+
+
+def summary(result: Result) -> str:
+    """A few lines for a person."""
+    training, model = result["training"], result["model"]
     return "\n".join(
         (
             f"{result['experiment']} {result['norm']} seed {result['seed']} ({result['split']})",
-            *scores,
-            *notes,
+            *score_lines(result),
             f"  model      {model['parameters']:,} parameters",
             f"  training   {training['updates']} updates in {training['seconds']} s, "
             f"{training['updates_per_second']} updates/s",

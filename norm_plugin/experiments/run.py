@@ -20,7 +20,8 @@ from norm_plugin.experiments.failures import (
 from norm_plugin.experiments.locking import only_one
 from norm_plugin.experiments.plan import Plan, plan_root
 from norm_plugin.experiments.progress import LinesMeter, Meter, TrainingMeter, usual_seconds
-from norm_plugin.experiments.stages import Stage, data_stages, run_stages
+from norm_plugin.experiments.results import read_result, score_lines
+from norm_plugin.experiments.stages import DATA_STAGES, Stage, data_stages, run_stages
 from norm_plugin.experiments.stamps import Stamps, next_key
 from norm_plugin.experiments.status import (
     DIVERGED,
@@ -59,7 +60,8 @@ def execute(
             execution.run()
         except RunFailedError as failure:
             status = execution.failed(failure)
-            if not is_finished(plan):  # its data may be missing now, but its result stands
+            began = failure.stage not in DATA_STAGES
+            if began and not is_finished(plan):
                 record_failure(plan, failure, status)
             raise
         except CommandError as refusal:
@@ -94,6 +96,8 @@ class Execution:
                 self.refuse(stage)
                 self.make(stage, self.usual([each.name for each in stages[index + 1 :]]))
         self.write(Status(DONE, stages[-1].name, 1.0, 0.0))
+        for line in score_lines(read_result(self.plan.result)):
+            self.console.say(line)
         self.console.say(f"result: {self.plan.result}")
 
     def is_done(self, stage: Stage) -> bool:

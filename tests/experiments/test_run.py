@@ -35,6 +35,32 @@ def test_all_stages_run_in_order_and_once(name, runs):
     assert [call[0] for call in runs.take_calls()] == [f"data-prep/{name}.py"] * 3
 
 
+def last_lines(text):
+    """The last two lines, without the time at their start."""
+    return [line.split(maxsplit=1)[1] for line in text.splitlines()[-2:]]
+
+
+def test_a_run_ends_with_its_scores_and_the_path_of_its_result(runs):
+    """Also one that was done before."""
+    for _ in range(2):
+        done = runs.run("toy", "seed=2")
+        (path,) = runs.work.glob("results/toy/*.json")
+        score = json.loads(path.read_text())["scores"]["sacrebleu"]
+        assert score["score"] == 37  # of the fake for seed 2
+        line = f"37.00  {score['label']} (nrefs:1|case:mixed)"
+        assert last_lines(done.stdout) == [line, f"result: {path}"]
+
+
+@pytest.mark.parametrize("folder", ["results", "failed"])
+def test_a_run_whose_data_cannot_be_had_leaves_no_record(folder, runs):
+    """A mistyped --raw, for one: it never began, so it is none of the runs that failed."""
+    done = runs.run("multi30k", "--raw", "mistyped", FAKE_DATA="fails")
+    assert done.returncode == 1 and "no corpus" in done.stderr
+    assert [path.name for path in runs.work.rglob("*.json") if path.parent.name == folder] == []
+    status = runs.command("sweep", "multi30k", "--work", str(runs.work), "--status")
+    assert "failed in fetch: no corpus" in status.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "experiment"),
     [

@@ -17,6 +17,7 @@ from norm_plugin.experiments.comparable import (
     TRAINING,
     check_alike,
     check_same_data,
+    check_same_sources,
     check_settings_alike,
     split_seed,
 )
@@ -285,5 +286,6 @@ def _sorted_by_seed(runs: Iterable[Result]) -> list[Result]:
                 f"two runs of {one['norm']} have seed {one['seed']}, in {one['experiment']} and "
                 f"{other['experiment']}; leave one folder out"
             )
+    check_same_sources(ordered)
     check_settings_alike(ordered, ("model",))
     return ordered

@@ -11,6 +11,7 @@ from scipy import stats
 
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.results import Result
+from norm_plugin.experiments.sources import changed_sources
 
 TRAINING = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
 """The sections of the settings that say how a model was trained."""
@@ -43,6 +44,20 @@ def _settings(section: str, run: Result) -> Any:
     if not isinstance(settings, dict):
         return settings
     return {key: value for key, value in settings.items() if key != "seed"}
+
+
+def check_same_sources(results: Sequence[Result]) -> None:
+    """Raise CommandError that names the file of the user dir of which runs have other versions."""
+    first = results[0]
+    for other in results[1:]:
+        ours, theirs = (run.get("sources") or {} for run in (first, other))
+        changed = changed_sources(ours, theirs)
+        if changed:
+            raise CommandError(
+                f"{_names(first, other)} were trained with different versions of "
+                f"{', '.join(changed)}; remove the runs and results of one version, and run them "
+                "again"
+            )
 
 
 def check_same_data(results: Sequence[Result]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -16,9 +17,8 @@ def has_content(path: Path) -> bool:
 
 
 def user_dir_key(plan: Plan) -> str:
-    """Of the Python files of the user's own ``--user-dir``, which is changed and tried again."""
-    folder = plan.settings.user_dir
-    return "" if folder is None else digest_of_files(folder.rglob("*.py"), folder)
+    """Of the files of the user's own ``--user-dir`` that the run rests on."""
+    return json.dumps(plan.sources, sort_keys=True) if plan.sources else ""
 
 
 def manifest_key(plan: Plan) -> str:

@@ -22,6 +22,18 @@ KIND = "_name"
 """Of the component that a group of settings belongs to, such as a learning-rate schedule."""
 WITHOUT_EFFECT = "model.norm_record"
 """How settings begin that change nothing of what is trained: those of the recorder."""
+LOGGING = {
+    "aim_repo",
+    "aim_run_hash",
+    "azureml_logging",
+    "log_file",
+    "log_format",
+    "log_interval",
+    "no_progress_bar",
+    "tensorboard_logdir",
+    "wandb_project",
+}
+"""Keys of ``common`` that say what is shown of a training, and change nothing of it."""
 MOST_CHARACTERS = 120  # a file name may have 255, and more is put around this one
 UNUSUAL = re.compile(r"[^A-Za-z0-9._]+")
 
@@ -47,7 +59,8 @@ def differences(recipe: Recipe, base: Recipe) -> Differences:
 
 
 def _is_named(setting: str) -> bool:
-    return setting not in NAMED_ELSEWHERE and not setting.startswith(WITHOUT_EFFECT)
+    shown = {f"common.{key}" for key in LOGGING}
+    return setting not in NAMED_ELSEWHERE | shown and not setting.startswith(WITHOUT_EFFECT)
 
 
 def without_defaults(recipe: Recipe, norm: str) -> Recipe:
@@ -68,11 +81,23 @@ def without_defaults(recipe: Recipe, norm: str) -> Recipe:
     return {**recipe, "model": model}
 
 
+def without_logging(flags: Sequence[str]) -> list[str]:
+    """Flags of ``fairseq-train`` without those of ``LOGGING`` and their values."""
+    names = {"--" + key.replace("_", "-") for key in LOGGING}
+    left, logging = [], False
+    for word in flags:
+        if word.startswith("--"):
+            logging = word.partition("=")[0] in names
+        if not logging:
+            left.append(word)
+    return left
+
+
 def flag_settings(flags: Sequence[str]) -> Differences:
     """Flags of ``fairseq-train`` as settings; a flag without a value is True."""
     values: dict[str, list[str]] = {}
     key = ""
-    for word in flags:
+    for word in without_logging(flags):
         if word.startswith("--"):
             key, equals, value = word[2:].partition("=")
             values[key] = [value] if equals else []

@@ -20,10 +20,12 @@ from norm_plugin.experiments.flag_checks import (
 from norm_plugin.experiments.gpus import Recipe, for_workers
 from norm_plugin.experiments.metrics import AVERAGE, Metric, find_metric
 from norm_plugin.experiments.naming import (
+    LOGGING,
     differences,
     flag_settings,
     run_label,
     without_defaults,
+    without_logging,
     workers_label,
 )
 from norm_plugin.experiments.recipes import (
@@ -33,6 +35,7 @@ from norm_plugin.experiments.recipes import (
 )
 from norm_plugin.experiments.results import result_name
 from norm_plugin.experiments.settings import ROOT, SUBWORDS, Settings
+from norm_plugin.experiments.sources import Sources, sources_in_use
 from norm_plugin.norms import norm_spec
 
 
@@ -49,6 +52,8 @@ class Plan:
         metric: how the trained model is evaluated and scored.
         averaging: of the checkpoints; empty where the metric evaluates the best one.
         generation: the flags of the evaluation that the recipe gives.
+        identity: ``training`` with the recipe's own flags of logging, which identify no run.
+        sources: the digests of the files of the user dir that the training rests on.
         result: the file with its scores.
     """
 
@@ -59,6 +64,8 @@ class Plan:
     training: tuple[str, ...]
     averaging: tuple[str, ...]
     generation: tuple[str, ...]
+    identity: tuple[str, ...]
+    sources: Sources
 
     @property
     def folder(self) -> Path:
@@ -121,7 +128,7 @@ def make_plan(settings: Settings) -> Plan:
     chosen norm has, and a batch that the GPUs cannot share.
     """
     try:
-        recipe, differs = _compose(settings)
+        recipe, base, differs = _compose(settings)
         trained = for_workers(
             recipe,
             settings.gpus,
@@ -131,6 +138,9 @@ def make_plan(settings: Settings) -> Plan:
             srun=settings.srun,
         )
         training = [*training_flags(trained), *settings.further]
+        shown = {key: base["common"].get(key) for key in LOGGING}
+        trained["common"] = {**trained["common"], **shown}
+        identity = [*training_flags(trained), *without_logging(settings.further)]
         averaging = []
         refuse_kept(settings.further)
         if find_metric(settings.facts.metric).checkpoint == AVERAGE:
@@ -149,11 +159,13 @@ def make_plan(settings: Settings) -> Plan:
         tuple(training),
         tuple(averaging),
         tuple(find_metric(settings.facts.metric).recipe_flags(recipe, settings.further)),
+        tuple(identity),
+        sources_in_use(settings.user_dir, training),
     )
 
 
-def _compose(settings: Settings) -> tuple[Recipe, dict[str, Any]]:
-    """The hyper-parameters, and what in them differs from the recipe."""
+def _compose(settings: Settings) -> tuple[Recipe, Recipe, dict[str, Any]]:
+    """The hyper-parameters, those of the recipe, and what differs between them."""
     facts = settings.facts
     groups = [f"norm={settings.norm}"]
     groups += [f"recipe={facts.recipe}"] if facts.recipe else []
@@ -169,7 +181,7 @@ def _compose(settings: Settings) -> tuple[Recipe, dict[str, Any]]:
     recipe["common"]["seed"] = settings.seed
     if settings.user_dir is not None:
         recipe["common"]["user_dir"] = str(settings.user_dir)
-    return recipe, differs
+    return recipe, base, differs
 
 
 # The runs of a grid differ in little more than their seed, and each of these takes a good part of

@@ -56,6 +56,7 @@ def collect_result(args: argparse.Namespace) -> Result:
         "experiment": args.experiment,
         "norm": args.norm,
         "differs": args.differs,
+        "sources": args.sources,
         "seed": args.seed,
         "sites": model.pop("sites"),
         "metric": args.metric,
@@ -294,6 +295,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default={},
         metavar="JSON",
         help="the settings that differ from the recipe",
+    )
+    parser.add_argument(
+        "--sources",
+        type=json.loads,
+        default={},
+        metavar="JSON",
+        help="the digests of the files of the user dir that the training rests on",
     )
     parser.add_argument(
         "--metric", choices=list(METRICS), default="bleu", help="default: %(default)s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from norm_plugin.experiments.locking import only_one
 from norm_plugin.experiments.plan import Plan, plan_root
 from norm_plugin.experiments.progress import LinesMeter, Meter, TrainingMeter, usual_seconds
 from norm_plugin.experiments.results import read_result, score_lines
+from norm_plugin.experiments.sources import changed_sources
 from norm_plugin.experiments.stages import DATA_STAGES, Stage, data_stages, run_stages
 from norm_plugin.experiments.stamps import Stamps, next_key
 from norm_plugin.experiments.status import (
@@ -33,6 +35,7 @@ from norm_plugin.experiments.status import (
     write_status,
 )
 
+OTHER = "other settings or data"
 STATUS_EACH = 5.0  # seconds between two writings of the status of a stage
 
 
@@ -118,9 +121,12 @@ class Execution:
             return
         begun = self.stamps.begun("train")
         if begun is not None and begun != self.key:
+            before = self.stamps.sources("train")
+            changed = [] if before is None else changed_sources(before, self.plan.sources)
+            what = f"another version of {', '.join(changed)}" if changed else OTHER
             raise CommandError(
-                f"{self.plan.checkpoints} is of other settings or data; remove "
-                f"{self.plan.folder}, or choose another --work"
+                f"{self.plan.checkpoints} is of {what}; remove {self.plan.folder}, or choose "
+                "another --work"
             )
         why = self.stamps.diverged("train", self.key)
         if why is not None and not self.retry:
@@ -129,6 +135,8 @@ class Execution:
     def make(self, stage: Stage, after: float | None) -> None:
         """Run a stage, look at what it made, and stamp it."""
         begin = time.monotonic()
+        if stage.name == "train":
+            self.stamps.write("train.sources", json.dumps(self.plan.sources))
         self.stamps.begin(stage.name, self.key, stage.later)
         if stage.before:
             self.command(stage, stage.before, Meter())

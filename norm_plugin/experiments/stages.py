@@ -87,7 +87,7 @@ def _train(plan: Plan, later: tuple[str, ...]) -> Stage:
     return Stage(
         "train",
         (*command, *plan.training, "--save-dir", str(plan.checkpoints)),
-        words=("train", *plan.training),
+        words=("train", *plan.identity),
         product=plan.checkpoints / "checkpoint_last.pt",
         before=(*_module("norm_plugin.checkpoints.repair"), str(plan.checkpoints)),
         later=later,
@@ -125,6 +125,7 @@ def _score(plan: Plan, name: str, log: Path) -> Stage:
     words += ["--seed", str(settings.seed)]
     words += ["--differs", json.dumps(plan.differs, sort_keys=True)] if plan.differs else []
     command = [*_module("norm_plugin.experiments.results"), *words]
+    command += ["--sources", json.dumps(plan.sources)] if plan.sources else []
     command += ["--metric", plan.metric.name, "--checkpoint", str(plan.evaluated)]
     command += ["--last", str(plan.checkpoints / "checkpoint_last.pt"), *_user_dir(plan)]
     command += ["--log", str(log), "--data", str(plan.data)]

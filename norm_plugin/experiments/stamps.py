@@ -8,6 +8,7 @@ and that of its data do not count: a run may be moved.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,7 +30,8 @@ def digest_of_files(paths: Iterable[Path], root: Path) -> str:
 
 class Stamps:
     """The stamps in a folder: ``NAME`` of a finished stage, ``NAME.started`` of one begun,
-    ``NAME.diverged`` of one that need not be tried again, ``NAME.seconds`` of what it took, and
+    ``NAME.diverged`` of one that need not be tried again, ``NAME.sources`` of the user's files
+    that it rests on, ``NAME.seconds`` of what it took, and
     ``NAME.memory`` of its peak memory in bytes, the largest of all its attempts."""
 
     def __init__(self, folder: Path) -> None:
@@ -42,6 +44,11 @@ class Stamps:
     def begun(self, name: str) -> str | None:
         """The key under which a stage was finished, or else begun; None for neither."""
         return self._read(name) or self._read(f"{name}.started")
+
+    def sources(self, name: str) -> dict[str, str] | None:
+        """The digests of the user's files with which a stage was begun; None if not stored."""
+        text = self._read(f"{name}.sources")
+        return None if text is None else dict(json.loads(text))
 
     def begin(self, name: str, key: str, later: Iterable[str]) -> None:
         """From now on the stage and the ``later`` ones, which rest on it, are not done."""

@@ -15,6 +15,7 @@ from norm_plugin.experiments.comparable import (
     TRAINING,
     check_alike,
     check_same_data,
+    check_same_sources,
     check_settings_alike,
     half_interval,
     span,
@@ -76,6 +77,7 @@ def _meaning(results: Sequence[Result], kind: str, title: str) -> str:
 
 
 def _row(norm: str, runs: Sequence[Result]) -> list[str]:
+    check_same_sources(runs)
     check_settings_alike(runs, ("model", *TRAINING))
     metric = metric_of(runs[0])
     values = [headline(run) for run in runs]

@@ -21,6 +21,7 @@ from norm_plugin.analysis.seeds import compare, holm, pooled_deviation, seeds_ne
 from norm_plugin.analysis.study import placement_of, read_study
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.results import SCHEMA
+from norm_plugin.experiments.tables import table
 
 
 def test_the_baseline_stands_first_and_runs_are_grouped(tmp_path):
@@ -81,6 +82,19 @@ def test_seeds_of_one_name_with_other_models_are_refused(tmp_path):
         CommandError, match="seed 1 and layernorm seed 2 .*differ in settings of model"
     ):
         read_study(folder_of(tmp_path, made_up(), other))
+
+
+def test_two_versions_of_a_users_norm_are_not_averaged(tmp_path):
+    runs = [
+        made_up(seed=seed, sources={"my_norms/tanh.py": digest, "my_norms/helper.py": "0"})
+        for seed, digest in enumerate(("a1", "b2"), start=1)
+    ]
+    folders = folder_of(tmp_path, *runs)
+    message = "different versions of my_norms/tanh.py; remove the runs and results of one version"
+    with pytest.raises(CommandError, match=message):
+        read_study(folders)
+    with pytest.raises(CommandError, match=message):
+        table(runs)
 
 
 def test_a_seed_given_twice_is_refused(tmp_path):

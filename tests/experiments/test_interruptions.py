@@ -229,9 +229,10 @@ def test_a_changed_plugin_is_not_what_was_trained(here, runs):
     words = ("wmt14", "--user-dir", str(own))
     assert runs.run(*words).returncode == 0
     assert runs.run(*words).stdout.count(DONE) == 4
-    (own / "norms.py").write_text("a = 2\n")
+    (own / "__init__.py").write_text("import norm_plugin\nprint('patches something')\n")
     changed = runs.run(*words)
-    assert changed.returncode == 1 and "is of other settings or data; remove" in changed.stderr
+    assert changed.returncode == 1
+    assert "is of another version of changed_norms/__init__.py; remove" in changed.stderr
 
 
 OWN_NORM = """
@@ -263,6 +264,50 @@ def test_a_norm_of_the_users_own_takes_its_options(here, runs):
     assert done.returncode == 0, done.stderr
     assert value(of_stage(runs.take_calls(), "fairseq_cli.train"), "--norm-slope") == "0.7"
     assert list(runs.work.rglob("runs-own-slope-0.7-seed1.json"))
+
+
+def own_norms(here, name):
+    """A user dir with two norms, a module that one of them imports, and a placement."""
+    own = own_plugin(here, name)
+    files = {
+        "__init__.py": "from . import one, other, place\n",
+        "one.py": f"from . import helper\n{OWN_NORM.replace('runs-own', f'{name}-one')}",
+        "other.py": OWN_NORM.replace("runs-own", f"{name}-other"),
+        "helper.py": "SLOPE = 1.0\n",
+        "place.py": "from norm_plugin.placements import Placement, register_placement\n"
+        f"@register_placement('{name}-place', equation='x + f(norm(x))', paper='none')\n"
+        "class Place(Placement):\n    norms = ('input',)\n",
+    }
+    for file, text in files.items():
+        (own / file).write_text(text)
+    return own
+
+
+@pytest.mark.parametrize("changed", ["one.py", "other.py", "helper.py", "place.py"])
+def test_a_changed_file_concerns_the_runs_that_use_it(changed, here, runs):
+    """A run rests on the files of its norm and its placement, and on what these import."""
+    name = f"in_use_{changed[:-3]}"
+    own = own_norms(here, name)
+    rest_on = {
+        "norm=layernorm": [],
+        f"norm={name}-one": ["one.py", "helper.py"],
+        f"norm={name}-other placement={name}-place": ["other.py", "place.py"],
+    }
+    for words in rest_on:
+        assert runs.run("wmt14", "--user-dir", str(own), *words.split()).returncode == 0
+    calls = [call for call in runs.take_calls() if "norm_plugin.experiments.results" in call]
+    stored = [json.loads(value(call, "--sources")) if "--sources" in call else {} for call in calls]
+    assert [set(each) for each in stored] == [
+        {f"{name}/{file}" for file in files} for files in rest_on.values()
+    ]
+    with open(own / changed, "a") as stream:
+        stream.write("# another version\n")
+    for words, files in rest_on.items():
+        again = runs.run("wmt14", "--user-dir", str(own), *words.split())
+        if changed in files:
+            assert f"is of another version of {name}/{changed}; remove" in again.stderr
+        else:
+            assert again.stdout.count(DONE) == 4, again.stderr
 
 
 @pytest.mark.parametrize(

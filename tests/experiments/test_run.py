@@ -145,6 +145,23 @@ def test_watching_by_tensorboard_is_no_other_run(runs):
     assert runs.run("wmt14", "--tensorboard").stdout.count(DONE) == STAMPED
 
 
+LOGGING = ["common.log_interval=7", "--", "--wandb-project", "mine", "--log-format=simple"]
+
+
+@pytest.mark.parametrize("words", [LOGGING[:1], LOGGING[1:], LOGGING])
+def test_logging_is_no_setting_of_a_run(words, runs):
+    """The run has the recipe's name, its training is the same, and the flags are passed on."""
+    done = runs.run("toy", *words)
+    assert done.returncode == 0, done.stderr
+    calls = runs.take_calls()
+    assert "--differs" not in of_stage(calls, "norm_plugin.experiments.results")
+    assert [path.name for path in runs.work.rglob("*seed1.json")] == ["layernorm-seed1.json"]
+    train = of_stage(calls, "fairseq_cli.train")
+    assert (value(train, "--log-interval") == "7") == (words[0] == LOGGING[0])
+    assert ("--wandb-project" in train) == ("--" in words)
+    assert runs.run("toy").stdout.count(DONE) == STAMPED
+
+
 def test_a_moved_work_folder_is_the_same_run(runs):
     runs.run("wmt14")
     runs.work.rename(runs.folder / "moved")

@@ -29,8 +29,8 @@ from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.commands.command_line import (
     CommandError,
     at_least,
+    check_output,
     read_json,
-    require_folder,
     run_command,
     write_text,
 )
@@ -199,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     quiet()
     import_user_dir(args.user_dir)
-    require_folder(args.page)
+    check_output(args.page)
     if not args.only_page:
         words_given = sys.argv[1:] if argv is None else argv
         measure_into(args, shlex.join([*COMMAND, *words_given]))

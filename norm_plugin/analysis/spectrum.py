@@ -22,7 +22,7 @@ from norm_plugin.analysis.study import Study
 from norm_plugin.checkpoints.spectrum import Spectrum, read_spectra
 from norm_plugin.commands.command_line import (
     CommandError,
-    require_folder,
+    check_output,
     run_command,
     write_text,
 )
@@ -139,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     if args.out is not None:
-        require_folder(args.out)
+        check_output(args.out)
     spectra = [one for path in args.checkpoints for one in read_spectra(path)]
     print(table_text(spectra))
     if args.out is not None:

@@ -45,7 +45,7 @@ from norm_plugin.checkpoints.inputs import (
 from norm_plugin.checkpoints.reestimate import DEFAULT_BATCHES, reestimate
 from norm_plugin.checkpoints.running_stats import MODES, running_statistics
 from norm_plugin.checkpoints.user_dirs import add_user_dir, check_user_dir, import_user_dir
-from norm_plugin.commands.command_line import CommandError, at_least, require_folder, run_command
+from norm_plugin.commands.command_line import CommandError, at_least, check_output, run_command
 
 
 class RunningMean:
@@ -159,7 +159,10 @@ def mean_of(paths: Sequence[Path], running_stats: str) -> RunningMean:
     check_distinct(paths)
     mean = RunningMean(running_stats)
     for path in paths:
-        mean.add(path, load_checkpoint(path))
+        state = load_checkpoint(path)
+        if "averaged_from" in state:
+            raise CommandError(f"{path} is an average itself; give the checkpoints of the training")
+        mean.add(path, state)
     return mean
 
 
@@ -276,7 +279,7 @@ def _settle_statistics(args: argparse.Namespace, state: State, newest: Path) -> 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     args = _parse(argv)
-    require_folder(args.output)
+    check_output(args.output)
     import_user_dir(args.user_dir)
     paths = _inputs(args)
     if args.output.resolve() in [path.resolve() for path in paths]:

@@ -7,11 +7,11 @@ import re
 import struct
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
-from norm_plugin.commands.command_line import CommandError, replacing
+from norm_plugin.commands.command_line import CommandError, reading, replacing
 from norm_plugin.models.stored_settings import (
     UnsafeSettingError,
     allow_stored_flags,
@@ -30,7 +30,6 @@ FOLDED = "folded_norms"  # an entry of what norm_plugin.checkpoints.fold writes
 
 # All that torch.load raises for a file that is no checkpoint, or only a part of one.
 UNREADABLE = (
-    OSError,
     RuntimeError,
     EOFError,
     LookupError,
@@ -41,24 +40,32 @@ UNREADABLE = (
     struct.error,
     zipfile.BadZipFile,
 )
+PICKLE_START = b"\x80"  # torch before 1.6 wrote a bare pickle, not an archive
+
+
+class DamagedError(CommandError):
+    """A checkpoint was cut off, or its bytes have changed since it was written."""
 
 
 def load_checkpoint(path: Path) -> State:
     """The content of a fairseq checkpoint, tensors on the CPU, by torch's safe loader.
 
     Raises CommandError that names a file which is missing, unreadable or no checkpoint, or of
-    which a setting would run as code.
+    which a setting would run as code; DamagedError for an archive that is not as it was written.
     """
-    if not path.is_file():
-        raise CommandError(f"checkpoint {path} does not exist")
     allow_stored_flags()
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except UNREADABLE as error:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise CommandError(
-            f"checkpoint {path} cannot be read, it may be truncated or damaged ({reason})"
-        ) from error
+    with reading(path) as stream:
+        try:
+            _check_archive(stream)
+        except UNREADABLE as error:
+            raise DamagedError(f"checkpoint {path} is truncated or damaged ({error})") from error
+        try:
+            state = torch.load(stream, map_location="cpu", weights_only=True)
+        except UNREADABLE as error:
+            reason = str(error).strip().split("\n")[0] or type(error).__name__
+            raise CommandError(
+                f"checkpoint {path} cannot be read, it may be truncated or damaged ({reason})"
+            ) from error
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CommandError(f"{path} is not a fairseq checkpoint: it has no entry 'model'")
     try:
@@ -67,6 +74,18 @@ def load_checkpoint(path: Path) -> State:
     except UnsafeSettingError as error:
         raise CommandError(str(error)) from error
     return state
+
+
+def _check_archive(stream: BinaryIO) -> None:
+    """Raise one of UNREADABLE where an entry lacks its checksum, which torch does not look at."""
+    if stream.read(1) != PICKLE_START:
+        with zipfile.ZipFile(stream) as archive:
+            # torch compresses nothing, and leaves out the content of what is marked as a folder
+            if any(entry.compress_type or entry.external_attr for entry in archive.infolist()):
+                raise zipfile.BadZipFile("an entry that torch has not written")
+            if name := archive.testzip():
+                raise zipfile.BadZipFile(f"wrong checksum of {name}")
+    stream.seek(0)
 
 
 def save_checkpoint(state: State, path: Path) -> None:

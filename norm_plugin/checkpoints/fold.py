@@ -17,8 +17,9 @@ from typing import Any
 
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import FOLDED, State, load_checkpoint, save_checkpoint
+from norm_plugin.checkpoints.inputs import check_finite
 from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
-from norm_plugin.commands.command_line import CommandError, require_folder, run_command
+from norm_plugin.commands.command_line import CommandError, check_output, run_command
 
 
 def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, list[Any]]:
@@ -34,6 +35,7 @@ def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, 
     from norm_plugin.models.folding import fold_norms
 
     state = load_checkpoint(checkpoint)
+    check_finite(checkpoint, state["model"])
     model, _, _ = build_model(checkpoint, data)
     try:
         foldings = fold_norms(model)
@@ -83,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_user_dir(parser)
     args = parser.parse_args(argv)
-    require_folder(args.output)
+    check_output(args.output)
     import_user_dir(args.user_dir)
     if args.output.resolve() == args.checkpoint.resolve():
         raise CommandError(f"--output {args.output} is the checkpoint; choose another name")

@@ -11,7 +11,7 @@ import torch
 
 from norm_plugin.checkpoints.files import State
 from norm_plugin.checkpoints.user_dirs import check_user_dir
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError, reading
 from norm_plugin.models.resuming import differences, plan_of, settings_of, stacks_of
 
 # Buffers of fairseq's adaptive input and softmax that tell a dtype and a device. Their one number
@@ -31,7 +31,7 @@ def check_finite(path: Path, model: State) -> None:
         if is_averaged(name, value) and not torch.isfinite(value).all():
             raise CommandError(
                 f"'{name}' of {path} holds a NaN or an infinity: the run has diverged; give only "
-                "checkpoints from before that, for instance by --upper-bound"
+                "checkpoints from before that (average has --upper-bound)"
             )
 
 
@@ -79,11 +79,5 @@ def check_distinct(paths: Sequence[Path]) -> None:
 
 
 def _digest(path: Path) -> bytes:
-    digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
-    except OSError as error:
-        raise CommandError(f"checkpoint {path} cannot be read: {error.strerror}") from error
-    return digest.digest()
+    with reading(path) as stream:
+        return hashlib.file_digest(stream, "sha256").digest()

@@ -10,18 +10,20 @@ in that folder crashes on it. So before each run:
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
+import stat
 import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from norm_plugin.checkpoints.files import FOLDED, LAST, load_checkpoint, num_updates
-from norm_plugin.commands.command_line import CommandError, replacing, run_command
+from norm_plugin.checkpoints.files import FOLDED, LAST, DamagedError, load_checkpoint, num_updates
+from norm_plugin.commands.command_line import CommandError, reading, replacing, run_command
 
-TEMPORARY = re.compile(r".+\.pt(\.\d+)?\.tmp")  # fairseq's and ours
-PICKLE_START = b"\x80"  # torch before 1.6 wrote a bare pickle, not an archive
+TEMPORARY = re.compile(r"checkpoint.*\.pt\.tmp|.+\.pt\.\d+\.tmp")  # fairseq's, and ours
+ARCHIVE_START = b"PK"
 
 
 def repair(folder: Path) -> list[str]:
@@ -30,7 +32,8 @@ def repair(folder: Path) -> list[str]:
     Left-over temporary files and truncated checkpoints are removed. Where checkpoint_last.pt is
     missing or damaged, the readable checkpoint with the most updates takes its place. A file that
     cannot be loaded for another reason (no permission, a class that the safe loader refuses) stays
-    as it is and raises CommandError.
+    as it is and raises CommandError. Only regular files are removed or replaced; a training makes
+    no others.
     """
     if not folder.is_dir():
         return []
@@ -43,14 +46,16 @@ def repair(folder: Path) -> list[str]:
 
 
 def _remove_leftovers(folder: Path) -> list[str]:
-    leftovers = sorted(path for path in folder.iterdir() if TEMPORARY.fullmatch(path.name))
+    leftovers = sorted(
+        path for path in folder.iterdir() if TEMPORARY.fullmatch(path.name) and _is_regular(path)
+    )
     for path in leftovers:
         path.unlink()
     return [f"removed {path}, left over from a save that was cut off" for path in leftovers]
 
 
 def _remove_truncated(folder: Path) -> list[str]:
-    truncated = [path for path in _candidates(folder) if not _is_whole(path)]
+    truncated = [path for path in _candidates(folder) if _is_regular(path) and _is_truncated(path)]
     for path in truncated:
         path.unlink()
     return [f"removed {path}, which was truncated" for path in truncated]
@@ -61,26 +66,34 @@ def _candidates(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("checkpoint*.pt") if path.name != LAST)
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether an archive ends as it should; looks at a few bytes however large the file is."""
+def _is_regular(path: Path) -> bool:
+    return stat.S_ISREG(path.lstat().st_mode)  # no symlink either
+
+
+def _is_truncated(path: Path) -> bool:
+    """Whether it is empty, or an archive without its end; looks at a few bytes of it.
+
+    A power cut leaves zeros where a file was made longer and not yet written.
+    """
     with open(path, "rb") as stream:
-        return stream.read(1) == PICKLE_START or zipfile.is_zipfile(stream)
+        start = stream.read(len(ARCHIVE_START)).strip(b"\0")
+        return not start or (start == ARCHIVE_START and not zipfile.is_zipfile(stream))
 
 
 def _restore_last(folder: Path) -> list[str]:
     last = folder / LAST
     state = "missing"
-    if last.exists():
+    if os.path.lexists(last):
         try:
             load_checkpoint(last)
             return []
-        except CommandError:
-            if _is_whole(last):
+        except DamagedError:
+            if not _is_regular(last):
                 raise
             state = "damaged"
     source, messages = _most_updates(folder)
     if source is not None:
-        with open(source, "rb") as origin, replacing(last) as stream:
+        with reading(source) as origin, replacing(last) as stream:
             shutil.copyfileobj(origin, stream)
         return [*messages, f"{last} was {state}; replaced by {source.name}, the furthest one"]
     if state == "missing":

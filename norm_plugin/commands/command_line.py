@@ -6,10 +6,12 @@ import argparse
 import errno
 import json
 import os
+import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -78,17 +80,20 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Give a binary file that takes the name ``path`` when the block ends well.
 
     It is written beside ``path`` under a temporary name, flushed to disk, then renamed. After a
-    failure the temporary is gone and an older ``path`` is untouched. Raises CommandError
-    where the folder is missing or cannot be written, or the disk is full.
+    failure the temporary is gone and an older ``path`` is untouched. Of a symlink, the file that
+    it points to is replaced. Raises CommandError where the folder is missing or cannot be written,
+    ``path`` is no regular file, or the disk is full.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    require_folder(path)
+    check_output(path)
+    target = path.resolve()
+    # A part of the name is at most 200 bytes, which leaves room for the suffix in the usual 255.
+    temporary = target.with_name(f"{target.name[:50]}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     except (OSError, RuntimeError) as error:
         cause = _os_error_behind(error)
         if cause is None:
@@ -96,13 +101,20 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         hint = "; free some space and try again" if cause.errno == errno.ENOSPC else ""
         raise CommandError(f"cannot write {path}: {cause.strerror or cause}{hint}") from error
     finally:
-        if temporary.exists():
-            temporary.unlink()
+        temporary.unlink(missing_ok=True)
 
 
-def require_folder(path: Path) -> None:
-    """Raise CommandError unless the folder that is to hold ``path`` exists."""
-    if not path.parent.is_dir():
+def check_output(path: Path) -> None:
+    """Raise CommandError unless ``path`` is a regular file, or may become one in its folder."""
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        regular = True
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from error
+    if not regular:
+        raise CommandError(f"cannot write {path}: it is not a regular file; choose another name")
+    if not path.resolve().parent.is_dir():
         raise CommandError(f"the folder of {path} does not exist; create it first")
 
 
@@ -119,12 +131,26 @@ def write_text(path: Path, text: str) -> None:
         stream.write(text.encode("utf-8"))
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[BufferedReader]:
+    """Open a regular file, symlinks followed, in binary; CommandError names what is wrong.
+
+    Anything else is refused: a FIFO can block for ever, and a device may have no end.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise CommandError(f"cannot read {path}: it is not a regular file")
+        with open(path, "rb") as stream:
+            yield stream
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+
+
 def read_text(path: Path) -> str:
     """The UTF-8 text of ``path``, line ends as they are; CommandError names what is wrong."""
     try:
-        return path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+        with reading(path) as stream:
+            return stream.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise CommandError(f"{path} is not UTF-8: {error}") from error
 

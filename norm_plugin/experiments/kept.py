@@ -22,7 +22,7 @@ from typing import Any
 
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.checkpoints.spectrum import spectra_of
-from norm_plugin.commands.command_line import CommandError, replacing
+from norm_plugin.commands.command_line import CommandError, reading, replacing
 from norm_plugin.models.record_file import read_lines
 
 TRANSLATIONS, STATISTICS = "translations", "statistics"
@@ -129,8 +129,9 @@ def statistics_in(text: str, path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> bytes:
     try:
-        return gzip.decompress(path.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
+        with reading(path) as stream:
+            return gzip.decompress(stream.read())
+    except (EOFError, zlib.error) as error:
         raise CommandError(f"cannot read {path}: {error}") from error
 
 
@@ -141,9 +142,8 @@ def record_lines(path: Path) -> list[dict[str, Any]]:
         CommandError: no such file, no records in it, or of another version.
     """
     try:
-        lines = read_lines(path)
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+        with reading(path):
+            lines = read_lines(path)
     except ValueError as error:
         raise CommandError(str(error)) from error
     if len(lines) < 2:

@@ -108,6 +108,17 @@ def test_a_checkpoint_without_a_norm_to_fold_is_refused(save, tmp_path, flags, m
     assert list(tmp_path.iterdir()) == [checkpoint]
 
 
+def diverge(state):
+    next(iter(state["model"].values())).view(-1)[0] = float("nan")
+
+
+def test_weights_that_are_not_finite_are_refused(save, tmp_path):
+    checkpoint = save(change=diverge)
+    with pytest.raises(CommandError, match="holds a NaN or an infinity: the run has diverged"):
+        main([str(checkpoint), "--output", str(tmp_path / "folded.pt")])
+    assert list(tmp_path.iterdir()) == [checkpoint]
+
+
 def test_a_failed_write_leaves_the_old_file(save, tmp_path, monkeypatch):
     checkpoint, output = save(), tmp_path / "folded.pt"
     output.write_bytes(b"old")

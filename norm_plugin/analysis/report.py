@@ -116,7 +116,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--baseline",
         default="layernorm",
         metavar="NORM",
-        help="that the others are compared with (default: %(default)s)",
+        help="the norm, or the row, that the others are compared with (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--label",
+        type=_renaming,
+        action="append",
+        default=[],
+        dest="labels",
+        metavar="A=B",
+        help="name the row A of the table B; may be repeated",
     )
     parser.add_argument("--title", help="default: the names of the experiments")
     parser.add_argument(
@@ -134,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--figure", choices=FIGURES, help="write only this figure and its data")
     args = parser.parse_args(argv)
     require_packages()
-    study = read_study(args.folders, args.baseline)
+    study = read_study(args.folders, args.baseline, dict(args.labels))
     if args.figure is not None:
         return only_figure(study, args.figure, args.out)
     title = args.title or " and ".join(sorted({run["experiment"] for run in study.runs}))
@@ -143,6 +152,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     written = write_report(study, sections, args.out, title, made)
     print(f"{len(study.runs)} runs of {len(study.settings)} settings: {written[0]}")
     return 0
+
+
+def _renaming(text: str) -> tuple[str, str]:
+    old, equals, new = text.rpartition("=")
+    if not (old and equals and new):
+        raise argparse.ArgumentTypeError(f"it is {text!r} and must be A=B")
+    return old, new
 
 
 def only_figure(study: Study, name: str, out: Path) -> int:
@@ -158,6 +174,7 @@ def made_now(study: Study, args: argparse.Namespace) -> Made:
     """How the page is made by a command with these arguments."""
     words = ["python", "-m", "norm_plugin.analysis.report", *map(str, args.folders)]
     words += ["--baseline", args.baseline]
+    words += [word for old, new in args.labels for word in ("--label", f"{old}={new}")]
     figure = shlex.join([*words, "--out", str(args.out), "--figure"])
     words += [] if args.data is None else ["--data", str(args.data)]
     words += [] if args.loss is None else ["--loss", str(args.loss)]

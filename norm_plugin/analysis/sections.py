@@ -35,7 +35,7 @@ from norm_plugin.analysis.rows import (
 )
 from norm_plugin.analysis.spectrum import study_figure
 from norm_plugin.analysis.stat_tokens import stat_tokens_figure
-from norm_plugin.analysis.study import Study
+from norm_plugin.analysis.study import Study, common_settings
 from norm_plugin.experiments.comparable import span
 
 FIGURES: dict[str, Callable[[Study], Figure | None]] = {
@@ -217,10 +217,15 @@ def facts_of(study: Study) -> list[str]:
     pairs = [pairs for run in study.runs if (pairs := run["data"].get("training_pairs"))]
     size = f", {span(pairs)} training examples" if pairs else ""
     checksums = study.agreed(lambda run: run["data"]["checksum"][:16])
+    common = [
+        f"{key}={value}"
+        for key, value in common_settings([*study.settings, *study.failures]).items()
+    ]
     sums = f"checksum {checksums[0]}"
     if len(checksums) > 1:
         sums = f"{len(checksums)} random splits with the checksums {', '.join(checksums)}"
     return [
         f"Data: {data['corpus']}{size}, {sums}; scored on {study.runs[0]['split']}.",
         f"Versions: {'; '.join(versions)}.",
+        *([f"All runs differ from the recipe in {', '.join(common)}."] if common else []),
     ]

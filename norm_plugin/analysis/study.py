@@ -7,7 +7,7 @@ their seed alone. A run that failed or diverged has no result; its record lies i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from norm_plugin.experiments.comparable import (
     split_seed,
 )
 from norm_plugin.experiments.metrics import Metric
+from norm_plugin.experiments.naming import Differences, norm_of_label, short_label
 from norm_plugin.experiments.results import (
     Result,
     headline,
@@ -69,11 +70,13 @@ class Failure:
     reason: str
     progress: str
     curves: dict[str, Any] | None
+    differs: Differences = field(default_factory=dict)
+    shown: str | None = None
 
     @property
     def name(self) -> str:
         """Of its setting."""
-        return _name(self.norm, self.placement)
+        return self.shown or _name(self.norm, self.placement)
 
 
 @dataclass(frozen=True)
@@ -82,16 +85,23 @@ class Setting:
 
     Attributes:
         runs: their results, at least one, by seed; ``folder`` in each is where it was read.
+        shown: the name of the row, where it is another than that of the norm and the placement.
     """
 
     norm: str
     placement: str
     runs: tuple[Result, ...]
+    shown: str | None = None
 
     @property
     def name(self) -> str:
         """Of the row: ``powernorm-released, pre``."""
-        return _name(self.norm, self.placement)
+        return self.shown or _name(self.norm, self.placement)
+
+    @property
+    def differs(self) -> Differences:
+        """The settings that differ from the recipe."""
+        return dict(self.runs[0].get("differs") or {})
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -160,12 +170,15 @@ class Study:
         return sorted({str(read(run)) for run in self.runs})
 
 
-def read_study(folders: Sequence[Path], baseline: str = "layernorm") -> Study:
+def read_study(
+    folders: Sequence[Path], baseline: str = "layernorm", labels: Mapping[str, str] | None = None
+) -> Study:
     """Read the results in ``folders`` as one comparison.
 
     Args:
         folders: of one experiment each, with a JSON file a run.
-        baseline: the norm that the others are compared with.
+        baseline: the norm, or the name of the row, that the others are compared with.
+        labels: other names of rows, by their names.
 
     Raises:
         CommandError: no results, a file that is none, no run of ``baseline``, or runs that cannot
@@ -183,17 +196,68 @@ def read_study(folders: Sequence[Path], baseline: str = "layernorm") -> Study:
     for result in results:
         groups.setdefault((result["norm"], placement_of(result)), []).append(result)
     settings = [Setting(*key, tuple(_sorted_by_seed(runs))) for key, runs in groups.items()]
+    failures = [failure for folder in folders for failure in read_failures(folder, results)]
+    settings, failures = named_by_differences(settings, failures, labels or {})
     _check_names(settings)
-    norms = sorted({setting.norm for setting in settings})
-    if baseline not in norms:
+    chosen = _baselines(settings, baseline)
+    # The baseline under the placement that most runs have stands first.
+    settings.sort(key=lambda one: (one not in chosen, -len(one.runs), one.placement, one.norm))
+    return Study(tuple(settings), tuple(failures))
+
+
+def named_by_differences(
+    settings: Sequence[Setting], failures: Sequence[Failure], labels: Mapping[str, str]
+) -> tuple[list[Setting], list[Failure]]:
+    """Settings and failures whose names leave out what all of them share, and those of ``labels``.
+
+    Raises CommandError for a name in ``labels`` that is not that of one row.
+    """
+    runs: list[Setting | Failure] = [*settings, *failures]
+    common = common_settings(runs)
+    short = {id(one): short_label(one.norm, one.differs, common) for one in runs}
+    names = {id(one): _name(short[id(one)], one.placement) for one in runs}
+    for old, new in labels.items():
+        rows = {names[id(one)] for one in runs if old in (names[id(one)], short[id(one)], one.norm)}
+        if len(rows) != 1:
+            raise CommandError(
+                f"--label {old}={new}: {old} is the name of {len(rows)} rows; choose from "
+                f"{'; '.join(sorted(rows or set(names.values())))}"
+            )
+        names = {key: new if name in rows else name for key, name in names.items()}
+    return (
+        [replace(one, shown=names[id(one)]) for one in settings],
+        [replace(one, shown=names[id(one)]) for one in failures],
+    )
+
+
+def common_settings(runs: Sequence[Setting | Failure]) -> Differences:
+    """The settings that differ from the recipe, and are the same in all of several runs."""
+    first = runs[0].differs
+    missing = object()
+    return {
+        key: value
+        for key, value in first.items()
+        if len(runs) > 1 and all(one.differs.get(key, missing) == value for one in runs)
+    }
+
+
+def _baselines(settings: Sequence[Setting], baseline: str) -> list[Setting]:
+    """The settings that ``--baseline`` names, by their names or by their norm."""
+    chosen = [one for one in settings if baseline in (one.name, one.norm)]
+    chosen = chosen or [one for one in settings if one.name == _name(baseline, one.placement)]
+    chosen = chosen or [one for one in settings if norm_of_label(one.norm, one.differs) == baseline]
+    names = sorted(one.name for one in chosen or settings)
+    if not chosen:
         raise CommandError(
             f"no run is of the baseline {baseline}; name one of these by --baseline: "
-            f"{', '.join(norms)}"
+            f"{'; '.join(names)}"
         )
-    # The baseline under the placement that most runs have stands first.
-    settings.sort(key=lambda one: (one.norm != baseline, -len(one.runs), one.placement, one.norm))
-    failures = [failure for folder in folders for failure in read_failures(folder, results)]
-    return Study(tuple(settings), tuple(failures))
+    if len({one.norm for one in chosen}) > 1:
+        raise CommandError(
+            f"several settings are of the baseline {baseline}; name one of these by --baseline: "
+            f"{'; '.join(names)}"
+        )
+    return chosen
 
 
 def _check_names(settings: Sequence[Setting]) -> None:
@@ -245,6 +309,7 @@ def read_failures(folder: Path, results: Sequence[Result]) -> list[Failure]:
                 record["reason"],
                 record.get("progress", ""),
                 record.get("curves"),
+                record["differs"],
             )
         )
     return sorted(found, key=lambda failure: (failure.norm, failure.seed))

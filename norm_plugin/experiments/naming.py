@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from norm_plugin.experiments.gpus import AUTO, Recipe
@@ -116,12 +116,25 @@ def run_label(norm: str, settings: Mapping[str, Any]) -> str:
     """
     words = [_words(key, settings[key]) for key in sorted(settings, key=_place)]
     plain = "-".join([norm, *words])
-    label = "-".join([norm, *(UNUSUAL.sub("-", word).strip("-") for word in words)])
+    label = "-".join([norm, *map(_fit, words)])
     label = label[:MOST_CHARACTERS]
     if label != plain:
         exact = "\0".join([norm, *(f"{key}={settings[key]}" for key in sorted(settings))])
         label += "-" + hashlib.sha256(exact.encode()).hexdigest()[:6]
     return label
+
+
+def short_label(label: str, settings: Mapping[str, Any], left_out: Iterable[str]) -> str:
+    """The label of a run with ``settings`` without the words of those in ``left_out``."""
+    for key in left_out:
+        label = label.replace(f"-{_fit(_words(key, settings[key]))}", "", 1)
+    return label
+
+
+def norm_of_label(label: str, settings: Mapping[str, Any]) -> str:
+    """The norm at the start of the label of a run with ``settings``."""
+    words = [_words(key, settings[key]) for key in sorted(settings, key=_place)]
+    return label.partition(f"-{_fit(words[0])}")[0] if words else label
 
 
 def workers_label(gpus: str, change_batch: bool, on_cpu: bool) -> str:
@@ -133,6 +146,11 @@ def workers_label(gpus: str, change_batch: bool, on_cpu: bool) -> str:
         return ""
     kind = "workers" if on_cpu else "gpus"
     return f"-{gpus}{kind}" + ("-batch" if change_batch else "")
+
+
+def _fit(word: str) -> str:
+    """A word of a label, fit for a file name."""
+    return UNUSUAL.sub("-", word).strip("-")
 
 
 def _short(key: str) -> str:

@@ -97,6 +97,56 @@ def test_two_versions_of_a_users_norm_are_not_averaged(tmp_path):
         table(runs)
 
 
+def common_flags(folder):
+    """Three arms with a flag in common: two norms, and one of them with another learning rate."""
+    common = {"max-epoch": "2"}
+    faster = {**common, "optimization.lr": [0.01]}
+    return folder_of(
+        folder,
+        *(made_up("layernorm-max-epoch-2", seed, differs=common) for seed in (1, 2)),
+        made_up("mynorm-max-epoch-2", differs=common),
+        made_up("mynorm-max-epoch-2-lr-0.01", differs=faster),
+    )
+
+
+def test_names_leave_out_what_all_runs_share(tmp_path):
+    (folder,) = common_flags(tmp_path)
+    differs = {"max-epoch": "2", "optimization.lr": [0.1]}
+    write_failure(folder, "mynorm-max-epoch-2-lr-0.1", 1, differs=differs)
+    study = read_study([folder])  # whose default baseline is the norm layernorm
+    assert study.names == [
+        "layernorm, pre",
+        "mynorm, pre",
+        "mynorm-lr-0.01, pre",
+        "mynorm-lr-0.1, pre",
+    ]
+    assert facts_of(study)[-1] == "All runs differ from the recipe in max-epoch=2."
+
+
+@pytest.mark.parametrize("baseline", ["layernorm", "layernorm, pre", "layernorm-max-epoch-2"])
+def test_the_baseline_is_a_norm_or_a_row(baseline, tmp_path):
+    assert read_study(common_flags(tmp_path), baseline).baseline.seeds == (1, 2)
+
+
+def test_a_norm_whose_settings_all_have_differences_is_no_clear_baseline(tmp_path):
+    runs = [
+        made_up(f"mynorm-lr-{rate}", differs={"optimization.lr": [rate]}) for rate in (0.1, 0.2)
+    ]
+    folders = folder_of(tmp_path, *runs, made_up())
+    with pytest.raises(CommandError, match="several .* mynorm-lr-0.1, pre; mynorm-lr-0.2, pre"):
+        read_study(folders, "mynorm")
+    assert read_study(folders, "mynorm-lr-0.2").baseline.norm == "mynorm-lr-0.2"
+    assert read_study(folders[:1], "layernorm").baseline.norm == "layernorm"
+
+
+def test_rows_are_renamed(tmp_path):
+    labels = {"mynorm": "Ours", "mynorm-lr-0.01, pre": "Ours, faster"}
+    study = read_study(common_flags(tmp_path), labels=labels)
+    assert study.names == ["layernorm, pre", "Ours", "Ours, faster"]
+    with pytest.raises(CommandError, match="--label none=A: none is the name of 0 rows; choose"):
+        read_study(common_flags(tmp_path), labels={"none": "A"})
+
+
 def test_a_seed_given_twice_is_refused(tmp_path):
     folders = folder_of(tmp_path, made_up(), made_up(experiment="again"))
     with pytest.raises(CommandError, match="two runs of layernorm have seed 1"):

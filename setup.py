@@ -18,6 +18,7 @@ FAIRSEQ_REQUIREMENTS = [
     # The fairseq on the package index neither builds nor imports on Python >= 3.11; fairseq-fixed
     # does, under the same import name.
     "fairseq-fixed>=0.12.3.1",
+    "filelock",
     "hydra-core",
     "hydra-joblib-launcher",
     "numpy",

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -29,13 +29,17 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "data-prep"))
 
 import wmt14  # noqa: E402
-from prep.command_line import at_least  # noqa: E402
-from prep.corpus import Choices, Corpus  # noqa: E402
-from prep.manifest import tool_versions  # noqa: E402
-from prep.markup import segments  # noqa: E402
-from prep.pairs import learn_subwords, write_pieces, write_words  # noqa: E402
-from prep.raw_files import ArchiveFiles  # noqa: E402
-from prep.workers import start_workers  # noqa: E402
+from norm_plugin.commands.command_line import at_least  # noqa: E402
+from prep.files import read_raw, write_lines  # noqa: E402
+from prep.folder import tool_versions  # noqa: E402
+from prep.pairs import (  # noqa: E402
+    Choices,
+    learn_subwords,
+    plain_files,
+    read_side,
+    write_pieces,
+    write_words,
+)
 
 RESULTS = ROOT / "benchmarks" / "results" / "preparation.csv"
 WMT14_PAIRS = 4_500_000
@@ -54,43 +58,34 @@ def repeated(lines: list[str], count: int, new_words: float, seed: int) -> Itera
         yield line
 
 
-@dataclass(frozen=True)
-class RepeatedTestSet(ArchiveFiles):
-    """The test set of WMT14, repeated to `pairs` pairs."""
-
-    pairs: int = 0
-    new_words: float = 0.0
-
-    def read(self, folder: Path, split: str, language: str) -> Iterator[str]:
-        lines = list(super().read(folder, "test", language))
-        return repeated(lines, self.pairs, self.new_words, self.languages.index(language))
-
-
-def benchmark_corpus(pairs: int, new_words: float) -> Corpus:
-    """WMT14 with `pairs` training pairs made of its test set."""
-    raw = RepeatedTestSet(
-        wmt14.LANGUAGES, wmt14.members, {"test": segments}, pairs=pairs, new_words=new_words
-    )
-    return replace(wmt14.CORPUS, raw=raw)
+def write_raw(raw: Path, pairs: int, new_words: float, folder: Path) -> dict[str, Path]:
+    """Write the test set of WMT14, repeated to `pairs` pairs; returns the file of each side."""
+    paths = {}
+    for seed, language in enumerate(wmt14.LANGUAGES):
+        name = f"train.{language}"
+        archived = read_raw(raw, wmt14.files("test", language), folder)
+        lines = list(read_side(wmt14.CORPUS, archived, "test", language))
+        paths[name] = folder / name
+        write_lines(paths[name], repeated(lines, pairs, new_words, seed))
+    return paths
 
 
 def measure(raw: Path, pairs: int, args: argparse.Namespace) -> dict[str, float]:
     """Seconds of each step for a corpus of `pairs` pairs."""
-    corpus = benchmark_corpus(pairs, args.new_words)
+    corpus = replace(wmt14.CORPUS, files=plain_files({"train": "train"}))
     choices = Choices(wmt14.LANGUAGES, "subword-nmt", "sacremoses", "", args.merges)
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
+        paths = write_raw(raw, pairs, args.new_words, work)
         start = time.perf_counter()
-        with start_workers(args.workers) as workers:
-            write_words(corpus, raw, work, "train", choices, workers)
+        write_words(corpus, paths, work, "train", choices, args.workers)
         seconds["tokenize"] = time.perf_counter() - start
         start = time.perf_counter()
         models = learn_subwords(corpus, work, choices)
         seconds["learn"] = time.perf_counter() - start
         start = time.perf_counter()
-        with start_workers(args.workers) as workers:
-            write_pieces(corpus, work, "train", choices, models, workers)
+        write_pieces(corpus, work, "train", choices, models, args.workers)
         seconds["apply"] = time.perf_counter() - start
     return seconds
 

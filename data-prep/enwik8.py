@@ -9,9 +9,8 @@ one end of a line is added.
 
 from __future__ import annotations
 
-from prep.fetch import Source
-from prep.running_text import ByteFile
-from prep.text_stages import TextCorpus, run_text
+from prep.download import Source
+from prep.running_text import ByteFile, TextCorpus
 
 CORPUS = TextCorpus(
     name="enwik8",
@@ -31,4 +30,4 @@ CORPUS = TextCorpus(
 )
 
 if __name__ == "__main__":
-    run_text(CORPUS, __doc__)
+    CORPUS.main(__doc__)

@@ -9,13 +9,10 @@ tst2010, tst2011 and tst2012.
 
 from __future__ import annotations
 
-from prep.cleaning import Limits
-from prep.corpus import Corpus
-from prep.fetch import Source
-from prep.markup import segments, talks
-from prep.raw_files import ArchiveFiles, Member
-from prep.stages import run_corpus
-from prep.text_rules import TextRules
+from prep.download import Source
+from prep.files import RawFile
+from prep.pairs import Corpus, segments, talks
+from prep.text import Limits, TextRules
 
 LANGUAGES = ("de", "en")
 ARCHIVE = "de-en.tgz"
@@ -24,24 +21,20 @@ TEST_SETS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.t
 RULES = TextRules(tokenizer="sacremoses", lowercase=True)
 
 
-def members(split: str, language: str) -> list[Member]:
+def files(split: str, language: str) -> list[RawFile]:
     """The files of the archive that make one side of a split."""
     if split == "train":
-        return [(ARCHIVE, f"de-en/train.tags.de-en.{language}")]
-    return [(ARCHIVE, f"de-en/IWSLT14.{name}.de-en.{language}.xml") for name in TEST_SETS]
+        return [RawFile(f"de-en/train.tags.de-en.{language}", ARCHIVE)]
+    return [RawFile(f"de-en/IWSLT14.{name}.de-en.{language}.xml", ARCHIVE) for name in TEST_SETS]
 
 
 CORPUS = Corpus(
     name="iwslt14",
     languages=LANGUAGES,
     sources=(Source(ARCHIVE, (f"http://{URL}", f"https://{URL}")),),
-    raw=ArchiveFiles(
-        LANGUAGES,
-        members,
-        parsers={"train": talks, "test": segments},
-        splits=("train", "test"),  # validation is cut from train
-        lines={"test": 6750},
-    ),
+    files=files,
+    parsers={"train": talks, "test": segments},
+    lines={"test": 6750},
     rules=RULES,
     other_rules={"test": RULES._replace(plain_apostrophe=True)},
     merges=10000,
@@ -50,4 +43,4 @@ CORPUS = Corpus(
 )
 
 if __name__ == "__main__":
-    run_corpus(CORPUS, __doc__)
+    CORPUS.main(__doc__)

@@ -11,11 +11,9 @@ language to the size of the paper's vocabulary; fairseq-preprocess.
 
 from __future__ import annotations
 
-from prep.corpus import Corpus
-from prep.fetch import Source
-from prep.raw_files import PlainFiles
-from prep.stages import run_corpus
-from prep.text_rules import TextRules
+from prep.download import Source
+from prep.pairs import Corpus, plain_files
+from prep.text import TextRules
 
 BASE_URL = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
 # SHA-256 of the files as Stanford publishes them; that of train is recorded at its first download.
@@ -25,20 +23,19 @@ DIGESTS = {
     "tst2013.en": "3860ce60bc5b85d96cc2d3d580cf1bc9d62440e939c1b964676d3607c4e8f1df",
     "tst2013.vi": "29af16842808da2812b8fd4d47fc05d082ba870e60ab7755090ad04b380994cd",
 }
-RAW = PlainFiles(
-    ("en", "vi"),
-    stems={"train": "train", "valid": "tst2012", "test": "tst2013"},
-    lines={"valid": 1553, "test": 1268},
-)
+LANGUAGES = ("en", "vi")
+STEMS = {"train": "train", "valid": "tst2012", "test": "tst2013"}
+NAMES = [f"{stem}.{language}" for stem in STEMS.values() for language in LANGUAGES]
 CORPUS = Corpus(
     name="iwslt15",
-    languages=RAW.languages,
-    sources=tuple(Source(n, (f"{BASE_URL}/{n}",), DIGESTS.get(n)) for n in RAW.names()),
-    raw=RAW,
+    languages=LANGUAGES,
+    sources=tuple(Source(n, (f"{BASE_URL}/{n}",), DIGESTS.get(n)) for n in NAMES),
+    files=plain_files(STEMS),
+    lines={"valid": 1553, "test": 1268},
     rules=TextRules(),
     types={"en": 7669, "vi": 6669},
     joint=False,
 )
 
 if __name__ == "__main__":
-    run_corpus(CORPUS, __doc__)
+    CORPUS.main(__doc__)

@@ -9,15 +9,14 @@ that are not in --dictionary, that of a pre-trained model, are unknown.
 
 from __future__ import annotations
 
-from prep.labeled import LabeledCorpus, run_labeled
-from prep.sentence_pairs import PairFiles
-from prep.text_rules import WIKITEXT
+from prep.labeled import LabeledCorpus, Tables
+from prep.text import WIKITEXT
 
 CORPUS = LabeledCorpus(
     name="mrpc",
     labels=("0", "1"),
     sources=(),
-    raw=PairFiles(
+    raw=Tables(
         "MRPC.zip",
         {"train": "MRPC/train.tsv", "valid": "MRPC/dev.tsv"},
         columns=("#1 String", "#2 String", "Quality"),
@@ -27,4 +26,4 @@ CORPUS = LabeledCorpus(
 )
 
 if __name__ == "__main__":
-    run_labeled(CORPUS, __doc__)
+    CORPUS.main(__doc__)

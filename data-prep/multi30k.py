@@ -7,11 +7,9 @@ The raw files are train, val and test_2016_flickr, each as .en and .de, plain or
 
 from __future__ import annotations
 
-from prep.corpus import Corpus
-from prep.fetch import Source
-from prep.raw_files import PlainFiles
-from prep.stages import run_corpus
-from prep.text_rules import TextRules
+from prep.download import Source
+from prep.pairs import Corpus, plain_files
+from prep.text import TextRules
 
 BASE_URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
 DIGESTS = {
@@ -22,20 +20,17 @@ DIGESTS = {
     "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
     "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
 }
-RAW = PlainFiles(
-    ("en", "de"),
-    stems={"train": "train", "valid": "val", "test": "test_2016_flickr"},
-    lines={"train": 29000, "valid": 1014, "test": 1000},
-)
+STEMS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
 CORPUS = Corpus(
     name="multi30k",
-    languages=RAW.languages,
+    languages=("en", "de"),
     sources=tuple(Source(n, (f"{BASE_URL}/{n}",), digest) for n, digest in DIGESTS.items()),
-    raw=RAW,
+    files=plain_files(STEMS),
+    lines={"train": 29000, "valid": 1014, "test": 1000},
     # Not Moses' own normalization: every result on this corpus rests on that of its port.
     rules=TextRules(normalize="sacremoses", tokenizer="sacremoses", lowercase=True),
     merges=10000,
 )
 
 if __name__ == "__main__":
-    run_corpus(CORPUS, __doc__)
+    CORPUS.main(__doc__)

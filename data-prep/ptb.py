@@ -7,10 +7,9 @@ taken as it is: 10,000 lowercase words, with <unk> and N for numbers.
 
 from __future__ import annotations
 
-from prep.fetch import Source
-from prep.running_text import WordFiles
-from prep.text_files import SPLITS
-from prep.text_stages import TextCorpus, run_text
+from prep.download import Source
+from prep.files import SPLITS
+from prep.running_text import TextCorpus, WordFiles
 
 ARCHIVE = "simple-examples.tgz"
 CORPUS = TextCorpus(
@@ -25,4 +24,4 @@ CORPUS = TextCorpus(
 )
 
 if __name__ == "__main__":
-    run_text(CORPUS, __doc__)
+    CORPUS.main(__doc__)

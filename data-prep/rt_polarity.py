@@ -10,35 +10,12 @@ occurs once in the training text is unknown.
 
 from __future__ import annotations
 
-from prep.fetch import Source
-from prep.labeled import LabeledCorpus, run_labeled
-from prep.labeled_files import FileOfLabel
-from prep.messages import PrepError
-from prep.text_rules import TextRules
+from prep.download import Source
+from prep.labeled import FileOfLabel, LabeledCorpus
+from prep.text import TextRules
 
 ARCHIVE = "rt-polaritydata.tar.gz"
 URL = f"https://www.cs.cornell.edu/people/pabo/movie-review-data/{ARCHIVE}"
-
-
-def decode(lines: list[str]) -> list[str]:
-    """The lines of a file in Windows-1252, as the original is, or in UTF-8, as many copies are.
-
-    In Latin-1, the byte of a dash is a control character, and that of `…` is white space.
-
-    Args:
-        lines: read as Latin-1, which keeps every byte.
-
-    Raises:
-        PrepError: the file is in neither encoding.
-    """
-    raw = [line.encode("latin-1") for line in lines]
-    for encoding in ("utf-8", "cp1252"):
-        try:
-            return [line.decode(encoding) for line in raw]
-        except UnicodeDecodeError:
-            continue
-    raise PrepError("a file of RT is neither in Windows-1252 nor in UTF-8; download it again")
-
 
 CORPUS = LabeledCorpus(
     name="rt_polarity",
@@ -52,11 +29,12 @@ CORPUS = LabeledCorpus(
         archive=ARCHIVE,
         lines=5331,
         sizes={"train": 8608, "valid": 964, "test": 1089},
-        encoding="latin-1",
-        decoded=decode,
+        # The original is in Windows-1252, many copies are in UTF-8. In Latin-1 the byte of a dash
+        # would be a control character, and that of `…` white space.
+        encodings=("UTF-8", "cp1252"),
     ),
     rules=TextRules(lowercase=True),
 )
 
 if __name__ == "__main__":
-    run_labeled(CORPUS, __doc__)
+    CORPUS.main(__doc__)

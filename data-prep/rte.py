@@ -8,17 +8,16 @@ are not in --dictionary, that of a pre-trained model, are unknown.
 
 from __future__ import annotations
 
-from prep.fetch import Source
-from prep.labeled import LabeledCorpus, run_labeled
-from prep.sentence_pairs import PairFiles
-from prep.text_rules import WIKITEXT
+from prep.download import Source
+from prep.labeled import LabeledCorpus, Tables
+from prep.text import WIKITEXT
 
 ARCHIVE = "RTE.zip"
 CORPUS = LabeledCorpus(
     name="rte",
     labels=("not_entailment", "entailment"),
     sources=(Source(ARCHIVE, (f"https://dl.fbaipublicfiles.com/glue/data/{ARCHIVE}",)),),
-    raw=PairFiles(
+    raw=Tables(
         ARCHIVE,
         {"train": "RTE/train.tsv", "valid": "RTE/dev.tsv"},
         columns=("sentence1", "sentence2", "label"),
@@ -28,4 +27,4 @@ CORPUS = LabeledCorpus(
 )
 
 if __name__ == "__main__":
-    run_labeled(CORPUS, __doc__)
+    CORPUS.main(__doc__)

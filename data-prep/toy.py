@@ -1,26 +1,344 @@
 #!/usr/bin/env python3
 """Write the toy corpus (English and Velan, an invented language) and prepare it.
 
-The grammar is in prep/toy/grammar.py. The text is lowercase, needs no BPE and is made in seconds.
-The same --seed gives the same bytes on every machine. Language codes: en and xx.
+The text is lowercase, needs no BPE and is made in seconds. The same --seed gives the same bytes on
+every machine. Language codes: en and xx. Each English sentence has exactly one translation, which
+takes
+
+word order  verb last: subject, recipient, object, manner, verb; time words come first;
+            adjectives follow their noun, in mirrored order; prepositions become postpositions,
+            and a prepositional phrase or relative clause precedes the noun it describes
+agreement   a noun ends in the vowel of its gender (-o, -a, -u), then -i in the plural, then -n
+            as an object; determiners take all three endings, adjectives the first two; a verb
+            takes its tense (-ar, -ir, -ur) and, with a plural subject, -en
+
+`the old cat did not see some dogs .` is `ta mirka vesa noin kelodoin palir ne .`
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
+import random
+import sys
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
-from prep.binarize import binarize, make_dictionaries
-from prep.command_line import SEED, add_common_arguments, at_least
-from prep.exit_status import run_command
-from prep.manifest import Counts, make_recipe
-from prep.messages import report
-from prep.publishing import publish, publish_binarized
-from prep.text_files import SPLITS, write_lines
-from prep.toy.grammar import SOURCE, TARGET, Grammar
+from norm_plugin.commands.command_line import at_least
+from prep.binarize import binarize, make_dictionary
+from prep.files import SPLITS, report, write_lines
+from prep.folder import Counts, make_recipe, publish, publish_binary
+from prep.stages import SEED, make_parser, run
+
+SOURCE, TARGET = "en", "xx"  # xx: no real language has this code
+SHORTEST, LONGEST = 5, 20  # tokens of a sentence, its full stop included, on either side
+
+T = TypeVar("T")
+
+
+# ---- words ----------------------------------------------------------------------------------
+
+
+class Noun(NamedTuple):
+    """English singular and plural; Velan stem and gender vowel."""
+
+    singular: str
+    plural: str
+    stem: str
+    gender: str
+
+
+class Verb(NamedTuple):
+    """English base form, third person and past; Velan stem."""
+
+    base: str
+    third: str
+    past: str
+    stem: str
+
+
+class Determiner(NamedTuple):
+    """English form before a singular and before a plural; Velan stem."""
+
+    singular: str
+    plural: str
+    stem: str
+
+
+def _rows(table: str) -> list[list[str]]:
+    return [row.split() for row in table.strip().splitlines()]
+
+
+BEINGS = [
+    Noun(*row)
+    for row in _rows("""
+        dog dogs kelod o
+        cat cats mirk a
+        bird birds sifel u
+        horse horses tarpan o
+        girl girls lumin a
+        boy boys dorik o
+        woman women halen a
+        man men borut o
+        child children pinel u
+        teacher teachers sodar u
+        farmer farmers grenok o
+        doctor doctors medil a
+        sailor sailors navor u
+        painter painters kolit a
+        singer singers melod a
+        neighbour neighbours viszen o
+        friend friends amerl u
+        king kings regol u
+    """)
+]
+THINGS = [
+    Noun(*row)
+    for row in _rows("""
+        book books libet a
+        letter letters skrip u
+        apple apples pomer a
+        cup cups kalik o
+        chair chairs sedul u
+        hat hats kapor o
+        boat boats barken a
+        lamp lamps luker u
+        stone stones petrok o
+        flower flowers florin a
+        key keys klavut u
+        basket baskets korbel o
+        coat coats mantil a
+        picture pictures bildur o
+        wheel wheels rotan u
+        drum drums tamber a
+    """)
+]
+PLACES = [
+    Noun(*row)
+    for row in _rows("""
+        house houses domar a
+        tree trees arbok o
+        river rivers fluvin u
+        garden gardens jardel o
+        bridge bridges pontur u
+        tower towers turil a
+    """)
+]
+DETERMINERS = [
+    Determiner(*row)
+    for row in _rows("""
+        the the t
+        a some n
+        this these k
+        that those v
+        my my mer
+        your your zel
+        our our nor
+    """)
+]
+# Per table: English, Velan.
+ADJECTIVES = _rows("""
+    old ves
+    small pet
+    big gran
+    red rus
+    green verd
+    happy felik
+    quiet sil
+    young jun
+    clever sapin
+    beautiful belor
+    tired lasin
+    strong fort
+""")
+PREPOSITIONS = _rows("""
+    near apu
+    behind deru
+    under subu
+    above supru
+    beside ladu
+""")
+MANNERS = _rows("""
+    slowly lente
+    quickly rapide
+    often ofte
+    again retre
+    happily felike
+    quietly sile
+    together kune
+""")
+# Tense: time words that go with it.
+TIMES = {
+    "present": _rows("today hodie\nnow nune"),
+    "past": _rows("yesterday ieri\nearlier prime"),
+    "future": _rows("tomorrow kras\nsoon balde"),
+}
+TENSES = {"present": "ar", "past": "ir", "future": "ur"}
+TRANSITIVE = [
+    Verb(*row)
+    for row in _rows("""
+        see sees saw pal
+        find finds found trov
+        hold holds held ten
+        paint paints painted kolor
+        love loves loved amik
+        hear hears heard aud
+        carry carries carried port
+        follow follows followed sek
+        watch watches watched gard
+        remember remembers remembered memor
+        draw draws drew desin
+        help helps helped adjun
+    """)
+]
+INTRANSITIVE = [
+    Verb(*row)
+    for row in _rows("""
+        sleep sleeps slept dorm
+        sing sings sang kant
+        walk walks walked mars
+        laugh laughs laughed rid
+        wait waits waited tard
+        swim swims swam nat
+    """)
+]
+DITRANSITIVE = [
+    Verb(*row)
+    for row in _rows("""
+        give gives gave don
+        show shows showed mostr
+        send sends sent mand
+        bring brings brought fer
+    """)
+]
+
+
+# ---- grammar --------------------------------------------------------------------------------
+
+
+class NounPhrase(NamedTuple):
+    """A noun phrase in both languages, and its number, with which the verb agrees."""
+
+    source: list[str]
+    target: list[str]
+    plural: bool
+
+
+def inflect(stem: str, gender: str, plural: bool, is_object: bool = False) -> str:
+    """The Velan form of a noun, determiner or adjective: stem, gender, number, case."""
+    return stem + gender + ("i" if plural else "") + ("n" if is_object else "")
+
+
+def conjugate(stem: str, tense: str, plural: bool) -> str:
+    """The Velan form of a verb: stem, tense, number of its subject."""
+    return stem + TENSES[tense] + ("en" if plural else "")
+
+
+def english_verb(verb: Verb, tense: str, plural: bool, negated: bool = False) -> list[str]:
+    """The English words of a verb in the third person."""
+    if negated:
+        present = "do" if plural else "does"
+        return [{"present": present, "past": "did", "future": "will"}[tense], "not", verb.base]
+    present = verb.base if plural else verb.third
+    return {"present": [present], "past": [verb.past], "future": ["will", verb.base]}[tense]
+
+
+class Grammar:
+    """Draws sentence pairs; a seed determines the sequence.
+
+    The only source of randomness is `random.Random(seed).random()`, which is the same on every
+    machine and in every version of Python; those of `choice` and `shuffle` are not.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed).random
+
+    def _pick(self, options: Sequence[T]) -> T:
+        return options[int(self._random() * len(options))]
+
+    def _chance(self, probability: float) -> bool:
+        return self._random() < probability
+
+    def noun_phrase(
+        self, nouns: Sequence[Noun], is_object: bool, modified: float = 0.0
+    ) -> NounPhrase:
+        """A noun with its determiner and adjectives.
+
+        `modified` is the probability that a phrase or clause describes the noun.
+        """
+        noun, determiner = self._pick(nouns), self._pick(DETERMINERS)
+        plural = self._chance(0.4)
+        adjectives = [self._pick(ADJECTIVES)] if self._chance(0.4) else []
+        if adjectives and self._chance(0.2):
+            adjectives.append(self._pick([a for a in ADJECTIVES if a != adjectives[0]]))
+        article = determiner.plural if plural else determiner.singular
+        source = [word for word, _ in adjectives] + [noun.plural if plural else noun.singular]
+        if article == "a" and source[0][0] in "aeiou":
+            article = "an"
+        target = [
+            inflect(determiner.stem, noun.gender, plural, is_object),
+            inflect(noun.stem, noun.gender, plural, is_object),
+            *(inflect(stem, noun.gender, plural) for _, stem in reversed(adjectives)),
+        ]
+        after, before = self._modifier(noun, plural) if self._chance(modified) else ([], [])
+        return NounPhrase([article, *source, *after], before + target, plural)
+
+    def _modifier(self, noun: Noun, plural: bool) -> tuple[list[str], list[str]]:
+        """What describes a noun: English words that follow it, Velan words that precede it."""
+        if self._chance(0.5):
+            preposition, postposition = self._pick(PREPOSITIONS)
+            place = self.noun_phrase(PLACES, is_object=False)
+            return [preposition, *place.source], [*place.target, postposition]
+        verb, tense = self._pick(TRANSITIVE), self._pick(("present", "past"))
+        if noun in BEINGS and self._chance(0.6):  # the noun is the subject of the clause
+            other = self.noun_phrase(BEINGS + THINGS, is_object=True)
+            source = [*english_verb(verb, tense, plural), *other.source]
+            return ["which", *source], [*other.target, conjugate(verb.stem, tense, plural), "ke"]
+        other = self.noun_phrase(BEINGS, is_object=False)
+        source = [*other.source, *english_verb(verb, tense, other.plural)]
+        return ["which", *source], [*other.target, conjugate(verb.stem, tense, other.plural), "ke"]
+
+    def _predicate(self) -> tuple[Verb, list[str], list[str]]:
+        """A verb with its objects: English words after it, Velan words before it."""
+        kind = self._random()
+        if kind < 0.2:
+            return self._pick(INTRANSITIVE), [], []
+        if kind < 0.8:
+            other = self.noun_phrase(BEINGS + THINGS, is_object=True, modified=0.35)
+            return self._pick(TRANSITIVE), other.source, other.target
+        gift = self.noun_phrase(THINGS, is_object=True)
+        receiver = self.noun_phrase(BEINGS, is_object=False)
+        target = [*receiver.target, "ri", *gift.target]
+        return self._pick(DITRANSITIVE), [*gift.source, "to", *receiver.source], target
+
+    def sentence(self) -> tuple[list[str], list[str]]:
+        """One sentence: the English tokens and the Velan tokens."""
+        subject = self.noun_phrase(BEINGS, is_object=False, modified=0.3)
+        verb, after, before = self._predicate()
+        tense, negated = self._pick(tuple(TENSES)), self._chance(0.15)
+        manner = self._pick(MANNERS) if self._chance(0.3) else ["", ""]
+        time = self._pick(TIMES[tense]) if self._chance(0.35) else ["", ""]
+        source = [*subject.source, *english_verb(verb, tense, subject.plural, negated)]
+        source += [*after, manner[0]]
+        source = [time[0], *source] if self._chance(0.5) else [*source, time[0]]
+        target = [time[1], *subject.target, *before, manner[1]]
+        target += [conjugate(verb.stem, tense, subject.plural), "ne" if negated else ""]
+        return [word for word in source if word] + ["."], [word for word in target if word] + ["."]
+
+    def sentences(self) -> Iterator[tuple[str, str]]:
+        """Endless sentence pairs, no English sentence twice, tokens joined by spaces."""
+        seen = set()
+        while True:
+            source, target = self.sentence()
+            fits = all(SHORTEST <= len(side) <= LONGEST for side in (source, target))
+            if fits and tuple(source) not in seen:
+                seen.add(tuple(source))
+                yield " ".join(source), " ".join(target)
+
+
+# ---- the command ----------------------------------------------------------------------------
 
 
 def generate(seed: int, sizes: dict[str, int]) -> dict[str, list[str]]:
@@ -46,16 +364,14 @@ def build(work: Path, files: dict[str, list[str]]) -> dict[str, Counts]:
         if not name.startswith("train."):
             write_lines(work / "raw" / name, map(detokenize, lines))
     report(f"write {', '.join(files)}")
-    make_dictionaries(work / "tok", work / "bin", SOURCE, TARGET, True)
+    texts = [work / "tok" / f"train.{language}" for language in (SOURCE, TARGET)]
+    make_dictionary(texts, [work / "bin" / f"dict.{x}.txt" for x in (SOURCE, TARGET)])
     return {}
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line; `argv` is sys.argv without it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_common_arguments(parser)
+def main(argv: Sequence[str]) -> None:
+    """Write and prepare the corpus; raises CommandError if --out holds something else."""
+    parser = make_parser(__doc__)
     parser.add_argument("--seed", type=SEED, default=1, metavar="N", help="default: %(default)s")
     for split, size in {"train": 8000, "valid": 500, "test": 500}.items():
         parser.add_argument(
@@ -65,37 +381,23 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
             metavar="N",
             help="pairs (default: %(default)s)",
         )
-    return parser.parse_args(argv)
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Write and prepare the corpus; raises PrepError if --out holds something else."""
-    args = parse_args(argv)
-    if args.only in (None, "prepare"):
-        _prepare(args)
-    if args.only in (None, "binarize"):
-        recipe = make_recipe("toy", SOURCE, TARGET, {}, {})
-        publish_binarized(args.out, recipe, partial(_binarize, args=args), args.overwrite)
+    args = parser.parse_args(argv)
     if args.only == "fetch":
         report("nothing to fetch: the toy corpus is generated")
-
-
-def _prepare(args: argparse.Namespace) -> None:
-    sizes = {split: getattr(args, split) for split in SPLITS}
-    files = generate(args.seed, sizes)
-    inputs = {
-        name: hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
-        for name, lines in files.items()
-    }
-    settings = {"seed": args.seed, **sizes}
-    recipe = make_recipe("toy", SOURCE, TARGET, settings, inputs)
-    publish(args.out, recipe, partial(build, files=files), args.overwrite)
-
-
-def _binarize(work: Path, args: argparse.Namespace) -> None:
-    out = args.out
-    binarize(out / "tok", out / "bin", work, SOURCE, TARGET, True, args.workers)
+    if args.only in (None, "prepare"):
+        sizes = {split: getattr(args, split) for split in SPLITS}
+        files = generate(args.seed, sizes)
+        inputs = {
+            name: hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+            for name, lines in files.items()
+        }
+        settings = {"seed": args.seed, **sizes}
+        recipe = make_recipe("toy", SOURCE, TARGET, settings, inputs)
+        publish(args.out, recipe, partial(build, files=files), args.overwrite)
+    if args.only in (None, "binarize"):
+        recipe = make_recipe("toy", SOURCE, TARGET, {}, {})
+        publish_binary(args.out, recipe, partial(binarize, args.out, recipe=recipe), args.overwrite)
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run(lambda: main(sys.argv[1:]))

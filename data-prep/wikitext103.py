@@ -7,10 +7,9 @@ The text is taken as its authors have tokenized it, with <unk>.
 
 from __future__ import annotations
 
-from prep.fetch import Source
-from prep.running_text import WordFiles
-from prep.text_files import SPLITS
-from prep.text_stages import TextCorpus, run_text
+from prep.download import Source
+from prep.files import SPLITS
+from prep.running_text import TextCorpus, WordFiles
 
 ARCHIVE = "wikitext-103-v1.zip"
 CORPUS = TextCorpus(
@@ -33,4 +32,4 @@ CORPUS = TextCorpus(
 )
 
 if __name__ == "__main__":
-    run_text(CORPUS, __doc__)
+    CORPUS.main(__doc__)

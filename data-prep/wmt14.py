@@ -11,13 +11,10 @@ left out later among them.
 
 from __future__ import annotations
 
-from prep.cleaning import Limits
-from prep.corpus import Corpus
-from prep.fetch import Source
-from prep.markup import segments
-from prep.raw_files import ArchiveFiles, Member
-from prep.stages import run_corpus
-from prep.text_rules import TextRules
+from prep.download import Source
+from prep.files import RawFile
+from prep.pairs import Corpus, segments
+from prep.text import Limits, TextRules
 
 LANGUAGES = ("en", "de")
 EUROPARL = "training-parallel-europarl-v7.tgz"
@@ -37,19 +34,19 @@ RULES = TextRules(normalize="perl", no_control=True, tokenizer="sacremoses", agg
 TEST_RULES = TextRules(plain_apostrophe=True, tokenizer="sacremoses", aggressive=True)
 
 
-def members(split: str, language: str) -> list[Member]:
-    """Archive and file in it, of all that makes one side of a split."""
+def files(split: str, language: str) -> list[RawFile]:
+    """The files that make one side of a split."""
     if split == "train":
         return [
-            (EUROPARL, f"training/europarl-v7.de-en.{language}"),
-            (COMMONCRAWL, f"commoncrawl.de-en.{language}"),
-            (NEWS, f"training/news-commentary-v9.de-en.{language}"),
+            RawFile(f"training/europarl-v7.de-en.{language}", EUROPARL),
+            RawFile(f"commoncrawl.de-en.{language}", COMMONCRAWL),
+            RawFile(f"training/news-commentary-v9.de-en.{language}", NEWS),
         ]
     if split == "valid":
-        return [(DEV, f"dev/newstest2013.{language}")]
+        return [RawFile(f"dev/newstest2013.{language}", DEV)]
     # deen: the order of the languages in the file's name is the same for both directions.
     side = "src" if language == "en" else "ref"
-    return [(TEST, f"test-full/newstest2014-deen-{side}.{language}.sgm")]
+    return [RawFile(f"test-full/newstest2014-deen-{side}.{language}.sgm", TEST)]
 
 
 def urls(archive: str) -> tuple[str, ...]:
@@ -64,7 +61,9 @@ CORPUS = Corpus(
     name="wmt14",
     languages=LANGUAGES,
     sources=tuple(Source(archive, urls(archive)) for archive in FOLDERS),
-    raw=ArchiveFiles(LANGUAGES, members, parsers={"test": segments}, lines={"test": 3003}),
+    files=files,
+    parsers={"test": segments},
+    lines={"test": 3003},
     rules=RULES,
     other_rules={"test": TEST_RULES},
     merges=40000,
@@ -73,4 +72,4 @@ CORPUS = Corpus(
 )
 
 if __name__ == "__main__":
-    run_corpus(CORPUS, __doc__)
+    CORPUS.main(__doc__)

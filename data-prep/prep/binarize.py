@@ -1,4 +1,7 @@
-"""What fairseq-preprocess makes, in two steps: first the dictionaries, then the binary text."""
+"""What fairseq-preprocess makes: the dictionaries, and the binary text.
+
+fairseq's own command is not run: its multiprocessing.Pool waits forever when a worker is killed.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +9,18 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from prep import child_processes
-from prep.messages import PrepError, report
-from prep.text_files import SPLITS, read_lines
+import numpy as np
 
-if TYPE_CHECKING:
-    from fairseq.data import Dictionary
+from prep.files import SPLITS, lines_of, report
+from prep.folder import Recipe, binary_file, dictionary, sides, text_folder
 
 PADDING_FACTOR = 8  # fairseq-preprocess pads dictionaries to a multiple of it
 
 
-def make_dictionaries(text: Path, destination: Path, source: str, target: str, joint: bool) -> None:
-    """Write `destination`/dict.* from `text`/train.*; `joint`: one dictionary for both sides."""
-    from fairseq.data import Dictionary  # takes seconds; --help need not wait for it
-
-    destination.mkdir(parents=True, exist_ok=True)
-    groups = [[source, target]] if joint else [[source], [target]]
-    for languages in groups:
-        words = Dictionary()
-        for language in languages:
-            for word, count in _count_tokens(text / f"train.{language}", words.eos_word).items():
-                words.add_symbol(word, count)
-        words.finalize(padding_factor=PADDING_FACTOR)
-        for language in languages:
-            words.save(str(destination / f"dict.{language}.txt"))
-        report(f"dictionary of {' and '.join(languages)}: {_types(words):,} types")
-
-
-def make_word_dictionary(texts: Sequence[Path], destination: Path, least_count: int) -> None:
+def make_dictionary(
+    texts: Sequence[Path], destinations: Sequence[Path], least_count: int = -1
+) -> None:
     """Write the dictionary of the words that occur at least so often in all texts together."""
     from fairseq.data import Dictionary  # takes seconds; --help need not wait for it
 
@@ -44,68 +29,44 @@ def make_word_dictionary(texts: Sequence[Path], destination: Path, least_count: 
         for word, count in _count_tokens(text, words.eos_word).items():
             words.add_symbol(word, count)
     words.finalize(threshold=least_count, padding_factor=PADDING_FACTOR)
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    words.save(str(destination))
-    names = " and ".join(text.name for text in texts)
-    report(f"dictionary of {names}: {_types(words):,} types")
-
-
-def _types(words: Dictionary) -> int:
-    """The number of words, without those that only fill the dictionary up (PADDING_FACTOR)."""
-    return sum(count > 0 for count in words.count[words.nspecial :])
+    for destination in destinations:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        words.save(str(destination))
+    # Without the words that only fill the dictionary up.
+    types = sum(count > 0 for count in words.count[words.nspecial :])
+    report(f"dictionary of {' and '.join(text.name for text in texts)}: {types:,} types")
 
 
 def _count_tokens(path: Path, end: str) -> Counter[str]:
-    """How often each token occurs, and `end` once a line.
-
-    Dictionary.add_file_to_dictionary is not used, because its multiprocessing.Pool waits forever
-    when a worker is killed.
-    """
+    """How often each token occurs, and `end` once a line."""
     counts: Counter[str] = Counter()
-    for line in read_lines(path):
+    for line in lines_of(path):
         counts.update(line.split())
         counts[end] += 1
     return counts
 
 
-def binarize(
-    text: Path,
-    dictionaries: Path,
-    destination: Path,
-    source: str,
-    target: str,
-    joint: bool,
-    workers: int,
-) -> None:
-    """Write the binary form of `text`/{train,valid,test}.* by the given dictionaries."""
-    options = [f"--{split}pref={text / split}" for split in SPLITS]
-    options.append(f"--srcdict={dictionaries / f'dict.{source}.txt'}")
-    if joint:
-        options.append("--joined-dictionary")
-    else:
-        options.append(f"--tgtdict={dictionaries / f'dict.{target}.txt'}")
-    options += ["--source-lang", source, "--target-lang", target]
-    _preprocess(options, destination, workers)
+def binarize(out: Path, destination: Path, recipe: Recipe) -> None:
+    """Fill `destination` with the binary text of `out`, and copies of its dictionaries."""
+    for side in sides(recipe):
+        name = dictionary(recipe, side)
+        (destination / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(out / "bin" / name, destination / name)
+        for split in SPLITS:
+            text = text_folder(out) / f"{split}.{side}"
+            binarize_text(text, destination / name, destination / binary_file(recipe, split, side))
     report(f"binarize: {', '.join(SPLITS)}")
 
 
-def binarize_side(text: Path, dictionary: Path, destination: Path, side: str, workers: int) -> None:
-    """Write the binary form of one side, `text`/{train,valid,test}.`side`, by its dictionary."""
-    options = [f"--{split}pref={text / f'{split}.{side}'}" for split in SPLITS]
-    _preprocess([*options, "--only-source", f"--srcdict={dictionary}"], destination, workers)
-    # fairseq writes it without its flags "#fairseq:overwrite", and then cannot read it again.
-    shutil.copyfile(dictionary, destination / "dict.txt")
-    report(f"binarize {side}: {', '.join(SPLITS)}")
+def binarize_text(text: Path, words: Path, stem: Path) -> None:
+    """Write `stem`.bin and `stem`.idx from a text and the dictionary of its words."""
+    import torch
+    from fairseq.data import Dictionary, indexed_dataset
 
-
-def _preprocess(options: list[str], destination: Path, workers: int) -> None:
-    options = [*options, f"--destdir={destination}", "--workers", str(workers)]
-    finished = child_processes.run_module("fairseq_cli.preprocess", options)
-    if finished.returncode < 0:
-        killed = f"fairseq-preprocess was killed by signal {-finished.returncode}"
-        raise PrepError(f"{killed}, {child_processes.MEMORY}")
-    if finished.returncode != 0:
-        lines = finished.stdout.strip().splitlines() or ["it printed nothing"]
-        raise PrepError(f"fairseq-preprocess ended with {finished.returncode}: {lines[-1]}")
-    # The log holds only paths in a folder that is about to be renamed.
-    (destination / "preprocess.log").unlink()
+    known = Dictionary.load(str(words))
+    numbers, unknown, end = known.indices, known.unk(), known.eos()
+    builder = indexed_dataset.make_builder(f"{stem}.bin", "mmap", vocab_size=len(known))
+    for line in lines_of(text):
+        tokens = [numbers.get(word, unknown) for word in line.split()]
+        builder.add_item(torch.from_numpy(np.array([*tokens, end])))
+    builder.finalize(f"{stem}.idx")

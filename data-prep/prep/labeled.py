@@ -1,4 +1,4 @@
-"""A corpus of labeled sentences: what it declares, and its stages fetch, prepare and binarize.
+"""Corpora of labeled sentences, or pairs of sentences: what one declares, and its raw files.
 
 OUT/tok holds NAME.input0, the sentences, and NAME.label, a label a line; OUT/bin/input0 and
 OUT/bin/label hold what fairseq's task sentence_prediction reads. Where a label is that of a pair,
@@ -9,170 +9,292 @@ those that are not in --dictionary.
 from __future__ import annotations
 
 import argparse
+import random
 import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from prep.binarize import binarize_side, make_word_dictionary
-from prep.command_line import SEED, parser_of
-from prep.exit_status import run_command
-from prep.fetch import Source
-from prep.labeled_files import Examples, LabeledFiles
-from prep.layout import SENTENCE_PREDICTION
-from prep.manifest import Counts, Recipe, make_recipe
-from prep.messages import PrepError, report
-from prep.raw_stage import run_raw_stages
-from prep.text_files import file_digest, read_lines, write_lines
-from prep.text_rules import TextRules, apply_rules
+from norm_plugin.commands.command_line import CommandError
+from prep.binarize import make_dictionary
+from prep.files import RawFile, file_digest, lines_of, report, write_lines
+from prep.folder import SENTENCE_PREDICTION, Counts, Recipe, make_recipe
+from prep.stages import SEED, RawCorpus
+from prep.text import TextRules, apply_rules
 
 TEXT, SECOND, LABEL = "input0", "input1", "label"  # as the task names them
 
 
+class Example(NamedTuple):
+    """A sentence, or two, with their label, and where they stand, for errors."""
+
+    text: str
+    label: str
+    place: str  # "FILE, line 7,"
+    second: str = ""
+
+
+class LabeledFiles(Protocol):
+    """The raw files of a corpus."""
+
+    random_split: bool
+    """Whether the corpus has no split of its own and is split by a seed."""
+    pairs: bool
+    """Whether the label is that of two sentences."""
+
+    @property
+    def files(self) -> list[RawFile]:
+        """All files."""
+
+    def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, list[Example]]:
+        """The sentences of each split; raises CommandError for files of another size."""
+
+
 @dataclass(frozen=True)
-class LabeledCorpus:
+class FileOfSplit:
+    """One plain file a split, whose lines are a label, a space and a sentence."""
+
+    names: Mapping[str, str]
+    """The file of each split."""
+    lines: Mapping[str, int]
+    """The published number of lines of each split; another number is an error."""
+    random_split = False
+    pairs = False
+
+    @property
+    def files(self) -> list[RawFile]:
+        return [RawFile(name) for name in self.names.values()]
+
+    def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, list[Example]]:
+        splits: dict[str, list[Example]] = {}
+        for split, name in self.names.items():
+            lines = list(lines_of(paths[name]))
+            check_count(name, len(lines), self.lines[split])
+            splits[split] = []
+            for number, line in enumerate(lines, 1):
+                label, _, text = line.partition(" ")
+                splits[split].append(Example(text, label, f"{name}, line {number:,},"))
+        return splits
+
+
+@dataclass(frozen=True)
+class FileOfLabel:
+    """One file a label, plain or in an archive, of which a seed draws the splits."""
+
+    members: Mapping[str, str]
+    """The file of each label in the archive."""
+    archive: str
+    lines: int
+    """The published number of lines of each file; another number is an error."""
+    sizes: Mapping[str, int]
+    """The number of sentences of each split."""
+    encodings: tuple[str, ...] = ("UTF-8",)
+    """The first in which a file can be read is taken."""
+    random_split = True
+    pairs = False
+
+    @property
+    def files(self) -> list[RawFile]:
+        return [RawFile(name, self.archive) for name in self.members.values()]
+
+    def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, list[Example]]:
+        """The splits that a seed draws; what is left over is in none of them."""
+        examples = []
+        for label, name in self.members.items():
+            lines = self._decoded(paths[name])
+            check_count(name, len(lines), self.lines)
+            for number, text in enumerate(lines, 1):
+                examples.append(Example(text, label, f"{name}, line {number:,},"))
+        draw = random.Random(split_seed).random  # its sequence is the same in every Python
+        keys = [draw() for _ in examples]
+        order = iter(sorted(range(len(examples)), key=keys.__getitem__))
+        return {
+            split: [examples[next(order)] for _ in range(size)]
+            for split, size in self.sizes.items()
+        }
+
+    def _decoded(self, path: Path) -> list[str]:
+        content = path.read_bytes()
+        for encoding in self.encodings:
+            try:
+                return content.decode(encoding).removesuffix("\n").split("\n")
+            except UnicodeDecodeError:
+                continue
+        known = " nor in ".join(self.encodings)
+        raise CommandError(f"{path.name} is neither in {known}; download it again")
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A table with tabs for training and one for validation, as the GLUE benchmark has them.
+
+    The labels of GLUE's test sets are not published, so test is the text of valid.
+    """
+
+    archive: str
+    members: Mapping[str, str]
+    """The tables of train and valid in the archive."""
+    columns: tuple[str, str, str]
+    """The headings of the first sentence, of the second and of the label."""
+    lines: Mapping[str, int]
+    """The published number of pairs of train and of valid; another number is an error."""
+    random_split = False
+    pairs = True
+
+    @property
+    def files(self) -> list[RawFile]:
+        return [RawFile(name, self.archive) for name in self.members.values()]
+
+    def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, list[Example]]:
+        splits = {
+            split: list(self._table(name, paths[name], self.lines[split]))
+            for split, name in self.members.items()
+        }
+        return {**splits, "test": splits["valid"]}
+
+    def _table(self, name: str, path: Path, expected: int) -> Iterator[Example]:
+        # Windows writes a byte order mark before the heading, and \r at the end of a line.
+        heading, *rows = [
+            line.removeprefix("\ufeff").removesuffix("\r").split("\t") for line in lines_of(path)
+        ] or [[]]
+        if missing := [column for column in self.columns if column not in heading]:
+            raise CommandError(f"{name} has no column {', '.join(missing)}; it is another corpus")
+        check_count(name, len(rows), expected, "pairs")
+        first, second, label = (heading.index(column) for column in self.columns)
+        for number, row in enumerate(rows, 2):
+            place = f"{name}, line {number:,},"
+            if len(row) != len(heading):
+                columns = f"{len(row)} columns, and its heading {len(heading)}"
+                raise CommandError(f"{place} has {columns}")
+            yield Example(row[first], row[label], place, row[second])
+
+
+def check_count(name: str, count: int, expected: int, what: str = "lines") -> None:
+    """Raise CommandError unless a file has as many lines as the published one."""
+    if count != expected:
+        raise CommandError(
+            f"{name} has {count:,} {what}, and the published file has {expected:,}; it is another "
+            "corpus, or not whole"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabeledCorpus(RawCorpus):
     """Everything in which one corpus of labeled sentences differs from another."""
 
-    name: str
-    """The stem of the corpus's file in data-prep/."""
     labels: tuple[str, ...]
     """All labels, in the order of the classes."""
-    sources: tuple[Source, ...]
-    """The files to download."""
     raw: LabeledFiles
-    """How the raw files are checked and read."""
+    """How the raw files are read."""
     rules: TextRules
     """What is done to a sentence. Without a tokenizer the text is taken to come tokenized."""
     least_count: int = 2
     """How often a word occurs in the training text to be in the dictionary."""
 
     @property
+    def raw_files(self) -> list[RawFile]:
+        return self.raw.files
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """The sides that a model reads."""
         return (TEXT, SECOND) if self.raw.pairs else (TEXT,)
 
-
-def run_labeled(corpus: LabeledCorpus, description: str | None) -> None:
-    """The command of a corpus: read sys.argv, run the stages, exit with a status."""
-    run_command(lambda: run_stages(corpus, parse_args(corpus, description)))
-
-
-def parse_args(
-    corpus: LabeledCorpus, description: str | None, argv: list[str] | None = None
-) -> argparse.Namespace:
-    """The parsed command line of a corpus; `argv` is by default that of the process."""
-    parser = parser_of(description)
-    if corpus.raw.random_split:
+    def parse(self, parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+        if self.raw.random_split:
+            parser.add_argument(
+                "--split-seed",
+                type=SEED,
+                default=1,
+                metavar="N",
+                help="of the random split into train, valid and test (default: %(default)s)",
+            )
         parser.add_argument(
-            "--split-seed",
-            type=SEED,
-            default=1,
-            metavar="N",
-            help="of the random split into train, valid and test (default: %(default)s)",
+            "--dictionary",
+            type=Path,
+            metavar="FILE",
+            help="dict.txt of a pre-trained model (default: the words of the training text)",
         )
-    parser.add_argument(
-        "--dictionary",
-        type=Path,
-        metavar="FILE",
-        help="dict.txt of a pre-trained model (default: the words of the training text)",
-    )
-    args = parser.parse_args(argv)
-    args.split_seed = getattr(args, "split_seed", None)
-    return args
+        return parser.parse_args(argv)
 
-
-def run_stages(corpus: LabeledCorpus, args: argparse.Namespace) -> None:
-    """Run the stage that --only names, or all; raises PrepError for bad input."""
-
-    def binarize(work: Path) -> None:
-        for side in (*corpus.texts, LABEL):
-            dictionary = args.out / "bin" / side / "dict.txt"
-            binarize_side(args.out / "tok", dictionary, work / side, side, args.workers)
-
-    build = partial(_build, corpus, args)
-    run_raw_stages(corpus, args, partial(_recipe, corpus, args), build, binarize)
-
-
-def _recipe(corpus: LabeledCorpus, args: argparse.Namespace, inputs: dict[str, str]) -> Recipe:
-    settings: dict[str, Any] = {
-        "labels": list(corpus.labels),
-        "lowercase": corpus.rules.lowercase,
-    }
-    if args.dictionary is not None:
-        check_dictionary(args.dictionary)
-        settings["dictionary"] = file_digest(args.dictionary)
-    else:
-        settings["least_count"] = corpus.least_count
-    if args.split_seed is not None:
-        settings["split_seed"] = args.split_seed
-    layout, second = SENTENCE_PREDICTION, SECOND if corpus.raw.pairs else None
-    return make_recipe(corpus.name, TEXT, LABEL, settings, inputs, layout=layout, second=second)
-
-
-def _build(
-    corpus: LabeledCorpus, args: argparse.Namespace, raw: Path, work: Path
-) -> dict[str, Counts]:
-    """Fill tok/ and the dictionaries of `work`; returns the counts of the raw text."""
-    counts = {}
-    for split, examples in corpus.raw.read(raw, args.split_seed).items():
-        check_examples(examples, corpus.labels, corpus.raw.pairs)
-        columns = {
-            TEXT: [example.text for example in examples],
-            SECOND: [example.second for example in examples],
+    def recipe(self, args: argparse.Namespace, inputs: dict[str, str]) -> Recipe:
+        settings: dict[str, Any] = {
+            "labels": list(self.labels),
+            "lowercase": self.rules.lowercase,
         }
-        for side in corpus.texts:
-            text = apply_rules(columns[side], "en", corpus.rules)
-            write_lines(work / "tok" / f"{split}.{side}", text)
-            tokens = sum(len(line.split()) for line in columns[side])
-            counts[f"{split}.{side}"] = {"lines": len(examples), "tokens": tokens}
-        write_lines(work / "tok" / f"{split}.{LABEL}", [example.label for example in examples])
-        report(f"write {split}: {len(examples):,} {'pairs' if corpus.raw.pairs else 'sentences'}")
-    _write_dictionaries(corpus, args.dictionary, work)
-    # fairseq numbers the classes in the order of this file.
-    write_lines(work / "bin" / LABEL / "dict.txt", [f"{label} 1" for label in corpus.labels])
-    return counts
+        if args.dictionary is not None:
+            check_dictionary(args.dictionary)
+            settings["dictionary"] = file_digest(args.dictionary)
+        else:
+            settings["least_count"] = self.least_count
+        if self.raw.random_split:
+            settings["split_seed"] = args.split_seed
+        second = SECOND if self.raw.pairs else None
+        layout = SENTENCE_PREDICTION
+        return make_recipe(self.name, TEXT, LABEL, settings, inputs, layout=layout, second=second)
 
+    def build(
+        self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path
+    ) -> dict[str, Counts]:
+        counts = {}
+        for split, examples in self.raw.read(paths, getattr(args, "split_seed", None)).items():
+            check_examples(examples, self.labels, self.raw.pairs)
+            columns = {
+                TEXT: [example.text for example in examples],
+                SECOND: [example.second for example in examples],
+            }
+            for side in self.texts:
+                text = apply_rules(columns[side], "en", self.rules)
+                write_lines(work / "tok" / f"{split}.{side}", text)
+                tokens = sum(len(line.split()) for line in columns[side])
+                counts[f"{split}.{side}"] = {"lines": len(examples), "tokens": tokens}
+            labels = [example.label for example in examples]
+            write_lines(work / "tok" / f"{split}.{LABEL}", labels)
+            what = "pairs" if self.raw.pairs else "sentences"
+            report(f"write {split}: {len(examples):,} {what}")
+        self._write_dictionaries(args.dictionary, work)
+        return counts
 
-def _write_dictionaries(corpus: LabeledCorpus, given: Path | None, work: Path) -> None:
-    """The same dictionary beside each text, where fairseq expects it."""
-    first, *others = [work / "bin" / side / "dict.txt" for side in corpus.texts]
-    for path in (first, *others):
-        path.parent.mkdir(parents=True)
-    if given is None:
-        texts = [work / "tok" / f"train.{side}" for side in corpus.texts]
-        make_word_dictionary(texts, first, corpus.least_count)
-    else:
-        shutil.copyfile(given, first)
-    for path in others:
-        shutil.copyfile(first, path)
+    def _write_dictionaries(self, given: Path | None, work: Path) -> None:
+        """The same dictionary beside each text, where fairseq expects it, and that of labels."""
+        destinations = [work / "bin" / side / "dict.txt" for side in self.texts]
+        if given is None:
+            texts = [work / "tok" / f"train.{side}" for side in self.texts]
+            make_dictionary(texts, destinations, self.least_count)
+        else:
+            for destination in destinations:
+                destination.parent.mkdir(parents=True)
+                shutil.copyfile(given, destination)
+        # fairseq numbers the classes in the order of this file.
+        write_lines(work / "bin" / LABEL / "dict.txt", [f"{label} 1" for label in self.labels])
 
 
 def check_dictionary(path: Path) -> None:
-    """Raise PrepError if the file is no dictionary of fairseq: a word, a space, a count."""
+    """Raise CommandError if the file is no dictionary of fairseq: a word, a space, a count."""
     if not path.is_file():
-        raise PrepError(f"--dictionary is {path}, which is no file; name the dict.txt of a model")
+        raise CommandError(
+            f"--dictionary is {path}, which is no file; name the dict.txt of a model"
+        )
     number = 0
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(lines_of(path), 1):
         word, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not word or not count.isdigit():
-            raise PrepError(
+            raise CommandError(
                 f"--dictionary {path}, line {number:,}, is {line[:40]!r}, not a word and a count; "
                 "name the dict.txt of a model"
             )
     if number == 0:
-        raise PrepError(f"--dictionary {path} is empty; name the dict.txt of a model")
+        raise CommandError(f"--dictionary {path} is empty; name the dict.txt of a model")
 
 
-def check_examples(examples: Examples, labels: tuple[str, ...], pairs: bool = False) -> None:
-    """Raise PrepError for an unknown label and for a sentence without a word."""
-    if not examples:
-        raise PrepError("a split has no sentence")
+def check_examples(examples: Sequence[Example], labels: tuple[str, ...], pairs: bool) -> None:
+    """Raise CommandError for an unknown label and for a sentence without a word."""
     for example in examples:
         if example.label not in labels:
-            raise PrepError(
+            raise CommandError(
                 f"{example.place} has the label {example.label[:40]!r}; the labels are "
                 f"{', '.join(labels)}"
             )
         if not example.text.strip() or (pairs and not example.second.strip()):
-            raise PrepError(f"{example.place} has an empty sentence")
+            raise CommandError(f"{example.place} has an empty sentence")

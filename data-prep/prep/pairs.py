@@ -1,4 +1,4 @@
-"""Sentence pairs, from raw text to subword units: what every corpus goes through.
+"""Corpora of sentence pairs: what one declares, and its way from raw text to subword units.
 
 The parent process reads the pairs in chunks, worker processes tokenize and segment the chunks, and
 the parent writes them in order. So memory does not grow with the corpus.
@@ -6,36 +6,232 @@ the parent writes them in order. So memory does not grow with the corpus.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+import argparse
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, TypeVar
 
 from tqdm import tqdm
 
+from norm_plugin.commands.command_line import CommandError, at_least
 from prep import subwords
-from prep.cleaning import Limits, tidy
-from prep.corpus import Choices, Corpus, Languages
-from prep.manifest import Counts
-from prep.messages import PrepError, report
-from prep.text_files import SPLITS, read_lines
-from prep.text_rules import TextRules, apply_rules
-from prep.workers import Workers, chunked, start_workers
+from prep.binarize import make_dictionary
+from prep.files import SPLITS, RawFile, lines_of, report
+from prep.folder import Counts, Recipe, make_recipe
+from prep.stages import RawCorpus
+from prep.text import TOKENIZERS, Limits, TextRules, apply_rules, check_moses, tidy
+from prep.workers import map_chunks
 
+Languages = tuple[str, str]  # source, target
 Pair = tuple[str, str]
+Parser = Callable[[Iterable[str]], Iterable[str]]  # lines of a file to sentences
+R = TypeVar("R")
 
 
-def read_pairs(corpus: Corpus, raw: Path, split: str, languages: Languages) -> Iterator[Pair]:
-    """Yield the raw pairs of a split; raises PrepError if a line has no partner."""
-    sides = [corpus.raw.read(raw, split, language) for language in languages]
+class Choices(NamedTuple):
+    """What the user chose on the command line."""
+
+    languages: Languages
+    subword: str
+    tokenizer: str  # empty if the text comes tokenized or stays raw
+    moses_dir: str
+    merges: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus(RawCorpus):
+    """Everything in which one corpus of sentence pairs differs from another."""
+
+    languages: Languages
+    files: Callable[[str, str], list[RawFile]]
+    """Split and language to the raw files that make this side, in order."""
+    parsers: Mapping[str, Parser] = field(default_factory=dict)
+    """How the files of a split are read, if they are not plain text."""
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """The published number of lines of a split; another number is an error."""
+    rules: TextRules
+    """What is done to a raw line. Without a tokenizer the text is taken to come tokenized."""
+    other_rules: Mapping[str, TextRules] = field(default_factory=dict)
+    """Rules of a split, if they differ from those of the training text."""
+    merges: int | None = None
+    """Default number of BPE operations. None: as many as give the number of `types`."""
+    types: Mapping[str, int] = field(default_factory=dict)
+    """Size of each language's vocabulary in the paper, where `merges` is None."""
+    joint: bool = True
+    """One subword model and one dictionary for both languages."""
+    clean_words: Limits | None = None
+    """Which training pairs are kept, by their words."""
+    clean_pieces: Limits | None = None
+    """Which training pairs are kept, by their subword units."""
+    valid_every: int = 0
+    """Every Nth clean training pair is for validation instead; 0: validation has its own files."""
+    compound_split: bool = False
+    """The papers also report BLEU with compounds split at hyphens."""
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits that have raw files of their own."""
+        return [split for split in SPLITS if not (split == "valid" and self.valid_every)]
+
+    @property
+    def raw_files(self) -> list[RawFile]:
+        return [
+            file
+            for split in self.splits
+            for language in self.languages
+            for file in self.files(split, language)
+        ]
+
+    @property
+    def scoring(self) -> list[str]:
+        """What scoring must know of the corpus; `norm_plugin` reads it in the manifest."""
+        facts = {
+            "tokenized_reference": not self.rules.tokenizer,
+            "compound_split": self.compound_split,
+        }
+        return [name for name, holds in facts.items() if holds]
+
+    def rules_of(self, split: str, choices: Choices) -> TextRules:
+        """The rules of a split under the user's choices; sentencepiece needs no tokenizer."""
+        rules = self.other_rules.get(split, self.rules)
+        if choices.subword == "sentencepiece":
+            # Text that comes tokenized also comes with escapes, which only a detokenizer undoes.
+            return rules._replace(tokenizer="", unescape=not rules.tokenizer)
+        return rules._replace(tokenizer=choices.tokenizer, moses_dir=choices.moses_dir)
+
+    def groups(self, languages: Languages) -> list[list[str]]:
+        """The languages that share a subword model and a dictionary."""
+        return [list(languages)] if self.joint else [[language] for language in languages]
+
+    def parse(self, parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+        merges = self.merges or "as many as give the paper's vocabularies"
+        parser.add_argument(
+            "--merges",
+            type=at_least(1),
+            default=self.merges,
+            metavar="N",
+            help=f"BPE operations, or pieces of sentencepiece (default: {merges})",
+        )
+        parser.add_argument(
+            "--subword",
+            choices=subwords.METHODS,
+            default=subwords.METHODS[0],
+            help="default: %(default)s",
+        )
+        if self.rules.tokenizer:
+            parser.add_argument(
+                "--tokenizer",
+                choices=TOKENIZERS,
+                default=TOKENIZERS[0],
+                help="moses runs Moses' Perl scripts, with the same result (default: %(default)s)",
+            )
+            parser.add_argument(
+                "--moses-dir",
+                type=Path,
+                metavar="DIR",
+                help="checkout of Moses, for --tokenizer moses",
+            )
+        for flag, language in zip(("--src", "--tgt"), self.languages):
+            parser.add_argument(
+                flag, choices=sorted(self.languages), default=language, help="default: %(default)s"
+            )
+        args = parser.parse_args(argv)
+        if args.src == args.tgt:
+            parser.error(f"--src and --tgt are both {args.src}; pass two languages")
+        if self.rules.tokenizer and (args.tokenizer == "moses") != (args.moses_dir is not None):
+            parser.error("--tokenizer moses and --moses-dir DIR go together")
+        if self.choices(args).tokenizer == "moses" and args.only in (None, "prepare"):
+            check_moses(args.moses_dir)  # before anything is downloaded
+        return args
+
+    def choices(self, args: argparse.Namespace) -> Choices:
+        """What the user chose."""
+        tokenizer = ""
+        if args.subword != "sentencepiece" and self.rules.tokenizer:
+            tokenizer = args.tokenizer
+        moses_dir = str(args.moses_dir.resolve()) if tokenizer == "moses" else ""
+        return Choices((args.src, args.tgt), args.subword, tokenizer, moses_dir, args.merges)
+
+    def recipe(self, args: argparse.Namespace, inputs: dict[str, str]) -> Recipe:
+        choices = self.choices(args)
+        settings = {
+            "merges": choices.merges or self.types,
+            "lowercase": self.rules.lowercase,
+            "subword": choices.subword,
+            "tokenizer": choices.tokenizer or "none",
+        }
+        return make_recipe(self.name, *choices.languages, settings, inputs, self.scoring)
+
+    def build(
+        self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path
+    ) -> dict[str, Counts]:
+        choices = self.choices(args)
+        counts: dict[str, Counts] = {}
+        for split in reversed(self.splits):  # the short ones first: errors in them show at once
+            counts |= write_words(self, paths, work, split, choices, args.workers)
+        models = learn_subwords(self, work, choices)
+        for split in SPLITS:
+            write_pieces(self, work, split, choices, models, args.workers)
+        for languages in self.groups(choices.languages):
+            texts = [work / "bpe" / f"train.{language}" for language in languages]
+            make_dictionary(texts, [work / "bin" / f"dict.{x}.txt" for x in languages])
+        return counts
+
+
+# ---- raw files ------------------------------------------------------------------------------
+
+
+def plain_files(stems: Mapping[str, str]) -> Callable[[str, str], list[RawFile]]:
+    """One text file a side of each split: STEM.LANGUAGE, plain or as STEM.LANGUAGE.gz."""
+    return lambda split, language: [RawFile(f"{stems[split]}.{language}")]
+
+
+# Read line by line, as fairseq's preparation scripts do.
+SEGMENT_START = re.compile(r'<seg id="[0-9]*">\s*')
+SEGMENT_END = re.compile(r"\s*</seg>\s*")
+LEFT_OUT = ("<url>", "<talkid>", "<keywords>")
+TAGS = re.compile(r"</?(?:title|description)>")
+
+
+def segments(lines: Iterable[str]) -> Iterator[str]:
+    """The text of every line that contains `<seg id`. Entities such as `&amp;` stay."""
+    for line in lines:
+        if "<seg id" in line:
+            yield SEGMENT_END.sub("", SEGMENT_START.sub("", line)).strip()
+
+
+def talks(lines: Iterable[str]) -> Iterator[str]:
+    """The text of IWSLT's train.tags files: without addresses and keywords, titles without tags."""
+    for line in lines:
+        if not any(tag in line for tag in LEFT_OUT):
+            yield TAGS.sub("", line)
+
+
+def read_side(
+    corpus: Corpus, paths: Mapping[str, Path], split: str, language: str
+) -> Iterator[str]:
+    """The raw sentences of one side of a split."""
+    parse = corpus.parsers.get(split, iter)
+    for file in corpus.files(split, language):
+        yield from parse(lines_of(paths[file.name]))
+
+
+def read_pairs(
+    corpus: Corpus, paths: Mapping[str, Path], split: str, languages: Languages
+) -> Iterator[Pair]:
+    """Yield the raw pairs of a split; raises CommandError if a line has no partner."""
+    sides = [read_side(corpus, paths, split, language) for language in languages]
     number = 0
     for source, target in zip_longest(*sides):
         if source is None or target is None:
-            longer, left = (0, sides[0]) if target is None else (1, sides[1])
-            more = number + 1 + sum(1 for _ in left)
-            raise PrepError(
+            longer, rest = (0, sides[0]) if target is None else (1, sides[1])
+            more = number + 1 + sum(1 for _ in rest)
+            raise CommandError(
                 f"{split} has {more:,} lines in {languages[longer]} and {number:,} in "
                 f"{languages[1 - longer]}; line N of one must be the translation of line N of "
                 "the other"
@@ -43,13 +239,16 @@ def read_pairs(corpus: Corpus, raw: Path, split: str, languages: Languages) -> I
         number += 1
         if split != "train" and not (source.strip() and target.strip()):
             language = languages[0 if not source.strip() else 1]
-            raise PrepError(f"{split}, line {number:,}, is empty in {language}")
+            raise CommandError(f"{split}, line {number:,}, is empty in {language}")
         yield source, target
     if number == 0:
-        raise PrepError(f"{split} is empty")
-    expected = corpus.raw.lines.get(split, number)
+        raise CommandError(f"{split} is empty")
+    expected = corpus.lines.get(split, number)
     if number != expected:
-        raise PrepError(f"{split} has {number:,} lines; {expected:,} are expected")
+        raise CommandError(f"{split} has {number:,} lines; {expected:,} are expected")
+
+
+# ---- words ----------------------------------------------------------------------------------
 
 
 class Words(NamedTuple):
@@ -67,30 +266,67 @@ def make_words(
     """Tokenize a chunk; with `clean`, leave out empty pairs and those outside the limits."""
     sides = [list(side) for side in zip(*chunk)]
     made = [apply_rules(side, language, rules) for side, language in zip(sides, languages)]
-    kept = Words([], [], len(chunk), [sum(len(line.split()) for line in side) for side in sides])
+    words = Words([], [], len(chunk), [sum(len(line.split()) for line in side) for side in sides])
     for raw, pair in zip(chunk, zip(*made)):
         source, target = map(tidy, pair) if limits else pair
         # The tokenizer leaves a line of white space as it is.
         has_words = source.strip() and target.strip()
         if clean and not (limits.keep(source, target) if limits else has_words):
             continue
-        kept.raw.append(raw)
-        kept.pairs.append((source, target))
-    return kept
+        words.raw.append(raw)
+        words.pairs.append((source, target))
+    return words
 
 
-def make_pieces(
-    chunk: list[Pair],
-    segmenters: list[Callable[[list[str]], list[str]]],
-    limits: Limits | None,
-) -> list[Pair]:
-    """Segment a chunk into subword units; with `limits`, leave out the pairs outside them."""
-    sides = [segment(list(side)) for segment, side in zip(segmenters, zip(*chunk))]
-    pairs = list(zip(*sides))
-    if limits is None:
-        return pairs
-    tidied = [(tidy(source), tidy(target)) for source, target in pairs]
-    return [pair for pair in tidied if limits.keep(*pair)]
+def write_words(
+    corpus: Corpus,
+    paths: Mapping[str, Path],
+    work: Path,
+    split: str,
+    choices: Choices,
+    workers: int,
+) -> dict[str, Counts]:
+    """Write tok/ of a split, and raw/ unless it is train; returns the counts of the raw text.
+
+    Every Nth pair of train goes to validation where the corpus has no validation of its own.
+    """
+    clean, languages = split == "train", choices.languages
+    every = corpus.valid_every if clean else 0
+    function = partial(
+        make_words,
+        languages=languages,
+        rules=corpus.rules_of(split, choices),
+        clean=clean,
+        limits=corpus.clean_words if clean else None,
+    )
+    lines = number = 0
+    tokens = [0, 0]
+    with ExitStack() as files:
+        names = [split, "valid"] if every else [split]
+        tok = {name: PairWriter(work / "tok" / name, languages, files) for name in names}
+        raw = {
+            name: PairWriter(work / "raw" / name, languages, files)
+            for name in names
+            if name != "train"
+        }
+        pairs = read_pairs(corpus, paths, split, languages)
+        for words in _mapped(files, split, function, pairs, workers):
+            for raw_pair, pair in zip(words.raw, words.pairs):
+                number += 1
+                name = "valid" if every and number % every == 0 else split
+                tok[name].write(pair)
+                if name in raw:
+                    raw[name].write(raw_pair)
+            lines += words.lines
+            tokens = [sum(both) for both in zip(tokens, words.tokens)]
+    report(f"tokenize {split}: {lines:,} pairs, {lines - number:,} left out")
+    if number == 0:
+        limits = f" within {corpus.clean_words}" if corpus.clean_words else " with text in both"
+        raise CommandError(f"{split} has no pair{limits}, of {lines:,}")
+    return {
+        f"{split}.{language}": {"lines": lines, "tokens": count}
+        for language, count in zip(languages, tokens)
+    }
 
 
 class PairWriter:
@@ -103,68 +339,25 @@ class PairWriter:
             stream = open(f"{stem}.{language}", "w", encoding="utf-8", newline="\n")  # noqa: SIM115
             self._streams.append(files.enter_context(stream))
 
-    def write(self, pairs: Iterable[Pair]) -> None:
-        """Append the pairs."""
-        for pair in pairs:
-            for stream, line in zip(self._streams, pair):
-                stream.write(line + "\n")
+    def write(self, pair: Pair) -> None:
+        """Append a pair."""
+        for stream, line in zip(self._streams, pair):
+            stream.write(f"{line}\n")
 
 
-# ---- the steps ------------------------------------------------------------------------------
+def _mapped(
+    files: ExitStack,
+    split: str,
+    function: Callable[[list[Pair]], R],
+    pairs: Iterable[Pair],
+    workers: int,
+) -> Iterator[R]:
+    """`map_chunks` below a bar of the pairs that are read; `files` ends both."""
+    bar = tqdm(pairs, desc=split, unit=" pairs", leave=False, disable=None)
+    return files.enter_context(closing(map_chunks(function, files.enter_context(bar), workers)))
 
 
-def write_words(
-    corpus: Corpus, raw: Path, work: Path, split: str, choices: Choices, workers: Workers
-) -> dict[str, Counts]:
-    """Write tok/ of a split, and raw/ unless it is train; returns the counts of the raw text."""
-    clean = split == "train"
-    function = partial(
-        make_words,
-        languages=choices.languages,
-        rules=corpus.rules_of(split, choices),
-        clean=clean,
-        limits=corpus.clean_words if clean else None,
-    )
-    pairs = read_pairs(corpus, raw, split, choices.languages)
-    lines = kept = 0
-    tokens = [0, 0]
-    with ExitStack() as files, tqdm(desc=split, unit=" pairs", leave=False, disable=None) as bar:
-        text = _Splitter(work, split, corpus.valid_every if clean else 0, choices.languages, files)
-        for words in workers.map(function, chunked(pairs)):
-            text.write(words)
-            lines += words.lines
-            kept += len(words.pairs)
-            tokens = [sum(both) for both in zip(tokens, words.tokens)]
-            bar.update(words.lines)
-    report(f"tokenize {split}: {lines:,} pairs, {lines - kept:,} left out")
-    if kept == 0:
-        limits = f" within {corpus.clean_words}" if corpus.clean_words else " with text in both"
-        raise PrepError(f"{split} has no pair{limits}, of {lines:,}")
-    return {
-        f"{split}.{language}": {"lines": lines, "tokens": count}
-        for language, count in zip(choices.languages, tokens)
-    }
-
-
-class _Splitter:
-    """Writes words to tok/ and raw text to raw/, every Nth pair to validation."""
-
-    def __init__(
-        self, work: Path, split: str, valid_every: int, languages: Languages, files: ExitStack
-    ) -> None:
-        names = {split, "valid"} if valid_every else {split}
-        self._tok = {n: PairWriter(work / "tok" / n, languages, files) for n in names}
-        self._raw = {n: PairWriter(work / "raw" / n, languages, files) for n in names - {"train"}}
-        self._split, self._valid_every, self._number = split, valid_every, 0
-
-    def write(self, words: Words) -> None:
-        for raw, pair in zip(words.raw, words.pairs):
-            self._number += 1
-            aside = self._valid_every and self._number % self._valid_every == 0
-            name = "valid" if aside else self._split
-            self._tok[name].write([pair])
-            if name in self._raw:
-                self._raw[name].write([raw])
+# ---- subword units --------------------------------------------------------------------------
 
 
 def learn_subwords(corpus: Corpus, work: Path, choices: Choices) -> dict[str, Path]:
@@ -172,8 +365,7 @@ def learn_subwords(corpus: Corpus, work: Path, choices: Choices) -> dict[str, Pa
     suffix = ".model" if choices.subword == "sentencepiece" else ""
     stem = "sentencepiece" if suffix else "codes"
     models = {}
-    groups = [list(choices.languages)] if corpus.joint else [[x] for x in choices.languages]
-    for languages in groups:
+    for languages in corpus.groups(choices.languages):
         part = "" if corpus.joint else f".{languages[0]}"
         model = work / "bpe" / f"{stem}{part}{suffix}"
         training = [work / "tok" / f"train.{language}" for language in languages]
@@ -188,46 +380,39 @@ def learn_subwords(corpus: Corpus, work: Path, choices: Choices) -> dict[str, Pa
     return models
 
 
+def make_pieces(
+    chunk: list[Pair],
+    segmenters: list[Callable[[list[str]], list[str]]],
+    limits: Limits | None,
+) -> list[Pair]:
+    """Segment a chunk into subword units; with `limits`, leave out the pairs outside them."""
+    pairs = list(zip(*(segment(list(side)) for segment, side in zip(segmenters, zip(*chunk)))))
+    if limits is None:
+        return pairs
+    tidied = [(tidy(source), tidy(target)) for source, target in pairs]
+    return [pair for pair in tidied if limits.keep(*pair)]
+
+
 def write_pieces(
     corpus: Corpus,
     work: Path,
     split: str,
     choices: Choices,
-    models: dict[str, Path],
-    workers: Workers,
+    models: Mapping[str, Path],
+    workers: int,
 ) -> None:
     """Write bpe/ of a split from its tok/."""
+    languages, number = choices.languages, 0
     function = partial(
         make_pieces,
-        segmenters=[
-            subwords.segmenter(choices.subword, models[language]) for language in choices.languages
-        ],
+        segmenters=[subwords.segmenter(choices.subword, models[x]) for x in languages],
         limits=corpus.clean_pieces if split == "train" else None,
     )
-    sides = [read_lines(work / "tok" / f"{split}.{language}") for language in choices.languages]
-    kept = 0
-    with ExitStack() as files, tqdm(desc=split, unit=" pairs", leave=False, disable=None) as bar:
-        text = PairWriter(work / "bpe" / split, choices.languages, files)
-        pairs: Iterator[Pair] = zip(*sides)
-        for pieces in workers.map(function, chunked(pairs)):
-            text.write(pieces)
-            kept += len(pieces)
-            bar.update(len(pieces))
-    report(f"segment {split}: {kept:,} pairs")
-
-
-def write_text(
-    corpus: Corpus, raw: Path, work: Path, choices: Choices, processes: int
-) -> dict[str, Counts]:
-    """Fill raw/, tok/ and bpe/ of `work`; returns the counts of the raw text."""
-    counts: dict[str, Counts] = {}
-    with start_workers(processes) as workers:
-        for split in reversed(SPLITS):  # the short ones first: errors in them show at once
-            if not (split == "valid" and corpus.valid_every):
-                counts.update(write_words(corpus, raw, work, split, choices, workers))
-    # Learning needs the most memory, so no idle workers hold theirs meanwhile.
-    models = learn_subwords(corpus, work, choices)
-    with start_workers(processes) as workers:
-        for split in SPLITS:
-            write_pieces(corpus, work, split, choices, models, workers)
-    return counts
+    with ExitStack() as files:
+        text = PairWriter(work / "bpe" / split, languages, files)
+        pairs = zip(*(lines_of(work / "tok" / f"{split}.{language}") for language in languages))
+        for pieces in _mapped(files, split, function, pairs, workers):
+            for pair in pieces:
+                text.write(pair)
+            number += len(pieces)
+    report(f"segment {split}: {number:,} pairs")

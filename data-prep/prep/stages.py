@@ -1,57 +1,189 @@
-"""The stages of a corpus of sentence pairs: fetch, prepare, binarize."""
+"""The command of a corpus and its stages: fetch, prepare, binarize."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
+import signal
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from prep.binarize import binarize, make_dictionaries
-from prep.command_line import parse_args
-from prep.corpus import Choices, Corpus
-from prep.exit_status import run_command
-from prep.manifest import Counts, Recipe, make_recipe
-from prep.pairs import write_text
-from prep.raw_stage import run_raw_stages
-from prep.text_rules import check_moses
+from norm_plugin.commands.command_line import CommandError, at_least, run_command
+from prep.binarize import binarize
+from prep.download import Source, download_all, known_digests
+from prep.files import RawFile, file_digest, find_raw, read_raw, report
+from prep.folder import Counts, Recipe, publish, publish_binary, read_manifest
 
-
-def run_corpus(corpus: Corpus, description: str | None) -> None:
-    """The command of a corpus: read sys.argv, run the stages, exit with a status."""
-    run_command(lambda: run_stages(corpus, parse_args(corpus, description)))
+STAGES = ("fetch", "prepare", "binarize")
+SEED = at_least(0)  # `random.Random` drops the sign
 
 
-def run_stages(corpus: Corpus, args: argparse.Namespace) -> None:
-    """Run the stage that --only names, or all; raises PrepError for bad input."""
-    choices = _choices(corpus, args)
-    if choices.tokenizer == "moses" and args.only in (None, "prepare"):
-        check_moses(args.moses_dir)  # before anything is downloaded
+@dataclass(frozen=True, kw_only=True)
+class RawCorpus(ABC):
+    """A corpus with raw files, of any task; a class of each task derives from it."""
 
-    def build(raw: Path, work: Path) -> dict[str, Counts]:
-        counts = write_text(corpus, raw, work, choices, args.workers)
-        make_dictionaries(work / "bpe", work / "bin", *choices.languages, corpus.joint)
-        return counts
+    name: str
+    """The stem of the corpus's file in data-prep/."""
+    sources: tuple[Source, ...]
+    """The files to download; none if that is not allowed."""
 
-    def to_binary(work: Path) -> None:
-        text, dictionaries = args.out / "bpe", args.out / "bin"
-        binarize(text, dictionaries, work, *choices.languages, corpus.joint, args.workers)
+    @property
+    @abstractmethod
+    def raw_files(self) -> list[RawFile]:
+        """All raw files."""
 
-    run_raw_stages(corpus, args, partial(_recipe, corpus, choices), build, to_binary)
+    @abstractmethod
+    def recipe(self, args: argparse.Namespace, inputs: dict[str, str]) -> Recipe:
+        """The recipe for the names and SHA-256 of the raw files."""
+
+    @abstractmethod
+    def build(
+        self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path
+    ) -> dict[str, Counts]:
+        """Fill `work` with text and dictionaries; returns the counts of raw text that is not kept.
+
+        `paths` says where each raw file can be read, by its name.
+        """
+
+    def parse(self, parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+        """Add the flags of the task, read them, and refuse those that do not go together."""
+        return parser.parse_args(argv)
+
+    def main(self, description: str | None) -> None:
+        """Be the command of the corpus: read sys.argv, run the stages, exit with a status."""
+        run(lambda: self.run(sys.argv[1:], description))
+
+    def run(self, argv: Sequence[str], description: str | None = None) -> None:
+        """Run the stage that --only names, or all; raises CommandError for bad input."""
+        parser = make_parser(description)
+        parser.add_argument("--raw", type=Path, metavar="DIR", help=RAW_HELP)
+        parser.add_argument("--download-dir", type=Path, metavar="DIR", help=DOWNLOAD_HELP)
+        run_stages(self, self.parse(parser, argv))
 
 
-def _choices(corpus: Corpus, args: argparse.Namespace) -> Choices:
-    tokenizer = ""
-    if args.subword != "sentencepiece" and corpus.rules.tokenizer:
-        tokenizer = args.tokenizer
-    moses_dir = str(args.moses_dir.resolve()) if tokenizer == "moses" else ""
-    return Choices((args.src, args.tgt), args.subword, tokenizer, moses_dir, args.merges)
+RAW_HELP = "folder with the raw files (default: download them)"
+DOWNLOAD_HELP = "without --raw: where the downloaded files are kept (default: OUT.download)"
 
 
-def _recipe(corpus: Corpus, choices: Choices, inputs: dict[str, str]) -> Recipe:
-    settings = {
-        "merges": choices.merges or corpus.types,
-        "lowercase": corpus.rules.lowercase,
-        "subword": choices.subword,
-        "tokenizer": choices.tokenizer or "none",
-    }
-    return make_recipe(corpus.name, *choices.languages, settings, inputs, corpus.scoring)
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the flags that every corpus has."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder for the prepared corpus"
+    )
+    parser.add_argument(
+        "--only",
+        choices=STAGES,
+        help="run only this stage: fetch downloads the raw files, prepare makes the text, "
+        "binarize makes bin/ (default: all three, but not what is done already)",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="make the corpus again if DIR already holds one"
+    )
+    parser.add_argument(
+        "--workers",
+        type=at_least(1),
+        default=len(os.sched_getaffinity(0)),  # those of the job, where Slurm shares a machine
+        metavar="N",
+        help="number of processes (default: one per core); the result does not depend on it",
+    )
+    return parser
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run a command. An error that the user can fix is one line on stderr and exit status 1.
+
+    SIGTERM and SIGHUP clear away unfinished folders as SIGINT does; a download stays.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))
+
+    def status() -> int:
+        try:
+            main()
+        except OSError as error:
+            raise CommandError(str(error)) from error
+        except MemoryError:
+            raise CommandError("memory ran out; pass a smaller --workers") from None
+        return 0
+
+    run_command(status)
+
+
+def run_stages(corpus: RawCorpus, args: argparse.Namespace) -> None:
+    """Run the stage that --only names, or all; raises CommandError for bad input."""
+    if args.only != "binarize" and args.raw is None and not corpus.sources:
+        raise CommandError(
+            "this corpus cannot be downloaded; pass the folder of its raw files as --raw DIR "
+            "(--help says which they are)"
+        )
+    folder = raw_folder(args)
+    if args.only == "fetch":
+        if args.raw is None:
+            download_all(corpus.sources, folder)
+        read_raw(folder, corpus.raw_files)
+        report(f"done: the raw files are in {folder}")
+    if args.only in (None, "prepare"):
+
+        def build(work: Path) -> dict[str, Counts]:
+            _fetch_or_refuse(corpus, args)
+            unpacked = work / "unpacked"
+            counts = corpus.build(args, read_raw(folder, corpus.raw_files, unpacked), work)
+            shutil.rmtree(unpacked, ignore_errors=True)
+            return counts
+
+        recipe = corpus.recipe(args, _input_digests(corpus, args))
+        publish(args.out, recipe, build, args.overwrite)
+    if args.only in (None, "binarize"):
+        # Without --only, prepare has removed the bin/ that --overwrite means.
+        again = args.overwrite and args.only == "binarize"
+        recipe = corpus.recipe(args, {})
+        publish_binary(args.out, recipe, partial(binarize, args.out, recipe=recipe), again)
+
+
+def raw_folder(args: argparse.Namespace) -> Path:
+    """Where the raw files are: --raw, else where they are downloaded to."""
+    out: Path = args.out.resolve()
+    folder: Path = args.raw or args.download_dir or out.with_name(f"{out.name}.download")
+    return folder
+
+
+def _input_digests(corpus: RawCorpus, args: argparse.Namespace) -> dict[str, str]:
+    """Name to SHA-256 of the raw files; files without a known checksum are fetched first."""
+    folder = raw_folder(args)
+    if args.raw is not None:
+        inputs = dict.fromkeys(find_raw(folder, corpus.raw_files).values())
+        return {path.name: file_digest(path) for path in inputs}
+    digests: dict[str, Any] | None = known_digests(corpus.sources, folder)
+    if digests is None and (args.out / "manifest.json").is_file() and not args.overwrite:
+        # OUT was made from a folder that is gone; the manifest names the files it was made from.
+        digests = read_manifest(args.out).get("inputs")
+        if not isinstance(digests, dict) or set(digests) != {s.name for s in corpus.sources}:
+            digests = None
+    if digests is None:
+        _fetch_or_refuse(corpus, args)
+        digests = known_digests(corpus.sources, folder)
+        assert digests is not None  # a fetched file has a checksum
+    return digests
+
+
+def _fetch_or_refuse(corpus: RawCorpus, args: argparse.Namespace) -> None:
+    """Fetch the raw files, unless --only asks for another stage."""
+    if args.raw is not None:
+        return
+    folder = raw_folder(args)
+    missing = [source.name for source in corpus.sources if not (folder / source.name).is_file()]
+    if args.only is not None and missing:
+        raise CommandError(
+            f"{folder} lacks {', '.join(missing)}; run --only fetch first, or pass --raw DIR"
+        )
+    download_all(corpus.sources, folder)

@@ -16,9 +16,9 @@ import sentencepiece
 from subword_nmt.apply_bpe import BPE
 from tqdm import tqdm
 
+from norm_plugin.commands.command_line import CommandError
 from prep.bpe_learning import learn_merges
-from prep.messages import PrepError, report
-from prep.text_files import count_lines, file_digest, read_lines, write_lines
+from prep.files import file_digest, lines_of, report, write_lines
 
 METHODS = ("subword-nmt", "sentencepiece")
 MOST_CACHED_WORDS = 200_000  # a process; all words of WMT14 would take gigabytes
@@ -40,7 +40,7 @@ def count_words(paths: Iterable[Path]) -> Counter[str]:
     """How often each word occurs in all files together."""
     words: Counter[str] = Counter()
     for path in paths:
-        for line in read_lines(path):
+        for line in lines_of(path):
             words.update(words_of(line))
     return words
 
@@ -51,7 +51,8 @@ def learn_bpe(words: Counter[str], codes: Path, merges: int) -> None:
         learn_merges(words, merges), desc="learn BPE", total=merges, leave=False, disable=None
     )
     write_lines(codes, chain(["#version: 0.2"], map(" ".join, learned)))
-    report(f"learn BPE: {count_lines(codes) - 1:,} merges from {len(words):,} words")
+    merged = sum(1 for _ in lines_of(codes)) - 1
+    report(f"learn BPE: {merged:,} merges from {len(words):,} words")
 
 
 def learn_bpe_of_types(words: Counter[str], codes: Path, types: int) -> None:
@@ -60,7 +61,7 @@ def learn_bpe_of_types(words: Counter[str], codes: Path, types: int) -> None:
     A merge adds one type and may remove two others, so the number is found by bisection.
     """
     learn_bpe(words, codes, 2 * types)
-    lines = list(read_lines(codes))
+    lines = list(lines_of(codes))
     fewest, most = 0, len(lines) - 1
     while fewest < most:
         middle = (fewest + most + 1) // 2
@@ -70,7 +71,7 @@ def learn_bpe_of_types(words: Counter[str], codes: Path, types: int) -> None:
             most = middle - 1
     found = _count_types(words, codes, fewest)
     if found > types:
-        raise PrepError(f"{types:,} types are too few: the letters alone make {found:,}")
+        raise CommandError(f"{types:,} types are too few: the letters alone make {found:,}")
     write_lines(codes, lines[: fewest + 1])
     report(f"learn BPE: {fewest:,} merges give {found:,} types, at most {types:,} are allowed")
 
@@ -105,7 +106,7 @@ def _bpe_segment(codes: str) -> Segment:
 
 def learn_sentencepiece(training: list[Path], model: Path, pieces: int) -> None:
     """Learn a BPE model of `pieces` pieces from raw text and write it to `model`."""
-    total = sum(map(count_lines, training))
+    total = sum(1 for path in training for _ in lines_of(path))
     model.parent.mkdir(parents=True, exist_ok=True)
     try:
         with open(model, "wb") as stream:
@@ -120,13 +121,13 @@ def learn_sentencepiece(training: list[Path], model: Path, pieces: int) -> None:
             )
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise PrepError(f"sentencepiece cannot learn {pieces:,} pieces: {reason}") from None
+        raise CommandError(f"sentencepiece cannot learn {pieces:,} pieces: {reason}") from None
     report(f"learn sentencepiece: {pieces:,} pieces from {total:,} lines")
 
 
 def _every(paths: Iterable[Path], step: int) -> Iterator[str]:
     for path in paths:
-        for number, line in enumerate(read_lines(path)):
+        for number, line in enumerate(lines_of(path)):
             if number % step == 0:
                 yield line
 

@@ -2,81 +2,63 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import ctypes
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from itertools import islice
+from multiprocessing import get_context
 from typing import TypeVar
 
-from prep import child_processes
-from prep.messages import PrepError
+from norm_plugin.commands.command_line import CommandError
 
 CHUNK_LINES = 2000
 CHUNKS_WAITING = 4  # a worker; more would only fill memory
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Workers:
-    """Applies a function to chunks, in this process or in several."""
+def map_chunks(
+    function: Callable[[list[T]], R], items: Iterable[T], workers: int
+) -> Generator[R, None, None]:
+    """Yield `function(chunk)` for each chunk of the items, in order, by `workers` processes.
 
-    def __init__(self, pool: Executor | None, count: int) -> None:
-        self._pool = pool
-        self.count = count
-
-    def map(self, function: Callable[[T], R], chunks: Iterable[T]) -> Iterator[R]:
-        """Yield `function(chunk)` for each chunk, in the order of the chunks."""
-        if self._pool is None:
-            yield from map(function, chunks)
-            return
-        # Not Executor.map, which reads all chunks at once and lets the results pile up.
-        waiting: deque[Future[R]] = deque()
+    With 1 everything stays in this process. Raises CommandError if a worker is killed.
+    """
+    iterator = iter(items)
+    chunks = iter(lambda: list(islice(iterator, CHUNK_LINES)), [])
+    if workers == 1:
+        yield from map(function, chunks)
+        return
+    # "spawn", so that the workers inherit no open file: a lock ends with this process. Not
+    # multiprocessing.Pool, which waits forever for the result of a killed worker.
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker, (os.getpid(),))
+    # Not Executor.map, which reads all chunks at once and lets the results pile up.
+    waiting: deque[Future[R]] = deque()
+    try:
         for chunk in chunks:
-            waiting.append(self._pool.submit(function, chunk))
-            if len(waiting) > CHUNKS_WAITING * self.count:
+            waiting.append(pool.submit(function, chunk))
+            if len(waiting) > CHUNKS_WAITING * workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-
-
-@contextmanager
-def start_workers(count: int) -> Iterator[Workers]:
-    """Start `count` processes for `Workers.map`; with 1 everything stays in this process.
-
-    Raises PrepError if one of them is killed.
-    """
-    if count == 1:
-        yield Workers(None, 1)
-        return
-    others = set(multiprocessing.active_children())
-    # "spawn", so that the workers inherit no open file: a lock ends with this process. Not
-    # multiprocessing.Pool, which waits forever for the result of a killed worker.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(count, context, _begin_worker, (os.getpid(),))
-    try:
-        yield Workers(pool, count)
     except BrokenProcessPool:
-        raise PrepError(f"one of {count} workers was killed, {child_processes.MEMORY}") from None
+        raise CommandError(
+            f"one of {workers} workers was killed, probably because memory ran out; pass a "
+            "smaller --workers"
+        ) from None
     finally:
-        # They are idle, or their work is no longer needed.
-        for worker in set(multiprocessing.active_children()) - others:
-            worker.kill()
         pool.shutdown(cancel_futures=True)
 
 
 def _begin_worker(parent: int) -> None:
-    child_processes.end_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
-
-
-def chunked(items: Iterable[T], size: int = CHUNK_LINES) -> Iterator[list[T]]:
-    """Cut an iterable, of lines for one, into lists of at most `size`."""
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk
+    """End with the parent, process `parent`, even if it is killed; leave Ctrl-C to it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the request
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

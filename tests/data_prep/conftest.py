@@ -1,7 +1,8 @@
-"""A server on this machine for the tests of downloading."""
+"""A server on this machine for the tests of downloading, and the stage prepare of a corpus."""
 
 from __future__ import annotations
 
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -62,3 +63,15 @@ def server(monkeypatch):
         yield running
         running.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="session")
+def prepare():
+    """Runs the stage prepare with further flags; returns the manifest."""
+
+    def run(corpus, raw, out, *flags):
+        argv = ["--raw", raw, "--out", out, "--only", "prepare", "--workers", "1", *flags]
+        corpus.run(list(map(str, argv)))
+        return json.loads((out / "manifest.json").read_text())
+
+    return run

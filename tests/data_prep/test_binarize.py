@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from prep import binarize, text_files
-from prep.text_files import SPLITS
+from prep import binarize, folder
+from prep.files import SPLITS, write_lines
 
 
 @pytest.fixture
 def text(tmp_path):
     for language, line in (("en", "b a a"), ("de", "c b b \u0141")):
         for split in SPLITS:
-            text_files.write_lines(tmp_path / f"{split}.{language}", [line, f"{split} x", "a"])
+            write_lines(tmp_path / f"{split}.{language}", [line, f"{split} x", "a"])
     return tmp_path
 
 
@@ -42,33 +42,64 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_two_halves_are_one_whole(text, preprocess):
-    binarize.make_dictionaries(text, text / "dict", "en", "de", False)
-    binarize.binarize(text, text / "dict", text / "bin", "en", "de", False, 1)
-    whole = preprocess()
-    assert contents(text / "bin") == whole
+RECIPE = {"source": "en", "target": "de"}
+EACH = ("en", "de")
+
+
+def halves(text, groups):
+    """A prepared corpus, and its binary form."""
+    out, made = text / "out", text / "bin"
+    for languages in groups:
+        texts = [text / f"train.{language}" for language in languages]
+        binarize.make_dictionary(texts, [out / "bin" / f"dict.{x}.txt" for x in languages])
+    for split in SPLITS:
+        for language in EACH:
+            (out / "tok").mkdir(exist_ok=True)
+            (text / f"{split}.{language}").rename(out / "tok" / f"{split}.{language}")
+    made.mkdir()
+    binarize.binarize(out, made, RECIPE)
+    return contents(made)
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_two_halves_are_what_fairseq_preprocess_makes(text, preprocess, joint):
+    whole = preprocess(*["--joined-dictionary"] * joint)
+    assert halves(text, [EACH] if joint else [["en"], ["de"]]) == whole
     assert len(whole) == 14
-    assert whole["dict.en.txt"] != whole["dict.de.txt"]
-
-
-def test_joint_dictionary(text, preprocess):
-    binarize.make_dictionaries(text, text / "dict", "en", "de", True)
-    assert contents(text / "dict") == preprocess("--joined-dictionary", "--dict-only")
+    assert (whole["dict.en.txt"] == whole["dict.de.txt"]) == joint
 
 
 def test_rare_words_and_those_that_fill_up_are_no_types(text, capsys):
-    binarize.make_word_dictionary([text / "train.en"], text / "dict.txt", least_count=2)
+    binarize.make_dictionary([text / "train.en"], [text / "dict.txt"], least_count=2)
     assert "dictionary of train.en: 1 types" in capsys.readouterr().err  # a
     assert len((text / "dict.txt").read_text().splitlines()) > 1
 
 
-def test_the_dictionary_of_a_model_keeps_its_flags(tmp_path, monkeypatch):
-    def preprocess(options, destination, workers):
-        destination.mkdir()
-        (destination / "dict.txt").write_text("a 3\n<s> 2\n")  # as fairseq saves it
+LABELED = {"source": "input0", "target": "label", "layout": "sentence_prediction"}
+TEXT = {"source": "txt", "target": None, "layout": "language_modeling"}
 
-    monkeypatch.setattr(binarize, "_preprocess", preprocess)
-    dictionary = tmp_path / "dict.txt"
-    dictionary.write_text("a 3\n<s> 2 #fairseq:overwrite\n")
-    binarize.binarize_side(tmp_path, dictionary, tmp_path / "bin", "input0", 1)
-    assert (tmp_path / "bin" / "dict.txt").read_bytes() == dictionary.read_bytes()
+
+@pytest.mark.parametrize(
+    ("recipe", "sides", "stem"),
+    [(LABELED, ["input0", "label"], "label/train"), (TEXT, ["txt"], "train")],
+)
+def test_other_tasks_have_their_layout_and_keep_the_flags_of_a_dictionary(
+    tmp_path, recipe, sides, stem
+):
+    from fairseq.data import Dictionary, data_utils
+
+    out, made = tmp_path / "out", tmp_path / "made"
+    made.mkdir()
+    for side in sides:
+        for split in SPLITS:
+            write_lines(out / "tok" / f"{split}.{side}", ["a b", "a c a"])
+        # fairseq writes a dictionary without these flags, and then cannot read it again.
+        name = folder.dictionary(recipe, side)
+        write_lines(out / "bin" / name, ["a 3", "<s> 2 #fairseq:overwrite", "b 1"])
+    binarize.binarize(out, made, recipe)
+    words = made / folder.dictionary(recipe, sides[-1])
+    assert words.read_bytes() == (out / "bin" / words.relative_to(made)).read_bytes()
+    known = Dictionary.load(str(words))
+    data = data_utils.load_indexed_dataset(str(made / stem), known)
+    a, b, end = known.index("a"), known.index("b"), known.eos()
+    assert [line.tolist() for line in data] == [[a, b, end], [a, known.unk(), a, end]]

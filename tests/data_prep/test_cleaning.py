@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from prep.cleaning import Limits, tidy
 from prep.pairs import make_words
-from prep.text_rules import TextRules
+from prep.text import Limits, TextRules, tidy
 
 
 def words(count):

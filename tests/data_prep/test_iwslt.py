@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import tarfile
 from dataclasses import replace
@@ -13,9 +12,8 @@ import pytest
 
 import iwslt14
 import iwslt15
-from prep import stages, text_files
-from prep.command_line import parse_args
-from prep.messages import PrepError
+from norm_plugin.commands.command_line import CommandError
+from prep.files import file_digest, lines_of, write_lines
 
 PAIRS = 100
 # Of what Moses' scripts make of the real test set.
@@ -25,39 +23,18 @@ DIGESTS14 = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_dictionaries(monkeypatch):
-    """fairseq takes seconds, and other tests look at what it makes."""
-
-    def make(text, destination, source, target, joint):
-        for language in (source, target):
-            text_files.write_lines(destination / f"dict.{language}.txt", [f"joint {joint:d}"])
-
-    monkeypatch.setattr(stages, "make_dictionaries", make)
-
-
 def read(path):
-    return list(text_files.read_lines(path))
+    return list(lines_of(path))
 
 
-def with_lines(corpus, **lines):
-    """The corpus, where the splits have these numbers of lines."""
-    return replace(corpus, raw=replace(corpus.raw, lines=lines))
-
-
-def prepare(corpus, raw, out, *more):
-    command = ["--raw", str(raw), "--out", str(out), "--only", "prepare", "--workers", "1"]
-    stages.run_stages(corpus, parse_args(corpus, None, [*command, *more]))
-
-
-def run(corpus, raw, out, *more):
-    prepare(corpus, raw, out, "--merges", "30", *more)
-    return json.loads((out / "manifest.json").read_text())
+@pytest.fixture
+def run(prepare):
+    return lambda corpus, raw, out, *flags: prepare(corpus, raw, out, "--merges", 30, *flags)
 
 
 # ---- IWSLT14 ------------------------------------------------------------------------------------
 
-TINY14 = with_lines(iwslt14.CORPUS, test=10)
+TINY14 = replace(iwslt14.CORPUS, lines={"test": 10})
 
 
 def talk(language):
@@ -94,7 +71,7 @@ def archive(tmp_path):
     return path.parent
 
 
-def test_iwslt14(archive, tmp_path):
+def test_iwslt14(archive, tmp_path, run):
     out = tmp_path / "out"
     manifest = run(TINY14, archive, out)
     assert (manifest["source"], manifest["target"]) == ("de", "en")
@@ -113,12 +90,12 @@ def test_iwslt14(archive, tmp_path):
     # The test set, in the order of its parts; there alone ’ becomes '.
     assert read(out / "raw" / "test.en")[:2] == ["TED.dev2010 en: It’s “A”.", "Zwei &amp; drei"]
     assert read(out / "tok" / "test.en")[2] == "tedx.dev2012 en : it &apos;s “ a ” ."
-    assert read(out / "bin" / "dict.de.txt") == ["joint 1"]
+    assert read(out / "bin" / "dict.de.txt") == read(out / "bin" / "dict.en.txt")
     other = run(TINY14, archive, tmp_path / "other", "--src", "en", "--tgt", "de")
     assert other["counts"] == manifest["counts"]
 
 
-def test_iwslt14_with_sentencepiece(archive, tmp_path):
+def test_iwslt14_with_sentencepiece(archive, tmp_path, run):
     out = tmp_path / "out"
     manifest = run(TINY14, archive, out, "--subword", "sentencepiece", "--merges", "60")
     assert manifest["settings"] == {
@@ -131,21 +108,21 @@ def test_iwslt14_with_sentencepiece(archive, tmp_path):
     assert pieces.replace(" ", "").replace("▁", " ") == " ted.dev2010 en: it's “a”."
 
 
-def test_wrong_counts_and_wrong_archives_are_errors(archive, tmp_path):
-    with pytest.raises(PrepError, match=r"test has 10 lines; 6,750 are expected"):
+def test_wrong_counts_and_wrong_archives_are_errors(archive, tmp_path, run):
+    with pytest.raises(CommandError, match=r"test has 10 lines; 6,750 are expected"):
         run(iwslt14.CORPUS, archive, tmp_path / "out")
-    with pytest.raises(PrepError, match=r"raw14/nowhere lacks de-en\.tgz"):
+    with pytest.raises(CommandError, match=r"raw14/nowhere lacks train.*; de-en\.tgz would do"):
         run(TINY14, archive / "nowhere", tmp_path / "out")
     path = archive / "de-en.tgz"
     path.write_bytes(path.read_bytes()[:-300])
-    with pytest.raises(PrepError, match=r"de-en\.tgz is truncated or damaged"):
+    with pytest.raises(CommandError, match=r"de-en\.tgz is truncated or damaged"):
         run(TINY14, archive, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 # ---- IWSLT15 ------------------------------------------------------------------------------------
 
-TINY15 = with_lines(iwslt15.CORPUS, valid=4, test=5)
+TINY15 = replace(iwslt15.CORPUS, lines={"valid": 4, "test": 5})
 
 
 @pytest.fixture
@@ -154,13 +131,11 @@ def stanford(tmp_path):
     lines = {"train": 60, "tst2012": 4, "tst2013": 5}
     for stem, count in lines.items():
         for language, text in (("en", "He &apos;s in"), ("vi", "Tôi &quot; ở &quot;")):
-            text_files.write_lines(
-                folder / f"{stem}.{language}", [f"{text} {n} ." for n in range(count)]
-            )
+            write_lines(folder / f"{stem}.{language}", [f"{text} {n} ." for n in range(count)])
     return folder
 
 
-def test_iwslt15(stanford, tmp_path):
+def test_iwslt15(stanford, tmp_path, run, prepare):
     out = tmp_path / "out"
     manifest = run(TINY15, stanford, out)
     assert (manifest["source"], manifest["target"]) == ("en", "vi")
@@ -168,40 +143,39 @@ def test_iwslt15(stanford, tmp_path):
         assert read(out / folder / "test.en")[3] == "He &apos;s in 3 ."
     for language in ("en", "vi"):
         assert len(read(out / "bpe" / f"codes.{language}")) > 5
-        assert read(out / "bin" / f"dict.{language}.txt") == ["joint 0"]
+    assert read(out / "bin" / "dict.en.txt") != read(out / "bin" / "dict.vi.txt")
     # Without --merges each side goes to the paper's number of types, as far as it can.
-    prepare(TINY15, stanford, tmp_path / "own")
-    own = json.loads((tmp_path / "own" / "manifest.json").read_text())
+    own = prepare(TINY15, stanford, tmp_path / "own")
     assert own["settings"]["merges"] == {"en": 7669, "vi": 6669}
     assert own["scoring"] == ["tokenized_reference"]
 
 
-def test_iwslt15_with_sentencepiece_has_no_escapes(stanford, tmp_path):
+def test_iwslt15_with_sentencepiece_has_no_escapes(stanford, tmp_path, run):
     run(TINY15, stanford, tmp_path / "out", "--subword", "sentencepiece")
     assert read(tmp_path / "out" / "tok" / "test.vi")[0] == 'Tôi " ở " 0 .'
     assert read(tmp_path / "out" / "raw" / "test.vi")[0] == "Tôi &quot; ở &quot; 0 ."
     assert (tmp_path / "out" / "bpe" / "sentencepiece.vi.model").is_file()
 
 
-def test_a_line_without_its_partner(stanford, tmp_path, capsys):
+def test_a_line_without_its_partner(stanford, tmp_path, capsys, run):
     english, vietnamese = stanford / "train.en", stanford / "train.vi"
     lines = read(vietnamese)
-    text_files.write_lines(vietnamese, lines[:-1])
-    with pytest.raises(PrepError, match=r"train\.en has 60 lines and \S+train\.vi has 59; line N"):
+    write_lines(vietnamese, lines[:-1])
+    with pytest.raises(CommandError, match=r"train has 60 lines in en and 59 in vi; line N"):
         run(TINY15, stanford, tmp_path / "out")
-    text_files.write_lines(vietnamese, [*lines[:7], " ", *lines[8:]])
+    write_lines(vietnamese, [*lines[:7], " ", *lines[8:]])
     run(TINY15, stanford, tmp_path / "out")
     assert "train: 60 pairs, 1 left out" in capsys.readouterr().err
     kept = [n for n in range(60) if n != 7]
     assert read(tmp_path / "out" / "tok" / "train.en") == [read(english)[n] for n in kept]
     assert read(tmp_path / "out" / "tok" / "train.vi") == [lines[n] for n in kept]
-    text_files.write_lines(vietnamese, [""] * 60)
-    with pytest.raises(PrepError, match=r"train has no pair with text in both, of 60"):
+    write_lines(vietnamese, [""] * 60)
+    with pytest.raises(CommandError, match=r"train has no pair with text in both, of 60"):
         run(TINY15, stanford, tmp_path / "more")
-    text_files.write_lines(vietnamese, lines)
+    write_lines(vietnamese, lines)
     for empty in ("", " "):
-        text_files.write_lines(stanford / "tst2013.vi", ["một", empty, "ba", "bốn", "năm"])
-        with pytest.raises(PrepError, match=r"test, line 2, is empty in vi"):
+        write_lines(stanford / "tst2013.vi", ["một", empty, "ba", "bốn", "năm"])
+        with pytest.raises(CommandError, match=r"test, line 2, is empty in vi"):
             run(TINY15, stanford, tmp_path / "more")
 
 
@@ -215,16 +189,14 @@ def real(name):
     return Path(root) / name
 
 
-def test_real_iwslt14(tmp_path):
+def test_real_iwslt14(tmp_path, run):
     manifest = run(iwslt14.CORPUS, real("iwslt14"), tmp_path / "out")
-    digests = {
-        x: text_files.file_digest(tmp_path / "out" / "tok" / f"test.{x}") for x in ("de", "en")
-    }
+    digests = {x: file_digest(tmp_path / "out" / "tok" / f"test.{x}") for x in ("de", "en")}
     assert digests == DIGESTS14
     assert manifest["counts"]["tok"]["test.de"]["lines"] == 6750
 
 
-def test_real_iwslt15(tmp_path):
+def test_real_iwslt15(tmp_path, run):
     raw = real("iwslt15")
     manifest = run(iwslt15.CORPUS, raw, tmp_path / "out")
     counts = manifest["counts"]["bpe"]

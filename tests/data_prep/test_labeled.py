@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import tarfile
 from dataclasses import replace
@@ -13,9 +12,7 @@ import pytest
 
 import rt_polarity
 import sst5
-from prep import labeled
-from prep.labeled import parse_args, run_stages
-from prep.messages import PrepError
+from norm_plugin.commands.command_line import CommandError
 
 SIZES = {"train": 14, "valid": 3, "test": 3}
 RT = replace(rt_polarity.CORPUS, raw=replace(rt_polarity.CORPUS.raw, lines=10, sizes=SIZES))
@@ -43,26 +40,6 @@ def sst(tmp_path):
     return folder
 
 
-def run(corpus, raw, out, *words):
-    command = ["--raw", str(raw), "--out", str(out), "--workers", "1", *map(str, words)]
-    run_stages(corpus, parse_args(corpus, None, command))
-
-
-@pytest.fixture(autouse=True)
-def no_dictionary(monkeypatch):
-    """fairseq takes seconds to import, and its files do not matter here."""
-
-    def write(texts, destination, least_count):
-        destination.write_text(f"{least_count} {' '.join(text.name for text in texts)}\n")
-
-    monkeypatch.setattr(labeled, "make_word_dictionary", write)
-
-
-def prepare(corpus, raw, out, *words):
-    run(corpus, raw, out, "--only", "prepare", *words)
-    return json.loads((out / "manifest.json").read_text())
-
-
 def lines(out, name):
     return (out / "tok" / name).read_text().splitlines()
 
@@ -75,7 +52,7 @@ def pairs(out):
     }
 
 
-def test_rt_is_split_by_its_seed(rt, tmp_path):
+def test_rt_is_split_by_its_seed(rt, tmp_path, prepare):
     manifest = prepare(RT, rt, tmp_path / "one", "--split-seed", 7)
     found = pairs(tmp_path / "one")
     assert {split: len(part) for split, part in found.items()} == SIZES
@@ -92,8 +69,8 @@ def test_rt_is_split_by_its_seed(rt, tmp_path):
 
 def test_a_negative_seed_is_refused(capsys):
     with pytest.raises(SystemExit):
-        parse_args(RT, None, ["--out", "out", "--split-seed", "-7"])
-    assert "argument --split-seed: -7 is not at least 0" in capsys.readouterr().err
+        RT.run(["--out", "out", "--split-seed", "-7"])
+    assert "argument --split-seed: '-7' is not a whole number from 0" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -110,7 +87,7 @@ def archived(rt, tmp_path):
     return archive.parent
 
 
-def test_a_copy_in_utf8_and_the_archive_give_the_same_data(rt, archived, tmp_path):
+def test_a_copy_in_utf8_and_the_archive_give_the_same_data(rt, archived, tmp_path, prepare):
     checksum = prepare(RT, rt, tmp_path / "plain")["checksum"]
     for path in rt.iterdir():
         path.write_text(path.read_bytes().decode("cp1252"), encoding="utf-8")
@@ -118,49 +95,59 @@ def test_a_copy_in_utf8_and_the_archive_give_the_same_data(rt, archived, tmp_pat
     assert prepare(RT, archived, tmp_path / "tar")["checksum"] == checksum
 
 
-def test_what_is_prepared_needs_its_raw_files_no_more(rt, archived, tmp_path, capsys):
+def test_what_is_prepared_needs_its_raw_files_no_more(rt, archived, tmp_path, capsys, prepare):
     def again(out):
-        run_stages(RT, parse_args(RT, None, ["--out", str(out), "--only", "prepare"]))
+        RT.run(["--out", str(out), "--only", "prepare"])
 
     prepare(RT, archived, tmp_path / "tar")
     capsys.readouterr()
     again(tmp_path / "tar")
     assert "nothing to do" in capsys.readouterr().err
     prepare(RT, rt, tmp_path / "plain")  # not from the file that would be downloaded
-    with pytest.raises(PrepError, match=r"plain\.download lacks rt-pol.* run --only fetch first"):
+    with pytest.raises(
+        CommandError, match=r"plain\.download lacks rt-pol.* run --only fetch first"
+    ):
         again(tmp_path / "plain")
 
 
-def test_an_archive_of_another_corpus(rt, tmp_path):
+def test_an_archive_of_another_corpus(rt, tmp_path, prepare):
     with tarfile.open(rt / rt_polarity.ARCHIVE, "w:gz") as packed:
         packed.addfile(tarfile.TarInfo("aclImdb/README"), io.BytesIO())
-    with pytest.raises(PrepError, match=r"lacks rt-polaritydata/rt-polarity\.neg, .* not the arch"):
+    with pytest.raises(
+        CommandError, match=r"lacks rt-polaritydata/rt-polarity\.neg, .* not the arch"
+    ):
         prepare(RT, rt, tmp_path / "out")
-    with pytest.raises(PrepError, match=r"holds neither rt-polaritydata\.tar\.gz nor rt-polarity"):
+    with pytest.raises(
+        CommandError, match=r"lacks rt-polarity\.neg, rt-polarity\.pos; rt-polaritydata\.tar\.gz"
+    ):
         prepare(RT, tmp_path, tmp_path / "out")
 
 
-def test_files_of_another_size_and_empty_sentences(rt, tmp_path):
+def test_files_of_another_size_and_empty_sentences(rt, tmp_path, prepare):
     negative = rt / "rt-polarity.neg"
     whole = negative.read_bytes()
     negative.write_bytes(whole + b"one more\n")
-    with pytest.raises(PrepError, match=r"rt-polarity\.neg has 11 lines, and the published .* 10"):
+    with pytest.raises(
+        CommandError, match=r"rt-polarity\.neg has 11 lines, and the published .* 10"
+    ):
         prepare(RT, rt, tmp_path / "out")
     negative.write_bytes(whole.replace("a neg café – hmm… , Film 3 ".encode("cp1252"), b" "))
-    with pytest.raises(PrepError, match=r"rt-polarity\.neg, line 4, has an empty sentence"):
+    with pytest.raises(CommandError, match=r"rt-polarity\.neg, line 4, has an empty sentence"):
         prepare(RT, rt, tmp_path / "out")
     negative.write_bytes(whole.replace(b"Film 3", b"Film \x81"))  # stands for nothing
-    with pytest.raises(PrepError, match=r"neither in Windows-1252 nor in UTF-8"):
+    with pytest.raises(CommandError, match=r"neither in UTF-8 nor in cp1252"):
         prepare(RT, rt, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_sst5_has_its_own_split(sst, tmp_path):
+def test_sst5_has_its_own_split(sst, tmp_path, prepare):
     manifest = prepare(SST5, sst, tmp_path / "out")
     assert pairs(tmp_path / "out")["test"] == [(f"a film of {n}", str(n)) for n in range(5)]
     settings = {"labels": list("01234"), "lowercase": True, "least_count": 2}
-    assert manifest["settings"] == settings  # a word that occurs once is unknown
-    assert (tmp_path / "out/bin/input0/dict.txt").read_text() == "2 train.input0\n"
+    assert manifest["settings"] == settings
+    # A word that occurs once is unknown.
+    words = (tmp_path / "out/bin/input0/dict.txt").read_text().splitlines()
+    assert words[:3] == ["a 10", "film 10", "of 10"]
     assert (tmp_path / "out/bin/label/dict.txt").read_text() == "0 1\n1 1\n2 1\n3 1\n4 1\n"
 
 
@@ -174,15 +161,15 @@ def test_sst5_has_its_own_split(sst, tmp_path):
         ("4 a film\n4 a film", r"stsa\.fine\.dev has 6 lines, and the published file has 5"),
     ],
 )
-def test_what_sst5_refuses(sst, tmp_path, line, message):
+def test_what_sst5_refuses(sst, tmp_path, line, message, prepare):
     path = sst / "stsa.fine.dev"
     path.write_text(path.read_text().replace("4 a Film of 4", line))
-    with pytest.raises(PrepError, match=message):
+    with pytest.raises(CommandError, match=message):
         prepare(SST5, sst, tmp_path / "out")
 
 
 @pytest.mark.parametrize(("module", "name"), [(rt_polarity, "rt-polarity"), (sst5, "sst5")])
-def test_the_real_corpus(module, name, tmp_path):
+def test_the_real_corpus(module, name, tmp_path, prepare):
     folder = Path(os.environ.get("NORM_DATA_DIR", ""), name)
     if "NORM_DATA_DIR" not in os.environ or not folder.is_dir():
         pytest.skip(f"NORM_DATA_DIR names no folder with {name}/ in it")

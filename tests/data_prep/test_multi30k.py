@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import multi30k
-from prep import fetch, pairs, stages, text_files
-from prep.command_line import parse_args
-from prep.messages import PrepError
+from norm_plugin.commands.command_line import CommandError
+from prep import pairs, stages
+from prep.files import file_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = {"train": 40, "valid": 8, "test": 8}
@@ -33,28 +33,22 @@ def raw(tmp_path):
     """A folder in the layout of the real one."""
     folder = tmp_path / "raw"
     folder.mkdir()
-    for split, stem in multi30k.RAW.stems.items():
-        for language in multi30k.RAW.languages:
+    for split, stem in multi30k.STEMS.items():
+        for language in multi30k.CORPUS.languages:
             text = "".join(f"{caption(split, language, n)}\n" for n in range(LINES[split]))
             (folder / f"{stem}.{language}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
     return folder
 
 
-TINY = replace(multi30k.CORPUS, raw=replace(multi30k.RAW, lines=LINES))
+TINY = replace(multi30k.CORPUS, lines=LINES)
 
 
 def run(corpus, *argv):
-    stages.run_stages(corpus, parse_args(corpus, None, list(map(str, argv))))
+    corpus.run(list(map(str, argv)))
 
 
-def prepare(raw, out, *more):
+def prepare_all(raw, out, *more):
     run(TINY, "--raw", raw, "--out", out, "--merges", 50, "--workers", 1, *more)
-
-
-def make_no_dictionaries(text, destination, source, target, joint):
-    """Replaces fairseq, which takes seconds, where its files do not matter."""
-    for language in (source, target):
-        text_files.write_lines(destination / f"dict.{language}.txt", [])
 
 
 TEXT_ONLY = ("--only", "prepare")
@@ -66,7 +60,7 @@ def listing(folder):
 
 def test_from_raw_to_bin(raw, tmp_path):
     out = tmp_path / "out"
-    prepare(raw, out)
+    prepare_all(raw, out)
     assert listing(out) == ["bin", "bpe", "manifest.json", "raw", "tok"]
     assert listing(out / "raw") == ["test.de", "test.en", "valid.de", "valid.en"]
     assert (out / "raw" / "test.de").read_text().splitlines()[7] == caption("test", "de", 7)
@@ -82,25 +76,22 @@ def test_from_raw_to_bin(raw, tmp_path):
     plain.mkdir()
     for path in raw.iterdir():
         (plain / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
-    prepare(plain, tmp_path / "plain-out", "--workers", "2", *TEXT_ONLY)
+    prepare_all(plain, tmp_path / "plain-out", "--workers", "2", *TEXT_ONLY)
     manifests = [
         json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "plain-out")
     ]
     assert manifests[0]["checksum"] == manifests[1]["checksum"]
     assert manifests[0]["files"] == manifests[1]["files"]
-    assert len(listing(out / "bin")) == 15
+    assert len(listing(out / "bin")) == 15  # dictionaries, two files a text, the record
 
 
-def test_the_same_again_does_nothing_and_other_settings_are_refused(
-    raw, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(stages, "make_dictionaries", make_no_dictionaries)
-    prepare(raw, tmp_path / "out", *TEXT_ONLY)
+def test_the_same_again_does_nothing_and_other_settings_are_refused(raw, tmp_path, capsys):
+    prepare_all(raw, tmp_path / "out", *TEXT_ONLY)
     capsys.readouterr()
-    prepare(raw, tmp_path / "out", *TEXT_ONLY)
+    prepare_all(raw, tmp_path / "out", *TEXT_ONLY)
     assert "nothing to do" in capsys.readouterr().err
-    with pytest.raises(PrepError, match=r'"merges": 50.*"merges": 51'):
-        prepare(raw, tmp_path / "out", "--merges", "51")
+    with pytest.raises(CommandError, match=r'"merges": 50.*"merges": 51'):
+        prepare_all(raw, tmp_path / "out", "--merges", "51")
 
 
 def test_refusals_name_the_file_and_leave_nothing(raw, tmp_path):
@@ -108,16 +99,14 @@ def test_refusals_name_the_file_and_leave_nothing(raw, tmp_path):
     whole = (raw / "val.de.gz").read_bytes()
 
     (raw / "val.de.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(PrepError, match=r"val\.de\.gz is truncated or damaged after \d+ lines"):
-        prepare(raw, out)
+    with pytest.raises(CommandError, match=r"val\.de\.gz is truncated or damaged after \d+ lines"):
+        prepare_all(raw, out)
     (raw / "val.de.gz").write_bytes(gzip.compress(b"eins\nzwei\n"))
-    with pytest.raises(
-        PrepError, match=r"val\.en\.gz has 8 lines and .*val\.de\.gz has 2; 8 are expected"
-    ):
-        prepare(raw, out)
+    with pytest.raises(CommandError, match=r"valid has 8 lines in en and 2 in de; line N"):
+        prepare_all(raw, out)
     (raw / "val.de.gz").unlink()
-    with pytest.raises(PrepError, match=r"neither val\.de\.gz nor val\.de is in"):
-        prepare(raw, out)
+    with pytest.raises(CommandError, match=r"raw lacks val\.de"):
+        prepare_all(raw, out)
     assert listing(tmp_path) == [".out.lock", "raw"]
 
 
@@ -126,7 +115,7 @@ def test_refusals_name_the_file_and_leave_nothing(raw, tmp_path):
     [
         (pairs, "learn_subwords"),
         (pairs, "write_pieces"),
-        (stages, "make_dictionaries"),
+        (pairs, "make_dictionary"),
     ],
 )
 def test_a_failing_step_leaves_nothing(raw, tmp_path, monkeypatch, module, step):
@@ -134,8 +123,8 @@ def test_a_failing_step_leaves_nothing(raw, tmp_path, monkeypatch, module, step)
         raise OSError("the disk is full")
 
     monkeypatch.setattr(module, step, fail)
-    with pytest.raises(PrepError, match=r"cannot make .*out: the disk is full"):
-        prepare(raw, tmp_path / "out")
+    with pytest.raises(CommandError, match=r"cannot make .*out: the disk is full"):
+        prepare_all(raw, tmp_path / "out")
     assert listing(tmp_path) == [".out.lock", "raw"]
 
 
@@ -144,10 +133,11 @@ def test_without_raw_it_downloads_beside_out(raw, tmp_path, monkeypatch, capsys)
         assert sources == multi30k.CORPUS.sources
         shutil.copytree(raw, folder, dirs_exist_ok=True)
 
-    monkeypatch.setattr(fetch, "download_all", download)
-    monkeypatch.setattr(stages, "make_dictionaries", make_no_dictionaries)
+    monkeypatch.setattr(stages, "download_all", download)
     command = [TINY, "--out", tmp_path / "out", "--merges", 50, "--workers", 1]
-    with pytest.raises(PrepError, match=r"out\.download lacks train\.en\.gz.*--only fetch first"):
+    with pytest.raises(
+        CommandError, match=r"out\.download lacks train\.en\.gz.*--only fetch first"
+    ):
         run(*command, *TEXT_ONLY)
     run(*command, "--only", "fetch")
     assert listing(tmp_path) == [".out.lock", "out.download", "raw"]
@@ -163,8 +153,12 @@ def test_without_raw_it_downloads_beside_out(raw, tmp_path, monkeypatch, capsys)
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["--raw", "nowhere"], 1, "error: neither train.en.gz nor train.en is in nowhere\n"),
-        (["--merges", "0"], 2, "argument --merges: 0 is not at least 1\n"),
+        (
+            ["--raw", "nowhere"],
+            1,
+            ", val.en, val.de, test_2016_flickr.en, test_2016_flickr.de\n",
+        ),
+        (["--merges", "0"], 2, "argument --merges: '0' is not a whole number from 1\n"),
         (["--src", "de"], 2, "--src and --tgt are both de; pass two languages\n"),
     ],
 )
@@ -188,7 +182,7 @@ def real():
 
 
 def test_real_files_are_the_published_ones(real):
-    assert {p.name: text_files.file_digest(p) for p in real.glob("*.gz")} == multi30k.DIGESTS
+    assert {p.name: file_digest(p) for p in real.glob("*.gz")} == multi30k.DIGESTS
 
 
 def test_real_corpus(real, tmp_path):

@@ -10,15 +10,16 @@ import pytest
 import subword_nmt.learn_bpe
 from subword_nmt.apply_bpe import BPE
 
-from prep import subwords, text_files
+from norm_plugin.commands.command_line import CommandError
+from prep import subwords
 from prep.bpe_learning import learn_merges
-from prep.messages import PrepError
+from prep.files import write_lines
 
 TEXT = ["the lower the newer", "newest and lowest & widest", "the  wide\u00a0low end"] * 4
 
 
 def write(path, lines):
-    text_files.write_lines(path, lines)
+    write_lines(path, lines)
     return path
 
 
@@ -92,7 +93,7 @@ def test_merges_are_chosen_by_the_number_of_types(tmp_path):
     merges = len(codes.read_text().splitlines()) - 1
     assert codes.read_text().splitlines() == every.read_text().splitlines()[: merges + 1]
     assert types_of(merges) <= 50 < types_of(merges + 1)
-    with pytest.raises(PrepError, match=r"5 types are too few: the letters alone make 12"):
+    with pytest.raises(CommandError, match=r"5 types are too few: the letters alone make 12"):
         subwords.learn_bpe_of_types(words, codes, 5)
 
 
@@ -105,7 +106,7 @@ def test_sentencepiece(tmp_path):
     made = subwords.segmenter("sentencepiece", models[0])(["the lowest end", ""])
     assert made[0].replace(" ", "").replace("▁", " ").strip() == "the lowest end"
     assert len(made[0].split()) > 3 and made[1] == ""
-    with pytest.raises(PrepError, match=r"cannot learn 9,000 pieces: .*[Vv]ocabulary size"):
+    with pytest.raises(CommandError, match=r"cannot learn 9,000 pieces: .*[Vv]ocabulary size"):
         subwords.learn_sentencepiece([text], tmp_path / "model", 9000)
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from prep import text_rules
-from prep.messages import PrepError
-from prep.text_rules import TextRules, apply_rules
+from norm_plugin.commands.command_line import CommandError
+from prep.text import PERL_SCRIPTS, TextRules, apply_rules, check_moses
 
 MOSES_OUTPUT = json.loads((Path(__file__).parent / "moses_output.json").read_text(encoding="utf-8"))
 PLAIN = TextRules(tokenizer="sacremoses")
@@ -59,7 +58,7 @@ def test_the_other_rules():
 @pytest.fixture
 def fake_moses(tmp_path, monkeypatch):
     """A checkout whose scripts say how they are called; `perl` is the shell."""
-    for name in text_rules.PERL_SCRIPTS.values():
+    for name in PERL_SCRIPTS.values():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'sed "s|^|{path.stem} $* > |"\n')
@@ -73,7 +72,7 @@ def fake_moses(tmp_path, monkeypatch):
 
 def test_moses_scripts_are_run_in_their_order(fake_moses):
     rules = NORMALIZED._replace(tokenizer="moses", moses_dir=str(fake_moses))
-    text_rules.check_moses(fake_moses)
+    check_moses(fake_moses)
     assert apply_rules(["a\u2028b", ""], "de", rules) == [
         "tokenizer -q -l de -a > remove-non-printing-char  > normalize-punctuation de > " + end
         for end in ("a\u2028b", "")
@@ -81,15 +80,17 @@ def test_moses_scripts_are_run_in_their_order(fake_moses):
 
 
 def test_moses_that_loses_a_line_or_is_not_there_is_an_error(fake_moses, monkeypatch, tmp_path):
-    script = fake_moses / text_rules.PERL_SCRIPTS["tokenize"]
+    script = fake_moses / PERL_SCRIPTS["tokenize"]
     script.write_text("sed 1d; echo broken >&2")
     rules = PLAIN._replace(tokenizer="moses", moses_dir=str(fake_moses))
-    with pytest.raises(PrepError, match=r"ended with 0 and 1 lines for 2: broken"):
+    with pytest.raises(CommandError, match=r"ended with 0 and 1 lines for 2: broken"):
         apply_rules(["a", "b"], "en", rules)
     script.unlink()
-    with pytest.raises(PrepError, match=r"lacks scripts/tokenizer/tokenizer\.perl; pass a check"):
-        text_rules.check_moses(fake_moses)
+    with pytest.raises(
+        CommandError, match=r"lacks scripts/tokenizer/tokenizer\.perl; pass a check"
+    ):
+        check_moses(fake_moses)
     script.write_text("cat")
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    with pytest.raises(PrepError, match=r"needs perl on the PATH"):
-        text_rules.check_moses(fake_moses)
+    with pytest.raises(CommandError, match=r"needs perl on the PATH"):
+        check_moses(fake_moses)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import subprocess
 import sys
 from itertools import islice
@@ -12,8 +11,6 @@ from itertools import islice
 import pytest
 
 import toy
-from prep.toy import words
-from prep.toy.grammar import Grammar
 
 SIZES = {"train": 8000, "valid": 500, "test": 500}
 SHA256 = "e00990010afbcf1df86c738d82dae3a58a7c9d371c9d7f7839a38aa08b6a5641"
@@ -51,16 +48,16 @@ def test_test_words_are_all_in_train_on_the_source_side(files):
 # ---- an independent translator ----------------------------------------------------------------
 
 NOUNS = {}
-for _noun in words.BEINGS + words.THINGS + words.PLACES:
+for _noun in toy.BEINGS + toy.THINGS + toy.PLACES:
     NOUNS[_noun.singular] = (_noun, False)
     NOUNS[_noun.plural] = (_noun, True)
-DETERMINERS = {d.singular: d.stem for d in words.DETERMINERS}
-DETERMINERS.update({d.plural: d.stem for d in words.DETERMINERS}, an="n")
+DETERMINERS = {d.singular: d.stem for d in toy.DETERMINERS}
+DETERMINERS.update({d.plural: d.stem for d in toy.DETERMINERS}, an="n")
 VERBS = {}
-for _verb in words.TRANSITIVE + words.INTRANSITIVE + words.DITRANSITIVE:
+for _verb in toy.TRANSITIVE + toy.INTRANSITIVE + toy.DITRANSITIVE:
     VERBS.update({_verb.base: (_verb, "ar"), _verb.third: (_verb, "ar"), _verb.past: (_verb, "ir")})
-ADJECTIVES, PREPOSITIONS, MANNERS = map(dict, (words.ADJECTIVES, words.PREPOSITIONS, words.MANNERS))
-TIMES = {english: velan for rows in words.TIMES.values() for english, velan in rows}
+ADJECTIVES, PREPOSITIONS, MANNERS = map(dict, (toy.ADJECTIVES, toy.PREPOSITIONS, toy.MANNERS))
+TIMES = {english: velan for rows in toy.TIMES.values() for english, velan in rows}
 
 
 class Translator:
@@ -162,27 +159,11 @@ def test_sacrebleu_leaves_the_words_alone(files):
 
 
 def test_sentences_are_a_sequence_of_the_seed():
-    first, again = Grammar(7).sentences(), Grammar(7).sentences()
+    first, again = toy.Grammar(7).sentences(), toy.Grammar(7).sentences()
     assert list(islice(first, 50)) == list(islice(again, 50))
 
 
-@pytest.fixture
-def no_fairseq(monkeypatch):
-    """fairseq-preprocess takes seconds, and test_binarize.py and test_multi30k.py run it."""
-
-    def fake(text, dictionaries, destination, source, target, joint, workers):
-        assert joint and workers == 1
-        for language in (source, target):
-            shutil.copy(dictionaries / f"dict.{language}.txt", destination)
-        for split in toy.SPLITS:
-            for language in (source, target):
-                for suffix in ("bin", "idx"):
-                    (destination / f"{split}.en-xx.{language}.{suffix}").touch()
-
-    monkeypatch.setattr(toy, "binarize", fake)
-
-
-def test_the_command(tmp_path, capsys, no_fairseq):
+def test_the_command(tmp_path, capsys):
     out = tmp_path / "toy"
     command = ["--out", str(out), "--train", "300", "--valid", "20", "--test", "20"]
     command += ["--workers", "1"]
@@ -207,5 +188,7 @@ def test_the_command(tmp_path, capsys, no_fairseq):
 @pytest.mark.parametrize(("flag", "value", "least"), [("--seed", "-1", 0), ("--train", "0", 1)])
 def test_numbers_below_the_least_are_refused(flag, value, least, capsys):
     with pytest.raises(SystemExit):
-        toy.parse_args(["--out", "out", flag, value])
-    assert f"argument {flag}: {value} is not at least {least}" in capsys.readouterr().err
+        toy.main(["--out", "out", flag, value])
+    assert (
+        f"argument {flag}: '{value}' is not a whole number from {least}" in capsys.readouterr().err
+    )

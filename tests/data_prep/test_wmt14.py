@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import re
 import subprocess
@@ -16,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import wmt14
-from prep import stages, text_files
-from prep.command_line import parse_args
-from prep.messages import PrepError
-from prep.text_rules import apply_rules
+from norm_plugin.commands.command_line import CommandError
+from prep.files import SPLITS, lines_of, read_raw
+from prep.pairs import read_side
+from prep.text import apply_rules
 
 # Of what Moses' tokenizer.perl -a makes of the real newstest2014.
 DIGESTS = {
@@ -28,7 +27,7 @@ DIGESTS = {
 }
 
 
-def lines_of(split, name, language):
+def stand_in(split, name, language):
     if split == "test":
         return [
             "<doc>",
@@ -44,14 +43,14 @@ def lines_of(split, name, language):
 
 
 @pytest.fixture
-def raw(tmp_path, monkeypatch):
+def raw(tmp_path):
     folder = tmp_path / "raw"
     folder.mkdir()
     contents = {}
-    for split in text_files.SPLITS:
+    for split in SPLITS:
         for language in wmt14.LANGUAGES:
-            for archive, name in wmt14.members(split, language):
-                lines = lines_of(split, name, language)
+            for name, archive in wmt14.files(split, language):
+                lines = stand_in(split, name, language)
                 if split == "valid":
                     lines = lines[2:]
                 contents.setdefault(archive, {})[name] = "".join(f"{x}\n" for x in lines).encode()
@@ -62,22 +61,16 @@ def raw(tmp_path, monkeypatch):
                 member.size = len(content)
                 stream.addfile(member, io.BytesIO(content))
 
-    def make(text, destination, source, target, joint):
-        for language in (source, target):
-            text_files.write_lines(destination / f"dict.{language}.txt", [])
-
-    monkeypatch.setattr(stages, "make_dictionaries", make)
     return folder
 
 
-def run(raw, out):
-    corpus = replace(wmt14.CORPUS, raw=replace(wmt14.CORPUS.raw, lines={"test": 2}))
-    command = ["--raw", str(raw), "--out", str(out), "--only", "prepare", "--workers", "1"]
-    stages.run_stages(corpus, parse_args(corpus, None, [*command, "--merges", "40"]))
-    return json.loads((out / "manifest.json").read_text())
+@pytest.fixture
+def run(prepare):
+    corpus = replace(wmt14.CORPUS, lines={"test": 2})
+    return lambda raw, out: prepare(corpus, raw, out, "--merges", 40)
 
 
-def test_wmt14(raw, tmp_path):
+def test_wmt14(raw, tmp_path, run):
     out = tmp_path / "out"
     manifest = run(raw, out)
     assert manifest["scoring"] == ["compound_split"]
@@ -86,22 +79,24 @@ def test_wmt14(raw, tmp_path):
     # Of three times 22, the empty pairs go first and the unequal ones after BPE.
     assert [counts[step]["train.de"]["lines"] for step in ("tok", "bpe")] == [63, 60]
     assert [counts["bpe"][f"{s}.en"]["lines"] for s in ("valid", "test")] == [20, 2]
-    tokens = list(text_files.read_lines(out / "tok" / "train.en"))
+    tokens = list(lines_of(out / "tok" / "train.en"))
     assert tokens[1] == "The &quot; well @-@ known &quot; europarl No. 0 - 0 ."
     assert [line.split()[6] for line in tokens[1::21]] == ["europarl", "commoncrawl", "news"]
-    assert next(text_files.read_lines(out / "tok" / "test.en")) == "It &apos;s “ A ” – B @-@ en ."
-    assert list(text_files.read_lines(out / "raw" / "test.de")) == [
+    assert next(lines_of(out / "tok" / "test.en")) == "It &apos;s “ A ” – B @-@ en ."
+    assert list(lines_of(out / "raw" / "test.de")) == [
         "It’s “A” – B-de.",
         "Zwei und drei.",
     ]
 
 
-def test_an_archive_of_another_name_or_content(raw, tmp_path):
+def test_an_archive_of_another_name_or_content(raw, tmp_path, run):
     (raw / "dev.tgz").write_bytes((raw / "test-full.tgz").read_bytes())
-    with pytest.raises(PrepError, match=r"dev\.tgz lacks dev/newstest2013\.de, dev/newstest2"):
+    with pytest.raises(CommandError, match=r"dev\.tgz lacks dev/newstest2013\.de, dev/newstest2"):
         run(raw, tmp_path / "out")
     (raw / "dev.tgz").unlink()
-    with pytest.raises(PrepError, match=r"raw lacks dev\.tgz"):
+    with pytest.raises(
+        CommandError, match=r"raw lacks newstest2013\.en, newstest2013\.de; dev\.tgz would"
+    ):
         run(raw, tmp_path / "out")
 
 
@@ -115,12 +110,14 @@ def test_the_benchmark_runs_and_projects(raw):
     assert lines[4].startswith("60 pairs on 1 cores") and "on 8 cores: about" in lines[7]
 
 
-def test_real_newstest2014():
+def test_real_newstest2014(tmp_path):
     root = os.environ.get("NORM_DATA_DIR")
     if not root or not (Path(root) / "wmt14").is_dir():
         pytest.skip("NORM_DATA_DIR names no folder with wmt14/ in it")
     for language, digest in DIGESTS.items():
-        lines = list(wmt14.CORPUS.raw.read(Path(root) / "wmt14", "test", language))
+        files = wmt14.files("test", language)
+        paths = read_raw(Path(root) / "wmt14", files, tmp_path)
+        lines = list(read_side(wmt14.CORPUS, paths, "test", language))
         assert len(lines) == 3003
         text = "".join(f"{x}\n" for x in apply_rules(lines, language, wmt14.TEST_RULES))
         assert hashlib.sha256(text.encode()).hexdigest() == digest

@@ -1,0 +1,184 @@
+r"""Raw files, plain or in archives, and text that is read and written line by line.
+
+Text is UTF-8, and a line ends at "\n" and nowhere else: characters such as U+2028 occur inside real
+sentences, and a line break there would shift one side of a corpus against the other. No function
+holds a whole text in memory, unlike those of `norm_plugin.commands`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from norm_plugin.commands.command_line import CommandError
+
+SPLITS = ("train", "valid", "test")
+ARCHIVES = (".tgz", ".tar.gz", ".zip")
+BLOCK_BYTES = 1 << 20
+
+
+def report(message: str) -> None:
+    """Print one line of progress to stderr, above a running progress bar."""
+    tqdm.write(message, file=sys.stderr)
+
+
+# ---- text -----------------------------------------------------------------------------------
+
+
+def lines_of(path: Path, encoding: str = "UTF-8") -> Iterator[str]:
+    """Yield the lines of a text file (plain or .gz) without their newline.
+
+    Raises CommandError with the file and the line if its gzip stream is cut or damaged, or a line
+    is not in its encoding.
+    """
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
+            for line in stream:
+                number += 1
+                yield line.removesuffix(b"\n").decode(encoding)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise CommandError(
+            f"{path} is truncated or damaged after {number:,} lines: {error}"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path}, line {number:,}, is not {encoding}: {error}") from None
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write lines as UTF-8, each ended by "\\n"; parent folders are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8", newline="\n") as stream:
+        stream.writelines(f"{line}\n" for line in lines)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+# ---- raw files and archives -----------------------------------------------------------------
+
+
+class RawFile(NamedTuple):
+    """A raw file and the archive in which it comes.
+
+    Without that archive, the file is looked for by the last part of its name, plain or as .gz.
+    """
+
+    name: str
+    archive: str = ""
+
+    @property
+    def base(self) -> str:
+        """Its name outside the archive."""
+        return PurePosixPath(self.name).name
+
+    def find(self, folder: Path) -> Path | None:
+        """The archive if it is in the folder, else the file itself; None if neither is."""
+        names = [self.archive] if self.archive else []
+        names += [f"{self.base}.gz", self.base]
+        return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def find_raw(folder: Path, files: Sequence[RawFile]) -> dict[RawFile, Path]:
+    """The archive of each file, or the file itself; raises CommandError if one is missing."""
+    found = {file: file.find(folder) for file in files}
+    if missing := [file for file, path in found.items() if path is None]:
+        names = ", ".join(file.base for file in missing)
+        archives = ", ".join(dict.fromkeys(file.archive for file in missing if file.archive))
+        instead = f"; {archives} would do as well" if archives else ""
+        raise CommandError(f"{folder} lacks {names}{instead}")
+    return {file: path for file, path in found.items() if path is not None}
+
+
+def read_raw(
+    folder: Path, files: Sequence[RawFile], destination: Path | None = None
+) -> dict[str, Path]:
+    """Read the archives to their end, and unpack their files where a destination is given.
+
+    Returns where each file can be read then, by its name. Raises CommandError if an archive is
+    damaged or lacks a file.
+    """
+    found = find_raw(folder, files)
+    packed: dict[Path, list[str]] = {}
+    for file, path in found.items():
+        if path.name == file.archive:
+            packed.setdefault(path, []).append(file.name)
+    for path, names in packed.items():
+        read_archive(path, names, destination)
+    return {
+        file.name: destination / file.name if destination and path in packed else path
+        for file, path in found.items()
+    }
+
+
+def read_archive(path: Path, wanted: Collection[str] = (), destination: Path | None = None) -> None:
+    """Read a .tgz or .zip to its end, and unpack the wanted files where a destination is given.
+
+    Raises CommandError if it is damaged, lacks a wanted file, or has one that leads elsewhere.
+    """
+    try:
+        if path.name.removesuffix(".part").endswith(".zip"):
+            names = _read_zip(path, wanted, destination)
+        else:
+            names = _read_tar(path, wanted, destination)
+    except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise CommandError(
+            f"{path} is truncated or damaged: {error}; remove it and download it again"
+        ) from None
+    if missing := sorted(set(wanted) - names):
+        raise CommandError(f"{path} lacks {', '.join(missing)}; it is not the archive expected")
+
+
+def _read_zip(path: Path, wanted: Collection[str], destination: Path | None) -> set[str]:
+    with zipfile.ZipFile(path) as archive:
+        if (damaged := archive.testzip()) is not None:
+            raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
+        names = set(archive.namelist())
+        if destination is not None:
+            archive.extractall(destination, [name for name in wanted if name in names])
+    return names
+
+
+def _read_tar(path: Path, wanted: Collection[str], destination: Path | None) -> set[str]:
+    names = set()
+    with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            name = str(PurePosixPath(member.name))  # ./a/b and a/b are the same file
+            names.add(name)
+            if destination is not None and name in wanted:
+                archive.extract(member, destination, filter="data")
+        while stream.read(BLOCK_BYTES):  # to the checksum at the very end
+            pass
+    return names
+
+
+# ---- locks ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(path: Path, doing: str) -> Iterator[None]:
+    """Hold the lock file `path`, which a kill releases; wait while another process holds it."""
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        report(f"another process is {doing}; waiting for it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

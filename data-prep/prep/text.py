@@ -1,0 +1,231 @@
+"""What is done to a raw line, and which sentence pairs are kept, as Moses' scripts do it.
+
+The tokenizer and the normalizer give what tokenizer.perl and normalize-punctuation.perl give, byte
+for byte. sacremoses is a port of these scripts; where it differs from Moses' master branch, it is
+corrected here. Letters and digits are those of the Unicode version of `regex`, which may be newer
+than that of an installed Perl.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import regex
+from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+from norm_plugin.commands.command_line import CommandError
+
+# Perl's \p{IsAlpha}, \p{IsAlnum} and \p{IsN}, for use in brackets.
+ALPHA = r"\p{Alphabetic}"
+ALNUM = r"\p{Alphabetic}\p{Nd}"
+NUMBER = r"\p{N}"
+# Perl's \s is Unicode's white space; Python's matches four control characters more.
+BLANK = regex.compile(r"\p{White_Space}*")
+SPACES = regex.compile(r"\p{White_Space}+")
+JUNK = {code: None for code in range(0x20) if chr(code) not in "\t\n\v\f\r"}
+CONTROL = regex.compile(r"\p{C}")
+
+
+class PerlMosesTokenizer(MosesTokenizer):
+    """Tokenizes as tokenizer.perl does, with its XML escapes (`&apos;`, `&#91;` ...).
+
+    Corrected: the full stop at the end of a sentence is a token of its own also after an
+    abbreviation or an initial (`U.S.A.` -> `U.S.A .`); letters are all letters of Unicode, the
+    Chinese among them; a line of white space stays as it is; control characters do not separate
+    words.
+    """
+
+    PAD_NOT_ISALNUM = regex.compile(rf"([^{ALNUM}\s.'`,\-])"), r" \1 "
+    AGGRESSIVE_HYPHEN_SPLIT = regex.compile(rf"([{ALNUM}])-(?=[{ALNUM}])"), r"\1 @-@ "
+    COMMA_SEPARATE_1 = regex.compile(rf"([^{NUMBER}]),"), r"\1 , "
+    COMMA_SEPARATE_2 = regex.compile(rf",([^{NUMBER}])"), r" , \1"
+    COMMA_SEPARATE_3 = regex.compile(rf"([{NUMBER}]),$"), r"\1 , "
+    ENGLISH_SPECIFIC_APOSTROPHE = [
+        (regex.compile(rf"([^{ALPHA}])'([^{ALPHA}])"), r"\1 ' \2"),
+        (regex.compile(rf"([^{ALPHA}{NUMBER}])'([{ALPHA}])"), r"\1 ' \2"),
+        (regex.compile(rf"([{ALPHA}])'([^{ALPHA}])"), r"\1 ' \2"),
+        (regex.compile(rf"([{ALPHA}])'([{ALPHA}])"), r"\1 '\2"),
+        (regex.compile(rf"([{NUMBER}])'(s)"), r"\1 '\2"),
+    ]
+
+    def tokenize_line(self, line: str, aggressive: bool = False) -> str:
+        """The tokens of a line, joined by spaces; `aggressive` also splits `a-b` into `a @-@ b`."""
+        if BLANK.fullmatch(line):
+            return line
+        text = line.translate(JUNK)
+        return self.tokenize(text, aggressive_dash_splits=aggressive, return_str=True)
+
+    def handles_nonbreaking_prefixes(self, text: str) -> str:
+        """Split off the full stop that ends a sentence; called by `tokenize`."""
+        return re.sub(r"(?<=\S)\.$", " .", super().handles_nonbreaking_prefixes(text))
+
+    def isanyalpha(self, text: str) -> bool:
+        """Whether a letter occurs in `text`."""
+        return regex.search(rf"[{ALPHA}]", text) is not None
+
+    def islower(self, text: str) -> bool:
+        """Whether `text` begins with a lower-case letter."""
+        return regex.match(r"\p{Lowercase}", text) is not None
+
+
+class PerlPunctNormalizer:
+    """Normalizes punctuation as normalize-punctuation.perl does."""
+
+    def __init__(self, language: str) -> None:
+        rules = MosesPunctNormalizer(language, perl_parity=True).substitutions
+        # ASCII: the script reads bytes.
+        self._rules = [(re.compile(pattern, re.ASCII), new) for pattern, new in rules]
+
+    def normalize(self, line: str) -> str:
+        """The line with plain quotes, dashes and spaces."""
+        line += "\n"  # the script sees it: its German rule for `."` depends on it
+        for pattern, new in self._rules:
+            line = pattern.sub(new, line)
+        return line.rstrip("\n")
+
+
+def remove_control_characters(line: str) -> str:
+    """Replace each control character by a space, as remove-non-printing-char.perl does."""
+    return CONTROL.sub(" ", line)
+
+
+def lower_case(line: str) -> str:
+    """Lowercase as Perl's `lc` does, which does not know the final sigma."""
+    return line.replace("Σ", "σ").lower()
+
+
+def single_spaces(line: str) -> str:
+    """One space for each run of white space in Perl's sense, none at the ends."""
+    return SPACES.sub(" ", line).strip(" ")
+
+
+# ---- the rules of a corpus ------------------------------------------------------------------
+
+TOKENIZERS = ("sacremoses", "moses")
+PERL_SCRIPTS = {
+    "normalize": "scripts/tokenizer/normalize-punctuation.perl",
+    "control": "scripts/tokenizer/remove-non-printing-char.perl",
+    "tokenize": "scripts/tokenizer/tokenizer.perl",
+}
+
+
+class TextRules(NamedTuple):
+    """What is done to a raw line, in this order; by default nothing but single spaces.
+
+    A value of it can be sent to other processes.
+    """
+
+    plain_apostrophe: bool = False  # ’ becomes ', as fairseq's scripts do in test sets
+    unescape: bool = False  # &apos; and other escapes, of text that comes tokenized
+    normalize: str = ""  # punctuation: "perl" as Moses does, "sacremoses" as its port does
+    no_control: bool = False  # control characters become spaces
+    tokenizer: str = ""  # one of TOKENIZERS; empty: white space becomes single spaces
+    aggressive: bool = False  # the tokenizer splits a-b into a @-@ b
+    no_escapes: bool = False  # what the tokenizer has written as &apos; becomes ' again
+    lowercase: bool = False
+    moses_dir: str = ""  # a checkout of Moses, for "moses"
+
+
+WIKITEXT = TextRules(tokenizer="sacremoses", aggressive=True, no_escapes=True)
+"""Makes of a plain text about what WikiText has: its authors used Moses, and undid the escapes."""
+
+# Built once a language and process; that takes longer than tokenizing a thousand lines.
+_tokenizer = lru_cache(maxsize=None)(PerlMosesTokenizer)
+_perl_normalizer = lru_cache(maxsize=None)(PerlPunctNormalizer)
+_other_normalizer = lru_cache(maxsize=None)(MosesPunctNormalizer)
+
+
+def apply_rules(lines: list[str], language: str, rules: TextRules) -> list[str]:
+    """The lines after `rules`; as many as went in."""
+    perl = rules.tokenizer == "moses"
+    if rules.plain_apostrophe:
+        lines = [line.replace("’", "'") for line in lines]
+    if rules.unescape:
+        lines = [html.unescape(line) for line in lines]
+    if rules.normalize == "sacremoses":
+        lines = [_other_normalizer(language).normalize(line) for line in lines]
+    elif rules.normalize:
+        if perl:
+            lines = _run_perl("normalize", rules, lines, language)
+        else:
+            lines = [_perl_normalizer(language).normalize(line) for line in lines]
+    if rules.no_control:
+        if perl:
+            lines = _run_perl("control", rules, lines)
+        else:
+            lines = [remove_control_characters(line) for line in lines]
+    if perl:
+        options = ["-q", "-l", language, *(["-a"] if rules.aggressive else [])]
+        lines = _run_perl("tokenize", rules, lines, *options)
+    elif rules.tokenizer:
+        lines = [_tokenizer(language).tokenize_line(line, rules.aggressive) for line in lines]
+    else:
+        lines = [single_spaces(line) for line in lines]
+    if rules.no_escapes:
+        lines = [html.unescape(line) for line in lines]
+    return [lower_case(line) for line in lines] if rules.lowercase else lines
+
+
+def _run_perl(step: str, rules: TextRules, lines: list[str], *options: str) -> list[str]:
+    command = ["perl", str(Path(rules.moses_dir) / PERL_SCRIPTS[step]), *options]
+    text = "".join(f"{line}\n" for line in lines).encode()
+    done = subprocess.run(command, input=text, capture_output=True)
+    # Split at "\n" and nowhere else; splitlines knows more line ends.
+    result = done.stdout.decode().split("\n")[:-1]
+    if done.returncode != 0 or len(result) != len(lines):
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
+        raise CommandError(
+            f"{' '.join(command)} ended with {done.returncode} and {len(result):,} lines for "
+            f"{len(lines):,}: {said[-1]}"
+        )
+    return result
+
+
+def check_moses(folder: Path) -> None:
+    """Raise CommandError if `folder` is no checkout of Moses, or its scripts do not run."""
+    for name in PERL_SCRIPTS.values():
+        if not (folder / name).is_file():
+            raise CommandError(
+                f"--moses-dir {folder} lacks {name}; pass a checkout of mosesdecoder, or "
+                "--tokenizer sacremoses, which gives the same bytes without Perl"
+            )
+    try:
+        rules = TextRules(tokenizer="moses", moses_dir=str(folder))
+        apply_rules(["a line"], "en", rules)
+    except FileNotFoundError:
+        raise CommandError("--tokenizer moses needs perl on the PATH; there is none") from None
+
+
+# ---- which pairs are kept -------------------------------------------------------------------
+
+LONGEST_WORD = 1000  # characters
+
+
+class Limits(NamedTuple):
+    """The arguments of clean-corpus-n.perl: -ratio, and the fewest and most words of a side."""
+
+    ratio: float = 1.5
+    shortest: int = 1
+    longest: int = 175
+
+    def keep(self, source: str, target: str) -> bool:
+        """Whether a pair of tidied lines stays in the corpus."""
+        words = source.split(" "), target.split(" ")
+        few, many = sorted(map(len, words))
+        if not source or not target or few < self.shortest or many > self.longest:
+            return False
+        return many / few <= self.ratio and max(map(len, words[0] + words[1])) <= LONGEST_WORD
+
+
+def tidy(line: str) -> str:
+    """The line with single spaces and without `|`, which Moses reserves for factors.
+
+    The script keeps `|` if the first line of the corpus contains one. No text here has factors, and
+    tokenized text contains no `|`.
+    """
+    return single_spaces(line.replace("|", ""))

@@ -1,1 +1,0 @@
-"""The language of the toy corpus: its grammar and its words."""

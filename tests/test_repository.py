@@ -14,7 +14,6 @@ import pytest
 from forked import run_forked
 
 ROOT = Path(__file__).resolve().parents[1]
-MOST_LINES = 300
 COMPRESSED = {".gz"}  # in whose bytes any short word may turn up
 SOURCED_ONLY = {"lib.sh"}  # a shell file that is no command of its own
 # Put together from parts so that this file does not contain them.
@@ -121,14 +120,6 @@ def test_shell_scripts_run_and_stop_at_errors(path: Path) -> None:
     lines = text_of(path).splitlines()
     assert lines[0] == "#!/usr/bin/env bash"
     assert "set -euo pipefail" in lines
-
-
-def test_files_are_short() -> None:
-    folders = ("norm_plugin", "data-prep", "scripts", "tools", "benchmarks")
-    source = [p for p in below(*folders) if p.suffix in (".py", ".sh")]
-    assert source
-    lengths = {name_of(path): len(text_of(path).splitlines()) for path in source}
-    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
 
 
 def test_only_the_continuous_integration_knows_the_folder_beside_the_checkout() -> None:

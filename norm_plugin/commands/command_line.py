@@ -86,8 +86,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     check_output(path)
     target = path.resolve()
-    # A part of the name is at most 200 bytes, which leaves room for the suffix in the usual 255.
-    temporary = target.with_name(f"{target.name[:50]}.{os.getpid()}.tmp")
+    # A name has at most 255 bytes; these leave room for the suffix.
+    stem = os.fsencode(target.name)[:240].decode(errors="ignore")
+    temporary = target.with_name(f"{stem}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as stream:
             yield stream

@@ -101,6 +101,13 @@ def _refuse(message: str) -> NoReturn:
 
 def _check_schedule(args: Any) -> None:
     """Refuse a schedule that fairseq cannot compute; it says so only after the data is prepared."""
+    for flag, value, least in (
+        ("--max-update", args.max_update, 0),
+        ("--max-epoch", args.max_epoch, 0),
+        ("--update-freq", min(args.update_freq), 1),
+    ):
+        if value < least:
+            raise ValueError(f"{flag} is {value}; it must be at least {least}")
     if args.lr_scheduler == "inverse_sqrt" and not args.warmup_updates:
         raise ValueError(
             "--lr-scheduler inverse_sqrt divides by --warmup-updates, which is 0: for no warm-up "

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import yaml
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.facts import experiment_names
@@ -67,11 +69,25 @@ def _arms(name: str, words: Sequence[str]) -> tuple[str, list[list[str]]]:
         studies = [file.stem for file in sorted(STUDIES.glob("*.yaml"))]
         names = ", ".join([*experiment_names(), *studies])
         raise CommandError(f"no experiment or study {name}; choose from {names}")
-    study: Any = OmegaConf.to_container(OmegaConf.load(path))
+    try:
+        study: Any = OmegaConf.to_container(OmegaConf.load(path))
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
+        raise CommandError(f"{path} cannot be read: {error}") from error
     if not isinstance(study, dict) or "experiment" not in study or not set(study) <= KEYS:
         raise CommandError(f"{path} must have the keys {', '.join(sorted(KEYS))} and no others")
-    shared = [*study.get("overrides", []), *words]
-    return study["experiment"], [[*shared, *arm] for arm in study.get("arms", [[]])]
+    overrides, arms = study.get("overrides", []), study.get("arms", [[]])
+    if not (
+        _is_list_of_text(overrides) and isinstance(arms, list) and all(map(_is_list_of_text, arms))
+    ):
+        raise CommandError(
+            f"{path}: overrides must be a list of KEY=VALUE, arms a list of such lists"
+        )
+    shared = [*overrides, *words]
+    return study["experiment"], [[*shared, *arm] for arm in arms]
+
+
+def _is_list_of_text(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def split(words: Sequence[str]) -> list[list[str]]:

@@ -27,6 +27,7 @@ OF_THE_WHOLE_RUN = {
     "common.seed": "seed=N",
     "model.norm_type": "norm=X",
     "common.user_dir": "--user-dir DIR",
+    "checkpoint.save_dir": "--work DIR",
 }
 """Keys that more than the training has to know, and how to give them to the whole run."""
 SEED = re.compile(r"0|[1-9][0-9]{0,9}")

@@ -141,7 +141,10 @@ def test_rows_are_read_as_they_were_written():
         (("--claims", "everything"), "choose from hidden-states"),
         (("--layers", "4"), "needs two numbers"),
         (("--claims", "trained-layers"), "--checkpoint"),
-        (("--checkpoint", "missing.pt", "--claims", "trained-layers"), "missing.pt does not exist"),
+        (
+            ("--checkpoint", "missing.pt", "--claims", "trained-layers"),
+            "cannot read missing.pt: No such file",
+        ),
         (("--data", "missing"), "missing is not a folder"),
         (("--page", "missing/page.md"), "create it first"),
     ],

@@ -88,6 +88,23 @@ def test_a_study_with_the_name_of_an_experiment_is_refused(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("!tag\nexperiment: toy\n", "cannot be read: could not determine a constructor"),
+        ("experiment: toy\n\tarms: []\n", "cannot be read: .*cannot start any token"),
+        ("experiment: toy\narms: 3\n", "arms a list of such lists"),
+        ("experiment: toy\narms: [[3]]\n", "arms a list of such lists"),
+        ("experiment: toy\noverrides: seed=1\n", "overrides must be a list of KEY=VALUE"),
+    ],
+)
+def test_a_study_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, text, message):
+    monkeypatch.setattr("norm_plugin.experiments.grid.STUDIES", tmp_path)
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(CommandError, match=f"(?s)mine.yaml.*{message}"):
+        grid("mine")
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (
@@ -98,6 +115,9 @@ def test_a_study_with_the_name_of_an_experiment_is_refused(tmp_path, monkeypatch
         (["toy", "norm=layernorm,powernorm", "norm_variant=released"], "layernorm has no option"),
         (["toy", "seed=1,x"], "--seed is x"),
         (["toy", "common.seed=2"], "common.seed=2: give seed=N instead"),
+        (["toy", "checkpoint.save_dir=x"], "checkpoint.save_dir=x: give --work DIR instead"),
+        (["toy", "+optimization.max_update=-1"], "--max-update is -1; it must be at least 0"),
+        (["toy", "+optimization.update_freq=[0]"], "--update-freq is 0; it must be at least 1"),
         (["toy", "norm=rmsnorm", "placement=rezero"], "no layer of this placement has a norm"),
         (["toy", "norm_type=rmsnorm"], "norm_type=rmsnorm: give norm=X"),
         (["toy", "model.norm_type=rmsnorm,none"], "model.norm_type=rmsnorm: give norm=X"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from norm_plugin.norms import Norm, build_norm, norm_spec, register_norm
+from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec, register_norm
 from norm_plugin.norms.base import registry as registry
 
 
@@ -75,3 +75,18 @@ class TestRegistration:
 
         with pytest.raises(ValueError, match="'alpha_fwd' is str in norm 'clash' but float in"):
             register_norm("clash", formula="", paper="")(Clash)
+
+
+@pytest.mark.parametrize("name", NORM_TYPES)
+def test_a_norm_shows_every_option(name):
+    spec = norm_spec(name)
+    shown = str(build_norm(name, 8))
+    for option in spec.options:
+        assert f"{option.name}={option.default}" in shown
+    assert shown.startswith(f"{spec.cls.__name__}(8")
+
+
+def test_a_norm_shows_the_options_that_were_given():
+    model = torch.nn.Sequential(build_norm("powernorm", 8, warmup_updates="50", variant="released"))
+    assert "PowerNorm(\n" not in str(model)
+    assert "warmup_updates=50, layer_scale_groups=1, variant=released" in str(model)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -33,12 +34,14 @@ class Norm(nn.Module):
             grows with the input without bound.
         fused: computes the same in fewer passes over memory where it can; None: there is no
             such form. ``norm_plugin.kernels`` sets it.
+        built_with: every declared option with its value, if ``build_norm`` built the norm.
     """
 
     batch_statistics: ClassVar[bool] = False
     exact_gradient: ClassVar[bool] = True
     bounded: ClassVar[bool] = True
     fused: FusedForm | None = None
+    built_with: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -113,8 +116,8 @@ class Norm(nn.Module):
         return options
 
     def extra_repr(self) -> str:
-        """What ``print(model)`` shows between the brackets."""
-        return str(self.dim)
+        """What ``print(model)`` shows between the brackets: the width and the options."""
+        return ", ".join([str(self.dim), *(f"{k}={v}" for k, v in self.built_with.items())])
 
 
 class AffineNorm(Norm):

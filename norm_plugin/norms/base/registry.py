@@ -114,7 +114,9 @@ class NormSpec:
 
     def build(self, dim: int, **options: Any) -> Norm:
         """A new norm over ``dim`` channels; raises ValueError for a wrong option."""
-        norm = self.cls(dim, **self.parse(options))
+        parsed = self.parse(options)
+        norm = self.cls(dim, **parsed)
+        norm.built_with = {option.name: option.default for option in self.options} | parsed
         for finish in AFTER_BUILDING:
             finish(norm)
         return norm

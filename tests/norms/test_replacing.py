@@ -338,3 +338,36 @@ def test_what_cannot_be_replaced(model, arguments, message):
         replace_norms(model, "batchnorm", **arguments)
     assert list(model.modules()) == before
     assert not model._forward_pre_hooks and not model._forward_hooks
+
+
+class Attention(nn.Module):
+    """As in transformers, whose attention says that it is causal."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_causal = True
+        self.norm = nn.LayerNorm(DIM)
+
+
+def decoder():
+    return nn.TransformerDecoder(nn.TransformerDecoderLayer(DIM, 2, 16, batch_first=True), 1)
+
+
+@pytest.mark.parametrize("model", [decoder, Attention])
+@pytest.mark.parametrize(("name", "options"), [("batchnorm", {}), ("mabn", {"warmup_updates": 2})])
+def test_a_causal_model_is_warned_of(name, options, model):
+    with pytest.warns(UserWarning, match=f"is causal: in training, '{name}' .* sees its future"):
+        replace_norms(model(), name, mask=None, **options)
+
+
+def test_a_causal_model_is_warned_of_a_warm_up_by_batch_statistics():
+    with pytest.warns(UserWarning, match="in training until its warm-up ends, 'powernorm'"):
+        replace_norms(decoder(), "powernorm", mask=None, warmup_updates=2)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [(decoder, "rmsnorm"), (decoder, "powernorm"), (new_encoder, "batchnorm")]
+)
+def test_no_warning_where_no_position_sees_its_future(model, name, recwarn):
+    replace_norms(model(), name, mask=None)
+    assert not [one for one in recwarn if "causal" in str(one.message)]

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from norm_plugin.norms.base.contract import Norm
 from norm_plugin.norms.base.forward_mask import ForwardMask
 from norm_plugin.norms.base.registry import norm_spec
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 PARAMETERS = ("weight", "bias")
 """The gain and the offset of each channel, in torch and here."""
@@ -62,8 +64,8 @@ def replace_norms(
 
     A norm with batch statistics leaves padding out in training. It learns the padding from the
     argument ``mask`` of the forward of ``model``, so call ``model`` itself in training, not a part
-    of it. A None there means that nothing is padding. In a decoder, such a norm lets each position
-    see its future in training.
+    of it. A None there means that nothing is padding. In a causal model, such a norm lets each
+    position see its future in training: there is a warning where the model shows that it is causal.
 
     Args:
         name: one of ``NORM_TYPES``.
@@ -94,6 +96,7 @@ def replace_norms(
         key: spec.build(_shape(old)[0], **({**options, "eps": _eps(old)} if eps else options))
         for key, old in by_id.items()
     }
+    _warn_of_leaks(model, name, next(iter(built.values())))
     source = ForwardMask(model, mask, batch_first) if spec.batch_statistics and mask else None
     carried = {key: _carry_over(by_id[key], norm, model) for key, norm in built.items()}
     if source is not None:
@@ -202,6 +205,36 @@ def _check_layout(model: nn.Module, batch_first: bool) -> None:
                 f"the attention of {type(model).__name__} has batch_first={attention.batch_first}, "
                 f"but replace_norms was given batch_first={batch_first}; give the same"
             )
+
+
+def _warn_of_leaks(model: nn.Module, name: str, norm: Norm) -> None:
+    """Warn where ``norm`` would let the positions of a causal model see their future."""
+    mixes, when = norm.batch_statistics, ""
+    if isinstance(norm, BatchStatisticsNorm) and not norm.mixes_after_warmup:
+        mixes, when = norm.warmup_updates > 0, " until its warm-up ends"
+    causal = _causal_part(model) if mixes else None
+    if causal is not None:
+        warnings.warn(
+            f"{causal} is causal: in training{when}, {name!r} takes statistics over the positions "
+            "of a batch, so each position sees its future, and the training loss is lower than the "
+            "model's. Choose a norm over channels, such as 'layernorm' or 'rmsnorm'",
+            stacklevel=3,
+        )
+
+
+def _causal_part(model: nn.Module) -> str | None:
+    """A module inside ``model`` that says that it is causal; None where none does.
+
+    torch has classes for decoders. In transformers, ``is_causal`` or ``is_decoder`` is an attribute
+    of the attention, and ``is_decoder`` one of the configuration.
+    """
+    for path, module in model.named_modules():
+        decoder = isinstance(module, (nn.TransformerDecoder, nn.TransformerDecoderLayer))
+        config = getattr(module, "config", None)
+        flags = [getattr(module, "is_causal", None), getattr(module, "is_decoder", None)]
+        if decoder or True in (*flags, getattr(config, "is_decoder", None)):
+            return f"{path or 'the model'} ({type(module).__name__})"
+    return None
 
 
 def _leave_fast_paths(model: nn.Module) -> None:

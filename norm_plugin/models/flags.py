@@ -11,7 +11,7 @@ from typing import NamedTuple
 from norm_plugin.kernels import AUTO, KERNELS, VARIABLE
 from norm_plugin.models.embeddings import EMBEDDINGS, PLAIN
 from norm_plugin.models.initialization import XAVIER, initializations
-from norm_plugin.placements import PLACEMENTS
+from norm_plugin.placements import PLACEMENTS, REFUSED
 
 ON_OFF = ("on", "off")
 PLACEMENT, INIT = "norm_placement", "norm_init"
@@ -34,15 +34,20 @@ class Choice(NamedTuple):
     help: str
 
 
+def _placements() -> list[str]:
+    """With those that are refused: choosing one says why."""
+    return [*PLACEMENTS, *REFUSED]
+
+
 CHOICES = {
     PLACEMENT: Choice(
-        lambda: PLACEMENTS, None, "where the norms stand; sets --{encoder,decoder}-normalize-before"
+        _placements, None, "where the norms stand; sets --{encoder,decoder}-normalize-before"
     ),
     PLACEMENT_OF["encoder"]: Choice(
-        lambda: PLACEMENTS, None, "placement of the encoder; overrides --norm-placement"
+        _placements, None, "placement of the encoder; overrides --norm-placement"
     ),
     PLACEMENT_OF["decoder"]: Choice(
-        lambda: PLACEMENTS, None, "placement of the decoder; overrides --norm-placement"
+        _placements, None, "placement of the decoder; overrides --norm-placement"
     ),
     INIT: Choice(
         initializations,

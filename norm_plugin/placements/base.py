@@ -16,6 +16,7 @@ stream before the first branch of a layer and after its last one; ``before_final
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
@@ -32,6 +33,8 @@ ON_THE_STREAM = "its output is the residual stream, not only the input of linear
 
 PLACEMENTS: dict[str, type[Placement]] = {}
 """Every placement by the word of ``--norm-placement``, in the order of registration."""
+REFUSED: dict[str, tuple[type[Placement], str]] = {}
+"""Placements that no layer can have, with the reason, which whoever chooses one is told."""
 
 
 @dataclass(frozen=True)
@@ -187,8 +190,11 @@ def register_placement(
         paper_read: False where the paper itself could not be read; the placement's file says what
             it follows instead.
 
+    A placement that cannot be built is refused with a warning, and again where it is chosen. So one
+    wrong file does not keep the other files of its folder from being imported.
+
     Raises:
-        ValueError: the name is taken, or a position of a norm is unknown.
+        ValueError: the name is taken.
     """
 
     def register(cls: PlacementClass) -> PlacementClass:
@@ -196,33 +202,47 @@ def register_placement(
             raise ValueError(
                 f"placement {name!r} is registered twice: {PLACEMENTS[name]} and {cls}"
             )
-        _check_positions(cls)
         cls.equation, cls.paper, cls.paper_read = equation, paper, paper_read
-        PLACEMENTS[name] = cls
+        reason = why_refused(cls)
+        if reason:
+            REFUSED[name] = (cls, reason)
+            warnings.warn(f"placement {name!r} is refused: {reason}", stacklevel=2)
+        else:
+            PLACEMENTS[name] = cls
         return cls
 
     return register
 
 
-def _check_positions(cls: type[Placement]) -> None:
-    """Raise ValueError for an unknown position, or a norm at INPUT in some branches only."""
+def why_refused(cls: type[Placement]) -> str:
+    """Why no layer can have the placement ``cls``; empty: it can.
+
+    A position is unknown, or only some branches have a norm at INPUT.
+    """
     by_branch = {branch: cls.norms_of(branch) for branch in BRANCHES}
-    unknown = {one for norms in by_branch.values() for one in norms}
+    unknown = {position for norms in by_branch.values() for position in norms}
     unknown -= {INPUT, INNER, OUTPUT, SUM}
     if unknown:
-        raise ValueError(
+        return (
             f"{cls.__name__}.norms names {', '.join(sorted(unknown))}; a branch has a norm at "
             f"{INPUT}, {INNER}, {OUTPUT} or {SUM}"
         )
-    if len({INPUT in norms for norms in by_branch.values()}) > 1:
-        raise ValueError(
-            f"{cls.__name__}.norms_of gives some branches a norm at {INPUT} and others none; "
-            "fairseq has one flag for all branches of a layer: give it to all, or to none"
+    before = [branch for branch in BRANCHES if INPUT in by_branch[branch]]
+    after = [branch for branch in BRANCHES if INPUT not in by_branch[branch]]
+    if before and after:
+        return (
+            f"{cls.__name__}.norms_of gives {' and '.join(before)} a norm at {INPUT}, and "
+            f"{' and '.join(after)} none. A layer of fairseq has one switch, normalize_before, "
+            "which puts the norm before all of its branches or after all of them. Give all "
+            "branches a norm at input, or none; layers may differ, see Placement.at"
         )
+    return ""
 
 
 def placement_class(name: str) -> type[Placement]:
-    """The placement ``name``; raises ValueError listing all names if unknown."""
+    """The placement ``name``; raises ValueError if it was refused, or listing all if unknown."""
+    if name in REFUSED:
+        raise ValueError(f"placement {name!r} is refused: {REFUSED[name][1]}")
     if name not in PLACEMENTS:
         raise ValueError(f"norm_placement is {name!r}; choose from {', '.join(PLACEMENTS)}")
     return PLACEMENTS[name]

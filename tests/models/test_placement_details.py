@@ -22,6 +22,7 @@ from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import (
     OUTPUT,
     PLACEMENTS,
+    REFUSED,
     LayerPlace,
     Placement,
     placement_class,
@@ -258,23 +259,52 @@ def test_a_placement_that_inherits_is_not_the_default(parent, build):
         del PLACEMENTS["heir"]
 
 
-def test_a_norm_on_the_input_of_some_branches_only_is_refused():
+@pytest.fixture
+def refused():
+    yield REFUSED
+    REFUSED.clear()
+
+
+def test_a_norm_on_the_input_of_some_branches_only_is_refused_with_its_reason(refused, build):
     class Some(Placement):
         @classmethod
         def norms_of(cls, branch):
-            return ("input",) if branch == "ffn" else ("sum",)
+            return ("sum",) if branch == "ffn" else ("input",)
 
-    with pytest.raises(ValueError, match="Some.norms_of gives some branches a norm at input and"):
+    reason = "Some.norms_of gives self and cross a norm at input, and ffn none. .*normalize_before"
+    with pytest.warns(UserWarning, match=f"placement 'some' is refused: {reason}"):
         register_placement("some", equation="none", paper="none")(Some)
+    with pytest.raises(ValueError, match=reason):
+        build("--norm-placement", "some")
+    assert "some" not in PLACEMENTS
 
 
-def test_an_unknown_position_is_refused():
+def test_one_wrong_placement_does_not_keep_the_others_of_its_folder_out(refused, tmp_path):
+    folder = tmp_path / "my_placements"
+    folder.mkdir()
+    lines = ["from norm_plugin.placements import Placement, register_placement"]
+    for name, position in (("first", "middle"), ("second", "sum")):
+        lines += [
+            f"@register_placement({name!r}, equation='x', paper='none')",
+            f"class {name.title()}(Placement):",
+            f"    norms = ({position!r},)",
+        ]
+    (folder / "__init__.py").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.warns(UserWarning, match="'first' is refused: First.norms names middle"):
+        utils.import_user_module(SimpleNamespace(user_dir=str(folder)))
+    try:
+        assert placement_class("second").norms == ("sum",)
+        with pytest.raises(ValueError, match="'first' is refused: First.norms names middle"):
+            placement_class("first")
+    finally:
+        del PLACEMENTS["second"]
+
+
+def test_an_unknown_position_and_a_name_that_is_taken_are_refused(refused):
     class Wrong(Placement):
         norms = ("middle",)
 
-    with pytest.raises(
-        ValueError, match=r"Wrong.norms names middle; .* at input, inner, output or sum"
-    ):
+    with pytest.warns(UserWarning, match="Wrong.norms names middle; .* at input, inner, output or"):
         register_placement("wrong", equation="none", paper="none")(Wrong)
     with pytest.raises(ValueError, match="placement 'pre' is registered twice"):
         register_placement("pre", equation="none", paper="none")(Wrong)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from norm_plugin.norms.base.contract import AffineNorm, valid_positions
 from norm_plugin.norms.base.groups import forward_in_groups
@@ -87,8 +89,11 @@ class BatchStatisticsNorm(AffineNorm):
     float32: ``model.half()`` leaves them.
 
     It counts optimizer updates. Under fairseq the trainer reports them through
-    :meth:`set_num_updates`; elsewhere every training forward counts as one. The count is the
-    integer buffer ``num_updates``, part of the checkpoint.
+    :meth:`set_num_updates`. Elsewhere each step of a ``torch.optim.Optimizer`` that holds one of
+    the norm's own parameters is one, however many forwards come before it. Until the first such
+    step, and without one (frozen parameters, an optimizer of another kind, a compiled step, FSDP's
+    flat parameters), every training forward counts as one. The count is the integer buffer
+    ``num_updates``, part of the checkpoint.
 
     Attributes:
         moved_by_forwards: names of the buffers that training forwards move, ``num_updates``
@@ -99,7 +104,8 @@ class BatchStatisticsNorm(AffineNorm):
         mixes_after_warmup: False where a training forward after the warm-up normalizes with
             statistics of earlier batches only, so that its output at one position depends on no
             other position of the batch.
-        counts_forwards: whatever a trainer reports, every training forward counts as one.
+        counts_forwards: whatever a trainer or an optimizer does, every training forward counts as
+            one.
         stat_tokens: N, the statistics are those of groups of N tokens; None: of the whole batch.
             See :mod:`norm_plugin.norms.base.groups` and :func:`set_stat_tokens`.
         loss_scale: the factor that the loss is multiplied with before its backward pass, as
@@ -132,15 +138,18 @@ class BatchStatisticsNorm(AffineNorm):
         # The same count as a Python number: reading a tensor would wait for the GPU. It holds of
         # that buffer in that version; a copy into it, or another buffer in its place, is read.
         self._count_read: tuple[Tensor | None, int, int] = (None, 0, 0)
-        self._trainer_counts = False
+        self._trainer_counts = self._optimizer_counts = False
+        self._forwards_counted = 0  # since this object exists, and no longer needed after a step
         self._forwards = Forwards()
         self._plain_mean_of: int | None = None
         self._handle = new_handle(self)
+        _COUNTING.add(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a copy, which is another norm."""
         super().__setstate__(state)
         self._handle = new_handle(self)
+        _COUNTING.add(self)
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
@@ -253,9 +262,21 @@ class BatchStatisticsNorm(AffineNorm):
             self._count(num_updates)
 
     def count_forward(self) -> None:
-        """Count one training forward as an update, unless a trainer does the counting."""
-        if not self._trainer_counts and self._plain_mean_of is None:
+        """Count one training forward as an update, unless a trainer or an optimizer counts."""
+        counted = self._trainer_counts or self._optimizer_counts
+        if not counted and self._plain_mean_of is None:
+            self._forwards_counted += 1
             self._count(self._updates + 1)
+
+    def count_step(self) -> None:
+        """Count one step of an optimizer that holds a parameter of this norm.
+
+        The first step takes the place of the forwards that were counted before it.
+        """
+        if self.counts_forwards or self._trainer_counts or self._plain_mean_of is not None:
+            return
+        self._count(self._updates - self._forwards_counted + 1)
+        self._optimizer_counts, self._forwards_counted = True, 0
 
     def _count(self, num_updates: int) -> None:
         if num_updates != self._updates:
@@ -271,6 +292,22 @@ class BatchStatisticsNorm(AffineNorm):
             if new is not None and new.dtype in (torch.float16, torch.bfloat16):
                 self._buffers[name] = old.to(new.device)
         return self
+
+
+def _count_steps(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    """Called by torch after every step of any optimizer: an update of the norms that it holds."""
+    norms = () if torch.compiler.is_compiling() else tuple(_COUNTING)
+    if not norms:
+        return
+    held = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    for norm in norms:
+        if any(id(one) in held for one in norm.parameters(recurse=False)):
+            norm.count_step()
+
+
+_COUNTING: weakref.WeakSet[BatchStatisticsNorm] = weakref.WeakSet()
+"""All norms with batch statistics that there are."""
+register_optimizer_step_post_hook(_count_steps)
 
 
 def average_running_statistics(module: nn.Module) -> None:

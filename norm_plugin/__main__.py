@@ -1,6 +1,7 @@
 """``python -m norm_plugin`` prints the folder to give to ``--user-dir``.
 
-``--list`` prints every norm instead, and ``--check DIR`` checks the norms of a user dir.
+``--list`` prints every norm instead, and ``--check DIR`` checks the norms and the placements of a
+user dir.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from norm_plugin.commands.command_line import ending_with_the_reader
 from norm_plugin.commands.listing import norm_text, sites_text
-from norm_plugin.commands.norm_checks import run_checks
+from norm_plugin.commands.user_dir_checks import run_checks
 from norm_plugin.norms import NORM_TYPES
 
 
@@ -33,8 +34,8 @@ def main() -> None:
         "--check",
         metavar="DIR",
         type=Path,
-        help="check the norms that a --user-dir registers and print a line for each check; the "
-        "status is 1 if one fails",
+        help="check the norms and the placements that a --user-dir registers and print a line for "
+        "each check; the status is 1 if one fails",
     )
     args = parser.parse_args()
     if args.list:
@@ -45,13 +46,13 @@ def main() -> None:
             parts.append(sites_text(site_flags()))
         print("\n\n".join(parts))
     elif args.check is not None:
-        check_norms(args.check)
+        check_user_dir(args.check)
     else:
         print(os.path.dirname(os.path.abspath(__file__)))
 
 
-def check_norms(user_dir: Path) -> None:
-    """Print the outcome of each check of the norms in ``user_dir``; exit 1 if one fails."""
+def check_user_dir(user_dir: Path) -> None:
+    """Print the outcome of each check of what is in ``user_dir``; exit 1 if one fails."""
     passed = []
     try:
         for line, good in run_checks(user_dir):

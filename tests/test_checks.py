@@ -1,21 +1,24 @@
-"""``python -m norm_plugin --check``, the example of docs/extending.md, and undeclared mixing."""
+"""``python -m norm_plugin --check``, the examples of docs/extending.md, and undeclared mixing."""
 
 from __future__ import annotations
 
 import importlib
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from norm_plugin import __main__ as command
-from norm_plugin.commands.norm_checks import CHECKS, failure
+from norm_plugin.commands import placement_checks, user_dir_checks
+from norm_plugin.commands.norm_checks import CHECKS
 from norm_plugin.norms import (
     BatchStatisticsNorm,
     Norm,
     build_norm,
+    in_backward,
     masked_means,
     move,
     norm_spec,
@@ -23,6 +26,7 @@ from norm_plugin.norms import (
 )
 from norm_plugin.norms.base import registry as registry
 from norm_plugin.norms.base.mixing import check_declaration, mixes_positions
+from norm_plugin.placements import PLACEMENTS, REFUSED, SUM, Placement
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
 
@@ -31,12 +35,19 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
 def own_registry(monkeypatch):
     """What a test registers is gone after it."""
     monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
-    names, modules = list(registry.NORM_TYPES), set(sys.modules)
+    names, modules, placements = list(registry.NORM_TYPES), set(sys.modules), dict(PLACEMENTS)
     yield
     registry.NORM_TYPES[:] = names
+    PLACEMENTS.clear()
+    PLACEMENTS.update(placements)
+    REFUSED.clear()
     for name in set(sys.modules) - modules:
         if name.startswith("own_"):
             del sys.modules[name]
+
+
+def failure(check, subject):
+    return user_dir_checks.failure(partial(check, subject))
 
 
 def check(monkeypatch, folder):
@@ -52,11 +63,13 @@ def write(folder, source):
 
 
 def test_the_example_of_the_documentation_passes(tmp_path, monkeypatch, capsys):
-    blocks = re.findall(r"```python\n(.*?)```", EXAMPLE.read_text(encoding="utf-8"), re.DOTALL)
-    sources = [block for block in blocks if "@register_norm(" in block]
+    blocks = re.findall(r"```py(?:thon)?\n(.*?)```", EXAMPLE.read_text("utf-8"), re.DOTALL)
+    sources = [block for block in blocks if re.search(r"@register_(norm|placement)\(", block)]
     check(monkeypatch, write(tmp_path / "own_example", "\n".join(sources)))
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"ok   {norm}: {c}" for norm in ("tanhnorm", "meannorm") for c in CHECKS]
+    wanted = [f"ok   {norm}: {c}" for norm in ("tanhnorm", "meannorm") for c in CHECKS]
+    wanted += [f"ok   placement pre-post: {c}" for c in placement_checks.CHECKS]
+    assert sorted(lines) == sorted(wanted)
 
 
 def test_a_failing_norm_ends_with_status_1(tmp_path, monkeypatch, capsys):
@@ -79,7 +92,7 @@ def test_a_failing_norm_ends_with_status_1(tmp_path, monkeypatch, capsys):
         ("import nothing_of_this_name", "cannot import .*nothing_of_this_name"),
         ("def (", "cannot import .*invalid syntax"),
         ('raise ValueError("no explanation")', "cannot import .*no explanation"),
-        ("", "registers no norm"),
+        ("", "registers no norm and no placement"),
     ],
 )
 def test_a_folder_that_cannot_be_checked(source, message, tmp_path, monkeypatch):
@@ -211,9 +224,16 @@ class Misnamed(Moving):
     moved_by_forwards = ("runing",)
 
 
+class Undeclared(Moving):
+    """Does not say what its forwards move."""
+
+    moved_by_forwards = ()
+
+
 @pytest.mark.parametrize(
     ("cls", "fault"),
     [
+        (Undeclared, "a forward moves {'running'}, which moved_by_forwards does not name"),
         (Moving, "move by weight_of_batch"),
         (Counting, "moves {'seen'}, which moved_by_forwards does not name"),
         (Misnamed, "moved_by_forwards names {'runing'}, no buffer"),
@@ -222,3 +242,189 @@ class Misnamed(Moving):
 def test_statistics_that_cannot_be_re_estimated_are_told(cls, fault):
     register_norm("own", formula="x", paper="none")(cls)
     assert fault in failure(CHECKS["reestimation"], norm_spec("own"))
+
+
+class ByTheBatchAlways(Moving):
+    """Takes the statistics of the batch in inference too, and moves nothing there."""
+
+    def normalize(self, x, valid):
+        (mean,), count = masked_means([x.abs()], valid)
+        if self.training and not in_backward():
+            move(self.running, mean, self.weight_of_batch(0.1), count)
+            self.count_forward()
+        return self.affine(x / mean)
+
+
+class MovingInInference(Moving):
+    """Divides by the running mean in inference, but moves it there."""
+
+    def normalize(self, x, valid):
+        (mean,), count = masked_means([x.abs()], valid)
+        if not in_backward():
+            move(self.running, mean, self.weight_of_batch(0.1), count)
+        return self.affine(x / (mean if self.training else self.running.clone()))
+
+
+class MovingTwice(Moving):
+    """Right but for activation checkpointing, in which it moves and counts once more."""
+
+    def normalize(self, x, valid):
+        if not self.training:
+            return self.affine(x / self.running)
+        (mean,), count = masked_means([x.abs()], valid)
+        move(self.running, mean, self.weight_of_batch(0.1), count)
+        self.count_forward()
+        return self.affine(x / mean)
+
+
+class Forgetting(Moving):
+    """Divides by the running mean in training; a repeated forward reads what has moved since."""
+
+    def normalize(self, x, valid):
+        y = self.affine(x / self.running.clone())
+        if self.training and not in_backward():
+            (mean,), count = masked_means([x.abs()], valid)
+            move(self.running, mean, self.weight_of_batch(0.1), count)
+            self.count_forward()
+        return y
+
+
+class NotCounting(MovingTwice):
+    """Right but for the count."""
+
+    def count_forward(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("cls", "check_name", "fault"),
+    [
+        (ByTheBatchAlways, "inference", "in inference one position changes the output at others"),
+        (MovingInInference, "inference", "an inference forward moves running;"),
+        (MovingTwice, "recomputation", "checkpointing moves num_updates, running twice"),
+        (Forgetting, "recomputation", "checkpointing gives another gradient; keep in self._seen"),
+        (NotCounting, "counting", "3 training forwards count as 0; call self.count_forward()"),
+    ],
+)
+def test_faults_that_only_training_or_inference_shows_are_told(cls, check_name, fault):
+    register_norm("own", formula="x", paper="none")(cls)
+    assert fault in failure(CHECKS[check_name], norm_spec("own"))
+
+
+@pytest.mark.parametrize("name", registry.NORM_TYPES)
+def test_every_norm_here_passes_every_check(name):
+    spec = norm_spec(name)
+    assert {key: failure(one, spec) for key, one in CHECKS.items()} == dict.fromkeys(CHECKS)
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_every_placement_here_passes_every_check(name):
+    checks = placement_checks.CHECKS
+    assert {key: failure(one, PLACEMENTS[name]) for key, one in checks.items()} == dict.fromkeys(
+        checks
+    )
+
+
+class OnTheSum(Placement):
+    norms = (SUM,)
+
+
+class WithoutCross(OnTheSum):
+    """Has a weight for two of the three branches."""
+
+    def __init__(self, place):
+        super().__init__(place)
+        self.scale = torch.nn.ParameterDict(
+            {branch: torch.nn.Parameter(torch.ones(())) for branch in ("self", "ffn")}
+        )
+
+    def join(self, x, fx, branch):
+        return x + self.scale[branch] * fx
+
+
+class Dropping(OnTheSum):
+    """Loses a branch."""
+
+    def join(self, x, fx, branch):
+        return x if branch == "ffn" else x + fx
+
+
+class Detaching(OnTheSum):
+    """Has a parameter that no gradient reaches."""
+
+    def __init__(self, place):
+        super().__init__(place)
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def join(self, x, fx, branch):
+        return x + self.scale.detach() * fx
+
+
+class LeakingPlacement(OnTheSum):
+    """Adds a mean over positions."""
+
+    def join(self, x, fx, branch):
+        return x + fx + fx.mean(0, keepdim=True)
+
+
+class Forgetful(OnTheSum):
+    """Measures something that no state dict holds."""
+
+    def __init__(self, place):
+        super().__init__(place)
+        self.size = None
+
+    def join(self, x, fx, branch):
+        self.size = self.size or x.detach().abs().mean().item()
+        return 5 * x / self.size + fx
+
+
+class Narrowing(OnTheSum):
+    """Gives another shape."""
+
+    def end(self, x):
+        return torch.cat([x, x], dim=0)
+
+
+@pytest.mark.parametrize(
+    ("cls", "check_name", "fault"),
+    [
+        (
+            WithoutCross,
+            "branches",
+            "attribute 'cross') in a decoder, whose layers have the branches self, cross",
+        ),
+        (Narrowing, "branches", "an encoder: (5, 3, 24) in, torch.Size([80, 3, 24]) out"),
+        (Dropping, "gradient", "an encoder: no gradient: branch ffn of layer 1"),
+        (Detaching, "gradient", "an encoder: no gradient: its parameter scale"),
+        (
+            LeakingPlacement,
+            "positions",
+            "one position changes the output at others",
+        ),
+        (Forgetful, "state", "after loading a state dict the next step differs"),
+    ],
+)
+def test_each_check_of_placements_finds_its_fault(cls, check_name, fault):
+    assert fault in failure(placement_checks.CHECKS[check_name], cls)
+
+
+def test_a_refused_placement_fails_and_the_others_are_checked(tmp_path, monkeypatch, capsys):
+    source = (
+        "from norm_plugin.placements import Placement, register_placement\n"
+        '@register_placement("own-wrong", equation="x", paper="none")\n'
+        "class Wrong(Placement):\n"
+        "    @classmethod\n"
+        "    def norms_of(cls, branch):\n"
+        '        return ("sum",) if branch == "ffn" else ("input",)\n'
+        '@register_placement("own-right", equation="x", paper="none")\n'
+        "class Right(Placement):\n"
+        '    norms = ("sum",)\n'
+    )
+    with pytest.raises(SystemExit, match=r"^error: 1 of 5 checks failed$"):
+        check(monkeypatch, write(tmp_path / "own_placements", source))
+    out = capsys.readouterr().out
+    assert (
+        "FAIL placement own-wrong: declaration: Wrong.norms_of gives self and cross a norm" in out
+    )
+    assert all(f"ok   placement own-right: {name}" in out for name in placement_checks.CHECKS)

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "placements": {"norms"},
     "kernels": {"norms", "placements"},
     "models": {"norms", "placements", "kernels"},
-    "commands": {"norms"},
+    "commands": {"norms", "placements"},
     "checkpoints": {"norms", "placements", "kernels", "models", "commands"},
     "experiments": FAIRSEQ_SIDE,
     "analysis": FAIRSEQ_SIDE | {"experiments"},

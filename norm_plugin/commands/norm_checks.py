@@ -1,17 +1,14 @@
-"""``python -m norm_plugin --check DIR``: check the norms of a user dir against the contract."""
+"""What ``python -m norm_plugin --check`` checks of a norm: the contract in docs/extending.md."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from norm_plugin.norms import NORM_TYPES, BatchStatisticsNorm, Norm, NormSpec, norm_spec
+from norm_plugin.norms import BatchStatisticsNorm, Norm, NormSpec
 from norm_plugin.norms.base.mixing import mixes_positions
 
 DIM, TIME, BATCH = 24, 5, 3  # 24: what most numbers of groups divide
@@ -19,36 +16,7 @@ LENGTHS = (5, 3, 1)
 
 
 class BrokenContractError(Exception):
-    """A norm breaks its contract; the message says how, and what to do."""
-
-
-def load_norms(user_dir: Path) -> list[NormSpec]:
-    """Import ``user_dir`` as fairseq does; returns the norms that it registers.
-
-    Raises:
-        ValueError: no such folder, another package of that name, or no norm in it.
-    """
-    folder = user_dir.resolve()
-    if not folder.is_dir():
-        raise ValueError(f"{user_dir} is not a folder; give the folder that you give to --user-dir")
-    sys.path.insert(0, str(folder.parent))
-    try:
-        module = importlib.import_module(folder.name)
-    except (ImportError, SyntaxError, ValueError) as error:
-        raise ValueError(f"cannot import {user_dir}: {error}") from error
-    finally:
-        sys.path.remove(str(folder.parent))
-    places = [Path(place).resolve() for place in getattr(module, "__path__", [])]
-    if folder not in places:
-        raise ValueError(f"another Python package is named {folder.name}; rename the folder")
-    specs = [spec for spec in map(norm_spec, NORM_TYPES) if _lies_in(spec, folder)]
-    if not specs:
-        raise ValueError(f"{user_dir} registers no norm: import the file with @register_norm in it")
-    return specs
-
-
-def _lies_in(spec: NormSpec, folder: Path) -> bool:
-    return folder in Path(inspect.getfile(spec.cls)).resolve().parents
+    """A norm or a placement breaks its contract; the message says how, and what to do."""
 
 
 def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -58,12 +26,14 @@ def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
     return x, torch.arange(TIME).unsqueeze(0) >= torch.tensor(LENGTHS).unsqueeze(1)
 
 
-def _expect(condition: bool, message: str) -> None:
+def expect(condition: bool, message: str) -> None:
+    """Raise BrokenContractError with ``message`` unless ``condition`` holds."""
     if not condition:
         raise BrokenContractError(message)
 
 
-def _close(one: Tensor, two: Tensor, tolerance: float = 1e-4) -> bool:
+def close(one: Tensor, two: Tensor, tolerance: float = 1e-4) -> bool:
+    """Whether two tensors of one shape agree; NaN agrees with NaN."""
     return torch.allclose(one.float(), two.float(), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
@@ -73,8 +43,8 @@ def check_shape(spec: NormSpec) -> None:
     for training in (True, False):
         for given in (mask, None):
             y = spec.build(DIM).train(training)(x, given)
-            _expect(y.shape == x.shape, f"{tuple(x.shape)} in, {tuple(y.shape)} out")
-            _expect(bool(y.isfinite().all()), "a finite input gives NaN or infinite values")
+            expect(y.shape == x.shape, f"{tuple(x.shape)} in, {tuple(y.shape)} out")
+            expect(bool(y.isfinite().all()), "a finite input gives NaN or infinite values")
 
 
 def check_dtype(spec: NormSpec) -> None:
@@ -82,8 +52,8 @@ def check_dtype(spec: NormSpec) -> None:
     x, mask = _batch()
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         y = spec.build(DIM).to(dtype)(x.to(dtype), mask)
-        _expect(y.dtype is dtype, f"{dtype} in, {y.dtype} out")
-        _expect(bool(y.isfinite().all()), f"NaN or infinite values in {dtype}")
+        expect(y.dtype is dtype, f"{dtype} in, {y.dtype} out")
+        expect(bool(y.isfinite().all()), f"NaN or infinite values in {dtype}")
 
 
 def check_padding(spec: NormSpec) -> None:
@@ -95,10 +65,8 @@ def check_padding(spec: NormSpec) -> None:
     plain, padded = spec.build(DIM), spec.build(DIM)
     for _ in range(2):
         y, other = plain(x, mask), padded(spoiled, wide)
-        same = _close(y[real], other[:TIME][real])
-        _expect(
-            same, "padding changes real positions; leave out the positions where valid is False"
-        )
+        same = close(y[real], other[:TIME][real])
+        expect(same, "padding changes real positions; leave out the positions where valid is False")
 
 
 def check_mask(spec: NormSpec) -> None:
@@ -108,8 +76,8 @@ def check_mask(spec: NormSpec) -> None:
     y, other = (
         spec.build(DIM)(x.transpose(0, 1) if first else x, mask, first) for first in (False, True)
     )
-    same = _close(y[~mask.t()], other.transpose(0, 1)[~mask.t()])
-    _expect(same, "batch_first=True gives other values; implement normalize(), not forward()")
+    same = close(y[~mask.t()], other.transpose(0, 1)[~mask.t()])
+    expect(same, "batch_first=True gives other values; implement normalize(), not forward()")
 
 
 def check_determinism(spec: NormSpec) -> None:
@@ -117,7 +85,7 @@ def check_determinism(spec: NormSpec) -> None:
     x, mask = _batch()
     one, two = spec.build(DIM), spec.build(DIM)
     two.load_state_dict(one.state_dict())
-    _expect(torch.equal(one(x, mask), two(x, mask)), "the same input gives different outputs")
+    expect(torch.equal(one(x, mask), two(x, mask)), "the same input gives different outputs")
 
 
 def check_gradient(spec: NormSpec) -> None:
@@ -131,23 +99,23 @@ def check_gradient(spec: NormSpec) -> None:
         (norm(leaf, mask) * weights).sum().backward()
         gradients = {"the input": leaf.grad, **{k: p.grad for k, p in norm.named_parameters()}}
         for name, gradient in gradients.items():
-            _expect(gradient is not None, f"no gradient reaches {name}")
+            expect(gradient is not None, f"no gradient reaches {name}")
             finite = gradient is not None and bool(gradient.isfinite().all())
-            _expect(finite, f"the gradient of {name} is NaN or infinite")
+            expect(finite, f"the gradient of {name} is NaN or infinite")
         assert leaf.grad is not None
-        _expect(bool(leaf.grad.any()), "the gradient of the input is 0")
-        _expect(not bool(leaf.grad[mask.t()].any()), "a gradient reaches the padding")
+        expect(bool(leaf.grad.any()), "the gradient of the input is 0")
+        expect(not bool(leaf.grad[mask.t()].any()), "a gradient reaches the padding")
 
 
 def check_declaration(spec: NormSpec) -> None:
     """``batch_statistics`` says whether training mixes positions."""
     mixes = mixes_positions(spec.build(DIM))
-    _expect(
+    expect(
         not mixes or spec.batch_statistics,
         "it mixes positions in training: declare batch_statistics = True, or derive it from "
         "norm_plugin.norms.BatchStatisticsNorm",
     )
-    _expect(
+    expect(
         mixes or not spec.batch_statistics,
         "it declares batch_statistics, but no position affects another: remove the declaration",
     )
@@ -159,32 +127,106 @@ def check_state(spec: NormSpec) -> None:
     for seed in range(2):
         _step(through, seed)
     resumed.load_state_dict(through.state_dict())
-    _expect(
-        all(_close(y, z, 1e-6) for y, z in zip(_step(through, 2), _step(resumed, 2))),
+    expect(
+        all(close(y, z, 1e-6) for y, z in zip(_step(through, 2), _step(resumed, 2))),
         "after loading a state dict the next step differs: keep statistics in registered buffers",
     )
 
 
+def check_inference(spec: NormSpec) -> None:
+    """In inference no position affects another, and no buffer moves."""
+    norm, (x, _) = spec.build(DIM), _batch()
+    for seed in range(2):
+        _step(norm, seed)
+    norm.eval()
+    before = _buffers(norm)
+    other = x.clone()
+    other[1, 0] = 3 * x[1, 0] + 2
+    elsewhere = torch.ones(TIME, BATCH, dtype=torch.bool)
+    elsewhere[1, 0] = False
+    y = norm(x)
+    moved = _moved(norm, before)
+    expect(
+        not moved, f"an inference forward moves {_listed(moved)}; move them only if self.training"
+    )
+    expect(
+        close(y[elsewhere], norm(other)[elsewhere]),
+        "in inference one position changes the output at others; use running statistics where "
+        "self.training is False",
+    )
+
+
+def check_recomputation(spec: NormSpec) -> None:
+    """Activation checkpointing, which computes a forward again, changes nothing."""
+    plain, repeated = spec.build(DIM), spec.build(DIM)
+    repeated.load_state_dict(plain.state_dict())
+    for seed in range(2):
+        x, mask = _batch(seed)
+        one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
+        y = plain(one, mask)
+        z = checkpoint(repeated, two, mask, use_reentrant=True)  # as fairseq's own does
+        (y.square().sum() + z.square().sum()).backward()
+        assert one.grad is not None and two.grad is not None
+        moved = _moved(repeated, _buffers(plain))
+        expect(
+            not moved,
+            f"activation checkpointing moves {_listed(moved)} twice; move nothing if in_backward()",
+        )
+        expect(
+            close(y, z) and close(one.grad, two.grad),
+            "activation checkpointing gives another gradient; keep in self._seen what a forward "
+            "used besides its input, and read it there if in_backward() is True",
+        )
+
+
+def check_counting(spec: NormSpec) -> None:
+    """Every training forward is counted once, where neither trainer nor optimizer counts."""
+    norm, (x, mask) = spec.build(DIM), _batch()
+    if not isinstance(norm, BatchStatisticsNorm):
+        return
+    for _ in range(3):
+        norm(x, mask)
+    expect(
+        norm.updates_counted == 3,
+        f"3 training forwards count as {norm.updates_counted}; call self.count_forward() once in "
+        "each, if in_backward() is False",
+    )
+
+
 def check_reestimation(spec: NormSpec) -> None:
-    """A norm that says what its forwards move can make that the mean over batches."""
+    """A norm says which buffers its forwards move, and can make them the mean over batches."""
     norm = spec.build(DIM)
-    if not (isinstance(norm, BatchStatisticsNorm) and norm.moved_by_forwards):
+    if not isinstance(norm, BatchStatisticsNorm):
         return
     names, (x, mask) = set(norm.moved_by_forwards), _batch()
-    before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
+    before = _buffers(norm)
     norm(x, mask)
-    moved = {name for name, old in before.items() if not torch.equal(norm.get_buffer(name), old)}
-    others = moved - names - {"num_updates"}
-    _expect(names <= set(before), f"moved_by_forwards names {names - set(before)}, no buffer")
-    _expect(not others, f"a forward moves {others}, which moved_by_forwards does not name")
+    others = _moved(norm, before) - names - {"num_updates"}
+    expect(names <= set(before), f"moved_by_forwards names {names - set(before)}, no buffer")
+    expect(not others, f"a forward moves {others}, which moved_by_forwards does not name")
+    if not names:
+        return
     norm.start_plain_mean()
     seen = []
     for _ in range(2):  # windows fill with batches, so only vectors have to stay
         norm(x, mask)
         vectors = [norm.get_buffer(name) for name in sorted(names)]
         seen.append([one.clone() for one in vectors if one.is_floating_point() and one.dim() < 2])
-    same = all(_close(one, two) for one, two in zip(*seen))
-    _expect(same, "two equal batches have another mean than one: move by weight_of_batch()")
+    same = all(close(one, two) for one, two in zip(*seen))
+    expect(same, "two equal batches have another mean than one: move by weight_of_batch()")
+
+
+def _buffers(norm: Norm) -> dict[str, Tensor]:
+    return {name: buffer.clone() for name, buffer in norm.named_buffers()}
+
+
+def _moved(norm: Norm, before: dict[str, Tensor]) -> set[str]:
+    """The names of the buffers that have other values than ``before``."""
+    return {name for name, old in before.items() if not close(norm.get_buffer(name), old, 1e-6)}
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 def _step(norm: Norm, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -206,34 +248,9 @@ CHECKS: dict[str, Callable[[NormSpec], None]] = {
     "determinism": check_determinism,
     "gradient": check_gradient,
     "batch_statistics": check_declaration,
+    "inference": check_inference,
+    "recomputation": check_recomputation,
+    "counting": check_counting,
     "state": check_state,
     "reestimation": check_reestimation,
 }
-
-
-RAISED = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
-    *(RuntimeError, TypeError, ValueError),
-)
-"""What a faulty norm may raise; a check during which it does has failed."""
-
-
-def failure(check: Callable[[NormSpec], None], spec: NormSpec) -> str | None:
-    """Why ``spec`` fails ``check``; None where it passes."""
-    try:
-        check(spec)
-    except BrokenContractError as error:
-        return str(error)
-    except RAISED as error:
-        return f"{type(error).__name__}: {error}".replace("\n", " ")
-    return None
-
-
-def run_checks(user_dir: Path) -> Iterator[tuple[str, bool]]:
-    """Yield a line for each norm and check, and whether the check passed."""
-    for spec in load_norms(user_dir):
-        for name, check in CHECKS.items():
-            why = failure(check, spec)
-            verdict = "ok  " if why is None else "FAIL"
-            line = f"{verdict} {spec.name}: {name}" + (f": {why}" if why else "")
-            yield line, why is None

@@ -1,0 +1,175 @@
+"""What ``python -m norm_plugin --check DIR`` checks of a placement.
+
+The stacks here follow the equations at the top of ``placements/base.py``. A branch is two linear
+maps with a tanh between them, so no position reads another unless the placement makes it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from norm_plugin.commands.norm_checks import close, expect
+from norm_plugin.norms import build_norm
+from norm_plugin.placements import (
+    BRANCHES,
+    INNER,
+    INPUT,
+    OUTPUT,
+    SUM,
+    LayerPlace,
+    Placement,
+    overrides,
+)
+
+DIM, TIME, BATCH, HEADS, LAYERS = 24, 5, 3, 4, 4
+STACKS = {
+    "an encoder": ("encoder", LAYERS, LAYERS, ("self", "ffn")),
+    "a decoder": ("decoder", LAYERS, LAYERS, BRANCHES),
+    "a language model": ("decoder", 0, LAYERS, ("self", "ffn")),
+}
+"""Side, numbers of encoder and decoder layers, and the branches of a layer."""
+
+
+class Branch(nn.Module):
+    """A branch with the norms that a placement gives it."""
+
+    def __init__(self, cls: type[Placement], branch: str) -> None:
+        super().__init__()
+        self.branch, inner = branch, 2 * DIM if branch == "ffn" else DIM
+        widths = {INPUT: DIM, INNER: inner, OUTPUT: DIM, SUM: DIM}
+        self.norms = nn.ModuleDict(
+            {at: build_norm("layernorm", widths[at]) for at in cls.norms_of(branch)}
+        )
+        self.first, self.last = nn.Linear(DIM, inner), nn.Linear(inner, DIM)
+
+    def forward(self, x: Tensor, placement: Placement) -> Tensor:
+        """The new stream, from x, (T, B, C)."""
+        y = placement.enter(self._norm(INPUT, x), self.branch)
+        h = placement.inside(torch.tanh(self.first(y)), self.branch)
+        fx = self._norm(OUTPUT, self.last(self._norm(INNER, h)))
+        return self._norm(SUM, placement.join(x, fx, self.branch))
+
+    def _norm(self, position: str, x: Tensor) -> Tensor:
+        return self.norms[position](x) if position in self.norms else x
+
+
+class Stack(nn.Module):
+    """The layers of ``kind``, one of STACKS, with a placement."""
+
+    def __init__(self, cls: type[Placement], kind: str) -> None:
+        super().__init__()
+        side, encoder_layers, decoder_layers, branches = STACKS[kind]
+        self.cls, self.placements, self.layers = cls, nn.ModuleList(), nn.ModuleList()
+        for index in range(1, LAYERS + 1):
+            place = LayerPlace(side, index, encoder_layers, decoder_layers, DIM, branches, HEADS)
+            at = cls.at(place)
+            self.placements.append(at(place))
+            self.layers.append(nn.ModuleList(Branch(at, branch) for branch in branches))
+        for below, above in pairwise(self.placements):
+            assert isinstance(above, Placement) and isinstance(below, Placement)
+            above.follow(below)
+        self.final_norm = build_norm("layernorm", DIM) if cls.final_norm else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The output of the stack, from the embeddings x, (T, B, C)."""
+        for placement, branches in zip(self.placements, self.layers):
+            assert isinstance(placement, Placement) and isinstance(branches, nn.ModuleList)
+            x = placement.begin(x)
+            for branch in branches:
+                x = branch(x, placement)
+            x = placement.end(x)
+        if not overrides(self.cls, "after_final_norm"):
+            y: Tensor = self.final_norm(x)
+            return y
+        return self.cls.after_final_norm(x, self.final_norm(self.cls.before_final_norm(x, DIM)))
+
+
+def _stacks(cls: type[Placement]) -> Iterator[tuple[str, Stack]]:
+    """A stack of each kind after one training forward, in which a placement may measure."""
+    for kind in STACKS:
+        torch.manual_seed(0)
+        stack = Stack(cls, kind)
+        stack(_batch(1))
+        for parameter in stack.placements.parameters():  # one that starts from 0 hides a branch
+            nn.init.normal_(parameter, 1.0, 0.1)
+        yield kind, stack
+
+
+def _batch(seed: int = 0) -> Tensor:
+    """x, (T, B, C)."""
+    return torch.randn(TIME, BATCH, DIM, generator=torch.Generator().manual_seed(seed))
+
+
+def check_branches(cls: type[Placement]) -> None:
+    """It takes the branches of every kind of layer, and keeps shape and finite values."""
+    for kind, (*_, branches) in STACKS.items():
+        try:
+            y = Stack(cls, kind)(_batch())
+        except (LookupError, AttributeError) as error:  # the latter is ParameterDict's
+            expect(
+                False,
+                f"{type(error).__name__} ({error}) in {kind}, whose layers have the branches "
+                f"{', '.join(branches)}; make what belongs to a branch for place.branches",
+            )
+        expect(y.shape == (TIME, BATCH, DIM), f"{kind}: {(TIME, BATCH, DIM)} in, {y.shape} out")
+        expect(bool(y.isfinite().all()), f"{kind}: a finite input gives NaN or infinite values")
+
+
+def check_gradient(cls: type[Placement]) -> None:
+    """A finite gradient reaches the input, each branch and each parameter of the placement."""
+    for kind, stack in _stacks(cls):
+        x = _batch().requires_grad_()
+        (stack(x) * _batch(2)).sum().backward()
+        gradients: dict[str, Tensor | None] = {"the input": x.grad}
+        for name, parameter in stack.named_parameters():
+            if name.startswith("placements."):
+                gradients[f"its parameter {name.split('.', 2)[2]}"] = parameter.grad
+        for index, branches in enumerate(stack.layers, start=1):
+            assert isinstance(branches, nn.ModuleList)
+            for branch in branches:
+                assert isinstance(branch, Branch)
+                gradients[f"branch {branch.branch} of layer {index}"] = branch.last.weight.grad
+        for name, gradient in gradients.items():
+            expect(gradient is not None and bool(gradient.any()), f"{kind}: no gradient: {name}")
+            finite = gradient is not None and bool(gradient.isfinite().all())
+            expect(finite, f"{kind}: the gradient of {name} is NaN or infinite")
+
+
+def check_positions(cls: type[Placement]) -> None:
+    """No position affects another, in training and in inference; a decoder would see its future."""
+    x = _batch()
+    other = x.clone()
+    other[1, 0] = 3 * x[1, 0] + 2
+    elsewhere = torch.ones(TIME, BATCH, dtype=torch.bool)
+    elsewhere[1, 0] = False
+    for kind, stack in _stacks(cls):
+        for training in (True, False):
+            y, z = (stack.train(training)(one)[elsewhere] for one in (x, other))
+            expect(close(y, z), f"{kind}: one position changes the output at others")
+
+
+def check_state(cls: type[Placement]) -> None:
+    """A state dict holds everything that the next step depends on, and a stack can be copied."""
+    for kind, stack in _stacks(cls):
+        torch.manual_seed(1)
+        loaded = Stack(cls, kind)
+        loaded.load_state_dict(stack.state_dict())
+        y, z, twin = (one(_batch()) for one in (stack, loaded, copy.deepcopy(stack)))
+        expect(
+            close(y, z) and close(y, twin),
+            f"{kind}: after loading a state dict the next step differs: keep what is learned in "
+            "parameters, and what is measured in buffers",
+        )
+
+
+CHECKS: dict[str, Callable[[type[Placement]], None]] = {
+    "branches": check_branches,
+    "gradient": check_gradient,
+    "positions": check_positions,
+    "state": check_state,
+}

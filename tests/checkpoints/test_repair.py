@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from norm_plugin.checkpoints.files import load_checkpoint, num_updates
+from norm_plugin.checkpoints.files import FOLDED, load_checkpoint, num_updates
 from norm_plugin.checkpoints.repair import main, repair
 from norm_plugin.commands.command_line import CommandError
 
@@ -98,11 +98,14 @@ def test_truncated_copies_and_leftovers_are_removed(
     assert left == ["checkpoint1.pt", "checkpoint_last.pt", "notes.tmp"]
 
 
-def test_an_average_is_nothing_to_resume_from(tmp_path, save_checkpoint_file) -> None:
+@pytest.mark.parametrize("made", [{"averaged_from": ["checkpoint1.pt"]}, {FOLDED: ["norm"]}])
+def test_what_was_made_of_checkpoints_is_nothing_to_resume_from(
+    made, tmp_path, save_checkpoint_file
+) -> None:
     save_checkpoint_file(tmp_path / "checkpoint1.pt", updates=5)
     state = load_checkpoint(tmp_path / "checkpoint1.pt")
     state["optimizer_history"][-1]["num_updates"] = 9
-    torch.save({**state, "averaged_from": ["checkpoint1.pt"]}, tmp_path / "checkpoint_avg.pt")
+    torch.save({**state, **made}, tmp_path / "checkpoint_made.pt")
     repair(tmp_path)
     assert last_updates(tmp_path) == 5
 

@@ -58,6 +58,13 @@ def test_the_same_run_cannot_go_on_twice(runs):
         assert runs.run("toy", "seed=2").returncode == 0  # another one is free
 
 
+def test_the_status_tells_a_run_that_goes_on_from_one_whose_process_is_gone(runs):
+    grid = ("sweep", "toy", "norm=layernorm,rmsnorm", "--work", str(runs.work), "--status")
+    with runs.going_on("toy"):
+        assert "1 running, 1 waiting of 2" in runs.command(*grid).stdout
+    assert "1 waiting, 1 stopped of 2" in runs.command(*grid).stdout
+
+
 def test_a_training_without_a_checkpoint_is_not_done(runs):
     for _ in range(2):
         done = runs.run("wmt14", FAKE_TRAINING="makes nothing")
@@ -147,6 +154,14 @@ def test_a_failure_is_recorded_with_its_reason_until_the_run_succeeds(runs):
     assert facts["progress"].startswith("3 ")  # updates
     assert runs.run("toy").returncode == 0
     assert not record.exists()
+
+
+def test_a_stage_that_was_killed_is_said_to_be_so_whatever_it_printed_before(runs):
+    done = runs.run("toy", FAKE_TRAINING="is killed")
+    assert done.returncode == 1
+    assert "error: train failed: killed by SIGKILL" in done.stderr
+    (record,) = runs.work.glob("results/toy/failed/layernorm-seed1.json")
+    assert json.loads(record.read_text())["reason"].startswith("killed by SIGKILL")
 
 
 def test_a_run_that_diverged_is_recorded_and_not_trained_again(runs):

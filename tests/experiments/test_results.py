@@ -198,12 +198,13 @@ def test_a_users_result_stays_out_of_the_published_ones(tmp_path, finished, monk
     assert not (tmp_path / "results").exists()
 
 
-def test_a_wrong_seed_is_refused(finished, capsys) -> None:
+@pytest.mark.parametrize("seed", ["2", "4"])
+def test_a_wrong_seed_is_refused(seed, finished, capsys) -> None:
     with pytest.raises(SystemExit) as stop:
-        run_command(lambda: main(command_line({**finished, "--seed": "4"})))
+        run_command(lambda: main(command_line({**finished, "--seed": seed})))
     assert stop.value.code == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: --seed 4, but ")
+    assert error.startswith(f"error: --seed {seed}, but ")
     assert error.endswith("trained with seed 3")
 
 

@@ -93,6 +93,11 @@ def test_a_device_without_kernels_is_left_to_the_plain_form(caplog):
     assert "cpu kernels do not serve meta tensors" in caplog.text
 
 
+@pytest.mark.parametrize(("choice", "served"), [("auto", True), ("cpu", True), ("triton", False)])
+def test_kernels_of_one_device_leave_the_tensors_of_another_to_the_plain_form(choice, served):
+    assert (choices.ops_for(choice, torch.empty(3, 8)) is not None) == served
+
+
 def describe_with(**variables):
     """What a new process with these variables, and none of the others of a level, says of cpu."""
     inherited = {key: value for key, value in os.environ.items() if key not in LEVEL_VARIABLES}

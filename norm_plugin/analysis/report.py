@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.util
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ class Made:
 
 
 TEMPLATES = Path(__file__).parent / "templates"
+RAW_HTML = re.compile(r"<(?=[A-Za-z/!?])")
+"""How HTML begins, which Markdown takes from a name as it is."""
 
 
 def write_report(
@@ -60,7 +63,9 @@ def write_report(
         "made": made,
     }
     texts = {"index.html": _render("report.html.jinja", content)}
-    texts["report.md"] = _render("report.md.jinja", content)
+    parts = _render("report.md.jinja", content).split("```")  # between fences stand commands
+    parts[::2] = [RAW_HTML.sub("&lt;", part) for part in parts[::2]]
+    texts["report.md"] = "```".join(parts)
     for section in sections:
         for figure in section.figures:
             texts.update(figure_files(figure))

@@ -209,7 +209,7 @@ def test_memory_is_unknown_unless_it_was_measured(tmp_path):
 def test_the_title_is_text_and_no_markup(written):
     out, _ = written
     assert "<h1>a &lt;b&gt; &amp; c</h1>" in (out / "index.html").read_text()
-    assert (out / "report.md").read_text().startswith("# a <b> & c\n")
+    assert (out / "report.md").read_text().startswith("# a &lt;b> & c\n")
 
 
 def test_every_figure_is_a_drawing_with_its_data(written):

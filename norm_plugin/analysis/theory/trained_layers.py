@@ -23,6 +23,7 @@ from norm_plugin.analysis.theory.rows import group
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import load_checkpoint, num_updates
 from norm_plugin.checkpoints.reestimate import train_batches
+from norm_plugin.commands.command_line import CommandError
 
 BATCHES = 8
 """Of the training data, in the order of the run. The fit takes them in place of seeds."""
@@ -73,6 +74,8 @@ def of_checkpoint(path: Path, name: str, data: Path | None) -> list[Row]:
             for side in ("encoder", "decoder")
             for number, layer in enumerate(getattr(model, side).layers, start=1)
         ]
+        if min(len(model.encoder.layers), len(model.decoder.layers)) < 2:
+            raise CommandError(f"{path} has a stack of one layer; a factor a layer needs two")
         gradients = layer_gradients([w2 for *_, w2 in layers], loss)
         rows += [
             {

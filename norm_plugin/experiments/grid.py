@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -14,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.facts import experiment_names
+from norm_plugin.experiments.facts import experiment_names, is_path
 from norm_plugin.experiments.plan import Plan, make_plan
 from norm_plugin.experiments.recipes import CONFIGS
 from norm_plugin.experiments.settings import parse_overrides, read_settings
@@ -60,19 +62,26 @@ def read_grid(args: argparse.Namespace) -> tuple[list[Cell], list[str]]:
 
 def _arms(name: str, words: Sequence[str]) -> tuple[str, list[list[str]]]:
     """The experiment, and for each arm of the grid its overrides."""
-    path = STUDIES / f"{name}.yaml"
+    path = Path(os.path.abspath(name)) if is_path(name) else STUDIES / f"{name}.yaml"
     if name in experiment_names():
         if path.is_file():
             raise CommandError(f"{name} is an experiment too; rename the study {path}")
         return name, [list(words)]
+    if is_path(name) and not path.is_file():
+        raise CommandError(f"no experiment or study {path}: there is no such file")
     if not path.is_file():
         studies = [file.stem for file in sorted(STUDIES.glob("*.yaml"))]
         names = ", ".join([*experiment_names(), *studies])
-        raise CommandError(f"no experiment or study {name}; choose from {names}")
+        raise CommandError(
+            f"no experiment or study {name}; choose from {names}, or give the path of a file "
+            "NAME.yaml"
+        )
     try:
         study: Any = OmegaConf.to_container(OmegaConf.load(path))
     except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
         raise CommandError(f"{path} cannot be read: {error}") from error
+    if is_path(name) and isinstance(study, dict) and "corpus" in study:
+        return str(path), [list(words)]
     if not isinstance(study, dict) or "experiment" not in study or not set(study) <= KEYS:
         raise CommandError(f"{path} must have the keys {', '.join(sorted(KEYS))} and no others")
     overrides, arms = study.get("overrides", []), study.get("arms", [[]])
@@ -83,7 +92,10 @@ def _arms(name: str, words: Sequence[str]) -> tuple[str, list[list[str]]]:
             f"{path}: overrides must be a list of KEY=VALUE, arms a list of such lists"
         )
     shared = [*overrides, *words]
-    return study["experiment"], [[*shared, *arm] for arm in arms]
+    experiment = study["experiment"]
+    if is_path(experiment):
+        experiment = str(path.parent / experiment)
+    return experiment, [[*shared, *arm] for arm in arms]
 
 
 def _is_list_of_text(value: Any) -> bool:

@@ -64,7 +64,10 @@ def run_parser(name: str | None = None) -> Parser:
     parser = _parser(command, describe(name) if name else "One run, from raw text to a score.")
     parser.epilog = RUN_END
     if name is None:
-        parser.add_argument("experiment", help="a file of configs/experiment/, as multi30k")
+        parser.add_argument(
+            "experiment",
+            help="a file of configs/experiment/, as multi30k, or a path",
+        )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     _add_choices(parser)
     add_shared(parser)
@@ -82,7 +85,7 @@ def sweep_parser() -> Parser:
     """The options of ``sweep``."""
     parser = _parser("python -m norm_plugin.experiments sweep", "A grid of runs, several at once.")
     parser.epilog = SWEEP_END
-    parser.add_argument("experiment", help="of configs/experiment/, or a grid of configs/study/")
+    parser.add_argument("experiment", help="of configs/experiment/ or configs/study/, or a path")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE[,VALUE]")
     parser.add_argument(
         "--jobs", type=_count, metavar="N", help="runs at once (default: one a GPU, or one)"

@@ -225,7 +225,7 @@ def _norm_option(override: str, norm: str, base: Recipe) -> str:
 def _experiment_name(settings: Settings) -> str:
     facts = settings.facts
     subword = "" if settings.subword == SUBWORDS[0] else settings.subword
-    parts = [facts.config, facts.recipe, subword, "smoke" if settings.smoke else ""]
+    parts = [facts.config_name, facts.recipe, subword, "smoke" if settings.smoke else ""]
     return "_".join(part for part in parts if part)
 
 

@@ -53,10 +53,17 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     ``norm=X`` and ``placement=X`` also take what an imported ``--user-dir`` registers, which has no
     file of these groups.
 
+    Args:
+        name: of a file in ``configs/``, or the path of one elsewhere, which finds the groups too.
+        overrides: in hydra's syntax.
+
     Raises:
         ValueError: no such recipe, or an override that hydra refuses.
     """
-    if not (CONFIGS / f"{name}.yaml").is_file():
+    if Path(name).suffix == ".yaml":
+        if not Path(name).is_file():
+            raise ValueError(f"no recipe {name}: there is no such file")
+    elif not (CONFIGS / f"{name}.yaml").is_file():
         known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
         raise ValueError(f"no recipe {name} in {CONFIGS}; choose from {known or 'none'}")
     norm, overrides = _own_norm(overrides)
@@ -71,8 +78,14 @@ def _composed(name: str, overrides: tuple[str, ...]) -> Recipe:
     """What hydra composes; it takes a good tenth of a second, and a sweep asks for much twice."""
     logging.getLogger("hydra").setLevel(logging.WARNING)  # fairseq turns every logger up
     try:
-        with initialize_config_dir(str(CONFIGS), version_base="1.1"):
-            composed = compose(name, list(overrides))
+        folder, own = CONFIGS, []
+        if Path(name).suffix == ".yaml":
+            folder, own = (
+                Path(os.path.abspath(name)).parent,
+                [f"hydra.searchpath=[file://{CONFIGS}]"],
+            )
+        with initialize_config_dir(str(folder), version_base="1.1"):
+            composed = compose(Path(name).stem, [*overrides, *own])
         recipe = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         # hydra ends with where it looked, which is always our own folder.

@@ -101,7 +101,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
         dry=args.dry_run,
         work=work,
         results=work / "results" if args.results is None else from_here(args.results),
-        raw=_raw_folder(args.raw, facts.corpus),
+        raw=_raw_folder(args.raw, facts.corpus_name),
         pretrained=_pretrained(args.pretrained, facts),
         user_dir=_user_dir(args.user_dir),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from norm_plugin.experiments import processes
 from norm_plugin.experiments.metrics import AVERAGE
 from norm_plugin.experiments.plan import Plan
-from norm_plugin.experiments.settings import SUBWORDS
+from norm_plugin.experiments.settings import ROOT, SUBWORDS
 
 DATA_STAGES = ("fetch", "prepare", "binarize")
 
@@ -42,7 +42,12 @@ def data_stages(plan: Plan) -> list[Stage]:
     """Raw text to binarized data; several runs share it, so these stages lock it themselves."""
     settings = plan.settings
     corpus = settings.facts.corpus
-    words = [*processes.PYTHON, f"data-prep/{corpus}.py", "--out", str(plan.data)]
+    if os.path.isabs(corpus):  # outside the checkout, it imports the helpers of data-prep
+        path = [str(ROOT / "data-prep"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        words = ["env", f"PYTHONPATH={os.pathsep.join(path)}", *processes.PYTHON, corpus]
+    else:
+        words = [*processes.PYTHON, f"data-prep/{corpus}.py"]
+    words += ["--out", str(plan.data)]
     words += ["--raw", str(settings.raw)] if settings.raw is not None else []
     words += ["--subword", settings.subword] if settings.subword != SUBWORDS[0] else []
     if settings.facts.merges is not None:

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -39,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     skipped = (DONE,) if args.retry else (DONE, DIVERGED)
     open_cells = [cell for cell in cells if state_of(cell.plan).state not in skipped]
     if open_cells:
-        folder = plans[0].settings.work / "sweeps" / args.experiment
+        folder = plans[0].settings.work / "sweeps" / Path(args.experiment).stem
         with showing(cells, resources.jobs):
             launch(
                 [run_words(cell, args) for cell in open_cells],

@@ -15,6 +15,7 @@ from norm_plugin.experiments import options
 from norm_plugin.experiments.facts import experiment_names
 from norm_plugin.experiments.grid import STUDIES, read_grid
 from norm_plugin.experiments.launch import Resources
+from norm_plugin.experiments.recipes import CONFIGS
 from norm_plugin.experiments.status import DIVERGED, DONE, FAILED, RUNNING, WAITING, Status
 from norm_plugin.experiments.sweep import main, read_resources, visible_gpus
 from norm_plugin.experiments.view import seconds_left, summary
@@ -85,6 +86,60 @@ def test_a_study_with_the_name_of_an_experiment_is_refused(tmp_path, monkeypatch
     (tmp_path / "toy.yaml").write_text("experiment: toy\n")
     with pytest.raises(CommandError, match="toy is an experiment too; rename the study"):
         grid("toy")
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """A corpus, its hyper-parameters and an experiment of the user's own, outside the checkout."""
+    recipe = (CONFIGS / "toy.yaml").read_text().replace("dropout: 0.1", "dropout: 0.25")
+    files = {
+        "my_corpus.py": "print('prepares')\n",
+        "my_recipe.yaml": recipe,
+        "my_experiment.yaml": "corpus: my_corpus.py\nmetric: bleu\nconfig: my_recipe.yaml\n",
+        "my_study.yaml": "experiment: my_experiment.yaml\narms:\n  - [norm=none]\n  - [norm=dyt]\n",
+        "toy_study.yaml": "experiment: toy\narms:\n  - [norm=none]\n",
+    }
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("../own/toy_study.yaml", {"toy/none-seed1.json"}),
+        ("../own/my_experiment.yaml", {"my_recipe/layernorm-seed1.json"}),
+        ("../own/my_study.yaml", {"my_recipe/none-seed1.json", "my_recipe/dyt-seed1.json"}),
+    ],
+)
+def test_studies_and_experiments_outside_the_checkout(name, expected, outside, runs):
+    """By their paths, from where the user stands; the corpus is prepared by its own module."""
+    (runs.folder / "here").mkdir()
+    words = ("sweep", name, "--work", str(runs.work))
+    done = runs.command(*words, here=runs.folder / "here")
+    assert done.returncode == 0, done.stderr
+    results = runs.work / "results"
+    assert {str(path.relative_to(results)) for path in results.rglob("*.json")} == expected
+    calls = runs.take_calls()
+    corpora = {call[0] for call in calls if "--only" in call}
+    train = next(call for call in calls if "fairseq_cli.train" in call)
+    if "my_recipe" in str(expected):
+        assert corpora == {str(outside / "my_corpus.py")}
+        assert value(train, "--dropout") == "0.25" and value(train, "--arch").startswith("norm_")
+    else:
+        assert corpora == {"data-prep/toy.py"}
+
+
+def test_an_experiment_outside_has_a_name_of_its_own(outside):
+    (outside / "my_recipe.yaml").rename(outside / "toy.yaml")
+    text = "corpus: my_corpus.py\nmetric: bleu\nconfig: toy.yaml\n"
+    (outside / "my_experiment.yaml").write_text(text)
+    with pytest.raises(CommandError, match="toy.yaml has the name of a file of configs/"):
+        grid(str(outside / "my_experiment.yaml"))
+    with pytest.raises(CommandError, match="gone.yaml: there is no such file"):
+        grid(str(outside / "gone.yaml"))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ given twice, also as a copy under another name.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -282,7 +283,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_output(args.output)
     import_user_dir(args.user_dir)
     paths = _inputs(args)
-    if args.output.resolve() in [path.resolve() for path in paths]:
+    if os.path.realpath(args.output) in map(os.path.realpath, paths):
         raise CommandError(f"--output {args.output} is one of the inputs; choose another name")
     mean = mean_of(paths, args.running_stats)
     state = mean.result()

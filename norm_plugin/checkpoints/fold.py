@@ -11,6 +11,7 @@ the original checkpoint.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     check_output(args.output)
     import_user_dir(args.user_dir)
-    if args.output.resolve() == args.checkpoint.resolve():
+    if os.path.realpath(args.output) == os.path.realpath(args.checkpoint):
         raise CommandError(f"--output {args.output} is the checkpoint; choose another name")
     state, foldings = fold_checkpoint(args.checkpoint, args.data)
     save_checkpoint(state, args.output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def check_distinct(paths: Sequence[Path]) -> None:
     """Raise CommandError where two paths lead to one file, or to copies of one."""
     seen: dict[tuple[Any, ...], Path] = {}
     for path in paths:
-        for mark in (("file", path.resolve()), ("content", _digest(path))):
+        for mark in (("file", os.path.realpath(path)), ("content", _digest(path))):
             if mark in seen:
                 other = seen[mark]
                 how = "the same file as" if mark[0] == "file" else "a copy of"

@@ -92,6 +92,15 @@ def test_an_input_that_is_no_regular_file_is_refused(tmp_path, inputs, kind) -> 
             command()
 
 
+def test_a_symlink_to_itself_is_one_line(tmp_path, inputs) -> None:
+    loop = tmp_path / "loop.pt"
+    loop.symlink_to("loop.pt")
+    with pytest.raises(CommandError, match=r"cannot read .*loop\.pt: Too many levels"):
+        averaged(*inputs, loop, output=tmp_path / "out.pt")
+    with pytest.raises(CommandError, match=r"cannot write .*loop\.pt: Too many levels"):
+        averaged(*inputs, output=loop)
+
+
 @pytest.mark.parametrize("kind", ["fifo", "device"])
 def test_repair_neither_reads_nor_removes_what_is_no_regular_file(
     tmp_path, save_checkpoint_file, kind

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
+import json
 import logging
 import math
 import shlex
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,10 +31,24 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
-from norm_plugin.analysis.deep_stacks_page import WINDOW, write_page
-from norm_plugin.analysis.deep_stacks_rows import ORIGIN, Row, add_row, begin
+from norm_plugin.analysis.deep_stacks_page import (
+    ABOUT,
+    ORIGIN,
+    RUNS,
+    WINDOW,
+    Row,
+    stored_rows,
+    write_page,
+)
 from norm_plugin.analysis.records import read_record
-from norm_plugin.commands.command_line import CommandError, at_least, read_json, run_command
+from norm_plugin.commands.command_line import (
+    CommandError,
+    at_least,
+    read_json,
+    read_text,
+    run_command,
+    write_text,
+)
 from norm_plugin.experiments.locking import only_one
 from norm_plugin.experiments.provenance import git_state, machine, versions
 from norm_plugin.experiments.recipes import read_recipe, training_flags
@@ -98,7 +111,8 @@ def train(case: Case, data: Path, updates: int) -> Row:
         whose loss or gradient was not finite (None for both where there is no such thing), and
         ``gradients`` has by update and layer the norm of the gradient of the second FFN matrix.
     """
-    with scratch() as folder:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         cfg = configuration(case, data, folder, updates)
         torch.manual_seed(case.seed)
         task = tasks.setup_task(cfg.task)
@@ -116,16 +130,6 @@ def train(case: Case, data: Path, updates: int) -> Row:
             "gradients": recorded_gradients(folder / FILE),
             "unigram": rounded(unigram_loss(task)),
         }
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """A folder for the records of a run, removed afterwards."""
-    folder = tempfile.mkdtemp()
-    try:
-        yield Path(folder)
-    finally:
-        shutil.rmtree(folder)
 
 
 def run_updates(trainer: Trainer, updates: int) -> tuple[list[float], int | None]:
@@ -148,13 +152,10 @@ def batches(trainer: Trainer, updates: int) -> Iterator[list[Any]]:
     """The batches of as many updates, over as many epochs as they take."""
     epochs = trainer.get_train_iterator(epoch=1)
     trainer.begin_epoch(1)
-    left = updates
-    while left:
-        for sample in epochs.next_epoch_itr(shuffle=True):
-            yield [sample]
-            left -= 1
-            if not left:
-                return
+    endless = itertools.chain.from_iterable(
+        epochs.next_epoch_itr(shuffle=True) for _ in itertools.count()
+    )
+    return ([sample] for sample in itertools.islice(endless, updates))
 
 
 def validation_loss(trainer: Trainer) -> float:
@@ -232,6 +233,33 @@ def about(args: argparse.Namespace, command: str) -> dict[str, Any]:
     }
 
 
+def begin(out: Path, facts: dict[str, Any]) -> list[Row]:
+    """The runs that ``out`` has already; raises CommandError if they are of other settings.
+
+    Args:
+        facts: what ``about.json`` has.
+    """
+    if not (out / ABOUT).exists():
+        write_text(out / RUNS, "")
+        write_text(out / ABOUT, json.dumps(facts, indent=2, sort_keys=True) + "\n")
+    before = read_json(out / ABOUT)
+    for key in ("settings", "data"):
+        if before[key] != facts[key]:
+            raise CommandError(
+                f"{out} has runs with other {key} ({before[key]}): remove it, or choose another "
+                "--out"
+            )
+    rows = stored_rows(out)
+    if not read_text(out / RUNS).endswith("\n"):  # the next row begins a line
+        write_text(out / RUNS, "".join(map(line_of, rows)))
+    return rows
+
+
+def line_of(row: Row) -> str:
+    """A run as it is stored."""
+    return json.dumps(row, separators=(",", ":")) + "\n"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -265,14 +293,18 @@ def run_missing(args: argparse.Namespace, command: str) -> None:
     facts = about(args, command)
     rows = begin(args.out, facts)
     done = {Case(row["placement"], row["layers"], row["seed"]) for row in rows}
-    cases = [Case(p, d, s) for s, d, p in product(args.seeds, args.depths, args.placements)]
+    cases = [
+        Case(placement, layers, seed)
+        for seed, layers, placement in itertools.product(args.seeds, args.depths, args.placements)
+    ]
     for package in ("fairseq", "norm_plugin"):
         logging.getLogger(package).setLevel(logging.ERROR)
     for case in cases:
         if case in done:
             continue
         row = train(case, args.data, args.updates)
-        add_row(args.out, {**row, **{name: facts[name] for name in ORIGIN}})
+        with open(args.out / RUNS, "a", encoding="utf-8") as stream:
+            stream.write(line_of({**row, **{name: facts[name] for name in ORIGIN}}))
         state = f"diverged in update {row['diverged']}" if row["diverged"] else f"{row['valid']}"
         print(*case, state, flush=True)
 

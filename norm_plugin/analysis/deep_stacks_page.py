@@ -1,214 +1,262 @@
-"""The page on deep stacks: a table, figures with their data, from the rows of ``runs.jsonl``."""
+"""What deep stacks show: tables and figures of the runs in ``runs.jsonl``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import chain, zip_longest
+import json
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
-from norm_plugin.analysis.deep_stacks_rows import ABOUT, ORIGIN, Row, read_rows
+import pandas as pd
+
 from norm_plugin.analysis.figures import Figure, draw, style
-from norm_plugin.commands.command_line import CommandError, read_json, write_text
+from norm_plugin.commands.command_line import CommandError, read_json, read_text, write_text
 from norm_plugin.experiments.provenance import short_commit
 
+ABOUT, RUNS = "about.json", "runs.jsonl"
+ORIGIN = ("git", "command")
+"""What each run has of its own. Runs of before these columns have those of ``about.json``."""
 SIDES = ("encoder", "decoder")
 WINDOW = 10
 """Updates over which the training loss is averaged."""
+Row = dict[str, Any]
 
 
-def placements_of(rows: Sequence[Row]) -> list[str]:
-    """In the order of the runs."""
-    return list(dict.fromkeys(row["placement"] for row in rows))
+def stored_rows(folder: Path) -> list[Row]:
+    """The runs of a folder.
+
+    A last line that was cut off when the command was killed is no run. Raises CommandError where
+    another line is not JSON.
+    """
+    path, rows = folder / RUNS, list[Row]()
+    lines = read_text(path).split("\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise CommandError(
+                    f"{path}, line {number} is not JSON: {error}; remove that line"
+                ) from error
+    return rows
 
 
-def of(rows: Sequence[Row], placement: str, layers: int) -> list[Row]:
-    """The runs of a placement and depth, by seed."""
-    found = [row for row in rows if (row["placement"], row["layers"]) == (placement, layers)]
-    return sorted(found, key=lambda row: row["seed"])
+def read_runs(folder: Path) -> pd.DataFrame:
+    """The same as a table, a row a run; raises CommandError where there are none."""
+    rows = stored_rows(folder)
+    if not rows:
+        raise CommandError(f"{folder / RUNS} has no runs yet")
+    return pd.DataFrame(rows)
 
 
-def verdict(row: Row) -> str:
+def losses_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """The training loss by placement, layers and updates, mean over the seeds that came so far."""
+    points = runs.explode("losses").astype({"losses": float})
+    window = points.groupby(level=0).cumcount() + 1
+    points = points.assign(updates=WINDOW * window).dropna(subset="losses")
+    by = points.groupby(["placement", "layers", "updates"], sort=False)["losses"]
+    return by.mean().rename("loss").reset_index()
+
+
+def gradients_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """The norm of the gradient of the second FFN matrix, mean over seeds.
+
+    Only of the updates whose gradients are finite in every layer of a stack.
+
+    Returns:
+        columns ``placement``, ``layers``, ``update``, ``side``, ``layer`` from 1, and
+        ``gradient_norm``.
+    """
+    columns = ["placement", "layers", "update", "side", "layer"]
+    rows = [
+        (run.placement, run.layers, int(update), side, layer, norms[f"{side}.layers.{layer - 1}"])
+        for run in runs.itertuples()
+        for update, norms in run.gradients.items()
+        for side in SIDES
+        if sum(path.startswith(side) for path in norms) == run.layers
+        for layer in range(1, run.layers + 1)
+    ]
+    found = pd.DataFrame(rows, columns=[*columns, "gradient_norm"])
+    return found.groupby(columns, sort=False)["gradient_norm"].mean().reset_index()
+
+
+def depth_of_figures(runs: pd.DataFrame) -> int:
+    """The greatest depth at which every placement has a run."""
+    placements = runs.groupby("layers")["placement"].nunique()
+    complete = placements[placements == runs["placement"].nunique()]
+    return int(max(complete.index, default=min(placements.index)))
+
+
+# Tables
+
+
+def outcome(run: Any) -> str:
     """What became of a run: its validation loss, and what is wrong with it."""
-    if row["valid"] is None:
-        return f"diverged ({row['diverged']})" if row["diverged"] else "diverged"
-    return f"{row['valid']:.2f}" + ("" if row["valid"] < row["unigram"] else " (not trained)")
+    if pd.isna(run.valid):
+        return "diverged" if pd.isna(run.diverged) else f"diverged ({run.diverged:.0f})"
+    return f"{run.valid:.2f}" + ("" if run.valid < run.unigram else " (not trained)")
 
 
-def table(rows: Sequence[Row]) -> str:
+def loss_table(runs: pd.DataFrame) -> str:
     """The validation loss of each run, by placement and depth."""
-    depths = sorted({row["layers"] for row in rows})
-    seeds = sorted({row["seed"] for row in rows})
-    header = ["placement", *(f"{depth} + {depth} layers" for depth in depths)]
-    lines = [f"| {' | '.join(header)} |", f"| --- |{' ---: |' * len(depths)}"]
-    for placement in placements_of(rows):
-        cells = [", ".join(map(verdict, of(rows, placement, depth))) or "-" for depth in depths]
-        lines.append(f"| `{placement}` | {' | '.join(cells)} |")
-    words = f"seeds {', '.join(map(str, seeds))}"
+    runs = runs.sort_values("seed", kind="stable")
+    cells = runs.assign(cell=[outcome(run) for run in runs.itertuples()])
+    table = cells.pivot_table("cell", "placement", "layers", aggfunc=", ".join, sort=True)
+    table = table.reindex(runs.sort_index()["placement"].unique())
+    table.columns = [f"{depth} + {depth} layers" for depth in table.columns]
+    seeds = sorted(set(runs["seed"]))
+    note = f"seeds {', '.join(map(str, seeds))}"
     if len(seeds) == 1:
-        words = "one seed, so a difference between two cells can be noise"
-    return "\n".join([*lines, "", f"Each cell has {words}."])
+        note = "one seed, so a difference between two cells can be noise"
+    return f"{_markdown(table)}\n\nEach cell has {note}."
 
 
-def layers_of(row: Row, update: str, side: str) -> list[float]:
-    """The gradient norms of the layers of a stack, from the bottom."""
-    gradients = row["gradients"].get(update, {})
-    paths = [f"{side}.layers.{index}" for index in range(row["layers"])]
-    return [gradients[path] for path in paths if path in gradients]
+def gradient_table(runs: pd.DataFrame) -> str:
+    """Gradient norms of the first and last layer before the first update."""
+    layers = depth_of_figures(runs)
+    found = gradients_of(runs[runs["layers"] == layers]).query("update == 1")
+    table = found.pivot(index="placement", columns=["side", "layer"], values="gradient_norm")
+    table = table.reindex(runs["placement"].unique())
+    ends = [(side, layer) for side in SIDES for layer in (1, layers)]
+    table = table.reindex(columns=pd.MultiIndex.from_tuples(ends)).map("{:.2g}".format, "ignore")
+    table.columns = [f"{side}, layer {layer}" for side, layer in ends]
+    return _markdown(table)
 
 
-def gradient_table(rows: Sequence[Row], layers: int) -> str:
-    """Gradient norms of the first and last layer before the first update, mean over seeds."""
-    ends = [f"{side}, layer {number}" for side in SIDES for number in (1, layers)]
-    header = ["placement", *ends]
-    lines = [f"| {' | '.join(header)} |", "| --- | ---: | ---: | ---: | ---: |"]
-    for placement in placements_of(rows):
-        cells = []
-        for side in SIDES:
-            found = [layers_of(row, "1", side) for row in of(rows, placement, layers)]
-            for end in (0, -1):
-                values = [one[end] for one in found if len(one) == layers]
-                cells.append(f"{mean(values):.2g}" if values else "-")
-        lines.append(f"| `{placement}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def _markdown(table: pd.DataFrame) -> str:
+    """Cells by placement; ``-`` where there is none."""
+    lines = [["placement", *table.columns], ["---", *["---:"] * len(table.columns)]]
+    rows = table.fillna("-").reset_index().to_numpy()
+    lines += [[f"`{placement}`", *cells] for placement, *cells in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def loss_figure(rows: Sequence[Row], layers: int) -> Figure:
-    """The training loss over updates at one depth, mean over the seeds that came so far."""
+# Figures
+
+
+def loss_figure(runs: pd.DataFrame) -> Figure:
+    """The training loss over updates at the depth of the figures."""
+    layers = depth_of_figures(runs)
+    losses = losses_of(runs[runs["layers"] == layers])
     name = f"loss-{layers}"
-    curves: dict[str, list[tuple[int, float]]] = {}
-    for placement in placements_of(rows):
-        losses = zip_longest(*(row["losses"] for row in of(rows, placement, layers)))
-        curves[placement] = [
-            (WINDOW * number, mean(value for value in values if value is not None))
-            for number, values in enumerate(losses, start=1)
-        ]
 
     def plot(axes: Any) -> None:
-        for place, (placement, points) in enumerate(curves.items()):
-            axes.plot(*zip(*points) if points else ([], []), **style(place), label=placement)
-        axes.axhline(rows[0]["unigram"], color="#888888", linewidth=0.8)
+        for place, placement in enumerate(runs["placement"].unique()):
+            some = losses[losses["placement"] == placement]
+            axes.plot(some["updates"], some["loss"], **style(place), label=placement)
+        axes.axhline(runs["unigram"].iloc[0], color="#888888", linewidth=0.8)
         axes.set_xlabel("updates")
         axes.set_ylabel("training loss, bits a token")
         axes.legend(fontsize=8, ncols=2)
 
-    return Figure(
+    return _figure(
         name,
         f"Training loss with {layers} + {layers} layers. The gray line is the loss of word "
         "frequencies alone.",
-        draw(plot, height=4.2, name=name),
-        ("placement", "updates", "loss"),
-        [(placement, *point) for placement, points in curves.items() for point in points],
+        plot,
+        losses[["placement", "updates", "loss"]],
     )
 
 
-def gradient_figure(rows: Sequence[Row], layers: int, update: str, name: str) -> Figure:
-    """Gradient norms by layer: encoder, then decoder; mean over seeds."""
-    found: dict[str, list[tuple[int, str, float]]] = {}
-    for placement in placements_of(rows):
-        runs = of(rows, placement, layers)
-        points = []
-        for offset, side in enumerate(SIDES):
-            values = [one for row in runs if len(one := layers_of(row, update, side)) == layers]
-            for index, column in enumerate(zip(*values)):
-                points.append((offset * layers + index + 1, side, mean(column)))
-        found[placement] = points
+def gradient_figure(runs: pd.DataFrame, update: int, name: str) -> Figure:
+    """Gradient norms by layer: encoder, then decoder."""
+    layers = depth_of_figures(runs)
+    found = gradients_of(runs[runs["layers"] == layers])
+    found = found[found["update"] == update]
+    found = found.assign(layer=found["layer"] + layers * (found["side"] == "decoder"))
 
     def plot(axes: Any) -> None:
-        for place, (placement, points) in enumerate(found.items()):
+        for place, placement in enumerate(runs["placement"].unique()):
             for side in SIDES:
-                line = [(number, value) for number, one, value in points if one == side]
-                label = {"label": placement} if side == SIDES[0] else {}
-                axes.plot(*zip(*line) if line else ([], []), **style(place), **label)
+                some = found[(found["placement"] == placement) & (found["side"] == side)]
+                label = placement if side == SIDES[0] else None
+                axes.plot(some["layer"], some["gradient_norm"], **style(place), label=label)
         axes.set_yscale("log")
         axes.set_xlabel(f"layer: encoder 1 to {layers}, then decoder")
         axes.set_ylabel("norm of the gradient of the second FFN matrix")
         axes.legend(fontsize=8, ncols=2)
 
-    return Figure(
+    return _figure(
         name,
         f"Gradient norms in update {update} with {layers} + {layers} layers.",
-        draw(plot, height=4.2, name=name),
-        ("placement", "layer", "side", "gradient_norm"),
-        [(placement, *point) for placement, points in found.items() for point in points],
+        plot,
+        found[["placement", "layer", "side", "gradient_norm"]],
     )
 
 
-def depth_of_figures(rows: Sequence[Row]) -> int:
-    """The greatest depth at which every placement has a run."""
-    placements = {row["placement"] for row in rows}
-    depths = {row["layers"] for row in rows}
-    return max(
-        (depth for depth in depths if all(of(rows, one, depth) for one in placements)),
-        default=min(depths),
-    )
+def _figure(name: str, title: str, plot: Any, data: pd.DataFrame) -> Figure:
+    rows = list(data.itertuples(index=False, name=None))
+    return Figure(name, title, draw(plot, height=4.2, name=name), tuple(data.columns), rows)
 
 
-def figures(rows: Sequence[Row]) -> dict[str, list[Figure]]:
+def figures(runs: pd.DataFrame) -> dict[str, list[Figure]]:
     """Those of each block of the documentation."""
-    deepest = depth_of_figures(rows)
-    last = str(max(row["updates"] for row in rows))
     return {
-        "losses": [loss_figure(rows, deepest)],
+        "losses": [loss_figure(runs)],
         "gradients": [
-            gradient_figure(rows, deepest, "1", "gradients-first-update"),
-            gradient_figure(rows, deepest, last, "gradients-last-update"),
+            gradient_figure(runs, 1, "gradients-first-update"),
+            gradient_figure(runs, runs["updates"].max(), "gradients-last-update"),
         ],
     }
 
 
-def provenance(facts: dict[str, Any], rows: Sequence[Row]) -> str:
-    """Settings, versions, and the commits and commands of the rows, as Markdown.
+# The documentation
+
+
+def provenance(about: Row, runs: pd.DataFrame) -> str:
+    """Settings, versions, and the commits and commands of the runs, as Markdown.
 
     Args:
-        facts: of ``about.json``.
+        about: of ``about.json``.
     """
-    settings = facts["settings"]
-    of_rows = [{**{name: facts[name] for name in ORIGIN}, **row} for row in rows]
-    commits = list(dict.fromkeys(short_commit(row["git"]) for row in of_rows))
-    commands = "\n".join(dict.fromkeys(row["command"] for row in of_rows))
+    settings = about["settings"]
+    rows = [{**{name: about[name] for name in ORIGIN}, **run} for run in _without_missing(runs)]
+    commits = list(dict.fromkeys(short_commit(row["git"]) for row in rows))
+    commands = "\n".join(dict.fromkeys(row["command"] for row in rows))
     changed = ", ".join(f"`--{name} {value}`" for name, value in settings["changed"].items())
-    numbers = ", ".join(f"{name} {number}" for name, number in facts["versions"].items() if number)
+    numbers = ", ".join(f"{name} {number}" for name, number in about["versions"].items() if number)
     return (
         f"Settings: `configs/{settings['recipe']}.yaml` with {changed}; {settings['updates']} "
-        f"updates. Data: {facts['data']['corpus']}, checksum {facts['data']['checksum'][:16]}. "
-        f"{'Commits' if len(commits) > 1 else 'Commit'} {', '.join(commits)}, {facts['date']}; "
-        f"{numbers}; {facts['machine']['device']}.\n\n"
+        f"updates. Data: {about['data']['corpus']}, checksum {about['data']['checksum'][:16]}. "
+        f"{'Commits' if len(commits) > 1 else 'Commit'} {', '.join(commits)}, {about['date']}; "
+        f"{numbers}; {about['machine']['device']}.\n\n"
         f"```bash\n{commands}\n```"
     )
 
 
-BLOCKS: dict[str, Callable[[list[Row]], str]] = {
-    "losses": table,
-    "gradients": lambda rows: gradient_table(rows, depth_of_figures(rows)),
-}
+def _without_missing(runs: pd.DataFrame) -> Iterator[Row]:
+    """What each run has of :data:`ORIGIN`."""
+    for row in runs.reindex(columns=ORIGIN).to_dict("records"):
+        yield {name: value for name, value in row.items() if isinstance(value, (dict, str))}
 
 
 def deep_stacks_block(name: str, folder: Path) -> str:
     """A block of the documentation: ``losses``, ``gradients`` or ``provenance``."""
+    runs = read_runs(folder)
     if name == "provenance":
-        return provenance(read_json(folder / ABOUT), read_rows(folder))
-    if name not in BLOCKS:
-        raise CommandError(f"no block {name}; choose from {', '.join([*BLOCKS, 'provenance'])}")
-    rows = read_rows(folder)
+        return provenance(read_json(folder / ABOUT), runs)
+    tables = {"losses": loss_table, "gradients": gradient_table}
+    if name not in tables:
+        raise CommandError(f"no block {name}; choose from {', '.join([*tables, 'provenance'])}")
     place = "/".join(folder.parts[-2:])
-    drawn = [f"![{one.title}](../{place}/{one.name}.svg)" for one in figures(rows)[name]]
-    return "\n\n".join([BLOCKS[name](rows), *drawn])
+    drawn = [f"![{one.title}](../{place}/{one.name}.svg)" for one in figures(runs)[name]]
+    return "\n\n".join([tables[name](runs), *drawn])
 
 
 def write_page(folder: Path) -> None:
     """Write each figure of ``folder`` as SVG and CSV, and ``runs.csv`` with a line a run."""
-    rows = read_rows(folder)
-    for figure in chain.from_iterable(figures(rows).values()):
-        write_text(folder / f"{figure.name}.svg", figure.standalone)
-        write_text(folder / f"{figure.name}.csv", figure.data)
-    lines = ["placement,layers,seed,valid_loss,diverged_in_update,unigram_loss"]
-    lines += [
-        ",".join(
-            "" if row[key] is None else str(row[key])
-            for key in ("placement", "layers", "seed", "valid", "diverged", "unigram")
-        )
-        for row in rows
-    ]
-    write_text(folder / "runs.csv", "\n".join(lines) + "\n")
+    runs = read_runs(folder)
+    for of_block in figures(runs).values():
+        for figure in of_block:
+            write_text(folder / f"{figure.name}.svg", figure.standalone)
+            write_text(folder / f"{figure.name}.csv", figure.data)
+    table = runs[["placement", "layers", "seed", "valid", "diverged", "unigram"]].rename(
+        columns={
+            "valid": "valid_loss",
+            "diverged": "diverged_in_update",
+            "unigram": "unigram_loss",
+        }
+    )
+    write_text(
+        folder / "runs.csv", table.astype({"diverged_in_update": "Int64"}).to_csv(index=False)
+    )

@@ -9,13 +9,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from fairseq.data import Dictionary
 
 from norm_plugin.analysis import deep_stacks
-from norm_plugin.analysis.deep_stacks_page import deep_stacks_block, provenance, table
-from norm_plugin.analysis.deep_stacks_rows import ORIGIN
+from norm_plugin.analysis.deep_stacks_page import (
+    ORIGIN,
+    deep_stacks_block,
+    gradients_of,
+    loss_table,
+    losses_of,
+    provenance,
+)
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.locking import only_one
 
@@ -131,10 +138,13 @@ def test_the_page_names_every_commit_and_command(written, data, tmp_path):
     }
     assert f"\n{command}\n```" in deep_stacks_block("provenance", written)
     old = [{name: row[name] for name in row if name not in ORIGIN} for row in rows]
-    text = provenance({**about, "git": {"commit": "a" * 40, "dirty": False}}, old)
+    text = provenance({**about, "git": {"commit": "a" * 40, "dirty": False}}, pd.DataFrame(old))
     assert f"Commit {'a' * 10}, " in text and text.count(command) == 1
     changed = {"git": {"commit": "b" * 40, "dirty": True}, "command": "another"}
-    text = provenance({**about, "git": {"commit": "a" * 40, "dirty": False}}, [*old, changed])
+    text = provenance(
+        {**about, "git": {"commit": "a" * 40, "dirty": False}},
+        pd.DataFrame([*old, {**old[0], **changed}]),
+    )
     assert f"Commits {'a' * 10}, {'b' * 10} and changes, " in text
     assert f"{command}\nanother\n```" in text
 
@@ -145,7 +155,7 @@ def test_a_run_that_diverges_is_a_row(data, monkeypatch):
     for placement in ("pre", "rezero"):  # with norms that see it, and without any
         row = deep_stacks.train(deep_stacks.Case(placement, 1, 1), data, 5)
         assert row["diverged"] and row["valid"] is None
-        assert f"diverged ({row['diverged']})" in table([row])
+        assert f"diverged ({row['diverged']})" in loss_table(pd.DataFrame([row]))
 
 
 def test_the_unigram_loss_is_the_cross_entropy_of_the_frequencies():
@@ -189,3 +199,20 @@ def test_a_training_of_nothing_is_refused(flag, tmp_path, capsys):
         deep_stacks.main(["--data", "bin", "--out", str(tmp_path / "out"), flag, "0"])
     assert f"argument {flag}: '0' is not a whole number from 1" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_losses_and_gradients_are_means_over_seeds():
+    def run(seed, losses, gradients):
+        return {"placement": "pre", "layers": 1, "seed": seed, "losses": losses} | {
+            "gradients": {"1": gradients}
+        }
+
+    runs = pd.DataFrame(
+        [
+            run(1, [5.0, 4.0], {"encoder.layers.0": 1.0, "decoder.layers.0": 2.0}),
+            run(2, [7.0], {"encoder.layers.0": 3.0}),  # it diverged; its decoder was not finite
+        ]
+    )
+    assert losses_of(runs)[["updates", "loss"]].to_numpy().tolist() == [[10, 6.0], [20, 4.0]]
+    found = gradients_of(runs)[["side", "layer", "gradient_norm"]]
+    assert found.to_numpy().tolist() == [["encoder", 1, 2.0], ["decoder", 1, 2.0]]

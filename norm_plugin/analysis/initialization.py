@@ -4,27 +4,31 @@
     python -m norm_plugin.analysis.initialization --claims last-layer --placement post,pre
     python -m norm_plugin.analysis.initialization --claims trained-layers --checkpoint run/best.pt
 
-For each claim, CSV and SVG files go to the folder --out. The page --page is then made from all
-claims in that folder, those measured earlier too. With the defaults this takes less than three
-minutes on two cores.
+For each claim, CSV and SVG files go to the folder --out. The page --page then gets a section for
+each claim in that folder, those measured earlier too; what is typed around the sections stays. With
+the defaults this takes less than three minutes on two cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import logging
 import shlex
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+
+import torch
 
 import norm_plugin
-from norm_plugin.analysis.theory.batches import random_batches, real_batches
-from norm_plugin.analysis.theory.claim import Options
-from norm_plugin.analysis.theory.claims import CLAIMS
-from norm_plugin.analysis.theory.measuring import measure, quiet
-from norm_plugin.analysis.theory.page import page, redraw, store
+from norm_plugin.analysis.theory import CLAIMS
+from norm_plugin.analysis.theory.claim import Options, Row, store, write_page
+from norm_plugin.analysis.theory.stacks import random_batches, real_batches
 from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.commands.command_line import (
     CommandError,
@@ -32,7 +36,6 @@ from norm_plugin.commands.command_line import (
     check_output,
     read_json,
     run_command,
-    write_text,
 )
 from norm_plugin.experiments.provenance import git_state, versions
 from norm_plugin.norms import norm_spec
@@ -45,20 +48,20 @@ COMMAND = ("python", "-m", "norm_plugin.analysis.initialization")
 DEFAULTS = Options(placements=(), main=(), random=random_batches())
 
 
-def words(text: str) -> tuple[str, ...]:
-    """Words that are separated by commas."""
-    return tuple(word for word in text.split(",") if word)
+def names(text: str) -> tuple[str, ...]:
+    """Those that are separated by commas."""
+    return tuple(name for name in text.split(",") if name)
 
 
 def numbers(text: str) -> tuple[int, ...]:
     """Distinct numbers from 1, separated by commas, rising."""
     try:
-        found = sorted({int(word) for word in words(text)})
+        values = sorted({int(word) for word in names(text)})
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers: 2,4,8") from error
-    if not found or found[0] < 1:
+    if not values or values[0] < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: give one number or more, each from 1")
-    return tuple(found)
+    return tuple(values)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -69,9 +72,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     flags.add_argument(
-        "--claims", type=words, metavar="C,...", help=f"default: all of {', '.join(CLAIMS)}"
+        "--claims", type=names, metavar="C,...", help=f"default: all of {', '.join(CLAIMS)}"
     )
-    flags.add_argument("--placement", type=words, metavar="P,...", help="default: every placement")
+    flags.add_argument("--placement", type=names, metavar="P,...", help="default: every placement")
     flags.add_argument(
         "--norm-type", default=DEFAULTS.norm_type, metavar="N", help="default: %(default)s"
     )
@@ -164,9 +167,9 @@ def options_of(args: argparse.Namespace) -> Options:
     )
 
 
-def made_by(command: str, options: Options) -> dict[str, Any]:
+def made_by(command: str, options: Options) -> Row:
     """How measurements come about: what ``made.json`` has of each claim."""
-    settings = {
+    settings: Row = {
         "norm": options.norm_type,
         "L": " ".join(map(str, options.layers)),
         "depth": options.depth,
@@ -194,6 +197,60 @@ def name_of(data: Path) -> str:
     return f"{found.get('corpus', data.name)} {str(found.get('checksum', ''))[:16]}".strip()
 
 
+Measurements = dict[str, list[Row]]
+"""By claim."""
+
+
+def measure(
+    names: Sequence[str], options: Options, workers: int, user_dir: Path | None
+) -> Measurements:
+    """The measurements of these claims.
+
+    A placement is one piece of work, so that its claims share their passes.
+
+    Args:
+        workers: processes of one thread each; 1: this process, with its threads.
+        user_dir: imported by each process.
+    """
+    rows = {name: list(CLAIMS[name].measure_once(options)) for name in names}
+    work = partial(of_placement, tuple(names), options)
+
+    def collect(parts: Iterable[Measurements]) -> None:
+        for placement, part in zip(options.placements, parts):
+            for name in names:
+                rows[name] += part[name]
+            print(f"measured {placement}", flush=True)
+
+    if workers == 1:
+        collect(map(work, options.placements))
+    else:
+        with ProcessPoolExecutor(
+            workers, get_context("spawn"), initializer=start_worker, initargs=(user_dir,)
+        ) as pool:
+            collect(pool.map(work, options.placements))
+    return rows
+
+
+def of_placement(names: Sequence[str], options: Options, placement: str) -> Measurements:
+    """The measurements of one placement."""
+    return {name: list(CLAIMS[name].measure(options, placement)) for name in names}
+
+
+def start_worker(user_dir: Path | None) -> None:
+    """Prepare a process: one thread, no log of each model, the norms of the user."""
+    torch.set_num_threads(1)
+    quiet()
+    import_user_dir(user_dir)
+
+
+def quiet() -> None:
+    """Let models be built, and data be read, without lines of log."""
+    for name in ("norm_plugin", "fairseq"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # torch's, of the masks that fairseq's attention gives it
+    warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     args = parser().parse_args(argv)
@@ -201,24 +258,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     import_user_dir(args.user_dir)
     check_output(args.page)
     if not args.only_page:
-        words_given = sys.argv[1:] if argv is None else argv
-        measure_into(args, shlex.join([*COMMAND, *words_given]))
-    redraw(args.out)
-    write_text(args.page, page(args.out, args.page))
+        given = sys.argv[1:] if argv is None else argv
+        options = options_of(args)
+        made = made_by(shlex.join([*COMMAND, *given]), options)
+        args.out.mkdir(parents=True, exist_ok=True)
+        claims = args.claims or tuple(CLAIMS)
+        for name, rows in measure(claims, options, args.workers, args.user_dir).items():
+            if rows:
+                store(CLAIMS[name], rows, made, args.out)
+                print(f"{name}: {len(rows)} rows")
+    write_page(CLAIMS, args.out, args.page)
     print(args.page)
     return 0
-
-
-def measure_into(args: argparse.Namespace, command: str) -> None:
-    """Measure what the flags ask for into the folder ``--out``."""
-    options = options_of(args)
-    made = made_by(command, options)
-    args.out.mkdir(parents=True, exist_ok=True)
-    names = args.claims or tuple(CLAIMS)
-    for name, rows in measure(names, options, args.workers, args.user_dir).items():
-        if rows:
-            store(CLAIMS[name], rows, made, args.out)
-            print(f"{name}: {len(rows)} rows")
 
 
 if __name__ == "__main__":

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from tiny_run import run_state, write_dictionaries, write_pairs
 
 from norm_plugin.analysis.theory import trained_layers
-from norm_plugin.analysis.theory.batches import REAL, SENTENCES, random_batches, real_batches
 from norm_plugin.analysis.theory.claim import Options
-from norm_plugin.analysis.theory.stack_pass import stack_pass
+from norm_plugin.analysis.theory.stacks import (
+    REAL,
+    SENTENCES,
+    random_batches,
+    real_batches,
+    stack_pass,
+)
 from norm_plugin.commands.command_line import CommandError
 
 PAIRS = 200
@@ -60,7 +66,7 @@ def test_a_corpus_that_is_too_small_or_broken_is_refused(corpus, tmp_path):
 
 def test_a_checkpoint_shows_the_gradient_of_every_layer(checkpoint):
     options = Options((), main=(), random=random_batches(), checkpoints=(checkpoint,))
-    rows = trained_layers.CLAIM.measure_once(options)
+    rows = list(trained_layers.measure_once(options))
     places = {(row["stack"], row["layer"], row["seed"]) for row in rows}
     sides = [(side, layer) for side in ("encoder", "decoder") for layer in (1, 2)]
     assert places == {(*one, n) for one in sides for n in range(trained_layers.BATCHES)}
@@ -68,12 +74,15 @@ def test_a_checkpoint_shows_the_gradient_of_every_layer(checkpoint):
         tuple(row[name] for name in trained_layers.STACK if name != "stack") for row in rows
     } == {("post", "layernorm", 90, "checkpoint_last.pt")}
     assert all(row["gradient"] > 0 for row in rows)
-    assert len(trained_layers.find(rows).sentences) == 2
-    none = trained_layers.find([{**row, "gradient": 0.0} for row in rows])
-    assert all("a gradient is 0, so there is no factor" in one for one in none.sentences)
-    assert {row[-2:] for row in none.tables[0].rows} == {("undefined", "undefined")}
+    found = verdicts(rows)
+    assert [(row["stack"], row["stated"], row["holds"]) for row in found] == [
+        ("encoder", "0.816", "-"),
+        ("decoder", "0.816", "-"),
+    ]
+    for row in verdicts([{**row, "gradient": 0.0} for row in rows]):
+        assert (row["measured"], row["first layer / last layer"]) == ("undefined", "undefined")
     # without dropout there is nothing random in a pass
-    assert trained_layers.CLAIM.measure_once(options) == rows
+    assert list(trained_layers.measure_once(options)) == rows
 
 
 def rows_of(gradients, **columns):
@@ -87,6 +96,10 @@ def rows_of(gradients, **columns):
     ]
 
 
+def verdicts(rows):
+    return list(trained_layers.verdicts(pd.DataFrame(rows)))
+
+
 def labels(rows):
     """Those of the lines of a figure, and the values of each line."""
     lines = {}
@@ -94,24 +107,21 @@ def labels(rows):
     class Axes:
         def plot(self, layers, means, label, **look):
             assert label not in lines
-            lines[label] = means
+            lines[label] = list(means)
 
         def __getattr__(self, name):
             return lambda *words, **more: None
 
-    trained_layers.plot(rows, Axes())
+    trained_layers.plot(pd.DataFrame(rows), Axes())
     return lines
 
 
 def test_two_checkpoints_that_are_otherwise_alike_are_two_models():
     rows = rows_of((1, 2), checkpoint="a/best.pt") + rows_of((4, 1), checkpoint="b/best.pt")
-    found = trained_layers.find(rows)
-    first, _, second, _ = found.sentences
-    assert "`post`, encoder, after 90 updates (a/best.pt): " in first and "by 0.500 (" in first
-    assert "`post`, encoder, after 90 updates (b/best.pt): " in second and "by 4.000 (" in second
-    (table,) = found.tables
-    assert table.header[0] == "checkpoint"
-    assert [row[0] for row in table.rows] == ["a/best.pt"] * 2 + ["b/best.pt"] * 2
+    assert [(row["checkpoint"], row["measured"]) for row in verdicts(rows)] == [
+        *[("a/best.pt", "0.500")] * 2,
+        *[("b/best.pt", "4.000")] * 2,
+    ]
     lines = labels(rows)
     assert lines["post, 90 updates, encoder, a/best.pt"] == [1, 2]
     assert lines["post, 90 updates, encoder, b/best.pt"] == [4, 1]
@@ -120,19 +130,16 @@ def test_two_checkpoints_that_are_otherwise_alike_are_two_models():
 @pytest.mark.parametrize("columns", [{"placement": "pre"}, {"updates": 91}])
 def test_a_checkpoint_is_named_only_where_two_read_the_same(columns):
     rows = rows_of((1, 2), checkpoint="a.pt") + rows_of((4, 1), checkpoint="b.pt", **columns)
-    found = trained_layers.find(rows)
-    assert not any(".pt" in text for text in (*found.sentences, *labels(rows)))
-    assert "checkpoint" not in found.tables[0].header
+    assert not any("checkpoint" in row for row in verdicts(rows))
+    assert not any(".pt" in text for text in labels(rows))
     unnamed = [{name: row[name] for name in row if name != "checkpoint"} for row in rows]
-    assert trained_layers.find(unnamed) == found  # a file of before the column
+    assert verdicts(unnamed) == verdicts(rows)  # a file of before the column
     assert labels(unnamed) == labels(rows)
 
 
 def test_models_of_two_norms_are_told_apart_without_the_column():
     rows = rows_of((1, 2)) + rows_of((4, 1), norm="rmsnorm")
-    found = trained_layers.find(rows)
-    assert "after 90 updates (layernorm): " in found.sentences[0]
-    assert "after 90 updates (rmsnorm): " in found.sentences[2]
+    assert "post, 90 updates, encoder, rmsnorm" in labels(rows)
     assert len(labels(rows)) == 4
 
 

@@ -10,15 +10,12 @@ import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from norm_plugin.analysis import initialization
 from norm_plugin.analysis.initialization import main
-from norm_plugin.analysis.theory import claims as all_claims
-from norm_plugin.analysis.theory import measuring
-from norm_plugin.analysis.theory import page as pages
-from norm_plugin.analysis.theory.claims import CLAIMS
-from norm_plugin.analysis.theory.finite import CASE, is_finite
-from norm_plugin.analysis.theory.rows import from_csv, group, to_csv
+from norm_plugin.analysis.theory import CLAIMS, claim
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.placements import PLACEMENTS
 
@@ -45,14 +42,14 @@ def measured(tmp_path_factory):
 def test_each_claim_has_its_files_and_its_section(measured):
     out, page = measured
     text = page.read_text(encoding="utf-8")
-    made = json.loads((out / pages.MADE).read_text(encoding="utf-8"))
+    made = json.loads((out / claim.MADE).read_text(encoding="utf-8"))
     assert set(made) == set(CLAIMS) - NEED_A_CHECKPOINT
     assert {path.name for path in out.iterdir()} == {
-        pages.MADE,
+        claim.MADE,
         *(f"{name}.{ending}" for name in made for ending in ("csv", "svg")),
     }
     titles = re.findall(r"^## \d+\. (.*)$", text, flags=re.MULTILINE)
-    assert titles == [claim.title for name, claim in CLAIMS.items() if name in made]
+    assert titles == [one.text.split(".")[0] for name, one in CLAIMS.items() if name in made]
     for name in made:
         svg = ElementTree.parse(out / f"{name}.svg").getroot()
         assert svg.tag.endswith("svg")
@@ -61,36 +58,54 @@ def test_each_claim_has_its_files_and_its_section(measured):
         assert made[name]["date"] in text
 
 
-def test_each_section_says_what_is_claimed_and_what_was_found(measured):
+def test_each_section_says_what_is_claimed_and_whether_it_holds(measured):
     _, page = measured
     for section in page.read_text(encoding="utf-8").split("\n## ")[1:]:
-        claimed, method, found = (
-            section.index(f"**{word}") for word in ("Claim", "Method", "Found")
-        )
-        assert claimed < method < found
-        assert re.search(r"^- \S", section[found:], flags=re.MULTILINE)
-        rows = [line for line in section.splitlines() if line.startswith("|")]
-        # as many cells in each row as in its header: a bar within a cell is escaped
-        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) <= 2
+        assert section.index("**Claim**") < section.index("**Method.**") < section.index("\n| ")
+        first, *more = re.findall(r"(?:^\|.*\n)+", section, flags=re.MULTILINE)
+        header = first.splitlines()[0]
+        assert "| stated | measured |" in header and header.endswith("| holds |")
+        for table in (first, *more):
+            # as many cells in each row as in its header: a bar within a cell is escaped
+            assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
 
 
 def test_the_page_is_made_of_the_files_alone(measured):
     out, page = measured
-    assert pages.page(out, page) == page.read_text(encoding="utf-8")
-    changed = out / "hidden-states.csv"
-    old = changed.read_text(encoding="utf-8")
+    old = page.read_text(encoding="utf-8")
+    main(["--only-page", "--out", str(out), "--page", str(page)])
+    assert page.read_text(encoding="utf-8") == old
+    csv = out / "hidden-states.csv"
+    stored = csv.read_text(encoding="utf-8")
     try:
-        rows = [{**row, "squared_length": 2 + 0.001 * row["seed"]} for row in from_csv(old)]
-        changed.write_text(to_csv(rows), encoding="utf-8")
-        assert "does not contain 1.5" in pages.page(out, page)
+        frame = pd.read_csv(csv)
+        frame.assign(squared_length=2 + 0.001 * frame["seed"]).to_csv(csv, index=False)
+        main(["--only-page", "--out", str(out), "--page", str(page)])
+        assert re.search(r"mean over layers \| 1.5 \| 2.00.*\| no \|", page.read_text("utf-8"))
     finally:
-        changed.write_text(old, encoding="utf-8")
+        csv.write_text(stored, encoding="utf-8")
+        page.write_text(old, encoding="utf-8")
+
+
+def test_what_is_typed_around_the_sections_stays(measured, tmp_path):
+    out, _ = measured
+    page = tmp_path / "page.md"
+    page.write_text(f"# Mine\n\n{claim.BEGIN}\nold\n{claim.END}\n\nbelow\n", encoding="utf-8")
+    main(["--only-page", "--out", str(out), "--page", str(page)])
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith(f"# Mine\n\n{claim.BEGIN}\n## 1. Lengths of the hidden states\n")
+    assert text.endswith(f"{claim.END}\n\nbelow\n")
+    assert "\nold\n" not in text
+    page.write_text("# A page of something else\n", encoding="utf-8")
+    with pytest.raises(CommandError, match="has no lines <!-- begin:theory -->"):
+        main(["--only-page", "--out", str(out), "--page", str(page)])
+    assert page.read_text(encoding="utf-8") == "# A page of something else\n"
 
 
 def test_claims_that_were_measured_earlier_stay(tmp_path):
     run(tmp_path, "--placement", "pre", "--claims", "concentration")
     out, page = run(tmp_path, "--placement", "pre", "--claims", "jacobian")
-    made = json.loads((out / pages.MADE).read_text(encoding="utf-8"))
+    made = json.loads((out / claim.MADE).read_text(encoding="utf-8"))
     assert set(made) == {"concentration", "jacobian"}
     assert page.read_text(encoding="utf-8").count("\n## ") == 2
 
@@ -99,8 +114,8 @@ def test_a_placement_without_norms_has_a_page(tmp_path):
     """Its encoder has no hidden state that a norm gets."""
     _, page = run(tmp_path, "--placement", "rezero")
     text = page.read_text(encoding="utf-8")
-    assert "on normal vectors of variance 1 it is" in text
-    assert "hidden states with |x| from" not in text
+    assert "| normal, means 0, 1, 3, 10 |" in text
+    assert "hidden states, rezero" not in text
 
 
 class PoolInThisProcess:
@@ -121,16 +136,11 @@ class PoolInThisProcess:
 
 
 def test_several_processes_measure_what_one_does(tmp_path, monkeypatch):
-    monkeypatch.setattr(measuring, "ProcessPoolExecutor", PoolInThisProcess)
+    monkeypatch.setattr(initialization, "ProcessPoolExecutor", PoolInThisProcess)
     what = ("--placement", "post,pre", "--claims", "hidden-states")
     one, two = (run(tmp_path / n, *what, "--workers", n)[0] for n in "12")
     name = "hidden-states.csv"
     assert (one / name).read_text(encoding="utf-8") == (two / name).read_text(encoding="utf-8")
-
-
-def test_rows_are_read_as_they_were_written():
-    rows = [{"a": 1, "b": 0.125, "c": "post", "d": None}, {"a": 2, "b": -3e-9, "c": "x", "d": None}]
-    assert from_csv(to_csv(rows)) == rows
 
 
 @pytest.mark.parametrize(
@@ -167,68 +177,62 @@ def test_a_number_that_makes_no_sense_is_refused(words, capsys):
 
 def test_an_empty_folder_has_no_page(tmp_path):
     with pytest.raises(CommandError, match="no measured claim"):
-        pages.page(tmp_path, tmp_path / "page.md")
-
-
-def test_every_module_with_a_claim_is_on_the_page():
-    folder = Path(all_claims.__file__).parent
-    with_claim = [p.stem for p in folder.glob("*.py") if "\nCLAIM = " in p.read_text("utf-8")]
-    assert len(with_claim) == len(CLAIMS)
+        main(["--only-page", "--out", str(tmp_path), "--page", str(tmp_path / "page.md")])
+    assert not any(tmp_path.iterdir())
 
 
 def committed(name):
-    return from_csv((ROOT / "results" / "theory" / f"{name}.csv").read_text(encoding="utf-8"))
+    return claim.read_measurements(CLAIMS[name], ROOT / "results" / "theory")
 
 
-def with_nan(rows, number):
-    """Rows whose row ``number`` has NaN in its last column, which is measured in each claim."""
-    return [{**row, list(row)[-1]: math.nan} if row is rows[number] else row for row in rows]
+def required(one, frame):
+    """The last column that every row has a number in."""
+    return [column for column in frame.select_dtypes("number") if column not in one.may_lack][-1]
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-@pytest.mark.parametrize("place", [0, -1])
-def test_a_case_that_is_not_finite_is_named_and_left_out(name, place):
-    rows = committed(name)
-    columns = [column for column in CASE if column in rows[0]]
-    case, some = list(group(rows, *columns).items())[place]
-    found = pages.findings(CLAIMS[name], with_nan(rows, rows.index(some[0])))
-    assert f": 1 of {len(some)} measurements are not finite" in found.sentences[0]
-    assert all(str(value) in found.sentences[0] for value in case if value is not None)
-    assert not re.search(r"\b(nan|inf)\b", f"{found.sentences[1:]}{found.tables}")
-    for table in found.tables:
-        assert {len(row) for row in table.rows} <= {len(table.header)}
-
-
-def test_an_infinite_number_is_not_finite():
-    assert not is_finite({"placement": "post", "gradient": math.inf})
-    assert is_finite({"placement": "post", "gradient": 1.0, "cross_sum": None})
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_case_that_is_not_finite_is_named_and_left_out(name, value):
+    one, frame = CLAIMS[name], committed(name)
+    frame = frame.astype({required(one, frame): float})
+    frame.loc[frame.index[-1], required(one, frame)] = value
+    finite, (row,) = claim.finite_cases(one, frame)
+    case = [column for column in one.case if column in frame]
+    some = frame[(frame[case] == frame[case].iloc[-1]).all(axis=1)]
+    assert row["measured"] == f"not finite in 1 of {len(some)}"
+    assert [row[column] for column in case] == list(frame[case].iloc[-1])
+    assert len(finite) == len(frame) - len(some)
+    drawn = []
+    claim.drawing(dataclasses.replace(one, plot=lambda kept, axes: drawn.append(kept)), frame)
+    pd.testing.assert_frame_equal(drawn[0], finite)
+    made = json.loads((ROOT / "results" / "theory" / claim.MADE).read_text(encoding="utf-8"))
+    text = claim.section(1, one, frame, made[name], "results")
+    assert f"| not finite in 1 of {len(some)} |" in text
+    assert not re.search(r"\| *(nan|inf)\b", text)
 
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_claim_without_a_finite_case_has_a_section_and_a_figure(name):
-    rows = [with_nan([row], 0)[0] for row in committed(name)]
-    found = pages.findings(CLAIMS[name], rows)
-    assert found.sentences and not found.tables
-    ElementTree.fromstring(pages.drawing(CLAIMS[name], rows))
+    one, frame = CLAIMS[name], committed(name)
+    frame = frame.assign(**{required(one, frame): math.nan})
+    finite, rows = claim.finite_cases(one, frame)
+    assert finite.empty and rows
+    ElementTree.fromstring(claim.drawing(one, frame))
 
 
-@pytest.mark.parametrize("name", CLAIMS)
-def test_what_is_not_finite_is_not_drawn(name):
-    rows = committed(name)
-    drawn = []
-    claim = dataclasses.replace(CLAIMS[name], plot=lambda kept, axes: drawn.extend(kept))
-    pages.drawing(claim, with_nan(rows, 0))
-    assert 0 < len(drawn) < len(rows)
-    assert all(map(is_finite, drawn))
+def test_a_number_that_a_row_may_lack_is_not_a_failure():
+    frame = committed("every-layer")
+    assert frame["cross_sum"].isna().any()
+    assert not claim.finite_cases(CLAIMS["every-layer"], frame)[1]
 
 
 def test_the_committed_page_is_that_of_the_committed_results():
-    out, page = ROOT / "results" / "theory", ROOT / "docs" / "theory.md"
-    assert pages.page(out, page) == page.read_text(encoding="utf-8"), (
-        "run python -m norm_plugin.analysis.initialization"
+    text = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+    sections = claim.sections(CLAIMS, ROOT / "results" / "theory", "../results/theory")
+    assert f"{claim.BEGIN}\n{sections}\n{claim.END}" in text, (
+        "run python -m norm_plugin.analysis.initialization --only-page"
     )
 
 
 def test_the_committed_results_are_of_every_placement():
-    rows = from_csv((ROOT / "results" / "theory" / "last-layer.csv").read_text(encoding="utf-8"))
-    assert {row["placement"] for row in rows} == set(PLACEMENTS)
+    assert set(committed("last-layer")["placement"]) == set(PLACEMENTS)

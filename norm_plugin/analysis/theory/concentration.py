@@ -1,19 +1,30 @@
-"""How close squared lengths stay to their mean: supplement of Xiong et al. 2020, section 7."""
+"""Concentration of squared lengths.
+
+**Claim** (Xiong et al. 2020, supplement, section 7). The share of draws of `|x|^2` outside
+`(1 - eps, 1 + eps)` times their mean is at most `exp(-n eps^2 / 8)`, n being the number of
+channels. The theorem on gradients needs this of the hidden states.
+
+**Method.** The draws are all positions of all seeds, in the last layer: its output, or the sum that
+Lemma 2 is about. The positions of a seed share their weights, so these draws are not independent.
+Beside them stands a chi-square with d degrees of freedom, whose draws are. Where a bound is below
+1 / draws, a share of 0 does not show that it holds: the table counts these eps. The excess is the
+largest of share less bound.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from norm_plugin.analysis.figures import style
-from norm_plugin.analysis.theory.batches import REAL, Batches
-from norm_plugin.analysis.theory.claim import Claim, Findings, Options, Row, Table
+from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, verdict
 from norm_plugin.analysis.theory.hidden_states import LEMMA, OUTPUT
-from norm_plugin.analysis.theory.rows import group
-from norm_plugin.analysis.theory.stack_pass import stack_pass
+from norm_plugin.analysis.theory.stacks import REAL, Batches, stack_pass
 
 EPSILONS = tuple(round(0.05 * step, 2) for step in range(1, 11))
 CHI_SQUARE = "chi-square"
@@ -38,23 +49,13 @@ def share_outside(draws: Tensor, eps: float) -> float:
     return float(((draws / draws.mean() - 1).abs() > eps).float().mean())
 
 
-def measure(options: Options, placement: str) -> list[Row]:
+def measure(options: Options, placement: str) -> Iterator[Row]:
     """Shares of |x|^2 in the last layer."""
-    return [
-        row
-        for batches in options.batches_of(placement)
-        for row in rows_of(
-            batches.kind,
-            placement,
-            torch.cat(
-                [
-                    _last_layer(options, batches, placement, seed)
-                    for seed in options.seeds_of(placement)
-                ]
-            ),
-            options.dim,
-        )
-    ]
+    for batches in options.batches_of(placement):
+        draws = [
+            last_layer(options, batches, placement, seed) for seed in options.seeds_of(placement)
+        ]
+        yield from rows_of(batches.kind, placement, torch.cat(draws), options.dim)
 
 
 def measure_once(options: Options) -> list[Row]:
@@ -89,59 +90,43 @@ def chi_square(n: int) -> Tensor:
     )
 
 
-def _last_layer(options: Options, batches: Batches, placement: str, seed: int) -> Tensor:
+def last_layer(options: Options, batches: Batches, placement: str, seed: int) -> Tensor:
     """|x|^2 / d where the lemma of the placement has its x; else the output of the layer. (n,)."""
     found = stack_pass(placement, options.norm_type, options.depth, options.dim, batches, seed)
     place = LEMMA[placement].place if placement in LEMMA else OUTPUT
     return found.sums[place][-1] if place in found.sums else found.outputs[-1]
 
 
-def find(rows: list[Row]) -> Findings:
+def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """Whether the share is at most the bound at every eps."""
-    sentences: list[str] = []
-    table: list[tuple[str, ...]] = []
-    for (tokens, what), some in group(rows, "tokens", "x").items():
-        above = [row for row in some if row["share"] > row["bound"]]
-        name = CHI_SQUARE if what == CHI_SQUARE else f"`{what}`, {tokens} tokens"
-        if above:
-            worst = max(above, key=lambda row: row["share"] - row["bound"])
-            sentences.append(
-                f"{name}: the share exceeds the bound at eps = "
-                f"{', '.join(str(row['eps']) for row in above)}; most at {worst['eps']}, where it "
-                f"is {worst['share']:.3f} and the bound {worst['bound']:.3f}."
-            )
-        else:
-            sentences.append(f"{name}: {within(some)}")
-        cells = {row["eps"]: row for row in some}
-        table.append(
-            (tokens, what, str(some[0]["draws"]), *(f"{cells[e]['share']:.4f}" for e in SHOWN))
-        )
-    limits = {row["eps"]: row["bound"] for row in rows}
-    table.append(("", "bound", "", *(f"{limits[e]:.4f}" for e in SHOWN)))
-    header = ("tokens", "x", "draws", *(f"eps = {e}" for e in SHOWN))
-    return Findings(sentences, [Table(header, table)])
+    limits = frame.drop_duplicates("eps").set_index("eps")["bound"]
+    shown = {f"eps = {eps}": f"{limits[eps]:.4f}" for eps in SHOWN}
+    yield {"x": "bound", "tokens": "", "draws": "", **shown}
+    for (tokens, what), some in groups(frame, "tokens", "x"):
+        share, limit, draws = some["share"], some["bound"], some["draws"].iloc[0]
+        excess = share - limit
+        worst = some.loc[excess.idxmax()]
+        within = int((excess <= 0).sum())
+        shares = some.set_index("eps")["share"]
+        yield {
+            "x": what,
+            "tokens": tokens,
+            "draws": str(draws),
+            **{f"eps = {eps}": f"{shares[eps]:.4f}" for eps in SHOWN},
+            "bound < 1 / draws": str((limit * draws < 1).sum()),
+            "excess": f"{excess.max():.3f} at {worst['eps']}" if within < len(some) else "none",
+            **verdict(f"within at {len(some)} eps", f"within at {within} eps", within == len(some)),
+        }
 
 
-def within(rows: list[Row]) -> str:
-    """What is said of draws that stay within the bound at every eps."""
-    said = f"the share stays within the bound at each of {len(rows)} eps"
-    small = sum(row["bound"] * row["draws"] < 1 for row in rows)
-    if small:
-        said += (
-            f"; at {small} of them the bound is below 1 / {rows[0]['draws']}, and the share is 0"
-        )
-    return f"{said}."
-
-
-def plot(rows: list[Row], axes: Any) -> None:
+def plot(frame: pd.DataFrame, axes: Any) -> None:
     """Share over eps, a line for each x, and the bound."""
-    shown = [row for row in rows if row["tokens"] != REAL]
-    for place, ((what,), some) in enumerate(group(shown, "x").items()):
-        points = [(row["eps"], row["share"]) for row in some if row["share"] > 0]
-        if points:
-            axes.plot(*zip(*points), **style(place), label=what)
-    bounds = {row["eps"]: row["bound"] for row in rows}
-    axes.plot(list(bounds), list(bounds.values()), color="#888888", linewidth=3, label="bound")
+    for place, (what, some) in enumerate(groups(frame[frame["tokens"] != REAL], "x")):
+        drawn = some[some["share"] > 0]
+        if len(drawn):
+            axes.plot(drawn["eps"], drawn["share"], **style(place), label=what)
+    bounds = frame.drop_duplicates("eps")
+    axes.plot(bounds["eps"], bounds["bound"], color="#888888", linewidth=3, label="bound")
     axes.set_yscale("log")
     axes.set_xlabel("eps")
     axes.set_ylabel("share outside")
@@ -150,22 +135,12 @@ def plot(rows: list[Row], axes: Any) -> None:
 
 CLAIM = Claim(
     name="concentration",
-    title="Concentration of squared lengths",
-    source="Xiong et al. 2020, supplement, section 7",
-    statement=(
-        "The share of draws of `|x|^2` outside `(1 - eps, 1 + eps)` times their mean is at most "
-        "`exp(-n eps^2 / 8)`, n being the number of channels. The theorem on gradients needs this "
-        "of the hidden states.",
-    ),
-    method=(
-        "The draws are all positions of all seeds, in the last layer: its output, or the sum that "
-        "Lemma 2 is about. The positions of a seed share their weights, so these draws are not "
-        "independent. Beside them stands a chi-square with d degrees of freedom, whose draws are. "
-        "Where a bound is below 1 / draws, a share of 0 does not show that it holds.",
-    ),
+    place=5,
+    text=__doc__,
     caption="Share of squared lengths outside (1 - eps, 1 + eps) times their mean.",
+    case=("x", "tokens"),
     measure=measure,
     measure_once=measure_once,
-    find=find,
+    verdicts=verdicts,
     plot=plot,
 )

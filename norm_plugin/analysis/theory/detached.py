@@ -1,26 +1,34 @@
-"""Theorem 1 of the AdaNorm paper: what the derivatives of mu and sigma do to the gradient.
+"""Detached statistics.
 
-g = dL/dy is the gradient by the output of a norm without parameters, at one position, and dL/dx
-that by its input. Bars are means over the channels, D variances. The theorem follows from the
-formulas in ``norm_plugin/norms/detach_norm.py``:
+**Claim** (Xu et al. 2019, AdaNorm, Theorem 1). With g the gradient by the output of the norm,
+`g_bar` and `D(g)` its mean and variance over the channels: the derivative of mu makes the mean of
+the gradient by the input 0, which is `g_bar / sigma` without it. The derivative of sigma makes its
+variance at most `D(g) / sigma^2`, which it equals without it.
 
-    layernorm-simple   mean(dL/dx) = 0              D(dL/dx) <= D(g) / sigma^2
-    detachnorm         mean(dL/dx) = g_bar / sigma  D(dL/dx) =  D(g) / sigma^2
-    detachnorm-mean    mean(dL/dx) = g_bar / sigma  D(dL/dx) <= D(g) / sigma^2
-    detachnorm-std     mean(dL/dx) = 0              D(dL/dx) =  D(g) / sigma^2
+**Method.** x and g are taken from each norm of the encoder of the full model. Each of the four
+norms gets them in float64. A statement holds if it is met to 1e-9 at all positions. The mean is
+off in units of the root mean square of g / sigma, and the variance in units of `D(g) / sigma^2`.
 """
+
+# The theorem follows from the formulas in norm_plugin/norms/detach_norm.py:
+#
+#     layernorm-simple   mean(dL/dx) = 0              D(dL/dx) <= D(g) / sigma^2
+#     detachnorm         mean(dL/dx) = g_bar / sigma  D(dL/dx) =  D(g) / sigma^2
+#     detachnorm-mean    mean(dL/dx) = g_bar / sigma  D(dL/dx) <= D(g) / sigma^2
+#     detachnorm-std     mean(dL/dx) = 0              D(dL/dx) =  D(g) / sigma^2
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from norm_plugin.analysis.figures import style
-from norm_plugin.analysis.theory.activations import encoder_activations, fresh_model
-from norm_plugin.analysis.theory.claim import Claim, Findings, Options, Row, Table
-from norm_plugin.analysis.theory.rows import group
+from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, verdict
+from norm_plugin.analysis.theory.stacks import SITE_LAYERS, encoder_activations, full
 from norm_plugin.norms import build_norm
 
 ROUNDING = 1e-9
@@ -74,78 +82,61 @@ def margins(norm_type: str, x: Tensor, g: Tensor) -> Margins:
     )
 
 
-def measure(options: Options, placement: str) -> list[Row]:
+def measure(options: Options, placement: str) -> Iterator[Row]:
     """Margins at each norm of the encoder of a full model; of main placements only."""
-    rows: list[Row] = []
     for batches in options.batches_of(placement) if placement in options.main else []:
         for seed in options.seeds_of(placement):
-            model = fresh_model(options, placement, batches, seed)
-            where = {"tokens": batches.kind, "placement": placement, "seed": seed}
-            rows += [
-                {**where, "site": one.site, "norm": name, **_of(margins(name, one.x, one.g))}
-                for one in encoder_activations(model, batches, seed)
-                for name in FORMS
-            ]
-    return rows
+            size = (SITE_LAYERS, options.full_dim)
+            model = full(placement, options.norm_type, *size, batches, seed)
+            for one in encoder_activations(model, batches, seed):
+                for name in FORMS:
+                    error, ratio = margins(name, one.x, one.g)
+                    yield {
+                        "tokens": batches.kind,
+                        "placement": placement,
+                        "seed": seed,
+                        "site": one.site,
+                        "norm": name,
+                        "positions": error.numel(),
+                        "mean_error": float(error.max()),
+                        "variance_excess": float(ratio.max() - 1),
+                        "variance_error": float((ratio - 1).abs().max()),
+                        "variance_ratio": float(ratio.mean()),
+                        "least_variance_ratio": float(ratio.min()),
+                    }
 
 
-def _of(found: Margins) -> Row:
-    """The columns of a row."""
-    return {
-        "positions": found.mean_error.numel(),
-        "mean_error": float(found.mean_error.max()),
-        "variance_excess": float(found.variance_ratio.max() - 1),
-        "variance_error": float((found.variance_ratio - 1).abs().max()),
-        "variance_ratio": float(found.variance_ratio.mean()),
-        "least_variance_ratio": float(found.variance_ratio.min()),
-    }
-
-
-def find(rows: list[Row]) -> Findings:
+def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """Whether every equality and inequality holds up to rounding, and with what margin."""
-    sentences: list[str] = []
-    table: list[tuple[str, ...]] = []
-    for (norm,), some in group(rows, "norm").items():
+    for norm, some in groups(frame, "norm"):
         form = FORMS[norm]
-        mean = max(row["mean_error"] for row in some)
-        column = "variance_error" if form.keeps_variance else "variance_excess"
-        variance = max(row[column] for row in some)
-        positions = sum(row["positions"] for row in some)
-        share = sum(row["variance_ratio"] * row["positions"] for row in some) / positions
-        least = min(row["least_variance_ratio"] for row in some)
-        holds = mean <= ROUNDING and variance <= ROUNDING
-        sentences.append(
-            f"`{norm}`: both statements {'hold' if holds else 'do not hold'} at all "
-            f"{positions:,} positions. The mean is off by at most {mean:.1e}"
-            + (
-                f", the variance by {variance:.1e} of itself."
-                if form.keeps_variance
-                else f". The variance is {share:.4f} times D(g) / sigma^2 on average, "
-                f"{least:.4f} at least and {1 + variance:.6f} at most."
-            )
-        )
-        table.append(
-            (
-                norm,
-                "g_bar / sigma" if form.keeps_mean else "0",
-                f"{mean:.1e}",
-                "= D(g) / sigma^2" if form.keeps_variance else "<= D(g) / sigma^2",
-                f"{share:.4f}",
-                f"{least:.4f}",
-                f"{1 + max(row['variance_excess'] for row in some):.4f}",
-            )
-        )
-    header = ("norm", "mean is", "off by", "variance is", "mean ratio", "least", "most")
-    return Findings(sentences, [Table(header, table)])
+        positions = some["positions"].sum()
+        row = {"norm": norm, "positions": f"{positions:,}"}
+        error = some["mean_error"].max()
+        stated = f"mean = {'g_bar / sigma' if form.keeps_mean else '0'}"
+        yield {**row, **verdict(stated, f"off by {error:.1e}", error <= ROUNDING)}
+        off = some["variance_error" if form.keeps_variance else "variance_excess"].max()
+        mean = (some["variance_ratio"] * some["positions"]).sum() / positions
+        least, most = some["least_variance_ratio"].min(), 1 + some["variance_excess"].max()
+        yield {
+            **row,
+            **verdict(
+                f"variance {'=' if form.keeps_variance else '<='} D(g) / sigma^2",
+                f"off by {off:.1e}" if form.keeps_variance else f"{most:.6f} at most",
+                off <= ROUNDING,
+            ),
+            "mean ratio": f"{mean:.4f}",
+            "least": f"{least:.4f}",
+            "most": f"{most:.4f}",
+        }
 
 
-def plot(rows: list[Row], axes: Any) -> None:
+def plot(frame: pd.DataFrame, axes: Any) -> None:
     """The mean variance ratio by site, a line a norm, of the first placement and tokens."""
-    first = rows[0]
-    shown = [row for row in rows if all(row[k] == first[k] for k in ("tokens", "placement"))]
-    for place, ((norm,), some) in enumerate(group(shown, "norm").items()):
-        sites = group(some, "site")
-        ratios = [sum(row["variance_ratio"] for row in at) / len(at) for at in sites.values()]
+    first = frame.iloc[0]
+    of_first = (frame["tokens"] == first["tokens"]) & (frame["placement"] == first["placement"])
+    for place, (norm, some) in enumerate(groups(frame[of_first], "norm")):
+        ratios = some.groupby("site", sort=False)["variance_ratio"].mean()
         axes.plot(range(len(ratios)), ratios, **style(place), label=norm)
     axes.set_xlabel(f"norm of the encoder, from below ({first['placement']})")
     axes.set_ylabel("D(dL/dx) sigma^2 / D(g)")
@@ -154,21 +145,11 @@ def plot(rows: list[Row], axes: Any) -> None:
 
 CLAIM = Claim(
     name="detached",
-    title="Detached statistics",
-    source="Xu et al. 2019 (AdaNorm), Theorem 1",
-    statement=(
-        "With g the gradient by the output of the norm, `g_bar` and `D(g)` its mean and variance "
-        "over the channels: the derivative of mu makes the mean of the gradient by the input 0, "
-        "which is `g_bar / sigma` without it. The derivative of sigma makes its variance at most "
-        "`D(g) / sigma^2`, which it equals without it.",
-    ),
-    method=(
-        "x and g are taken from each norm of the encoder of the full model. Each of the four norms "
-        "gets them in float64. A statement holds if it is met to 1e-9, in units of the root mean "
-        "square of g / sigma for the mean.",
-    ),
+    place=7,
+    text=__doc__,
     caption="Variance of the gradient by the input of the norm, as a share of D(g) / sigma^2.",
+    case=("placement", "norm", "tokens"),
     measure=measure,
-    find=find,
+    verdicts=verdicts,
     plot=plot,
 )

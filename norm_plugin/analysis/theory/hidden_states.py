@@ -1,22 +1,34 @@
-"""Lemma 2 of Xiong et al. 2020: how long the hidden states of each layer are."""
+"""Lengths of the hidden states.
+
+**Claim** (Xiong et al. 2020, Lemma 2). In the simplified setting, with x the output of layer l
+under pre-norm, `(1 + l/2) d <= E|x|^2 <= (1 + 3l/2) d`. Under post-norm, with x the sum that goes
+into the norm after the feed-forward network, `E|x|^2 = 3d/2`.
+
+**Method.** Mean over positions for each seed, then mean and 95 % interval over seeds. A layer is
+within the bounds if its interval touches what the lemma allows. The equality is tested on the mean
+over the layers: a test of each layer would be many. The lemma says nothing about the other
+placements.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+import pandas as pd
 
 from norm_plugin.analysis.figures import style
 from norm_plugin.analysis.seeds import Sample, describe
 from norm_plugin.analysis.theory.claim import (
     Claim,
-    Findings,
     Options,
     Row,
-    Table,
+    contains,
+    groups,
+    verdict,
     with_interval,
 )
-from norm_plugin.analysis.theory.fits import contains
-from norm_plugin.analysis.theory.rows import group
-from norm_plugin.analysis.theory.stack_pass import stack_pass
+from norm_plugin.analysis.theory.stacks import stack_pass
 
 PLACES = {"output": "output of the layer", "self": "attention's sum", "ffn": "sum of the FFN"}
 OUTPUT = "output"
@@ -47,9 +59,8 @@ LEMMA = {
 """By placement. An equality has two equal bounds."""
 
 
-def measure(options: Options, placement: str) -> list[Row]:
+def measure(options: Options, placement: str) -> Iterator[Row]:
     """|x|^2 / d of each layer and seed, means over the positions of a batch."""
-    rows: list[Row] = []
     for batches in options.batches_of(placement):
         for seed in options.seeds_of(placement):
             found = stack_pass(
@@ -57,93 +68,84 @@ def measure(options: Options, placement: str) -> list[Row]:
             )
             at = {OUTPUT: (0, found.outputs)}
             at |= {branch: (1, lengths) for branch, lengths in found.sums.items()}
-            rows += [
-                {
-                    "tokens": batches.kind,
-                    "placement": placement,
-                    "place": place,
-                    "layer": layer,
-                    "seed": seed,
-                    "squared_length": float(one.mean()),
-                }
-                for place, (first, lengths) in at.items()
-                for layer, one in enumerate(lengths, start=first)
-            ]
-    return rows
+            for place, (first, lengths) in at.items():
+                for layer, length in enumerate(lengths, start=first):
+                    yield {
+                        "tokens": batches.kind,
+                        "placement": placement,
+                        "place": place,
+                        "layer": layer,
+                        "seed": seed,
+                        "squared_length": float(length.mean()),
+                    }
 
 
-def by_layer(rows: list[Row]) -> dict[int, Sample]:
-    """The mean over seeds, by layer, of rows of one placement and place."""
-    return {
-        layer: describe([row["squared_length"] for row in some])
-        for (layer,), some in group(rows, "layer").items()
-    }
+def by_layer(frame: pd.DataFrame) -> dict[int, Sample]:
+    """The mean over seeds, by layer, of one placement and place."""
+    return {layer: describe(some["squared_length"]) for layer, some in groups(frame, "layer")}
 
 
-def find(rows: list[Row]) -> Findings:
-    """Compare the lengths with Lemma 2, and list what each placement has in three layers."""
-    sentences: list[str] = []
-    table: list[tuple[str, ...]] = []
-    depth = max(row["layer"] for row in rows)
-    shown = sorted({1, max(1, depth // 2), depth})
-    for (tokens, placement, place), some in group(rows, "tokens", "placement", "place").items():
+def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
+    """The lengths beside Lemma 2."""
+    layers = frame[frame["layer"] > 0]  # the lemma is about layers
+    for (tokens, placement, place), some in groups(layers, "tokens", "placement", "place"):
         bounds = LEMMA.get(placement)
         if bounds is not None and bounds.place == place:
-            say = of_equality if bounds.b == bounds.c else of_bounds
-            layers = [row for row in some if row["layer"]]  # the lemma is about layers
-            sentences.append(f"`{placement}`, {tokens} tokens: {say(layers, bounds)}")
-        found = by_layer(some)
-        cells = (with_interval(found[layer], 2) for layer in shown)
-        table.append((tokens, placement, PLACES.get(place, place), *cells))
-    header = ("tokens", "placement", "x", *(f"E|x|^2 / d, l = {layer}" for layer in shown))
-    return Findings(sentences, [Table(header, table)])
+            check = of_equality if bounds.b == bounds.c else of_bounds
+            for row in check(some, bounds):
+                yield {"tokens": tokens, "placement": placement, **row}
 
 
-def of_bounds(rows: list[Row], bounds: Bounds) -> str:
-    """Whether the interval of each layer touches what the bounds allow."""
-    found = by_layer(rows)
-    outside = [layer for layer, one in found.items() if not _touches(one, *bounds.at(layer))]
-    first, *_, last = found if len(found) > 1 else [*found, *found]
-    said = f"E|x|^2 / d is {found[first].mean:.2f} in layer {first}, where the lemma allows "
-    said += "{:.2f} to {:.2f}".format(*bounds.at(first))
-    said += f", and {found[last].mean:.2f} in layer {last}, where it allows "
-    said += "{:.2f} to {:.2f}. ".format(*bounds.at(last))
-    if not outside:
-        return said + f"It is within the bounds in each of the {len(found)} layers."
-    return said + f"It is outside of the bounds in layers {', '.join(map(str, outside))}."
+def of_bounds(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
+    """Whether each layer is within the bounds; rows of the first, the last and those outside."""
+    samples = by_layer(frame)
+    within = {layer: _touches(one, *bounds.at(layer)) for layer, one in samples.items()}
+    for layer, one in samples.items():
+        if layer in (min(samples), max(samples)) or not within[layer]:
+            stated = "{:.2f} to {:.2f}".format(*bounds.at(layer))
+            yield {"layer": str(layer), **verdict(stated, one, within[layer], digits=2)}
+    count = f"{sum(within.values())} within the bounds"
+    stated = f"{len(within)} within the bounds"
+    yield {"layer": f"{min(samples)} to {max(samples)}", **verdict(stated, count, count == stated)}
 
 
-def _touches(found: Sample, low: float, high: float) -> bool:
-    least, most = found.interval or (found.mean, found.mean)
+def _touches(sample: Sample, low: float, high: float) -> bool:
+    least, most = sample.interval or (sample.mean, sample.mean)
     return least <= high and most >= low
 
 
-def of_equality(rows: list[Row], bounds: Bounds) -> str:
-    """Whether the mean over layers is what the lemma says; a test of each layer would be many."""
-    means = [
-        describe([row["squared_length"] for row in some]).mean
-        for some in group(rows, "seed").values()
-    ]
-    pooled, layers = describe(means), by_layer(rows).values()
-    least, most = (pick(one.mean for one in layers) for pick in (min, max))
-    held = contains(pooled, bounds.a)
-    said = f"E|x|^2 / d is {with_interval(pooled)} on average over the layers, where the lemma has "
-    said += f"{bounds.a:g}; single layers have {least:.3f} to {most:.3f}"
-    if held is None:
-        return said + "."
-    return said + f". The interval {'contains' if held else 'does not contain'} {bounds.a:g}."
+def of_equality(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
+    """Whether the mean over layers is what the lemma says, and the range of single layers."""
+    pooled = describe([describe(some["squared_length"]).mean for _, some in groups(frame, "seed")])
+    stated = f"{bounds.a:g}"
+    yield {"layer": "mean over layers", **verdict(stated, pooled, contains(pooled, bounds.a))}
+    means = [one.mean for one in by_layer(frame).values()]
+    single = f"{min(means):.3f} to {max(means):.3f}"
+    yield {"layer": "single layers", **verdict(stated, single, None)}
 
 
-def plot(rows: list[Row], axes: Any) -> None:
+def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
+    """What each placement has in three layers."""
+    depth = max(frame["layer"])
+    rows = []
+    for (tokens, placement, place), some in groups(frame, "tokens", "placement", "place"):
+        samples = by_layer(some)
+        row = {"tokens": tokens, "placement": placement, "x": PLACES.get(place, place)}
+        for layer in sorted({1, max(1, depth // 2), depth}):
+            row[f"E|x|^2 / d, l = {layer}"] = with_interval(samples[layer], 2)
+        rows.append(row)
+    return [pd.DataFrame(rows)]
+
+
+def plot(frame: pd.DataFrame, axes: Any) -> None:
     """The output of each layer on random tokens, a line a placement, and the bounds of ``pre``."""
-    outputs = [row for row in rows if row["place"] == OUTPUT and row["tokens"] == rows[0]["tokens"]]
-    for place, ((placement,), some) in enumerate(group(outputs, "placement").items()):
-        found = by_layer(some)
-        values = [one.mean for one in found.values()]
-        axes.plot(list(found), values, **style(place), label=placement)
+    outputs = frame[(frame["place"] == OUTPUT) & (frame["tokens"] == frame["tokens"].iloc[0])]
+    for place, (placement, some) in enumerate(groups(outputs, "placement")):
+        means = some.groupby("layer")["squared_length"].mean()
+        axes.plot(means.index, means, **style(place), label=placement)
         if placement in LEMMA and LEMMA[placement].place == OUTPUT:
-            low, high = zip(*(LEMMA[placement].at(layer) for layer in found))
-            axes.fill_between(list(found), low, high, alpha=0.15, linewidth=0, color="#888888")
+            low, high = zip(*map(LEMMA[placement].at, means.index))
+            axes.fill_between(means.index, low, high, alpha=0.15, linewidth=0, color="#888888")
     axes.set_xlabel("layer l")
     axes.set_ylabel("E |x|^2 / d")
     axes.set_yscale("log")
@@ -153,20 +155,12 @@ def plot(rows: list[Row], axes: Any) -> None:
 
 CLAIM = Claim(
     name="hidden-states",
-    title="Lengths of the hidden states",
-    source="Xiong et al. 2020, Lemma 2",
-    statement=(
-        "In the simplified setting, with x the output of layer l under pre-norm, "
-        "`(1 + l/2) d <= E|x|^2 <= (1 + 3l/2) d`. Under post-norm, with x the sum that goes into "
-        "the norm after the feed-forward network, `E|x|^2 = 3d/2`.",
-    ),
-    method=(
-        "Mean over positions for each seed, then mean and 95 % interval over seeds. A layer is "
-        "within the bounds if its interval touches what the lemma allows. The lemma says nothing "
-        "about the other placements.",
-    ),
+    place=1,
+    text=__doc__,
     caption="Squared length of the output of each layer. Gray: the bounds of Lemma 2 for pre.",
+    case=("placement", "place", "tokens"),
     measure=measure,
-    find=find,
+    verdicts=verdicts,
+    tables=tables,
     plot=plot,
 )

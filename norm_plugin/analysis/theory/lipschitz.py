@@ -1,35 +1,40 @@
-"""What PowerNorm says of the gradient that passes a norm over positions, by channel.
+"""The gradient through PowerNorm.
 
-With x_hat = x / psi_B, psi_B^2 = mean_V x^2, g = dL/dx_hat, and lengths over the n positions of one
-channel, the exact gradient of PN-V is dL/dx = (g - x_hat mean_V(g x_hat)) / psi_B, so that
+**Claim** (Shen et al. 2020, PowerNorm, Lemma 1). Under PN-V, with `g = dL/dx_hat` and lengths over
+the n positions of a channel, `|dL/dx|^2 = (|g|^2 - <g, x_hat>^2 / n) / psi_B^2`, which is at most
+`|g|^2 / psi_B^2`. So the Lipschitz constant of the loss in the input of the norm is at most
+`gamma / psi_B` times that in its output.
 
-    |dL/dx|^2 = (|g|^2 - <g, x_hat>^2 / n) / psi_B^2  <=  |g|^2 / psi_B^2
-
-PN divides by the running psi and subtracts nu x_hat in place of the mean. Its gradient obeys no
-such bound for one batch, and how far it exceeds |g|^2 / psi^2 can only be measured.
+**Method.** What can be measured is the share `|dL/dx|^2 psi^2 / |g|^2` in each channel, not the
+Lipschitz constant, which is a maximum over all inputs. x and g are taken from each norm of the
+encoder of the full model. There is no layer-scale, and gamma is 1. PN divides by the running psi
+and subtracts `nu x_hat` in place of the mean; nothing is stated of its share in one batch, and how
+far it exceeds 1 can only be measured. PN sees the batches several times first, so that its running
+statistics have settled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from norm_plugin.analysis.figures import style
-from norm_plugin.analysis.theory.activations import (
+from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, verdict
+from norm_plugin.analysis.theory.stacks import (
+    SITE_LAYERS,
     Activations,
     encoder_activations,
-    fresh_model,
+    full,
 )
-from norm_plugin.analysis.theory.claim import Claim, Findings, Options, Row, Table
-from norm_plugin.analysis.theory.rows import group
 from norm_plugin.norms import Norm, build_norm
 
 EXACT, APPROXIMATE = "powernorm-v", "powernorm"
 ROUNDING = 1e-6
-"""eps = 1e-5 beside psi^2, and float64: the identity is that of eps = 0."""
+"""Far above what float64 is off, far below any real effect."""
 EPOCHS = 5
 """How often PN sees the batches, so that its running statistics have settled."""
 
@@ -77,23 +82,30 @@ def _shares(norm: Norm, x: Tensor, g: Tensor, psi2: Tensor) -> Shares:
     )
 
 
-def measure(options: Options, placement: str) -> list[Row]:
+def measure(options: Options, placement: str) -> Iterator[Row]:
     """Both norms at each norm of the encoder of a full model; of main placements only."""
-    rows: list[Row] = []
     for batches in options.batches_of(placement) if placement in options.main else []:
-        model = fresh_model(options, placement, batches, seed=0)
+        size = (SITE_LAYERS, options.full_dim)
+        model = full(placement, options.norm_type, *size, batches, seed=0)
         seen = [encoder_activations(model, batches, seed) for seed in range(options.seeds)]
         for at_site in zip(*seen):
-            where = {"tokens": batches.kind, "placement": placement, "site": at_site[0].site}
-            rows += [
-                {**where, "batch": batch, "norm": EXACT, **_of(exact_shares(one.x, one.g))}
-                for batch, one in enumerate(at_site)
-            ]
-            rows += [
-                {**where, "batch": batch, "norm": APPROXIMATE, **_of(shares)}
-                for batch, shares in enumerate(last_epoch(at_site))
-            ]
-    return rows
+            shares = [(EXACT, [exact_shares(one.x, one.g) for one in at_site])]
+            shares += [(APPROXIMATE, last_epoch(at_site))]
+            for norm, by_batch in shares:
+                for batch, share in enumerate(by_batch):
+                    error = (share.measured - share.by_formula).abs().max()
+                    yield {
+                        "tokens": batches.kind,
+                        "placement": placement,
+                        "site": at_site[0].site,
+                        "batch": batch,
+                        "norm": norm,
+                        "identity_error": float(error),
+                        "least_share": float(share.measured.min()),
+                        "mean_share": float(share.measured.mean()),
+                        "largest_share": float(share.measured.max()),
+                        "channels_above": float((share.measured > 1 + ROUNDING).double().mean()),
+                    }
 
 
 def last_epoch(batches: Sequence[Activations]) -> list[Shares]:
@@ -103,62 +115,47 @@ def last_epoch(batches: Sequence[Activations]) -> list[Shares]:
     return epochs[-1]
 
 
-def _of(shares: Shares) -> Row:
-    """The columns of a row."""
-    return {
-        "identity_error": float((shares.measured - shares.by_formula).abs().max()),
-        "least_share": float(shares.measured.min()),
-        "mean_share": float(shares.measured.mean()),
-        "largest_share": float(shares.measured.max()),
-        "channels_above": float((shares.measured > 1 + ROUNDING).double().mean()),
-    }
-
-
-def find(rows: list[Row]) -> Findings:
+def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """Whether PN-V's identity and bound hold, and how far PN exceeds the bound."""
-    sentences: list[str] = []
-    table: list[tuple[str, ...]] = []
-    for (norm, tokens), some in group(rows, "norm", "tokens").items():
-        largest = max(row["largest_share"] for row in some)
-        mean = sum(row["mean_share"] for row in some) / len(some)
-        above = sum(row["channels_above"] for row in some) / len(some)
-        error = max(row["identity_error"] for row in some)
+    for (norm, tokens), some in groups(frame, "norm", "tokens"):
+        row = {"norm": norm, "tokens": tokens}
+        largest, error = some["largest_share"].max(), some["identity_error"].max()
         if norm == EXACT:
-            met = error <= ROUNDING and largest <= 1 + ROUNDING
-            sentences.append(
-                f"`{norm}`, {tokens} tokens: the identity is met to {error:.1e} and the bound "
-                f"{'holds' if met else 'does not hold'} in every channel. The share is "
-                f"{mean:.4f} on average and at most {largest:.4f}."
-            )
+            met = error <= ROUNDING
+            yield {**row, **verdict("the identity", f"off by {error:.1e}", met)}
+            bound = verdict("share <= 1", f"{largest:.4f} at most", largest <= 1 + ROUNDING)
         else:
-            sentences.append(
-                f"`{norm}`, {tokens} tokens: the share is {mean:.4f} on average and at most "
-                f"{largest:.4f}. It exceeds 1 in {above:.1%} of the channels and batches"
-                + ("." if above == 0 else ", so the bound of the exact gradient is not one of PN.")
-            )
-        for (placement,), one in group(some, "placement").items():
-            table.append(
-                (
-                    norm,
-                    tokens,
-                    placement,
-                    f"{min(row['least_share'] for row in one):.4f}",
-                    f"{max(row['largest_share'] for row in one):.4f}",
-                )
-            )
-    return Findings(
-        sentences, [Table(("norm", "tokens", "placement", "least share", "largest share"), table)]
-    )
+            bound = verdict("-", f"{largest:.4f} at most", None)
+        yield {
+            **row,
+            **bound,
+            "mean share": f"{some['mean_share'].mean():.4f}",
+            "channels and batches above 1": f"{some['channels_above'].mean():.1%}",
+        }
 
 
-def plot(rows: list[Row], axes: Any) -> None:
+def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
+    """The range of the share by placement."""
+    rows = [
+        {
+            "norm": norm,
+            "tokens": tokens,
+            "placement": placement,
+            "least share": f"{some['least_share'].min():.4f}",
+            "largest share": f"{some['largest_share'].max():.4f}",
+        }
+        for (norm, tokens, placement), some in groups(frame, "norm", "tokens", "placement")
+    ]
+    return [pd.DataFrame(rows)]
+
+
+def plot(frame: pd.DataFrame, axes: Any) -> None:
     """Mean and largest share by norm of the encoder, of the first placement and tokens."""
-    first = rows[0]
-    shown = [row for row in rows if all(row[k] == first[k] for k in ("tokens", "placement"))]
-    for place, ((norm,), some) in enumerate(group(shown, "norm").items()):
-        sites = group(some, "site").values()
-        mean = [sum(row["mean_share"] for row in at) / len(at) for at in sites]
-        largest = [max(row["largest_share"] for row in at) for at in sites]
+    first = frame.iloc[0]
+    of_first = (frame["tokens"] == first["tokens"]) & (frame["placement"] == first["placement"])
+    for place, (norm, some) in enumerate(groups(frame[of_first], "norm")):
+        sites = some.groupby("site", sort=False)
+        mean, largest = sites["mean_share"].mean(), sites["largest_share"].max()
         look = {"color": style(place)["color"], "linewidth": 1.5}
         axes.plot(range(len(mean)), mean, linestyle="-", label=f"{norm}, mean", **look)
         axes.plot(range(len(mean)), largest, linestyle=":", label=f"{norm}, largest", **look)
@@ -170,22 +167,12 @@ def plot(rows: list[Row], axes: Any) -> None:
 
 CLAIM = Claim(
     name="lipschitz",
-    title="The gradient through PowerNorm",
-    source="Shen et al. 2020 (PowerNorm), Theorem 3",
-    statement=(
-        "Under PN-V, with `g = dL/dx_hat` and lengths over the n positions of a channel, "
-        "`|dL/dx|^2 = (|g|^2 - <g, x_hat>^2 / n) / psi_B^2`, which is at most `|g|^2 / psi_B^2`. "
-        "So the Lipschitz constant of the loss in the input of the norm is at most `gamma / psi_B` "
-        "times that in its output.",
-    ),
-    method=(
-        "What can be measured is the share `|dL/dx|^2 psi^2 / |g|^2` in each channel, not the "
-        "Lipschitz constant, which is a maximum over all inputs. x and g are taken from each norm "
-        "of the encoder of the full model. PN sees the batches several times first, so that its "
-        "running statistics have settled. There is no layer-scale, and gamma is 1.",
-    ),
+    place=9,
+    text=__doc__,
     caption="Squared length of the gradient by the input of the norm, as a share of |g|^2 / psi^2.",
+    case=("placement", "norm", "tokens"),
     measure=measure,
-    find=find,
+    verdicts=verdicts,
+    tables=tables,
     plot=plot,
 )

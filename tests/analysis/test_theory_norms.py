@@ -6,7 +6,13 @@ import pandas as pd
 import pytest
 import torch
 
-from norm_plugin.analysis.theory import detached, jacobian, lipschitz
+from norm_plugin.analysis.theory import (
+    adaptive_scale,
+    bounded_gradient,
+    detached,
+    jacobian,
+    lipschitz,
+)
 from norm_plugin.analysis.theory.claim import Options
 from norm_plugin.analysis.theory.stacks import (
     Activations,
@@ -86,6 +92,37 @@ def test_a_gradient_along_y_loses_all_of_its_variance():
     assert detached.margins("layernorm-simple", x, y).variance_ratio.max() < 1e-4
 
 
+# AdaNorm's scale
+
+
+def test_the_linear_scale_has_the_stated_means():
+    x = 3 * normal(5, DIM) + 1
+    y = (x - x.mean(dim=-1, keepdim=True)) / x.std(dim=-1, correction=0, keepdim=True)
+    torch.testing.assert_close(adaptive_scale.standardized(x), y, rtol=0, atol=ROUNDING)
+    by_hand = 2 * (1 - 0.1 * y) * y
+    torch.testing.assert_close(adaptive_scale.z_of(x), by_hand, rtol=0, atol=ROUNDING)
+    assert (by_hand.mean(dim=-1) + 0.2).abs().max() < ROUNDING  # -C k
+    for phi in adaptive_scale.PHI.values():
+        assert (phi(y).mean(dim=-1) - 2).abs().max() < ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("changed", "holds"),
+    [
+        ({}, ["yes", "yes", "yes"]),
+        ({"phi_error": 1e-8}, ["no", "yes", "yes"]),
+        ({"z_largest": -0.19}, ["yes", "no", "yes"]),
+        ({"z_least": -0.21}, ["yes", "no", "yes"]),
+        ({"share_outside": 0.011}, ["yes", "yes", "no"]),
+    ],
+)
+def test_a_scale_that_is_not_as_stated_does_not_hold(changed, holds):
+    row = {"phi": adaptive_scale.LINEAR, "positions": 5, "phi_error": 0.0}
+    row |= {"z_least": -0.2, "z_largest": -0.2, "share_outside": 0.01}
+    rows = adaptive_scale.verdicts(pd.DataFrame([{**row, **changed}]))
+    assert [row["holds"] for row in rows] == holds
+
+
 # PowerNorm
 
 
@@ -110,6 +147,29 @@ def test_pn_has_seen_the_batches_before_it_is_measured():
     one = Activations("encoder", normal(40, 6), normal(40, 6, seed=1))
     (found,) = lipschitz.last_epoch([one])
     assert (found.measured - 1).abs().min() > ROUNDING  # nu is not 0 any more
+
+
+def test_what_a_pass_of_pn_shows_is_what_the_formulas_give():
+    x, g = normal(40, 6), normal(40, 6, seed=1)
+    first, second = bounded_gradient.passes([Activations("encoder", x, g)], epochs=2)
+    # psi = 1 and nu = 0: x_hat = x, up to eps = 1e-5
+    psi2 = 1 + 1e-5
+    gamma, lambda_ = x.square().mean(dim=0) / psi2, (g * x).mean(dim=0) / psi2**0.5
+    assert first["step"] == pytest.approx(0.1 * gamma.max().item(), rel=ROUNDING)
+    assert first["share"] == first["gradient"] == pytest.approx(1, rel=ROUNDING)
+    nu, bound = 0.1 * lambda_, lambda_.abs() / gamma
+    assert first["nu"] == pytest.approx((nu.abs() / bound).max().item(), rel=ROUNDING)
+    psi = (0.9 + 0.1 * x.square().mean(dim=0) + 1e-5).sqrt()
+    length = torch.linalg.vector_norm(g - nu * x / psi, dim=0)
+    g_length, x_length = (torch.linalg.vector_norm(v, dim=0) for v in (g, x / psi))
+    by_hand = length / (g_length + bound * x_length)
+    assert second["gradient"] == pytest.approx(by_hand.max().item(), rel=ROUNDING)
+
+
+def test_a_gradient_above_its_bound_does_not_hold():
+    row = {"tokens": "random", "placement": "pre", "step": 0.1, "nu": 1.0, "gradient": 1.01}
+    rows = bounded_gradient.verdicts(pd.DataFrame([{**row, "share": 1.2}]))
+    assert [row["holds"] for row in rows] == ["yes", "yes", "no", "-"]
 
 
 @pytest.mark.parametrize(

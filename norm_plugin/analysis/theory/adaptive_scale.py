@@ -1,0 +1,123 @@
+"""The adaptive scale of AdaNorm.
+
+**Claim** (Xu et al. 2019, AdaNorm, section 4 with Equation 7 and Theorem 2). With y the
+standardized input, the output is `z = phi(y) y`. Of phi the paper asks that it is differentiable,
+that its mean over the H channels is a constant C, and that the mean of z is bounded; by Theorem 2,
+`phi(y) = C (1 - k y)` is the only such function. By Chebyshev's inequality `phi(y) > 0` for a
+share of at least `1 - k^2` of the channels, which is 0.99 at the paper's k = 0.1. The text of the
+theorem could not be read here, so its wording and the number of the equation are not verified; the
+statements were derived again.
+
+**Method.** y has the mean 0 and the mean square 1 over its channels. So the mean of phi is C, the
+mean of z is `-C k`, and at most a share `k^2` of the channels has `|y| >= 1 / k`. x is taken from
+each norm of the encoder of the full model, in float64; eps is 0, C is 2 and k is 0.1. A statement
+holds if it is met to 1e-9 at all positions.
+
+That there is no other function is not a matter of measurement, and for a fixed H it is not so:
+`C (1 + k (y^2 - 1))` is differentiable, its mean is C as well, and the mean of its z is `C k` times
+the mean of y^3, which the H channels bound by `sqrt(H)`. Only a bound that does not depend on H
+excludes it. The last rows show both means for this function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+from torch import Tensor
+
+from norm_plugin.analysis.figures import style
+from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, verdict
+from norm_plugin.analysis.theory.stacks import SITE_LAYERS, encoder_activations, full
+from norm_plugin.norms import build_norm
+
+C, K = 2.0, 0.1
+ROUNDING = 1e-9
+"""Far above what sums of some hundred float64 numbers are off, far below any real effect."""
+LINEAR, SQUARE = "C (1 - k y)", "C (1 + k (y^2 - 1))"
+PHI: dict[str, Callable[[Tensor], Tensor]] = {
+    LINEAR: lambda y: C * (1 - K * y),
+    SQUARE: lambda y: C * (1 + K * (y.square() - 1)),
+}
+
+
+def standardized(x: Tensor) -> Tensor:
+    """y of AdaNorm, in the dtype of x. x, y: (n, H)."""
+    y: Tensor = build_norm("layernorm-simple", x.size(-1), eps=0.0).to(x.dtype)(x)
+    return y
+
+
+def z_of(x: Tensor) -> Tensor:
+    """What the norm ``adanorm`` gives. x, z: (n, H)."""
+    z: Tensor = build_norm("adanorm", x.size(-1), scale=C, k=K, eps=0.0).to(x.dtype)(x)
+    return z
+
+
+def measure(options: Options, placement: str) -> Iterator[Row]:
+    """At each norm of the encoder of a full model; of main placements only."""
+    for batches in options.batches_of(placement) if placement in options.main else []:
+        for seed in options.seeds_of(placement):
+            size = (SITE_LAYERS, options.full_dim)
+            model = full(placement, options.norm_type, *size, batches, seed)
+            for one in encoder_activations(model, batches, seed):
+                y = standardized(one.x)
+                for name, phi in PHI.items():
+                    z = z_of(one.x) if name == LINEAR else phi(y) * y
+                    yield {
+                        "tokens": batches.kind,
+                        "placement": placement,
+                        "seed": seed,
+                        "site": one.site,
+                        "phi": name,
+                        "positions": len(y),
+                        "phi_error": float((phi(y).mean(dim=-1) - C).abs().max()),
+                        "z_least": float(z.mean(dim=-1).min()),
+                        "z_largest": float(z.mean(dim=-1).max()),
+                        "share_outside": float((y.abs() >= 1 / K).double().mean(dim=-1).max()),
+                        "negative": float((phi(y) <= 0).double().mean()),
+                    }
+
+
+def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
+    """Whether the mean of phi, that of z and the share of |y| >= 1 / k are as stated."""
+    for name, some in groups(frame, "phi"):
+        row = {"phi": name, "positions": f"{some['positions'].sum():,}"}
+        error = some["phi_error"].max()
+        yield {**row, **verdict(f"mean of phi = {C:g}", f"off by {error:.1e}", error <= ROUNDING)}
+        least, largest = some["z_least"].min(), some["z_largest"].max()
+        means = f"{least:.4f} to {largest:.4f}"
+        if name != LINEAR:
+            yield {**row, **verdict("-", f"mean of z: {means}", None)}
+            continue
+        met = max(abs(least + C * K), abs(largest + C * K)) <= ROUNDING
+        yield {**row, **verdict(f"mean of z = {-C * K:g}", means, met)}
+        share = some["share_outside"].max()
+        stated = f"share of |y| >= {1 / K:g} at most {K**2:g}"
+        yield {**row, **verdict(stated, f"{share:.4f} at most", share <= K**2 + ROUNDING)}
+
+
+def plot(frame: pd.DataFrame, axes: Any) -> None:
+    """The least and the largest mean of z by site, of the first placement and tokens."""
+    first = frame.iloc[0]
+    of_first = (frame["tokens"] == first["tokens"]) & (frame["placement"] == first["placement"])
+    for place, (name, some) in enumerate(groups(frame[of_first], "phi")):
+        sites = some.groupby("site", sort=False)
+        low, high = sites["z_least"].min(), sites["z_largest"].max()
+        axes.plot(range(len(low)), (low + high) / 2, **style(place), label=name)
+        axes.fill_between(range(len(low)), low, high, color=style(place)["color"], alpha=0.2)
+    axes.set_xlabel(f"norm of the encoder, from below ({first['placement']})")
+    axes.set_ylabel("mean of z over the channels")
+    axes.legend(loc="best", fontsize=8)
+
+
+CLAIM = Claim(
+    name="adaptive-scale",
+    place=8,
+    text=__doc__,
+    caption="Mean of z over the channels: the range over positions and seeds, and its middle.",
+    case=("placement", "phi", "tokens"),
+    measure=measure,
+    verdicts=verdicts,
+    plot=plot,
+)

@@ -46,11 +46,20 @@ def count_words(paths: Iterable[Path]) -> Counter[str]:
 
 
 def learn_bpe(words: Counter[str], codes: Path, merges: int) -> None:
-    """Learn `merges` BPE operations, fewer if the text gives fewer, and write them to `codes`."""
-    learned = tqdm(
-        learn_merges(words, merges), desc="learn BPE", total=merges, leave=False, disable=None
+    """Learn `merges` BPE operations, fewer if the text gives fewer, and write them to `codes`.
+
+    Raises CommandError where the text gives none, as subword-nmt cannot read such a file.
+    """
+    learned = iter(
+        tqdm(learn_merges(words, merges), desc="learn BPE", total=merges, leave=False, disable=None)
     )
-    write_lines(codes, chain(["#version: 0.2"], map(" ".join, learned)))
+    first = next(learned, None)
+    if first is None:
+        raise CommandError(
+            f"BPE has nothing to merge in {sum(words.values()):,} words of training text: no two "
+            "letters stand side by side twice; give more text"
+        )
+    write_lines(codes, chain(["#version: 0.2"], map(" ".join, chain([first], learned))))
     merged = sum(1 for _ in lines_of(codes)) - 1
     report(f"learn BPE: {merged:,} merges from {len(words):,} words")
 

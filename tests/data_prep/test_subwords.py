@@ -34,6 +34,12 @@ def test_learning_counts_all_files(tmp_path):
     assert segment(["abx abx cd", ""]) == ["ab@@ x ab@@ x cd", ""]
 
 
+def test_a_text_without_a_merge_is_refused(tmp_path):
+    with pytest.raises(CommandError, match="nothing to merge in 3 words"):
+        subwords.learn_bpe(Counter({"ab": 1, "cd": 1, "e": 1}), tmp_path / "codes", merges=10)
+    assert not list(tmp_path.iterdir())
+
+
 def test_merges_are_those_of_subword_nmt(monkeypatch):
     # Runs of a letter, so that pairs overlap.
     monkeypatch.setattr(subword_nmt.learn_bpe, "tqdm", lambda numbers: numbers)

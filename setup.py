@@ -134,5 +134,6 @@ setup(
         "slurm": ["hydra-submitit-launcher==1.2.0", "submitit==1.5.4"],
     },
     package_data={"": ["*.yaml", "*.jinja"], "norm_plugin.kernels.cpu": ["csrc/*"]},
+    entry_points={"console_scripts": ["norm-plugin = norm_plugin.cli:run"]},
     **optional_extension(),
 )

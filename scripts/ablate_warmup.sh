@@ -6,8 +6,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 status=0
-(experiments sweep warmup "$@") || status=$?
+(norm_plugin sweep warmup "$@") || status=$?
 if [[ ${*: -1} != @(-h|--help) ]]; then
-  (module norm_plugin.analysis.warmup "$@")
+  (norm_plugin warmup "$@")
 fi
 exit "$status"

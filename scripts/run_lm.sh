@@ -5,7 +5,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 case ${1:-} in
-  enwik8 | ptb | tinyshakespeare | wikitext103) experiments run "$@" ;;
+  enwik8 | ptb | tinyshakespeare | wikitext103) norm_plugin run "$@" ;;
   -h | --help)
     printf 'usage: scripts/run_lm.sh CORPUS [OPTIONS] [KEY=VALUE...] [-- FLAGS]\n'
     printf 'CORPUS is enwik8, ptb, tinyshakespeare or wikitext103; CORPUS --help shows the options.\n'

@@ -4,4 +4,4 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-experiments run multi30k "$@"
+norm_plugin run multi30k "$@"

@@ -4,4 +4,4 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-experiments run wmt14 "$@"
+norm_plugin run wmt14 "$@"

@@ -1,4 +1,4 @@
-"""``python -m norm_plugin --check``, the examples of docs/extending.md, and undeclared mixing."""
+"""``norm-plugin check``, the examples of docs/extending.md, and undeclared mixing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from norm_plugin import __main__ as command
+from norm_plugin.cli import main
 from norm_plugin.commands import placement_checks, user_dir_checks
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.commands.norm_checks import CHECKS
 from norm_plugin.norms import (
     BatchStatisticsNorm,
@@ -50,10 +51,9 @@ def failure(check, subject):
     return user_dir_checks.failure(partial(check, subject))
 
 
-def check(monkeypatch, folder):
-    monkeypatch.setattr(sys, "argv", ["norm_plugin", "--check", str(folder)])
+def check(folder):
     importlib.invalidate_caches()
-    command.main()
+    main(["check", str(folder)])
 
 
 def write(folder, source):
@@ -65,7 +65,7 @@ def write(folder, source):
 def test_the_example_of_the_documentation_passes(tmp_path, monkeypatch, capsys):
     blocks = re.findall(r"```py(?:thon)?\n(.*?)```", EXAMPLE.read_text("utf-8"), re.DOTALL)
     sources = [block for block in blocks if re.search(r"@register_(norm|placement)\(", block)]
-    check(monkeypatch, write(tmp_path / "own_example", "\n".join(sources)))
+    check(write(tmp_path / "own_example", "\n".join(sources)))
     lines = capsys.readouterr().out.splitlines()
     wanted = [f"ok   {norm}: {c}" for norm in ("tanhnorm", "meannorm") for c in CHECKS]
     wanted += [f"ok   placement pre-post: {c}" for c in placement_checks.CHECKS]
@@ -80,8 +80,8 @@ def test_a_failing_norm_ends_with_status_1(tmp_path, monkeypatch, capsys):
         "    def normalize(self, x, valid):\n"
         "        return x - x.mean()\n"
     )
-    with pytest.raises(SystemExit, match=rf"^error: \d of {len(CHECKS)} checks failed$"):
-        check(monkeypatch, write(tmp_path / "own_broken", source))
+    with pytest.raises(CommandError, match=rf"^\d of {len(CHECKS)} checks failed$"):
+        check(write(tmp_path / "own_broken", source))
     assert "FAIL own: batch_statistics: it mixes positions" in capsys.readouterr().out
 
 
@@ -99,13 +99,15 @@ def test_a_folder_that_cannot_be_checked(source, message, tmp_path, monkeypatch)
     folder = tmp_path / "own_folder"
     if source is not None:
         write(folder, source)
-    with pytest.raises(SystemExit, match=f"^error: .*{message}"):
-        check(monkeypatch, folder)
+    with pytest.raises(CommandError, match=message):
+        check(folder)
 
 
 def test_a_folder_with_the_name_of_another_package(tmp_path, monkeypatch):
-    with pytest.raises(SystemExit, match="another Python package is named json; rename the folder"):
-        check(monkeypatch, write(tmp_path / "json", "raise AssertionError"))
+    with pytest.raises(
+        CommandError, match="another Python package is named json; rename the folder"
+    ):
+        check(write(tmp_path / "json", "raise AssertionError"))
 
 
 def noise(self, x, valid):
@@ -421,8 +423,8 @@ def test_a_refused_placement_fails_and_the_others_are_checked(tmp_path, monkeypa
         "class Right(Placement):\n"
         '    norms = ("sum",)\n'
     )
-    with pytest.raises(SystemExit, match=r"^error: 1 of 5 checks failed$"):
-        check(monkeypatch, write(tmp_path / "own_placements", source))
+    with pytest.raises(CommandError, match=r"^1 of 5 checks failed$"):
+        check(write(tmp_path / "own_placements", source))
     out = capsys.readouterr().out
     assert (
         "FAIL placement own-wrong: declaration: Wrong.norms_of gives self and cross a norm" in out

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from docs import fill_docs
-from norm_plugin.__main__ import main as list_norms
+from norm_plugin.cli import VERBS, list_norms
 from norm_plugin.commands.listing import norm_text
 from norm_plugin.models.architectures import ARCHITECTURES
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
@@ -60,9 +59,8 @@ def test_every_norm_and_option_of_the_list_is_in_the_tables(name):
         assert meaning.partition(": ")[2] in [cells[-2].strip() for cells in rows]
 
 
-def test_the_list_has_the_flags_of_the_sites(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["norm_plugin", "--list"])
-    list_norms()
+def test_the_list_has_the_flags_of_the_sites(capsys):
+    list_norms([])
     printed = capsys.readouterr().out
     rows = re.findall(r"^\| `(--norm-[\w-]+)` \| ([^|]+) \|$", TEXT, flags=re.MULTILINE)
     assert ("--norm-placement" in dict(rows)) and len(rows) > 10
@@ -90,6 +88,9 @@ def test_every_python_command_it_names_exists():
     modules = set(re.findall(r"python -m (norm_plugin[\w.]*)", text))
     assert "norm_plugin" in modules
     assert [name for name in modules if importlib.util.find_spec(name) is None] == []
+    verbs = set(re.findall(r"^norm-plugin ([\w-]+)|`norm-plugin ([\w-]+)", text, re.MULTILINE))
+    verbs = {first or second for first, second in verbs} - {"VERB"}
+    assert {"run", "sweep", "average"} <= verbs <= set(VERBS)
     files = set(re.findall(r"python ([a-z-]+/[a-z][\w/]*\.py)", text))
     assert "benchmarks/layers.py" in files
     assert [name for name in files if not (ROOT / name).is_file()] == []

@@ -24,7 +24,7 @@ def command_lines(name: str, overrides: Sequence[str] = ()) -> str:
     recipe, metric = read_recipe(name, overrides), _metric_of(name)
     averaged = metric.checkpoint == AVERAGE
     checkpoint = "averaged.pt" if averaged else "checkpoints/checkpoint_best.pt"
-    average = ["python", "-m", "norm_plugin.checkpoints.average", "--inputs", "checkpoints"]
+    average = ["norm-plugin", "average", "--inputs", "checkpoints"]
     evaluate = [*_command(metric.module), "DATA", "--user-dir", "norm_plugin"]
     commands = [
         ["fairseq-train", "DATA", *training_flags(recipe)],
@@ -48,7 +48,7 @@ def _command(module: str) -> list[str]:
     package, _, name = module.rpartition(".")
     if package == "fairseq_cli":
         return [f"fairseq-{name.replace('_', '-')}"]
-    return ["python", "-m", module]
+    return module.replace("norm_plugin", "norm-plugin").split()
 
 
 def _wrapped(command: Sequence[str]) -> str:

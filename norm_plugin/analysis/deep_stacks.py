@@ -263,7 +263,7 @@ def line_of(row: Row) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog=" ".join(COMMAND),
+        prog="norm-plugin deep-stacks",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

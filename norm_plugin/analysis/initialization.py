@@ -67,7 +67,7 @@ def numbers(text: str) -> tuple[int, ...]:
 def parser() -> argparse.ArgumentParser:
     """The flags of the command."""
     flags = argparse.ArgumentParser(
-        prog=" ".join(COMMAND),
+        prog="norm-plugin theory",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

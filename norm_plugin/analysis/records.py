@@ -1,8 +1,8 @@
 """Statistics over training, as tables: what ``--norm-record`` has written, read again.
 
-    python -m norm_plugin.analysis.records work/run/checkpoints/norm_record.jsonl.gz
-    python -m norm_plugin.analysis.records FILE --figure powernorm-2 --sites encoder.layers.0
-    python -m norm_plugin.analysis.records results/toy/powernorm-seed1.statistics.json.gz
+    norm-plugin records work/run/checkpoints/norm_record.jsonl.gz
+    norm-plugin records FILE --figure powernorm-2 --sites encoder.layers.0
+    norm-plugin records results/toy/powernorm-seed1.statistics.json.gz
 
 The first form says what the file holds; the second prints the data of a figure as CSV, a row for
 each update and site. The third reads what was kept beside a result, with three digits. What each
@@ -218,7 +218,7 @@ def summary(record: TrainingRecord) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.analysis.records",
+        prog="norm-plugin records",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,6 +1,6 @@
 """One page on a comparison: table with tests, curves, speed; as HTML and as Markdown.
 
-    python -m norm_plugin.analysis.report results/multi30k_cpu --out report/
+    norm-plugin report results/multi30k_cpu --out report/
 
 ``index.html`` needs nothing beside it. ``report.md`` shows the same, with its figures as files.
 """
@@ -112,7 +112,7 @@ def _render(template: str, content: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.analysis.report",
+        prog="norm-plugin report",
         description="Write a page on a comparison: OUT/index.html, and OUT/report.md.",
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="RESULTS", help="of experiments")

@@ -1,6 +1,6 @@
 """Singular values of the embeddings of several checkpoints (PowerNorm paper, Figure 6).
 
-    python -m norm_plugin.analysis.spectrum layernorm.pt powernorm.pt --out spectrum
+    norm-plugin spectrum layernorm.pt powernorm.pt --out spectrum
 
 prints a table, and writes ``spectrum.csv`` and ``spectrum.svg``. Singular values are divided by
 the largest of their embedding, so that the curves show how fast they fall. The paper plots those
@@ -129,7 +129,7 @@ def write_figure(spectra: Sequence[Spectrum], out: Path) -> list[Path]:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.analysis.spectrum",
+        prog="norm-plugin spectrum",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

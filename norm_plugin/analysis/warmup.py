@@ -192,10 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line, which is that of the sweep."""
     hide_warnings()
     words = list(sys.argv[1:] if argv is None else argv)
-    try:
-        args = options.parse(options.sweep_parser(), [STUDY, *words])
-    except options.OptionError as error:
-        raise CommandError(str(error)) from error
+    args = options.parse(options.sweep_parser("warmup"), [STUDY, *words])
     if args.status or args.dry_run:
         return 0
     plans = [cell.plan for cell in read_grid(args)[0]]

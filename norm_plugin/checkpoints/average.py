@@ -1,6 +1,6 @@
 """Average the weights of several checkpoints of one run.
 
-    python -m norm_plugin.checkpoints.average --inputs DIR --last-epochs 10 --output DIR/avg10.pt
+    norm-plugin average --inputs DIR --last-epochs 10 --output DIR/avg10.pt
 
 Floating tensors, parameters and buffers alike, become their mean: summed in float64, whose
 rounding lies far below that of the stored types, and cast back to the type of the newest input.
@@ -206,7 +206,7 @@ def _inputs(args: argparse.Namespace) -> list[Path]:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.checkpoints.average",
+        prog="norm-plugin average",
         description="Average the weights of several checkpoints of one run.",
     )
     parser.add_argument(

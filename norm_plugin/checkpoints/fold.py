@@ -1,6 +1,6 @@
 """Write a checkpoint whose norms are folded into the linear maps after them, for decoding.
 
-    python -m norm_plugin.checkpoints.fold averaged.pt --output folded.pt
+    norm-plugin fold averaged.pt --output folded.pt
 
 ``fairseq-generate --user-dir norm_plugin --path folded.pt`` decodes it without ``--fold-norms``:
 its settings say ``none`` where a norm has been folded. ``norm_plugin/models/folding.py`` says which
@@ -73,7 +73,7 @@ def _store(state: State, model: Any, folded: Sequence[Any]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; prints a line for each site."""
     parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.checkpoints.fold",
+        prog="norm-plugin fold",
         description="Fold the norms of a checkpoint into the linear maps after them, to decode.",
     )
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the one to fold")

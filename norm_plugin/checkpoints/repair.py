@@ -4,7 +4,7 @@ fairseq writes the first file of a save atomically and then *copies* it to check
 checkpoint_last.pt. A kill during a copy leaves a truncated file behind, and the next fairseq-train
 in that folder crashes on it. So before each run:
 
-    python -m norm_plugin.checkpoints.repair CHECKPOINT_DIR
+    norm-plugin repair CHECKPOINT_DIR
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _most_updates(folder: Path) -> tuple[Path | None, list[str]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; prints what was repaired, and nothing when all is well."""
     parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.checkpoints.repair",
+        prog="norm-plugin repair",
         description="Replace a truncated checkpoint_last.pt and remove left-over temporary files.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the --save-dir of the run")

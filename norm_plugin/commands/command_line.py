@@ -9,17 +9,24 @@ import os
 import stat
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
+SHOWN = 20  # lines of a command that failed
 CLOSED = 141  # 128 + SIGPIPE: what a shell reports of a command that this signal ended
 
 
 class CommandError(Exception):
-    """Bad input or an impossible request; the message is the one line that the user reads."""
+    """Bad input or an impossible request; the message is the one line that the user reads.
+
+    Attributes:
+        tail: lines of output that are shown before the message, the last ones.
+    """
+
+    tail: Sequence[str] = ()
 
 
 class DivergedError(CommandError):
@@ -32,6 +39,8 @@ def run_command(main: Callable[[], int]) -> None:
         with ending_with_the_reader():
             sys.exit(main())
     except CommandError as error:
+        for line in error.tail[-SHOWN:]:
+            print(f"  | {line}", file=sys.stderr)
         line = " ".join(str(error).split())
         print(f"error: {line}", file=sys.stderr)
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""What norms and models offer, as text for a terminal: ``python -m norm_plugin --list``."""
+"""What norms and models offer, as text for a terminal: ``norm-plugin list``."""
 
 from __future__ import annotations
 

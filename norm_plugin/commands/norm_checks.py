@@ -1,4 +1,4 @@
-"""What ``python -m norm_plugin --check`` checks of a norm: the contract in docs/extending.md."""
+"""What ``norm-plugin check`` checks of a norm: the contract in docs/extending.md."""
 
 from __future__ import annotations
 

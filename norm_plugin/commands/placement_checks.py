@@ -1,4 +1,4 @@
-"""What ``python -m norm_plugin --check DIR`` checks of a placement.
+"""What ``norm-plugin check DIR`` checks of a placement.
 
 The stacks here follow the equations at the top of ``placements/base.py``. A branch is two linear
 maps with a tanh between them, so no position reads another unless the placement makes it.

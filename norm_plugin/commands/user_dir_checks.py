@@ -1,4 +1,4 @@
-"""``python -m norm_plugin --check DIR``: check the norms and the placements of a user dir."""
+"""``norm-plugin check DIR``: check the norms and the placements of a user dir."""
 
 from __future__ import annotations
 

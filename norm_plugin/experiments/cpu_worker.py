@@ -1,6 +1,6 @@
 """One worker of a training on CPUs under Slurm, started by srun once for each worker.
 
-    srun python -m norm_plugin.experiments.cpu_worker FLAGS_OF_FAIRSEQ_TRAIN
+    srun python -m norm_plugin worker FLAGS_OF_FAIRSEQ_TRAIN
 
 fairseq's own start-up under Slurm counts the GPUs of a node, and fails where there are none. This
 one takes the rank of the worker from Slurm, and the address of the first node, where srun was
@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.commands.command_line import CommandError
 
 RANK, ADDRESS = "SLURM_PROCID", "SLURM_LAUNCH_NODE_IPADDR"
 
@@ -37,12 +37,12 @@ def worker_flags(flags: Sequence[str], environment: Mapping[str, str]) -> list[s
     return [*flags, *rank, "--distributed-init-method", f"tcp://{environment[ADDRESS]}:{port}"]
 
 
-def main() -> int:
+def main(argv: Sequence[str]) -> int:
     """Train as this worker."""
-    if sys.argv[1:] in (["-h"], ["--help"]):
-        print(f"usage: see below\n\n{__doc__}")
+    if argv in (["-h"], ["--help"]):
+        print(f"usage: srun norm-plugin worker FLAGS\n\n{__doc__}")
         return 0
-    sys.argv[1:] = worker_flags(sys.argv[1:], os.environ)
+    sys.argv[1:] = worker_flags(argv, os.environ)
     from fairseq_cli.train import cli_main
 
     # --user-dir norm_plugin registers nothing: this package has been imported already
@@ -50,7 +50,3 @@ def main() -> int:
 
     cli_main()
     return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
 
-from norm_plugin.experiments import options
 from norm_plugin.experiments.console import Console
 from norm_plugin.experiments.done import print_plan
 from norm_plugin.experiments.plan import make_plan
@@ -18,9 +16,8 @@ from norm_plugin.experiments.tables import table
 NORMS = ("layernorm", "adanorm", "powernorm", "none")
 
 
-def main(argv: Sequence[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """The command ``demo``."""
-    args = options.parse(options.demo_parser(), argv)
     norms = [args.norm] if args.norm else NORMS
     # All are checked first: flags may suit one norm and not the next.
     plans = [

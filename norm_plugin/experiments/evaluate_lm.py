@@ -1,6 +1,6 @@
 """``fairseq-eval-lm`` in one process, which prints its results on stdout and all else on stderr.
 
-    python -m norm_plugin.experiments.evaluate_lm DATA --user-dir norm_plugin --path FILE
+    norm-plugin evaluate-lm DATA --user-dir norm_plugin --path FILE
 
 It takes the flags of ``fairseq-eval-lm`` and prints
 
@@ -14,7 +14,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from norm_plugin.commands.command_line import DivergedError, run_command
+from norm_plugin.commands.command_line import DivergedError
 
 RESULTS = ("Evaluated ", "Loss (base 2): ")
 LEFT_OUT = "skipping tokens with inf scores"
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     words = sys.argv[1:] if argv is None else list(argv)
     if {"-h", "--help"}.intersection(words):
-        print("usage: python -m norm_plugin.experiments.evaluate_lm DATA --path FILE [FLAGS]")
+        print("usage: norm-plugin evaluate-lm DATA --path FILE [FLAGS]")
         print("FLAGS are those of fairseq-eval-lm; fairseq-eval-lm --help explains them.")
         return 0
     from fairseq import options
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     import norm_plugin.models  # noqa: F401  registers the models that checkpoints name
 
     parser = options.get_eval_lm_parser()
-    parser.prog = "python -m norm_plugin.experiments.evaluate_lm"
+    parser.prog = "norm-plugin evaluate-lm"
     args = options.parse_args_and_arch(parser, words)
     results = logging.StreamHandler(sys.stdout)
     results.addFilter(is_result)
@@ -56,7 +56,3 @@ def is_result(record: logging.LogRecord) -> bool:
     if str(record.msg).startswith(LEFT_OUT):
         raise DivergedError("a token of the text has probability 0: the model has diverged")
     return record.getMessage().startswith(RESULTS)
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from norm_plugin.commands.command_line import write_text
+from norm_plugin.commands.command_line import CommandError, write_text
 from norm_plugin.experiments.curves import read_curves
 from norm_plugin.experiments.plan import Plan
 from norm_plugin.experiments.processes import CommandFailedError
@@ -20,7 +20,7 @@ SAID = re.compile(r"^error: (?P<why>.*\bdiverged\b.*)")  # by a command of this 
 ERROR = re.compile(r"^(error: .+|[\w.]*(?:Error|Exception|Interrupt)\b.*)")
 
 
-class RunFailedError(Exception):
+class RunFailedError(CommandError):
     """A run ended before its result.
 
     Attributes:
@@ -33,7 +33,7 @@ class RunFailedError(Exception):
     def __init__(
         self, stage: str, reason: str, log: Path, tail: Sequence[str] = (), state: str = FAILED
     ) -> None:
-        super().__init__(f"{stage} {state}: {reason}")
+        super().__init__(f"{stage} {state}: {reason}; full output: {log}")
         self.stage, self.reason, self.log, self.state = stage, reason, log, state
         self.tail = list(tail)
 

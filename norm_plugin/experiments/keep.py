@@ -1,6 +1,6 @@
 """Keep translations and statistics beside results that were written without them.
 
-    python -m norm_plugin.experiments.keep work/results/multi30k_cpu --work work
+    norm-plugin keep work/results/multi30k_cpu --work work
 
 Takes them from the folders of the runs in WORK. A result is left as it is where its run is gone, or
 where it is known to be of another training than its run: the reason is printed, and the exit
@@ -104,7 +104,7 @@ def _check_same(log: Path, title: str, found: float, stored: float) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.experiments.keep",
+        prog="norm-plugin keep",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

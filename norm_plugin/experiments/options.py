@@ -1,7 +1,7 @@
-"""The options of the commands ``run``, ``sweep`` and ``demo``.
+"""The commands ``run``, ``sweep``, ``status`` and ``demo``, and their options.
 
-Only the standard library is imported, as ``scripts/lib.sh`` prints ``--help`` from here before the
-environment exists.
+Before the options are read, only the standard library is imported: the scripts of the experiments
+answer ``--help`` before the environment exists.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+from norm_plugin.commands.command_line import CommandError
+
 CONFIG_FOLDERS = tuple(
     folder / "configs" / "experiment" for folder in Path(__file__).resolve().parents[1:3]
 )
@@ -39,35 +40,57 @@ hydra.launcher.KEY=VALUE goes to the launcher, such as hydra.launcher.partition=
 UNKNOWN = "unrecognized arguments: "  # argparse's words
 
 
-class OptionError(Exception):
-    """A wrong command line; the message is the line that the user reads."""
-
-
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are raised."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise OptionError, which says where the flags of fairseq-train belong."""
+        """Raise CommandError, which says where the flags of fairseq-train belong."""
         words = message.removeprefix(UNKNOWN)
         if words != message:
             message += f"; flags of fairseq-train stand at the end, as in -- {words}"
-        raise OptionError(f"{message}; see --help")
+        raise CommandError(f"{message}; see --help")
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command ``run``."""
+    name = next(iter(argv), "")
+    args = parse(run_parser(name if description_file(name) else None), argv)
+    from norm_plugin.experiments.run import main
+
+    return main(args)
+
+
+def sweep(argv: Sequence[str], status: bool = False) -> int:
+    """The command ``sweep``."""
+    args = parse(sweep_parser("status" if status else "sweep"), argv)
+    args.status = args.status or status
+    from norm_plugin.experiments.sweep import main
+
+    return main(args)
+
+
+def status(argv: Sequence[str]) -> int:
+    """The command ``status``: that of a sweep, which starts nothing."""
+    return sweep(argv, status=True)
+
+
+def demo(argv: Sequence[str]) -> int:
+    """The command ``demo``."""
+    args = parse(demo_parser(), argv)
+    from norm_plugin.experiments.demo import main
+
+    return main(args)
 
 
 def run_parser(name: str | None = None) -> Parser:
     """The options of ``run``.
 
     Args:
-        name: of the experiment, where a script has chosen it; its description is printed too.
+        name: of the experiment, whose description is part of the help.
     """
-    command = script_of(name) if name else "python -m norm_plugin.experiments run"
-    parser = _parser(command, describe(name) if name else "One run, from raw text to a score.")
+    parser = _parser("run", describe(name) if name else "One run, from raw text to a score.")
     parser.epilog = RUN_END
-    if name is None:
-        parser.add_argument(
-            "experiment",
-            help="a file of configs/experiment/, as multi30k, or a path",
-        )
+    parser.add_argument("experiment", help="a file of configs/experiment/, as multi30k, or a path")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     _add_choices(parser)
     add_shared(parser)
@@ -75,15 +98,9 @@ def run_parser(name: str | None = None) -> Parser:
     return parser
 
 
-def script_of(name: str) -> str:
-    """The script of an experiment: one of its own, or that of all language models."""
-    own = f"scripts/run_{name}.sh"
-    return own if (CHECKOUT / own).is_file() else f"scripts/run_lm.sh {name}"
-
-
-def sweep_parser() -> Parser:
-    """The options of ``sweep``."""
-    parser = _parser("python -m norm_plugin.experiments sweep", "A grid of runs, several at once.")
+def sweep_parser(verb: str = "sweep") -> Parser:
+    """The options of ``sweep`` and of ``status``."""
+    parser = _parser(verb, "A grid of runs, several at once; status prints how it stands.")
     parser.epilog = SWEEP_END
     parser.add_argument("experiment", help="of configs/experiment/ or configs/study/, or a path")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE[,VALUE]")
@@ -114,7 +131,7 @@ def demo_parser() -> Parser:
         "with layernorm, adanorm, powernorm and none (or the one of --norm-type), and prints a\n"
         "table. About eight minutes on two cores."
     )
-    parser = _parser("scripts/demo.sh", text)
+    parser = _parser("demo", text)
     parser.set_defaults(experiment="toy", overrides=[])
     _add_choices(parser)
     add_shared(parser)
@@ -125,7 +142,7 @@ def demo_parser() -> Parser:
 def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
     """Options and overrides in any order; what follows ``--`` becomes ``further``.
 
-    Raises OptionError for a wrong command line.
+    Raises CommandError for a wrong command line.
     """
     words = list(argv)
     split = words.index("--") if "--" in words else len(words)
@@ -135,29 +152,27 @@ def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
+def description_file(name: str) -> Path | None:
+    """The YAML file of an experiment; None where there is none of that name."""
+    files = (folder / f"{name}.yaml" for folder in CONFIG_FOLDERS)
+    return next(filter(Path.is_file, files), None)
+
+
 def describe(name: str) -> str:
     """The comment at the head of an experiment's YAML file."""
-    for folder in CONFIG_FOLDERS:
-        path = folder / f"{name}.yaml"
-        if path.is_file():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            head = lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))]
-            return "\n".join(line[1:].removeprefix(" ") for line in head)
-    raise OptionError(f"no experiment {name}")
+    path = description_file(name)
+    if path is None:
+        raise CommandError(f"no experiment {name}")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    head = lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))]
+    return "\n".join(line[1:].removeprefix(" ") for line in head)
 
 
-def show_help(command: str, name: str | None = None) -> None:
-    """Print the help of a command, as ``--help`` does."""
-    parsers = {"sweep": sweep_parser, "demo": demo_parser}
-    (parsers[command]() if command in parsers else run_parser(name)).print_help()
-
-
-def _parser(command: str, description: str) -> Parser:
+def _parser(verb: str, description: str) -> Parser:
+    experiment = "" if verb == "demo" else " EXPERIMENT"
     return Parser(
-        prog=command,
-        usage=f"{command} [OPTIONS] [KEY=VALUE...] [-- FLAGS]"
-        if command.startswith("scripts/")
-        else f"{command} EXPERIMENT [KEY=VALUE...] [OPTIONS] [-- FLAGS]",
+        prog=f"norm-plugin {verb}",
+        usage=f"norm-plugin {verb}{experiment} [KEY=VALUE...] [OPTIONS] [-- FLAGS]",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -172,7 +187,7 @@ def _add_choices(parser: Parser) -> None:
         type=_word,
         dest="norm",
         metavar="X",
-        help="norm=X: the norm (default: layernorm); `python -m norm_plugin --list`",
+        help="norm=X: the norm (default: layernorm); `norm-plugin list`",
     )
     group.add_argument("--seed", type=_word, metavar="N", help="seed=N (default: 1)")
     group.add_argument(

@@ -1,6 +1,6 @@
 """Predict the label of each sentence of a split with a trained classifier.
 
-    python -m norm_plugin.experiments.predict DATA --path checkpoint_best.pt
+    norm-plugin predict DATA --path checkpoint_best.pt
 
 fairseq-validate computes the same accuracy, and rounds it to one digit.
 """
@@ -18,7 +18,7 @@ from torch.nn import functional
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
-from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.predictions import Prediction, lines_of
 
 TASK = "sentence_prediction"
@@ -93,7 +93,7 @@ def label_name(task: Any, number: int) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; prints the predictions and the accuracy."""
     parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.experiments.predict",
+        prog="norm-plugin predict",
         description="Predict the labels of a split, and print the accuracy.",
     )
     parser.add_argument("data", type=Path, metavar="DATA", help="the folder of the binarized data")
@@ -113,7 +113,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in lines_of(predict(model, task, args.gen_subset), args.gen_subset):
         print(line)
     return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -3,7 +3,7 @@
 ``fairseq-hydra-train`` reads those files itself. ``fairseq-train`` and ``fairseq-generate`` take
 the flags that this command prints, one word a line, composed by hydra with the same overrides:
 
-    mapfile -t flags < <(python -m norm_plugin.experiments.recipes iwslt14_de_en norm=powernorm)
+    mapfile -t flags < <(norm-plugin flags iwslt14_de_en norm=powernorm)
     fairseq-train DATA "${flags[@]}"
 """
 
@@ -25,7 +25,7 @@ from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from norm_plugin.checkpoints.user_dirs import import_user_dir
-from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.gpus import Recipe
 from norm_plugin.norms import NORM_TYPES
 from norm_plugin.placements import PLACEMENTS
@@ -179,7 +179,7 @@ def _word(value: Any) -> str:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.experiments.recipes",
+        prog="norm-plugin flags",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -224,7 +224,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise CommandError(str(error)) from error
     print(shlex.join(words) if args.shell else "\n".join(words))
     return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

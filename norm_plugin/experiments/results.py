@@ -283,7 +283,7 @@ def _signature(score: dict[str, Any]) -> str:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.experiments.results",
+        prog="norm-plugin result",
         description="Write the result of a finished run to OUT/<experiment>/<norm>-seed<N>.json.",
     )
     parser.add_argument("--experiment", required=True, help="name of the experiment")

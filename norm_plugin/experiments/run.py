@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import time
@@ -11,7 +12,13 @@ from pathlib import Path
 from norm_plugin.commands.command_line import CommandError, DivergedError, read_lines
 from norm_plugin.experiments import processes, products
 from norm_plugin.experiments.console import Console
-from norm_plugin.experiments.done import has_content, is_finished, manifest_key, user_dir_key
+from norm_plugin.experiments.done import (
+    has_content,
+    is_finished,
+    manifest_key,
+    print_plan,
+    user_dir_key,
+)
 from norm_plugin.experiments.failures import (
     RunFailedError,
     explain,
@@ -19,9 +26,10 @@ from norm_plugin.experiments.failures import (
     record_failure,
 )
 from norm_plugin.experiments.locking import only_one
-from norm_plugin.experiments.plan import Plan, plan_root
+from norm_plugin.experiments.plan import Plan, make_plan, plan_root
 from norm_plugin.experiments.progress import LinesMeter, Meter, TrainingMeter, usual_seconds
 from norm_plugin.experiments.results import read_result, score_lines
+from norm_plugin.experiments.settings import read_settings
 from norm_plugin.experiments.sources import changed_sources
 from norm_plugin.experiments.stages import DATA_STAGES, Stage, data_stages, run_stages
 from norm_plugin.experiments.stamps import Stamps, next_key
@@ -37,6 +45,16 @@ from norm_plugin.experiments.status import (
 
 OTHER = "other settings or data"
 STATUS_EACH = 5.0  # seconds between two writings of the status of a stage
+
+
+def main(args: argparse.Namespace) -> int:
+    """The command ``run``."""
+    plan = make_plan(read_settings(args))
+    if plan.settings.dry:
+        print_plan(plan)
+    else:
+        execute(plan, Console(plan.name), os.environ, args.retry)
+    return 0
 
 
 def execute(

@@ -1,6 +1,6 @@
 """Score the output of fairseq-generate with each kind of BLEU that papers report.
 
-    python -m norm_plugin.experiments.score --generate-log LOG --reference RAW --target-lang de \
+    norm-plugin score --generate-log LOG --reference RAW --target-lang de \
         --dictionary DATA/dict.de.txt
 
 - ``tokenized``: fairseq's own BLEU4 on tokens after BPE removal, as the papers report it,
@@ -157,7 +157,7 @@ def _label(what: str, log: GenerateLog, form: TextForm) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; prints the scores as JSON."""
     parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.experiments.score",
+        prog="norm-plugin score",
         description="Score the output of fairseq-generate by fairseq's BLEU4 and by sacrebleu.",
     )
     parser.add_argument(

@@ -85,7 +85,7 @@ def _train(plan: Plan, later: tuple[str, ...]) -> Stage:
         port = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20000
         unkeyed += ["--distributed-port", str(port)]
         if "--cpu" in plan.training:
-            module = "norm_plugin.experiments.cpu_worker"
+            module = "norm_plugin worker"
     if settings.pretrained is not None:  # the folder of the run is named after its content
         unkeyed += ["--finetune-from-model", str(settings.pretrained.checkpoint)]
     command = [*launch, *_module(module), str(plan.data / "bin"), *unkeyed]
@@ -94,14 +94,14 @@ def _train(plan: Plan, later: tuple[str, ...]) -> Stage:
         (*command, *plan.training, "--save-dir", str(plan.checkpoints)),
         words=("train", *plan.identity),
         product=plan.checkpoints / "checkpoint_last.pt",
-        before=(*_module("norm_plugin.checkpoints.repair"), str(plan.checkpoints)),
+        before=(*_module("norm_plugin repair"), str(plan.checkpoints)),
         later=later,
     )
 
 
 def _average(plan: Plan, later: tuple[str, ...]) -> Stage:
     folders = ("--inputs", str(plan.checkpoints), "--output", str(plan.folder / "averaged.pt"))
-    command = (*_module("norm_plugin.checkpoints.average"), *folders, *_user_dir(plan))
+    command = (*_module("norm_plugin average"), *folders, *_user_dir(plan))
     return Stage(
         "average",
         (*command, *plan.averaging),
@@ -129,7 +129,7 @@ def _score(plan: Plan, name: str, log: Path) -> Stage:
     words = ["--experiment", plan.experiment, "--norm", f"{plan.label}{plan.variant}"]
     words += ["--seed", str(settings.seed)]
     words += ["--differs", json.dumps(plan.differs, sort_keys=True)] if plan.differs else []
-    command = [*_module("norm_plugin.experiments.results"), *words]
+    command = [*_module("norm_plugin result"), *words]
     command += ["--sources", json.dumps(plan.sources)] if plan.sources else []
     command += ["--metric", plan.metric.name, "--checkpoint", str(plan.evaluated)]
     command += ["--last", str(plan.checkpoints / "checkpoint_last.pt"), *_user_dir(plan)]
@@ -141,7 +141,7 @@ def _score(plan: Plan, name: str, log: Path) -> Stage:
 
 
 def _module(name: str) -> tuple[str, ...]:
-    return (*processes.PYTHON, "-m", name)
+    return (*processes.PYTHON, "-m", *name.split())
 
 
 def _user_dir(plan: Plan) -> Iterable[str]:

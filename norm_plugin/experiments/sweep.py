@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments import options, processes
+from norm_plugin.experiments import processes
 from norm_plugin.experiments.done import print_plan
 from norm_plugin.experiments.grid import Cell, read_grid
 from norm_plugin.experiments.launch import Resources, launch
@@ -24,9 +24,8 @@ from norm_plugin.experiments.view import state_of, summary, view
 LOOK = 5.0  # seconds between two looks at the states of the runs
 
 
-def main(argv: Sequence[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """The command ``sweep``; the exit status is 1 unless each run is done or has diverged."""
-    args = options.parse(options.sweep_parser(), argv)
     cells, further = read_grid(args)
     plans = [cell.plan for cell in cells]
     resources = read_resources(args, cells)
@@ -56,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
 def run_words(cell: Cell, args: argparse.Namespace) -> list[str]:
     """The command line of one run of the grid; folders are absolute in it."""
-    words = [*processes.PYTHON, "-m", "norm_plugin.experiments"]
+    words = [*processes.PYTHON, "-m", "norm_plugin"]
     words += ["run", cell.experiment, *cell.overrides]
     for name in ("user_dir", "raw", "pretrained", "work", "results"):
         if getattr(args, name) is not None:

@@ -1,6 +1,6 @@
 """A Markdown table of the results of an experiment.
 
-python -m norm_plugin.experiments.tables results/multi30k
+norm-plugin table results/multi30k
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _line(cells: Iterable[str]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.experiments.tables",
+        prog="norm-plugin table",
         description="Print the table of an experiment in Markdown.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="results/<experiment>")

@@ -26,7 +26,7 @@ scoring run on the first node. A job that is requeued goes on where it was, and 
 
 --cpu trains on CPUs, with a worker for each task of the job, which exchange gradients by gloo.
 
-For sweeps over norms and seeds, one job each: python -m norm_plugin.experiments sweep --help
+For sweeps over norms and seeds, one job each: norm-plugin sweep --help
 TEXT
 }
 

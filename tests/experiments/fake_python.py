@@ -126,27 +126,24 @@ def results(words):
 
 def experiments(words):
     """A run of a sweep, with fake commands of its own."""
+    words = words[2:]
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from warm_python import ask
 
     sys.exit(ask(words))
 
 
-MODULES = {
-    "norm_plugin.experiments": experiments,
-    "fairseq_cli.train": train,
-    "norm_plugin.checkpoints.repair": repair,
-    "norm_plugin.checkpoints.average": average,
-    "fairseq_cli.generate": generate,
-    "norm_plugin.experiments.results": results,
-}
+MODULES = {"fairseq_cli.train": train, "fairseq_cli.generate": generate}
+VERBS = {"run": experiments, "repair": repair, "average": average, "result": results}
 
 
 def main(words):
     point()
     with open(os.environ["FAKE_CALLS"], "a") as stream:
         stream.write(json.dumps(words) + "\n")
-    if words[0] == "-m":
+    if words[:2] == ["-m", "norm_plugin"]:
+        VERBS[words[2]](words if words[2] == "run" else words[3:])
+    elif words[0] == "-m":
         MODULES[words[1]](words[2:])
     else:
         own = words[0].endswith("my_corpus.py") and "data-prep" in os.environ["PYTHONPATH"]

@@ -20,9 +20,9 @@ from pathlib import Path
 from forked import serve
 
 import fake_python
+from norm_plugin.cli import main
 from norm_plugin.commands.command_line import run_command
 from norm_plugin.experiments import options, processes, products
-from norm_plugin.experiments.__main__ import main
 from norm_plugin.experiments.facts import experiment_names
 from norm_plugin.experiments.plan import make_plan
 from norm_plugin.experiments.settings import read_settings

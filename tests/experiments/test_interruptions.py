@@ -222,9 +222,9 @@ def test_relative_folders_count_from_where_the_user_stands(here, runs):
     assert value(calls[0], "--raw") == f"{here}/r"
     for module in (
         "fairseq_cli.train",
-        "norm_plugin.checkpoints.average",
+        "average",
         "fairseq_cli.generate",
-        "norm_plugin.experiments.results",
+        "result",
     ):
         assert value(of_stage(calls, module), "--user-dir") == str(own)
     (result,) = here.rglob("layernorm-seed1.json")
@@ -310,7 +310,7 @@ def test_a_changed_file_concerns_the_runs_that_use_it(changed, here, runs):
     }
     for words in rest_on:
         assert runs.run("wmt14", "--user-dir", str(own), *words.split()).returncode == 0
-    calls = [call for call in runs.take_calls() if "norm_plugin.experiments.results" in call]
+    calls = [call for call in runs.take_calls() if "result" in call]
     stored = [json.loads(value(call, "--sources")) if "--sources" in call else {} for call in calls]
     assert [set(each) for each in stored] == [
         {f"{name}/{file}" for file in files} for files in rest_on.values()

@@ -18,8 +18,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 
 import norm_plugin.models  # noqa: F401  registers the architectures
+from norm_plugin.cli import main as experiments
 from norm_plugin.commands.command_line import run_command
-from norm_plugin.experiments.__main__ import main as experiments
 from norm_plugin.experiments.flag_checks import check_number_averaged
 from norm_plugin.experiments.recipes import (
     CONFIGS,

@@ -27,8 +27,8 @@ def test_all_stages_run_in_order_and_once(name, runs):
     assert len(list((runs.work / "results").rglob("rmsnorm-seed2.json"))) == 1
     calls = runs.take_calls()
     assert [value(call, "--only") for call in calls[:3]] == STAGES[:3]
-    modules = [call[1].rpartition(".")[2] for call in calls[3:]]
-    assert modules == ["repair", "train", "average", "generate", "results"]
+    commands = [call[(call[1] == "norm_plugin" and 2) or 1] for call in calls[3:]]
+    assert commands == ["repair", "fairseq_cli.train", "average", "fairseq_cli.generate", "result"]
 
     again = runs.run(name, "norm=rmsnorm", "seed=2")
     assert again.stdout.count(DONE) == STAMPED
@@ -92,7 +92,7 @@ def test_the_placement_and_any_value_of_the_recipe(runs):
     assert value(train, "--dropout") == "0.2" and value(train, "--lr") == "0.001"
     (result,) = runs.work.glob("results/toy/*.json")
     assert result.name == "layernorm-post-dropout-0.2-lr-0.001-seed1.json"
-    differs = json.loads(value(of_stage(calls, "norm_plugin.experiments.results"), "--differs"))
+    differs = json.loads(value(of_stage(calls, "result"), "--differs"))
     assert differs == {
         "model.dropout": 0.2,
         "model.norm_placement": "post",
@@ -154,7 +154,7 @@ def test_logging_is_no_setting_of_a_run(words, runs):
     done = runs.run("toy", *words)
     assert done.returncode == 0, done.stderr
     calls = runs.take_calls()
-    assert "--differs" not in of_stage(calls, "norm_plugin.experiments.results")
+    assert "--differs" not in of_stage(calls, "result")
     assert [path.name for path in runs.work.rglob("*seed1.json")] == ["layernorm-seed1.json"]
     train = of_stage(calls, "fairseq_cli.train")
     assert (value(train, "--log-interval") == "7") == (words[0] == LOGGING[0])

@@ -10,6 +10,7 @@ import signal
 import pytest
 
 from fake_runs import FakeRuns, value
+from norm_plugin.cli import main
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments import options
 from norm_plugin.experiments.facts import experiment_names
@@ -17,7 +18,7 @@ from norm_plugin.experiments.grid import STUDIES, read_grid
 from norm_plugin.experiments.launch import Resources
 from norm_plugin.experiments.recipes import CONFIGS
 from norm_plugin.experiments.status import DIVERGED, DONE, FAILED, RUNNING, WAITING, Status
-from norm_plugin.experiments.sweep import main, read_resources, visible_gpus
+from norm_plugin.experiments.sweep import read_resources, visible_gpus
 from norm_plugin.experiments.view import seconds_left, summary
 
 SWEEP = ("sweep", "toy", "norm=layernorm,powernorm", "seed=1,2", "--jobs", "2")
@@ -76,7 +77,7 @@ def test_the_runs_of_every_study_are_different_and_whole_seeds_come_first(study)
 @pytest.mark.parametrize("study", sorted(path.stem for path in STUDIES.glob("*.yaml")))
 def test_a_study_gives_its_own_command_and_number_of_runs(study):
     text = (STUDIES / f"{study}.yaml").read_text()
-    assert re.findall(r"experiments sweep (\w+)", text) in ([study], [])  # []: it has a script
+    assert re.findall(r"norm-plugin sweep (\w+)", text) in ([study], [])  # []: it has a script
     said = re.findall(r"(\d+) runs", text)
     assert said in ([], [str(len(grid(study)[0]))])
 
@@ -255,7 +256,7 @@ def test_a_sweep_that_is_killed_and_restarted_has_the_same_results(undisturbed, 
 
 def test_a_run_whose_job_vanished_is_no_success(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("norm_plugin.experiments.sweep.launch", lambda *_: None)
-    assert main(["toy", "norm=layernorm", "--work", str(tmp_path)]) == 1
+    assert main(["sweep", "toy", "norm=layernorm", "--work", str(tmp_path)]) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 waiting of 1")
 
 

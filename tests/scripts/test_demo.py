@@ -13,9 +13,9 @@ import torch
 from forked import ROOT, WARM_PYTHON, be, forget, serve
 
 from norm_plugin.checkpoints.files import load_checkpoint
+from norm_plugin.cli import main
 from norm_plugin.commands.command_line import run_command
 from norm_plugin.experiments import processes
-from norm_plugin.experiments.__main__ import main
 
 # One layer and a few updates an epoch, on the small validation set: everything runs, nothing is
 # learned. With eight epochs there are six left for the kill after the second.

@@ -59,7 +59,7 @@ def test_words_reach_python_as_they_are(name, checkout, tmp_path):
     where, path, *given = done.stdout.splitlines()
     assert where == str(tmp_path)  # relative folders count from where the user stands
     assert path == str(checkout)
-    assert given == ["-P", "-m", "norm_plugin.experiments", *SCRIPTS[name], *words]
+    assert given == ["-P", "-m", "norm_plugin", *SCRIPTS[name], *words]
     assert done.stderr == "set up\n"  # not among the output
 
 
@@ -77,7 +77,7 @@ def test_help_needs_no_environment(name):
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     done = script(ROOT, name, "--help", PATH=path, NORM_VENV="/nowhere")
     assert done.returncode == 0, done.stderr
-    assert f"usage: scripts/{name}.sh [OPTIONS]" in done.stdout
+    assert f"usage: norm-plugin {SCRIPTS[name][0]} " in done.stdout
     for flag in ("--norm-type", "--seed", "--work", "--smoke", "--dry-run", "-- FLAGS"):
         assert flag in done.stdout
 
@@ -87,8 +87,8 @@ def test_the_warmup_study_is_trained_and_then_drawn(checkout, tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[:2] == [str(tmp_path), str(checkout)]
-    assert lines[2:9] == ["-P", "-m", "norm_plugin.experiments", "sweep", "warmup", "--jobs", "2"]
-    assert lines[11:] == ["-P", "-m", "norm_plugin.analysis.warmup", "--jobs", "2"]
+    assert lines[2:9] == ["-P", "-m", "norm_plugin", "sweep", "warmup", "--jobs", "2"]
+    assert lines[11:] == ["-P", "-m", "norm_plugin", "warmup", "--jobs", "2"]
 
 
 def test_the_warmup_study_is_drawn_after_a_run_has_failed(checkout):
@@ -96,7 +96,7 @@ def test_the_warmup_study_is_drawn_after_a_run_has_failed(checkout):
     command(checkout / ".venv/bin/python", failing)
     done = script(checkout, "ablate_warmup")
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1] == "norm_plugin.analysis.warmup"
+    assert done.stdout.splitlines()[-1] == "warmup"
 
 
 def test_the_help_of_the_warmup_study_is_that_of_a_sweep():
@@ -109,10 +109,10 @@ def test_the_help_of_the_warmup_study_is_that_of_a_sweep():
 def test_a_corpus_names_the_language_model(checkout):
     words = ["ptb", "--seed", "2", "--", "--flag"]
     given = script(checkout, "run_lm", *words).stdout.splitlines()[2:]
-    assert given == ["-P", "-m", "norm_plugin.experiments", "run", *words]
+    assert given == ["-P", "-m", "norm_plugin", "run", *words]
     for wrong in ([], ["multi30k"], ["--seed", "2"]):
         done = script(checkout, "run_lm", *wrong)
         assert done.returncode == 2 and "choose enwik8, ptb, tiny" in done.stderr
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     done = script(ROOT, "run_lm", "ptb", "--help", PATH=path, NORM_VENV="/nowhere")
-    assert "usage: scripts/run_lm.sh ptb [OPTIONS]" in done.stdout
+    assert "perplexity a word" in done.stdout

@@ -26,7 +26,7 @@ class Accuracy(Metric):
     loss_unit = "bits a sentence"
     checkpoint = BEST
     stage = "predict"
-    module = "norm_plugin.experiments.predict"
+    module = "norm_plugin predict"
     item = ("P-", "sentences")
 
     def check_log(self, log: Path, data: Path) -> None:

@@ -67,7 +67,7 @@ class LanguageModelLoss(Metric):
     higher_is_better = False
     checkpoint = BEST
     stage = "evaluate"
-    module = "norm_plugin.experiments.evaluate_lm"
+    module = "norm_plugin evaluate-lm"
 
     def recipe_flags(self, recipe: Recipe, further: Sequence[str] = ()) -> list[str]:
         """The context and the batches are those of the training, unless ``eval_lm`` says more."""

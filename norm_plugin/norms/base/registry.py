@@ -182,7 +182,7 @@ def build_norm(name: str, dim: int, **options: Any) -> Norm:
     Args:
         name: one of ``NORM_TYPES``.
         dim: size of the last dimension of its input.
-        options: the norm's own options; ``python -m norm_plugin --list`` shows them.
+        options: the norm's own options; ``norm-plugin list`` shows them.
 
     Raises:
         ValueError: an unknown norm or option, or a value that is not allowed.

@@ -1,0 +1,132 @@
+"""The command ``norm-plugin VERB``, also ``python -m norm_plugin VERB``.
+
+Only the standard library is imported here. A verb imports its module when it is called, so that
+``--help`` of a script works before the environment exists, and a command pays for what it needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from norm_plugin.commands.command_line import CommandError, hide_warnings, run_command
+
+VERBS = {
+    "run": ("experiments.options:run", "one run, from raw text to a score"),
+    "sweep": ("experiments.options:sweep", "a grid of runs, several at once"),
+    "status": ("experiments.options:status", "the state of the runs of a sweep"),
+    "demo": ("experiments.options:demo", "the toy corpus for four norms, and a table"),
+    "flags": ("experiments.recipes", "the hyperparameters of a recipe as flags of fairseq"),
+    "report": ("analysis.report", "compare runs over seeds: a page with tables and figures"),
+    "table": ("experiments.tables", "the results of an experiment as a Markdown table"),
+    "records": ("analysis.records", "what --norm-record wrote, and the data of its figures"),
+    "spectrum": ("analysis.spectrum", "the singular values of the embeddings of checkpoints"),
+    "theory": ("analysis.initialization", "measure the claims of the papers"),
+    "deep-stacks": ("analysis.deep_stacks", "train deep stacks under every placement"),
+    "warmup": ("analysis.warmup", "the table and the figure of the study of warm-up"),
+    "average": ("checkpoints.average", "average checkpoints"),
+    "fold": ("checkpoints.fold", "fold norms into the linear maps after them"),
+    "repair": ("checkpoints.repair", "replace a damaged last checkpoint"),
+    "predict": ("experiments.predict", "the labels of a split by a trained classifier"),
+    "evaluate-lm": ("experiments.evaluate_lm", "the loss of a language model on a split"),
+    "score": ("experiments.score", "BLEU of the output of fairseq-generate"),
+    "result": ("experiments.results", "write the result of a finished training"),
+    "keep": ("experiments.keep", "store translations and statistics beside older results"),
+    "list": ("cli:list_norms", "every norm with its options and its paper"),
+    "check": (
+        "cli:check_norms",
+        "check the norms and placements of a user dir against the contract",
+    ),
+    "worker": ("experiments.cpu_worker", "one worker of a training on CPUs, started by srun"),
+}
+"""Of each verb its module, with its function where that is not ``main``, and a line of help."""
+
+
+def usage() -> str:
+    """The verbs, a line each."""
+    width = max(map(len, VERBS))
+    lines = [f"  {verb:<{width}}  {text}" for verb, (_, text) in VERBS.items()]
+    return "\n".join(
+        [
+            "usage: norm-plugin VERB ...",
+            "",
+            *lines,
+            "",
+            "Each has --help. `python -m norm_plugin VERB` is the same. Without a verb, it prints",
+            "the folder to give to fairseq's --user-dir.",
+        ]
+    )
+
+
+def call(verb: str, argv: Sequence[str]) -> int:
+    """Run a verb; returns its exit status.
+
+    Raises:
+        CommandError: no such verb, or whatever the verb itself refuses.
+    """
+    if verb not in VERBS:
+        raise CommandError(f"unknown command {verb}; choose from {', '.join(VERBS)}")
+    module, _, function = VERBS[verb][0].partition(":")
+    status: int = getattr(import_module(f"norm_plugin.{module}"), function or "main")(argv)
+    return status
+
+
+def list_norms(argv: Sequence[str]) -> int:
+    """Print every norm, its options and its paper, and the flags of sites."""
+    argparse.ArgumentParser(
+        prog="norm-plugin list",
+        description="Print every norm, its options and its paper, and the flags of sites.",
+    ).parse_args(argv)
+    from norm_plugin.commands.listing import norm_text, sites_text
+    from norm_plugin.norms import NORM_TYPES
+
+    parts = list(map(norm_text, NORM_TYPES))
+    if find_spec("fairseq") is not None:  # without it there are norms alone
+        from norm_plugin.models.config import site_flags
+
+        parts.append(sites_text(site_flags()))
+    print("\n\n".join(parts))
+    return 0
+
+
+def check_norms(argv: Sequence[str]) -> int:
+    """Print the outcome of each check of the norms of a user dir; CommandError if one fails."""
+    parser = argparse.ArgumentParser(
+        prog="norm-plugin check",
+        description="Check the norms and the placements that a --user-dir registers, and print a "
+        "line for each check. The status is 1 if one fails.",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the --user-dir")
+    args = parser.parse_args(argv)
+    from norm_plugin.commands.user_dir_checks import run_checks
+
+    passed = []
+    try:
+        for line, good in run_checks(args.folder):
+            print(line, flush=True)
+            passed.append(good)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    if not all(passed):
+        raise CommandError(f"{passed.count(False)} of {len(passed)} checks failed")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; raises CommandError."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] not in ("-h", "--help"):
+        hide_warnings()
+        return call(words[0], words[1:])
+    print(usage() if words else Path(__file__).resolve().parent)
+    return 0
+
+
+def run(argv: Sequence[str] | None = None) -> None:
+    """Run the command line, and exit with its status."""
+    run_command(partial(main, argv))

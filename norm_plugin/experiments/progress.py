@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from norm_plugin.experiments.stamps import read_stamp
+
 Clock = Callable[[], float]
 """Seconds since some moment."""
 UPDATES = re.compile(r"\bnum_updates\W+(\d+)")
@@ -152,5 +154,6 @@ def duration(seconds: float) -> str:
 
 def usual_seconds(runs: Path, stage: str) -> float | None:
     """The mean time of a stage in the finished runs of a folder; None without one."""
-    times = [float(path.read_text()) for path in runs.glob(f"*/stages/{stage}.seconds")]
+    stamps = [read_stamp(path) for path in runs.glob(f"*/stages/{stage}.seconds")]
+    times = [float(text) for text in stamps if text is not None]
     return sum(times) / len(times) if times else None

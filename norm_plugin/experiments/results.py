@@ -20,7 +20,6 @@ from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.commands.command_line import (
     CommandError,
     read_json,
-    read_text,
     run_command,
     write_text,
 )
@@ -29,6 +28,7 @@ from norm_plugin.experiments.curves import read_curves as curves_of_log
 from norm_plugin.experiments.kept import keep_files
 from norm_plugin.experiments.metrics import METRICS, Metric, find_metric
 from norm_plugin.experiments.provenance import git_state, machine, plain_settings, versions
+from norm_plugin.experiments.stamps import read_stamp
 from norm_plugin.models.record_settings import FILE as RECORD_FILE
 
 SCHEMA = 3
@@ -83,7 +83,8 @@ def collect_result(args: argparse.Namespace) -> Result:
 
 def _peak_memory(file: Path | None) -> int | None:
     """Bytes; None where it was not measured, as in a job of several nodes."""
-    return int(read_text(file)) if file is not None and file.exists() else None
+    text = None if file is None else read_stamp(file)
+    return None if text is None else int(text)
 
 
 def _check_seed(args: argparse.Namespace, cfg: dict[str, Any]) -> None:

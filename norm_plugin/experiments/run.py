@@ -291,8 +291,7 @@ def remove_leftovers(plan: Plan) -> None:
     """Remove what a killed execution of the same run left half-written."""
     for path in (
         *plan.folder.glob("*.tmp"),
-        *plan.folder.glob("*.new"),
-        *plan.folder.glob("stages/*.new"),
+        *plan.folder.glob("stages/*.tmp"),
         *plan.result.parent.glob(f"{plan.result.stem}.*.tmp"),  # what is kept beside it, too
     ):
         path.unlink()

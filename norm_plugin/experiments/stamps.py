@@ -13,6 +13,8 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from norm_plugin.commands.command_line import write_text
+
 
 def next_key(key: str, words: Sequence[str]) -> str:
     """The key of a stage with the command ``words``, after stages with ``key``."""
@@ -26,6 +28,15 @@ def digest_of_files(paths: Iterable[Path], root: Path) -> str:
         for path in sorted(paths)
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest() if parts else ""
+
+
+def read_stamp(path: Path) -> str | None:
+    """The text of a stamp; None where there is none, or a power cut left it empty or zeros."""
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    return None if not text or "\0" in text else text
 
 
 class Stamps:
@@ -75,12 +86,7 @@ class Stamps:
 
     def write(self, name: str, text: str) -> None:
         """Replace a stamp, whole or not at all."""
-        new = self.folder / f"{name}.new"
-        new.write_text(f"{text}\n", encoding="utf-8")
-        os.replace(new, self.folder / name)
+        write_text(self.folder / name, f"{text}\n")
 
     def _read(self, name: str) -> str | None:
-        try:
-            return (self.folder / name).read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
-            return None
+        return read_stamp(self.folder / name)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from norm_plugin.commands.command_line import write_text
 from norm_plugin.experiments.locking import is_locked
 
 FILE = "status.json"
@@ -45,16 +45,17 @@ class Status:
 def write_status(run: Path, status: Status) -> None:
     """Replace the status of the run in a folder, whole or not at all."""
     content = {**asdict(status), "updated": time.time()}
-    new = run / f"{FILE}.new"
-    new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(new, run / FILE)
+    write_text(run / FILE, json.dumps(content, indent=2) + "\n")
 
 
 def read_status(run: Path) -> Status:
-    """The status of the run in a folder; one whose process is gone is stopped."""
+    """The status of the run in a folder; one whose process is gone is stopped.
+
+    A file that a power cut has left empty or damaged counts as absent.
+    """
     try:
         status = Status(**json.loads((run / FILE).read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError, TypeError):  # no JSON, or not that of a Status
         return Status(WAITING)
     if status.state == RUNNING and not is_locked(run):
         return Status(**{**asdict(status), "state": STOPPED, "left": None})

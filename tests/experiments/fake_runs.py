@@ -29,7 +29,7 @@ from norm_plugin.experiments.settings import read_settings
 
 PYTHON = [sys.executable, "-S", "-E", fake_python.__file__]
 # What may differ between runs that end alike.
-NOT_COMPARED = (".seconds", ".memory", ".lock", ".new")
+NOT_COMPARED = (".seconds", ".memory", ".lock")
 
 
 def fake_command(words: Sequence[str]) -> int:
@@ -37,15 +37,23 @@ def fake_command(words: Sequence[str]) -> int:
     processes.PYTHON[:] = PYTHON
     products.check_training = lambda *_: None  # the real ones are tested by themselves
     products.check_translation = lambda *_: None
-    replace = os.replace
+    replace, fsync = os.replace, os.fsync
+    synced = set()
+
+    def fsync_and_note(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
 
     def replace_at_points(source: Path, target: Path) -> None:
         """A kill may come just before and just after a rename, too."""
+        if os.stat(source).st_ino not in synced:
+            with open(os.environ["FAKE_NOT_ON_DISK"], "a") as stream:
+                print(target, file=stream)
         fake_python.point()
         replace(source, target)
         fake_python.point()
 
-    os.replace = replace_at_points
+    os.replace, os.fsync = replace_at_points, fsync_and_note
     try:
         run_command(partial(main, list(words)))
     except SystemExit as end:
@@ -70,6 +78,8 @@ class FakeRuns:
         self.calls_file = folder / "calls"
         self.points = folder / "points"
         self.training = folder / "training"
+        self.not_on_disk = folder / "not on disk"
+        """The names that files took before their content was flushed."""
         self.calls_file.touch()
 
     def environment(self, kill_at: int = 0) -> dict[str, str]:
@@ -78,6 +88,7 @@ class FakeRuns:
             "FAKE_FOLDER": str(self.folder),
             "FAKE_CALLS": str(self.calls_file),
             "FAKE_POINTS": str(self.points),
+            "FAKE_NOT_ON_DISK": str(self.not_on_disk),
             "FAKE_KILL_AT": str(kill_at),
         }
 

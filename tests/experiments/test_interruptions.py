@@ -106,7 +106,7 @@ def test_a_rerun_clears_what_a_dead_one_left(runs):
     left = [
         averaged.with_name("averaged.pt.123.tmp"),
         averaged.with_name("generate.log.tmp"),
-        averaged.parent / "stages/train.new",
+        averaged.parent / "stages/train.123.tmp",
         result.with_name(f"{result.name}.123.tmp"),
     ]
     other = result.with_name("other-seed1.json.123.tmp")  # of a run that may be going on
@@ -114,6 +114,40 @@ def test_a_rerun_clears_what_a_dead_one_left(runs):
         path.write_text("half")
     runs.run("wmt14")
     assert [path for path in left if path.exists()] == [] and other.exists()
+
+
+@pytest.mark.parametrize("training", ["", "fails", "diverges"])
+def test_what_a_run_writes_is_on_the_disk_before_it_counts(training, runs):
+    runs.run("toy", FAKE_TRAINING=training)
+    assert not runs.not_on_disk.exists(), runs.not_on_disk.read_text()
+
+
+@pytest.mark.parametrize("left", [b"", b"\0\0\0\0", b"\xff", b"{", b"[]", b"{}"])
+def test_a_status_that_a_power_cut_has_damaged_counts_as_absent(left, runs):
+    runs.run("toy", FAKE_TRAINING="fails")
+    (status,) = runs.work.rglob("status.json")
+    status.write_bytes(left)
+    seen = runs.command("sweep", "toy", "--status", "--work", str(runs.work))
+    assert "layernorm, seed 1  waiting" in seen.stdout, seen.stderr
+    done = runs.run("toy")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(status.read_text())["state"] == "done"
+
+
+@pytest.mark.parametrize("left", [b"", b"\0\0\0\0", b"\xff"])
+def test_stamps_that_a_power_cut_has_damaged_count_as_absent(left, undisturbed, runs):
+    _, expected = undisturbed
+    runs.run(*WORDS, FAKE_TRAINING="fails")
+    for stamp in runs.work.glob("runs/*/*/stages/*"):
+        stamp.write_bytes(left)
+    done = runs.run(*WORDS)  # begun
+    assert done.returncode == 0, done.stderr
+    assert runs.outcome() == expected
+    for stamp in runs.work.glob("runs/*/*/stages/*"):
+        stamp.write_bytes(left)
+    again = runs.run(*WORDS)  # finished
+    assert again.returncode == 0 and DONE not in again.stdout, again.stderr
+    assert runs.outcome() == expected
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["begun", "finished"])

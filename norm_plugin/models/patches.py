@@ -1,9 +1,9 @@
 """Every function of fairseq that the plugin wraps, since fairseq has no hook for these moments.
 
-A wrapper calls the function that it wraps. Except for the first one and the count of `--patience`,
-it does nothing more for a model without norms of this plugin. All workers of a run call these
-functions, so a wrapper may wait for the other workers. The functions are those of fairseq 0.12.2,
-as in fairseq-fixed 0.12.3.1.
+A wrapper calls the function that it wraps. Except for the first one, the count of `--patience` and
+how several workers load a checkpoint, it does nothing more for a model without norms of this
+plugin. All workers of a run call these functions, so a wrapper may wait for the other workers. The
+functions are those of fairseq 0.12.2, as in fairseq-fixed 0.12.3.1.
 
 fairseq.data.token_block_dataset.TokenBlockDataset.__init__
     why: one sentence a block, as with `--sample-break-mode eos` and in whatever is scored or
@@ -22,8 +22,9 @@ fairseq.trainer.Trainer.train_step
     why: `--norm-record` looks at the norms in some updates
     test: tests/models/test_recording.py
 fairseq.trainer.Trainer.load_checkpoint
-    why: a run must not continue from a checkpoint that was trained with other norms, and
-        `--patience` must count on
+    why: a run must not continue from a checkpoint that was trained with other norms; `--patience`
+        must count on; and each of several workers must read the checkpoint itself, since torch's
+        safe loader refuses what fairseq would send it
     test: tests/models/test_resuming.py
 fairseq.trainer.Trainer.save_checkpoint
     why: what `--patience` has counted is stored for a run that is resumed
@@ -73,7 +74,7 @@ from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.numpy_compat import numpy_compat
 from norm_plugin.models.patience import KEY, count_on, counted
 from norm_plugin.models.recording import make_recorder
-from norm_plugin.models.resuming import check_resuming
+from norm_plugin.models.resuming import check_resuming, reading_on_every_worker
 from norm_plugin.models.sites import sides_of
 from norm_plugin.models.stored_settings import allow_stored_flags, check_settings, plain
 from norm_plugin.models.updates import loss_scale, tell_norms
@@ -159,7 +160,7 @@ def around_update(train_step: Function) -> Function:
 
 @patches(Trainer, "load_checkpoint")
 def around_load_checkpoint(load_checkpoint: Function) -> Function:
-    """Around ``Trainer.load_checkpoint``: every worker refuses a checkpoint of other norms."""
+    """Around ``Trainer.load_checkpoint``: every worker reads it, and refuses one of other norms."""
 
     @functools.wraps(load_checkpoint)
     def wrapper(
@@ -176,7 +177,8 @@ def around_load_checkpoint(load_checkpoint: Function) -> Function:
             sides = sides_of(model)
             check_resuming(filename, trainer.cfg.model, anew=reset_optimizer, sides=sides)
         kwargs["reset_meters"] = reset_meters
-        extra_state = load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)
+        with reading_on_every_worker(trainer):
+            extra_state = load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)
         if extra_state is not None and not (reset_optimizer or reset_meters):
             count_on(extra_state, trainer.cfg)
         return extra_state

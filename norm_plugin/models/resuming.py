@@ -9,9 +9,10 @@ stock fairseq has LayerNorm. ``--norm-kernels`` may change.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -142,6 +143,25 @@ def check_resuming(path: str, model: Any, anew: bool, sides: Sequence[str] = SID
         logger.warning("%s was trained with other norms, as allowed: %s", path, "; ".join(found))
         return
     raise ValueError(_refusal(path, found, is_ours(asked)))
+
+
+@contextlib.contextmanager
+def reading_on_every_worker(trainer: Any) -> Iterator[None]:
+    """Within it, each of several workers reads a checkpoint, as with
+    ``--load-checkpoint-on-all-dp-ranks``.
+
+    By default fairseq reads it on the first worker only and sends it to the others as a pickle that
+    holds containers of OmegaConf. torch's safe loader refuses those. Their classes must not be
+    allowed: unpickling sets any attribute of such a container, even in place of its methods, and
+    then every checkpoint could do so.
+    """
+    settings = trainer.cfg.checkpoint
+    before = settings.load_checkpoint_on_all_dp_ranks
+    settings.load_checkpoint_on_all_dp_ranks = before or trainer.data_parallel_world_size > 1
+    try:
+        yield
+    finally:
+        settings.load_checkpoint_on_all_dp_ranks = before
 
 
 def _check_kind(path: str, stored: Mapping[str, Any], sides: Sequence[str]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from forked import be, run_as_main
 
 from commands import PLUGIN, ROOT, SMALL
 from in_process import NARROW
@@ -20,6 +21,10 @@ APART, SYNCED = "self_attn_layer_norm", "final_layer_norm"
 NORMS = ("--norm-placement", "pre", "--norm-placement-decoder", "admin")
 NORMS += ("--norm-warmup-updates", 2)
 NORMS += ("--norm-type-encoder-self", "powernorm", "--norm-type-encoder-ffn", "batchnorm")
+# the second epoch is saved without a validation before it
+FLAGS = ("--validate-interval", 3, "--max-tokens", 256, "--save-interval-updates", 3)
+FLAGS += ("--update-epoch-batch-itr", "True")  # as the recipes: epoch 2 needs it to resume alike
+TWO_EPOCHS = (*FLAGS, "--max-epoch", 2)
 
 
 def free_port():
@@ -28,39 +33,49 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start(rank, port, data, folder, *flags):
+def start(data, folder, *flags, rank=0, killed_before=0):
+    """Fork a worker; returns its process. What it prints goes to ``workerN.txt``."""
     small = [word for pair in SMALL.items() for word in pair]
-    words = [WORKER, folder / f"worker{rank}.tensors", data, "--user-dir", PLUGIN, *small, *NARROW]
-    words += ["--arch", "norm_transformer_multi30k_tiny", "--cpu", "--ddp-backend", "legacy_ddp"]
-    words += ["--distributed-backend", "gloo", "--distributed-world-size", 2]
-    words += ["--distributed-rank", rank, "--distributed-no-spawn"]
-    words += ["--distributed-init-method", f"tcp://127.0.0.1:{port}", "--save-dir", folder]
-    return subprocess.Popen(
-        [sys.executable, *map(str, [*words, *NORMS, *flags])],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    words = [WORKER, folder / f"worker{rank}.tensors", killed_before, data]
+    words += ["--user-dir", PLUGIN, *small, *NARROW, "--cpu", "--save-dir", folder]
+    words += ["--arch", "norm_transformer_multi30k_tiny", *NORMS, *flags]
+    with open(folder / f"worker{rank}.txt", "w") as output:
+        child = os.fork()
+        if child == 0:
+            streams = (output.fileno(), output.fileno())
+            be(run_as_main, [str(word) for word in words], streams, ROOT)
+    return child
+
+
+def train(data, folder, *flags, workers=2, killed=None, killed_before=0):
+    """Train to the end, or until the worker ``killed`` kills itself; returns what each recorded."""
+    together = ()
+    if workers > 1:
+        together = ("--ddp-backend", "legacy_ddp", "--distributed-backend", "gloo")
+        together += ("--distributed-world-size", workers, "--distributed-no-spawn")
+        together += ("--distributed-init-method", f"tcp://127.0.0.1:{free_port()}")
+    children = []
+    for rank in range(workers):
+        before = killed_before if rank == killed else 0
+        own = ("--distributed-rank", rank) if together else ()
+        flags_of_rank = (*flags, *together, *own)
+        children.append(start(data, folder, *flags_of_rank, rank=rank, killed_before=before))
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    printed = "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("worker?.txt")))
+    if killed is None:
+        assert statuses == [0] * workers, printed
+        return [torch.load(folder / f"worker{rank}.tensors") for rank in range(workers)]
+    assert statuses[killed] == -signal.SIGKILL, printed
+    assert statuses[1 - killed] > 0, printed  # it fails when it next waits for the other one
+    return []
 
 
 @pytest.fixture(scope="module")
 def two_workers(toy, tmp_path_factory):
     """What both workers recorded, and the folder of their run of two epochs."""
     folder = tmp_path_factory.mktemp("workers")
-    # the second epoch is saved without a validation before it
-    flags = ("--max-epoch", 2, "--validate-interval", 3, "--max-tokens", 256)
-    port = free_port()
-    workers = [start(rank, port, toy, folder, *flags) for rank in range(2)]
-    try:
-        outputs = [worker.communicate(timeout=240)[0] for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    assert [worker.returncode for worker in workers] == [0, 0], outputs[0][-3000:]
-    recorded = [torch.load(folder / f"worker{rank}.tensors") for rank in range(2)]
-    return recorded, folder
+    recorded = train(toy, folder, *TWO_EPOCHS)
+    return [record["averaged"] for record in recorded], folder
 
 
 def test_workers_average_what_they_hold_apart(two_workers):
@@ -94,3 +109,42 @@ def test_the_checkpoint_is_that_of_all_workers(epoch, two_workers):
 
 def matches(saved, statistics):
     return all(torch.equal(saved[key], value) for key, value in statistics.items())
+
+
+def read(path):
+    """What a checkpoint holds of the state of a training."""
+    state = torch.load(path, weights_only=True)
+    updates = state["optimizer_history"][-1]["num_updates"]
+    return {
+        "model": state["model"],
+        "last_optimizer_state": state["last_optimizer_state"],
+        "num_updates": updates,
+    }
+
+
+def assert_same(state, expected):
+    """To the last bit."""
+    torch.testing.assert_close(state, expected, rtol=0, atol=0, equal_nan=False)
+
+
+def test_a_stopped_training_ends_with_the_same_bits(two_workers, toy, tmp_path):
+    _, undisturbed = two_workers
+    train(toy, tmp_path, *TWO_EPOCHS, "--max-update", 3)  # in the first epoch, where it is saved
+    train(toy, tmp_path, *TWO_EPOCHS, killed=1, killed_before=5)
+    train(toy, tmp_path, *TWO_EPOCHS, killed=0, killed_before=17)  # in the second
+    train(toy, tmp_path, *TWO_EPOCHS)
+    for name in ("checkpoint2.pt", "checkpoint_last.pt"):
+        assert_same(read(tmp_path / name), read(undisturbed / name))
+    last = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)
+    assert last["cfg"]["checkpoint"]["load_checkpoint_on_all_dp_ranks"] is False  # as given
+
+
+def test_the_number_of_workers_may_change(two_workers, toy, tmp_path):
+    _, folder = two_workers
+    shutil.copy(folder / "checkpoint_last.pt", tmp_path)
+    for epoch, workers in ((3, 1), (4, 2)):
+        before = read(tmp_path / "checkpoint_last.pt")
+        flags = (*FLAGS, "--max-epoch", epoch, "--no-epoch-checkpoints")
+        for record in train(toy, tmp_path, *flags, workers=workers):
+            assert_same(record["loaded"], before)
+        assert read(tmp_path / "checkpoint_last.pt")["num_updates"] > before["num_updates"]

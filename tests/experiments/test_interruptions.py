@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -48,6 +49,18 @@ def test_children_end_with_a_run_that_is_killed_alone(kind, runs):
         while "is in use" in (done := runs.run("wmt14")).stderr:
             assert done.returncode == 1
     assert done.returncode == 0, done.stderr
+
+
+def test_the_view_of_a_sweep_tells_a_run_that_goes_on_from_one_that_was_killed(runs):
+    view = ("sweep", "toy", "--status", "--work", str(runs.work))
+    with runs.going_on("toy") as child:
+        assert "layernorm, seed 1  running: train" in runs.command(*view).stdout
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        (lock,) = runs.work.glob("runs/*/*/lock")
+        with open(lock) as stream:  # its commands hold it, and end with it
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        assert "layernorm, seed 1  stopped" in runs.command(*view).stdout
 
 
 def test_the_same_run_cannot_go_on_twice(runs):

@@ -111,7 +111,14 @@ def say(text):
 
 
 def config_packages():
-    """The folders of configs/ as parts of the package, so that a wheel brings them."""
+    """The folders of configs/ as parts of the package, so that a wheel brings them.
+
+    An editable installation reads them in the checkout. Without them, setuptools puts the checkout
+    on Python's path; with them, it installs a finder, which any folder named norm_plugin on the
+    path precedes, such as the checkout itself beside a --user-dir.
+    """
+    if "editable_wheel" in sys.argv:
+        return {}
     folders = sorted({path.parent for path in CONFIGS.rglob("*.yaml")})
     return {".".join(["norm_plugin", *folder.parts]): str(folder) for folder in folders}
 
@@ -124,7 +131,7 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=[*find_packages(include=["norm_plugin*"]), *config_packages()],
-    package_dir=config_packages(),
+    package_dir={"": ".", **config_packages()},
     install_requires=REQUIREMENTS,
     extras_require={
         "fairseq": FAIRSEQ_REQUIREMENTS,

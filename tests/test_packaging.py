@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shutil
+import subprocess
 import sys
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -38,6 +41,58 @@ def test_every_folder_of_configs_is_packaged_as_the_package_reads_it(
         if name in distribution.packages
     }
     assert packaged == {".".join(("norm_plugin", *folder.parts)): str(folder) for folder in folders}
+
+
+BUILD = """
+import sys
+sys.modules["torch.utils.cpp_extension"] = None  # without torch, no extension is built
+from setuptools import build_meta
+build_meta.build_editable(sys.argv[1])
+"""
+IMPORT_USER_DIR = """
+import site, sys
+from argparse import Namespace
+sys.path[:] = [path for path in sys.path if path not in ("", sys.argv[1])]
+site.addsitedir(sys.argv[2])
+from fairseq import utils
+from fairseq.models import ARCH_MODEL_REGISTRY
+utils.import_user_module(Namespace(user_dir="my_norms"))
+print(sys.modules["norm_plugin"].__file__, "norm_transformer" in ARCH_MODEL_REGISTRY)
+"""
+
+
+def test_a_checkout_beside_a_user_dir_does_not_hide_its_editable_installation(
+    tmp_path: Path,
+) -> None:
+    """fairseq puts the folder of the user dir first on Python's path."""
+    checkout, user_dir, site = (tmp_path / name for name in ("norm_plugin", "my_norms", "site"))
+    for folder in ("norm_plugin", "configs"):
+        shutil.copytree(ROOT / folder, checkout / folder, ignore=shutil.ignore_patterns("*.so"))
+    for name in ("setup.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, checkout)
+    user_dir.mkdir()
+    (user_dir / "__init__.py").write_text("import norm_plugin\n")
+    python(BUILD, str(tmp_path), here=checkout)
+    (wheel,) = tmp_path.glob("*.whl")
+    shutil.unpack_archive(wheel, site, format="zip")
+    printed = python(IMPORT_USER_DIR, str(ROOT), str(site), here=tmp_path)
+    assert printed == f"{checkout / 'norm_plugin' / '__init__.py'} True\n"
+
+
+def python(code: str, *words: str, here: Path) -> str:
+    """What Python code prints, run in the folder ``here``."""
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=here,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def imported_from_outside(folder: str) -> set[str]:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import norm_plugin.models  # noqa: F401  lets torch's safe loader read stored flags
+
 ROOT = Path(__file__).resolve().parents[2]
 UPDATES = 6
 SAVED, STOPPED = 2, 3

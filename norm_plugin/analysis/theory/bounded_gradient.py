@@ -15,6 +15,10 @@ is then at most `(|g| + M_{t-1} |x_hat|) / psi`.
 warm-up, without layer-scale and with gamma = 1, sees the batches several times, in float64, from
 its start with psi = 1 and nu = 0. Each row of the data is a pass of one batch through one site,
 with the largest values over the channels.
+
+With psi = 1 the first pass has `Gamma = psi_B^2`, and `nu_1 = (1 - a_b) Lambda_1`: where the input
+has a mean square above `1 / (1 - a_b) = 10`, the first two statements fail in this pass. In a
+warm-up, whose psi is that of the batch, they cannot.
 """
 
 from __future__ import annotations

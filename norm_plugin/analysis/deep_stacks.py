@@ -1,7 +1,7 @@
 """Which placements train deep stacks: narrow models of several depths on the toy corpus.
 
     python data-prep/toy.py --out work/data/toy
-    python -m norm_plugin.analysis.deep_stacks --data work/data/toy/bin --out results/deep_stacks
+    norm-plugin deep-stacks --data work/data/toy/bin --out results/deep_stacks
 
 Every placement trains with the same settings: those of ``configs/toy.yaml``, but for
 :data:`CHANGED`. All models train in one process. Each finished run is a line of ``runs.jsonl``, and
@@ -46,7 +46,6 @@ from norm_plugin.commands.command_line import (
     at_least,
     read_json,
     read_text,
-    run_command,
     write_text,
 )
 from norm_plugin.experiments.locking import only_one
@@ -74,7 +73,7 @@ fairseq checks in each update that the gradient is finite."""
 DEPTHS = (24, 12, 4)
 UPDATES = 300
 DIGITS = 4
-COMMAND = ("python", "-m", "norm_plugin.analysis.deep_stacks")
+COMMAND = ("norm-plugin", "deep-stacks")
 
 
 class Case(NamedTuple):
@@ -263,7 +262,7 @@ def line_of(row: Row) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="norm-plugin deep-stacks",
+        prog=" ".join(COMMAND),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -307,7 +306,3 @@ def run_missing(args: argparse.Namespace, command: str) -> None:
             stream.write(line_of({**row, **{name: facts[name] for name in ORIGIN}}))
         state = f"diverged in update {row['diverged']}" if row["diverged"] else f"{row['valid']}"
         print(*case, state, flush=True)
-
-
-if __name__ == "__main__":
-    run_command(main)

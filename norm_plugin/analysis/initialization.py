@@ -1,8 +1,8 @@
 """Measure what the papers claim about a Transformer at the start of training, and write a page.
 
-    python -m norm_plugin.analysis.initialization
-    python -m norm_plugin.analysis.initialization --claims last-layer --placement post,pre
-    python -m norm_plugin.analysis.initialization --claims trained-layers --checkpoint run/best.pt
+    norm-plugin theory
+    norm-plugin theory --claims last-layer --placement post,pre
+    norm-plugin theory --claims trained-layers --checkpoint run/best.pt
 
 For each claim, CSV and SVG files go to the folder --out. The page --page then gets a section for
 each claim in that folder, those measured earlier too; what is typed around the sections stays. With
@@ -35,7 +35,6 @@ from norm_plugin.commands.command_line import (
     at_least,
     check_output,
     read_json,
-    run_command,
 )
 from norm_plugin.experiments.provenance import git_state, versions
 from norm_plugin.norms import norm_spec
@@ -44,7 +43,7 @@ from norm_plugin.placements import PLACEMENTS, placement_class
 WORKERS = 2
 MAIN = ("post", "pre")
 """The placements that Xiong et al. 2020 compare."""
-COMMAND = ("python", "-m", "norm_plugin.analysis.initialization")
+COMMAND = ("norm-plugin", "theory")
 DEFAULTS = Options(placements=(), main=(), random=random_batches())
 
 
@@ -67,7 +66,7 @@ def numbers(text: str) -> tuple[int, ...]:
 def parser() -> argparse.ArgumentParser:
     """The flags of the command."""
     flags = argparse.ArgumentParser(
-        prog="norm-plugin theory",
+        prog=" ".join(COMMAND),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -270,7 +269,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_page(CLAIMS, args.out, args.page)
     print(args.page)
     return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -129,7 +129,7 @@ def test_two_commands_do_not_train_into_one_folder(written, data):
 
 def test_the_page_names_every_commit_and_command(written, data, tmp_path):
     given = words(data, written)
-    command = shlex.join(["python", "-m", "norm_plugin.analysis.deep_stacks", *given])
+    command = shlex.join(["norm-plugin", "deep-stacks", *given])
     about = json.loads((written / "about.json").read_text())
     rows = rows_of(written)
     assert about["command"] == command

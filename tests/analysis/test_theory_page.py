@@ -56,7 +56,7 @@ def test_each_claim_has_its_files_and_its_section(measured):
         svg = ElementTree.parse(out / f"{name}.svg").getroot()
         assert svg.tag.endswith("svg")
         assert f"](../results/theory/{name}.svg)" in text
-        assert made[name]["command"].startswith("python -m norm_plugin.analysis.initialization")
+        assert made[name]["command"].startswith("norm-plugin theory --layers 1,2 ")
         assert made[name]["date"] in text
 
 
@@ -231,9 +231,7 @@ def test_a_number_that_a_row_may_lack_is_not_a_failure():
 def test_the_committed_page_is_that_of_the_committed_results():
     text = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
     sections = claim.sections(CLAIMS, ROOT / "results" / "theory", "../results/theory")
-    assert f"{claim.BEGIN}\n{sections}\n{claim.END}" in text, (
-        "run python -m norm_plugin.analysis.initialization --only-page"
-    )
+    assert f"{claim.BEGIN}\n{sections}\n{claim.END}" in text, "run norm-plugin theory --only-page"
 
 
 def test_the_committed_results_are_of_every_placement():

@@ -4,6 +4,7 @@
     python benchmarks/layers.py [--check]          # the table of docs/kernels.md; about 25 minutes
     python benchmarks/layers.py --growth           # for plot.py: time against size
     python benchmarks/layers.py --norms adanorm powernorm:variant=released --providers fused
+    python benchmarks/layers.py --device cuda      # into gpu.csv
 
 Providers: torch (LayerNorm, the unit of the ratios), plain (kernels off), fused (kernels auto),
 compile (torch.compile of the plain form), reference (the slow transcription that the tests compare
@@ -14,16 +15,25 @@ Each provider takes turns with LayerNorm, A B A B, so a machine that slows down 
 the row of torch holds LayerNorm's times of all these pairs. The process keeps the memory that it
 frees (mallopt), alike for all: else glibc returns blocks of some megabytes to the system and gets
 them anew by chance, and the page faults then cost more than the norms.
+
+On a GPU the layers of torch.nn.RMSNorm, Liger-Kernel and apex are measured too, where they can be
+imported, in each of --dtypes. ``copy_share`` is the share of the speed of a copy on the device: the
+time in which it would move x, dy and x once more, y and dx, over the time of the layer.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 import torch
 
 from measuring.command import (
+    CPU,
+    CUDA,
+    FUSED,
+    add_device,
     benchmark_parser,
     choose_setups,
     parse_benchmark,
@@ -32,42 +42,68 @@ from measuring.command import (
     report,
 )
 from measuring.memory import keep_freed_memory
-from measuring.providers import BOTH, DIRECTIONS, PROVIDERS, SLOW, UNIT, Call, make_calls, make_data
+from measuring.providers import (
+    BOTH,
+    DIRECTIONS,
+    OTHERS,
+    PROVIDERS,
+    SLOW,
+    UNIT,
+    Call,
+    make_calls,
+    make_data,
+)
 from measuring.records import RESULTS, Record, append, provenance
 from measuring.setups import SIZES, TARGETS, Setup, layer_setups
-from measuring.timing import alternate, quartiles
+from measuring.timing import alternate, copied_bytes_per_ms, on_cpu, on_gpu, quartiles
 from norm_plugin.commands.command_line import CommandError, at_least, run_command
 
 WARMUP = 5
+FORMS = ("torch", "plain", "fused", "compile", "reference")
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+MOVED = 5  # tensors of N x C: x, y, dy, x and dx
 GROWTH_ROWS = (256, 1024, 4096, 16384, 65536)
 GROWTH_CHANNELS = (64, 256, 1024, 4096, 8192)
+GPU_ROWS, GPU_CHANNELS = (4096, 16384, 65536), (512, 1024, 4096)
 GROWTH = [(rows, 512) for rows in GROWTH_ROWS] + [(4096, one) for one in GROWTH_CHANNELS]
 
 
-def measure(setup: Setup, rows: int, channels: int, args: argparse.Namespace) -> list[Record]:
+def measure(
+    setup: Setup, rows: int, channels: int, args: argparse.Namespace, dtype: str = "float32"
+) -> list[Record]:
     """A row for each provider of ``setup`` at one size."""
     torch.manual_seed(1)
+    providers = [UNIT, *args.providers]
+    providers += OTHERS.get(setup.norm, ()) if args.device == CUDA else ()
     try:
-        data = make_data(rows, channels)
-        calls = make_calls(setup, data, args.direction, [UNIT, *args.providers])
+        data = make_data(rows, channels, DTYPES[dtype], args.device)
+        calls = make_calls(setup, data, args.direction, providers)
     except ValueError as error:
         raise CommandError(f"{setup} at {rows:,} x {channels:,}: {error}") from error
     unit = calls.pop(UNIT)
+    timed = on_gpu if args.device == CUDA else on_cpu
     pairs = [
-        _pair(unit, name, call, SLOW.get(name, args.repetitions)) for name, call in calls.items()
-    ] or [alternate({UNIT: unit}, args.repetitions, WARMUP)]
+        _pair(unit, name, call, SLOW.get(name, args.repetitions), timed)
+        for name, call in calls.items()
+    ] or [alternate({UNIT: unit}, args.repetitions, WARMUP, timed)]
     place = {"rows": rows, "channels": channels, "direction": args.direction}
     found = [_row(UNIT, [ms for pair in pairs for ms in pair[UNIT]], 1.0)]
     found += [
         _row(name, pair[name], quartiles(pair[name]).p50 / quartiles(pair[UNIT]).p50)
         for name, pair in zip(calls, pairs)
     ]
+    if args.device == CUDA:
+        floor = MOVED * data.x.nbytes / args.copied_bytes_per_ms
+        place["dtype"] = dtype
+        found = [{**row, "copy_share": round(floor / row["p50_ms"], 4)} for row in found]
     return [{**setup._asdict(), **place, **row} for row in found]
 
 
-def _pair(unit: Call, name: str, call: Call, repetitions: int) -> dict[str, list[float]]:
+def _pair(
+    unit: Call, name: str, call: Call, repetitions: int, timed: Callable[[Call], float]
+) -> dict[str, list[float]]:
     # Two at a time: what the plain form leaves in the caches would else be the next one's burden
-    return alternate({UNIT: unit, name: call}, repetitions, min(WARMUP, repetitions))
+    return alternate({UNIT: unit, name: call}, repetitions, min(WARMUP, repetitions), timed)
 
 
 def _row(provider: str, times: Sequence[float], ratio: float) -> Record:
@@ -79,9 +115,10 @@ def show(row: Record) -> None:
     """Print a row."""
     size = f"{row['rows']:,} x {row['channels']:,}"
     spread = f"({row['p25_ms']:.3f} to {row['p75_ms']:.3f})"
+    gpu = f", {row['copy_share']:.0%} of a copy, {row['dtype']}" if "dtype" in row else ""
     print(
         f"{row['norm']:22} {row['options']:50} {size:14} {row['provider']:9} "
-        f"{row['p50_ms']:9.3f} ms {spread:20} ratio {row['ratio']:.2f}",
+        f"{row['p50_ms']:9.3f} ms {spread:20} ratio {row['ratio']:.2f}{gpu}",
         flush=True,
     )
 
@@ -107,18 +144,23 @@ def sizes_of(args: argparse.Namespace) -> list[tuple[int, int]]:
     """Rows and channels to measure at."""
     if args.growth:
         return GROWTH
-    if args.rows or args.channels:
-        rows = args.rows or sorted({size[0] for size in SIZES})
-        channels = args.channels or sorted({size[1] for size in SIZES})
-        return [(one, other) for one in rows for other in channels]
-    return [(64, 32)] if args.quick else list(SIZES)
+    if args.quick and not (args.rows or args.channels):
+        return [(64, 32)]
+    on_device = args.device == CUDA
+    rows = args.rows or (GPU_ROWS if on_device else sorted({size[0] for size in SIZES}))
+    channels = args.channels or (GPU_CHANNELS if on_device else sorted({size[1] for size in SIZES}))
+    return [(one, other) for one in rows for other in channels]
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; ``argv`` is sys.argv without its first word."""
     parser = benchmark_parser(__doc__, RESULTS / "layers.csv")
     parser.add_argument(
-        "--providers", nargs="+", choices=PROVIDERS, metavar="P", help="default: all that apply"
+        "--providers",
+        nargs="+",
+        choices=PROVIDERS,
+        metavar="P",
+        help="default: torch, plain, fused, compile and reference, as far as they apply",
     )
     parser.add_argument("--rows", type=int, nargs="+", metavar="N", help="positions of a batch")
     parser.add_argument("--channels", type=int, nargs="+", metavar="C")
@@ -136,8 +178,15 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="rows 256 to 65,536 at 512 channels, channels 64 to 8,192 at 4,096 rows",
     )
+    add_device(parser)
+    parser.add_argument(
+        "--dtypes", nargs="+", choices=DTYPES, help="default: float32; on a GPU all of them"
+    )
     args = parse_benchmark(parser, argv)
-    args.providers = args.providers or (["plain", "fused"] if args.growth else list(PROVIDERS))
+    if args.device == CPU and args.dtypes not in (None, ["float32"]):
+        parser.error("--dtypes: the fused forms of a CPU are of float32; give --device cuda")
+    args.dtypes = args.dtypes or (list(DTYPES) if args.device == CUDA else ["float32"])
+    args.providers = args.providers or (["plain", "fused"] if args.growth else list(FORMS))
     if args.repetitions is None:
         args.repetitions = 2 if args.quick else 10 if args.growth else 50
     return args
@@ -148,18 +197,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     setups = choose_setups(args.norms, layer_setups())
     quiet()
-    prepare_process(args.threads)
+    prepare_process(args.threads, FUSED[args.device])
     keep_freed_memory()
-    origin = provenance()
+    origin = provenance(gpu=args.device == CUDA)
+    if args.device == CUDA:
+        args.copied_bytes_per_ms = copied_bytes_per_ms(args.repetitions)
+        print(f"{origin['device']}: a copy moves {args.copied_bytes_per_ms / 1e6:,.0f} GB/s")
     measured: list[Record] = []
-    for setup in setups:
-        for rows, channels in sizes_of(args):
-            found = measure(setup, rows, channels, args)
-            for row in found:
-                show(row)
-            if not args.no_csv:
-                append(args.output, [{**origin, **row} for row in found])
-            measured += found
+    for (rows, channels), dtype, setup in product(sizes_of(args), args.dtypes, setups):
+        found = measure(setup, rows, channels, args, dtype)
+        for row in found:
+            show(row)
+        if not args.no_csv:
+            append(args.output, [{**origin, **row} for row in found])
+        measured += found
     return report(misses(measured, setups)) if args.check else 0
 
 

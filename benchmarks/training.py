@@ -29,6 +29,9 @@ from typing import Any
 import torch
 
 from measuring.command import (
+    CUDA,
+    FUSED,
+    add_device,
     add_training_options,
     benchmark_parser,
     choose_setups,
@@ -41,7 +44,7 @@ from measuring.memory import peak_mib, resident_mib, return_freed_memory
 from measuring.records import RESULTS, Record, append, provenance
 from measuring.setups import Setup
 from measuring.timing import alternate, quartiles
-from measuring.training import CPU, CUDA, STOCK, Run
+from measuring.training import STOCK, Run
 from norm_plugin.commands.command_line import CommandError, at_least, run_command
 from norm_plugin.kernels import AUTO, KERNELS
 from norm_plugin.norms import NORM_TYPES
@@ -172,23 +175,18 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="N",
         help="during which memory is measured; 0: not at all (default: %(default)s)",
     )
-    parser.add_argument("--device", choices=(CPU, CUDA), default=CPU, help="default: %(default)s")
+    add_device(parser)
     parser.add_argument(
         "--peak", metavar="NORM", help=f"print the peak memory of one norm, or {STOCK}, in MiB"
     )
-    args = parse_benchmark(parser, argv)
-    if args.device == CUDA and not torch.cuda.is_available():
-        raise CommandError("torch finds no CUDA device; give --device cpu")
-    if args.device == CUDA and args.output == parser.get_default("output"):
-        args.output = RESULTS / "gpu_training.csv"
-    return args
+    return parse_benchmark(parser, argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; with --check the status is 1 where a target is missed."""
     args = parse_args(argv)
     quiet()
-    prepare_process(args.threads, {CPU: "cpu", CUDA: "triton"}[args.device])
+    prepare_process(args.threads, FUSED[args.device])
     args.data = args.data or prepared_data()
     if args.peak:
         print_peak(choose_setups([args.peak], [STOCK, *training_setups()])[0], args)

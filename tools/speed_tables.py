@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from gpu_cells import GpuLayers
 from measuring.providers import BOTH, NOT_COMPILED
 from measuring.records import ORIGIN, SAME_LAYER, SAME_TRAINING, Key, Row, newest, read_rows
 from measuring.setups import SIZES
@@ -20,6 +19,12 @@ PROVIDERS = {
     "reference": "numpy (the tests')",
 }
 """In the order of the columns, with their headings."""
+GPU_PROVIDERS = {
+    "fused": "GPU fused",
+    "compile": "GPU `torch.compile`",
+    "plain": "GPU plain",
+}
+COPY_SHARE = "GPU fused, of copy speed"
 MISSING = "not measured"
 
 
@@ -33,40 +38,65 @@ def speed_table(name: str, root: Path) -> str:
 
 def layers_table(path: Path) -> str:
     """The time of each norm and form as a ratio to LayerNorm's, a cell all sizes."""
-    found = newest(read_rows(path, (*SAME_LAYER, "ratio", *ORIGIN)), SAME_LAYER)
-    cells = {key: row for key, row in found.items() if _is_shown(row)}
-    gpu = GpuLayers(path.with_name("gpu.csv"))
-    if not cells and not gpu.rows:
+    ours, theirs = _layers(path, ()), _layers(path.with_name("gpu.csv"), ("dtype", "copy_share"))
+    if not ours and not theirs:
         return _nothing("layers.py")
-    sizes = " / ".join(f"{rows:,} x {channels:,}" for rows, channels in SIZES)
-    heads = [*PROVIDERS.values(), *gpu.heads]
+    sizes = sorted({(int(row["rows"]), int(row["channels"])) for row in theirs.values()})
+    gpu = list(GPU_PROVIDERS) if theirs else []
+    heads = [*PROVIDERS.values(), *(GPU_PROVIDERS[provider] for provider in gpu)]
+    heads += [COPY_SHARE] if theirs else []
     lines = [_line(["norm", "options", *heads]), _line(["---", "---", *["---:"] * len(heads)])]
-    pairs = [(row["norm"], row["options"]) for row in cells.values()]
-    for norm, options in _named([*pairs, *((norm, "") for norm in gpu.norms)]):
-        ratios = [_ratios(cells, norm, options, provider) for provider in PROVIDERS]
-        lines.append(_line([f"`{norm}`", _code(options), *ratios, *gpu.cells(norm, options)]))
-    caption = (
-        f"Time of one layer, forward and backward, float32, at {sizes} with padding, as a ratio to "
-        "`torch.nn.LayerNorm` in the same run. —: there is no such form, or it was not measured."
-    )
-    return "\n".join([*lines, "", caption, *gpu.caption, *_origins(cells.values(), gpu.origins)])
+    rows = [*ours.values(), *theirs.values()]
+    for norm, options in _named((row["norm"], row["options"]) for row in rows):
+        values = [_cell(ours, (norm, options), SIZES, provider) for provider in PROVIDERS]
+        values += [_cell(theirs, (norm, options), sizes, provider) for provider in gpu]
+        values += [_cell(theirs, (norm, options), sizes, "fused", "copy_share")] if theirs else []
+        lines.append(_line([f"`{norm}`", _code(options), *values]))
+    caption = [
+        f"Time of one layer, forward and backward, float32, at {_shown(SIZES)} with padding, as a "
+        "ratio to `torch.nn.LayerNorm` in the same run. —: there is no such form, or it was not "
+        "measured."
+    ]
+    if theirs:
+        caption.append(
+            f"GPU: the same at {_shown(sizes)}. The last column is the share of the speed at which "
+            "the device copies memory."
+        )
+    origins = [_origin(row, "GPU") for row in theirs.values()]
+    return "\n".join([*lines, "", *caption, *_origins(ours.values(), origins)])
 
 
-def _is_shown(row: Row) -> bool:
-    if row["norm"] == NOT_COMPILED and row["provider"] == "compile":
-        return False
-    size = (int(row["rows"]), int(row["channels"]))
-    return size in SIZES and row["direction"] == BOTH
+def _layers(path: Path, more: Sequence[str]) -> dict[Key, Row]:
+    """The newest rows of a file, forward and backward in float32."""
+    rows = newest(read_rows(path, (*SAME_LAYER, "ratio", *ORIGIN, *more)), (*SAME_LAYER, *more[:1]))
+    return {
+        key[: len(SAME_LAYER)]: row
+        for key, row in rows.items()
+        if row["direction"] == BOTH
+        and row.get("dtype", "float32") == "float32"
+        and (more or (int(row["rows"]), int(row["channels"])) in SIZES)
+        and not (row["norm"] == NOT_COMPILED and row["provider"] == "compile")
+    }
 
 
-def _ratios(cells: dict[Key, Row], norm: str, options: str, provider: str) -> str:
-    """The ratio at each size; — where this norm has others, but not of this provider."""
-    keys = [(norm, options, provider, str(n), str(c), BOTH) for n, c in SIZES]
-    found = [f"{float(cells[key]['ratio']):.2f}" if key in cells else "" for key in keys]
-    if not any(found):
-        measured = any(key[:2] == (norm, options) for key in cells)
-        return "—" if measured else MISSING
-    return " / ".join(one or MISSING for one in found)
+def _shown(sizes: Iterable[tuple[int, int]]) -> str:
+    return " / ".join(f"{rows:,} x {channels:,}" for rows, channels in sizes)
+
+
+def _cell(
+    rows: dict[Key, Row],
+    norm: Key,
+    sizes: Sequence[tuple[int, int]],
+    provider: str,
+    column: str = "ratio",
+) -> str:
+    """The value at each size; — where this norm has others, but not of this provider."""
+    keys = [(*norm, provider, str(n), str(c), BOTH) for n, c in sizes]
+    shape = ".0%" if column == "copy_share" else ".2f"
+    values = [format(float(rows[key][column]), shape) if key in rows else "" for key in keys]
+    if not any(values):
+        return "—" if any(key[:2] == norm for key in rows) else MISSING
+    return " / ".join(value or MISSING for value in values)
 
 
 TRAINING_CAPTION = (

@@ -15,6 +15,12 @@ from measuring.setups import Setup, parse_setup
 from norm_plugin.commands.command_line import CommandError, at_least
 from norm_plugin.kernels import VARIABLE, resolve
 
+CPU, CUDA = "cpu", "cuda"
+FUSED = {CPU: "cpu", CUDA: "triton"}
+"""The choice of kernels that is fused on a device. If there are none, that is an error."""
+GPU_FILES = {"layers.csv": "gpu.csv", "training.csv": "gpu_training.csv"}
+"""Measurements on a CPU: the same on a GPU."""
+
 
 def benchmark_parser(text: str | None, output: Path) -> argparse.ArgumentParser:
     """A parser with the options that every benchmark of norms has; ``text`` explains it."""
@@ -62,11 +68,22 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """The option of a benchmark that also measures a GPU, into a file of its own."""
+    parser.add_argument("--device", choices=FUSED, default=CPU, help="default: %(default)s")
+
+
 def parse_benchmark(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None
 ) -> argparse.Namespace:
     """The options of a ``benchmark_parser``."""
     args = parser.parse_args(argv)
+    if getattr(args, "device", CPU) == CUDA:
+        if not torch.cuda.is_available():
+            raise CommandError("torch finds no CUDA device; give --device cpu")
+        if args.output == parser.get_default("output"):
+            args.no_csv |= args.quick
+            args.output = args.output.with_name(GPU_FILES[args.output.name])
     if args.quick and args.output == parser.get_default("output"):
         args.no_csv = True  # tiny measurements must not be mistaken for results
     return args

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +35,9 @@ class Data(NamedTuple):
     mask: Tensor
 
 
-def make_data(rows: int, channels: int) -> Data:
+def make_data(
+    rows: int, channels: int, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> Data:
     """A batch of ``rows`` positions, a quarter of them padding.
 
     Its sentences have T/2 to T positions; T * B = rows, and T is the largest power of two that
@@ -44,21 +47,28 @@ def make_data(rows: int, channels: int) -> Data:
     if rows < 4 or rows % longest:
         raise ValueError(f"rows is {rows}; take a power of two from 4, or a multiple of {longest}")
     batch = rows // longest
-    x, dy = torch.randn(2, longest, batch, channels)
-    lengths = torch.linspace(longest / 2, longest, batch).round()
-    mask = torch.arange(longest) >= lengths.unsqueeze(1)
+    x, dy = torch.randn(2, longest, batch, channels, device=device).to(dtype)
+    lengths = torch.linspace(longest / 2, longest, batch, device=device).round()
+    mask = torch.arange(longest, device=device) >= lengths.unsqueeze(1)
     return Data(x.mul_(2).add_(0.5).requires_grad_(), dy, mask)
 
 
-def of_torch(setup: Setup, data: Data, direction: str) -> Call:
-    """torch.nn.LayerNorm, the unit of all ratios."""
-    layer = torch.nn.LayerNorm(data.x.size(-1))
-    return partial(STEPS[direction], layer, data)
+def of_module(name: str, setup: Setup, data: Data, direction: str) -> Call | None:
+    """A layer of another library, such as ``torch.nn.LayerNorm``; None where it is not there."""
+    module, _, kind = name.rpartition(".")
+    try:
+        layer = getattr(importlib.import_module(module), kind)(data.x.size(-1))
+    except ImportError:
+        return None
+    return partial(STEPS[direction], layer.to(data.x.device, data.x.dtype), data)
 
 
 def of_kernels(choice: str, setup: Setup, data: Data, direction: str) -> Call | None:
     """The norm with ``--norm-kernels choice``; None where that is the plain form all the same."""
-    norm = setup.build(data.x.size(-1)).train(direction == BOTH)
+    norm = setup.build(data.x.size(-1)).train(direction == BOTH).to(data.x.device, data.x.dtype)
+    on_gpu = data.x.device.type == "cuda"
+    if choice == "compile" and on_gpu and norm.batch_statistics:
+        return None  # torch.compile does not serve them
     set_kernels(norm, choice)
     if choice != OFF and (norm.fused is None or setup.norm == NOT_COMPILED):
         return None
@@ -67,7 +77,7 @@ def of_kernels(choice: str, setup: Setup, data: Data, direction: str) -> Call | 
 
 def of_reference(setup: Setup, data: Data, direction: str) -> Call | None:
     """The transcription that the tests compare with, in numpy and float64, a training step."""
-    if direction != BOTH:
+    if direction != BOTH or data.x.device.type != "cpu":
         return None
     sys.path.append(str(TRANSCRIPTIONS))
     from reference import REFERENCES
@@ -107,12 +117,19 @@ def _infer(layer: Callable[[Tensor], Tensor], data: Data) -> None:
 
 STEPS: dict[str, Callable[..., None]] = {BOTH: _train, FORWARD: _infer}
 PROVIDERS: dict[str, Callable[[Setup, Data, str], Call | None]] = {
-    UNIT: of_torch,
+    UNIT: partial(of_module, "torch.nn.LayerNorm"),
     "plain": partial(of_kernels, OFF),
     "fused": partial(of_kernels, AUTO),
     "compile": partial(of_kernels, "compile"),
     "reference": of_reference,
+    "rmsnorm": partial(of_module, "torch.nn.RMSNorm"),
+    "liger": partial(of_module, "liger_kernel.transformers.LigerLayerNorm"),
+    "liger-rmsnorm": partial(of_module, "liger_kernel.transformers.LigerRMSNorm"),
+    "apex": partial(of_module, "apex.normalization.FusedLayerNorm"),
+    "apex-rmsnorm": partial(of_module, "apex.normalization.FusedRMSNorm"),
 }
+OTHERS = {"layernorm": ("liger", "apex"), "rmsnorm": ("rmsnorm", "liger-rmsnorm", "apex-rmsnorm")}
+"""Layers of other libraries, with the norm beside which each is measured on a GPU."""
 SLOW = {"reference": 3}
 """Repeated this often only."""
 

@@ -1,4 +1,8 @@
-"""Timing in alternation, A B A B, so that a machine that changes its speed does so for all."""
+"""Timing in alternation, A B A B, so that a machine that changes its speed does so for all.
+
+On a GPU a call begins with cold caches, and when all of it is queued: in training, too, Python runs
+ahead of the device.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+import torch
+
 Name = TypeVar("Name")
+COPIED = 1 << 28  # bytes, more than any cache holds
+HEAD_START = 2_000_000  # clock cycles, about a millisecond
 
 
 class Quartiles(NamedTuple):
@@ -25,8 +33,38 @@ def quartiles(values: Sequence[float]) -> Quartiles:
     return Quartiles(*statistics.quantiles(values, n=4, method="inclusive"))
 
 
+def on_cpu(call: Callable[[], object]) -> float:
+    """Milliseconds of one call."""
+    start = time.perf_counter()
+    call()
+    return 1000 * (time.perf_counter() - start)
+
+
+def on_gpu(call: Callable[[], object]) -> float:
+    """Milliseconds of one call on the device."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.empty(COPIED, dtype=torch.uint8, device="cuda").zero_()  # empties the caches
+    torch.cuda._sleep(HEAD_START)
+    begin.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end))
+
+
+def copied_bytes_per_ms(repetitions: int) -> float:
+    """What a copy on the GPU reads and writes."""
+    source = torch.zeros(COPIED, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    times = [on_gpu(lambda: target.copy_(source)) for _ in range(2 * repetitions)]
+    return 2 * COPIED / quartiles(times[repetitions:]).p50
+
+
 def alternate(
-    calls: Mapping[Name, Callable[[], object]], repetitions: int, warmup: int
+    calls: Mapping[Name, Callable[[], object]],
+    repetitions: int,
+    warmup: int,
+    timed: Callable[[Callable[[], object]], float] = on_cpu,
 ) -> dict[Name, list[float]]:
     """Milliseconds of each call, ``repetitions`` of them, by its name.
 
@@ -36,9 +74,7 @@ def alternate(
     times: dict[Name, list[float]] = {name: [] for name in calls}
     for number in range(-warmup, repetitions):
         for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            elapsed = time.perf_counter() - start
+            milliseconds = timed(call)
             if number >= 0:
-                times[name].append(1000 * elapsed)
+                times[name].append(milliseconds)
     return times

@@ -13,6 +13,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
+from measuring.command import CPU
 from measuring.setups import Setup
 from norm_plugin.checkpoints.reestimate import train_batches
 from norm_plugin.commands.command_line import CommandError
@@ -21,7 +22,6 @@ from norm_plugin.kernels import set_kernels
 from norm_plugin.models.flags import option_field
 
 RECIPE = "iwslt14_de_en"
-CPU, CUDA = "cpu", "cuda"
 STOCK = Setup("stock")
 """fairseq's own Transformer with LayerNorm."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import logging
 import sys
 import tarfile
 import zipfile
@@ -26,6 +27,8 @@ from norm_plugin.commands.command_line import CommandError
 SPLITS = ("train", "valid", "test")
 ARCHIVES = (".tgz", ".tar.gz", ".zip")
 BLOCK_BYTES = 1 << 20
+
+logging.getLogger("filelock").setLevel(logging.WARNING)  # fairseq makes all loggers talk
 
 
 def report(message: str) -> None:

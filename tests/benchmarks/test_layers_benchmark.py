@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import layers
 import speed_tables
-from measuring.providers import BOTH, FORWARD, PROVIDERS, make_calls, make_data
+from measuring import timing
+from measuring.providers import BOTH, FORWARD, make_calls, make_data
 from measuring.setups import SIZES, Setup, layer_setups
 from norm_plugin.kernels import has_fused_form, resolve
 from norm_plugin.norms import norm_spec
@@ -145,4 +147,65 @@ def test_sizes():
 
 def test_the_defaults_measure_every_provider_fifty_times():
     args = layers.parse_args([])
-    assert args.providers == list(PROVIDERS) and args.repetitions == 50 and args.threads == 2
+    assert args.providers == list(layers.FORMS) and args.repetitions == 50 and args.threads == 2
+
+
+# ---- on a GPU, for which the CPU stands ---------------------------------------------------------
+
+
+class FakeEvent:
+    """The n-th to be recorded is recorded at n ms."""
+
+    clock = 0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        FakeEvent.clock += 1
+        self.at = FakeEvent.clock
+
+    def elapsed_time(self, end):
+        return end.at - self.at
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr(timing, "COPIED", 1000)
+    monkeypatch.setattr(timing.torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(timing.torch.cuda, "_sleep", lambda cycles: None)
+    monkeypatch.setattr(timing.torch.cuda, "synchronize", lambda: None)
+    for name in ("empty", "zeros"):
+        make = getattr(torch, name)
+        on_cpu = lambda *size, make=make, dtype, device: make(*size, dtype=dtype)  # noqa: E731
+        monkeypatch.setattr(timing.torch, name, on_cpu)
+
+
+def test_a_row_of_a_gpu_has_the_share_of_a_copy(gpu, monkeypatch):
+    assert timing.copied_bytes_per_ms(2) == 2000  # 2 * 1,000 bytes in a millisecond
+    monkeypatch.setattr(layers, "CUDA", "cpu")
+    args = layers.parse_args(["--providers", "fused", "plain", "--repetitions", "2"])
+    args.copied_bytes_per_ms = 4096.0
+    rows = layers.measure(Setup("rmsnorm"), 128, 8, args, "float32")
+    # torch's own RMSNorm is measured beside ours; Liger and apex, where they can be imported
+    assert [row["provider"] for row in rows][:4] == ["torch", "fused", "plain", "rmsnorm"]
+    assert {row["p50_ms"] for row in rows} == {1.0} and {row["ratio"] for row in rows} == {1.0}
+    # five tensors of 128 x 8 numbers of 4 bytes at 4,096 bytes a millisecond
+    assert {row["copy_share"] for row in rows} == {5 * 128 * 8 * 4 / 4096}
+
+
+def test_without_a_device_nothing_is_measured(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(layers.CommandError, match="torch finds no CUDA device; give --device cpu"):
+        layers.main(["--device", "cuda"])
+
+
+def test_a_gpu_has_files_and_sizes_of_its_own(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    args = layers.parse_args(["--device", "cuda"])
+    assert (args.output.name, args.no_csv) == ("gpu.csv", False)
+    assert args.dtypes == ["float32", "float16", "bfloat16"]
+    assert (65536, 1024) in layers.sizes_of(args) and len(layers.sizes_of(args)) == 9
+    assert layers.parse_args(["--device", "cuda", "--quick"]).no_csv
+    with pytest.raises(SystemExit):
+        layers.parse_args(["--dtypes", "float16"])

@@ -139,7 +139,7 @@ def test_what_is_tiny_is_no_result(tmp_path):
     ("benchmark", "flag"),
     [
         *(("layers", "--repetitions"), ("layers", "--threads"), ("training", "--updates")),
-        *(("decoding", "--repetitions"), ("preparation", "--pairs"), ("gpu", "--repetitions")),
+        *(("decoding", "--repetitions"), ("preparation", "--pairs")),
     ],
 )
 def test_of_nothing_no_time_is_taken(benchmark, flag, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 
 import fairseq_cli.train
 from fairseq import checkpoint_utils, options
@@ -32,6 +33,7 @@ PLACES = {
     "data": "task",
 }
 """What differs from run to run in the settings that are not the model's, and their group."""
+CPU = ("--cpu",) if os.environ.get("NORM_TEST_DEVICE", "cpu") == "cpu" else ()
 _composed = {}
 
 
@@ -42,7 +44,7 @@ def configure(data, save_dir, *flags):
     flags, which it does not look at, so that is done once.
     """
     small = [word for pair in SMALL.items() for word in pair]
-    words = [data, "--cpu", "--arch", "norm_transformer_multi30k_tiny", *small, *NARROW]
+    words = [data, *CPU, "--arch", "norm_transformer_multi30k_tiny", *small, *NARROW]
     words += ["--encoder-attention-heads", 2, "--decoder-attention-heads", 2]
     words += ["--save-dir", save_dir, *flags]
     parser = options.get_training_parser()

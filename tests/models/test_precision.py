@@ -8,6 +8,8 @@ import os
 import pytest
 import torch
 
+from in_process import everywhere as everywhere_small
+from in_process import train_here
 from norm_plugin.norms import NORM_TYPES
 from test_forward import everywhere
 
@@ -70,3 +72,24 @@ def test_low_precision_trains_on_float32_statistics(name, way, build, batch, tas
             if not key.endswith(("nu", "psi", "gradients", "mean")):  # those near 0 are but noise
                 bound = FACTOR * (apart(moved[key], reference[key]) + torch.finfo(dtype).eps)
                 assert apart(buffer, reference[key]) < bound, key
+
+
+FLAGS = ("--fp16", "--bf16", "--amp", "--memory-efficient-fp16")
+
+
+@pytest.mark.skipif(
+    DEVICE == "cpu", reason="a CPU is tested in test_training.py, as far as it goes"
+)
+@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("name", NORM_TYPES)
+def test_fairseq_train_learns_and_goes_on(name, flag, toy, tmp_path, monkeypatch):
+    """Half of the updates, then the other half from the checkpoint."""
+    flags = (*everywhere_small(name, warmup=10), flag, "--fp16-init-scale", 4)
+    flags += ("--no-epoch-checkpoints", "--lr", 0.003)
+    losses = []
+    for updates in (15, 30):
+        trainer = train_here(monkeypatch, toy, tmp_path, *flags, "--max-update", updates)
+        assert trainer.get_num_updates() == updates
+        last = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
+        losses.append(last["extra_state"]["val_loss"])
+    assert losses[1] < losses[0] < float("inf")

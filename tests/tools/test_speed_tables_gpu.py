@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from measuring.records import read_rows
 from speed_tables import RESULTS, speed_table
 from test_speed_tables import cells, layer, update, write
 
-ORIGIN = {"device": "Some GPU", "cuda": "12.8", "torch": "2.13.0", "python": "3.12.1"}
-ORIGIN |= {"commit": "c0ffee1", "date": "2026-01-02"}
+ORIGIN = {"device": "Some GPU", "vector": "CUDA 12.8", "python": "3.12.1", "date": "2026-01-02"}
 LINE = "GPU: Some GPU (CUDA 12.8), torch 2.13.0, Python 3.12.1, commit c0ffee1, 2026-01-02."
 
 
-def on_gpu(norm, provider, p50, rows=4096, dtype="float32", floor=10.0):
-    place = {"rows": str(rows), "channels": "512", "dtype": dtype, "provider": provider}
-    return {**ORIGIN, "norm": norm, **place, "p50_us": str(p50), "floor_us": str(floor)}
+def on_gpu(norm, provider, ratio, rows=4096, dtype="float32", share=0.5, **more):
+    row = layer(norm, provider, ratio, **ORIGIN, **more)
+    return {**row, "rows": str(rows), "dtype": dtype, "copy_share": str(share)}
 
 
 def add(root, name, rows):
@@ -24,13 +22,11 @@ def add(root, name, rows):
     (root / "other" / RESULTS / f"{name}.csv").rename(root / RESULTS / f"{name}.csv")
 
 
-UNIT = "torch.nn.LayerNorm"
 LAYERS = [
-    on_gpu("dyt", UNIT, 999),
-    on_gpu("dyt", UNIT, 20),  # the newest counts
-    *(on_gpu("dyt", "fused", 15), on_gpu("dyt", "plain", 100)),
-    *(on_gpu("dyt", UNIT, 40, rows=8192), on_gpu("dyt", "fused", 50, rows=8192)),
-    *(on_gpu("dyt", UNIT, 1, dtype="float16"), on_gpu("dyt", "fused", 99, dtype="float16")),
+    on_gpu("dyt", "fused", 9.0),
+    on_gpu("dyt", "fused", 0.75, share=0.666),  # the newest counts
+    *(on_gpu("dyt", "plain", 5.0), on_gpu("dyt", "fused", 1.25, rows=8192, share=0.2)),
+    *(on_gpu("dyt", "torch", 1, dtype="float16"), on_gpu("dyt", "fused", 99, dtype="float16")),
 ]
 
 
@@ -39,20 +35,20 @@ def test_layers_of_both_devices_stand_side_by_side(tmp_path):
     write(tmp_path, "layers", [*rows, layer("none", "plain", 0.2)])
     add(tmp_path, "gpu", LAYERS)
     text = speed_table("layers", tmp_path)
-    gpu = ["0.75 / 1.25", "—", "5.00 / —", "67% / 20%"]
+    gpu = ["0.75 / 1.25", "—", "5.00 / not measured", "67% / 20%"]
     assert cells(text, "dyt") == [
         ["`dyt`", "", "0.80 / not measured", "—", "—", "—", *gpu],
-        ["`dyt`", "`eps=1`", "0.90 / not measured", "—", "—", "—", *["—"] * 4],
+        ["`dyt`", "`eps=1`", "0.90 / not measured", "—", "—", "—", *["not measured"] * 4],
     ]
-    assert cells(text, "none")[0][-4:] == ["—"] * 4
-    assert "GPU: the same at 4,096 x 512 / 8,192 x 512, with each" in text
+    assert cells(text, "none")[0][-4:] == ["not measured"] * 4
+    assert "GPU: the same at 4,096 x 512 / 8,192 x 512. The last" in text
     assert text.splitlines()[-2].startswith("CPU: Some CPU") and text.splitlines()[-1] == LINE
 
 
 def test_layers_of_a_gpu_alone(tmp_path):
     add(tmp_path, "gpu", LAYERS)
     text = speed_table("layers", tmp_path)
-    assert cells(text, "dyt")[0][-4:] == ["0.75 / 1.25", "—", "5.00 / —", "67% / 20%"]
+    assert cells(text, "dyt")[0][-4:] == ["0.75 / 1.25", "—", "5.00 / not measured", "67% / 20%"]
     assert text.splitlines()[-2:] == ["CPU: not measured.", LINE]
 
 
@@ -69,15 +65,3 @@ def test_training(tmp_path, cpu):
     origin = "torch 2.13.0, Python 3.11.7, commit c0ffee1, 2026-01-01."
     assert text.splitlines()[-1] == f"GPU: A GPU (CUDA 13), {origin}"
     assert text.splitlines()[-2].startswith("CPU: Some CPU" if cpu else "CPU: not measured.")
-
-
-def test_the_benchmark_writes_what_the_table_reads(tmp_path, monkeypatch):
-    import gpu
-
-    monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
-    path = tmp_path / "gpu.csv"
-    words = ["--device", "cpu", "--quick", "--norms", "dyt", "--dtypes", "float32"]
-    gpu.main([*words, "--output", str(path)])
-    rows = read_rows(path, ("norm",))
-    add(tmp_path, "gpu", rows)
-    assert cells(speed_table("layers", tmp_path), "dyt")[0][-4] != "—"

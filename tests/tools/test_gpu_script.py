@@ -1,0 +1,82 @@
+"""scripts/gpu.sh: a part that fails costs no other, and what has passed is not repeated."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "gpu.sh"
+PYTHON = """#!/bin/sh
+echo "$@" >>"{calls}"
+case "$*" in
+  *"{fails}"*) echo why it failed; exit 3 ;;
+  *torch.cuda.device_count*) echo 0 ;;
+  *) echo all is well ;;
+esac
+"""
+
+
+@pytest.fixture
+def gpu(tmp_path):
+    """Runs the script with a Python that fails where its arguments hold ``fails``."""
+    python, calls = tmp_path / "venv" / "bin" / "python", tmp_path / "calls"
+    python.parent.mkdir(parents=True)
+
+    def run(*flags, fails="nothing fails"):
+        calls.write_text("")
+        python.write_text(PYTHON.format(calls=calls, fails=fails))
+        python.chmod(0o755)
+        environment = {**os.environ, "NORM_VENV": str(tmp_path / "venv")}
+        command = ["bash", SCRIPT, "--out", tmp_path / "out", *flags]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        return done, calls.read_text()
+
+    return run
+
+
+def test_a_failed_part_costs_no_other_and_is_repeated(gpu):
+    flags = ("--device", "cpu", "--quick")
+    done, calls = gpu(*flags, fails="benchmarks/layers.py")
+    assert done.returncode == 1
+    assert "    why it failed" in done.stdout and "layers: failed with status 3" in done.stdout
+    for name in ("tests", "toy", "updates", "toy-run"):
+        assert f"{name}: passed in 0 s: all is well" in done.stdout.replace(" 1 s", " 0 s")
+    assert "benchmarks/training.py --device cpu --quick" in calls
+    done, calls = gpu(*flags)
+    assert done.returncode == 0
+    assert "updates: passed before" in done.stdout and "benchmarks/training.py" not in calls
+    assert "benchmarks/layers.py --device cpu --quick" in calls
+
+
+def test_the_runs_of_multi30k_come_in_the_order_of_their_importance(gpu, tmp_path):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    done, calls = gpu("--device", "cpu", "--raw", raw, "--parts", "multi30k", "sanitizer")
+    assert done.returncode == 0 and "sanitizer: skipped: it checks GPUs only" in done.stdout
+    runs = [line for line in calls.splitlines() if "multi30k" in line]
+    first = "preset=paper norm=layernorm placement=post seed=1"
+    assert first in runs[0] and f"--raw {raw}/multi30k" in runs[0]
+    assert "norm=layernorm placement=pre seed=1" in runs[2] and "seed=2" in runs[3]
+    assert len(runs) == 30 and len(runs) == len(calls.splitlines())
+
+
+def test_without_time_nothing_begins(gpu):
+    done, calls = gpu("--device", "cpu", "--quick", "--minutes", "0")
+    assert "layers: no time was left" in done.stdout and calls == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "error: torch finds no CUDA device; give --device cpu --quick"),
+        (("--device", "tpu"), "error: --device is tpu; give cuda or cpu"),
+        (("--minutes",), "error: --minutes needs a value; see --help"),
+        (("--slow",), "error: unknown option --slow; see --help"),
+    ],
+)
+def test_what_it_refuses(gpu, flags, message):
+    done, _ = gpu(*flags)
+    assert done.returncode == 2 and done.stderr == f"{message}\n"

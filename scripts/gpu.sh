@@ -192,7 +192,7 @@ part layers $((20 * MINUTE)) "$python" benchmarks/layers.py --device "$device" "
 part updates $((20 * MINUTE)) "$python" benchmarks/training.py --device "$device" "${updates[@]}" \
   --output "$rows/gpu_training.csv"
 
-run=("$python" -m norm_plugin.experiments run)
+run=("$python" -m norm_plugin run)
 where=(--work "$out/work" --results "$results")
 if [[ $quick ]]; then
   part toy-run $((10 * MINUTE)) "${run[@]}" toy --smoke "${where[@]}"

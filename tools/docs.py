@@ -21,6 +21,8 @@ from blocks import Generators, fill
 from claims import CONTROLS, claims_table, reproduction_table
 from example_runs import example_table
 from norm_plugin.analysis.deep_stacks_page import deep_stacks_block
+from norm_plugin.analysis.theory import CLAIMS
+from norm_plugin.analysis.theory.claim import sections
 from norm_plugin.analysis.warmup import published_table as warmup_table
 from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
 from norm_plugin.experiments.results import read_result_files
@@ -70,6 +72,7 @@ def generators(root: Path) -> Generators:
             name.partition("/")[2], root / "results" / "deep_stacks"
         ),
         "warmup": lambda _: warmup_table(root / "results" / "warmup" / "multi30k_cpu"),
+        "theory": lambda _: sections(CLAIMS, root / "results" / "theory", "../results/theory"),
         "norms": lambda _: norms_table(),
         "options": lambda _: options_table(),
         "sites": lambda _: sites_table(),

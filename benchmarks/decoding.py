@@ -18,15 +18,13 @@ import copy
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fairseq import models, options
 from fairseq.data import Dictionary
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.sequence_generator import SequenceGenerator
 
+from measuring.models import build_model, dictionary_of
 from measuring.records import RESULTS, append, provenance
 from measuring.timing import alternate, quartiles
 from norm_plugin.commands.command_line import at_least
@@ -39,14 +37,6 @@ LAYERNORM = "layernorm"
 TRAINING_BATCHES = 5
 CLOSE = 1e-3  # float32 rounding through twelve layers; the logits are of size 1
 Call = Callable[[], object]
-
-
-def dictionary_of(words: int) -> Dictionary:
-    """A dictionary of so many entries, fairseq's own among them."""
-    dictionary = Dictionary()
-    for number in range(words - len(dictionary)):
-        dictionary.add_symbol(str(number))
-    return dictionary
 
 
 def random_batch(dictionary: Dictionary, sentences: int, length: int) -> dict[str, torch.Tensor]:
@@ -64,14 +54,11 @@ def random_batch(dictionary: Dictionary, sentences: int, length: int) -> dict[st
 
 def build(args: argparse.Namespace, norm: str, dictionary: Dictionary) -> Any:
     """A pre-norm model with ``norm``, without layer-scale, in the encoder; statistics moved."""
-    flags = ["DATA", "--arch", args.arch, "--norm-type", norm, "--norm-placement", "pre"]
-    flags += ["--lr-scheduler", "inverse_sqrt", "--share-all-embeddings", "--dropout", "0"]
+    flags = ["--arch", args.arch, "--norm-type", norm, "--norm-placement", "pre"]
+    flags += ["--share-all-embeddings", "--dropout", "0"]
     if norm_spec(norm).has_option("layer_scale_groups"):
         flags += ["--norm-layer-scale-groups", "0"]
-    parsed = options.parse_args_and_arch(options.get_training_parser(), flags)
-    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
-    torch.manual_seed(1)
-    model = models.build_model(convert_namespace_to_omegaconf(parsed).model, task)
+    model = build_model(dictionary, *flags)
     for name, parameter in model.named_parameters():
         if "layer_norm" in name:
             parameter.data += 0.1 * torch.randn_like(parameter)

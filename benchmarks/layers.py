@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product
 
 import torch
@@ -39,7 +40,7 @@ from measuring.command import (
     parse_benchmark,
     prepare_process,
     quiet,
-    report,
+    run_benchmark,
 )
 from measuring.memory import keep_freed_memory
 from measuring.providers import (
@@ -53,7 +54,7 @@ from measuring.providers import (
     make_calls,
     make_data,
 )
-from measuring.records import RESULTS, Record, append, provenance
+from measuring.records import RESULTS, Record
 from measuring.setups import SIZES, TARGETS, Setup, layer_setups
 from measuring.timing import alternate, copied_bytes_per_ms, on_cpu, on_gpu, quartiles
 from norm_plugin.commands.command_line import CommandError, at_least, run_command
@@ -199,19 +200,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     quiet()
     prepare_process(args.threads, FUSED[args.device])
     keep_freed_memory()
-    origin = provenance(gpu=args.device == CUDA)
     if args.device == CUDA:
         args.copied_bytes_per_ms = copied_bytes_per_ms(args.repetitions)
-        print(f"{origin['device']}: a copy moves {args.copied_bytes_per_ms / 1e6:,.0f} GB/s")
-    measured: list[Record] = []
-    for (rows, channels), dtype, setup in product(sizes_of(args), args.dtypes, setups):
-        found = measure(setup, rows, channels, args, dtype)
-        for row in found:
-            show(row)
-        if not args.no_csv:
-            append(args.output, [{**origin, **row} for row in found])
-        measured += found
-    return report(misses(measured, setups)) if args.check else 0
+        print(f"A copy on the GPU moves {args.copied_bytes_per_ms / 1e6:,.0f} GB/s")
+    measurements = (
+        measure(setup, rows, channels, args, dtype)
+        for (rows, channels), dtype, setup in product(sizes_of(args), args.dtypes, setups)
+    )
+    return run_benchmark(args, measurements, show, partial(misses, setups=setups))
 
 
 if __name__ == "__main__":

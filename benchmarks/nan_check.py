@@ -9,32 +9,17 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fairseq import models, options
-from fairseq.data import Dictionary
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+from measuring.models import build_model, dictionary_of
 from measuring.timing import quartiles
 from norm_plugin.commands.command_line import at_least
 from norm_plugin.models.divergence import DivergenceWatch
 
 VOCABULARY = 2000
 SENTENCE = 16
-
-
-def build(arch: str, norm: str) -> torch.nn.Module:
-    """The model of ``arch`` with ``norm`` at every site and the check on."""
-    dictionary = Dictionary()
-    for word in range(VOCABULARY):
-        dictionary.add_symbol(str(word))
-    words = ["DATA", "--arch", arch, "--norm-type", norm, "--norm-placement", "pre"]
-    words += ["--lr-scheduler", "inverse_sqrt", "--share-all-embeddings"]
-    args = options.parse_args_and_arch(options.get_training_parser(), words)
-    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
-    return models.build_model(convert_namespace_to_omegaconf(args).model, task)
 
 
 def seconds(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tokens: int) -> float:
@@ -82,9 +67,9 @@ def main() -> None:
         "--updates", type=at_least(1), default=50, help="timed (default: %(default)s)"
     )
     args = parser.parse_args()
-    torch.manual_seed(1)
     stopwatch = Stopwatch()  # before the model is built, whose hooks it times
-    model = build(args.arch, args.norm_type)
+    flags = ["--arch", args.arch, "--norm-type", args.norm_type, "--norm-placement", "pre"]
+    model = build_model(dictionary_of(VOCABULARY), *flags, "--share-all-embeddings")
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     shares = []
     for update in range(args.updates + 2):

@@ -11,6 +11,7 @@ every norm recorded. Updates with and without a record are timed in turn.
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -24,9 +25,9 @@ from measuring.command import (
     parse_benchmark,
     prepare_process,
     quiet,
-    report,
+    run_benchmark,
 )
-from measuring.records import RESULTS, Record, append, provenance
+from measuring.records import RESULTS, Record
 from measuring.setups import Setup
 from measuring.timing import alternate, quartiles
 from measuring.training import Run
@@ -64,10 +65,10 @@ def with_recorder(
     return timed
 
 
-def measure(setup: Setup, args: argparse.Namespace, folder: Path) -> Record:
+def measure(setup: Setup, args: argparse.Namespace) -> Record:
     """The row of ``setup``."""
     run = Run(setup, args.data, AUTO, args.quick)
-    path = folder / "record"
+    path = Path(tempfile.mkdtemp()) / "record"
     recorder = recorder_of(run, path)
     batches = run.batches(WARMUP + args.updates)
     calls = {
@@ -78,7 +79,7 @@ def measure(setup: Setup, args: argparse.Namespace, folder: Path) -> Record:
     added = [one - other for one, other in zip(times["recorded"], times["plain"])]
     plain, more = quartiles(times["plain"]), quartiles(added)
     record_bytes = path.stat().st_size / (WARMUP + args.updates)
-    path.unlink()
+    shutil.rmtree(path.parent)
     return {
         **setup._asdict(),
         "tokens": run.cfg.dataset.max_tokens,
@@ -126,16 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_process(args.threads)
     args.data = args.data or prepared_data()
     setups: list[Any] = choose_setups(args.norms, [Setup(name) for name in DEFAULT])
-    origin = provenance()
-    measured: list[Record] = []
-    for setup in setups:
-        with tempfile.TemporaryDirectory() as folder:
-            row = measure(setup, args, Path(folder))
-        show(row)
-        if not args.no_csv:
-            append(args.output, [{**origin, **row}])
-        measured.append(row)
-    return report(misses(measured)) if args.check else 0
+    return run_benchmark(args, ([measure(setup, args)] for setup in setups), show, misses)
 
 
 if __name__ == "__main__":

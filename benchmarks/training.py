@@ -38,10 +38,10 @@ from measuring.command import (
     parse_benchmark,
     prepare_process,
     quiet,
-    report,
+    run_benchmark,
 )
 from measuring.memory import peak_mib, resident_mib, return_freed_memory
-from measuring.records import RESULTS, Record, append, provenance
+from measuring.records import RESULTS, Record
 from measuring.setups import Setup
 from measuring.timing import alternate, quartiles
 from measuring.training import STOCK, Run
@@ -192,17 +192,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_peak(choose_setups([args.peak], [STOCK, *training_setups()])[0], args)
         return 0
     setups: list[Any] = choose_setups(args.norms, training_setups())
-    origin = provenance(gpu=args.device == CUDA)
     unit = Run(STOCK, args.data, AUTO, args.quick, args.device), peak_of(STOCK, AUTO, args)
-    measured: list[Record] = []
-    for setup in setups:
-        for kernels in args.kernels:
-            row = measure(setup, kernels, unit, args)
-            show(row)
-            if not args.no_csv:
-                append(args.output, [{**origin, **row}])
-            measured.append(row)
-    return report(misses(measured)) if args.check else 0
+    measurements = (
+        [measure(setup, kernels, unit, args)] for setup in setups for kernels in args.kernels
+    )
+    return run_benchmark(args, measurements, show, misses)
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ def test_imports_go_one_way(path: Path) -> None:
         ("checkpoints", "from ..analysis import plots", False),
         ("", "from norm_plugin.experiments import recipes", True),
         ("", "import tools", False),
-        ("commands", "from norm_tables import norms_table", False),
+        ("commands", "from declared_tables import norms_table", False),
         ("experiments", "from benchmarks import layers", False),
     ],
 )

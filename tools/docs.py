@@ -19,6 +19,15 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from blocks import Generators, fill
 from claims import CONTROLS, claims_table, reproduction_table
+from declared_tables import (
+    front_table,
+    norms_table,
+    options_table,
+    patches_table,
+    placements_table,
+    placements_text,
+    sites_table,
+)
 from example_runs import example_table
 from norm_plugin.analysis.deep_stacks_page import deep_stacks_block
 from norm_plugin.analysis.theory import CLAIMS
@@ -27,9 +36,6 @@ from norm_plugin.analysis.warmup import published_table as warmup_table
 from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
 from norm_plugin.experiments.results import read_result_files
 from norm_plugin.experiments.tables import table
-from norm_tables import front_table, norms_table, options_table, sites_table
-from patches_table import patches_table
-from placement_tables import placements_table, placements_text
 from powernorm_parts import parts_table
 from published import published_table
 from recipe_commands import command_lines

@@ -6,11 +6,12 @@ import argparse
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
 
+from measuring.records import Record, append, provenance
 from measuring.setups import Setup, parse_setup
 from norm_plugin.commands.command_line import CommandError, at_least
 from norm_plugin.kernels import VARIABLE, resolve
@@ -123,6 +124,24 @@ def require_kernels(kernels: str) -> None:
         resolve(kernels)
     except ValueError as error:
         raise CommandError(str(error)) from error
+
+
+def run_benchmark(
+    args: argparse.Namespace,
+    measurements: Iterable[Sequence[Record]],
+    show: Callable[[Record], None],
+    misses: Callable[[Sequence[Record]], Iterable[str]],
+) -> int:
+    """Print and store rows as they are measured; with --check, status 1 for a missed target."""
+    origin = provenance(gpu=getattr(args, "device", CPU) == CUDA)
+    measured: list[Record] = []
+    for rows in measurements:
+        for row in rows:
+            show(row)
+        if not args.no_csv:
+            append(args.output, [{**origin, **row} for row in rows])
+        measured += rows
+    return report(misses(measured)) if args.check else 0
 
 
 def quiet() -> None:

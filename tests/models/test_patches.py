@@ -14,13 +14,13 @@ from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.trainer import Trainer
 
 from commands import ROOT
+from declared_tables import patches_by_function, patches_table
 from norm_plugin.models import patches
 from norm_plugin.models.patches import install
 from norm_plugin.models.updates import loss_scale
 from norm_plugin.models.wrapping import MARK, PATCHES
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
-from patches_table import patches_by_function, patches_table
 
 with_statistics = pytest.mark.parametrize(
     "name", [name for name in NORM_TYPES if norm_spec(name).batch_statistics]

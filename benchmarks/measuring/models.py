@@ -1,0 +1,28 @@
+"""Models of fairseq without a task's data, for what needs no training."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from fairseq import models, options
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+
+def dictionary_of(words: int) -> Dictionary:
+    """A dictionary of so many entries, fairseq's own among them."""
+    dictionary = Dictionary()
+    for number in range(words - len(dictionary)):
+        dictionary.add_symbol(str(number))
+    return dictionary
+
+
+def build_model(dictionary: Dictionary, *flags: object) -> Any:
+    """The model of the flags of ``fairseq-train``, from the first seed, with one dictionary."""
+    words = ["DATA", "--lr-scheduler", "inverse_sqrt", *map(str, flags)]
+    args = options.parse_args_and_arch(options.get_training_parser(), words)
+    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    torch.manual_seed(1)
+    return models.build_model(convert_namespace_to_omegaconf(args).model, task)

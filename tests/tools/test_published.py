@@ -83,8 +83,8 @@ def test_a_command_is_the_recipe_word_by_word():
 def test_the_commands_of_a_classifier_average_nothing():
     train, predict = shlex_lines(command_lines("sst5"))
     assert train == ["fairseq-train", "DATA", *training_flags(read_recipe("sst5"))]
-    module = ["python", "-m", "norm_plugin.experiments.predict", "DATA"]
-    assert predict[:4] == module and predict[-1] == "checkpoints/checkpoint_best.pt"
+    module = ["norm-plugin", "predict", "DATA"]
+    assert predict[:3] == module and predict[-1] == "checkpoints/checkpoint_best.pt"
     with pytest.raises(CommandError, match="no experiment has the recipe multi30k_cpu"):
         command_lines("multi30k_cpu")  # a preset; only the default of an experiment has commands
 

@@ -19,7 +19,7 @@ SAVED, STOPPED = 2, 3
 # It starts the toy experiment without scripts/setup.sh.
 SCRIPT = f"""#!/usr/bin/env bash
 export PYTHONPATH={ROOT}
-exec {sys.executable} -m norm_plugin.experiments run toy "$@"
+exec {sys.executable} -m norm_plugin run toy "$@"
 """
 # With REQUEUED in the environment, the job is requeued when it has come to the update STOPPED.
 USER_DIR = f"""

@@ -36,6 +36,7 @@ Options:
   --raw DIR         holds multi30k/, which is else downloaded
   --out DIR         for logs and for what is made on the way (default: work/gpu)
   --parts PART...   only those that begin so
+  --help            this text
 EOF
 }
 
@@ -118,17 +119,28 @@ part() {  # NAME SECONDS COMMAND...
   esac
 }
 
-install() {  # beside the torch of $1, in an environment that sees it
-  local source=() tools
-  if [[ $wheels ]]; then source=(--no-index --find-links "$wheels"); fi
-  tools=$(grep -E '^(numpy|cython|setuptools|wheel|ninja)==' requirements.lock)
-  grep -E '^[a-zA-Z].*==' requirements.lock | grep -vE '^(torch|triton)==' >"$out/requirements.txt"
-  "$1" -m venv --system-site-packages "$out/venv"
+install() {  # what the Python $1 lacks, beside its torch, in an environment that sees it
+  local source=() pins tools name files
+  pins=$(grep -E '^[a-zA-Z].*==' requirements.lock | grep -vE '^(torch|triton)==')
+  if [[ $wheels ]]; then
+    source=(--no-index --find-links "$wheels")
+    # made for another Python, the folder may hold other versions than the lock, and not all
+    files=$(find "$wheels" -maxdepth 1 -printf '%f\n' | tr 'A-Z.-' 'a-z__')
+    pins=$(while IFS='=' read -r name _; do
+      if grep -q "^$(tr 'A-Z.-' 'a-z__' <<<"$name")_[0-9]" <<<"$files"; then
+        echo "$name"
+      else
+        echo "not in $wheels: $name" >&2
+      fi
+    done <<<"$pins")
+  fi
+  "$1" -m venv --system-site-packages "$out/venv" || return
   # fairseq's build imports torch and numpy, so it is not isolated
   local pip=("$out/venv/bin/python" -m pip install --no-input --no-deps --no-build-isolation "${source[@]}")
+  tools=$(grep -E '^(numpy|cython|setuptools|wheel|ninja)(=|$)' <<<"$pins") || true
   # shellcheck disable=SC2086  # a word each
-  "${pip[@]}" $tools
-  "${pip[@]}" -r "$out/requirements.txt"
+  if [[ $tools ]]; then "${pip[@]}" $tools || return; fi
+  "${pip[@]}" -r <(echo "$pins")
 }
 
 venv=${NORM_VENV:-.venv}

@@ -44,6 +44,8 @@ WORKERS = 2
 MAIN = ("post", "pre")
 """The placements that Xiong et al. 2020 compare."""
 COMMAND = ("norm-plugin", "theory")
+GIVEN = ("norm_type", "layers", "depth", "dim", "full_dim", "seeds", "data")
+"""The options that are as the flags give them."""
 DEFAULTS = Options(placements=(), main=(), random=random_batches())
 
 
@@ -155,14 +157,8 @@ def options_of(args: argparse.Namespace) -> Options:
         main=tuple(one for one in placements if one in MAIN) or placements[:1],
         random=DEFAULTS.random,
         real=None if args.data is None else real_batches(args.data, args.seeds),
-        norm_type=args.norm_type,
-        layers=args.layers,
-        depth=args.depth,
-        dim=args.dim,
-        full_dim=args.full_dim,
-        seeds=args.seeds,
         checkpoints=tuple(args.checkpoint),
-        data=args.data,
+        **{name: getattr(args, name) for name in GIVEN},
     )
 
 

@@ -250,14 +250,17 @@ def test_the_bounds_of_a_single_layer_are_checked():
         ("1 to 3", "3 within the bounds", "yes"),
     ]
     assert rows[0]["stated"] == "1.50 to 2.50"
-    outside = lengths([[1.6, 5.0, 3.9], [1.7, 5.01, 3.8]], "pre", hidden_states.OUTPUT)
-    rows = verdicts(hidden_states, outside)
-    assert [(row["layer"], row["holds"]) for row in rows] == [
-        ("1", "yes"),
-        ("2", "no"),
-        ("3", "yes"),
-        ("1 to 3", "no"),
-    ]
+    for value in (5.0, 1.0):  # above and below what layer 2 may have
+        outside = lengths(
+            [[1.6, value, 3.9], [1.7, value + 0.01, 3.8]], "pre", hidden_states.OUTPUT
+        )
+        rows = verdicts(hidden_states, outside)
+        assert [(row["layer"], row["holds"]) for row in rows] == [
+            ("1", "yes"),
+            ("2", "no"),
+            ("3", "yes"),
+            ("1 to 3", "no"),
+        ]
 
 
 @pytest.mark.parametrize(("values", "holds"), [((1.49, 1.51), "yes"), ((1.6, 1.61), "no")])

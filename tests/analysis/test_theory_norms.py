@@ -166,6 +166,18 @@ def test_what_a_pass_of_pn_shows_is_what_the_formulas_give():
     assert second["gradient"] == pytest.approx(by_hand.max().item(), rel=ROUNDING)
 
 
+def test_the_bound_of_nu_is_that_of_all_batches_so_far():
+    x, g = normal(40, 6), normal(40, 6, seed=1)
+    batches = [Activations("encoder", x, g), Activations("encoder", x, g / 1000)]
+    *_, last = bounded_gradient.passes(batches, epochs=1)
+    psi2 = torch.stack([torch.ones(6).double(), 0.9 + 0.1 * x.square().mean(dim=0)]) + 1e-5
+    gamma = x.square().mean(dim=0) / psi2
+    lambda_ = torch.stack([(g * x).mean(dim=0), (g * x).mean(dim=0) / 1000]) / psi2.sqrt()
+    nu = 0.1 * lambda_[0] * (1 - 0.1 * gamma[1]) + 0.1 * lambda_[1]
+    bound = (lambda_.abs() / gamma)[0]  # that of the second batch is a thousandth
+    assert last["nu"] == pytest.approx((nu.abs() / bound).max().item(), rel=ROUNDING)
+
+
 def test_a_gradient_above_its_bound_does_not_hold():
     row = {"tokens": "random", "placement": "pre", "step": 0.1, "nu": 1.0, "gradient": 1.01}
     rows = bounded_gradient.verdicts(pd.DataFrame([{**row, "share": 1.2}]))

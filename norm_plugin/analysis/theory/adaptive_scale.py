@@ -27,9 +27,9 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-from norm_plugin.analysis.figures import style
-from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, verdict
-from norm_plugin.analysis.theory.stacks import SITE_LAYERS, encoder_activations, full
+from norm_plugin.analysis.figures import legend_below, style
+from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, like_first, verdict
+from norm_plugin.analysis.theory.stacks import encoder_activations
 from norm_plugin.norms import build_norm
 
 C, K = 2.0, 0.1
@@ -56,10 +56,9 @@ def z_of(x: Tensor) -> Tensor:
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
     """At each norm of the encoder of a full model; of main placements only."""
-    for batches in options.batches_of(placement) if placement in options.main else []:
+    for batches in options.main_batches_of(placement):
         for seed in options.seeds_of(placement):
-            size = (SITE_LAYERS, options.full_dim)
-            model = full(placement, options.norm_type, *size, batches, seed)
+            model = options.model(placement, batches, seed)
             for one in encoder_activations(model, batches, seed):
                 y = standardized(one.x)
                 for name, phi in PHI.items():
@@ -100,15 +99,15 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 def plot(frame: pd.DataFrame, axes: Any) -> None:
     """The least and the largest mean of z by site, of the first placement and tokens."""
     first = frame.iloc[0]
-    of_first = (frame["tokens"] == first["tokens"]) & (frame["placement"] == first["placement"])
-    for place, (name, some) in enumerate(groups(frame[of_first], "phi")):
+    shown = like_first(frame, "tokens", "placement")
+    for place, (name, some) in enumerate(groups(shown, "phi")):
         sites = some.groupby("site", sort=False)
         low, high = sites["z_least"].min(), sites["z_largest"].max()
         axes.plot(range(len(low)), (low + high) / 2, **style(place), label=name)
         axes.fill_between(range(len(low)), low, high, color=style(place)["color"], alpha=0.2)
     axes.set_xlabel(f"norm of the encoder, from below ({first['placement']})")
     axes.set_ylabel("mean of z over the channels")
-    axes.legend(loc="best", fontsize=8)
+    legend_below(axes)
 
 
 CLAIM = Claim(
@@ -116,6 +115,7 @@ CLAIM = Claim(
     place=8,
     text=__doc__,
     caption="Mean of z over the channels: the range over positions and seeds, and its middle.",
+    height=4.0,
     case=("placement", "phi", "tokens"),
     measure=measure,
     verdicts=verdicts,

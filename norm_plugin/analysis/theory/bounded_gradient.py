@@ -29,15 +29,10 @@ from typing import Any
 import pandas as pd
 import torch
 
-from norm_plugin.analysis.figures import style
-from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, verdict
-from norm_plugin.analysis.theory.lipschitz import EPOCHS, running_norm
-from norm_plugin.analysis.theory.stacks import (
-    SITE_LAYERS,
-    Activations,
-    encoder_activations,
-    full,
-)
+from norm_plugin.analysis.figures import legend_below, style
+from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, like_first, verdict
+from norm_plugin.analysis.theory.lipschitz import EPOCHS, at_sites, running_norm
+from norm_plugin.analysis.theory.stacks import Activations
 
 ROUNDING = 1e-9
 """Far above what float64 is off, far below any real effect."""
@@ -77,20 +72,10 @@ def passes(batches: Sequence[Activations], epochs: int = EPOCHS) -> Iterator[Row
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
     """At each norm of the encoder of a full model; of main placements only."""
-    for batches in options.batches_of(placement) if placement in options.main else []:
-        size = (SITE_LAYERS, options.full_dim)
-        model = full(placement, options.norm_type, *size, batches, seed=0)
-        seen = [encoder_activations(model, batches, seed) for seed in range(options.seeds)]
-        for at_site in zip(*seen):
-            for number, row in enumerate(passes(at_site)):
-                yield {
-                    "tokens": batches.kind,
-                    "placement": placement,
-                    "site": at_site[0].site,
-                    "epoch": number // len(at_site),
-                    "batch": number % len(at_site),
-                    **row,
-                }
+    for where, at_site in at_sites(options, placement):
+        for number, row in enumerate(passes(at_site)):
+            epoch, batch = divmod(number, len(at_site))
+            yield {**where, "epoch": epoch, "batch": batch, **row}
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
@@ -111,7 +96,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 def plot(frame: pd.DataFrame, axes: Any) -> None:
     """The largest value of each row over the passes, of the first placement and tokens."""
     first = frame.iloc[0]
-    shown = frame[(frame["tokens"] == first["tokens"]) & (frame["placement"] == first["placement"])]
+    shown = like_first(frame, "tokens", "placement")
     by_pass = shown.groupby(["epoch", "batch"])
     for place, (column, label) in enumerate(
         {
@@ -126,7 +111,7 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
     axes.axhline(1.0, color="#888888", linewidth=1)
     axes.set_xlabel(f"pass ({first['placement']})")
     axes.set_ylabel("largest over sites and channels")
-    axes.legend(loc="best", fontsize=8)
+    legend_below(axes)
 
 
 CLAIM = Claim(
@@ -134,6 +119,7 @@ CLAIM = Claim(
     place=10,
     text=__doc__,
     caption="What the recursion bounds by 1, and the share that it does not, over the passes.",
+    height=4.0,
     case=("placement", "tokens"),
     measure=measure,
     verdicts=verdicts,

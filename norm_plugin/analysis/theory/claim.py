@@ -20,7 +20,7 @@ from scipy import stats
 
 from norm_plugin.analysis.figures import INK_ON_PAPER, draw
 from norm_plugin.analysis.seeds import Sample, describe
-from norm_plugin.analysis.theory.stacks import Batches
+from norm_plugin.analysis.theory.stacks import Batches, full
 from norm_plugin.commands.command_line import CommandError, read_json, read_text, write_text
 from norm_plugin.experiments.provenance import short_commit
 
@@ -28,6 +28,8 @@ MADE = "made.json"
 BEGIN, END = "<!-- begin:theory -->", "<!-- end:theory -->"
 """Around the sections of the claims in the page; what is outside is typed there."""
 INTERVAL = "95 % interval"
+SITE_LAYERS = 6
+"""L of the full model whose norms are looked at one by one."""
 Row = dict[str, Any]
 """One measurement, or one line of a table, by column."""
 
@@ -71,6 +73,14 @@ class Options:
     def batches_of(self, placement: str) -> list[Batches]:
         """The batches of a placement: random tokens, and a corpus for a main one."""
         return [self.random, self.real] if self.real and placement in self.main else [self.random]
+
+    def main_batches_of(self, placement: str) -> list[Batches]:
+        """The same; none for a placement that is not a main one."""
+        return self.batches_of(placement) if placement in self.main else []
+
+    def model(self, placement: str, batches: Batches, seed: int) -> Any:
+        """The full model whose norms are looked at one by one."""
+        return full(placement, self.norm_type, SITE_LAYERS, self.full_dim, batches, seed)
 
 
 @dataclass(frozen=True)
@@ -176,6 +186,11 @@ def groups(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[Any, pd.DataFra
     """
     by = list(columns) if len(columns) > 1 else columns[0]
     return iter(frame.groupby(by, sort=False, dropna=False))
+
+
+def like_first(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """The rows that are equal to the first one in ``columns``."""
+    return frame[(frame[list(columns)] == frame[list(columns)].iloc[0]).all(axis=1)]
 
 
 # Fits
@@ -337,7 +352,7 @@ def section(number: int, claim: Claim, frame: pd.DataFrame, made: Row, to_folder
         [
             f"## {number}. {title.rstrip('.')}",
             text.strip(),
-            *(markdown(table) for table in tables if len(table)),
+            *(markdown(cells(table)) for table in tables if len(table)),
             f"![{claim.caption}]({to_folder}/{claim.name}.svg)",
             f"{claim.caption} Data: [{claim.name}.csv]({to_folder}/{claim.name}.csv).",
             origin(made),
@@ -346,15 +361,20 @@ def section(number: int, claim: Claim, frame: pd.DataFrame, made: Row, to_folder
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """A table of texts: `holds` comes last, and a column of intervals that has none is left out."""
-    table = table.astype(object).fillna("").astype(str)
-    if "holds" in table:
-        table = table[[*table.columns.drop("holds"), "holds"]]
-        table = table.drop(columns=INTERVAL) if table[INTERVAL].isin(["-", ""]).all() else table
-    rows = [table.columns, ["---"] * len(table.columns), *table.to_numpy()]
+    """A table of texts."""
+    rows = [table.columns, ["---"] * len(table.columns), *table.astype(str).to_numpy()]
     return "\n".join(
         f"| {' | '.join(c.replace('|', chr(92) + '|') for c in row)} |" for row in rows
     )
+
+
+def cells(table: pd.DataFrame) -> pd.DataFrame:
+    """A table as it is shown: ``holds`` is last, and a column without any interval is left out."""
+    table = table.astype(object).fillna("")
+    if "holds" in table:
+        table = table[[*table.columns.drop("holds"), "holds"]]
+        table = table.drop(columns=INTERVAL) if table[INTERVAL].isin(["-", ""]).all() else table
+    return table
 
 
 def origin(made: Row) -> str:

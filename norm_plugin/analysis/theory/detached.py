@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from norm_plugin.analysis.figures import style
-from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, verdict
-from norm_plugin.analysis.theory.stacks import SITE_LAYERS, encoder_activations, full
+from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, like_first, verdict
+from norm_plugin.analysis.theory.stacks import encoder_activations
 from norm_plugin.norms import build_norm
 
 ROUNDING = 1e-9
@@ -84,10 +84,9 @@ def margins(norm_type: str, x: Tensor, g: Tensor) -> Margins:
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
     """Margins at each norm of the encoder of a full model; of main placements only."""
-    for batches in options.batches_of(placement) if placement in options.main else []:
+    for batches in options.main_batches_of(placement):
         for seed in options.seeds_of(placement):
-            size = (SITE_LAYERS, options.full_dim)
-            model = full(placement, options.norm_type, *size, batches, seed)
+            model = options.model(placement, batches, seed)
             for one in encoder_activations(model, batches, seed):
                 for name in FORMS:
                     error, ratio = margins(name, one.x, one.g)
@@ -134,8 +133,8 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 def plot(frame: pd.DataFrame, axes: Any) -> None:
     """The mean variance ratio by site, a line a norm, of the first placement and tokens."""
     first = frame.iloc[0]
-    of_first = (frame["tokens"] == first["tokens"]) & (frame["placement"] == first["placement"])
-    for place, (norm, some) in enumerate(groups(frame[of_first], "norm")):
+    shown = like_first(frame, "tokens", "placement")
+    for place, (norm, some) in enumerate(groups(shown, "norm")):
         ratios = some.groupby("site", sort=False)["variance_ratio"].mean()
         axes.plot(range(len(ratios)), ratios, **style(place), label=norm)
     axes.set_xlabel(f"norm of the encoder, from below ({first['placement']})")

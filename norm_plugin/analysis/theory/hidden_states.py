@@ -25,6 +25,7 @@ from norm_plugin.analysis.theory.claim import (
     Row,
     contains,
     groups,
+    like_first,
     verdict,
     with_interval,
 )
@@ -139,7 +140,7 @@ def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
     """The output of each layer on random tokens, a line a placement, and the bounds of ``pre``."""
-    outputs = frame[(frame["place"] == OUTPUT) & (frame["tokens"] == frame["tokens"].iloc[0])]
+    outputs = like_first(frame, "tokens").query("place == @OUTPUT")
     for place, (placement, some) in enumerate(groups(outputs, "placement")):
         means = some.groupby("layer")["squared_length"].mean()
         axes.plot(means.index, means, **style(place), label=placement)

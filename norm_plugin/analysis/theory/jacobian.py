@@ -24,7 +24,7 @@ from torch import Tensor
 
 from norm_plugin.analysis.figures import style
 from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, verdict
-from norm_plugin.analysis.theory.stacks import SITE_LAYERS, encoder_activations, full
+from norm_plugin.analysis.theory.stacks import encoder_activations
 from norm_plugin.norms import Norm, build_norm, norm_spec
 
 LAYERNORM = "layernorm"
@@ -52,9 +52,8 @@ def spectral_norm(norm: Norm, x: Tensor) -> float:
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
     """At inputs of the norms of the encoder of a full model; of main placements only."""
-    for batches in options.batches_of(placement) if placement in options.main else []:
-        size = (SITE_LAYERS, options.full_dim)
-        model = full(placement, options.norm_type, *size, batches, seed=0)
+    for batches in options.main_batches_of(placement):
+        model = options.model(placement, batches, seed=0)
         seen = encoder_activations(model, batches, seed=0)
         xs = [x for one in seen for x in one.x[:POSITIONS]]
         yield from _rows(options, xs, tokens=batches.kind, placement=placement, mean=None)

@@ -36,6 +36,7 @@ from norm_plugin.analysis.theory.claim import (
     Row,
     exponent,
     groups,
+    like_first,
     near_verdict,
     with_interval,
 )
@@ -186,7 +187,7 @@ def tables(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
 def plot(frame: pd.DataFrame, axes: Any) -> None:
     """The simplified setting: gradient over L, a line a placement; means over seeds."""
     first = frame.iloc[0]
-    shown = frame[(frame["model"] == first["model"]) & (frame["tokens"] == first["tokens"])]
+    shown = like_first(frame, "model", "tokens")
     norm = "of_mean" if pd.isna(first["of_positions"]) else "of_positions"
     for place, (placement, some) in enumerate(groups(shown, "placement")):
         # under rezero, whose branches begin with a factor of 0, a gradient is 0
@@ -195,13 +196,13 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
         )
         means = means.dropna()
         if len(means):
-            axes.plot(means.index, means, **style(place), marker="o", markersize=2, label=placement)
+            axes.plot(means.index, means, **style(place), label=placement)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("layers L")
     axes.set_ylabel("gradient of the last W^2")
     if axes.lines:
-        axes.legend(loc="lower left", fontsize=7, ncols=2)
+        axes.legend(loc="lower left", fontsize=7, ncols=2, handlelength=3)
 
 
 CLAIM = Claim(

@@ -23,13 +23,8 @@ import torch
 from torch import Tensor
 
 from norm_plugin.analysis.figures import style
-from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, verdict
-from norm_plugin.analysis.theory.stacks import (
-    SITE_LAYERS,
-    Activations,
-    encoder_activations,
-    full,
-)
+from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, like_first, verdict
+from norm_plugin.analysis.theory.stacks import Activations, encoder_activations
 from norm_plugin.norms import Norm, build_norm
 
 EXACT, APPROXIMATE = "powernorm-v", "powernorm"
@@ -84,28 +79,30 @@ def _shares(norm: Norm, x: Tensor, g: Tensor, psi2: Tensor) -> Shares:
 
 def measure(options: Options, placement: str) -> Iterator[Row]:
     """Both norms at each norm of the encoder of a full model; of main placements only."""
-    for batches in options.batches_of(placement) if placement in options.main else []:
-        size = (SITE_LAYERS, options.full_dim)
-        model = full(placement, options.norm_type, *size, batches, seed=0)
+    for where, at_site in at_sites(options, placement):
+        exact = [exact_shares(one.x, one.g) for one in at_site]
+        for norm, shares in ((EXACT, exact), (APPROXIMATE, last_epoch(at_site))):
+            for batch, share in enumerate(shares):
+                yield {
+                    **where,
+                    "batch": batch,
+                    "norm": norm,
+                    "identity_error": float((share.measured - share.by_formula).abs().max()),
+                    "least_share": float(share.measured.min()),
+                    "mean_share": float(share.measured.mean()),
+                    "largest_share": float(share.measured.max()),
+                    "channels_above": float((share.measured > 1 + ROUNDING).double().mean()),
+                }
+
+
+def at_sites(options: Options, placement: str) -> Iterator[tuple[Row, tuple[Activations, ...]]]:
+    """What each norm of the encoder of a full model sees in every batch, and its columns."""
+    for batches in options.main_batches_of(placement):
+        model = options.model(placement, batches, seed=0)
         seen = [encoder_activations(model, batches, seed) for seed in range(options.seeds)]
         for at_site in zip(*seen):
-            shares = [(EXACT, [exact_shares(one.x, one.g) for one in at_site])]
-            shares += [(APPROXIMATE, last_epoch(at_site))]
-            for norm, by_batch in shares:
-                for batch, share in enumerate(by_batch):
-                    error = (share.measured - share.by_formula).abs().max()
-                    yield {
-                        "tokens": batches.kind,
-                        "placement": placement,
-                        "site": at_site[0].site,
-                        "batch": batch,
-                        "norm": norm,
-                        "identity_error": float(error),
-                        "least_share": float(share.measured.min()),
-                        "mean_share": float(share.measured.mean()),
-                        "largest_share": float(share.measured.max()),
-                        "channels_above": float((share.measured > 1 + ROUNDING).double().mean()),
-                    }
+            site = at_site[0].site
+            yield {"tokens": batches.kind, "placement": placement, "site": site}, at_site
 
 
 def last_epoch(batches: Sequence[Activations]) -> list[Shares]:
@@ -152,8 +149,8 @@ def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
 def plot(frame: pd.DataFrame, axes: Any) -> None:
     """Mean and largest share by norm of the encoder, of the first placement and tokens."""
     first = frame.iloc[0]
-    of_first = (frame["tokens"] == first["tokens"]) & (frame["placement"] == first["placement"])
-    for place, (norm, some) in enumerate(groups(frame[of_first], "norm")):
+    shown = like_first(frame, "tokens", "placement")
+    for place, (norm, some) in enumerate(groups(shown, "norm")):
         sites = some.groupby("site", sort=False)
         mean, largest = sites["mean_share"].mean(), sites["largest_share"].max()
         look = {"color": style(place)["color"], "linewidth": 1.5}

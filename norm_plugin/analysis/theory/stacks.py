@@ -57,8 +57,6 @@ SENTENCES, LENGTH = 8, 16
 """Of a batch; sentences of a corpus have their own lengths."""
 RANDOM, REAL = "random", "real"
 HEAD_CHANNELS = 64
-SITE_LAYERS = 6
-"""L of the full model whose norms are looked at one by one."""
 WARMUP_UPDATES = 4000
 """Of a norm that has a warm-up: at the first update it is within it."""
 

@@ -35,7 +35,7 @@ FAIRSEQ_REQUIREMENTS = [
 ]
 
 # Tests of significance, plots and the report.
-ANALYSIS_REQUIREMENTS = ["jinja2", "matplotlib", "pandas", "scipy", "statsmodels"]
+ANALYSIS_REQUIREMENTS = ["jinja2", "markdown-it-py", "matplotlib", "pandas", "scipy", "statsmodels"]
 
 # The models in which examples/huggingface.py replaces the norms; older ones were not tried.
 HUGGINGFACE_REQUIREMENTS = ["transformers>=5"]

@@ -35,7 +35,8 @@ VERBS = {
     "predict": ("experiments.predict", "the labels of a split by a trained classifier"),
     "evaluate-lm": ("experiments.evaluate_lm", "the loss of a language model on a split"),
     "score": ("experiments.score", "BLEU of the output of fairseq-generate"),
-    "result": ("experiments.results", "write the result of a finished training"),
+    "result": ("experiments.collect", "write the result of a finished training"),
+    "publish": ("experiments.results", "store the results of an experiment as one table of runs"),
     "keep": ("experiments.keep", "store translations and statistics beside older results"),
     "list": ("cli:list_norms", "every norm with its options and its paper"),
     "check": (

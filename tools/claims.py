@@ -8,38 +8,27 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from markdown_table import markdown
-from norm_plugin.analysis.rows import p_text
-from norm_plugin.analysis.seeds import (
-    CONFIDENCE,
-    LEVEL,
-    Difference,
-    difference,
-    holm,
-)
+import pandas as pd
+
+from norm_plugin.analysis.report import p_text
+from norm_plugin.analysis.stats import CONFIDENCE, LEVEL, compare_arms, holm
 from norm_plugin.experiments.comparable import (
     TRAINING,
     check_same_data,
     check_settings_alike,
     half_interval,
-    split_seed,
 )
-from norm_plugin.experiments.results import Result, headline, read_result_files
+from norm_plugin.experiments.results import read_results
+from norm_plugin.experiments.tables import markdown
 from published import numbers_of
 
 NOT_RUN = "not run"
 ONE_SEED = "one seed: no test"
 SHOWN, NOT_SHOWN, CONTRADICTED = "shown", "not shown", "contradicted"
-HEADER = (
-    *("norm", "published", "mean here", "seeds", "95 % interval of the mean", "published inside"),
-    *("95 % interval of one more seed", "published inside"),
-)
-Scores = Mapping[str, Mapping[int, float]]
-"""By norm and by seed."""
 
 
 @dataclass(frozen=True)
@@ -76,26 +65,31 @@ def reproduction_table(experiment: str, results: Path) -> str:
     Args:
         results: the folder that holds ``<experiment>/``.
     """
-    scores = scores_of(read_runs(results / experiment))
+    runs = read_runs(results / experiment)
     published = {row.norm: float(row.score) for row in numbers_of(experiment)}
-    rows: list[tuple[str, ...]] = [HEADER]
-    for norm in dict.fromkeys([*published, *scores]):
-        number = published.get(norm)
-        shown = "-" if number is None else f"{number:.2f}"
-        rows.append((f"`{norm}`", shown, *_measured(scores.get(norm), number)))
-    return markdown(rows)
+    rows = []
+    for norm in dict.fromkeys([*published, *runs["norm"]]):
+        number, scores = published.get(norm), runs.loc[runs["norm"] == norm, "score"].tolist()
+        row = {"norm": f"`{norm}`", "published": "-" if number is None else f"{number:.2f}"}
+        row["mean here"] = f"{statistics.mean(scores):.2f}" if scores else NOT_RUN
+        row["seeds"] = str(len(scores))
+        row |= dict(zip(INTERVALS, _intervals(scores, number)))
+        rows.append(row)
+    return markdown(pd.DataFrame(rows).rename(columns={name: name.rstrip() for name in INTERVALS}))
 
 
-def _measured(runs: Mapping[int, float] | None, published: float | None) -> list[str]:
-    if not runs:
-        return [NOT_RUN, "0", "-", "-", "-", "-"]
-    values = list(runs.values())
-    mean = statistics.mean(values)
-    cells = [f"{mean:.2f}", str(len(values))]
-    if len(values) == 1:
-        return [*cells, "-", "-", "-", "-"]
-    half = half_interval(values, CONFIDENCE)
-    for width in (half, half * math.sqrt(len(values) + 1)):  # of a mean, and of one more value
+INTERVALS = (
+    *("95 % interval of the mean", "published inside"),
+    *("95 % interval of one more seed", "published inside "),
+)
+
+
+def _intervals(scores: Sequence[float], published: float | None) -> list[str]:
+    """Of the mean and of one more seed, each with whether the published number lies inside."""
+    if len(scores) < 2:
+        return ["-"] * len(INTERVALS)
+    mean, half, cells = statistics.mean(scores), half_interval(scores, CONFIDENCE), []
+    for width in (half, half * math.sqrt(len(scores) + 1)):
         low, high = mean - width, mean + width
         inside = "-" if published is None else "yes" if low <= published <= high else "no"
         cells += [f"{low:.2f} to {high:.2f}", inside]
@@ -106,38 +100,40 @@ def claims_table(experiment: str, results: Path, claims: Sequence[Claim] = CLAIM
     """Markdown: each claim with the published difference, the measured one and the verdict."""
     runs = read_runs(results / experiment)
     published = {row.norm: float(row.score) for row in numbers_of(experiment)}
-    found = [difference_of(claim, runs) for claim in claims]
-    tested = [one for one in found if one is not None and one.least_p is not None]
-    # Where nothing varies, t is undefined: equal scores come of the rounding of accuracies.
-    corrected = iter(holm([1.0 if one.t_p is None else one.t_p for one in tested]))
-    rows: list[tuple[str, ...]] = [
-        ("claim", "difference", "published", "here", "95 % interval", "p (Holm)", "verdict")
-    ]
-    for claim, one in zip(claims, found):
-        row = [claim.text, f"`{claim.better}` less `{claim.worse}`"]
+    norms = set(runs["norm"])
+    run = [claim for claim in claims if {claim.better, claim.worse} <= norms]
+    tests: dict[Claim, dict[str, float]] = {}
+    if run:
+        pairs = [(claim.better, claim.worse) for claim in run]
+        table = compare_arms(runs.assign(arm=runs["norm"]), pairs)
+        tested = table["least_p"].notna()
+        # Where nothing varies, t is undefined: equal scores come of the rounding of accuracies.
+        table.loc[tested, "holm"] = holm(table.loc[tested, "t_p"].fillna(1.0).tolist())
+        tests = dict(zip(run, table.to_dict("records")))
+    rows = []
+    for claim in claims:
         both = {claim.better, claim.worse} <= published.keys()
-        row.append(f"{published[claim.better] - published[claim.worse]:+.2f}" if both else "-")
-        if one is None:
-            rows.append((*row, "-", "-", "-", NOT_RUN))
-        elif one.least_p is None:
-            rows.append((*row, f"{one.mean:+.2f}", "-", "-", ONE_SEED))
-        else:
-            rows.append((*row, *_tested(one, next(corrected))))
-    return markdown(rows)
+        difference = published[claim.better] - published[claim.worse] if both else math.nan
+        row = {"claim": claim.text, "difference": f"`{claim.better}` less `{claim.worse}`"}
+        row["published"] = f"{difference:+.2f}" if both else "-"
+        rows.append(row | _measured(tests.get(claim)))
+    return markdown(pd.DataFrame(rows))
 
 
-def difference_of(claim: Claim, runs: Sequence[Result]) -> Difference | None:
-    """Of the two norms of a claim; None where one of them has no run."""
-    scores = scores_of(runs)
-    if claim.better not in scores or claim.worse not in scores:
-        return None
-    paired = any(split_seed(run) is not None for run in runs)
-    return difference(scores[claim.better], scores[claim.worse], paired)
-
-
-def _tested(one: Difference, p: float) -> list[str]:
-    interval = " to ".join(f"{end:+.2f}" for end in one.interval or ()) or "-"
-    return [f"{one.mean:+.2f}", interval, p_text(p), verdict(one.mean, p)]
+def _measured(test: dict[str, float] | None) -> dict[str, str]:
+    if test is None:
+        return {"here": "-", "95 % interval": "-", "p (Holm)": "-", "verdict": NOT_RUN}
+    here = {"here": f"{test['difference']:+.2f}"}
+    if math.isnan(test["least_p"]):
+        return here | {"95 % interval": "-", "p (Holm)": "-", "verdict": ONE_SEED}
+    ends = [test["difference_low"], test["difference_high"]]
+    interval = "-" if math.isnan(ends[0]) else " to ".join(f"{end:+.2f}" for end in ends)
+    p = test["holm"]
+    return here | {
+        "95 % interval": interval,
+        "p (Holm)": p_text(p),
+        "verdict": verdict(test["difference"], p),
+    }
 
 
 def verdict(mean: float, p: float) -> str:
@@ -147,21 +143,14 @@ def verdict(mean: float, p: float) -> str:
     return SHOWN if mean > 0 else CONTRADICTED
 
 
-def read_runs(folder: Path) -> list[Result]:
+def read_runs(folder: Path) -> pd.DataFrame:
     """The results of an experiment; none where its folder does not exist.
 
     Raises CommandError for results that cannot be compared.
     """
-    runs: list[Result] = read_result_files(folder) if folder.is_dir() else []
-    if runs:
-        check_same_data(runs)
-        check_settings_alike(runs, TRAINING)
+    if not folder.is_dir():
+        return pd.DataFrame(columns=["norm", "seed", "score"])
+    runs = read_results(folder)
+    check_same_data(runs)
+    check_settings_alike(runs, TRAINING)
     return runs
-
-
-def scores_of(runs: Sequence[Result]) -> Scores:
-    """The headline score of each run."""
-    scores: dict[str, dict[int, float]] = {}
-    for run in runs:
-        scores.setdefault(run["norm"], {})[run["seed"]] = headline(run)
-    return scores

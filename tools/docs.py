@@ -34,8 +34,8 @@ from norm_plugin.analysis.theory import CLAIMS
 from norm_plugin.analysis.theory.claim import sections
 from norm_plugin.analysis.warmup import published_table as warmup_table
 from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
-from norm_plugin.experiments.results import read_result_files
-from norm_plugin.experiments.tables import table
+from norm_plugin.experiments.results import read_results
+from norm_plugin.experiments.tables import score_table
 from powernorm_parts import parts_table
 from published import published_table
 from recipe_commands import command_lines
@@ -64,7 +64,7 @@ def fill_docs(root: Path, check: bool) -> list[Path]:
 def generators(root: Path) -> Generators:
     """What fills the blocks of the documentation in ``root``, by the name of the block."""
     return {
-        "results/": lambda name: table(read_result_files(root / name)),
+        "results/": lambda name: score_table(read_results(root / name)),
         "reproduction/": lambda name: reproduction_table(name.partition("/")[2], root / "results"),
         "claims/": lambda name: claims_table(name.partition("/")[2], root / "results"),
         "controls/": lambda name: claims_table(name.partition("/")[2], root / "results", CONTROLS),

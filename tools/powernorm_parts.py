@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from markdown_table import markdown
-from norm_plugin.analysis.comparison import compare_pairs
-from norm_plugin.analysis.rows import TABLE_HEADER, table_row
+import pandas as pd
+
+from norm_plugin.analysis.report import TESTED, difference_cells
+from norm_plugin.analysis.stats import compare_arms
 from norm_plugin.analysis.study import read_study
+from norm_plugin.experiments.tables import markdown
 
 NOT_RUN = "not run"
-TESTED = TABLE_HEADER.index("difference")  # this column and those after it
-HEADER = ("part", "with it", "without: the baseline", *TABLE_HEADER[TESTED:])
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,22 @@ def parts_table(folder: Path) -> str:
     Raises CommandError for results that cannot be compared.
     """
     study = read_study([folder])
-    placement = study.baseline.placement
-    settings = {one.norm: one for one in study.settings if one.placement == placement}
-    run = [part for part in PARTS if {part.with_it, part.without} <= settings.keys()]
-    compared = compare_pairs([(settings[part.with_it], settings[part.without]) for part in run])
-    tested = {part: table_row(row)[TESTED:] for part, row in zip(run, compared)}
-    missing = (*["-"] * (len(TABLE_HEADER) - TESTED - 1), NOT_RUN)
+    placement = study.runs.loc[study.runs["arm"] == study.baseline, "placement"].iloc[0]
+    runs = study.runs[study.runs["placement"] == placement]
+    runs = runs.assign(arm=runs["norm"])
+    run = [part for part in PARTS if {part.with_it, part.without} <= set(runs["norm"])]
+    cells = dict.fromkeys(PARTS, dict.fromkeys(TESTED.values(), "-") | {"what is shown": NOT_RUN})
+    if run:
+        table = compare_arms(runs, [(part.with_it, part.without) for part in run])
+        for part, row in zip(run, table.to_dict("records")):
+            cells[part] = difference_cells(row, study.metric)
     rows = [
-        (part.name, f"`{part.with_it}`", f"`{part.without}`", *tested.get(part, missing))
+        {
+            "part": part.name,
+            "with it": f"`{part.with_it}`",
+            "without: the baseline": f"`{part.without}`",
+            **cells[part],
+        }
         for part in PARTS
     ]
-    return markdown([HEADER, *rows])
+    return markdown(pd.DataFrame(rows).rename(columns=str.rstrip))

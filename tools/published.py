@@ -8,13 +8,14 @@ folder of ours to compare with: ``results/<experiment>_<recipe>``. claims.py com
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from markdown_table import markdown
+import pandas as pd
+
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.results import Result, read_result_files
+from norm_plugin.experiments.results import read_results
+from norm_plugin.experiments.tables import markdown
 
 NOT_RUN = "not run: needs the full corpus and a GPU"
 POWERNORM = ("PowerNorm (Shen et al. 2020)", "powernorm")
@@ -24,7 +25,8 @@ DIVERGES = "diverges"
 # Training pairs without which a corpus is but a part of the published one: of about 160,000,
 # 133,317 and 4.5 million before cleaning.
 FULL = {"iwslt14_de_en": 140_000, "iwslt15_en_vi": 130_000, "wmt14_en_de": 3_500_000}
-HEADER = ("paper", "norm", "published BLEU", "measured here")
+PAIRS = "data.training_pairs"
+SPLIT, TOKENIZED = "scores.compound_split.score", "scores.tokenized.score"
 
 
 @dataclass(frozen=True)
@@ -85,30 +87,27 @@ def published_table(experiment: str, results: Path) -> str:
     Raises:
         CommandError: no paper's numbers are here for that experiment.
     """
-    rows = [HEADER]
-    for row in numbers_of(experiment):
-        norm = f"`{row.norm}`" + (f" ({row.note})" if row.note else "")
-        rows.append((row.source[0], norm, row.score, _measured(experiment, row, results)))
-    return markdown(rows)
+    rows = [
+        {
+            "paper": row.source[0],
+            "norm": f"`{row.norm}`" + (f" ({row.note})" if row.note else ""),
+            "published BLEU": row.score,
+            "measured here": _measured(experiment, row, results),
+        }
+        for row in numbers_of(experiment)
+    ]
+    return markdown(pd.DataFrame(rows))
 
 
 def _measured(experiment: str, row: Published, results: Path) -> str:
+    """The mean over seeds of the kind of BLEU that the papers report on the corpus."""
     folder = results / f"{experiment}_{row.source[1]}"
     if not row.source[1] or not folder.is_dir():
         return NOT_RUN
-    runs = [run for run in read_result_files(folder) if run["norm"] == row.norm]
-    return _mean_bleu([run for run in runs if _on_the_full_corpus(experiment, run)])
-
-
-def _on_the_full_corpus(experiment: str, run: Result) -> bool:
-    return (run["data"].get("training_pairs") or 0) >= FULL[experiment]
-
-
-def _mean_bleu(runs: Sequence[Result]) -> str:
-    """The mean over seeds of the kind of BLEU that the papers report on the corpus."""
-    if not runs:
+    runs = read_results(folder)
+    runs = runs[runs["norm"] == row.norm].reindex(columns=[PAIRS, SPLIT, TOKENIZED])
+    scores = runs[SPLIT].fillna(runs[TOKENIZED])[runs[PAIRS] >= FULL[experiment]].tolist()
+    if not scores:
         return NOT_RUN
-    kinds = ["compound_split" if "compound_split" in run["scores"] else "tokenized" for run in runs]
-    scores = [run["scores"][kind]["score"] for run, kind in zip(runs, kinds)]
-    seeds = "one seed" if len(runs) == 1 else f"{len(runs)} seeds"
+    seeds = "one seed" if len(scores) == 1 else f"{len(scores)} seeds"
     return f"{statistics.mean(scores):.2f} ({seeds})"

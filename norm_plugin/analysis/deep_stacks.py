@@ -40,7 +40,7 @@ from norm_plugin.analysis.deep_stacks_page import (
     stored_rows,
     write_page,
 )
-from norm_plugin.analysis.records import read_record
+from norm_plugin.analysis.records import LAYERS, read_record, values_of
 from norm_plugin.commands.command_line import (
     CommandError,
     at_least,
@@ -187,18 +187,16 @@ def unigram_loss(task: Any) -> float:
 
 def recorded_gradients(record: Path) -> dict[str, dict[str, float]]:
     """By update and path of the layer; of the first update and, where it was reached, the last."""
+    name = "fc2.weight_gradient_norm"
     try:
-        updates = read_record(record).updates
+        values = values_of(read_record(record), [name], LAYERS)
     except CommandError:  # it diverged in the first update
         return {}
-    name = "fc2.weight_gradient_norm"
     return {
-        str(line["update"]): {
-            path: rounded(found[name])
-            for path, found in line["layers"].items()
-            if math.isfinite(found.get(name, math.nan))
+        str(update): {
+            path: rounded(norm) for path, norm in zip(of_update["place"], of_update[name])
         }
-        for line in updates
+        for update, of_update in values.groupby("update")
     }
 
 

@@ -185,8 +185,7 @@ def gradient_figure(runs: pd.DataFrame, update: int, name: str) -> Figure:
 
 
 def _figure(name: str, title: str, plot: Any, data: pd.DataFrame) -> Figure:
-    rows = list(data.itertuples(index=False, name=None))
-    return Figure(name, title, draw(plot, height=4.2, name=name), tuple(data.columns), rows)
+    return Figure(name, title, draw(plot, height=4.2, name=name), data)
 
 
 def figures(runs: pd.DataFrame) -> dict[str, list[Figure]]:
@@ -249,7 +248,7 @@ def write_page(folder: Path) -> None:
     for of_block in figures(runs).values():
         for figure in of_block:
             write_text(folder / f"{figure.name}.svg", figure.standalone)
-            write_text(folder / f"{figure.name}.csv", figure.data)
+            write_text(folder / f"{figure.name}.csv", figure.csv)
     table = runs[["placement", "layers", "seed", "valid", "diverged", "unigram"]].rename(
         columns={
             "valid": "valid_loss",

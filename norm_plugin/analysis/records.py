@@ -5,40 +5,48 @@
     norm-plugin records results/toy/powernorm-seed1.statistics.json.gz
 
 The first form says what the file holds; the second prints the data of a figure as CSV, a row for
-each update and site. The third reads what was kept beside a result, with three digits. What each
-value is, is said in ``norm_plugin/models/measures.py``.
+each update and site. The third reads what was kept beside a result, with three digits; where the
+results are published, it lies in ``statistics.zip``. What each value is, is said in
+``norm_plugin/models/measures.py``.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.commands.command_line import CommandError, run_command
+import numpy as np
+import pandas as pd
+
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.kept import (
     ENDINGS,
     STATISTICS,
-    expand,
+    compact,
+    read_kept,
     read_statistics,
     record_lines,
+    statistics_in,
 )
 from norm_plugin.models.measures import LEVELS
+from norm_plugin.models.sites import SLOTS
 
 SITES, LAYERS = "sites", "layers"
-Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
-"""A header, and rows as long; None stands where a site has no such value."""
+DRAWN_LEVELS = (0.05, 0.5, 0.95)
+"""Of a value over channels; the record has more."""
+MOST_PLACES = 4
 
 
 @dataclass(frozen=True)
-class FigureData:
+class Recorded:
     """The values behind a figure of a paper, or one like it.
 
     Attributes:
+        part: of a record, SITES or LAYERS.
         stack: the one in which the paper looks; all where it is empty.
         by_channel: the values are quantiles over channels.
         source: the figure of a paper that shows the same.
@@ -57,34 +65,41 @@ class FigureData:
         text = f"{self.text[0].upper()}{self.text[1:]}"
         return f"{text} ({self.source})" if self.source else text
 
+    @property
+    def values(self) -> list[str]:
+        """The values that are drawn; of those over channels some quantiles."""
+        if not self.by_channel:
+            return list(self.names)
+        return [f"{name}_{level:g}" for name in self.names for level in DRAWN_LEVELS]
+
 
 def _both(name: str) -> tuple[str, str]:
     return f"output_gradient_{name}", f"input_gradient_{name}"
 
 
-FIGURES: dict[str, FigureData] = {
-    "powernorm-2": FigureData(
+RECORDED: dict[str, Recorded] = {
+    "powernorm-2": Recorded(
         "distance of batch and running mean and variance",
         SITES,
         ("distance_mean", "distance_variance"),
         "encoder",
         source="PowerNorm paper, Figure 2",
     ),
-    "powernorm-3": FigureData(
+    "powernorm-3": Recorded(
         "gradient parts of mean and variance",
         SITES,
         ("g_mu", "g_sigma2"),
         "encoder",
         source="PowerNorm paper, Figure 3",
     ),
-    "powernorm-4": FigureData(
+    "powernorm-4": Recorded(
         "variance against quadratic mean: distances, and gradient parts",
         SITES,
         ("distance_variance", "distance_square", "g_sigma2", "g_psi2"),
         "encoder",
         source="PowerNorm paper, Figure 4",
     ),
-    "powernorm-7": FigureData(
+    "powernorm-7": Recorded(
         "gamma / psi_B over the channels",
         SITES,
         ("gamma_over_psi",),
@@ -92,123 +107,148 @@ FIGURES: dict[str, FigureData] = {
         by_channel=True,
         source="PowerNorm paper, Figure 7",
     ),
-    "adanorm-gradients": FigureData(
+    "adanorm-gradients": Recorded(
         "mean and variance of the gradient before and after a norm",
         SITES,
         (*_both("mean"), *_both("variance")),
         source="AdaNorm paper, section 3",
     ),
-    "outliers": FigureData(
+    "outliers": Recorded(
         "size and outliers of the inputs of norms", SITES, ("rms", "largest", "outlier_share")
     ),
-    "layers": FigureData(
+    "layers": Recorded(
         "hidden states and gradients by layer",
         LAYERS,
         ("hidden_rms", "hidden_gradient_norm", "fc2.weight_gradient_norm"),
     ),
 }
-"""By its name on the command line."""
+"""By the name of the figure."""
 
 
-@dataclass(frozen=True)
-class TrainingRecord:
-    """The records of a run, in order of updates.
+def read_record(path: Path) -> dict[str, Any]:
+    """The record in a file of ``--norm-record``, or in the file kept beside a result.
 
-    Attributes:
-        norms: placement, norm of each site and options, as logged when training started.
-        every: a record is there of each ``every``-th update, from the first one on.
-        channels: by the path of each recorded norm.
-        updates: as they are in the file: ``update``, and ``sites`` and ``layers`` by path.
-    """
-
-    path: Path
-    norms: str
-    every: int
-    channels: Mapping[str, int]
-    updates: list[dict[str, Any]]
-
-    def places(self, part: str, within: Sequence[str] = ()) -> list[str]:
-        """The paths of the recorded ``sites`` or ``layers``; only those that begin as asked.
-
-        Raises:
-            CommandError: nothing recorded begins with one of ``within``.
-        """
-        paths = list(dict.fromkeys(path for line in self.updates for path in line[part]))
-        for prefix in within:
-            if not any(path.startswith(prefix) for path in paths):
-                raise CommandError(f"{self.path} has no {prefix}; it has {', '.join(paths)}")
-        return [path for path in paths if not within or path.startswith(tuple(within))]
-
-
-def read_record(path: Path) -> TrainingRecord:
-    """The records in a file of ``--norm-record``, or in the file kept beside a result.
+    Returns:
+        as :func:`norm_plugin.experiments.kept.compact` gives it.
 
     Raises:
         CommandError: no such file, no records in it, or of another version.
     """
-    if path.name.endswith(ENDINGS[STATISTICS]):
-        kept = read_statistics(path)["record"]
-        if kept is None:
-            raise CommandError(f"{path} holds no record: the run was made without --norm-record")
-        return record_of(path, expand(kept))
-    return record_of(path, record_lines(path))
+    if not path.name.endswith(ENDINGS[STATISTICS]):
+        return compact(record_lines(path), digits=None)
+    record: dict[str, Any] | None = read_statistics(path)["record"]
+    if record is None:
+        raise CommandError(f"{path} holds no record: the run was made without --norm-record")
+    return record
 
 
-def record_of(path: Path, lines: Sequence[dict[str, Any]]) -> TrainingRecord:
-    """The same from the lines that were read from ``path``."""
-    header, *updates = lines
-    return TrainingRecord(path, header["norms"], header["every"], header["sites"], updates)
+def values_of(record: Mapping[str, Any], names: Sequence[str], part: str = SITES) -> pd.DataFrame:
+    """The values ``names`` of a part of a record, a row for each update and place that has one.
 
-
-def table(
-    record: TrainingRecord, names: Sequence[str], part: str = SITES, within: Sequence[str] = ()
-) -> Table:
-    """The values ``names`` of a part, a row for each update and site that has one of them.
-
-    A value over channels has a column for each quantile: ``batch_mean_0.5`` is the median.
+    Returns:
+        columns ``update``, ``place`` and the names. A value over channels has a column for each
+        quantile: ``batch_mean_0.5`` is the median.
     """
-    places = record.places(part, within)
-    rows = [
-        (line["update"], path, found)
-        for line in record.updates
-        for path in places
-        if (found := line[part].get(path)) and any(name in found for name in names)
-    ]
-    if not rows:
-        raise CommandError(
-            f"{record.path} has no {', '.join(names)}: its norms ({record.norms}) lack them"
-        )
-    by_channel = {name for name in names for *_, found in rows if isinstance(found.get(name), list)}
-    header = ["update", "layer" if part == LAYERS else "site"]
-    for name in names:
-        header += [f"{name}_{level:g}" for level in LEVELS] if name in by_channel else [name]
-    return tuple(header), [
-        (update, path, *(one for name in names for one in _cells(found, name, name in by_channel)))
-        for update, path, found in rows
-    ]
+    tables = [pd.DataFrame(columns=["update", "place"])]
+    for place, columns in record[part].items():
+        table = pd.DataFrame({"update": record["updates"]})
+        table.insert(1, "place", place)
+        for name in names:
+            values = columns.get(name)
+            if values is None:
+                continue
+            if any(isinstance(value, list) for value in values):
+                rows = [value or [None] * len(LEVELS) for value in values]
+                for level, quantile in zip(LEVELS, zip(*rows)):
+                    table[f"{name}_{level:g}"] = pd.Series(quantile, dtype=float)
+            else:
+                table[name] = pd.Series(values, dtype=float)
+        if len(table.columns) > 2:
+            tables.append(table.dropna(how="all", subset=table.columns[2:]))
+    return pd.concat(tables[1:] or tables, ignore_index=True)
 
 
-def _cells(found: Mapping[str, Any], name: str, by_channel: bool) -> Sequence[Any]:
-    if by_channel:
-        return found.get(name) or [None] * len(LEVELS)
-    return [found.get(name)]
+def statistics_of(run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What is kept of the statistics of a run, a row of the table; None where nothing is."""
+    checksum = run.get(f"kept.{STATISTICS}.sha256")
+    if not isinstance(checksum, str):
+        return None
+    return _statistics(Path(run["folder"]), run["norm"], run["seed"], checksum)
 
 
-def figure_table(record: TrainingRecord, figure: str, within: Sequence[str] = ()) -> Table:
-    """The data of a figure, one of :data:`FIGURES`."""
-    data = FIGURES[figure]
-    return table(record, data.names, data.part, within)
+@cache
+def _statistics(folder: Path, norm: str, seed: int, checksum: str) -> dict[str, Any]:
+    run = {"folder": folder, "norm": norm, "seed": seed, f"kept.{STATISTICS}.sha256": checksum}
+    text = read_kept(run, STATISTICS)
+    assert text is not None
+    return statistics_in(text, folder / f"{norm}-seed{seed}{ENDINGS[STATISTICS]}")
 
 
-def summary(record: TrainingRecord) -> str:
+def recorded(runs: pd.DataFrame, what: Recorded) -> pd.DataFrame:
+    """The drawn values of all runs with a record, one a row.
+
+    Args:
+        runs: with the column ``arm``.
+
+    Returns:
+        columns ``arm``, ``seed``, ``place``, ``value``, ``update`` and ``number``; how many records
+        an arm has is in ``attrs["records"]``.
+    """
+    tables = [pd.DataFrame(columns=["arm", "seed", "update", "place", "value", "number"])]
+    counts: dict[str, int] = {}
+    for run in runs.to_dict("records"):
+        record = (statistics_of(run) or {}).get("record")
+        if record is None:
+            continue
+        counts[run["arm"]] = counts.get(run["arm"], 0) + 1
+        table = values_of(record, what.names, what.part)
+        drawn = [value for value in what.values if value in table]
+        table = table.melt(["update", "place"], drawn, "value", "number").dropna()
+        if not table.empty:
+            tables.append(table.assign(arm=run["arm"], seed=run["seed"]))
+    values = pd.concat(tables[1:] or tables, ignore_index=True)
+    values.attrs["records"] = counts
+    return values
+
+
+def drawn_places(values: pd.DataFrame, what: Recorded) -> list[str]:
+    """Up to four places of a table of recorded values, spread from the first to the last."""
+    places = list(dict.fromkeys(values["place"]))
+    wanted = [place for place in places if place.startswith(what.stack)] or places
+    if len(wanted) <= MOST_PLACES:
+        return wanted
+    steps = np.linspace(0, len(wanted) - 1, MOST_PLACES).round().astype(int)
+    return [wanted[step] for step in steps]
+
+
+def short_place(path: str) -> str:
+    """``encoder.layers.0.self_attn_layer_norm`` is ``encoder 1 self``."""
+    attributes = {attribute: branch for branch, attribute in SLOTS.items()}
+    words = path.split(".")
+    if "layers" in words:
+        at = words.index("layers")
+        words[at : at + 2] = [str(int(words[at + 1]) + 1)]
+    words[-1] = attributes.get(words[-1], words[-1].replace("layer_norm", "final"))
+    return " ".join(words)
+
+
+def short_value(value: str) -> str:
+    """The label of a row of panels."""
+    name, _, level = value.rpartition("_")
+    if level.replace(".", "").isdecimal():
+        return f"{name}\n{float(level):.0%} quantile"
+    return value.replace("_gradient_", " gradient\n").replace("distance_", "distance,\n")
+
+
+def summary(record: Mapping[str, Any]) -> str:
     """What a file holds, as text."""
-    updates = [line["update"] for line in record.updates]
-    figures = [f"    {name}: {data.title}" for name, data in FIGURES.items()]
+    updates = record["updates"]
+    figures = [f"    {name}: {what.title}" for name, what in RECORDED.items()]
     return "\n".join(
         [
             f"{len(updates)} records of updates {updates[0]} to {updates[-1]}, every "
-            f"{record.every}, at {len(record.channels)} norms",
-            record.norms,
+            f"{record['every']}, at {len(record['channels'])} norms",
+            record["norms"],
             "--figure prints the data of:",
             *figures,
         ]
@@ -216,14 +256,14 @@ def summary(record: TrainingRecord) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """The command ``records``."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin records",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", type=Path, help="written by --norm-record")
-    parser.add_argument("--figure", choices=FIGURES, help="print its data as CSV")
+    parser.add_argument("--figure", choices=RECORDED, help="print its data as CSV")
     parser.add_argument(
         "--sites",
         nargs="+",
@@ -236,12 +276,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.figure is None:
         print(summary(record))
         return 0
-    header, rows = figure_table(record, args.figure, args.sites)
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
+    what = RECORDED[args.figure]
+    places = list(record[what.part])
+    for prefix in args.sites:
+        if not any(place.startswith(prefix) for place in places):
+            raise CommandError(f"{args.file} has no {prefix}; it has {', '.join(places)}")
+    values = values_of(record, what.names, what.part)
+    values = values[values["place"].str.startswith(tuple(args.sites or [""]))]
+    if values.empty:
+        raise CommandError(
+            f"{args.file} has no {', '.join(what.names)}: its norms ({record['norms']}) lack them"
+        )
+    values = values.sort_values("update", kind="stable")
+    values = values.rename(columns={"place": what.part.removesuffix("s")})
+    print(values.to_csv(index=False), end="")
     return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -1,20 +1,137 @@
 """Two runs on one test set: sacrebleu's paired tests on their translations.
 
 These tests ask what another test set of the same kind would show for the *same two models*. They
-say nothing about other seeds: for that, see :mod:`norm_plugin.analysis.seeds`.
+say nothing about other seeds: for that, see :mod:`norm_plugin.analysis.stats`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import pandas as pd
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest, Result
 
+from norm_plugin.analysis.stats import LEVEL, holm
+from norm_plugin.analysis.study import Study
+from norm_plugin.commands.command_line import CommandError, read_json, read_lines
+from norm_plugin.experiments.bleu import score_sacrebleu
+from norm_plugin.experiments.kept import TRANSLATIONS, read_kept
+from norm_plugin.experiments.metrics.bleu import reference_file, text_form
+from norm_plugin.experiments.score import plain_references
+
 RESAMPLES = 1000  # sacrebleu's own default for the bootstrap (Koehn 2004)
 TRIALS = 10_000  # and for approximate randomization (Riezler and Maxwell 2005)
+
+NO_TRANSLATIONS = "no translations kept"
+NO_BASELINE = "the baseline has no such seed"
+SHOWN = {True: "higher on this test set", False: "lower on this test set"}
+NOT_SHOWN = "no difference shown"
+
+
+@dataclass(frozen=True)
+class References:
+    """What translations are compared with.
+
+    Attributes:
+        lines: plain text, a line a sentence.
+        lowercase: compare without case.
+    """
+
+    lines: Sequence[str]
+    lowercase: bool
+
+
+def read_references(study: Study, data: Path) -> References:
+    """The references of the test set from a prepared corpus.
+
+    Raises:
+        CommandError: the corpus is not that of the study, or cannot be read.
+    """
+    manifest = read_json(data / "manifest.json")
+    wanted, checksum = study.runs["data.checksum"].iloc[0], manifest.get("checksum")
+    if checksum != wanted:
+        raise CommandError(
+            f"{data} has the data checksum {checksum}, and the results have {wanted}; give the "
+            "corpus that the runs were trained on"
+        )
+    form = text_form(manifest)
+    lines = read_lines(reference_file(data, study.runs["split"].iloc[0], manifest["target"]))
+    return References(plain_references(lines, form), form.lowercase)
+
+
+def compare_translations(
+    study: Study, references: References, resamples: int = RESAMPLES, trials: int = TRIALS
+) -> pd.DataFrame:
+    """Each run of each arm but the baseline against the baseline's run of the same seed.
+
+    Args:
+        resamples: of the bootstrap.
+        trials: of approximate randomization.
+
+    Returns:
+        columns ``arm``, ``seed``, ``difference`` in BLEU, ``bootstrap_p``, ``randomization_p`` and
+        each with ``_holm`` after Holm's correction over the rows, ``signature`` and ``verdict``: a
+        difference is shown where both corrected p are below 5 %.
+
+    Raises:
+        CommandError: kept translations that are not those of the result, or references that the
+            result was not scored against.
+    """
+    runs = study.runs.to_dict("records")
+    texts = {
+        run["seed"]: _translations(run, references) for run in runs if run["arm"] == study.baseline
+    }
+    rows = []
+    for run in (run for run in runs if run["arm"] != study.baseline):
+        ours, theirs = _translations(run, references), texts.get(run["seed"])
+        row = {"arm": run["arm"], "seed": run["seed"]}
+        if run["seed"] not in texts:
+            row["verdict"] = NO_BASELINE
+        elif ours is None or theirs is None:
+            row["verdict"] = NO_TRANSLATIONS
+        else:
+            lines, lowercase = references.lines, references.lowercase
+            row |= vars(paired_tests(ours, theirs, lines, lowercase, resamples, trials))
+        rows.append(row)
+    columns = ["arm", "seed", "difference", "bootstrap_p", "randomization_p", "signature"]
+    table = pd.DataFrame(rows, columns=[*columns, "verdict"])
+    tested = table["difference"].notna()
+    for p in ("bootstrap_p", "randomization_p"):
+        table.loc[tested, f"{p}_holm"] = holm(table.loc[tested, p].tolist())
+    greatest = table.reindex(columns=["bootstrap_p_holm", "randomization_p_holm"]).max(
+        axis="columns"
+    )
+    table["verdict"] = [
+        (SHOWN[row["difference"] > 0] if p < LEVEL else NOT_SHOWN) if is_tested else row["verdict"]
+        for row, p, is_tested in zip(table.to_dict("records"), greatest, tested)
+    ]
+    return table
+
+
+def _translations(run: Mapping[str, Any], references: References) -> list[str] | None:
+    """What is kept of a run; its score with these references has to be that of the result."""
+    text = read_kept(run, TRANSLATIONS)
+    if text is None:
+        return None
+    lines = text.removesuffix("\n").split("\n")
+    if len(lines) != len(references.lines):
+        raise CommandError(
+            f"{run['norm']} seed {run['seed']} has {len(lines)} translations kept, and there are "
+            f"{len(references.lines)} references"
+        )
+    stored = run["scores.sacrebleu.score"]
+    score = score_sacrebleu(lines, references.lines, references.lowercase)["score"]
+    if score != stored:
+        raise CommandError(
+            f"the kept translations of {run['norm']} seed {run['seed']} give {score} of sacrebleu, "
+            f"and its result has {stored}: the references are others than when it was scored"
+        )
+    return lines
 
 
 @dataclass(frozen=True)

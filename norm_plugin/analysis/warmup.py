@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from norm_plugin.analysis.figures import COLORS, Figure, draw
 from norm_plugin.commands.command_line import (
     CommandError,
@@ -133,8 +135,10 @@ def figure(runs: Sequence[Run]) -> Figure:
         STUDY,
         "Validation loss of every run: placement, learning rate, warm-up.",
         draw(plot, height=5, name=STUDY),
-        ("placement", "warmup", "lr", "updates", "loss"),
-        [(run.placement, run.warmup, run.lr, *point) for run in drawn for point in run.losses],
+        pd.DataFrame(
+            [(run.placement, run.warmup, run.lr, *point) for run in drawn for point in run.losses],
+            columns=["placement", "warmup", "lr", "updates", "loss"],
+        ),
     )
 
 
@@ -172,7 +176,7 @@ def write_page(runs: Sequence[Run], folder: Path) -> list[Path]:
     texts = {
         "warmup.md": "\n\n".join(filter(None, (table(runs), provenance(runs)))) + "\n",
         "warmup.svg": drawn.standalone,
-        "warmup.csv": drawn.data,
+        "warmup.csv": drawn.csv,
     }
     for name, text in texts.items():
         write_text(folder / name, text)

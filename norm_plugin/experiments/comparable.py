@@ -1,57 +1,71 @@
-"""What results of several runs share: whether they may be compared, and the interval of a mean."""
+"""Which runs may be compared, and the interval of a mean over them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.results import Result
 from norm_plugin.experiments.sources import changed_sources
 
 TRAINING = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
 """The sections of the settings that say how a model was trained."""
-SPLIT_SEED = "split_seed"
-"""The setting of a prepared corpus that says with which seed it was split at random."""
-Read = Callable[[Result], Any]
+SPLIT_SEED = "data.settings.split_seed"
+"""The seed with which a prepared corpus was split at random."""
 
 
-def check_alike(results: Sequence[Result], what: str, read: Read) -> None:
-    """Raise CommandError that names two runs which differ in what ``read`` gives."""
-    first = results[0]
-    for other in results[1:]:
-        if read(other) != read(first):
-            raise CommandError(
-                f"{_names(first, other)} differ in {what}"
-                f"{_difference(read(first), read(other))}; run them with the same settings, or "
-                "rename one experiment"
-            )
+def check_alike(runs: pd.DataFrame, what: str, columns: Iterable[str]) -> None:
+    """Raise CommandError that names two runs which differ in one of ``columns``."""
+    values = runs[[name for name in columns if name in runs]].map(_comparable)
+    differs = (values != values.iloc[0]).any(axis="columns")
+    if not differs.any():
+        return
+    first, other = runs.iloc[0], runs.loc[differs.idxmax()]
+    changed = [name for name in values if values[name].iloc[0] != values.loc[other.name, name]]
+    sides = (", ".join(f"{name} {run[name]}" for name in changed) for run in (first, other))
+    raise CommandError(
+        f"{_names(first, other)} differ in {what} ({'; '.join(sides)}); run them with the same "
+        "settings, or rename one experiment"
+    )
 
 
-def check_settings_alike(results: Sequence[Result], sections: Sequence[str]) -> None:
-    """Raise CommandError where runs differ in one of these sections of their settings."""
+def _comparable(value: Any) -> str:
+    """A value as text; lists have no hash, and a missing value is not equal to itself."""
+    missing = value is None or (isinstance(value, float) and value != value)
+    return "" if missing else json.dumps(value, default=str)
+
+
+def _names(first: pd.Series, other: pd.Series) -> str:
+    ours, theirs = (f"{run['norm']} seed {run['seed']}" for run in (first, other))
+    if first["experiment"] != other["experiment"]:
+        ours += f" of {first['experiment']}"
+    return f"{ours} and {theirs} of {other['experiment']}"
+
+
+def check_settings_alike(runs: pd.DataFrame, sections: Sequence[str]) -> None:
+    """Raise CommandError where runs differ in one of these sections of their settings.
+
+    The seed does not count, which some tasks repeat among their settings.
+    """
     for section in sections:
-        check_alike(results, f"settings of {section}", partial(_settings, section))
+        prefix = f"settings.{section}."
+        names = [name for name in runs if name.startswith(prefix) and name != f"{prefix}seed"]
+        check_alike(runs, f"settings of {section}", names)
 
 
-def _settings(section: str, run: Result) -> Any:
-    """A section without the seed, which some tasks repeat among their settings."""
-    settings = run["settings"].get(section)
-    if not isinstance(settings, dict):
-        return settings
-    return {key: value for key, value in settings.items() if key != "seed"}
-
-
-def check_same_sources(results: Sequence[Result]) -> None:
+def check_same_sources(runs: pd.DataFrame) -> None:
     """Raise CommandError that names the file of the user dir of which runs have other versions."""
-    first = results[0]
-    for other in results[1:]:
-        ours, theirs = (run.get("sources") or {} for run in (first, other))
-        changed = changed_sources(ours, theirs)
+    if "sources" not in runs:
+        return
+    first = runs.iloc[0]
+    for _, other in runs.iloc[1:].iterrows():
+        sources = (run["sources"] for run in (first, other))
+        changed = changed_sources(*(one if isinstance(one, dict) else {} for one in sources))
         if changed:
             raise CommandError(
                 f"{_names(first, other)} were trained with different versions of "
@@ -60,35 +74,20 @@ def check_same_sources(results: Sequence[Result]) -> None:
             )
 
 
-def check_same_data(results: Sequence[Result]) -> None:
+def check_same_data(runs: pd.DataFrame) -> None:
     """Raise CommandError that names two runs with other data, or scored by another metric.
 
     A corpus without a split of its own is split anew for each seed. Then the runs of each split
     must have the same data, and the splits must be of one corpus.
     """
-    check_alike(results, "metric", lambda run: run["metric"])
-    splits: dict[Any, list[Result]] = {}
-    for run in results:
-        splits.setdefault(split_seed(run), []).append(run)
-    for runs in splits.values():
-        check_alike(runs, "data checksum", lambda run: run["data"]["checksum"])
+    check_alike(runs, "metric", ["metric"])
+    splits = [split for _, split in runs.groupby("split_seed", dropna=False)]
+    for split in splits:
+        check_alike(split, "data checksum", ["data.checksum"])
     if len(splits) > 1:
-        check_alike(results, "corpus", lambda run: run["data"].get("corpus"))
-        check_alike(results, "settings of the data", _prepared_but_split)
-
-
-def split_seed(run: Result) -> int | None:
-    """The seed by which the corpus of a run was split at random; None where it has a split."""
-    seed: int | None = _prepared(run).get(SPLIT_SEED)
-    return seed
-
-
-def _prepared(run: Result) -> dict[str, Any]:
-    return run["data"].get("settings") or {}
-
-
-def _prepared_but_split(run: Result) -> dict[str, Any]:
-    return {key: value for key, value in _prepared(run).items() if key != SPLIT_SEED}
+        check_alike(runs, "corpus", ["data.corpus"])
+        settings = [name for name in runs if name.startswith("data.settings.")]
+        check_alike(runs, "settings of the data", [n for n in settings if n != SPLIT_SEED])
 
 
 def half_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95) -> float:
@@ -97,22 +96,7 @@ def half_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95
     return float(quantile * stats.sem(values))
 
 
-def span(counts: Sequence[int]) -> str:
+def span(counts: Iterable[int]) -> str:
     """``1,000``, or ``998 to 1,000`` where runs differ, as on random splits of a corpus."""
-    return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
-
-
-def _names(first: Result, other: Result) -> str:
-    ours, theirs = (f"{run['norm']} seed {run['seed']}" for run in (first, other))
-    if first["experiment"] != other["experiment"]:
-        ours += f" of {first['experiment']}"
-    return f"{ours} and {theirs} of {other['experiment']}"
-
-
-def _difference(first: Any, second: Any) -> str:
-    """The two values, of settings only the keys that differ."""
-    if isinstance(first, dict) and isinstance(second, dict):
-        missing = object()
-        keys = [k for k in {**first, **second} if first.get(k, missing) != second.get(k, missing)]
-        first, second = ({key: value.get(key) for key in keys} for value in (first, second))
-    return f" ({first} and {second})"
+    distinct = sorted(set(counts))
+    return " to ".join(f"{count:,}" for count in dict.fromkeys((distinct[0], distinct[-1])))

@@ -25,7 +25,7 @@ VALUES = ("loss", "nll_loss")
 Curves = dict[str, list[dict[str, float]]]
 
 
-def read_curves(log: Path) -> Curves:
+def curves_of_log(log: Path) -> Curves:
     """Losses by subset, in order of updates.
 
     Returns:

@@ -8,10 +8,10 @@ import os
 from norm_plugin.experiments.console import Console
 from norm_plugin.experiments.done import print_plan
 from norm_plugin.experiments.plan import make_plan
-from norm_plugin.experiments.results import read_result_files
+from norm_plugin.experiments.results import read_results
 from norm_plugin.experiments.run import execute
 from norm_plugin.experiments.settings import read_settings
-from norm_plugin.experiments.tables import table
+from norm_plugin.experiments.tables import score_table
 
 NORMS = ("layernorm", "adanorm", "powernorm", "none")
 
@@ -31,7 +31,7 @@ def main(args: argparse.Namespace) -> int:
             execute(plan, Console(plan.name), os.environ)
     if not args.dry_run:
         results = plans[0].result.parent
-        print(f"\n{table(read_result_files(results))}")
+        print(f"\n{score_table(read_results(results))}")
         print(
             "\nOne seed on a toy corpus: it shows that everything runs, not which norm is better."
         )

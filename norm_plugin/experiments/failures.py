@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from norm_plugin.commands.command_line import CommandError, write_text
-from norm_plugin.experiments.curves import read_curves
+from norm_plugin.experiments.curves import curves_of_log
 from norm_plugin.experiments.plan import Plan
 from norm_plugin.experiments.processes import CommandFailedError
 from norm_plugin.experiments.status import DIVERGED, FAILED, Status
@@ -79,7 +79,7 @@ def record_failure(plan: Plan, failure: RunFailedError, status: Status) -> None:
         "stage": failure.stage,
         "reason": failure.reason,
         "progress": status.text,
-        "curves": read_curves(log) if log.exists() else None,
+        "curves": curves_of_log(log) if log.exists() else None,
     }
     write_text(path, json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 

@@ -18,7 +18,6 @@ from norm_plugin.commands.command_line import (
     CommandError,
     read_json,
     read_lines,
-    run_command,
     write_text,
 )
 from norm_plugin.experiments.generate_log import read_generate_log
@@ -122,7 +121,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     import_user_dir(args.user_dir)
     problems = 0
     for folder in args.folders:
-        for result in read_result_files(folder):
+        results = read_result_files(folder)
+        if not results:
+            raise CommandError(f"{folder} has no files of results; published ones keep theirs")
+        for result in results:
             problems += not _reported(result, folder, args)
     return 1 if problems else 0
 
@@ -140,7 +142,3 @@ def _reported(result: Result, folder: Path, args: argparse.Namespace) -> bool:
         return False
     print(f"{said}: kept")
     return True
-
-
-if __name__ == "__main__":
-    run_command(main)

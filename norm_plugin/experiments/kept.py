@@ -5,8 +5,10 @@
                                          values of the embeddings
 
 The result names each file under ``kept``, with the SHA-256 of its uncompressed content, so that a
-file of another run is noticed. 1,000 lines of Multi30k take 23 KB and the 6,750 of IWSLT14 about
-170 KB. The statistics of a run take about 1 KB for each recorded update of a model with 8 layers.
+file of another run is noticed. A published folder has them uncompressed in an archive for each
+kind, ``translations.zip`` and ``statistics.zip``. 1,000 lines of Multi30k take 23 KB and the 6,750
+of IWSLT14 about 170 KB. The statistics of a run take about 1 KB for each recorded update of a model
+with 8 layers.
 """
 
 from __future__ import annotations
@@ -15,15 +17,13 @@ import gzip
 import hashlib
 import json
 import math
+import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.checkpoints.files import load_checkpoint
-from norm_plugin.checkpoints.spectrum import spectra_of
 from norm_plugin.commands.command_line import CommandError, reading, replacing
-from norm_plugin.models.record_file import read_lines
 
 TRANSLATIONS, STATISTICS = "translations", "statistics"
 ENDINGS = {TRANSLATIONS: ".hyp.txt.gz", STATISTICS: ".statistics.json.gz"}
@@ -75,32 +75,33 @@ def kept_file(result: Path, kind: str) -> Path:
 
 
 def _spectra(checkpoint: Path) -> list[dict[str, Any]]:
+    from norm_plugin.checkpoints.files import load_checkpoint  # they import torch
+    from norm_plugin.checkpoints.spectrum import spectra_of
+
     return [
         {"side": one.side, "shape": one.shape, "values": [_rounded(v, 5) for v in one.values]}
         for one in spectra_of(load_checkpoint(checkpoint), checkpoint)
     ]
 
 
-def read_kept(folder: Path, result: Mapping[str, Any], kind: str) -> str | None:
-    """The text of a kept file; None for a result that names none.
+def read_kept(run: Mapping[str, Any], kind: str) -> str | None:
+    """The text of a kept file of a run; None for a run that names none.
+
+    Args:
+        run: its row in the table of runs.
 
     Raises:
         CommandError: the file is missing or damaged, or belongs to another run.
     """
-    entry = (result.get("kept") or {}).get(kind)
-    if entry is None:
+    checksum = run.get(f"kept.{kind}.sha256")
+    if not isinstance(checksum, str):
         return None
-    path = folder / entry["file"]
-    if not path.exists():
-        raise CommandError(
-            f"{path} is missing, and the result of {result['norm']} seed {result['seed']} names "
-            "it; copy it there, or write it again with norm_plugin.experiments.keep"
-        )
+    path = Path(run["folder"]) / f"{run['norm']}-seed{run['seed']}{ENDINGS[kind]}"
     content = _read(path)
-    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+    if hashlib.sha256(content).hexdigest() != checksum:
         raise CommandError(
-            f"{path} has another checksum than the result of {result['norm']} seed "
-            f"{result['seed']} names, so it belongs to another run"
+            f"{path} has another checksum than the result of {run['norm']} seed {run['seed']} "
+            "names, so it belongs to another run"
         )
     return content.decode("utf-8")
 
@@ -128,11 +129,54 @@ def statistics_in(text: str, path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> bytes:
+    """The content of a kept file, from itself or from the archive of its published folder."""
+    archive, name = _place_in_archive(path)
+    published = archive.exists() and not path.exists()
+    if not (published or path.exists()):
+        raise CommandError(
+            f"{path} is missing, and a result names it; copy it there, or write it again with "
+            "norm-plugin keep"
+        )
     try:
-        with reading(path) as stream:
-            return gzip.decompress(stream.read())
-    except (EOFError, zlib.error) as error:
+        with reading(archive if published else path) as stream:
+            return (
+                zipfile.ZipFile(stream).read(name) if published else gzip.decompress(stream.read())
+            )
+    except (EOFError, KeyError, zlib.error, zipfile.BadZipFile) as error:
         raise CommandError(f"cannot read {path}: {error}") from error
+
+
+def _place_in_archive(path: Path) -> tuple[Path, str]:
+    """The archive beside a kept file, and the name of its content there."""
+    for kind, ending in ENDINGS.items():
+        if path.name.endswith(ending):
+            return path.with_name(f"{kind}.zip"), path.name.removesuffix(".gz")
+    return path, path.name
+
+
+def archive_kept(source: Path, target: Path, runs: Sequence[tuple[str, int]]) -> None:
+    """Put the kept files of ``runs`` in ``source`` into an archive for each kind in ``target``.
+
+    Args:
+        runs: norm and seed of each.
+    """
+    for kind, ending in ENDINGS.items():
+        paths = [source / f"{norm}-seed{seed}{ending}" for norm, seed in runs]
+        archive = source / f"{kind}.zip"
+        stored = set()
+        if archive.exists():
+            with zipfile.ZipFile(archive) as members:
+                stored = set(members.namelist())
+        paths = [one for one in paths if one.exists() or _place_in_archive(one)[1] in stored]
+        if not paths:
+            continue
+        contents = {_place_in_archive(path)[1]: _read(path) for path in paths}
+        with (
+            replacing(target / archive.name) as stream,
+            zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as members,
+        ):
+            for name, content in contents.items():
+                members.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
 
 
 def record_lines(path: Path) -> list[dict[str, Any]]:
@@ -141,6 +185,8 @@ def record_lines(path: Path) -> list[dict[str, Any]]:
     Raises:
         CommandError: no such file, no records in it, or of another version.
     """
+    from norm_plugin.models.record_file import read_lines  # its package imports fairseq
+
     try:
         with reading(path):
             lines = read_lines(path)
@@ -151,8 +197,11 @@ def record_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def compact(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def compact(lines: Sequence[dict[str, Any]], digits: int | None = DIGITS) -> dict[str, Any]:
     """A record of ``--norm-record`` by columns, with three digits and without ``LEFT_OUT``.
+
+    Args:
+        digits: None: all, and nothing is left out.
 
     Returns:
         the header; ``updates``; and by part, place and name of a value the list of its values, one
@@ -165,37 +214,17 @@ def compact(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
             for place, found in line[part].items():
                 names = columns[part].setdefault(place, {})
                 for name, value in found.items():
-                    if not name.startswith(LEFT_OUT):
+                    if digits is None or not name.startswith(LEFT_OUT):
                         column = names.setdefault(name, [None] * len(updates))
-                        column[index] = _rounded(value, DIGITS)
+                        column[index] = _rounded(value, digits)
     header = {key: header[key] for key in ("every", "norms")} | {"channels": header["sites"]}
     return {**header, "updates": [line["update"] for line in updates], **columns}
 
 
-def expand(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The header and the lines again that ``compact`` was given, without what it left out."""
-    header = {
-        "every": record["every"],
-        "norms": record["norms"],
-        "sites": record["channels"],
-    }
-    lines = [header]
-    for index, update in enumerate(record["updates"]):
-        parts = {
-            part: {place: _at(index, names) for place, names in record[part].items()}
-            for part in PARTS
-        }
-        lines.append({"update": update, **parts})
-    return lines
-
-
-def _at(index: int, columns: Mapping[str, list[Any]]) -> dict[str, Any]:
-    values = ((name, column[index]) for name, column in columns.items())
-    return {name: value for name, value in values if value is not None}
-
-
-def _rounded(value: Any, digits: int) -> Any:
+def _rounded(value: Any, digits: int | None) -> Any:
     """None also for a value that is not finite, for which JSON has no word."""
     if isinstance(value, list):
         return [_rounded(one, digits) for one in value]
-    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+    if value is None or not math.isfinite(value):
+        return None
+    return value if digits is None else float(f"{value:.{digits}g}")

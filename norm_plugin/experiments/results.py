@@ -1,96 +1,57 @@
-"""The result of a finished run: ``<experiment>/<norm>-seed<N>.json`` in ``--out``.
+"""Results of runs: a file for each run, and the table of them that everything else is made from.
 
-It holds the scores with the settings, seed, code, versions, data, size and speed. What is unknown
-is null. The translations and the statistics over training are kept beside it; see kept.py.
+A finished run writes ``<experiment>/<norm>-seed<N>.json``, whole or not at all, and one that failed
+or diverged ``<experiment>/failed/<norm>-seed<N>.json``. ``publish`` stores such a folder as a few
+files, which pandas and a spreadsheet open:
+
+    runs.csv          a row a run: every value in which the runs differ
+    shared.json       the values that all runs share, under the same names
+    curves.csv        the losses over training, a row a run, subset and update
+    failed.csv        a row for each run without a result, where there is one
+    statistics.zip    what is kept beside the results, see kept.py
+    translations.zip
+
+A folder may hold both forms. A run that was made again, and so has a file, replaces its row.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
+import csv
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from norm_plugin.checkpoints.files import load_checkpoint
-from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.commands.command_line import (
     CommandError,
     read_json,
-    run_command,
+    read_text,
     write_text,
 )
-from norm_plugin.experiments.checkpoint_facts import model_facts, training_facts
-from norm_plugin.experiments.curves import read_curves as curves_of_log
-from norm_plugin.experiments.kept import keep_files
-from norm_plugin.experiments.metrics import METRICS, Metric, find_metric
-from norm_plugin.experiments.provenance import git_state, machine, plain_settings, versions
-from norm_plugin.experiments.stamps import read_stamp
-from norm_plugin.models.record_settings import FILE as RECORD_FILE
+from norm_plugin.experiments.kept import ENDINGS, archive_kept, kept_file
+from norm_plugin.experiments.metrics import Metric, find_metric
 
 SCHEMA = 3
 Result = dict[str, Any]
 RUN_KEY = ["experiment", "norm", "seed"]
 """The columns that name a run."""
-WHOLE = ("differs",)
+PLAIN = [*RUN_KEY, "placement", "metric", "score", "valid_loss", "train_loss", "split_seed"]
+"""The first columns of a published table."""
+RENAMED = {"git.commit": "commit", "git.dirty": "dirty"}
+WHOLE = ("differs", "sources")
 """Values that stay a dictionary in one column: their keys have dots of their own."""
+FAILED = [*RUN_KEY, "differs", "state", "stage", "reason", "progress"]
+POINT = ["subset", "epoch", "updates", "loss", "nll_loss"]
+RUNS, SHARED, CURVES, FAILURES = "runs.csv", "shared.json", "curves.csv", "failed.csv"
 
 
 def result_name(norm: str, seed: int) -> str:
     """The file name of a result: ``powernorm-seed1.json``."""
     return f"{norm}-seed{seed}.json"
-
-
-def collect_result(args: argparse.Namespace) -> Result:
-    """The result of a finished run, from its files; CommandError if they do not agree."""
-    manifest = read_json(args.data / "manifest.json")
-    last, decoded = load_checkpoint(args.last), load_checkpoint(args.checkpoint)
-    cfg = last.get("cfg") or {}
-    _check_seed(args, cfg)
-    model = model_facts(args.checkpoint, args.data / "bin")
-    return {
-        "schema": SCHEMA,
-        "experiment": args.experiment,
-        "norm": args.norm,
-        "differs": args.differs,
-        "sources": args.sources,
-        "seed": args.seed,
-        "sites": model.pop("sites"),
-        "metric": args.metric,
-        "scores": find_metric(args.metric).scores(args.log, args.data, args.split),
-        "split": args.split,
-        "model": model,
-        "training": {**training_facts(last), "peak_memory": _peak_memory(args.memory)},
-        "curves": None if args.train_log is None else curves_of_log(args.train_log),
-        "averaged_from": decoded.get("averaged_from"),
-        "running_stats": decoded.get("running_stats"),
-        "settings": plain_settings(cfg),
-        "data": {
-            "corpus": manifest.get("corpus"),
-            "settings": manifest.get("settings"),
-            "checksum": manifest.get("checksum"),
-            "training_pairs": training_pairs(manifest),
-        },
-        "git": git_state(Path(__file__).parent),
-        "versions": versions(),
-        "machine": machine(cpu=bool((cfg.get("common") or {}).get("cpu"))),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
-
-
-def _peak_memory(file: Path | None) -> int | None:
-    """Bytes; None where it was not measured, as in a job of several nodes."""
-    text = None if file is None else read_stamp(file)
-    return None if text is None else int(text)
-
-
-def _check_seed(args: argparse.Namespace, cfg: dict[str, Any]) -> None:
-    seed = (cfg.get("common") or {}).get("seed")
-    if seed is not None and seed != args.seed:
-        raise CommandError(f"--seed {args.seed}, but {args.last} was trained with seed {seed}")
 
 
 def metric_of(result: Result) -> Metric:
@@ -102,19 +63,6 @@ def headline(result: Result) -> float:
     """The score that stands for a run."""
     score: float = result["scores"][metric_of(result).headline]["score"]
     return score
-
-
-def training_pairs(manifest: dict[str, Any]) -> int | None:
-    """The number of examples that a prepared corpus trains on; None where it is not written.
-
-    A running text, whose unit is a word or a character, has none.
-    """
-    if (manifest.get("settings") or {}).get("unit"):
-        return None
-    counts = manifest.get("counts") or {}
-    text = counts.get("bpe") or counts.get("tok") or {}
-    pairs: int | None = (text.get(f"train.{manifest.get('source')}") or {}).get("lines")
-    return pairs
 
 
 def write_result(result: Result, out: Path) -> Path:
@@ -132,26 +80,6 @@ def result_text(result: Result) -> str:
     """The content of the file of a result."""
     text = json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
     return f"{text}\n"
-
-
-def read_result_files(folder: Path) -> list[Result]:
-    """The results of an experiment's folder, sorted by norm and seed.
-
-    Raises CommandError where there is none, or a file is not a result of a known schema.
-    """
-    results = []
-    for path in sorted(folder.glob("*.json")):
-        result = read_result(path)
-        if path.name != result_name(result["norm"], result["seed"]):
-            raise CommandError(f"{path} holds {result['norm']}, seed {result['seed']}")
-        results.append(result)
-    if not results:
-        there = "it holds no *.json" if folder.is_dir() else "there is no such folder"
-        raise CommandError(
-            f"no results in {folder}: {there}. A finished run writes <norm>-seed<N>.json there, "
-            "or below the --results or --work folder that it was given"
-        )
-    return sorted(results, key=lambda result: (result["norm"], result["seed"]))
 
 
 def read_result(path: Path) -> Result:
@@ -175,6 +103,17 @@ def _as_of_now(result: Any) -> Result | None:
     return result if {"norm", "seed"} <= result.keys() else None
 
 
+def read_result_files(folder: Path) -> list[Result]:
+    """The results of an experiment that have a file of their own, by norm and seed."""
+    results = []
+    for path in sorted(set(folder.glob("*.json")) - {folder / SHARED}):
+        result = read_result(path)
+        if path.name != result_name(result["norm"], result["seed"]):
+            raise CommandError(f"{path} holds {result['norm']}, seed {result['seed']}")
+        results.append(result)
+    return sorted(results, key=lambda result: (result["norm"], result["seed"]))
+
+
 def read_results(*folders: Path) -> pd.DataFrame:
     """One row a finished run, by norm and seed: what its result holds, as columns.
 
@@ -189,18 +128,22 @@ def read_results(*folders: Path) -> pd.DataFrame:
     - ``folder``: where it was read
 
     Args:
-        folders: of experiments, with a JSON file a run.
+        folders: of experiments, with a file a run or in the published form.
 
     Raises:
         CommandError: a folder without results, or a file that is none of a known schema.
     """
-    rows = [
-        {**_flat(result), "folder": folder}
-        for folder in folders
-        for result in read_result_files(folder)
-    ]
-    runs = pd.DataFrame(rows).rename(columns={"git.commit": "commit", "git.dirty": "dirty"})
-    curves = read_curves(*folders)
+    rows = []
+    for folder in folders:
+        of_folder = _rows(folder)
+        if not of_folder:
+            there = "it holds none" if folder.is_dir() else "there is no such folder"
+            raise CommandError(
+                f"no results in {folder}: {there}. A finished run writes <norm>-seed<N>.json "
+                "there, or below the --results or --work folder that it was given"
+            )
+        rows += [{**row, "folder": folder} for row in of_folder]
+    runs, curves = pd.DataFrame(rows), read_curves(*folders)
     for column, subset, which in (("valid_loss", "valid", "min"), ("train_loss", "train", "last")):
         losses = curves[curves["subset"] == subset].groupby(RUN_KEY)["loss"].agg(which)
         runs[column] = pd.MultiIndex.from_frame(runs[RUN_KEY]).map(losses.to_dict())
@@ -211,29 +154,96 @@ def read_results(*folders: Path) -> pd.DataFrame:
 
 
 def read_curves(*folders: Path) -> pd.DataFrame:
-    """Losses over training: one row a run, subset and update.
+    """Losses over training: one row a run, subset and update, also of runs without a result.
 
     Returns:
         columns ``experiment``, ``norm``, ``seed``, ``subset`` (train or valid), ``epoch``,
         ``updates``, ``loss`` and ``nll_loss``, in bits.
     """
-    rows = [
-        {**{key: result[key] for key in RUN_KEY}, "subset": subset, **point}
-        for folder in folders
-        for result in read_result_files(folder)
-        for subset, points in (result.get("curves") or {}).items()
-        for point in points
-    ]
-    return pd.DataFrame(rows, columns=[*RUN_KEY, "subset", "epoch", "updates", "loss", "nll_loss"])
+    tables = [pd.DataFrame(columns=[*RUN_KEY, *POINT])]
+    for folder in folders:
+        results = read_result_files(folder)
+        finished = {_key(row) for row in _rows(folder)}
+        failed = [run for run in _failure_files(folder) if _key(run) not in finished]
+        tables.append(
+            pd.DataFrame(
+                {**{key: run[key] for key in RUN_KEY}, "subset": subset, **point}
+                for run in (*results, *failed)
+                for subset, points in (run.get("curves") or {}).items()
+                for point in points
+            )
+        )
+        if (folder / CURVES).exists():
+            published = pd.read_csv(folder / CURVES)
+            again = {_key(run) for run in (*results, *failed)}
+            keys = published[RUN_KEY].itertuples(index=False, name=None)
+            tables.append(published[[key not in again for key in keys]])
+    tables = [table for table in tables if not table.empty] or tables[:1]
+    return pd.concat(tables, ignore_index=True).reindex(columns=[*RUN_KEY, *POINT])
+
+
+def read_failures(*folders: Path) -> pd.DataFrame:
+    """One row for each run that failed or diverged and has no result, by norm and seed.
+
+    Returns:
+        columns ``experiment``, ``norm``, ``seed``, ``differs``, ``state`` (failed or diverged),
+        ``stage``, ``reason`` and ``progress``.
+
+    Raises:
+        CommandError: a file that is no record of a failure.
+    """
+    rows = []
+    for folder in folders:
+        finished = {_key(row) for row in _rows(folder)}
+        failures = {_key(row): row for row in _csv_rows(folder / FAILURES)}
+        failures |= {_key(record): record for record in _failure_files(folder)}
+        rows += [failures[key] for key in sorted(failures) if key not in finished]
+    return pd.DataFrame([{"progress": "", **row} for row in rows], columns=FAILED)
+
+
+def _failure_files(folder: Path) -> list[dict[str, Any]]:
+    records = []
+    for path in sorted(folder.glob("failed/*.json")):
+        record = read_json(path)
+        missing = [key for key in FAILED if key not in record and key != "progress"]
+        if missing:
+            raise CommandError(f"{path} is no record of a failed run: it lacks {missing[0]}")
+        records.append(record)
+    return records
+
+
+def _key(run: Mapping[str, Any]) -> tuple[str, str, int]:
+    return run["experiment"], run["norm"], run["seed"]
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    """The runs of a folder with their values by dotted names, by norm and seed."""
+    shared = read_json(folder / SHARED) if (folder / SHARED).exists() else {}
+    # A folder may have another runs.csv: the published form has both files
+    published = _csv_rows(folder / RUNS) if shared else []
+    rows = {_key(row): row for row in ({**shared, **row} for row in published)}
+    for result in read_result_files(folder):
+        row = {RENAMED.get(name, name): value for name, value in _flat(result).items()}
+        needed = ["experiment", "metric"]
+        if "metric" in row:
+            needed.append(f"scores.{metric_of(result).headline}.score")
+        missing = [name for name in needed if name not in row]
+        if missing:
+            path = folder / result_name(result["norm"], result["seed"])
+            raise CommandError(f"{path} lacks {missing[0]}; write it again")
+        rows[_key(result)] = row
+    return [rows[key] for key in sorted(rows)]
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by their dotted names, without the curves."""
+    """Nested values by their dotted names, without the curves and what is missing."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
+        if key == "curves" or value is None:
+            continue
         if isinstance(value, dict) and key not in WHOLE:
             flat.update(_flat(value, f"{prefix}{key}."))
-        elif key != "curves":
+        else:
             flat[f"{prefix}{key}"] = value
     return flat
 
@@ -247,6 +257,90 @@ def placement_of(run: Mapping[str, Any]) -> str:
         for side in ("encoder", "decoder")
     )
     return encoder if encoder == decoder else f"encoder {encoder}, decoder {decoder}"
+
+
+def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a table, without their empty cells."""
+    text = read_text(path) if path.exists() else ""
+    for cells in csv.DictReader(io.StringIO(text)):
+        yield {name: _value(cell) for name, cell in cells.items() if cell}
+
+
+def _value(cell: str) -> Any:
+    """What :func:`_cell` has written."""
+    try:
+        return json.loads(cell)
+    except ValueError:
+        return cell
+
+
+def _cell(value: Any) -> str:
+    """A value as JSON; a text as it is, unless it would be read as something else."""
+    if _is_missing(value):
+        return ""
+    if isinstance(value, str) and value and _value(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def publish(source: Path, target: Path) -> int:
+    """Store the results of a folder in the published form; the number of runs.
+
+    Args:
+        target: made if it is missing. It may be ``source``, whose files are then replaced.
+
+    Raises:
+        CommandError: no results, or ``target`` has runs that ``source`` lacks.
+    """
+    runs, curves, failures = read_results(source), read_curves(source), read_failures(source)
+    lost = {_key(row) for row in _rows(target)} - {_key(row) for row in _rows(source)}
+    if lost:
+        raise CommandError(
+            f"{target} has runs that {source} lacks, {', '.join(map(str, sorted(lost)))}; copy the "
+            f"files of {source} there and publish {target} to itself"
+        )
+    names = [name for name in runs if name not in ("folder", *_kept_files(runs))]
+    texts = {name: [_cell(value) for value in runs[name].tolist()] for name in names}
+    varying = [name for name in names if len(set(texts[name])) > 1 or name in PLAIN]
+    varying = [name for name in varying if any(texts[name])]
+    varying.sort(key=lambda name: (PLAIN.index(name) if name in PLAIN else len(PLAIN), name))
+    first = dict(zip(runs, next(runs.itertuples(index=False, name=None))))
+    shared = {name: first[name] for name in sorted(names) if name not in varying}
+    shared = {name: value for name, value in shared.items() if not _is_missing(value)}
+    target.mkdir(parents=True, exist_ok=True)
+    archive_kept(source, target, list(zip(runs["norm"], runs["seed"])))
+    files = {
+        CURVES: curves.to_csv(index=False),
+        FAILURES: "" if failures.empty else failures.map(_cell).to_csv(index=False),
+        SHARED: json.dumps(shared, indent=1, ensure_ascii=False, default=_plain) + "\n",
+        RUNS: pd.DataFrame({name: texts[name] for name in varying}).to_csv(index=False),
+    }
+    for name, text in files.items():
+        if text:
+            write_text(target / name, text)
+    if source.resolve() == target.resolve():
+        for result in read_result_files(source):
+            path = source / result_name(result["norm"], result["seed"])
+            for kind in ENDINGS:
+                kept_file(path, kind).unlink(missing_ok=True)
+            path.unlink()
+        for path in source.glob("failed/*.json"):
+            path.unlink()
+    return len(runs)
+
+
+def _kept_files(runs: pd.DataFrame) -> list[str]:
+    """The columns with the names of kept files, which follow from those of the runs."""
+    return [name for name in runs if name.startswith("kept.") and name.endswith(".file")]
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy as one of Python."""
+    return value.item()
 
 
 def score_lines(result: Result) -> list[str]:
@@ -282,111 +376,17 @@ def _signature(score: dict[str, Any]) -> str:
     return f" ({score['signature']})" if "signature" in score else ""
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="norm-plugin result",
-        description="Write the result of a finished run to OUT/<experiment>/<norm>-seed<N>.json.",
-    )
-    parser.add_argument("--experiment", required=True, help="name of the experiment")
-    parser.add_argument("--norm", required=True, help="the norm that the run was started with")
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument(
-        "--differs",
-        type=json.loads,
-        default={},
-        metavar="JSON",
-        help="the settings that differ from the recipe",
-    )
-    parser.add_argument(
-        "--sources",
-        type=json.loads,
-        default={},
-        metavar="JSON",
-        help="the digests of the files of the user dir that the training rests on",
-    )
-    parser.add_argument(
-        "--metric", choices=list(METRICS), default="bleu", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--checkpoint",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="the checkpoint that was evaluated: for BLEU, the average",
-    )
-    parser.add_argument(
-        "--last",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="the run's last checkpoint, for settings, time and speed",
-    )
-    parser.add_argument(
-        "--log",
-        "--generate-log",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="the output of the evaluation: for BLEU, of fairseq-generate --remove-bpe",
-    )
-    parser.add_argument(
-        "--train-log",
-        type=Path,
-        metavar="FILE",
-        help="what fairseq-train printed; its losses become part of the result",
-    )
-    parser.add_argument(
-        "--memory",
-        type=Path,
-        metavar="FILE",
-        help="holds the peak memory of the training in bytes; it need not exist",
-    )
-    parser.add_argument(
-        "--record",
-        type=Path,
-        metavar="FILE",
-        help=f"what --norm-record wrote (default: {RECORD_FILE} beside --last, if it is there)",
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="the prepared corpus, with manifest.json and bin/",
-    )
-    parser.add_argument("--split", default="test", help="default: %(default)s")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("work") / "results",  # what is in results/ is published, and tracked by git
-        metavar="DIR",
-        help="default: %(default)s",
-    )
-    add_user_dir(parser)
-    args = parser.parse_args(argv)
-    for name in ("experiment", "norm"):
-        if "/" in getattr(args, name) or getattr(args, name).startswith("."):
-            parser.error(f"--{name} becomes a file name: it must not contain '/' or start with '.'")
-    return args
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; prints a short summary."""
-    args = _parse(argv)
-    import_user_dir(args.user_dir)
-    result = collect_result(args)
-    path = write_result(result, args.out)
-    record = args.last.with_name(RECORD_FILE) if args.record is None else args.record
-    kept = keep_files(
-        path,
-        metric_of(result).texts(args.log, args.data),
-        record if args.record is not None or record.exists() else None,
-        args.checkpoint,
+    """The command ``publish``."""
+    parser = argparse.ArgumentParser(
+        prog="norm-plugin publish",
+        description="Store the results of an experiment as one table of runs and its curves, with "
+        "what is kept beside them.",
     )
-    write_text(path, result_text({**result, "kept": kept}))
-    print(f"{summary(result)}\n  written to {path}")
+    parser.add_argument("source", type=Path, metavar="FROM", help="such as work/results/multi30k")
+    parser.add_argument(
+        "target", type=Path, metavar="TO", help="such as results/multi30k; may be FROM itself"
+    )
+    args = parser.parse_args(argv)
+    print(f"{publish(args.source, args.target)} runs: {args.target / RUNS}")
     return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.commands.command_line import CommandError, read_lines, run_command
+from norm_plugin.commands.command_line import CommandError, read_lines
 from norm_plugin.experiments.bleu import (
     bleu4_parts,
     detokenize,
@@ -203,7 +203,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     scores = score_log(args.generate_log, args.reference, form, args.dictionary)
     print(json.dumps(scores, indent=2, ensure_ascii=False))
     return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -1,7 +1,4 @@
-"""A Markdown table of the results of an experiment.
-
-norm-plugin table results/multi30k
-"""
+"""Tables in Markdown, and that of the scores of an experiment."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from norm_plugin.commands.command_line import run_command
+import pandas as pd
+
 from norm_plugin.experiments.comparable import (
     TRAINING,
     check_alike,
@@ -20,94 +18,92 @@ from norm_plugin.experiments.comparable import (
     half_interval,
     span,
 )
-from norm_plugin.experiments.metrics import Metric
-from norm_plugin.experiments.results import (
-    Result,
-    headline,
-    metric_of,
-    read_result_files,
-    score_notes,
-)
+from norm_plugin.experiments.metrics import Metric, find_metric
+from norm_plugin.experiments.results import read_results
 
 NOT_COMPUTED = "not computed"
 
 
-def table(results: Sequence[Result]) -> str:
-    """The table of an experiment with a row for each norm, and notes on its scores.
+def markdown(table: pd.DataFrame, align: Sequence[str] = ()) -> str:
+    """A table in Markdown, with its cells as text and a ``|`` within them escaped.
+
+    Args:
+        align: ``---`` or ``---:`` for each column; left without it.
+    """
+    rows = [list(table.columns), *table.itertuples(index=False)]
+    lines = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    lines.insert(1, list(align) or ["---"] * len(table.columns))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def score_table(runs: pd.DataFrame) -> str:
+    """The scores of an experiment in Markdown, a row a norm, and notes on them.
 
     Raises CommandError for runs that cannot be compared: different data, different splits, or
     seeds of one norm with different settings.
     """
-    check_same_data(results)
-    check_alike(results, "split", lambda run: run["split"])
-    norms: dict[str, list[Result]] = {}
-    for result in results:
-        norms.setdefault(result["norm"], []).append(result)
-    rows = [_row(norm, runs) for norm, runs in norms.items()]
-    metric = metric_of(results[0])
-    header = _header(metric)
-    lines = [_line(header), _line(["---", *["---:"] * (len(header) - 1)])]
-    lines += [_line(row) for row in rows]
-    lines += ["", *(_meaning(results, kind, title) for kind, title in metric.columns.items())]
-    if any(len(runs) > 1 for runs in norms.values()):
+    check_same_data(runs)
+    check_alike(runs, "split", ["split"])
+    metric = find_metric(runs["metric"].iloc[0])
+    norms = runs.groupby("norm", sort=False)
+    table = pd.DataFrame([_row(str(norm), of_norm, metric) for norm, of_norm in norms])
+    lines = [markdown(table, ["---", *["---:"] * (len(table.columns) - 1)]), ""]
+    lines += [_meaning(runs, kind, title) for kind, title in metric.columns.items()]
+    if norms.size().max() > 1:
         lines += [
             f"Several seeds: mean; the interval is Student's t for the mean of {metric.title}."
         ]
-    for result in results:
-        notes = score_notes(result)
-        lines += [f"Note on {result['norm']}, seed {result['seed']}: {note}." for note in notes]
+    notes = [name for name in runs if name.startswith("scores.") and name.endswith(".note")]
+    for run in runs.to_dict("records"):
+        lines += [
+            f"Note on {run['norm']}, seed {run['seed']}: {run[name]}."
+            for name in notes
+            if isinstance(run[name], str)
+        ]
     return "\n".join(lines)
 
 
-def _header(metric: Metric) -> list[str]:
-    first, *others = metric.columns.values()
-    return ["Norm", "Seeds", "Parameters", first, "95 % interval", *others, "updates/s"]
-
-
-def _meaning(results: Sequence[Result], kind: str, title: str) -> str:
+def _meaning(runs: pd.DataFrame, kind: str, title: str) -> str:
     """What a column of scores is, from the labels or signatures of the scores in it."""
-    scores = [result["scores"][kind] for result in results if kind in result["scores"]]
-    if not scores:
+    if f"scores.{kind}.score" not in runs:
         return f"{title}: {NOT_COMPUTED} when these runs were scored."
-    if "signature" in scores[0]:
-        signatures = _distinct(score["signature"] for score in scores)
+    if f"scores.{kind}.signature" in runs:
+        signatures = distinct(runs[f"scores.{kind}.signature"])
         return f"{title}: {', '.join(f'`{signature}`' for signature in signatures)}."
-    labels = "; ".join(_distinct(score["label"] for score in scores))
+    labels = "; ".join(distinct(runs[f"scores.{kind}.label"]))
     return f"{labels}." if labels.startswith(title) else f"{title}: {labels}."
 
 
-def _row(norm: str, runs: Sequence[Result]) -> list[str]:
+def _row(norm: str, runs: pd.DataFrame, metric: Metric) -> dict[str, str]:
     check_same_sources(runs)
     check_settings_alike(runs, ("model", *TRAINING))
-    metric = metric_of(runs[0])
-    values = [headline(run) for run in runs]
-    speeds = [run["training"]["updates_per_second"] for run in runs]
-    seeds = ", ".join(str(run["seed"]) for run in runs)
-    return [
-        norm,
-        seeds if len(runs) == 1 else f"{seeds} (n = {len(runs)})",
-        span([run["model"]["parameters"] for run in runs]),
-        metric.text(statistics.mean(values)),
-        "one seed" if len(runs) == 1 else f"± {metric.text(half_interval(values))}",
-        *(_mean(runs, kind) for kind in metric.columns if kind != metric.headline),
-        "unknown" if None in speeds else f"{statistics.mean(speeds):.2f}",
-    ]
+    values = runs["score"].tolist()
+    seeds = ", ".join(map(str, runs["seed"]))
+    first, *others = metric.columns.items()
+    one = len(runs) == 1
+    speeds = runs.get("training.updates_per_second")
+    unknown = speeds is None or speeds.isna().any()
+    return {
+        "Norm": norm,
+        "Seeds": seeds if one else f"{seeds} (n = {len(runs)})",
+        "Parameters": span(runs["model.parameters"]),
+        first[1]: metric.text(statistics.mean(values)),
+        "95 % interval": "one seed" if one else f"± {metric.text(half_interval(values))}",
+        **{title: _mean(runs, f"scores.{kind}.score", metric) for kind, title in others},
+        "updates/s": "unknown" if unknown else f"{statistics.mean(speeds.tolist()):.2f}",
+    }
 
 
-def _mean(runs: Sequence[Result], kind: str) -> str:
+def _mean(runs: pd.DataFrame, column: str, metric: Metric) -> str:
     """The mean of a further kind of score; results from before there was one do not hold it."""
-    found = [run["scores"][kind]["score"] for run in runs if kind in run["scores"]]
-    if len(found) < len(runs):
+    if column not in runs or runs[column].isna().any():
         return NOT_COMPUTED
-    return metric_of(runs[0]).text(statistics.mean(found))
+    return metric.text(statistics.mean(runs[column].tolist()))
 
 
-def _distinct(values: Iterable[str]) -> list[str]:
-    return sorted(set(values))
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def distinct(values: Iterable[object]) -> list[str]:
+    """The distinct values as text, sorted, without missing ones."""
+    return sorted({str(value) for value in pd.Series(list(values), dtype=object).dropna()})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -118,9 +114,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="results/<experiment>")
     args = parser.parse_args(argv)
-    print(table(read_result_files(args.folder)))
+    print(score_table(read_results(args.folder)))
     return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

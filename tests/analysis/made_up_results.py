@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +72,15 @@ def write_failure(folder: Path, norm: str, seed: int, state: str = "diverged", *
     path.write_text(json.dumps(record), encoding="utf-8")
 
 
-def with_statistics(result: dict[str, Any], folder: Path, **values: float) -> dict[str, Any]:
-    """The result with a kept record of two updates at two norms, and a spectrum."""
+def with_statistics(
+    result: dict[str, Any], folder: Path, updates: Sequence[int] = (1, 11), **values: float
+) -> dict[str, Any]:
+    """The result with a kept record of some updates at two norms, and a spectrum."""
     path = folder / result["experiment"] / result_name(result["norm"], result["seed"])
     path.parent.mkdir(parents=True, exist_ok=True)
     sites = {f"{side}.layers.0.final_layer_norm": values for side in ("encoder", "decoder")}
     lines = [{"every": 10, "norms": "norms: pre", "sites": dict.fromkeys(sites, 4)}]
-    for update in (1, 11):
+    for update in updates:
         layers = {"encoder.layers.0": {"hidden_rms": 1.0 * update}}
         lines.append({"update": update, "sites": sites, "layers": layers})
     statistics = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from made_up_results import folder_of, made_up
-from norm_plugin.analysis.rows import p_text
-from norm_plugin.analysis.seeds import compare, holm
+from norm_plugin.analysis.report import p_text
+from norm_plugin.analysis.stats import compare, holm
 from powernorm_parts import NOT_RUN, PARTS, parts_table
 
 SCORES = {

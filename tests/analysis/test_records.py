@@ -9,7 +9,7 @@ import pytest
 import torch
 from forked import run_forked
 
-from norm_plugin.analysis.records import FIGURES, LAYERS, figure_table, main, read_record, table
+from norm_plugin.analysis.records import LAYERS, RECORDED, main, read_record, values_of
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.models import measures
 from norm_plugin.models.record_file import RecordFile
@@ -33,52 +33,49 @@ def record(tmp_path):
                 "layers": layers,
             }
         )
-    return read_record(path)
+    return path
+
+
+def values(record, figure):
+    what = RECORDED[figure]
+    return values_of(read_record(record), what.names, what.part)
 
 
 def test_a_table_has_a_row_for_each_update_and_site(record):
-    header, rows = figure_table(record, "powernorm-3")
-    assert header == ("update", "site", "g_mu", "g_sigma2")
-    assert rows == [
+    table = values(record, "powernorm-3").fillna(-1)
+    assert list(table) == ["update", "place", "g_mu", "g_sigma2"]
+    assert sorted(table.itertuples(index=False, name=None)) == [
+        (1, "decoder.b", 4.0, -1),
         (1, "encoder.a", 0.1, 0.2),
-        (1, "decoder.b", 4.0, None),
+        (11, "decoder.b", 4.0, -1),
         (11, "encoder.a", 0.1, 0.2),
-        (11, "decoder.b", 4.0, None),
     ]
-    assert record.every == 10 and record.channels == HEADER["sites"]
 
 
 def test_a_site_without_any_of_the_values_has_no_row(record):
-    assert [row[:3] for row in figure_table(record, "powernorm-2")[1]] == [
-        (1, "encoder.a", 0.3),
-        (11, "encoder.a", 0.3),
-    ]
+    assert set(values(record, "powernorm-2")["place"]) == {"encoder.a"}
 
 
 def test_values_over_channels_have_a_column_for_each_quantile(record):
-    header, rows = figure_table(record, "powernorm-7")
-    assert header[2:] == tuple(f"gamma_over_psi_{level:g}" for level in measures.LEVELS)
-    assert rows[0] == (1, "encoder.a", *SEVEN)
+    table = values(record, "powernorm-7")
+    assert list(table)[2:] == [f"gamma_over_psi_{level:g}" for level in measures.LEVELS]
+    assert list(table.iloc[0])[2:] == SEVEN
 
 
 def test_layers_are_a_part_of_their_own(record):
-    header, rows = table(record, ["hidden_rms"], LAYERS)
-    assert header == ("update", "layer", "hidden_rms")
-    assert rows == [(1, "encoder.layers.0", 1.0), (11, "encoder.layers.0", 11.0)]
+    table = values_of(read_record(record), ["hidden_rms"], LAYERS)
+    rows = table.itertuples(index=False, name=None)
+    assert list(rows) == [(1, "encoder.layers.0", 1.0), (11, "encoder.layers.0", 11.0)]
 
 
-def test_only_some_sites(record):
-    assert [row[1] for row in figure_table(record, "powernorm-3", ["dec"])[1]] == ["decoder.b"] * 2
+def test_what_is_not_there_is_refused(record):
     with pytest.raises(CommandError, match=r"has no decoder\.c; it has encoder\.a, decoder\.b"):
-        figure_table(record, "powernorm-3", ["encoder", "decoder.c"])
-
-
-def test_what_no_site_has_is_refused(record):
+        main([str(record), "--figure", "powernorm-3", "--sites", "encoder", "decoder.c"])
     with pytest.raises(CommandError, match="has no rms, largest, outlier_share: its norms"):
-        figure_table(record, "outliers")
+        main([str(record), "--figure", "outliers"])
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", RECORDED)
 def test_every_name_of_a_figure_is_recorded(name):
     """By the functions that make the records; the layers' names are those of weights."""
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
@@ -91,17 +88,17 @@ def test_every_name_of_a_figure_is_recorded(name):
         **measures.of_gradient("input", x),
         "gamma_over_psi": None,
     }
-    assert FIGURES[name].part == LAYERS or set(FIGURES[name].names) <= set(known)
+    assert RECORDED[name].part == LAYERS or set(RECORDED[name].names) <= set(known)
 
 
 def test_the_command_prints_what_is_there_and_csv(record, capsys):
-    assert main([str(record.path)]) == 0
+    assert main([str(record)]) == 0
     assert capsys.readouterr().out.startswith(
         "2 records of updates 1 to 11, every 10, at 2 norms\nnorms: placement pre\n"
     )
-    assert main([str(record.path), "--figure", "powernorm-3", "--sites", "encoder"]) == 0
+    assert main([str(record), "--figure", "powernorm-3", "--sites", "encoder"]) == 0
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
-    assert rows[0][0] == "update" and rows[1] == ["1", "encoder.a", "0.1", "0.2"]
+    assert rows[0][:2] == ["update", "site"] and rows[1] == ["1", "encoder.a", "0.1", "0.2"]
 
 
 def test_bad_files_are_one_line(tmp_path):
@@ -117,5 +114,5 @@ def test_bad_files_are_one_line(tmp_path):
 
 
 def test_it_is_a_command(tmp_path):
-    done = run_forked("norm_plugin.analysis.records", tmp_path / "missing")
+    done = run_forked("norm_plugin", "records", tmp_path / "missing")
     assert done.returncode == 1 and done.stderr.startswith("error: cannot read")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
@@ -18,13 +19,21 @@ from made_up_results import (
     write_corpus,
     write_failure,
 )
-from norm_plugin.analysis.comparison import compare_all
-from norm_plugin.analysis.report import main
-from norm_plugin.analysis.rows import TABLE_HEADER, table_row
+from norm_plugin.analysis.report import least_loss, main, reached, scores_table
+from norm_plugin.analysis.stats import compare_arms
 from norm_plugin.analysis.study import read_study
 from norm_plugin.commands.command_line import CommandError
 
-SECTIONS = ("scores", "test-set", "curves", "speed", "statistics", "failures", "runs")
+SECTIONS = (
+    "Scores against layernorm, pre",
+    "The same models on other sentences",
+    "Training",
+    "Speed and size",
+    "Statistics over training",
+    "Failed and diverged runs",
+    "Runs",
+    "How this page was made",
+)
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
@@ -111,20 +120,18 @@ def test_what_is_wider_than_a_phone_scrolls_by_itself(written):
 
 def test_the_sections_stand_in_order(written):
     out, _ = written
-    ids = [name for name in Page((out / "index.html").read_text()).ids if name in SECTIONS]
-    assert ids == list(SECTIONS)
-    headings = (out / "report.md").read_text().count("\n## ")
-    assert headings == len(SECTIONS) + 1  # and how the page was made
+    headings = re.findall(r"<h2>(.*)</h2>", (out / "index.html").read_text())
+    assert headings == list(SECTIONS)
+    assert re.findall(r"^## (.*)", (out / "report.md").read_text(), re.M) == headings
 
 
 def test_every_row_of_the_table_stands_in_both_forms(written):
     out, study = written
     page, markdown = Page((out / "index.html").read_text()), (out / "report.md").read_text()
-    start = page.cells.index(TABLE_HEADER[0])
-    width = len(TABLE_HEADER)
-    for place, row in enumerate(compare_all(study), start=1):
-        expected = list(table_row(row, study.failures_of(row.setting.name)))
-        assert page.cells[start + place * width : start + (place + 1) * width] == expected
+    table = scores_table(study, compare_arms(study.runs, study.pairs))
+    start, width = page.cells.index("setting"), len(table.columns)
+    for place, expected in enumerate(table.itertuples(index=False), start=1):
+        assert page.cells[start + place * width : start + (place + 1) * width] == list(expected)
         assert f"| {' | '.join(expected)} |" in markdown
 
 
@@ -219,11 +226,9 @@ def test_every_figure_is_a_drawing_with_its_data(written):
     assert {path.stem for path in drawings} == {path.stem for path in out.glob("*.csv")}
     for path in drawings:
         ElementTree.fromstring(path.read_text())
-        assert f"]({path.name})" in markdown and f"]({path.stem}.csv)" in markdown
+        assert f"]({path.name})" in markdown and f"`{path.stem}.csv`" in markdown
     scores = list(csv.DictReader(io.StringIO((out / "scores.csv").read_text())))
-    assert sorted(float(row["score"]) for row in scores) == sorted(
-        score for setting in study.settings for score in setting.scores
-    )
+    assert sorted(float(row["score"]) for row in scores) == sorted(study.runs["score"])
 
 
 def test_the_band_of_a_curve_spans_the_seeds(written):
@@ -231,7 +236,7 @@ def test_the_band_of_a_curve_spans_the_seeds(written):
     rows = list(csv.DictReader(io.StringIO((out / "train-loss.csv").read_text())))
     # losses of 9 and the seed, of seeds 1 to 3; the second point of every run holds no loss
     assert [row["updates"] for row in rows] == ["30"] * 3
-    assert {(row["least"], row["mean"], row["most"]) for row in rows} == {("10.0", "11.0", "12.0")}
+    assert {(row["least"], row["mean"], row["most"]) for row in rows} == {("10", "11", "12")}
 
 
 def test_curves_of_seeds_with_epochs_of_other_lengths_are_matched_by_epoch(tmp_path):
@@ -242,24 +247,12 @@ def test_curves_of_seeds_with_epochs_of_other_lengths_are_matched_by_epoch(tmp_p
         valid = [{"epoch": 1, "updates": 20, "loss": 9.0}, *curve]  # also within the first epoch
         runs.append(made_up(seed=seed, curves={"train": curve, "valid": valid}))
     (folder,) = folder_of(tmp_path, *runs)
-    ends = [("31", "6.5", "6.0", "7.0"), ("62", "5.5", "5.0", "6.0")]
-    for subset, expected in (("train", ends), ("valid", [("20", "9.0", "9.0", "9.0"), *ends])):
+    ends = [("31", "6.5", "6", "7"), ("62", "5.5", "5", "6")]
+    for subset, expected in (("train", ends), ("valid", [("20", "9", "9", "9"), *ends])):
         main([str(folder), "--out", str(tmp_path / "out"), "--figure", f"{subset}-loss"])
         rows = csv.DictReader(io.StringIO((tmp_path / "out" / f"{subset}-loss.csv").read_text()))
         found = [tuple(row[key] for key in ("updates", "mean", "least", "most")) for row in rows]
         assert found == expected
-
-
-def test_a_setting_without_a_result_is_named_first(written):
-    out, _ = written
-    scores = section((out / "report.md").read_text(), "Scores against layernorm, pre")
-    assert "No run has a result: gone, pre." in scores.strip().split("\n")[0]
-
-
-def test_a_score_that_its_label_does_not_name_is_named(written):
-    out, _ = written
-    text = section((out / "report.md").read_text(), "Scores against layernorm, pre")
-    assert "The score, BLEU, is " in text
 
 
 def test_tables_have_the_digits_of_the_metric(tmp_path):
@@ -274,7 +267,7 @@ def test_tables_have_the_digits_of_the_metric(tmp_path):
     page = (tmp_path / "out" / "report.md").read_text()
     (row,) = [line for line in page.splitlines() if line.startswith("| less, pre | 1, 2 | 1.231 |")]
     assert "| 0.002 | 1.216 to 1.247 | -0.005 | -0.0" in row
-    assert "The score is bits a character. Lower is better." in page
+    assert "The score is bits a character: bits a character. Lower is better." in page
 
 
 def test_results_without_curves_say_so(tmp_path):
@@ -285,3 +278,38 @@ def test_results_without_curves_say_so(tmp_path):
         in (tmp_path / "out" / "report.md").read_text()
     )
     assert not (tmp_path / "out" / "train-loss.svg").exists()
+
+
+def curve(*losses):
+    """One validation loss each 30 updates; None for an epoch whose loss was not finite."""
+    points = [
+        {"epoch": epoch, "updates": 30 * epoch} | ({} if loss is None else {"loss": loss})
+        for epoch, loss in enumerate(losses, start=1)
+    ]
+    return {"train": [], "valid": points}
+
+
+def test_when_a_loss_was_reached(tmp_path):
+    """The training of each run has 60 updates in 120 seconds."""
+    runs = (
+        made_up(curves=curve(5.0, 4.0, 4.7)),
+        made_up(seed=2, curves=curve(5.0, 4.1)),
+        made_up("quick", curves=curve(4.1, 4.6)),
+        made_up("quick", seed=2, curves=curve(None, 4.0)),
+        made_up("slow", curves=curve(5.0, 4.2)),
+        made_up("slow", seed=2, curves=curve(5.0, 4.05)),
+        made_up("unknown", curves=None, training__seconds=None),
+    )
+    study = read_study(folder_of(tmp_path, *runs))
+    assert least_loss(study) == 4.1  # every seed of the baseline reaches it
+    table = reached(study, 4.1).set_index("arm")
+    assert list(table["reaching"]) == [2, 2, 1, 0]
+    assert list(table["updates"])[:3] == [60.0, 45.0, 60.0]  # of quick: 30 and 60
+    assert list(table["seconds"])[:3] == [120.0, 90.0, 120.0]
+    assert list(table["least"])[:3] == [4.0, 4.0, 4.05]
+    assert table.loc["unknown, pre", ["updates", "seconds", "least"]].isna().all()
+
+
+def test_a_length_that_is_not_known_gives_no_seconds(tmp_path):
+    (folder,) = folder_of(tmp_path, made_up(training__seconds=None, curves=curve(4.0)))
+    assert reached(read_study([folder]), 4.1)["seconds"].isna().all()

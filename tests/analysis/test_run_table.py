@@ -1,10 +1,36 @@
+"""The table of runs, from files and in its published form."""
+
 from __future__ import annotations
 
-from made_up_results import folder_of, made_up
-from norm_plugin.experiments.results import read_curves, read_results
+import json
+import shutil
+
+import pandas as pd
+import pytest
+
+from made_up_results import (
+    folder_of,
+    made_up,
+    study_of_three,
+    with_statistics,
+    with_translations,
+    write_failure,
+)
+from norm_plugin.analysis.records import statistics_of
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.kept import STATISTICS, TRANSLATIONS, read_kept
+from norm_plugin.experiments.results import (
+    SCHEMA,
+    main,
+    publish,
+    read_curves,
+    read_failures,
+    read_results,
+    write_result,
+)
 
 
-def test_a_run_is_a_row(tmp_path) -> None:
+def test_a_run_is_a_row(tmp_path):
     curves = {
         "train": [{"epoch": 1, "updates": 9, "loss": 5.0}, {"epoch": 2, "updates": 18, "loss": 4}],
         "valid": [{"epoch": 1, "updates": 9, "loss": 3.0}, {"epoch": 2, "updates": 18, "loss": 4}],
@@ -25,6 +51,139 @@ def test_a_run_is_a_row(tmp_path) -> None:
     assert rms["differs"] == {"model.norm_variant": "released"}
     assert rms[["valid_loss", "train_loss"]].isna().all()
     assert layer["commit"] == "0123456789abcdef"
+    assert not any(column.startswith("curves") for column in runs)
     points = read_curves(*folders)
     assert list(points["subset"]) == ["train", "train", "valid", "valid"]
     assert set(points["norm"]) == {"layernorm"}
+
+
+def test_a_result_of_translation_from_before_there_were_other_tasks(tmp_path):
+    bleu = {"tokenized": {"score": 35.0, "label": "fairseq BLEU4"}}
+    old = {"schema": 2, "experiment": "e", "norm": "layernorm", "seed": 1, "bleu": bleu}
+    write_result(old, tmp_path)
+    (run,) = read_results(tmp_path / "e").to_dict("records")
+    assert (run["metric"], run["score"]) == ("bleu", 35.0)
+    assert run["scores.tokenized.label"] == "fairseq BLEU4"
+
+
+def test_results_are_sorted_and_checked(tmp_path):
+    for norm, seed in (("rmsnorm", 2), ("layernorm", 10), ("layernorm", 9)):
+        folder_of(tmp_path, made_up(norm, seed, experiment="e"))
+    runs = read_results(tmp_path / "e")
+    found = list(zip(runs["norm"], runs["seed"]))
+    assert found == [("layernorm", 9), ("layernorm", 10), ("rmsnorm", 2)]
+    with pytest.raises(CommandError, match="no results in .*/f: there is no such folder.*json"):
+        read_results(tmp_path / "f")
+    (tmp_path / "f").mkdir()
+    with pytest.raises(CommandError, match=r"/f: it holds none"):
+        read_results(tmp_path / "f")
+    bad = tmp_path / "e" / "other.json"
+    for text, message in [
+        ('{"schema": 1}', rf"other\.json is not a result of schema {SCHEMA}"),
+        (f'{{"schema": {SCHEMA}}}', rf"other\.json is not a result of schema {SCHEMA}"),
+        ('{"schema"', r"other\.json is not JSON"),
+    ]:
+        bad.write_text(text)
+        with pytest.raises(CommandError, match=message):
+            read_results(tmp_path / "e")
+    (tmp_path / "e/rmsnorm-seed2.json").rename(bad)
+    with pytest.raises(CommandError, match=r"other\.json holds rmsnorm, seed 2"):
+        read_results(tmp_path / "e")
+
+
+def test_a_result_without_its_score_is_refused(tmp_path):
+    (folder,) = folder_of(tmp_path, made_up(scores={}))
+    with pytest.raises(CommandError, match=r"layernorm-seed1\.json lacks scores\.tokenized\.score"):
+        read_results(folder)
+
+
+LINES = ["ein hund .", "eine katze ."]
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """The folder of a sweep: three norms, a run without curves, kept files, two failures."""
+    (folder,) = study_of_three(tmp_path / "work")
+    run = with_translations(made_up(), tmp_path / "work", LINES, LINES)
+    statistics = with_statistics(run, tmp_path / "work", g_mu=0.5)["kept"]
+    folder_of(tmp_path / "work", {**run, "kept": {**run["kept"], **statistics}})
+    text = {
+        "settings__model": {"norm_placement": "pre", "a": "0.3", "b": "true", "c": "", "d": 0.3}
+    }
+    folder_of(tmp_path / "work", made_up("text", curves=None, differs={"a.b": None}, **text))
+    write_failure(folder, "far", 4, curves={"valid": [{"epoch": 1, "updates": 30, "loss": 9.5}]})
+    write_failure(folder, "far", 1, reason="it has a result by now")
+    return folder
+
+
+def tables(folder):
+    runs = read_results(folder)
+    names = [name for name in runs if not name.endswith(".file")]
+    curves = read_curves(folder).sort_values(["norm", "seed", "subset", "updates"])
+    return (
+        runs[sorted(set(names) - {"folder"})],
+        curves.reset_index(drop=True),
+        read_failures(folder),
+    )
+
+
+def assert_equal(ours, theirs):
+    for one, other in zip(ours, theirs):
+        pd.testing.assert_frame_equal(one, other)
+
+
+def test_published_results_are_read_as_the_files_were(sweep, tmp_path, capsys):
+    target = tmp_path / "results/toy"
+    assert main([str(sweep), str(target)]) == 0
+    assert capsys.readouterr().out == f"10 runs: {target / 'runs.csv'}\n"
+    assert_equal(tables(sweep), tables(target))
+    runs = pd.read_csv(target / "runs.csv")  # as a person opens it
+    assert len(runs) == 10 and runs["score"].iloc[0] == 35.1
+    assert "settings.task.key" not in runs  # the same for all
+    assert json.loads((target / "shared.json").read_text())["settings.task.key"] == 1
+    (text,) = read_results(target).query("norm == 'text'").to_dict("records")
+    assert [text[f"settings.model.{name}"] for name in "abd"] == ["0.3", "true", 0.3]
+    (failure,) = read_failures(target).to_dict("records")
+    assert (failure["norm"], failure["seed"], failure["state"]) == ("far", 4, "diverged")
+    (run,) = read_results(target).query("norm == 'layernorm' and seed == 1").to_dict("records")
+    assert read_kept(run, TRANSLATIONS).splitlines() == LINES
+    assert statistics_of(run)["record"]["updates"] == [1, 11]
+
+
+def test_a_folder_is_published_in_place_and_completed(sweep, tmp_path):
+    before = tables(sweep)
+    publish(sweep, sweep)
+    assert sorted(path.name for path in sweep.iterdir()) == [
+        "curves.csv",
+        "failed",
+        "failed.csv",
+        "runs.csv",
+        "shared.json",
+        "statistics.zip",
+        "translations.zip",
+    ]
+    assert_equal(before, tables(sweep))
+    folder_of(tmp_path / "work", made_up("alike", 3, 39.0), made_up("new", 1))
+    runs = read_results(sweep)  # a run that was made again replaces its row
+    assert len(runs) == 11
+    assert runs.query("norm == 'alike' and seed == 3")["score"].tolist() == [39.0]
+    curves = read_curves(sweep)
+    assert not curves.duplicated(["norm", "seed", "subset", "updates"]).any()
+    both = tables(sweep)
+    publish(sweep, sweep)
+    assert_equal(both, tables(sweep))
+
+
+def test_publishing_loses_no_run(sweep, tmp_path):
+    target = tmp_path / "results"
+    publish(sweep, target)
+    shutil.copy(target / "runs.csv", tmp_path / "before.csv")
+    (sweep / "far-seed3.json").unlink()
+    with pytest.raises(CommandError, match=r"results has runs that .* lacks, .*'far', 3\)"):
+        publish(sweep, target)
+    assert (target / "runs.csv").read_bytes() == (tmp_path / "before.csv").read_bytes()
+
+
+def test_statistics_that_a_run_does_not_name_are_not_read(sweep):
+    (run,) = read_results(sweep).query("norm == 'far' and seed == 1").to_dict("records")
+    assert read_kept(run, STATISTICS) is None and statistics_of(run) is None

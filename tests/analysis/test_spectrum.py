@@ -75,7 +75,7 @@ def test_the_command_prints_a_table_and_writes_csv_and_svg(save, tmp_path, capsy
 
 def test_as_a_command_it_logs_nothing(save, tmp_path):
     path = save(encoder=embedding(VALUES))
-    words = ["-W", "ignore", "-m", "norm_plugin.analysis.spectrum", path, "--out", tmp_path / "out"]
+    words = ["-W", "ignore", "-m", "norm_plugin", "spectrum", path, "--out", tmp_path / "out"]
     done = subprocess.run(
         [sys.executable, *words],
         cwd=Path(__file__).resolve().parents[2],

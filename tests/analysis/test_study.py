@@ -1,35 +1,22 @@
-"""Which runs may stand in one comparison, and what their table says."""
+"""Which runs may stand in one comparison."""
 
 from __future__ import annotations
-
-import statistics
 
 import pytest
 
 from made_up_results import folder_of, made_up, study_of_three, write_failure
-from norm_plugin.analysis.comparison import (
-    BASELINE,
-    IF_NORMAL,
-    NOT_SHOWN,
-    ONE_SEED,
-    compare_all,
-    findings,
-    remarks,
-)
-from norm_plugin.analysis.sections import facts_of
-from norm_plugin.analysis.seeds import compare, holm, pooled_deviation, seeds_needed
-from norm_plugin.analysis.study import placement_of, read_study
+from norm_plugin.analysis.study import read_study
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.results import SCHEMA
-from norm_plugin.experiments.tables import table
+from norm_plugin.experiments.results import SCHEMA, read_results
+from norm_plugin.experiments.tables import score_table
 
 
 def test_the_baseline_stands_first_and_runs_are_grouped(tmp_path):
     study = read_study(study_of_three(tmp_path))
-    assert study.baseline.norm == "layernorm"
-    assert study.baseline.seeds == (1, 2, 3)
-    assert study.baseline.scores == [35.0, 35.3, 34.9]
-    assert len(study.settings) == 3
+    assert study.baseline == "layernorm, pre"
+    assert study.arms == ["layernorm, pre", "alike, pre", "far, pre"]
+    runs = study.runs[study.runs["arm"] == study.baseline]
+    assert list(zip(runs["seed"], runs["score"])) == [(1, 35.0), (2, 35.3), (3, 34.9)]
 
 
 def test_placements_are_settings_of_their_own(tmp_path):
@@ -37,15 +24,15 @@ def test_placements_are_settings_of_their_own(tmp_path):
     runs = made_up(), made_up(placement="post"), made_up(placement="post", seed=2), stock
     study = read_study(folder_of(tmp_path, *runs))
     # the placement of the most runs is the baseline's
-    assert study.baseline.name == "layernorm, post"
-    assert {setting.name for setting in study.settings[1:]} == {"layernorm, pre", "stock, pre"}
+    assert study.baseline == "layernorm, post"
+    assert set(study.arms[1:]) == {"layernorm, pre", "stock, pre"}
 
 
 def test_a_placement_in_the_label_of_a_run_is_named_once(tmp_path):
     runs = made_up(), made_up("layernorm-post", placement="post")
     study = read_study(folder_of(tmp_path, *runs))
-    assert [setting.name for setting in study.settings] == ["layernorm, pre", "layernorm, post"]
-    assert study.settings[1].norm == "layernorm-post"
+    assert study.arms == ["layernorm, pre", "layernorm, post"]
+    assert list(study.runs["norm"]) == ["layernorm", "layernorm-post"]
 
 
 def test_two_settings_of_one_name_are_refused(tmp_path):
@@ -55,9 +42,10 @@ def test_two_settings_of_one_name_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("given", [{}, {"norm_placement": "post"}])
-def test_a_placement_of_one_stack_is_named(given):
+def test_a_placement_of_one_stack_is_named(given, tmp_path):
     one = made_up(settings__model={**given, "norm_placement_decoder": "sandwich"})
-    assert placement_of(one) == "encoder post, decoder sandwich"
+    (placement,) = read_results(*folder_of(tmp_path, one))["placement"]
+    assert placement == "encoder post, decoder sandwich"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +82,7 @@ def test_two_versions_of_a_users_norm_are_not_averaged(tmp_path):
     with pytest.raises(CommandError, match=message):
         read_study(folders)
     with pytest.raises(CommandError, match=message):
-        table(runs)
+        score_table(read_results(*folders))
 
 
 def common_flags(folder):
@@ -120,12 +108,13 @@ def test_names_leave_out_what_all_runs_share(tmp_path):
         "mynorm-lr-0.01, pre",
         "mynorm-lr-0.1, pre",
     ]
-    assert facts_of(study)[-1] == "All runs differ from the recipe in max-epoch=2."
+    assert study.common == {"max-epoch": "2"}
 
 
 @pytest.mark.parametrize("baseline", ["layernorm", "layernorm, pre", "layernorm-max-epoch-2"])
 def test_the_baseline_is_a_norm_or_a_row(baseline, tmp_path):
-    assert read_study(common_flags(tmp_path), baseline).baseline.seeds == (1, 2)
+    study = read_study(common_flags(tmp_path), baseline)
+    assert (study.baseline, study.arms[0]) == ("layernorm, pre", "layernorm, pre")
 
 
 def test_a_norm_whose_settings_all_have_differences_is_no_clear_baseline(tmp_path):
@@ -135,8 +124,8 @@ def test_a_norm_whose_settings_all_have_differences_is_no_clear_baseline(tmp_pat
     folders = folder_of(tmp_path, *runs, made_up())
     with pytest.raises(CommandError, match="several .* mynorm-lr-0.1, pre; mynorm-lr-0.2, pre"):
         read_study(folders, "mynorm")
-    assert read_study(folders, "mynorm-lr-0.2").baseline.norm == "mynorm-lr-0.2"
-    assert read_study(folders[:1], "layernorm").baseline.norm == "layernorm"
+    assert read_study(folders, "mynorm-lr-0.2").baseline == "mynorm-lr-0.2, pre"
+    assert read_study(folders[:1], "layernorm").baseline == "layernorm, pre"
 
 
 def test_rows_are_renamed(tmp_path):
@@ -183,7 +172,7 @@ def test_a_result_that_lacks_a_part_is_refused(tmp_path):
     result = made_up()
     del result["training"], result["versions"]
     with pytest.raises(
-        CommandError, match=r"layernorm-seed1\.json lacks training, versions; write it again"
+        CommandError, match=r"layernorm-seed1\.json lacks training.updates; write it again"
     ):
         read_study(folder_of(tmp_path, result))
 
@@ -196,19 +185,20 @@ def test_runs_without_a_result_are_read_with_their_placement(tmp_path):
     write_failure(folder, "by-flag-post", 1, differs={"norm-placement": "post"})
     write_failure(folder, "new", 1, state="failed")
     study = read_study([folder])
-    assert [failure.state for failure in study.failures_of("far, pre")] == ["diverged"]
+    far = study.failures[study.failures["arm"] == "far, pre"]
+    assert list(zip(far["seed"], far["state"])) == [(2, "diverged")]
     # a record names only what differs from the recipe, which the other runs of it tell
-    assert study.failed_settings == ["by-flag, post", "gone, post", "new, pre"]
+    assert study.failed_arms == ["by-flag, post", "gone, post", "new, pre"]
     names = ["layernorm, pre", "far, pre", "by-flag, post", "gone, post", "new, pre"]
     assert study.names == names
-    assert study.named("far, pre").seeds == (1,) and study.named("new, pre") is None
+    assert "new, pre" not in study.arms
 
 
 def test_of_two_placements_of_a_failed_run_the_flag_counts(tmp_path):
     (folder,) = folder_of(tmp_path, made_up())
     both = {"model.norm_placement": "pre", "norm-placement": "post"}
     write_failure(folder, "far", 1, differs=both)
-    assert read_study([folder]).failed_settings == ["far, post"]
+    assert read_study([folder]).failed_arms == ["far, post"]
 
 
 @pytest.mark.parametrize(
@@ -221,129 +211,3 @@ def test_a_damaged_record_of_a_failure_is_refused(tmp_path, text, message):
     (folder / "failed" / "far-seed1.json").write_text(text)
     with pytest.raises(CommandError, match=message):
         read_study([folder])
-
-
-def test_the_table_corrects_for_all_of_its_tests(tmp_path):
-    study = read_study(study_of_three(tmp_path))
-    rows = {row.setting.norm: row for row in compare_all(study)}
-    others = [rows["alike"], rows["far"]]
-    raw = [compare(row.setting.scores, study.baseline.scores) for row in others]
-    assert [row.corrected for row in others] == pytest.approx(holm([one.p for one in raw]))
-    welch = holm([one.t_p for one in raw])
-    assert [row.t_corrected for row in others] == pytest.approx(welch)
-    assert rows["layernorm"].verdict == BASELINE
-    assert rows["alike"].verdict == NOT_SHOWN and welch[0] > 0.05
-    # three seeds a side cannot give p < 0.1 by permutation, whatever the scores
-    assert rows["far"].verdict == IF_NORMAL[True] and welch[1] < 0.05
-    assert rows["far"].difference.interval[0] > 2
-
-
-def test_five_seeds_can_show_a_difference(tmp_path):
-    runs = [made_up(seed=seed, bleu=35 + seed / 10) for seed in range(1, 6)]
-    runs += [made_up("low", seed=seed, bleu=33 + seed / 10) for seed in range(1, 6)]
-    (_, low) = compare_all(read_study(folder_of(tmp_path, *runs)))
-    assert low.corrected == pytest.approx(2 / 252)  # of 10 runs taken five at a time, two-sided
-    assert low.verdict == "lower than the baseline"
-    assert findings([low]) == "Lower than the baseline: low, pre."
-    assert "It excludes 0 for low, pre." in " ".join(remarks([low]))
-
-
-def split_by_seed(norm, *scores):
-    """Runs of a corpus that each seed splits at random."""
-    for seed, score in enumerate(scores, 1):
-        data = {"corpus": "toy", "checksum": f"of {seed}", "training_pairs": 1000}
-        yield made_up(norm, seed, score, data={**data, "settings": {"split_seed": seed}})
-
-
-def test_seeds_that_share_a_split_are_compared_one_by_one(tmp_path):
-    splits = (60.0, 90.0, 70.0, 80.0)  # far apart, which no unpaired test would forgive
-    gains = (1.0, 1.1, 0.9, 1.2)
-    runs = [*split_by_seed("layernorm", *splits, 50.0)]  # a fifth seed, which the other lacks
-    runs += split_by_seed("good", *(sum(pair) for pair in zip(splits, gains)))
-    rows = compare_all(read_study(folder_of(tmp_path, *runs)))
-    good = rows[1].difference
-    assert good.mean == pytest.approx(1.05) and good.by_seed == pytest.approx(gains)
-    assert rows[1].verdict == IF_NORMAL[True] and good.p == pytest.approx(2 / 2**4)
-    text = " ".join(remarks(rows))
-    assert "it takes 6 seeds a setting" in text  # 2 / 2^6 < 0.05 < 2 / 2^5
-    deviation = statistics.stdev(gains)
-    assert f"deviation of the differences by seed is {deviation:.2f} BLEU over all" in text
-    assert (
-        f"takes {seeds_needed(deviation, 0.2, paired=True)} seeds a setting (two-sided pa" in text
-    )
-
-
-def test_facts_are_of_all_runs(tmp_path):
-    runs = [*split_by_seed("layernorm", 60.0, 61.0)]
-    runs[1]["data"]["training_pairs"] = 998
-    (data, _) = facts_of(read_study(folder_of(tmp_path, *runs)))
-    assert "toy, 998 to 1,000 training examples, 2 random splits with" in data
-    assert "checksums of 1, of 2;" in data
-
-
-def test_five_seeds_show_nothing_among_seven_comparisons(tmp_path):
-    norms = ["layernorm", *(f"low{number}" for number in range(7))]
-    runs = [
-        made_up(norm, seed, bleu=(35 if norm == "layernorm" else 33) + seed / 10)
-        for norm in norms
-        for seed in range(1, 6)
-    ]
-    rows = compare_all(read_study(folder_of(tmp_path, *runs)))[1:]
-    for row in rows:
-        assert row.difference.p < 0.05 < row.corrected  # 2 / 252, and 7 times as much
-        assert row.verdict == IF_NORMAL[False]
-
-
-def test_one_seed_is_never_tested(tmp_path):
-    rows = compare_all(read_study(folder_of(tmp_path, made_up(), made_up("far", bleu=90.0))))
-    assert rows[1].verdict == ONE_SEED and rows[1].corrected is None
-    assert findings(rows) == (
-        "No setting is shown to differ from the baseline. Not tested with one seed: far, pre."
-    )
-    assert any("nothing is tested" in text for text in remarks(rows))
-    assert not any("0" in text for text in remarks(rows))  # no p, no interval, no seeds needed
-
-
-def test_a_study_that_is_not_finished_says_so(tmp_path):
-    runs = [made_up(), made_up(seed=2, bleu=35.2), made_up("one"), made_up("two")]
-    runs.append(made_up("two", seed=2, bleu=35.4))
-    rows = {row.setting.norm: row for row in compare_all(read_study(folder_of(tmp_path, *runs)))}
-    assert rows["one"].verdict == ONE_SEED and rows["one"].difference.p is None
-    # of 4 runs taken two at a time, two-sided: no smaller p is possible
-    assert rows["two"].difference.least_p == pytest.approx(1 / 3)
-    assert rows["two"].verdict == NOT_SHOWN
-    text = " ".join(remarks(list(rows.values())))
-    assert "No interval excludes 0." in text
-    assert "The settings have 1 to 2 seeds" in text
-    assert "after the correction for 1 comparison." in text
-    assert "(2 degrees of freedom)" in text
-
-
-def test_the_remarks_say_what_the_seeds_can_show(tmp_path):
-    study = read_study(study_of_three(tmp_path))
-    text = " ".join(remarks(compare_all(study)))
-    variances = [statistics.variance(setting.scores) for setting in study.settings]
-    assert f"between seeds is {statistics.mean(variances) ** 0.5:.2f} BLEU" in text
-    assert "is 0.1, and 0.2 after the correction for 2 comparisons" in text
-    assert "With 2 comparisons it takes 5 seeds a setting to show any difference" in text
-    assert "shows no difference by itself. It excludes 0 for far, pre." in text
-    deviation = pooled_deviation([setting.scores for setting in study.settings])
-    one, both = (seeds_needed(deviation, 0.2, comparisons) for comparisons in (1, 2))
-    assert f"0.2 BLEU in one comparison takes {one} seeds" in text
-    assert f"and {both} where the level is divided by 2 comparisons" in text
-
-
-def test_a_table_that_could_show_nothing_says_so_first(tmp_path):
-    rows = compare_all(read_study(study_of_three(tmp_path)))
-    assert findings(rows) == (
-        "With so few seeds the permutation test can show no difference, however large it is. "
-        "Higher, if scores are normally distributed: far, pre. No difference shown: alike, pre."
-    )
-
-
-def test_equal_scores_do_not_count_as_certain(tmp_path):
-    runs = [made_up(norm, seed) for norm in ("layernorm", "same") for seed in (1, 2)]
-    rows = compare_all(read_study(folder_of(tmp_path, *runs)))
-    text = " ".join(remarks(rows))
-    assert "No interval excludes 0." in text
-    assert "The seeds of layernorm, pre; same, pre have equal scores" in text

@@ -5,10 +5,23 @@ from __future__ import annotations
 import pytest
 import sacrebleu
 
-from norm_plugin.analysis.translations import paired_tests
+from made_up_results import folder_of, made_up, with_translations, write_corpus
+from norm_plugin.analysis.stats import holm
+from norm_plugin.analysis.study import read_study
+from norm_plugin.analysis.translations import (
+    NO_BASELINE,
+    NO_TRANSLATIONS,
+    NOT_SHOWN,
+    SHOWN,
+    compare_translations,
+    paired_tests,
+    read_references,
+)
+from norm_plugin.commands.command_line import CommandError
 
 REFERENCES = [f"ein hund läuft {i} mal über die grüne wiese ." for i in range(60)]
 GOOD = [line.replace("grüne", "rote") if i % 6 == 0 else line for i, line in enumerate(REFERENCES)]
+ALIKE = [line.replace("grüne", "rote") if i % 6 == 1 else line for i, line in enumerate(REFERENCES)]
 BAD = [line.replace("hund läuft", "katze sitzt") for line in REFERENCES]
 
 
@@ -45,3 +58,59 @@ def test_case_counts_unless_told_not_to():
 def test_another_test_set_is_refused():
     with pytest.raises(ValueError, match="59 and 60 translations of 60"):
         paired_tests(GOOD[1:], BAD, REFERENCES)
+
+
+def write_study(tmp_path, *runs):
+    """A study of ``(norm, seed, translations)``; None: none are kept."""
+    results = [
+        made_up(norm, seed)
+        if lines is None
+        else with_translations(made_up(norm, seed), tmp_path, lines, REFERENCES)
+        for norm, seed, lines in runs
+    ]
+    return read_study(folder_of(tmp_path, *results))
+
+
+def test_every_run_is_compared_with_the_same_seed_of_the_baseline(tmp_path):
+    study = write_study(
+        tmp_path,
+        ("layernorm", 1, GOOD),
+        ("layernorm", 2, None),
+        ("alike", 1, ALIKE),
+        ("far", 1, BAD),
+        ("far", 2, BAD),
+        ("far", 3, BAD),
+        ("older", 1, None),
+    )
+    references = read_references(study, write_corpus(tmp_path / "corpus", REFERENCES))
+    table = compare_translations(study, references, resamples=100, trials=200)
+    verdicts = {(row.arm, row.seed): row.verdict for row in table.itertuples()}
+    assert verdicts["alike, pre", 1] == NOT_SHOWN
+    assert verdicts["far, pre", 1] == SHOWN[False]
+    assert verdicts["far, pre", 2] == verdicts["older, pre", 1] == NO_TRANSLATIONS
+    assert verdicts["far, pre", 3] == NO_BASELINE
+    tested = table[table["difference"].notna()]
+    assert set(tested["arm"]) == {"alike, pre", "far, pre"}
+    for p in ("bootstrap_p", "randomization_p"):
+        assert list(tested[f"{p}_holm"]) == pytest.approx(holm(list(tested[p])))
+
+
+def test_another_corpus_is_refused(tmp_path):
+    study = write_study(tmp_path, ("layernorm", 1, GOOD))
+    other = write_corpus(tmp_path / "other", REFERENCES, checksum="decaf")
+    with pytest.raises(CommandError, match="has the data checksum decaf, and the results have c0f"):
+        read_references(study, other)
+
+
+@pytest.mark.parametrize(
+    ("references", "message"),
+    [
+        (BAD, "kept translations of layernorm seed 1 give .* references are others than when"),
+        (REFERENCES[1:], "layernorm seed 1 has 60 translations kept, and there are 59 references"),
+    ],
+)
+def test_references_of_another_test_set_are_refused(tmp_path, references, message):
+    study = write_study(tmp_path, ("layernorm", 1, GOOD))
+    corpus = write_corpus(tmp_path / "changed", references)
+    with pytest.raises(CommandError, match=message):
+        compare_translations(study, read_references(study, corpus))

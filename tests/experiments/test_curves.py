@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from norm_plugin.experiments.curves import read_curves
+from norm_plugin.experiments.curves import curves_of_log
 
 BEGINNING = "2026-01-01 12:00:00 | INFO | "
 LOG = f"""\
@@ -20,7 +20,7 @@ LOG = f"""\
 def test_losses_by_update_and_the_last_of_an_epoch_trained_twice(tmp_path):
     log = tmp_path / "train.log"
     log.write_text(LOG)
-    assert read_curves(log) == {
+    assert curves_of_log(log) == {
         "train": [
             {"epoch": 1, "updates": 30, "loss": 10.25, "nll_loss": 9.5},
             {"epoch": 2, "updates": 60, "loss": 9.25},
@@ -35,4 +35,4 @@ def test_losses_by_update_and_the_last_of_an_epoch_trained_twice(tmp_path):
 def test_a_log_without_losses_has_none(tmp_path):
     log = tmp_path / "train.log"
     log.write_text("training on 1 devices\n")
-    assert read_curves(log) == {"train": [], "valid": []}
+    assert curves_of_log(log) == {"train": [], "valid": []}

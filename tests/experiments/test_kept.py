@@ -16,8 +16,8 @@ from norm_plugin.experiments.kept import (
     ENDINGS,
     STATISTICS,
     TRANSLATIONS,
+    archive_kept,
     compact,
-    expand,
     keep_files,
     read_kept,
     read_statistics,
@@ -26,6 +26,7 @@ from norm_plugin.models.record_file import RecordFile
 
 HYPOTHESES = ["ein hund läuft über die wiese .", "zwei hunde\u2028schlafen ."]
 REFERENCES = ["ein hund läuft über eine wiese .", "zwei hunde schlafen ."]
+TEXT = "".join(f"{line}\n" for line in HYPOTHESES)
 SITES = {"encoder.a": 4, "decoder.b": 4}
 
 
@@ -56,14 +57,20 @@ def kept(tmp_path):
     checkpoint = write_checkpoint(tmp_path / "averaged.pt", torch.diag(torch.tensor([1.0, 4.0])))
     record = write_record(tmp_path / "record")
     entries = keep_files(path, HYPOTHESES, record, checkpoint)
-    return path, {"norm": "rmsnorm", "seed": 1, "kept": entries}
+    return path, entries
+
+
+def row(folder, entries):
+    """The row of the run in the table of runs."""
+    sums = {f"kept.{kind}.sha256": entry["sha256"] for kind, entry in entries.items()}
+    return {"norm": "rmsnorm", "seed": 1, "folder": folder, **sums}
 
 
 def test_the_files_stand_beside_the_result_and_are_read_again(kept):
-    path, result = kept
-    names = [result["kept"][kind]["file"] for kind in (TRANSLATIONS, STATISTICS)]
+    path, entries = kept
+    names = [entries[kind]["file"] for kind in (TRANSLATIONS, STATISTICS)]
     assert names == ["rmsnorm-seed1.hyp.txt.gz", "rmsnorm-seed1.statistics.json.gz"]
-    assert read_kept(path.parent, result, TRANSLATIONS) == "".join(f"{h}\n" for h in HYPOTHESES)
+    assert read_kept(row(path.parent, entries), TRANSLATIONS) == TEXT
     statistics = read_statistics(path.parent / names[1])
     (spectrum,) = statistics["spectra"]
     assert spectrum == {"side": "shared", "shape": [2, 2], "values": [4.0, 1.0]}
@@ -71,10 +78,10 @@ def test_the_files_stand_beside_the_result_and_are_read_again(kept):
 
 
 def test_equal_runs_keep_equal_bytes(kept, tmp_path):
-    path, result = kept
+    path, entries = kept
     before = {p.name: p.read_bytes() for p in path.parent.glob("*.gz")}
-    entries = keep_files(path, HYPOTHESES, tmp_path / "record", tmp_path / "averaged.pt")
-    assert entries == result["kept"]
+    again = keep_files(path, HYPOTHESES, tmp_path / "record", tmp_path / "averaged.pt")
+    assert again == entries
     assert {p.name: p.read_bytes() for p in path.parent.glob("*.gz")} == before
     assert all(content[4:8] == bytes(4) for content in before.values())  # no time in gzip's header
 
@@ -82,37 +89,59 @@ def test_equal_runs_keep_equal_bytes(kept, tmp_path):
 def test_nothing_is_kept_of_what_a_run_does_not_have(tmp_path):
     path = tmp_path / "rmsnorm-seed1.json"
     entries = keep_files(path, None, None, write_checkpoint(tmp_path / "averaged.pt"))
-    assert read_kept(tmp_path, {"kept": entries}, TRANSLATIONS) is None
+    assert read_kept(row(tmp_path, entries), TRANSLATIONS) is None
     statistics = read_statistics(tmp_path / entries[STATISTICS]["file"])
     assert (statistics["record"], statistics["spectra"]) == (None, [])
-    assert read_kept(tmp_path, {"norm": "older"}, STATISTICS) is None
+    assert read_kept({"norm": "older"}, STATISTICS) is None
 
 
-def test_a_short_record_says_the_same_with_three_digits(tmp_path):
+def test_a_short_record_says_the_same_with_three_digits():
     lines = [
         {"every": 10, "norms": "norms: pre", "sites": SITES},
         {"update": 1, "sites": {"encoder.a": {"g_mu": 0.123456}}, "layers": {}},
         {"update": 11, "sites": {"encoder.a": {"g_psi2": 1.0}}, "layers": {"l": {"rms": 2.0}}},
     ]
-    assert expand(json.loads(json.dumps(compact(lines)))) == [
-        lines[0],
-        {"update": 1, "sites": {"encoder.a": {"g_mu": 0.123}}, "layers": {"l": {}}},
-        {"update": 11, "sites": {"encoder.a": {"g_psi2": 1.0}}, "layers": {"l": {"rms": 2.0}}},
-    ]
+    short = {
+        "every": 10,
+        "norms": "norms: pre",
+        "channels": SITES,
+        "updates": [1, 11],
+        "sites": {"encoder.a": {"g_mu": [0.123, None], "g_psi2": [None, 1.0]}},
+        "layers": {"l": {"rms": [None, 2.0]}},
+    }
+    assert compact(lines) == short
+    full = compact(lines, digits=None)
+    assert full["sites"]["encoder.a"]["g_mu"] == [0.123456, None]
 
 
 def test_what_no_figure_draws_and_what_is_not_finite_is_left_out(kept):
-    path, result = kept
-    record = read_statistics(path.parent / result["kept"][STATISTICS]["file"])["record"]
-    first, _, last = expand(record)[1:]
-    assert set(first["sites"]["encoder.a"]) == {"g_mu", "gamma_over_psi"}
-    assert last["layers"] == {"encoder.layers.0": {}}
+    path, entries = kept
+    record = read_statistics(path.parent / entries[STATISTICS]["file"])["record"]
+    assert set(record["sites"]["encoder.a"]) == {"g_mu", "gamma_over_psi"}
+    assert record["layers"] == {"encoder.layers.0": {"hidden_rms": [1.0, 11.0, None]}}
+
+
+def test_an_archive_holds_the_same(kept, tmp_path):
+    path, entries = kept
+    published = tmp_path / "published"
+    published.mkdir()
+    archive_kept(path.parent, published, [("rmsnorm", 1)])
+    assert sorted(one.name for one in published.iterdir()) == [
+        "statistics.zip",
+        "translations.zip",
+    ]
+    assert read_kept(row(published, entries), TRANSLATIONS) == TEXT
+    name = entries[STATISTICS]["file"]
+    assert read_statistics(published / name) == read_statistics(path.parent / name)
+    first = (published / "statistics.zip").read_bytes()
+    archive_kept(published, published, [("rmsnorm", 1)])  # from the archive itself
+    assert (published / "statistics.zip").read_bytes() == first
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: path.unlink(), r"hyp\.txt\.gz is missing, and the result of rmsnorm seed 1"),
+        (lambda path: path.unlink(), r"hyp\.txt\.gz is missing, and a result names it"),
         (lambda path: path.write_bytes(path.read_bytes()[:20]), "cannot read .*hyp"),
         (lambda path: path.write_text("text"), "cannot read .*hyp.* gzip"),
         (
@@ -122,10 +151,10 @@ def test_what_no_figure_draws_and_what_is_not_finite_is_left_out(kept):
     ],
 )
 def test_a_file_of_another_run_is_refused(kept, damage, message):
-    path, result = kept
-    damage(path.parent / result["kept"][TRANSLATIONS]["file"])
+    path, entries = kept
+    damage(path.parent / entries[TRANSLATIONS]["file"])
     with pytest.raises(CommandError, match=message):
-        read_kept(path.parent, result, TRANSLATIONS)
+        read_kept(row(path.parent, entries), TRANSLATIONS)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +206,7 @@ def test_an_older_result_is_completed_from_its_run(older, capsys):
     words = [str(older.parent), "--work", str(older.parents[1] / "work")]
     assert keep.main(words) == 0
     result = json.loads(older.read_text())
-    assert read_kept(older.parent, result, TRANSLATIONS) == "".join(f"{h}\n" for h in HYPOTHESES)
+    assert read_kept(row(older.parent, result["kept"]), TRANSLATIONS) == TEXT
     assert read_statistics(older.parent / result["kept"][STATISTICS]["file"])["record"]
     assert keep.main(words) == 0
     assert capsys.readouterr().out == "rmsnorm, seed 1: kept\nrmsnorm, seed 1: kept before\n"

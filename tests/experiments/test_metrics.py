@@ -11,6 +11,7 @@ from tiny_run import run_state, write_dictionaries
 
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments import options, products
+from norm_plugin.experiments.collect import main as collect
 from norm_plugin.experiments.facts import experiment_names, read_facts
 from norm_plugin.experiments.metrics import (
     AVERAGE,
@@ -25,11 +26,10 @@ from norm_plugin.experiments.predict import main as predict
 from norm_plugin.experiments.predict import predict_batch
 from norm_plugin.experiments.predictions import Prediction, lines_of, read_predictions
 from norm_plugin.experiments.recipes import read_recipe
-from norm_plugin.experiments.results import headline, read_result_files
-from norm_plugin.experiments.results import main as results
+from norm_plugin.experiments.results import read_results
 from norm_plugin.experiments.settings import read_settings
 from norm_plugin.experiments.stages import data_stages, run_stages
-from norm_plugin.experiments.tables import table
+from norm_plugin.experiments.tables import score_table
 
 FOUND = [Prediction(0, "1", "0", -0.5), Prediction(1, "0", "0", -0.25)]
 
@@ -113,7 +113,7 @@ def test_the_words_of_a_translation_are_those_of_its_finished_runs(tmp_path):
 
 def test_a_training_without_its_best_checkpoint_is_not_done(tmp_path):
     for name in ("best", "last"):
-        with pytest.raises(CommandError, match="does not exist"):
+        with pytest.raises(CommandError, match="cannot read .*No such file"):
             products.check_best(tmp_path / "checkpoint_best.pt")
         torch.save({"model": {}}, tmp_path / f"checkpoint_{name}.pt")
     products.check_best(tmp_path / "checkpoint_best.pt")
@@ -190,12 +190,12 @@ def test_from_a_trained_classifier_to_a_table(tmp_path, capsys, caplog):
     assert [line.split("\t")[:3] for line in folded] == [line.split("\t")[:3] for line in lines]
     words = ["--experiment", "tiny", "--norm", "batchnorm", "--seed", "1", "--metric", "accuracy"]
     words += ["--checkpoint", best, "--last", last, "--log", str(log), "--data", str(data.parent)]
-    assert results([*words, "--out", str(tmp_path / "results")]) == 0
-    (result,) = read_result_files(tmp_path / "results/tiny")
-    sites = ("encoder-self", "encoder-ffn", "encoder-final")
-    assert result["sites"] == dict.fromkeys(sites, "batchnorm")
-    assert headline(result) > 90  # percent: the first word tells the label
-    assert "| batchnorm | 1 |" in table([result]) and "accuracy (%)" in table([result])
+    assert collect([*words, "--out", str(tmp_path / "results")]) == 0
+    runs = read_results(tmp_path / "results/tiny")
+    sites = [f"sites.{site}" for site in ("encoder-self", "encoder-ffn", "encoder-final")]
+    assert set(runs[sites].iloc[0]) == {"batchnorm"}
+    assert runs["score"].iloc[0] > 90  # percent: the first word tells the label
+    assert "| batchnorm | 1 |" in score_table(runs) and "accuracy (%)" in score_table(runs)
 
 
 def test_a_diverged_classifier_predicts_nothing():

@@ -252,8 +252,10 @@ def test_a_dry_run_leaves_out_what_is_done(runs):
 def test_the_demo_ends_with_a_table_of_its_own_results(runs, monkeypatch):
     from norm_plugin.experiments import demo
 
-    monkeypatch.setattr(demo, "read_result_files", lambda folder: sorted(folder.glob("*.json")))
-    monkeypatch.setattr(demo, "table", lambda paths: "\n".join(f"row {p.name}" for p in paths))
+    monkeypatch.setattr(demo, "read_results", lambda folder: sorted(folder.glob("*.json")))
+    monkeypatch.setattr(
+        demo, "score_table", lambda paths: "\n".join(f"row {p.name}" for p in paths)
+    )
     done = runs.command("demo", "--work", str(runs.work))
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("row ")]

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from norm_plugin.commands.command_line import CommandError, run_command
-from norm_plugin.experiments.results import SCHEMA, write_result
-from norm_plugin.experiments.tables import half_interval, main, table
+from norm_plugin.experiments.comparable import half_interval
+from norm_plugin.experiments.results import SCHEMA, read_results, write_result
+from norm_plugin.experiments.tables import main, score_table
 
 SIGNATURE = "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"
 SECTIONS = ("model", "task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
@@ -28,6 +32,14 @@ def result(norm: str = "layernorm", seed: int = 1, bleu: float = 40.0, speed: fl
         "settings": {section: {"key": 1} for section in SECTIONS},
         "data": {"checksum": "c0ffee"},
     }
+
+
+def table(results):
+    """The table of results that were written to files."""
+    with tempfile.TemporaryDirectory() as folder:
+        for one in results:
+            write_result(one, Path(folder))
+        return score_table(read_results(Path(folder) / "multi30k"))
 
 
 def row(text: str, norm: str) -> list[str]:
@@ -116,7 +128,12 @@ def test_each_seed_may_have_a_split_of_its_own() -> None:
 
 def test_scores_of_two_metrics_do_not_mix() -> None:
     with pytest.raises(CommandError, match="differ in metric"):
-        table([result(), {**result("none"), "metric": "another"}])
+        table(
+            [
+                result(),
+                {**result("none"), "metric": "perplexity", "scores": {"loss": {"score": 9.0}}},
+            ]
+        )
 
 
 def test_a_label_that_begins_with_the_title_is_not_repeated() -> None:

@@ -19,7 +19,7 @@ import pandas as pd
 from scipy import stats
 
 from norm_plugin.analysis.figures import INK_ON_PAPER, draw
-from norm_plugin.analysis.seeds import Sample, describe
+from norm_plugin.analysis.stats import Sample, describe
 from norm_plugin.analysis.theory.stacks import Batches, full
 from norm_plugin.commands.command_line import CommandError, read_json, read_text, write_text
 from norm_plugin.experiments.provenance import short_commit

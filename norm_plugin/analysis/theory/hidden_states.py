@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from norm_plugin.analysis.figures import style
-from norm_plugin.analysis.seeds import Sample, describe
+from norm_plugin.analysis.stats import Sample, describe
 from norm_plugin.analysis.theory.claim import (
     Claim,
     Options,

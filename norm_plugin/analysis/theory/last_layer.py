@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from norm_plugin.analysis.figures import style
-from norm_plugin.analysis.seeds import Sample
+from norm_plugin.analysis.stats import Sample
 from norm_plugin.analysis.theory import stacks
 from norm_plugin.analysis.theory.claim import (
     Claim,

@@ -92,6 +92,17 @@ def test_what_cannot_be_continued_starts_over(server, tmp_path, change):
     assert server.ranges[-1] is None or change in ("changed", "plain")
 
 
+def test_the_version_of_an_older_part_is_forgotten(server, tmp_path):
+    begin(server, tmp_path)
+    server.content, server.headers = server.content[::-1], {}
+    begin(server, tmp_path)  # from the start, of a file whose version the server does not say
+    server.ranges.clear()
+    server.lies, server.headers = True, {"ETag": '"one"'}
+    download.download_all([source(server.url, digest=None)], tmp_path)
+    assert server.ranges == [None]
+    assert (tmp_path / NAME).read_bytes() == server.content
+
+
 def test_a_file_of_unknown_length_is_not_taken(server, tmp_path):
     server.says_length = {206}
     with pytest.raises(CommandError, match="the server does not say how long the file is"):

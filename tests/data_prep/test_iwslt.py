@@ -75,6 +75,8 @@ def test_iwslt14(archive, tmp_path, run):
     out = tmp_path / "out"
     manifest = run(TINY14, archive, out)
     assert (manifest["source"], manifest["target"]) == ("de", "en")
+    parts = ["bin", "bpe", "manifest.json", "raw", "tok"]  # and nothing that was unpacked
+    assert sorted(path.name for path in out.iterdir()) == parts
     # 100 clean pairs: the 23rd, 46th, 69th and 92nd are for validation.
     counts = {name: c["lines"] for name, c in manifest["counts"]["tok"].items()}
     sizes = {"train": 96, "valid": 4, "test": 10}

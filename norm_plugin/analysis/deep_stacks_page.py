@@ -12,6 +12,7 @@ import pandas as pd
 from norm_plugin.analysis.figures import Figure, draw, style
 from norm_plugin.commands.command_line import CommandError, read_json, read_text, write_text
 from norm_plugin.experiments.provenance import short_commit
+from norm_plugin.experiments.tables import markdown
 
 ABOUT, RUNS = "about.json", "runs.jsonl"
 ORIGIN = ("git", "command")
@@ -125,10 +126,8 @@ def gradient_table(runs: pd.DataFrame) -> str:
 
 def _markdown(table: pd.DataFrame) -> str:
     """Cells by placement; ``-`` where there is none."""
-    lines = [["placement", *table.columns], ["---", *["---:"] * len(table.columns)]]
-    rows = table.fillna("-").reset_index().to_numpy()
-    lines += [[f"`{placement}`", *cells] for placement, *cells in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    rows = table.fillna("-").rename(index="`{}`".format).reset_index(names="placement")
+    return markdown(rows, ["---", *["---:"] * len(table.columns)])
 
 
 # Figures
@@ -149,11 +148,11 @@ def loss_figure(runs: pd.DataFrame) -> Figure:
         axes.set_ylabel("training loss, bits a token")
         axes.legend(fontsize=8, ncols=2)
 
-    return _figure(
+    return Figure(
         name,
         f"Training loss with {layers} + {layers} layers. The gray line is the loss of word "
         "frequencies alone.",
-        plot,
+        draw(plot, height=4.2, name=name),
         losses[["placement", "updates", "loss"]],
     )
 
@@ -176,16 +175,12 @@ def gradient_figure(runs: pd.DataFrame, update: int, name: str) -> Figure:
         axes.set_ylabel("norm of the gradient of the second FFN matrix")
         axes.legend(fontsize=8, ncols=2)
 
-    return _figure(
+    return Figure(
         name,
         f"Gradient norms in update {update} with {layers} + {layers} layers.",
-        plot,
+        draw(plot, height=4.2, name=name),
         found[["placement", "layer", "side", "gradient_norm"]],
     )
-
-
-def _figure(name: str, title: str, plot: Any, data: pd.DataFrame) -> Figure:
-    return Figure(name, title, draw(plot, height=4.2, name=name), data)
 
 
 def figures(runs: pd.DataFrame) -> dict[str, list[Figure]]:

@@ -1,8 +1,8 @@
 """A table and a figure of the warm-up study: configs/study/warmup.yaml.
 
-    python -m norm_plugin.analysis.warmup --results results/warmup
+    norm-plugin warmup --results results/warmup
 
-It takes the words that the sweep was started with. Beside the results of the runs it writes
+It takes the arguments that the sweep was started with. Beside the results of the runs it writes
 ``warmup.md`` with the table, and ``warmup.svg`` with the validation loss of every run; its data are
 in ``warmup.csv``. A run that diverged has its losses up to then. docs/warmup.md explains the
 schedules.
@@ -10,65 +10,30 @@ schedules.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from norm_plugin.analysis.figures import COLORS, Figure, draw
-from norm_plugin.commands.command_line import (
-    CommandError,
-    hide_warnings,
-    read_json,
-    read_text,
-    run_command,
-    write_text,
-)
+from norm_plugin.analysis.report import commits
+from norm_plugin.commands.command_line import CommandError, hide_warnings, read_text, write_text
 from norm_plugin.experiments import options
-from norm_plugin.experiments.failures import record_file
 from norm_plugin.experiments.grid import read_grid
+from norm_plugin.experiments.metrics import find_metric
 from norm_plugin.experiments.naming import flag_settings
 from norm_plugin.experiments.plan import Plan
-from norm_plugin.experiments.provenance import short_commit
-from norm_plugin.experiments.results import headline, metric_of, read_result
+from norm_plugin.experiments.results import RUN_KEY, read_curves, read_failures, read_results
+from norm_plugin.experiments.tables import markdown
 
 STUDY = "warmup"
-HEADER = ("placement", "warm-up", "learning rate", "BLEU", "best loss", "last loss", "state")
-MISSING = "not run"
+FINISHED, NOT_RUN = "finished", "not run"
 DASHES = {"pre": "-", "post": "--"}
 
 
-@dataclass(frozen=True)
-class Run:
-    """One run of the study.
-
-    Attributes:
-        warmup: its schedule in words, as in docs/warmup.md.
-        lr: the highest learning rate.
-        state: finished, diverged, failed, or not run.
-        bleu: None where there is no score.
-        losses: (updates, validation loss) of each validation with a finite loss.
-    """
-
-    placement: str
-    warmup: str
-    lr: float
-    state: str
-    bleu: float | None
-    losses: list[tuple[int, float]]
-    facts: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Of the curve."""
-        return f"{self.placement}, {self.lr:g}, {self.warmup}"
-
-
 def schedule(flags: dict[str, Any]) -> str:
-    """The warm-up in words, from the flags of ``fairseq-train``."""
+    """The warm-up as docs/warmup.md names it, from the flags of ``fairseq-train``."""
     if flags["lr-scheduler"] == "fixed":
         return "none, fixed rate"
     updates = int(flags["warmup-updates"])
@@ -77,104 +42,123 @@ def schedule(flags: dict[str, Any]) -> str:
     return str(updates)
 
 
-def read_run(plan: Plan) -> Run:
-    """A run of the study, from its result or the record of its failure."""
-    flags = flag_settings(plan.training)
-    what = (flags["norm-placement"], schedule(flags), float(flags["lr"]))
-    failed = record_file(plan)
-    path = plan.result if plan.result.exists() else failed
-    if not path.exists():
-        return Run(*what, MISSING, None, [], {})
-    found = read_json(path) if path == failed else read_result(path)
-    points = (found["curves"] or {}).get("valid", [])
-    return Run(
-        *what,
-        found["state"] if path == failed else "finished",
-        None if path == failed else headline(found),
-        [(point["updates"], point["loss"]) for point in points if "loss" in point],
-        found,
+def planned(plans: Sequence[Plan]) -> pd.DataFrame:
+    """The runs of the study in its order: what names their results, and what they compare."""
+    rows = []
+    for plan in plans:
+        flags = flag_settings(plan.training)
+        rows.append(
+            {
+                "experiment": plan.experiment,
+                "norm": f"{plan.label}{plan.variant}",
+                "seed": plan.settings.seed,
+                "placement": flags["norm-placement"],
+                "warm-up": schedule(flags),
+                "learning rate": float(flags["lr"]),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def read_runs(plan: pd.DataFrame, folder: Path) -> pd.DataFrame:
+    """The planned runs with what became of each.
+
+    Returns:
+        the columns of ``plan`` and those of :func:`read_results`, with ``state`` (finished,
+        diverged, failed or not run) and, of its validation losses, ``best``, ``last`` and
+        ``losses``, a list of (updates, loss).
+
+    Raises:
+        CommandError: no run has been validated, or none has finished.
+    """
+    curves = read_curves(folder)
+    valid = curves[(curves["subset"] == "valid") & curves["loss"].notna()]
+    if valid.empty:
+        raise CommandError(
+            f"no run in {folder} has been validated yet: start the sweep, or give the --work or "
+            "--results that it was given"
+        )
+    results = read_results(folder).drop(columns="placement")
+    failures = read_failures(folder)[[*RUN_KEY, "state"]]
+    runs = plan.merge(results, how="left", on=RUN_KEY).merge(failures, how="left", on=RUN_KEY)
+    runs["state"] = runs["state"].where(runs["score"].isna(), FINISHED).fillna(NOT_RUN)
+    losses = valid.groupby(RUN_KEY)["loss"].agg(best="min", last="last")
+    points = valid.groupby(RUN_KEY)[["updates", "loss"]].apply(
+        lambda some: some.to_numpy().tolist()
     )
+    return runs.merge(losses.assign(losses=points), how="left", left_on=RUN_KEY, right_index=True)
 
 
-def table(runs: Sequence[Run]) -> str:
+def table(runs: pd.DataFrame) -> str:
     """A row for each run, in Markdown."""
-    rows = [HEADER, ("---", *["---:"] * (len(HEADER) - 2), "---"), *map(_row, runs)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    shown = runs[["placement", "warm-up"]].copy()
+    shown["learning rate"] = runs["learning rate"].map("{:g}".format)
+    for name, column in (("BLEU", "score"), ("best loss", "best"), ("last loss", "last")):
+        shown[name] = runs[column].map("{:.2f}".format, "ignore").fillna("-")
+    shown["state"] = runs["state"]
+    return markdown(shown, ["---", *["---:"] * (len(shown.columns) - 2), "---"])
 
 
-def _row(run: Run) -> tuple[str, ...]:
-    losses = [loss for _, loss in run.losses]
-    return (
-        run.placement,
-        run.warmup,
-        f"{run.lr:g}",
-        "-" if run.bleu is None else f"{run.bleu:.2f}",
-        f"{min(losses):.2f}" if losses else "-",
-        f"{losses[-1]:.2f}" if losses else "-",
-        run.state,
-    )
-
-
-def figure(runs: Sequence[Run]) -> Figure:
+def figure(runs: pd.DataFrame) -> Figure:
     """The validation loss of every run that has begun; that of a failed one ends in a cross."""
-    drawn = [run for run in runs if run.losses]
-    schedules = list(dict.fromkeys((run.lr, run.warmup) for run in drawn))
+    drawn = runs[runs["losses"].notna()]
+    schedules = list(dict.fromkeys(zip(drawn["learning rate"], drawn["warm-up"])))
 
     def plot(axes: Any) -> None:
-        for run in drawn:
-            color = COLORS[schedules.index((run.lr, run.warmup)) % len(COLORS)]
-            dash = DASHES[run.placement]
-            axes.plot(*zip(*run.losses), dash, color=color, linewidth=1.4, label=run.name)
-            if run.state != "finished":
-                axes.plot(*run.losses[-1], "x", color=color)
+        for run in drawn.to_dict("records"):
+            color = COLORS[schedules.index((run["learning rate"], run["warm-up"])) % len(COLORS)]
+            label = f"{run['placement']}, {run['learning rate']:g}, {run['warm-up']}"
+            look = {"color": color, "linewidth": 1.4, "label": label}
+            axes.plot(*zip(*run["losses"]), DASHES[run["placement"]], **look)
+            if run["state"] != FINISHED:
+                axes.plot(*run["losses"][-1], "x", color=color)
         axes.set_xlabel("updates")
         axes.set_ylabel("validation loss, bits a token")
         axes.legend(fontsize=8, ncols=2)
 
+    points = drawn.explode("losses", ignore_index=True)
+    data = points[["placement", "warm-up", "learning rate"]].set_axis(
+        ["placement", "warmup", "lr"], axis=1
+    )
+    data[["updates", "loss"]] = points["losses"].tolist()
     return Figure(
         STUDY,
         "Validation loss of every run: placement, learning rate, warm-up.",
         draw(plot, height=5, name=STUDY),
-        pd.DataFrame(
-            [(run.placement, run.warmup, run.lr, *point) for run in drawn for point in run.losses],
-            columns=["placement", "warmup", "lr", "updates", "loss"],
-        ),
+        data.astype({"updates": int}),
     )
 
 
-def provenance(runs: Sequence[Run]) -> str:
+def provenance(runs: pd.DataFrame) -> str:
     """Seeds, data, commits and versions of the runs that finished."""
-    finished = [run.facts for run in runs if run.state == "finished"]
-    if not finished:
-        return ""
+    finished = runs[runs["state"] == FINISHED]
 
-    def distinct(values: Sequence[str]) -> str:
-        return "; ".join(dict.fromkeys(values))
+    def distinct(values: Sequence[Any]) -> str:
+        return "; ".join(dict.fromkeys(map(str, values)))
 
-    commits = distinct([short_commit(one["git"] or {}) for one in finished])
-    checksums = distinct([one["data"]["checksum"][:16] for one in finished])
-    versions = distinct(
-        [
-            ", ".join(f"{name} {value}" for name, value in one["versions"].items())
-            for one in finished
-        ]
-    )
-    seeds = distinct([str(one["seed"]) for one in finished])
-    label = distinct([one["scores"][metric_of(one).headline]["label"] for one in finished])
+    metric = find_metric(finished["metric"].iloc[0])
+    packages = [name for name in finished if name.startswith("versions.")]
+    versions = [
+        ", ".join(f"{name.removeprefix('versions.')} {value}" for name, value in zip(packages, row))
+        for row in finished[packages].to_numpy()
+    ]
+    seeds = distinct(finished["seed"])
     many = f"Seeds {seeds}"
     if ";" not in seeds:
         many = f"One seed, {seeds}, so a difference between two rows can be noise"
+    label = distinct(finished[f"scores.{metric.headline}.label"])
+    checksum = distinct(finished["data.checksum"].str[:16])
     return (
-        f"{many}. BLEU is {label}. The loss is that of the criterion, on the validation "
-        f"set. Data checksum {checksums}; commit {commits}; {versions}."
+        f"{many}. BLEU is {label}. The loss is that of the criterion, on the validation set. Data "
+        f"checksum {checksum}; commit {distinct(commits(finished))}; {distinct(versions)}."
     )
 
 
-def write_page(runs: Sequence[Run], folder: Path) -> list[Path]:
+def write_page(runs: pd.DataFrame, folder: Path) -> list[Path]:
     """Write the table, the figure and its data into ``folder``; the paths written."""
     drawn = figure(runs)
     texts = {
-        "warmup.md": "\n\n".join(filter(None, (table(runs), provenance(runs)))) + "\n",
+        "warmup.md": f"{table(runs)}\n\n{provenance(runs)}\n",
         "warmup.svg": drawn.standalone,
         "warmup.csv": drawn.csv,
     }
@@ -192,24 +176,14 @@ def published_table(folder: Path) -> str:
     return f"{read_text(page)}\n![validation losses](../{place}/warmup.svg)"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """The command line, which is that of the sweep."""
     hide_warnings()
-    words = list(sys.argv[1:] if argv is None else argv)
-    args = options.parse(options.sweep_parser("warmup"), [STUDY, *words])
+    args = options.parse(options.sweep_parser("warmup"), [STUDY, *argv])
     if args.status or args.dry_run:
         return 0
     plans = [cell.plan for cell in read_grid(args)[0]]
-    runs = [read_run(plan) for plan in plans]
-    if not any(run.losses for run in runs):
-        raise CommandError(
-            f"no run in {plans[0].result.parent} has been validated yet: start the sweep, or give "
-            "the --work or --results that it was given"
-        )
-    for path in write_page(runs, plans[0].result.parent):
+    folder = plans[0].result.parent
+    for path in write_page(read_runs(planned(plans), folder), folder):
         print(path)
     return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 import sys
 import warnings
 
+import pandas as pd
 import pytest
 
 from made_up_results import made_up
@@ -37,7 +37,8 @@ def plans(cells, tmp_path, monkeypatch):
 
 def test_the_runs_are_those_of_the_paper(plans):
     """Placement x warm-up x rate, and post-norm at a fixed rate (Xiong et al., section H)."""
-    found = [(run.placement, run.warmup, run.lr) for run in map(warmup.read_run, plans)]
+    runs = warmup.planned(plans)
+    found = list(zip(runs["placement"], runs["warm-up"], runs["learning rate"]))
     grid_of = {
         (placement, words, lr)
         for placement in ("post", "pre")
@@ -56,10 +57,12 @@ def _value(plan, flag):
 def test_finished_and_diverged_runs_are_in_table_and_figure(plans, tmp_path, capsys):
     finished, diverged, *_ = plans
     finished.result.parent.mkdir()
-    result = made_up(bleu=31.234, curves=LOSSES, git={"commit": "abc", "dirty": False})
-    finished.result.write_text(json.dumps(result))
+    result = made_up(finished.label, bleu=31.234, curves=LOSSES)
+    finished.result.write_text(json.dumps({**result, "experiment": finished.experiment}))
+    failure = {"norm": diverged.label, "experiment": diverged.experiment, "seed": 1, "differs": {}}
+    failure |= {"state": "diverged", "stage": "train", "reason": "inf", "curves": LOSSES}
     record_file(diverged).parent.mkdir()
-    record_file(diverged).write_text(json.dumps({"state": "diverged", "curves": LOSSES}))
+    record_file(diverged).write_text(json.dumps(failure))
     assert warmup.main(["--results", str(tmp_path)]) == 0
     folder = finished.result.parent
     assert [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()] == [
@@ -68,7 +71,7 @@ def test_finished_and_diverged_runs_are_in_table_and_figure(plans, tmp_path, cap
     page = (folder / "warmup.md").read_text()
     assert "| post | 1000 | 0.001 | 31.23 | 7.50 | 7.50 | finished |" in page
     assert "| post | 1000 | 0.005 | - | 7.50 | 7.50 | diverged |" in page
-    assert page.count(f"| - | - | - | {warmup.MISSING} |") == len(plans) - 2
+    assert page.count(f"| - | - | - | {warmup.NOT_RUN} |") == len(plans) - 2
     assert "One seed, 1, so a difference between two rows can be noise. BLEU is fairseq" in page
     rows = list(csv.DictReader((folder / "warmup.csv").read_text().splitlines()))
     assert [(row["lr"], row["updates"], row["loss"]) for row in rows] == [
@@ -80,9 +83,13 @@ def test_finished_and_diverged_runs_are_in_table_and_figure(plans, tmp_path, cap
 
 
 def test_a_run_that_did_not_finish_ends_in_a_cross():
-    run = warmup.Run("post", "1", 0.001, "diverged", None, [(50, 7.5), (100, 9.0)], {})
-    finished = dataclasses.replace(run, state="finished")
-    assert warmup.figure([run]).svg != warmup.figure([finished]).svg
+    run = {"placement": "post", "warm-up": "1", "learning rate": 0.001}
+    run |= {"losses": [[50, 7.5], [100, 9.0]]}
+    diverged, finished = (
+        warmup.figure(pd.DataFrame([{**run, "state": state}])).svg
+        for state in ("diverged", warmup.FINISHED)
+    )
+    assert diverged != finished
 
 
 def test_without_any_validation_it_says_so(plans, tmp_path):

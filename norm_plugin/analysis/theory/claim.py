@@ -23,6 +23,7 @@ from norm_plugin.analysis.stats import Sample, describe
 from norm_plugin.analysis.theory.stacks import Batches, full
 from norm_plugin.commands.command_line import CommandError, read_json, read_text, write_text
 from norm_plugin.experiments.provenance import short_commit
+from norm_plugin.experiments.tables import markdown
 
 MADE = "made.json"
 BEGIN, END = "<!-- begin:theory -->", "<!-- end:theory -->"
@@ -357,14 +358,6 @@ def section(number: int, claim: Claim, frame: pd.DataFrame, made: Row, to_folder
             f"{claim.caption} Data: [{claim.name}.csv]({to_folder}/{claim.name}.csv).",
             origin(made),
         ]
-    )
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """A table of texts."""
-    rows = [table.columns, ["---"] * len(table.columns), *table.astype(str).to_numpy()]
-    return "\n".join(
-        f"| {' | '.join(c.replace('|', chr(92) + '|') for c in row)} |" for row in rows
     )
 
 

@@ -15,6 +15,7 @@ import pytest
 
 import multi30k
 from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.results import read_results
 from prep import pairs, stages
 from prep.files import file_digest
 
@@ -196,8 +197,8 @@ def test_real_corpus(real, tmp_path):
     # A change here changes every result on this corpus: make it knowingly.
     tokens = {side: manifest["counts"]["tok"][f"train.{side}"]["tokens"] for side in ("en", "de")}
     assert tokens == {"en": 377535, "de": 360784}
-    results = json.loads((ROOT / "results/multi30k_cpu/layernorm-seed1.json").read_text())
-    assert manifest["checksum"] == results["data"]["checksum"]
+    checksums = read_results(ROOT / "results/multi30k_cpu")["data.checksum"]
+    assert {manifest["checksum"]} == set(checksums)
     assert (tmp_path / "out" / "tok" / "test.de").read_text().splitlines()[1] == (
         "ein boston terrier läuft über saftig-grünes gras vor einem weißen zaun ."
     )

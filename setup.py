@@ -24,6 +24,7 @@ FAIRSEQ_REQUIREMENTS = [
     "numpy",
     "omegaconf",
     "pandas",
+    "pyyaml",
     "regex",
     "sacrebleu",
     "sacremoses",
@@ -35,7 +36,15 @@ FAIRSEQ_REQUIREMENTS = [
 ]
 
 # Tests of significance, plots and the report.
-ANALYSIS_REQUIREMENTS = ["jinja2", "markdown-it-py", "matplotlib", "pandas", "scipy", "statsmodels"]
+ANALYSIS_REQUIREMENTS = [
+    "jinja2",
+    "markdown-it-py",
+    "markupsafe",
+    "matplotlib",
+    "pandas",
+    "scipy",
+    "statsmodels",
+]
 
 # The models in which examples/huggingface.py replaces the norms; older ones were not tried.
 HUGGINGFACE_REQUIREMENTS = ["transformers>=5"]

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.facts import experiment_names, read_facts
+from norm_plugin.experiments.experiment import experiment_metrics
 from norm_plugin.experiments.metrics import AVERAGE, Metric, find_metric
 from norm_plugin.experiments.recipes import (
     averaging_flags,
@@ -36,11 +36,10 @@ def command_lines(name: str, overrides: Sequence[str] = ()) -> str:
 
 def _metric_of(name: str) -> Metric:
     """The metric of the experiment with this recipe; CommandError where there is none."""
-    facts = map(read_facts, experiment_names())
-    metrics = [find_metric(one.metric) for one in facts if one.config == name]
-    if not metrics:
+    metrics = experiment_metrics()
+    if name not in metrics:
         raise CommandError(f"no experiment has the recipe {name}, so no metric is known for it")
-    return metrics[0]
+    return find_metric(metrics[name])
 
 
 def _command(module: str) -> list[str]:

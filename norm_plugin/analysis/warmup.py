@@ -20,11 +20,10 @@ from norm_plugin.analysis.figures import COLORS, Figure, draw
 from norm_plugin.analysis.report import commits
 from norm_plugin.commands.command_line import CommandError, hide_warnings, read_text, write_text
 from norm_plugin.experiments import options
-from norm_plugin.experiments.grid import read_grid
 from norm_plugin.experiments.metrics import find_metric
 from norm_plugin.experiments.naming import flag_settings
-from norm_plugin.experiments.plan import Plan
 from norm_plugin.experiments.results import RUN_KEY, read_curves, read_failures, read_results
+from norm_plugin.experiments.spec import RunSpec, read_specs
 from norm_plugin.experiments.tables import markdown
 
 STUDY = "warmup"
@@ -42,7 +41,7 @@ def schedule(flags: dict[str, Any]) -> str:
     return str(updates)
 
 
-def planned(plans: Sequence[Plan]) -> pd.DataFrame:
+def planned(plans: Sequence[RunSpec]) -> pd.DataFrame:
     """The runs of the study in its order: what names their results, and what they compare."""
     rows = []
     for plan in plans:
@@ -51,7 +50,7 @@ def planned(plans: Sequence[Plan]) -> pd.DataFrame:
             {
                 "experiment": plan.experiment,
                 "norm": f"{plan.label}{plan.variant}",
-                "seed": plan.settings.seed,
+                "seed": plan.seed,
                 "placement": flags["norm-placement"],
                 "warm-up": schedule(flags),
                 "learning rate": float(flags["lr"]),
@@ -182,7 +181,7 @@ def main(argv: Sequence[str]) -> int:
     args = options.parse(options.sweep_parser("warmup"), [STUDY, *argv])
     if args.status or args.dry_run:
         return 0
-    plans = [cell.plan for cell in read_grid(args)[0]]
+    plans = read_specs(args).runs
     folder = plans[0].result.parent
     for path in write_page(read_runs(planned(plans), folder), folder):
         print(path)

@@ -11,7 +11,7 @@ import pandas as pd
 from scipy import stats
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.sources import changed_sources
+from norm_plugin.experiments.spec import changed_sources
 
 TRAINING = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
 """The sections of the settings that say how a model was trained."""

@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 
+from norm_plugin.experiments import processes
 from norm_plugin.experiments.console import Console
-from norm_plugin.experiments.done import print_plan
-from norm_plugin.experiments.plan import make_plan
-from norm_plugin.experiments.results import read_results
-from norm_plugin.experiments.run import execute
-from norm_plugin.experiments.settings import read_settings
-from norm_plugin.experiments.tables import score_table
+from norm_plugin.experiments.runner import execute, print_commands
+from norm_plugin.experiments.spec import command_root, read_specs
 
 NORMS = ("layernorm", "adanorm", "powernorm", "none")
 
 
 def main(args: argparse.Namespace) -> int:
     """The command ``demo``."""
-    norms = [args.norm] if args.norm else NORMS
+    args.norms = [args.norm] if args.norm else NORMS
     # All are checked first: flags may suit one norm and not the next.
-    plans = [
-        make_plan(read_settings(argparse.Namespace(**{**vars(args), "norm": norm})))
-        for norm in norms
-    ]
-    for plan in plans:
+    specs = read_specs(args).runs
+    for spec in specs:
         if args.dry_run:
-            print_plan(plan)
+            print_commands(spec)
         else:
-            execute(plan, Console(plan.name), os.environ)
+            execute(spec, Console(spec.name), os.environ)
     if not args.dry_run:
-        results = plans[0].result.parent
-        print(f"\n{score_table(read_results(results))}")
-        print(
-            "\nOne seed on a toy corpus: it shows that everything runs, not which norm is better."
+        results = specs[0].result.parent
+        command = [*processes.PYTHON, "-m", "norm_plugin", "table", str(results)]
+        table = subprocess.run(
+            command, cwd=command_root(), stdout=subprocess.PIPE, text=True, check=True
         )
-        print(f"Checkpoints and translations: {plans[0].folder.parent}\nResults: {results}")
+        print(
+            f"\n{table.stdout}\n"
+            "One seed on a toy corpus: it shows that everything runs, not which norm is better."
+        )
+        print(f"Checkpoints and translations: {specs[0].folder.parent}\nResults: {results}")
     return 0

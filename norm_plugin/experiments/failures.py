@@ -9,8 +9,8 @@ from pathlib import Path
 
 from norm_plugin.commands.command_line import CommandError, write_text
 from norm_plugin.experiments.curves import curves_of_log
-from norm_plugin.experiments.plan import Plan
 from norm_plugin.experiments.processes import CommandFailedError
+from norm_plugin.experiments.spec import RunSpec
 from norm_plugin.experiments.status import DIVERGED, FAILED, Status
 
 # torch, fairseq and norm_plugin.models.divergence all raise it, and the loss scaler does too.
@@ -61,20 +61,15 @@ def divergence(lines: Sequence[str]) -> str | None:
     return None
 
 
-def record_file(plan: Plan) -> Path:
-    """Where the failure of a run is recorded: ``failed/`` beside its result."""
-    return plan.result.parent / "failed" / plan.result.name
-
-
-def record_failure(plan: Plan, failure: RunFailedError, status: Status) -> None:
+def record_failure(spec: RunSpec, failure: RunFailedError, status: Status) -> None:
     """Write what is known of a run that has no result, with its losses as far as it came."""
-    path, log = record_file(plan), plan.log_of("train")
+    path, log = spec.failure, spec.log_of("train")
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
-        "experiment": plan.experiment,
-        "norm": f"{plan.label}{plan.variant}",
-        "seed": plan.settings.seed,
-        "differs": plan.differs,
+        "experiment": spec.experiment,
+        "norm": f"{spec.label}{spec.variant}",
+        "seed": spec.seed,
+        "differs": spec.differs,
         "state": failure.state,
         "stage": failure.stage,
         "reason": failure.reason,
@@ -84,6 +79,6 @@ def record_failure(plan: Plan, failure: RunFailedError, status: Status) -> None:
     write_text(path, json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
-def forget_failure(plan: Plan) -> None:
+def forget_failure(spec: RunSpec) -> None:
     """The run has a result now."""
-    record_file(plan).unlink(missing_ok=True)
+    spec.failure.unlink(missing_ok=True)

@@ -7,15 +7,14 @@ answer ``--help`` before the environment exists.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from norm_plugin.commands.command_line import CommandError
 
-CONFIG_FOLDERS = tuple(
-    folder / "configs" / "experiment" for folder in Path(__file__).resolve().parents[1:3]
-)
+CONFIG_FOLDERS = tuple(folder / "configs" for folder in Path(__file__).resolve().parents[1:3])
 """Of an installed package, and of a checkout."""
 
 RUN_END = """
@@ -55,9 +54,23 @@ def run(argv: Sequence[str]) -> int:
     """The command ``run``."""
     name = next(iter(argv), "")
     args = parse(run_parser(name if description_file(name) else None), argv)
-    from norm_plugin.experiments.run import main
+    from norm_plugin.experiments.sweep import run_one
 
-    return main(args)
+    return run_one(args)
+
+
+def job(argv: Sequence[str]) -> int:
+    """The command ``job``: a run of a sweep, which has composed it."""
+    parser = argparse.ArgumentParser(
+        prog="norm-plugin job", description="One run of a sweep, from the file that it wrote."
+    )
+    parser.add_argument("spec", type=Path, metavar="FILE")
+    parser.add_argument("--retry", action="store_true", help="train again what has diverged")
+    parser.set_defaults(dry_run=False)
+    args = parser.parse_args(argv)
+    from norm_plugin.experiments.sweep import run_one
+
+    return run_one(args)
 
 
 def sweep(argv: Sequence[str], status: bool = False) -> int:
@@ -90,7 +103,7 @@ def run_parser(name: str | None = None) -> Parser:
     """
     parser = _parser("run", describe(name) if name else "One run, from raw text to a score.")
     parser.epilog = RUN_END
-    parser.add_argument("experiment", help="a file of configs/experiment/, as multi30k, or a path")
+    parser.add_argument("experiment", help="as multi30k; or the path of a YAML file of your own")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     _add_choices(parser)
     add_shared(parser)
@@ -102,7 +115,9 @@ def sweep_parser(verb: str = "sweep") -> Parser:
     """The options of ``sweep`` and of ``status``."""
     parser = _parser(verb, "A grid of runs, several at once; status prints how it stands.")
     parser.epilog = SWEEP_END
-    parser.add_argument("experiment", help="of configs/experiment/ or configs/study/, or a path")
+    parser.add_argument(
+        "experiment", help="an experiment, a grid of configs/study/, or the path of a YAML file"
+    )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE[,VALUE]")
     parser.add_argument(
         "--jobs", type=_count, metavar="N", help="runs at once (default: one a GPU, or one)"
@@ -115,9 +130,9 @@ def sweep_parser(verb: str = "sweep") -> Parser:
     )
     parser.add_argument(
         "--launcher",
-        choices=("joblib", "submitit_slurm"),
-        default="joblib",
-        help="joblib: on this machine; submitit_slurm: a Slurm job a run (default: %(default)s)",
+        choices=("local", "submitit_slurm"),
+        default="local",
+        help="local: on this machine; submitit_slurm: a Slurm job a run (default: %(default)s)",
     )
     parser.add_argument("--status", action="store_true", help="print the state of the grid")
     add_shared(parser)
@@ -153,9 +168,15 @@ def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
 
 
 def description_file(name: str) -> Path | None:
-    """The YAML file of an experiment; None where there is none of that name."""
-    files = (folder / f"{name}.yaml" for folder in CONFIG_FOLDERS)
-    return next(filter(Path.is_file, files), None)
+    """The YAML file of an experiment, by its text alone; None where there is none of that name."""
+    if name.endswith(".yaml"):
+        return Path(name) if Path(name).is_file() else None
+    files = [path for folder in CONFIG_FOLDERS for path in sorted(folder.glob("*.yaml"))]
+    own = re.compile(
+        rf"^ +experiment:\n(?: {{8}}.*\n)*? {{8}}name: {re.escape(name)}$", re.MULTILINE
+    )
+    named = (path for path in files if own.search(path.read_text(encoding="utf-8")))
+    return next(named, next((path for path in files if path.stem == name), None))
 
 
 def describe(name: str) -> str:

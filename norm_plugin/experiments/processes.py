@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -61,7 +60,7 @@ def run_command(
     log: Path,
     read: Callable[[str], None],
     lock: int,
-    output: Path | None = None,
+    copied: bool = True,
 ) -> int:
     """Run a command to its end; raises CommandFailedError.
 
@@ -71,9 +70,9 @@ def run_command(
     Args:
         folder: where it runs.
         log: what it prints is appended here, without fairseq's settings.
-        read: called with each line of its stdout, and of its stderr where ``output`` is None.
+        read: called with each line of its stdout, and of its stderr where they are copied.
         lock: a file descriptor that it inherits, so that the lock is held until it has ended.
-        output: its stdout becomes this file, once it has ended well.
+        copied: whether its stdout goes to the log; if not, only its stderr does.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     start = log.stat().st_size if log.exists() else 0
@@ -91,7 +90,7 @@ def run_command(
             },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if output is None else stream,
+            stderr=subprocess.STDOUT if copied else stream,
             text=True,
             encoding="utf-8",
             errors="replace",
@@ -99,13 +98,10 @@ def run_command(
         )
         try:
             assert process.stdout is not None
-            if output is None:
-                for line in _copy(process.stdout, stream, tail):
-                    memory = max(memory, peak_memory(process.pid))
-                    read(line)
-                code = process.wait()
-            else:
-                code = _keep(process, output, read)
+            for line in _copy(process.stdout, stream, tail) if copied else process.stdout:
+                memory = max(memory, peak_memory(process.pid))
+                read(line)
+            code = process.wait()
         except BaseException:
             process.terminate()
             process.wait()
@@ -137,22 +133,6 @@ def _copy(lines: IO[str], log: IO[str], tail: deque[str]) -> Iterator[str]:
         log.flush()
         tail.append(line.rstrip("\n"))
         yield line
-
-
-def _keep(process: subprocess.Popen[str], output: Path, read: Callable[[str], None]) -> int:
-    """Copy stdout beside ``output``, and give it that name if the process ends well."""
-    new = output.with_name(f"{output.name}.tmp")
-    assert process.stdout is not None
-    with open(new, "w", encoding="utf-8") as stream:
-        for line in process.stdout:
-            stream.write(line)
-            read(line)
-        stream.flush()
-        os.fsync(stream.fileno())
-    code = process.wait()
-    if code == 0:
-        os.replace(new, output)
-    return code
 
 
 def last_lines(log: Path, start: int = 0) -> list[str]:

@@ -1,11 +1,7 @@
 """Check the output of a stage of a run before the stage counts as done.
 
-    python -m norm_plugin.experiments.products train CHECKPOINT_DIR --last-epochs 10
-    python -m norm_plugin.experiments.products generate generate.log --data DIR
-
 A training that finds no GPU may end without an error and without a checkpoint; a translation may
-end early. Both commands print nothing if the output is complete; otherwise they print one line and
-exit with status 1.
+end early. Nothing is printed if the output is complete; otherwise one line, and the status is 1.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ from pathlib import Path
 
 from norm_plugin.checkpoints.average import select_checkpoints
 from norm_plugin.checkpoints.files import LAST, load_checkpoint
-from norm_plugin.commands.command_line import CommandError, read_json, read_lines, run_command
+from norm_plugin.commands.command_line import CommandError, read_json, read_lines
 from norm_plugin.experiments.generate_log import read_generate_log
 
 
@@ -53,29 +49,31 @@ def check_translation(log: Path, data: Path, split: str = "test") -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m norm_plugin.experiments.products",
+        prog="norm-plugin check-stage",
         description="Check that the output of a stage of a run is complete.",
     )
     stages = parser.add_subparsers(dest="stage", required=True)
-    train = stages.add_parser("train", help="the checkpoints to average, and the last one")
+    train = stages.add_parser("training", help="the checkpoints to evaluate, and the last one")
     train.add_argument("folder", type=Path, metavar="DIR", help="the --save-dir of the run")
-    last = train.add_mutually_exclusive_group(required=True)
-    last.add_argument("--last-epochs", type=int, metavar="N", help="N of checkpoint<EPOCH>.pt")
-    last.add_argument(
+    which = train.add_mutually_exclusive_group(required=True)
+    which.add_argument("--last-epochs", type=int, metavar="N", help="N of checkpoint<EPOCH>.pt")
+    which.add_argument(
         "--last-updates", type=int, metavar="N", help="N of checkpoint_<EPOCH>_<UPDATES>.pt"
     )
-    generate = stages.add_parser("generate", help="a translation of every sentence")
-    generate.add_argument("log", type=Path, help="what fairseq-generate printed")
-    generate.add_argument("--data", type=Path, required=True, help="the prepared corpus")
+    which.add_argument("--best", action="store_true", help="checkpoint_best.pt")
+    evaluation = stages.add_parser("evaluation", help="the output for every item of the test set")
+    evaluation.add_argument("log", type=Path, help="what the evaluation printed")
+    evaluation.add_argument("--data", type=Path, required=True, help="the prepared corpus")
+    evaluation.add_argument("--metric", default="bleu", help="default: %(default)s")
     args = parser.parse_args(argv)
-    if args.stage == "generate":
-        check_translation(args.log, args.data)
+    if args.stage == "evaluation":
+        from norm_plugin.experiments.metrics import find_metric  # which needs this module
+
+        find_metric(args.metric).check_log(args.log, args.data)
+    elif args.best:
+        check_best(args.folder / "checkpoint_best.pt")
     elif args.last_epochs is not None:
         check_training(args.folder, "epoch", args.last_epochs)
     else:
         check_training(args.folder, "update", args.last_updates)
     return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

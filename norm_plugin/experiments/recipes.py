@@ -50,47 +50,39 @@ GENERATION, EVALUATION = "generation", "eval_lm"
 def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """The configuration that ``fairseq-hydra-train --config-name name overrides`` composes.
 
+    ``name`` is a file of ``configs/`` without its end, or the path of one that ends in ``.yaml``.
+
     ``norm=X`` and ``placement=X`` also take what an imported ``--user-dir`` registers, which has no
     file of these groups.
-
-    Args:
-        name: of a file in ``configs/``, or the path of one elsewhere, which finds the groups too.
-        overrides: in hydra's syntax.
 
     Raises:
         ValueError: no such recipe, or an override that hydra refuses.
     """
-    if Path(name).suffix == ".yaml":
-        if not Path(name).is_file():
-            raise ValueError(f"no recipe {name}: there is no such file")
-    elif not (CONFIGS / f"{name}.yaml").is_file():
+    path = Path(name).absolute() if name.endswith(".yaml") else CONFIGS / f"{name}.yaml"
+    if not path.is_file():
         known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
         raise ValueError(f"no recipe {name} in {CONFIGS}; choose from {known or 'none'}")
     norm, overrides = _own_norm(overrides)
-    recipe = copy.deepcopy(_composed(name, tuple(overrides)))
+    recipe = copy.deepcopy(_composed(path, tuple(overrides)))
     if norm is not None:
         recipe["model"]["norm_type"] = norm
     return recipe
 
 
 @lru_cache(maxsize=1000)
-def _composed(name: str, overrides: tuple[str, ...]) -> Recipe:
+def _composed(path: Path, overrides: tuple[str, ...]) -> Recipe:
     """What hydra composes; it takes a good tenth of a second, and a sweep asks for much twice."""
     logging.getLogger("hydra").setLevel(logging.WARNING)  # fairseq turns every logger up
     try:
-        folder, own = CONFIGS, []
-        if Path(name).suffix == ".yaml":
-            folder, own = (
-                Path(os.path.abspath(name)).parent,
-                [f"hydra.searchpath=[file://{CONFIGS}]"],
-            )
-        with initialize_config_dir(str(folder), version_base="1.1"):
-            composed = compose(Path(name).stem, [*overrides, *own])
+        # the groups of configs/ serve a file that lies elsewhere
+        groups = [] if path.parent == CONFIGS else [f"hydra.searchpath=[file://{CONFIGS}]"]
+        with initialize_config_dir(str(path.parent), version_base="1.1"):
+            composed = compose(path.stem, [*groups, *overrides])
         recipe = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         # hydra ends with where it looked, which is always our own folder.
         reason = " ".join(str(error).partition("Config search path")[0].split())
-        raise ValueError(f"recipe {' '.join([name, *overrides])}: {reason}") from error
+        raise ValueError(f"recipe {' '.join([path.stem, *overrides])}: {reason}") from error
     assert isinstance(recipe, dict)  # hydra composes nothing else
     return {str(group): values for group, values in recipe.items()}
 
@@ -199,7 +191,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         action="store_const",
         const=averaging_flags,
         dest="flags_of",
-        help="the flags of norm_plugin.checkpoints.average",
+        help="the flags of norm-plugin average",
     )
     parser.add_argument(
         "--user-dir",

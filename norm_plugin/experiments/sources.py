@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import norm_plugin
+from norm_plugin.experiments.spec import Sources
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS, placement_class
 
 DIGITS = 16  # of a SHA-256, in hexadecimal
-Sources = dict[str, str]
-"""The digest of each file, by its path in the user dir, whose name comes first."""
 
 
 def sources_in_use(user_dir: Path | None, flags: Sequence[str]) -> Sources:
@@ -43,11 +42,6 @@ def sources_in_use(user_dir: Path | None, flags: Sequence[str]) -> Sources:
         waiting += new - used
         used |= new
     return {str(path.relative_to(folder.parent)): _digest(path) for path in sorted(used)}
-
-
-def changed_sources(before: Sources, now: Sources) -> list[str]:
-    """The files that differ, or that only one of the two has."""
-    return sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
 
 
 def _digest(path: Path) -> str:

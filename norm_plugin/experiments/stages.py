@@ -1,7 +1,13 @@
-"""The stages of a run, as commands."""
+"""The stages of a run, as commands with the keys under which they count as done.
+
+A key is a digest of the key before it and of the words that identify the stage's command, so that a
+stage is done again where its own words, or anything before it, have changed. Paths inside the run's
+folder and that of its data do not count: a run may be moved.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable
@@ -9,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from norm_plugin.experiments import processes
-from norm_plugin.experiments.metrics import AVERAGE
-from norm_plugin.experiments.plan import Plan
-from norm_plugin.experiments.settings import ROOT, SUBWORDS
+from norm_plugin.experiments.spec import AVERAGE, ROOT, RunSpec, user_dir_words
 
 DATA_STAGES = ("fetch", "prepare", "binarize")
+PLUGIN = ("-m", "norm_plugin")
 
 
 @dataclass(frozen=True)
@@ -21,129 +26,152 @@ class Stage:
     """One step of a run.
 
     Attributes:
-        command: what is run, in the root of the checkout.
-        words: what identifies it: a change of them makes the stage and all after it anew.
-        product: the file that it makes; None for a stage that sees for itself whether it is done.
+        key: under which it counts as done.
+        command: what is run, in the root of the checkout, without Python.
+        product: the file that it makes.
         output: the file that its stdout becomes; None where that goes to the log.
-        before: a command that is run first.
+        check: the command that looks at the product before the stage counts as done.
         later: the stages that rest on it.
     """
 
     name: str
+    key: str
     command: tuple[str, ...]
-    words: tuple[str, ...] = ()
-    product: Path | None = None
+    product: Path
     output: Path | None = None
-    before: tuple[str, ...] = ()
+    check: tuple[str, ...] = ()
     later: tuple[str, ...] = ()
 
 
-def data_stages(plan: Plan) -> list[Stage]:
-    """Raw text to binarized data; several runs share it, so these stages lock it themselves."""
-    settings = plan.settings
-    corpus = settings.facts.corpus
-    if os.path.isabs(corpus):  # outside the checkout, it imports the helpers of data-prep
-        path = [str(ROOT / "data-prep"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        words = ["env", f"PYTHONPATH={os.pathsep.join(path)}", *processes.PYTHON, corpus]
-    else:
-        words = [*processes.PYTHON, f"data-prep/{corpus}.py"]
-    words += ["--out", str(plan.data)]
-    words += ["--raw", str(settings.raw)] if settings.raw is not None else []
-    words += ["--subword", settings.subword] if settings.subword != SUBWORDS[0] else []
-    if settings.facts.merges is not None:
-        words += ["--merges", str(settings.facts.merges)]
-    if settings.facts.split_by_seed:
-        words += ["--split-seed", str(settings.seed)]
-    if settings.pretrained is not None:
-        words += ["--dictionary", str(settings.pretrained.dictionary)]
-    return [Stage(name, (*words, "--only", name)) for name in DATA_STAGES]
+def data_command(spec: RunSpec, stage: str) -> tuple[str, ...]:
+    """The command of a stage of data preparation."""
+    command = (*processes.PYTHON, *spec.preparation, "--only", stage)
+    if not os.path.isabs(spec.preparation[0]):
+        return command
+    # outside the checkout, it imports the helpers of data-prep
+    path = [str(ROOT / "data-prep"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return ("env", f"PYTHONPATH={os.pathsep.join(path)}", *command)
 
 
-def run_stages(plan: Plan) -> list[Stage]:
-    """The stages of a run after its data is prepared."""
-    metric = plan.metric
-    evaluate, score = f"{metric.stage}{plan.variant}", f"score{plan.variant}"
-    scored = [f"{name}{end}" for name in (metric.stage, "score") for end in ("", "-folded")]
-    averaged = metric.checkpoint == AVERAGE
-    return [
-        _train(plan, (*(["average"] if averaged else []), *scored)),
-        *([_average(plan, tuple(scored))] if averaged else []),
-        _evaluate(plan, evaluate, (score,)),
-        _score(plan, score, plan.folder / f"{evaluate}.log"),
+def manifest_digest(spec: RunSpec) -> str:
+    """Of the prepared data; empty where there is none."""
+    return digest_of_files([spec.data / "manifest.json"], spec.data)
+
+
+def data_key(spec: RunSpec) -> str:
+    """Of the data as it is, and of how it was prepared."""
+    words = [word for word in spec.preparation if word != str(spec.data)]
+    return next_key(manifest_digest(spec), words)
+
+
+def next_key(key: str, words: Iterable[str]) -> str:
+    """The key of a stage that these words identify, after stages with ``key``."""
+    return hashlib.sha256("\0".join([key, *words]).encode()).hexdigest()
+
+
+def digest_of_files(paths: Iterable[Path], root: Path) -> str:
+    """A digest of the names and contents of files in ``root``; empty where there are none."""
+    parts = [
+        f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+        for path in sorted(paths)
+        if path.is_file()
     ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest() if parts else ""
 
 
-def _train(plan: Plan, later: tuple[str, ...]) -> Stage:
-    """The training; what only shows it, or depends on the job, does not identify it."""
-    settings = plan.settings
-    launch, unkeyed, module = [], [], "fairseq_cli.train"
-    if settings.tensorboard:
-        unkeyed += ["--tensorboard-logdir", str(plan.folder / "tensorboard")]
-    if settings.srun:
+def run_stages(spec: RunSpec) -> list[Stage]:
+    """The stages of a run after its data is prepared, in order."""
+    averaged = spec.checkpoint == AVERAGE
+    stage, module, flags = spec.evaluation
+    scored = [f"{name}{end}" for name in (stage, "score") for end in ("", "-folded")]
+    sources = json.dumps(spec.sources, sort_keys=True) if spec.sources else ""
+    key = next_key(sources + manifest_digest(spec), ("train", *spec.identity))
+    stages = [
+        Stage(
+            "train",
+            key,
+            _training(spec),
+            spec.checkpoints / "checkpoint_last.pt",
+            check=_check_training(spec),
+            later=(*(["average"] if averaged else []), *scored),
+        )
+    ]
+    if averaged:
+        key = next_key(key, ("average", *spec.averaging))
+        files = ("--inputs", str(spec.checkpoints), "--output", str(spec.evaluated))
+        stages.append(
+            Stage(
+                "average",
+                key,
+                (*PLUGIN, "average", *files, *user_dir_words(spec), *spec.averaging),
+                spec.evaluated,
+                later=tuple(scored),
+            )
+        )
+    key = next_key(key, (stage, *flags))
+    log = spec.folder / f"{stage}{spec.variant}.log"
+    where = ("--user-dir", str(spec.user_dir or "norm_plugin"), "--gen-subset", "test")
+    command = (str(spec.data / "bin"), *where, "--path", str(spec.evaluated), *flags)
+    check = (*PLUGIN, "check-stage", "evaluation", str(log), "--data", str(spec.data))
+    stages.append(
+        Stage(
+            f"{stage}{spec.variant}",
+            key,
+            ("-m", *module.split(), *command),
+            log,
+            output=log,
+            check=(*check, "--metric", spec.metric),
+            later=(f"score{spec.variant}",),
+        )
+    )
+    words = _score_words(spec)
+    key = next_key(key, ("score", *words))
+    stages.append(Stage(f"score{spec.variant}", key, _score(spec, words, log), spec.result))
+    return stages
+
+
+def _training(spec: RunSpec) -> tuple[str, ...]:
+    """What only shows the training, or depends on the job, does not identify it."""
+    unkeyed, module = [], "fairseq_cli.train"
+    if spec.tensorboard:
+        unkeyed += ["--tensorboard-logdir", str(spec.folder / "tensorboard")]
+    if spec.srun:
         # fairseq asks Slurm for the rest; the port must be one that no other job on the node takes
-        launch = ["srun", "--kill-on-bad-exit=1"]
         port = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20000
         unkeyed += ["--distributed-port", str(port)]
-        if "--cpu" in plan.training:
+        if "--cpu" in spec.training:
             module = "norm_plugin worker"
-    if settings.pretrained is not None:  # the folder of the run is named after its content
-        unkeyed += ["--finetune-from-model", str(settings.pretrained.checkpoint)]
-    command = [*launch, *_module(module), str(plan.data / "bin"), *unkeyed]
-    return Stage(
-        "train",
-        (*command, *plan.training, "--save-dir", str(plan.checkpoints)),
-        words=("train", *plan.identity),
-        product=plan.checkpoints / "checkpoint_last.pt",
-        before=(*_module("norm_plugin repair"), str(plan.checkpoints)),
-        later=later,
+    if spec.pretrained is not None:  # the folder of the run is named after its content
+        unkeyed += ["--finetune-from-model", str(spec.pretrained)]
+    where = ("--save-dir", str(spec.checkpoints))
+    return ("-m", *module.split(), str(spec.data / "bin"), *unkeyed, *spec.training, *where)
+
+
+def _check_training(spec: RunSpec) -> tuple[str, ...]:
+    """All checkpoints that are averaged, or the best one, and the last one can be read."""
+    which = spec.averaging if spec.checkpoint == AVERAGE else ("--best",)
+    return (*PLUGIN, "check-stage", "training", str(spec.checkpoints), *which)
+
+
+def _score_words(spec: RunSpec) -> list[str]:
+    words = ["--experiment", spec.experiment, "--norm", f"{spec.label}{spec.variant}"]
+    words += ["--seed", str(spec.seed)]
+    return words + (["--differs", json.dumps(spec.differs, sort_keys=True)] if spec.differs else [])
+
+
+def _score(spec: RunSpec, words: Iterable[str], log: Path) -> tuple[str, ...]:
+    return (
+        *(*PLUGIN, "result", *words, "--metric", spec.metric),
+        *(("--sources", json.dumps(spec.sources)) if spec.sources else ()),
+        *("--checkpoint", str(spec.evaluated)),
+        *("--last", str(spec.checkpoints / "checkpoint_last.pt"), *user_dir_words(spec)),
+        *("--log", str(log), "--data", str(spec.data)),
+        *("--train-log", str(spec.log_of("train"))),
+        *("--memory", str(spec.stages / "train.memory")),
+        *("--out", str(spec.results)),
     )
 
 
-def _average(plan: Plan, later: tuple[str, ...]) -> Stage:
-    folders = ("--inputs", str(plan.checkpoints), "--output", str(plan.folder / "averaged.pt"))
-    command = (*_module("norm_plugin average"), *folders, *_user_dir(plan))
-    return Stage(
-        "average",
-        (*command, *plan.averaging),
-        words=("average", *plan.averaging),
-        product=plan.folder / "averaged.pt",
-        later=later,
-    )
-
-
-def _evaluate(plan: Plan, name: str, later: tuple[str, ...]) -> Stage:
-    """The evaluation of the test set, such as its translation."""
-    settings, metric = plan.settings, plan.metric
-    subword = "" if settings.subword == SUBWORDS[0] else settings.subword
-    words = metric.flags(subword, plan.generation)
-    words += ["--fold-norms"] if settings.fold else []
-    command = [*_module(metric.module), str(plan.data / "bin")]
-    command += ["--user-dir", str(settings.user_dir or "norm_plugin"), "--gen-subset", "test"]
-    command += ["--path", str(plan.evaluated), *words]
-    log = plan.folder / f"{name}.log"
-    return Stage(name, tuple(command), (metric.stage, *words), log, output=log, later=later)
-
-
-def _score(plan: Plan, name: str, log: Path) -> Stage:
-    settings = plan.settings
-    words = ["--experiment", plan.experiment, "--norm", f"{plan.label}{plan.variant}"]
-    words += ["--seed", str(settings.seed)]
-    words += ["--differs", json.dumps(plan.differs, sort_keys=True)] if plan.differs else []
-    command = [*_module("norm_plugin result"), *words]
-    command += ["--sources", json.dumps(plan.sources)] if plan.sources else []
-    command += ["--metric", plan.metric.name, "--checkpoint", str(plan.evaluated)]
-    command += ["--last", str(plan.checkpoints / "checkpoint_last.pt"), *_user_dir(plan)]
-    command += ["--log", str(log), "--data", str(plan.data)]
-    command += ["--train-log", str(plan.log_of("train"))]
-    command += ["--memory", str(plan.folder / "stages" / "train.memory")]
-    command += ["--out", str(settings.results)]
-    return Stage(name, tuple(command), ("score", *words), plan.result)
-
-
-def _module(name: str) -> tuple[str, ...]:
-    return (*processes.PYTHON, "-m", *name.split())
-
-
-def _user_dir(plan: Plan) -> Iterable[str]:
-    user_dir = plan.settings.user_dir
-    return () if user_dir is None else ("--user-dir", str(user_dir))
+def has_content(path: Path) -> bool:
+    """Whether a file exists and is not empty."""
+    return path.is_file() and path.stat().st_size > 0

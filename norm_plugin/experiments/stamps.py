@@ -1,33 +1,13 @@
-"""What of a run is done: a stamp for each finished stage, with a key of all that it rests on.
-
-A key is a digest of the key before it and of the words of the stage's command, so that a stage is
-done again where its own words, or anything before it, have changed. Paths inside the run's folder
-and that of its data do not count: a run may be moved.
-"""
+"""What of a run is done: a stamp for each finished stage, with a key of all that it rests on."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from norm_plugin.commands.command_line import write_text
-
-
-def next_key(key: str, words: Sequence[str]) -> str:
-    """The key of a stage with the command ``words``, after stages with ``key``."""
-    return hashlib.sha256("\0".join([key, *words]).encode()).hexdigest()
-
-
-def digest_of_files(paths: Iterable[Path], root: Path) -> str:
-    """A digest of the names and contents of files in ``root``; empty where there are none."""
-    parts = [
-        f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}"
-        for path in sorted(paths)
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest() if parts else ""
 
 
 def read_stamp(path: Path) -> str | None:

@@ -1,118 +1,257 @@
-"""A grid of runs, several at once; it can be stopped and started again at any time."""
+"""A grid of runs, several at once; it can be stopped and started again at any time.
+
+On this machine, each run is a process, and as many go on as there are jobs. Under Slurm, submitit
+makes each a job.
+"""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
+import subprocess
 import sys
-import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Any
 
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments import processes
-from norm_plugin.experiments.done import print_plan
-from norm_plugin.experiments.grid import Cell, read_grid
-from norm_plugin.experiments.launch import Resources, launch
-from norm_plugin.experiments.plan import plan_root
-from norm_plugin.experiments.settings import from_here
+from norm_plugin.experiments.console import Console
+from norm_plugin.experiments.runner import execute, print_commands
+from norm_plugin.experiments.spec import (
+    Composed,
+    RunSpec,
+    command_root,
+    read_spec,
+    read_specs,
+    write_spec,
+)
 from norm_plugin.experiments.status import DIVERGED, DONE
 from norm_plugin.experiments.view import state_of, summary, view
 
 LOOK = 5.0  # seconds between two looks at the states of the runs
+LAUNCHER = "hydra.launcher."
 
 
 def main(args: argparse.Namespace) -> int:
     """The command ``sweep``; the exit status is 1 unless each run is done or has diverged."""
-    cells, further = read_grid(args)
-    plans = [cell.plan for cell in cells]
-    resources = read_resources(args, cells)
+    composed = read_specs(args)
+    specs = composed.runs
+    jobs = count_jobs(args, composed)
     if args.status:
-        print(view(plans, resources.jobs))
+        print(view(specs, jobs))
         return 0
     if args.dry_run:
-        for plan in plans:
-            print_plan(plan)
+        for spec in specs:
+            print_commands(spec)
         return 0
     skipped = (DONE,) if args.retry else (DONE, DIVERGED)
-    open_cells = [cell for cell in cells if state_of(cell.plan).state not in skipped]
-    if open_cells:
-        folder = plans[0].settings.work / "sweeps" / Path(args.experiment).stem
-        with showing(cells, resources.jobs):
-            launch(
-                [run_words(cell, args) for cell in open_cells],
-                plan_root(),
-                folder,
-                args.launcher,
-                resources,
-                further,
-            )
-    print(view(plans, resources.jobs))
-    return int(any(state_of(plan).state not in (DONE, DIVERGED) for plan in plans))
+    left = [number for number, spec in enumerate(specs) if state_of(spec).state not in skipped]
+    if left:
+        command_root()
+        with showing(specs, jobs):
+            if args.launcher == "local":
+                run_here(args, composed, left, jobs)
+            else:
+                run_by_slurm(args, composed, left)
+    print(view(specs, jobs))
+    return int(any(state_of(spec).state not in (DONE, DIVERGED) for spec in specs))
 
 
-def run_words(cell: Cell, args: argparse.Namespace) -> list[str]:
+def run_one(args: argparse.Namespace) -> int:
+    """The command ``run``, and each job of a sweep."""
+    spec = read_spec(args.spec) if getattr(args, "spec", None) else read_specs(args).runs[0]
+    if args.dry_run:
+        print_commands(spec)
+    else:
+        execute(spec, Console(spec.name), os.environ, args.retry)
+    return 0
+
+
+def count_jobs(args: argparse.Namespace, composed: Composed) -> int:
+    """The runs that go on at once; raises CommandError for more than there are GPUs."""
+    if args.launcher != "local":
+        return len(composed.runs)
+    gpus = gpus_of(composed)
+    jobs = int(args.jobs or max(len(gpus), 1))
+    if gpus and jobs > len(gpus):
+        raise CommandError(
+            f"--jobs {jobs}, but this machine has {len(gpus)} GPUs, and each run needs one"
+        )
+    return jobs
+
+
+def gpus_of(composed: Composed) -> Sequence[str]:
+    """The GPUs to be handed out, one each; none where all runs are on the CPU."""
+    on_gpus = any("--cpu" not in spec.training for spec in composed.runs)
+    return composed.gpus if on_gpus else ()
+
+
+def run_here(
+    args: argparse.Namespace, composed: Composed, numbers: Sequence[int], jobs: int
+) -> None:
+    """Run some of the runs to their end, ``jobs`` at once; one that fails does not end others."""
+    folder = job_folder(args, composed)
+    cores = len(os.sched_getaffinity(0))
+    threads = str(args.threads or max(cores // jobs, 1))
+    places: SimpleQueue[dict[str, str]] = SimpleQueue()
+    gpus = gpus_of(composed)
+    for number in range(jobs):
+        gpu = {"CUDA_VISIBLE_DEVICES": gpus[number]} if gpus else {}
+        places.put({"OMP_NUM_THREADS": threads, **gpu})
+
+    def job(number: int) -> None:
+        spec = folder / f"{number}.json"
+        write_spec(composed.runs[number], spec)
+        command = [*processes.PYTHON, "-m", "norm_plugin", "job", str(spec)]
+        place = places.get()
+        try:
+            run_job([*command, *(["--retry"] if args.retry else [])], spec, place)
+        finally:
+            places.put(place)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(job, numbers))
+
+
+def run_job(command: Sequence[str], spec: Path, environment: Mapping[str, str]) -> int:
+    """Run a command whose output goes beside its spec; it ends when this process ends."""
+    with open(spec.with_suffix(".log"), "a", encoding="utf-8") as log:
+        return subprocess.run(
+            [*processes.TIED, *command],
+            cwd=command_root(),
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=False,
+        ).returncode
+
+
+def job_folder(args: argparse.Namespace, composed: Composed) -> Path:
+    """For what jobs write: another for each grid, as jobs of an earlier sweep may still wait."""
+    text = json.dumps([spec.to_json() for spec in composed.runs], sort_keys=True)
+    name = hashlib.sha256(text.encode()).hexdigest()[:12]
+    folder = composed.runs[0].work / "sweeps" / Path(args.experiment).stem / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def run_by_slurm(args: argparse.Namespace, composed: Composed, numbers: Sequence[int]) -> None:
+    """Run some of the runs as Slurm jobs, and wait for them.
+
+    A job composes its run on its own node, which may have a GPU where this machine has none.
+    """
+    try:
+        import submitit
+    except ImportError as error:
+        raise CommandError(
+            "--launcher submitit_slurm needs submitit: pip install 'norm_plugin[slurm]'"
+        ) from error
+    folder = job_folder(args, composed)
+    options = slurm_options(composed.launcher)
+    timeouts = options.pop("max_num_timeout", 0)
+    executor = submitit.AutoExecutor(
+        folder / "slurm", cluster="slurm", slurm_max_num_timeout=timeouts
+    )
+    executor.update_parameters(**options)
+    commands = [run_words(args, composed, number) for number in numbers]
+    specs = [str(folder / f"{number}.json") for number in numbers]
+    environment = {} if args.threads is None else {"OMP_NUM_THREADS": str(args.threads)}
+    for job in executor.map_array(SlurmJob(environment), commands, specs):
+        job.wait()
+
+
+def slurm_options(overrides: Sequence[str]) -> dict[str, Any]:
+    """``hydra.launcher.KEY=VALUE`` as parameters of submitit; CommandError for others."""
+    from omegaconf import OmegaConf
+
+    options: dict[str, Any] = dict(SLURM_DEFAULTS)
+    for override in overrides:
+        key, equals, _ = override.partition("=")
+        if not key.startswith(LAUNCHER) or not equals:
+            raise CommandError(f"{override}: options of the launcher are {LAUNCHER}KEY=VALUE")
+        key = key.removeprefix(LAUNCHER)
+        content: Any = OmegaConf.to_container(OmegaConf.from_dotlist([override]))
+        value = content["hydra"]["launcher"][key]
+        options[key if key in GENERIC else f"slurm_{key}"] = value
+    return options
+
+
+SLURM_DEFAULTS = {
+    "name": "norm_plugin",
+    "nodes": 1,
+    "tasks_per_node": 1,
+    "timeout_min": 60,
+    "slurm_signal_delay_s": 120,  # before the limit, a job is told to make room for its requeueing
+    "slurm_array_parallelism": 256,
+}
+GENERIC = {
+    *("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node"),
+    *("tasks_per_node", "stderr_to_stdout", "max_num_timeout"),
+}
+"""Options that submitit has for every cluster; the others begin with ``slurm_`` there."""
+
+
+@dataclass
+class SlurmJob:
+    """What submitit calls in a Slurm job; a job that is requeued starts it again."""
+
+    environment: dict[str, str]
+
+    def __call__(self, command: Sequence[str], spec: str) -> int:
+        """Run a command; its run goes on where it was."""
+        return run_job(command, Path(spec), self.environment)
+
+    def checkpoint(self, command: Sequence[str], spec: str) -> Any:
+        """Called before the job is requeued."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, command, spec)
+
+
+def run_words(args: argparse.Namespace, composed: Composed, number: int) -> list[str]:
     """The command line of one run of the grid; folders are absolute in it."""
-    words = [*processes.PYTHON, "-m", "norm_plugin"]
-    words += ["run", cell.experiment, *cell.overrides]
+    words = [*processes.PYTHON, "-m", "norm_plugin", "run", composed.experiment]
+    words += composed.overrides[number]
     for name in ("user_dir", "raw", "pretrained", "work", "results"):
         if getattr(args, name) is not None:
-            words += [f"--{name.replace('_', '-')}", str(from_here(getattr(args, name)))]
+            folder = os.path.join(os.getcwd(), getattr(args, name))
+            words += [f"--{name.replace('_', '-')}", folder]
     for name in ("fold_norms", "smoke", "tensorboard", "retry"):
         words += [f"--{name.replace('_', '-')}"] if getattr(args, name) else []
     return [*words, "--", *args.further]
 
 
-def read_resources(args: argparse.Namespace, cells: Sequence[Cell]) -> Resources:
-    """What each job gets; raises CommandError for more jobs than there are GPUs."""
-    if args.launcher != "joblib":
-        return Resources(len(cells), args.threads, ())
-    on_gpus = any("--cpu" not in cell.plan.training for cell in cells)
-    gpus = visible_gpus() if on_gpus else ()
-    jobs = args.jobs or max(len(gpus), 1)
-    if gpus and jobs > len(gpus):
-        raise CommandError(
-            f"--jobs {jobs}, but this machine has {len(gpus)} GPUs, and each run needs one"
-        )
-    cores = len(os.sched_getaffinity(0))
-    return Resources(jobs, args.threads or max(cores // jobs, 1), gpus)
-
-
-def visible_gpus() -> tuple[str, ...]:
-    """The GPUs of this machine, as ``CUDA_VISIBLE_DEVICES`` names them."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = torch.cuda.device_count()
-    return tuple(named.split(",")[:count]) if named and count else tuple(map(str, range(count)))
-
-
-class showing:  # noqa: N801
+@contextmanager
+def showing(specs: Sequence[RunSpec], jobs: int) -> Iterator[None]:
     """While the runs go on, print the summary of all of them when it changes."""
+    ended, terminal = Event(), sys.stdout.isatty()
 
-    def __init__(self, cells: Sequence[Cell], jobs: int) -> None:
-        self.cells, self.jobs = cells, jobs
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.show, daemon=True)
-
-    def show(self) -> None:
-        """The thread."""
+    def show() -> None:
         before: tuple[str, ...] = ()
-        terminal = sys.stdout.isatty()
-        while not self.ended.wait(LOOK):
-            states = [state_of(cell.plan) for cell in self.cells]
+        while not ended.wait(LOOK):
+            states = [state_of(spec) for spec in specs]
             now = tuple(state.state for state in states)
             if terminal:
-                print(f"\r\033[K{summary(states, self.jobs)}", end="", flush=True)
+                print(f"\r\033[K{summary(states, jobs)}", end="", flush=True)
             elif now != before:
-                print(summary(states, self.jobs), flush=True)
+                print(summary(states, jobs), flush=True)
             before = now
 
-    def __enter__(self) -> None:
-        self.thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.ended.set()
-        self.thread.join()
-        if sys.stdout.isatty():
+    thread = Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        if terminal:
             print()

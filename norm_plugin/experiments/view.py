@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from norm_plugin.experiments.done import diverged, is_finished
-from norm_plugin.experiments.plan import Plan
 from norm_plugin.experiments.progress import duration
+from norm_plugin.experiments.runner import diverged, is_finished
+from norm_plugin.experiments.spec import RunSpec
 from norm_plugin.experiments.status import (
     DIVERGED,
     DONE,
@@ -22,14 +22,14 @@ from norm_plugin.experiments.status import (
 ORDER = (DONE, RUNNING, WAITING, STOPPED, FAILED, DIVERGED)
 
 
-def state_of(plan: Plan) -> Status:
+def state_of(spec: RunSpec) -> Status:
     """How a run stands, seen from what its folder holds."""
-    status = read_status(plan.folder)
+    status = read_status(spec.folder)
     if status.state == RUNNING:
         return status
-    if is_finished(plan):
+    if is_finished(spec):
         return Status(DONE, seconds=status.seconds)
-    why = diverged(plan)
+    why = diverged(spec)
     if why is not None:
         return Status(DIVERGED, status.stage, text=status.text, reason=why, log=status.log)
     if status.state in (DONE, DIVERGED):  # of other settings or data
@@ -63,13 +63,13 @@ def seconds_left(states: Sequence[Status], jobs: int) -> float | None:
     return (sum(known) + ahead * usual) / max(min(jobs, ahead + len(running)), 1)
 
 
-def view(plans: Sequence[Plan], jobs: int) -> str:
+def view(specs: Sequence[RunSpec], jobs: int) -> str:
     """A line for each run, and the summary."""
-    states = [state_of(plan) for plan in plans]
-    names = [f"{plan.label}{plan.variant}, seed {plan.settings.seed}" for plan in plans]
+    states = [state_of(spec) for spec in specs]
+    names = [f"{spec.label}{spec.variant}, seed {spec.seed}" for spec in specs]
     width = max(map(len, names))
     lines = [f"{name:<{width}}  {_line(state)}" for name, state in zip(names, states)]
-    return "\n".join([f"{plans[0].experiment}", *lines, summary(states, jobs)])
+    return "\n".join([f"{specs[0].experiment}", *lines, summary(states, jobs)])
 
 
 def _line(status: Status) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import sys
 import warnings
@@ -13,26 +14,25 @@ import pytest
 from made_up_results import made_up
 from norm_plugin.analysis import warmup
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments import grid, options
-from norm_plugin.experiments.failures import record_file
+from norm_plugin.experiments import compose, options
+from norm_plugin.experiments.spec import Composed, RunSpec
 
 LOSSES = {"train": [], "valid": [{"epoch": 1, "updates": 50, "loss": 7.5}, {"updates": 100}]}
 
 
 @pytest.fixture(scope="module")
-def cells():
+def specs():
     """The runs of the study, with results in no folder yet."""
     args = options.parse(options.sweep_parser(), [warmup.STUDY])
-    return grid.read_grid(args)[0]
+    return tuple(map(RunSpec.from_json, compose.read_runs(args)["runs"]))
 
 
 @pytest.fixture
-def plans(cells, tmp_path, monkeypatch):
-    """The plans of the study, with results in ``tmp_path``."""
-    for cell in cells:
-        object.__setattr__(cell.plan.settings, "results", tmp_path)
-    monkeypatch.setattr(warmup, "read_grid", lambda args: (cells, []))
-    return [cell.plan for cell in cells]
+def plans(specs, tmp_path, monkeypatch):
+    """The runs of the study, with results in ``tmp_path``."""
+    runs = tuple(dataclasses.replace(spec, results=tmp_path) for spec in specs)
+    monkeypatch.setattr(warmup, "read_specs", lambda args: Composed(runs, (), "", (), ()))
+    return runs
 
 
 def test_the_runs_are_those_of_the_paper(plans):
@@ -61,8 +61,8 @@ def test_finished_and_diverged_runs_are_in_table_and_figure(plans, tmp_path, cap
     finished.result.write_text(json.dumps({**result, "experiment": finished.experiment}))
     failure = {"norm": diverged.label, "experiment": diverged.experiment, "seed": 1, "differs": {}}
     failure |= {"state": "diverged", "stage": "train", "reason": "inf", "curves": LOSSES}
-    record_file(diverged).parent.mkdir()
-    record_file(diverged).write_text(json.dumps(failure))
+    diverged.failure.parent.mkdir()
+    diverged.failure.write_text(json.dumps(failure))
     assert warmup.main(["--results", str(tmp_path)]) == 0
     folder = finished.result.parent
     assert [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()] == [

@@ -22,21 +22,19 @@ from forked import serve
 import fake_python
 from norm_plugin.cli import main
 from norm_plugin.commands.command_line import run_command
-from norm_plugin.experiments import options, processes, products
-from norm_plugin.experiments.facts import experiment_names
-from norm_plugin.experiments.plan import make_plan
-from norm_plugin.experiments.settings import read_settings
+from norm_plugin.experiments import chain, compose, options, processes
+from norm_plugin.experiments.experiment import experiment_names
+from norm_plugin.experiments.spec import RunSpec
 
 PYTHON = [sys.executable, "-S", "-E", fake_python.__file__]
 # What may differ between runs that end alike.
-NOT_COMPARED = (".seconds", ".memory", ".lock")
+NOT_COMPARED = (".seconds", ".memory", ".lock", ".new")
 
 
 def fake_command(words: Sequence[str]) -> int:
     """A command of norm_plugin.experiments in this process, from now on with fake commands."""
     processes.PYTHON[:] = PYTHON
-    products.check_training = lambda *_: None  # the real ones are tested by themselves
-    products.check_translation = lambda *_: None
+    chain.run_in_process = lambda command: fake_python.main(list(command))
     replace, fsync = os.replace, os.fsync
     synced = set()
 
@@ -61,11 +59,17 @@ def fake_command(words: Sequence[str]) -> int:
     return 0
 
 
+def spec_of(*words: object) -> RunSpec:
+    """The run that a command line of ``run`` asks for."""
+    args = options.parse(options.run_parser(), list(map(str, words)))
+    return compose.compose_run(compose.read_settings(args))
+
+
 @lru_cache
 def warm_up() -> None:
     """Look at the settings of every experiment once; the forks of this process then need not."""
     for name in experiment_names():
-        make_plan(read_settings(options.parse(options.run_parser(), [name, "--dry-run"])))
+        compose.read_run(options.parse(options.run_parser(), [name, "--dry-run"]))
 
 
 class FakeRuns:

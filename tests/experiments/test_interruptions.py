@@ -230,6 +230,9 @@ def test_a_run_that_diverged_is_recorded_and_not_trained_again(runs):
 
 def test_a_finished_run_whose_corpus_is_gone_keeps_its_result(runs):
     runs.run("toy")
+    again = runs.run("toy", FAKE_DATA="fails")  # what is prepared is not looked at again
+    assert again.returncode == 0, again.stderr
+    (runs.work / "data/toy.prepared").unlink()
     again = runs.run("toy", FAKE_DATA="fails")
     assert again.returncode == 1 and "error: no corpus" in again.stderr
     assert len(list(runs.work.glob("results/toy/*.json"))) == 1

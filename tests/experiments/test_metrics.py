@@ -9,10 +9,11 @@ import torch
 from classifier_run import train_classifier, write_sentences
 from tiny_run import run_state, write_dictionaries
 
+from fake_runs import spec_of
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments import options, products
+from norm_plugin.experiments import products
 from norm_plugin.experiments.collect import main as collect
-from norm_plugin.experiments.facts import experiment_names, read_facts
+from norm_plugin.experiments.experiment import experiment_names, find_experiment
 from norm_plugin.experiments.metrics import (
     AVERAGE,
     BEST,
@@ -21,14 +22,12 @@ from norm_plugin.experiments.metrics import (
     find_metric,
     register_metric,
 )
-from norm_plugin.experiments.plan import make_plan
 from norm_plugin.experiments.predict import main as predict
 from norm_plugin.experiments.predict import predict_batch
 from norm_plugin.experiments.predictions import Prediction, lines_of, read_predictions
 from norm_plugin.experiments.recipes import read_recipe
 from norm_plugin.experiments.results import read_results
-from norm_plugin.experiments.settings import read_settings
-from norm_plugin.experiments.stages import data_stages, run_stages
+from norm_plugin.experiments.stages import next_key, run_stages
 from norm_plugin.experiments.tables import score_table
 
 FOUND = [Prediction(0, "1", "0", -0.5), Prediction(1, "0", "0", -0.25)]
@@ -45,7 +44,7 @@ def test_what_every_metric_declares(metric):
 
 @pytest.mark.parametrize("name", experiment_names())
 def test_every_experiment_names_its_metric(name):
-    assert find_metric(read_facts(name).metric).name in METRICS
+    assert find_metric(find_experiment(name).metric).name in METRICS
 
 
 def test_an_unknown_or_doubled_metric_is_refused():
@@ -64,23 +63,22 @@ def test_an_unknown_or_doubled_metric_is_refused():
 
 
 def plan_of(*words):
-    return make_plan(read_settings(options.parse(options.run_parser(), [*words, "--smoke"])))
+    return spec_of(*words, "--smoke")
 
 
 def test_a_classifier_has_a_random_split_a_seed_and_no_average(tmp_path):
     plan = plan_of("rt", "seed=7", "--work", str(tmp_path), "--fold-norms")
     train, predict, score = run_stages(plan)
     assert [train.name, predict.name, score.name] == ["train", "predict-folded", "score-folded"]
-    assert predict.words == ("predict", "--fold-norms")
+    assert predict.key == next_key(train.key, ("predict", "--fold-norms"))
     best = str(plan.checkpoints / "checkpoint_best.pt")
     assert best in predict.command and best in score.command
     assert score.command[score.command.index("--metric") + 1] == "accuracy"
-    for stage in data_stages(plan):
-        assert stage.command[stage.command.index("--split-seed") + 1] == "7"
+    assert plan.preparation[plan.preparation.index("--split-seed") + 1] == "7"
     assert plan.data.name == "rt_polarity-split7"
 
 
-@pytest.mark.parametrize("name", [x for x in experiment_names() if read_facts(x).words])
+@pytest.mark.parametrize("name", [x for x in experiment_names() if find_experiment(x).words])
 def test_a_corpus_of_words_has_no_subword_units(name):
     with pytest.raises(CommandError, match=f"{name} has no subword units; leave --subword out"):
         plan_of(name, "--subword", "sentencepiece")
@@ -88,32 +86,36 @@ def test_a_corpus_of_words_has_no_subword_units(name):
 
 def test_the_best_checkpoint_is_evaluated_where_no_others_are_kept():
     for name in experiment_names():
-        facts = read_facts(name)
+        facts = find_experiment(name)
         groups = [f"recipe={facts.recipe}"] if facts.recipe else []
-        kept = not read_recipe(facts.config, groups)["checkpoint"].get("no_epoch_checkpoints")
+        kept = not read_recipe(facts.config.stem, groups)["checkpoint"].get("no_epoch_checkpoints")
         assert find_metric(facts.metric).checkpoint == (AVERAGE if kept else BEST), name
 
 
 def test_text_without_subword_units_is_that_of_the_tasks_but_translation():
     for name in experiment_names():
-        facts = read_facts(name)
-        assert facts.words == (read_recipe(facts.config)["task"]["_name"] != "translation"), name
+        facts = find_experiment(name)
+        assert facts.words == (read_recipe(facts.config.stem)["task"]["_name"] != "translation"), (
+            name
+        )
 
 
 def test_the_words_of_a_translation_are_those_of_its_finished_runs(tmp_path):
     """A change of them would run every stage again."""
     plan = plan_of("toy", "--work", str(tmp_path))
-    *_, average, generate, score = run_stages(plan)
-    assert average.words == ("average", "--last-updates", "2")
-    assert generate.words[:4] == ("generate", "--remove-bpe", "--required-batch-size-multiple", "1")
-    assert generate.words[4:] == ("--beam", "2", "--lenpen", "1.0", "--max-len-b", "10")
-    expected = ("score", "--experiment", "toy_smoke", "--norm", "layernorm", "--seed", "1")
-    assert score.words == expected
+    train, average, generate, score = run_stages(plan)
+    assert train.key == next_key("", ("train", *plan.training))  # there is no data yet
+    assert average.key == next_key(train.key, ("average", "--last-updates", "2"))
+    words = ("generate", "--remove-bpe", "--required-batch-size-multiple", "1")
+    words += ("--beam", "2", "--lenpen", "1.0", "--max-len-b", "10")
+    assert generate.key == next_key(average.key, words)
+    words = ("score", "--experiment", "toy_smoke", "--norm", "layernorm", "--seed", "1")
+    assert score.key == next_key(generate.key, words)
 
 
 def test_a_training_without_its_best_checkpoint_is_not_done(tmp_path):
     for name in ("best", "last"):
-        with pytest.raises(CommandError, match="cannot read .*No such file"):
+        with pytest.raises(CommandError, match="No such file"):
             products.check_best(tmp_path / "checkpoint_best.pt")
         torch.save({"model": {}}, tmp_path / f"checkpoint_{name}.pt")
     products.check_best(tmp_path / "checkpoint_best.pt")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.failures import RunFailedError
-from norm_plugin.experiments.metrics import METRICS
+from norm_plugin.experiments.failures import explain
+from norm_plugin.experiments.processes import CommandFailedError
 from norm_plugin.experiments.products import main
-from norm_plugin.experiments.run import check_product
-from norm_plugin.experiments.stages import Stage
 from norm_plugin.experiments.status import DIVERGED, FAILED
 
 LOG = """T-0\tein hund
@@ -33,7 +30,7 @@ def checkpoints(tmp_path):
 
 
 def check_training(folder, *words):
-    return main(["train", str(folder), *words])
+    return main(["training", str(folder), *words])
 
 
 def test_a_whole_training(checkpoints):
@@ -43,9 +40,15 @@ def test_a_whole_training(checkpoints):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda folder: (folder / "checkpoint_last.pt").unlink(), r"checkpoint_last.pt does not"),
+        (
+            lambda folder: (folder / "checkpoint_last.pt").unlink(),
+            r"checkpoint_last.pt: No such file",
+        ),
         (lambda folder: (folder / "checkpoint2.pt").unlink(), "3 epoch .* are asked for and 2 "),
-        (lambda folder: (folder / "checkpoint2.pt").write_bytes(b"PK"), "checkpoint2.pt cannot be"),
+        (
+            lambda folder: (folder / "checkpoint2.pt").write_bytes(b"PK"),
+            "checkpoint2.pt is truncated or damaged",
+        ),
     ],
 )
 def test_a_training_that_lacks_something(spoil, message, checkpoints):
@@ -73,7 +76,7 @@ def data(tmp_path):
 
 def check_translation(data, text):
     (data / "generate.log").write_text(text)
-    return main(["generate", str(data / "generate.log"), "--data", str(data)])
+    return main(["evaluation", str(data / "generate.log"), "--data", str(data)])
 
 
 def test_a_translation_of_every_sentence(data):
@@ -98,10 +101,8 @@ def test_a_translation_that_lacks_sentences(data):
     ],
 )
 def test_scores_that_are_not_finite_are_a_divergence(text, state, data):
+    with pytest.raises(CommandError) as refused:
+        check_translation(data, text)
     log = data / "generate.log"
-    log.write_text(text)
-    plan = SimpleNamespace(metric=METRICS["bleu"], data=data)
-    stage = Stage("generate", ("fairseq-generate",), product=log, output=log)
-    with pytest.raises(RunFailedError) as failure:
-        check_product(plan, stage, log)
-    assert failure.value.state == state
+    failed = CommandFailedError("exit status 1", [f"error: {refused.value}"])
+    assert explain("generate", failed, log).state == state

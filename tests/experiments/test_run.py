@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from fake_runs import FakeRuns, of_stage, value
-from norm_plugin.experiments.facts import experiment_names
+from norm_plugin.experiments.demo import NORMS
+from norm_plugin.experiments.experiment import experiment_names
 
 EXPERIMENTS = ("iwslt14", "iwslt15", "wmt14", "multi30k", "toy")
 STAGES = ["fetch", "prepare", "binarize", "train", "average", "generate", "score"]
@@ -28,11 +30,11 @@ def test_all_stages_run_in_order_and_once(name, runs):
     calls = runs.take_calls()
     assert [value(call, "--only") for call in calls[:3]] == STAGES[:3]
     commands = [call[(call[1] == "norm_plugin" and 2) or 1] for call in calls[3:]]
-    assert commands == ["repair", "fairseq_cli.train", "average", "fairseq_cli.generate", "result"]
+    assert commands == ["fairseq_cli.train", "average", "fairseq_cli.generate", "result"]
 
     again = runs.run(name, "norm=rmsnorm", "seed=2")
     assert again.stdout.count(DONE) == STAMPED
-    assert [call[0] for call in runs.take_calls()] == [f"data-prep/{name}.py"] * 3
+    assert runs.take_calls() == []
 
 
 def last_lines(text):
@@ -213,7 +215,7 @@ def test_a_seed_is_a_whole_number(seed, runs):
     ("name", "message"),
     [
         ("iwslt17", f"no experiment iwslt17; choose from {', '.join(experiment_names())}"),
-        ("multi30k", "--preset is gpu; choose paper or cpu"),
+        ("multi30k", "--preset is gpu; choose cpu or paper"),
     ],
 )
 def test_an_unknown_experiment_or_preset(name, message, runs):
@@ -239,7 +241,8 @@ def test_a_pasted_dry_run_does_what_the_run_does(name, runs, tmp_path):
         for call in other.take_calls()
     ]
     assert expected == calls
-    assert set(files) == {name for name in other.outcome() if "/stages/" not in name}
+    stamps = re.compile(r"/stages/|\.prepared$")
+    assert set(files) == {name for name in other.outcome() if not stamps.search(name)}
 
 
 def test_a_dry_run_leaves_out_what_is_done(runs):
@@ -249,17 +252,11 @@ def test_a_dry_run_leaves_out_what_is_done(runs):
     assert "fairseq_cli" not in dry.stdout
 
 
-def test_the_demo_ends_with_a_table_of_its_own_results(runs, monkeypatch):
-    from norm_plugin.experiments import demo
-
-    monkeypatch.setattr(demo, "read_results", lambda folder: sorted(folder.glob("*.json")))
-    monkeypatch.setattr(
-        demo, "score_table", lambda paths: "\n".join(f"row {p.name}" for p in paths)
-    )
+def test_the_demo_ends_with_a_table_of_its_own_results(runs):
     done = runs.command("demo", "--work", str(runs.work))
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("row ")]
-    assert rows == [f"row {norm}-seed1.json" for norm in sorted(demo.NORMS)]
+    assert rows == [f"row {norm}-seed1.json" for norm in sorted(NORMS)]
     assert f"Results: {runs.work}/results/toy\n" in done.stdout
 
 

@@ -12,22 +12,27 @@ import pytest
 from fake_runs import FakeRuns, value
 from norm_plugin.cli import main
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments import options
-from norm_plugin.experiments.facts import experiment_names
-from norm_plugin.experiments.grid import STUDIES, read_grid
-from norm_plugin.experiments.launch import Resources
+from norm_plugin.experiments import compose, options
+from norm_plugin.experiments.compose import STUDIES
+from norm_plugin.experiments.experiment import experiment_names
 from norm_plugin.experiments.recipes import CONFIGS
+from norm_plugin.experiments.spec import Composed, RunSpec
 from norm_plugin.experiments.status import DIVERGED, DONE, FAILED, RUNNING, WAITING, Status
-from norm_plugin.experiments.sweep import read_resources, visible_gpus
+from norm_plugin.experiments.sweep import count_jobs, gpus_of, run_here, slurm_options
 from norm_plugin.experiments.view import seconds_left, summary
 
 SWEEP = ("sweep", "toy", "norm=layernorm,powernorm", "seed=1,2", "--jobs", "2")
 
 
+def composed(*words):
+    content = compose.read_runs(options.parse(options.sweep_parser(), words))
+    runs = tuple(map(RunSpec.from_json, content.pop("runs")))
+    return Composed(runs=runs, **content)
+
+
 def grid(*words):
-    args = options.parse(options.sweep_parser(), words)
-    cells, launcher = read_grid(args)
-    return [cell.plan.folder.name for cell in cells], launcher
+    made = composed(*words)
+    return [spec.folder.name for spec in made.runs], made.launcher
 
 
 def test_a_grid_is_the_product_of_its_values():
@@ -83,7 +88,7 @@ def test_a_study_gives_its_own_command_and_number_of_runs(study):
 
 
 def test_a_study_with_the_name_of_an_experiment_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("norm_plugin.experiments.grid.STUDIES", tmp_path)
+    monkeypatch.setattr("norm_plugin.experiments.compose.STUDIES", tmp_path)
     (tmp_path / "toy.yaml").write_text("experiment: toy\n")
     with pytest.raises(CommandError, match="toy is an experiment too; rename the study"):
         grid("toy")
@@ -91,12 +96,11 @@ def test_a_study_with_the_name_of_an_experiment_is_refused(tmp_path, monkeypatch
 
 @pytest.fixture
 def outside(tmp_path):
-    """A corpus, its hyper-parameters and an experiment of the user's own, outside the checkout."""
+    """A corpus, an experiment and a study of the user's own, outside the checkout."""
     recipe = (CONFIGS / "toy.yaml").read_text().replace("dropout: 0.1", "dropout: 0.25")
     files = {
         "my_corpus.py": "print('prepares')\n",
-        "my_recipe.yaml": recipe,
-        "my_experiment.yaml": "corpus: my_corpus.py\nmetric: bleu\nconfig: my_recipe.yaml\n",
+        "my_experiment.yaml": recipe.replace("corpus: toy", "corpus: my_corpus.py"),
         "my_study.yaml": "experiment: my_experiment.yaml\narms:\n  - [norm=none]\n  - [norm=dyt]\n",
         "toy_study.yaml": "experiment: toy\narms:\n  - [norm=none]\n",
     }
@@ -111,8 +115,8 @@ def outside(tmp_path):
     ("name", "expected"),
     [
         ("../own/toy_study.yaml", {"toy/none-seed1.json"}),
-        ("../own/my_experiment.yaml", {"my_recipe/layernorm-seed1.json"}),
-        ("../own/my_study.yaml", {"my_recipe/none-seed1.json", "my_recipe/dyt-seed1.json"}),
+        ("../own/my_experiment.yaml", {"my_experiment/layernorm-seed1.json"}),
+        ("../own/my_study.yaml", {"my_experiment/none-seed1.json", "my_experiment/dyt-seed1.json"}),
     ],
 )
 def test_studies_and_experiments_outside_the_checkout(name, expected, outside, runs):
@@ -126,7 +130,7 @@ def test_studies_and_experiments_outside_the_checkout(name, expected, outside, r
     calls = runs.take_calls()
     corpora = {call[0] for call in calls if "--only" in call}
     train = next(call for call in calls if "fairseq_cli.train" in call)
-    if "my_recipe" in str(expected):
+    if "my_experiment" in str(expected):
         assert corpora == {str(outside / "my_corpus.py")}
         assert value(train, "--dropout") == "0.25" and value(train, "--arch").startswith("norm_")
     else:
@@ -134,11 +138,9 @@ def test_studies_and_experiments_outside_the_checkout(name, expected, outside, r
 
 
 def test_an_experiment_outside_has_a_name_of_its_own(outside):
-    (outside / "my_recipe.yaml").rename(outside / "toy.yaml")
-    text = "corpus: my_corpus.py\nmetric: bleu\nconfig: toy.yaml\n"
-    (outside / "my_experiment.yaml").write_text(text)
+    (outside / "my_experiment.yaml").rename(outside / "toy.yaml")
     with pytest.raises(CommandError, match="toy.yaml has the name of a file of configs/"):
-        grid(str(outside / "my_experiment.yaml"))
+        grid(str(outside / "toy.yaml"))
     with pytest.raises(CommandError, match="gone.yaml: there is no such file"):
         grid(str(outside / "gone.yaml"))
 
@@ -154,7 +156,7 @@ def test_an_experiment_outside_has_a_name_of_its_own(outside):
     ],
 )
 def test_a_study_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, text, message):
-    monkeypatch.setattr("norm_plugin.experiments.grid.STUDIES", tmp_path)
+    monkeypatch.setattr("norm_plugin.experiments.compose.STUDIES", tmp_path)
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(CommandError, match=f"(?s)mine.yaml.*{message}"):
         grid("mine")
@@ -190,23 +192,34 @@ def resources(monkeypatch, gpus, *words):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    made = composed(*words)
     args = options.parse(options.sweep_parser(), words)
-    return read_resources(args, read_grid(args)[0])
+    return count_jobs(args, made), gpus_of(made)
 
 
-def test_threads_are_divided_among_the_jobs(monkeypatch):
-    assert resources(monkeypatch, 0, "toy") == Resources(1, 8, ())
-    assert resources(monkeypatch, 0, "toy", "--jobs", "3") == Resources(3, 2, ())
-    assert resources(monkeypatch, 0, "toy", "--jobs", "2", "--threads", "1").threads == 1
+@pytest.mark.parametrize(
+    ("words", "threads"),
+    [((), "2"), (("--jobs", "1"), "8"), (("--jobs", "2", "--threads", "1"), "1")],
+)
+def test_threads_are_divided_among_the_jobs(words, threads, monkeypatch, tmp_path):
+    """Each job gets them, and one of the GPUs for itself."""
+    resources(monkeypatch, 4, "toy")
+    words = ("iwslt14", "seed=1,2,3", "--work", str(tmp_path), *words)
+    made, args = composed(*words), options.parse(options.sweep_parser(), words)
+    places = []
+    monkeypatch.setattr("norm_plugin.experiments.sweep.run_job", lambda *a: places.append(a[2]))
+    run_here(args, made, range(3), count_jobs(args, made))
+    assert len(places) == 3 and {place["OMP_NUM_THREADS"] for place in places} == {threads}
+    assert {place["CUDA_VISIBLE_DEVICES"] for place in places} <= {"0", "1", "2"}
 
 
 def test_gpus_are_handed_out_one_each(monkeypatch):
-    assert resources(monkeypatch, 4, "iwslt14") == Resources(4, 2, ("0", "1", "2", "3"))
-    assert resources(monkeypatch, 4, "toy", "--jobs", "6").gpus == ()  # its recipe is for the CPU
+    assert resources(monkeypatch, 4, "iwslt14") == (4, ["0", "1", "2", "3"])
+    assert resources(monkeypatch, 4, "toy", "--jobs", "6") == (6, ())  # its recipe is for the CPU
     with pytest.raises(CommandError, match="--jobs 5, but this machine has 4 GPUs"):
         resources(monkeypatch, 4, "iwslt14", "--jobs", "5")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,6,7")
-    assert visible_gpus() == ("2", "5", "6", "7")
+    assert compose.visible_gpus() == ["2", "5", "6", "7"]
 
 
 def test_the_time_left_of_a_grid():
@@ -255,7 +268,7 @@ def test_a_sweep_that_is_killed_and_restarted_has_the_same_results(undisturbed, 
 
 
 def test_a_run_whose_job_vanished_is_no_success(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("norm_plugin.experiments.sweep.launch", lambda *_: None)
+    monkeypatch.setattr("norm_plugin.experiments.sweep.run_here", lambda *_: None)
     assert main(["sweep", "toy", "norm=layernorm", "--work", str(tmp_path)]) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 waiting of 1")
 
@@ -276,9 +289,6 @@ def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
     assert again.returncode == 0, again.stderr  # a divergence is a finding
     trained = [call for call in runs.take_calls() if "fairseq_cli.train" in call]
     assert [value(call, "--seed") for call in trained] == ["3"]
-    # Each has a list of its own: jobs of the first sweep that still wait keep theirs.
-    lists = runs.work.glob("sweeps/toy/*/jobs.json")
-    assert sorted(len(json.loads(path.read_text())["commands"]) for path in lists) == [1, 3]
     assert {path.name for path in records.iterdir()} == {"none-seed2.json"}
     status = sweep(runs, *more, "--status")
     assert status.stdout.splitlines()[-1] == "2 done, 1 diverged of 3; about 0 s left"
@@ -297,3 +307,11 @@ def test_every_experiment_names_a_corpus_and_a_recipe():
     for name in experiment_names():
         if name != "multi30k":
             assert len(grid(name, "--dry-run")[0]) == 1
+
+
+def test_options_of_the_launcher_are_those_of_submitit():
+    options = slurm_options(["hydra.launcher.timeout_min=2880", "hydra.launcher.partition=gpu"])
+    assert options["timeout_min"] == 2880 and options["slurm_partition"] == "gpu"
+    assert options["slurm_signal_delay_s"] == 120  # a default
+    with pytest.raises(CommandError, match=r"hydra.sweep.dir=x: options of the launcher are"):
+        slurm_options(["hydra.sweep.dir=x"])

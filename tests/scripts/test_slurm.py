@@ -10,9 +10,8 @@ import pytest
 
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments import options
+from norm_plugin.experiments.compose import compose_run, read_settings
 from norm_plugin.experiments.cpu_worker import ADDRESS, RANK, worker_flags
-from norm_plugin.experiments.plan import make_plan
-from norm_plugin.experiments.settings import read_settings
 from norm_plugin.experiments.stages import run_stages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,10 +103,10 @@ def test_another_port_is_no_other_run(monkeypatch):
     trainings = []
     for number in ("1", "2"):  # a requeued job has another number
         monkeypatch.setenv("SLURM_JOB_ID", number)
-        plan = make_plan(read_settings(options.parse(options.run_parser(), words)))
-        trainings.append(run_stages(plan)[0])
+        spec = compose_run(read_settings(options.parse(options.run_parser(), words)))
+        trainings.append(run_stages(spec)[0])
     assert trainings[0].command != trainings[1].command
-    assert trainings[0].words == trainings[1].words
+    assert trainings[0].key == trainings[1].key
 
 
 def test_the_log_of_a_requeued_job_is_appended():

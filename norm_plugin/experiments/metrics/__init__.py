@@ -6,14 +6,13 @@ import importlib
 import pkgutil
 
 from norm_plugin.experiments.metrics.base import (
-    AVERAGE,
-    BEST,
     METRICS,
     Metric,
     Scores,
     find_metric,
     register_metric,
 )
+from norm_plugin.experiments.spec import AVERAGE, BEST
 
 __all__ = ["AVERAGE", "BEST", "METRICS", "Metric", "Scores", "find_metric", "register_metric"]
 

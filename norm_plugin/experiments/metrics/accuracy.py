@@ -6,13 +6,13 @@ from pathlib import Path
 
 from norm_plugin.commands.command_line import CommandError, read_lines
 from norm_plugin.experiments.metrics.base import (
-    BEST,
     Metric,
     Scores,
     name_of_split,
     register_metric,
 )
 from norm_plugin.experiments.predictions import read_predictions
+from norm_plugin.experiments.spec import BEST
 
 
 @register_metric("accuracy")

@@ -11,14 +11,13 @@ from typing import Any, ClassVar
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.gpus import Recipe
 from norm_plugin.experiments.recipes import generation_flags
+from norm_plugin.experiments.spec import AVERAGE
 
 Scores = dict[str, dict[str, Any]]
 """By kind of score: ``score``, the number; ``label``, what it is; and further facts of that kind.
 
 A ``signature`` names the score to a machine, and a ``note`` is what a reader has to know of it.
 """
-AVERAGE, BEST = "average", "best"
-"""The average of the last checkpoints, and the one that was best on the validation set."""
 
 
 class Metric(ABC):

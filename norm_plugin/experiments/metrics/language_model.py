@@ -17,13 +17,13 @@ from typing import Any, ClassVar, NamedTuple
 from norm_plugin.commands.command_line import CommandError, DivergedError, read_json, read_lines
 from norm_plugin.experiments.gpus import Recipe
 from norm_plugin.experiments.metrics.base import (
-    BEST,
     Metric,
     Scores,
     name_of_split,
     register_metric,
 )
 from norm_plugin.experiments.recipes import evaluation_flags
+from norm_plugin.experiments.spec import BEST
 
 EVALUATED = re.compile(r"Evaluated ([0-9,]{1,20}) tokens in ")
 LOSS = re.compile(r"Loss \(base 2\): ([0-9.]{1,20}|nan|inf), Perplexity: ")

@@ -1,0 +1,153 @@
+"""An experiment is one YAML file: hyperparameters, and under ``experiment`` what else it is.
+
+fairseq allows no other keys beside its own, so ``experiment`` stands where hydra keeps what it does
+not read itself, in ``hydra.runtime.choices``. It has these keys; corpus and metric are needed:
+
+    name: multi30k          # of `norm-plugin run`; by default that of the file
+    corpus: multi30k        # a file of data-prep/, or a path beside the YAML file
+    metric: bleu            # a file of norm_plugin/experiments/metrics/
+    smoke: smoke            # the file of configs/size/ that --smoke stands for
+    words: true             # no subword units
+    split_by_seed: true     # each seed has a random split of the corpus of its own
+    merges: 10000           # of BPE, where they are not the corpus' own
+    recipe: adanorm         # of the group recipe, where none is named
+    preset: cpu             # what `preset=` calls this file
+    default: true           # of several files with one name, the one without `preset=`
+    presets: {short: {recipe: short}}   # further presets of this file
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.recipes import CONFIGS
+
+KEY = "experiment"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What distinguishes one experiment from another, besides its hyperparameters.
+
+    The attributes are the keys of the YAML file, see above.
+
+    Attributes:
+        config: the YAML file.
+    """
+
+    name: str
+    config: Path
+    corpus: str
+    metric: str
+    smoke: str = "smoke"
+    words: bool = False
+    split_by_seed: bool = False
+    merges: int | None = None
+    recipe: str | None = None
+
+    @property
+    def data_name(self) -> str:
+        """The name of the prepared data, without the subword method."""
+        name = Path(self.corpus).stem
+        return name if self.merges is None else f"{name}-{self.merges}"
+
+    @property
+    def preparation(self) -> str:
+        """The program that prepares the corpus."""
+        if self.corpus.endswith(".py"):
+            return str(self.config.parent / self.corpus)
+        return f"data-prep/{self.corpus}.py"
+
+
+def experiment_names() -> list[str]:
+    """The names of all experiments in ``configs/``."""
+    return sorted({facts["name"] for _, facts in _files()})
+
+
+def find_experiment(name: str, preset: str | None = None, recipe: str | None = None) -> Experiment:
+    """An experiment by its name or the path of its YAML file, under a preset and a recipe.
+
+    Raises CommandError for an unknown experiment or preset, and for a wrong key. An unknown recipe
+    is found when the hyperparameters are composed.
+    """
+    if name.endswith(".yaml"):
+        files = [_own_file(Path(os.path.abspath(name)))]
+    else:
+        files = [(path, facts) for path, facts in _files() if facts["name"] == name]
+    if not files:
+        raise CommandError(
+            f"no experiment {name}; choose from {', '.join(experiment_names())}, or give the path "
+            "of a file NAME.yaml"
+        )
+    presets: dict[str | None, tuple[Path, Mapping[str, Any]]] = {}
+    for path, facts in files:
+        own = {key: value for key, value in facts.items() if key not in ("presets", "default")}
+        if len(files) == 1 or facts.get("default"):
+            presets[None] = (path, own)
+        if "preset" in facts:
+            presets[facts["preset"]] = (path, own)
+        presets |= {key: (path, {**own, **more}) for key, more in facts.get("presets", {}).items()}
+    if preset not in presets:
+        named = [key for key in presets if key is not None]
+        if not named:
+            raise CommandError(f"{name} has no presets; leave preset={preset} out")
+        raise CommandError(f"--preset is {preset}; choose {' or '.join(named)}")
+    path, given = presets[preset]
+    given = {key: value for key, value in given.items() if key != "preset"}
+    wrong = set(given) - {field.name for field in fields(Experiment)}
+    if wrong or not {"corpus", "metric"} <= set(given):
+        raise CommandError(
+            f"{path}: {KEY} needs corpus and metric, and has no key {', '.join(wrong)}"
+        )
+    experiment = Experiment(config=path, **given)
+    return experiment if recipe is None else replace(experiment, recipe=recipe)
+
+
+def _own_file(path: Path) -> tuple[Path, dict[str, Any]]:
+    """A YAML file of the user's own; CommandError for one with the name of a file of ours."""
+    facts = _facts(path)
+    for own, folder in ((path, "configs"), (path.parent / facts.get("corpus", ""), "data-prep")):
+        other = CONFIGS.parent / folder / own.name
+        if own.suffix and other.is_file() and not other.samefile(own):
+            raise CommandError(
+                f"{own} has the name of a file of {folder}/, and its data and results would be "
+                "mixed with those of that one; rename it"
+            )
+    return path, facts
+
+
+def experiment_metrics() -> dict[str, str]:
+    """The metric of each file in ``configs/`` that is an experiment, by the name of the file."""
+    return {path.stem: facts["metric"] for path, facts in _files()}
+
+
+@cache
+def _files() -> list[tuple[Path, dict[str, Any]]]:
+    """The YAML files of experiments, and their keys."""
+    files = [(path, _facts(path)) for path in sorted(CONFIGS.glob("*.yaml"))]
+    return [(path, facts) for path, facts in files if "corpus" in facts]
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise CommandError(f"no experiment {path}: there is no such file")
+    content: Any = OmegaConf.to_container(OmegaConf.load(path))
+    facts = facts_in(content)
+    if facts is None and isinstance(content, dict) and KEY in content:
+        raise CommandError(f"{path} is a study; give it to sweep")
+    return {"name": path.stem, **(facts or {})}
+
+
+def facts_in(content: Any) -> dict[str, Any] | None:
+    """What the content of a YAML file has under ``experiment``; None for another file."""
+    for key in ("hydra", "runtime", "choices", KEY):
+        content = content.get(key) if isinstance(content, dict) else None
+    return content if isinstance(content, dict) else None

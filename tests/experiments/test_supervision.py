@@ -1,0 +1,56 @@
+"""The process that supervises runs imports neither torch nor fairseq."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from forked import ROOT
+
+from fake_runs import spec_of
+from norm_plugin.experiments.spec import RunSpec, write_spec
+
+HEAVY = ("torch", "fairseq", "hydra", "omegaconf", "numpy", "pandas")
+CODE = """
+import sys
+from norm_plugin.cli import main
+status = main(sys.argv[2:])
+print("imported:", *(name for name in sys.argv[1].split() if name in sys.modules))
+sys.exit(status)
+"""
+
+
+def imported(*words: object) -> list[str]:
+    """Which of HEAVY a command has imported in its own process."""
+    command = [sys.executable, "-c", CODE, " ".join(HEAVY), *map(str, words)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1].split()[1:]
+
+
+@pytest.mark.parametrize("verb", ["run", "sweep", "status", "demo"])
+def test_a_command_composes_its_runs_in_another_process(verb, tmp_path):
+    words = [] if verb == "demo" else ["toy"]
+    assert imported(verb, *words, "--work", tmp_path, "--dry-run") == []
+
+
+def test_a_run_of_a_sweep_imports_nothing_heavy(tmp_path):
+    """It fails before its first command, when everything that supervises has been imported."""
+    spec = spec_of("toy", "--work", tmp_path)
+    assert RunSpec.from_json(spec.to_json()) == spec
+    write_spec(spec, tmp_path / "0.json")
+    code = f"""
+from norm_plugin.experiments import processes
+from norm_plugin.commands.command_line import CommandError
+processes.require_setpriv = lambda: (_ for _ in ()).throw(CommandError("no setpriv"))
+try:
+    from norm_plugin.cli import main
+    main(["job", {str(tmp_path / "0.json")!r}])
+except CommandError as error:
+    assert str(error) == "no setpriv"
+import sys
+print(*(name for name in {HEAVY} if name in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr

@@ -95,6 +95,13 @@ def test_every_run_is_compared_with_the_same_seed_of_the_baseline(tmp_path):
         assert list(tested[f"{p}_holm"]) == pytest.approx(holm(list(tested[p])))
 
 
+def test_all_runs_may_be_tested(tmp_path):
+    study = write_study(tmp_path, ("layernorm", 1, GOOD), ("far", 1, BAD))
+    references = read_references(study, write_corpus(tmp_path / "corpus", REFERENCES))
+    (verdict,) = compare_translations(study, references, resamples=100, trials=200)["verdict"]
+    assert verdict == SHOWN[False]
+
+
 def test_another_corpus_is_refused(tmp_path):
     study = write_study(tmp_path, ("layernorm", 1, GOOD))
     other = write_corpus(tmp_path / "other", REFERENCES, checksum="decaf")

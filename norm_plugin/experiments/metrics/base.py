@@ -6,12 +6,13 @@ import filecmp
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.gpus import Recipe
-from norm_plugin.experiments.recipes import generation_flags
 from norm_plugin.experiments.spec import AVERAGE
+
+if TYPE_CHECKING:
+    from norm_plugin.experiments.gpus import Recipe  # it imports torch
 
 Scores = dict[str, dict[str, Any]]
 """By kind of score: ``score``, the number; ``label``, what it is; and further facts of that kind.
@@ -61,6 +62,8 @@ class Metric(ABC):
         Args:
             further: flags of ``fairseq-train`` that come after those of the recipe.
         """
+        from norm_plugin.experiments.recipes import generation_flags  # it imports fairseq
+
         return generation_flags(recipe)
 
     def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:

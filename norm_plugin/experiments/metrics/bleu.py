@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from norm_plugin.commands.command_line import CommandError, read_json
-from norm_plugin.experiments import products
 from norm_plugin.experiments.generate_log import read_generate_log
 from norm_plugin.experiments.metrics.base import Metric, Scores, register_metric
 from norm_plugin.experiments.score import TextForm, plain_hypotheses, score_log
@@ -36,6 +35,8 @@ class Bleu(Metric):
         return [undo, "--required-batch-size-multiple", "1", *recipe]
 
     def check_log(self, log: Path, data: Path) -> None:
+        from norm_plugin.experiments import products  # it imports torch
+
         products.check_translation(log, data)
 
     def scores(self, log: Path, data: Path, split: str) -> Scores:

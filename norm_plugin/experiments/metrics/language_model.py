@@ -12,18 +12,19 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from norm_plugin.commands.command_line import CommandError, DivergedError, read_json, read_lines
-from norm_plugin.experiments.gpus import Recipe
 from norm_plugin.experiments.metrics.base import (
     Metric,
     Scores,
     name_of_split,
     register_metric,
 )
-from norm_plugin.experiments.recipes import evaluation_flags
 from norm_plugin.experiments.spec import BEST
+
+if TYPE_CHECKING:
+    from norm_plugin.experiments.gpus import Recipe  # it imports torch
 
 EVALUATED = re.compile(r"Evaluated ([0-9,]{1,20}) tokens in ")
 LOSS = re.compile(r"Loss \(base 2\): ([0-9.]{1,20}|nan|inf), Perplexity: ")
@@ -71,6 +72,8 @@ class LanguageModelLoss(Metric):
 
     def recipe_flags(self, recipe: Recipe, further: Sequence[str] = ()) -> list[str]:
         """The context and the batches are those of the training, unless ``eval_lm`` says more."""
+        from norm_plugin.experiments.recipes import evaluation_flags  # it imports fairseq
+
         settings = {**recipe["task"], **recipe["dataset"]}
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         for flag in ("--tokens-per-sample", "--batch-size", "--max-tokens"):

@@ -33,7 +33,7 @@ from norm_plugin.commands.command_line import (
     write_text,
 )
 from norm_plugin.experiments.kept import ENDINGS, archive_kept, kept_file
-from norm_plugin.experiments.metrics import Metric, find_metric
+from norm_plugin.experiments.metrics import METRICS, Metric, find_metric
 
 SCHEMA = 3
 Result = dict[str, Any]
@@ -46,6 +46,15 @@ WHOLE = ("differs", "sources")
 """Values that stay a dictionary in one column: their keys have dots of their own."""
 FAILED = [*RUN_KEY, "differs", "state", "stage", "reason", "progress"]
 POINT = ["subset", "epoch", "updates", "loss", "nll_loss"]
+KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("experiment", "norm", "metric", "split", "date", "commit"), (str,)),
+    **dict.fromkeys(("data.corpus", "data.checksum", "versions.torch"), (str,)),
+    **dict.fromkeys(("seed", "model.parameters", "training.updates"), (int,)),
+    **dict.fromkeys(("training.seconds", "training.updates_per_second"), (int, float)),
+    **dict.fromkeys(("training.peak_memory", "data.training_pairs"), (int,)),
+    **dict.fromkeys(WHOLE, (dict,)),
+}
+"""What the columns hold that tables and figures compute with, where a run has them."""
 RUNS, SHARED, CURVES, FAILURES = "runs.csv", "shared.json", "curves.csv", "failed.csv"
 
 
@@ -224,15 +233,29 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
     rows = {_key(row): row for row in ({**shared, **row} for row in published)}
     for result in read_result_files(folder):
         row = {RENAMED.get(name, name): value for name, value in _flat(result).items()}
-        needed = ["experiment", "metric"]
-        if "metric" in row:
-            needed.append(f"scores.{metric_of(result).headline}.score")
-        missing = [name for name in needed if name not in row]
-        if missing:
+        damage = _damage(row)
+        if damage:
             path = folder / result_name(result["norm"], result["seed"])
-            raise CommandError(f"{path} lacks {missing[0]}; write it again")
+            raise CommandError(f"{path} {damage}; write it again")
         rows[_key(result)] = row
     return [rows[key] for key in sorted(rows)]
+
+
+def _damage(row: Mapping[str, Any]) -> str:
+    """What a run lacks, or holds in place of a text or a number; empty for a whole one."""
+    kinds, needed = dict(KINDS), ["experiment", "metric"]
+    if row.get("metric") in METRICS:
+        score = f"scores.{find_metric(row['metric']).headline}.score"
+        kinds[score] = (int, float)
+        needed.append(score)
+    for name in needed:
+        if name not in row:
+            return f"lacks {name}"
+    for name, kind in kinds.items():
+        value = row.get(name)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            return f"holds {value!r} as {name}"
+    return ""
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -57,6 +57,27 @@ def test_a_run_is_a_row(tmp_path):
     assert set(points["norm"]) == {"layernorm"}
 
 
+@pytest.mark.parametrize(
+    ("change", "damage"),
+    [
+        ({"scores__tokenized": {"label": "fairseq BLEU4"}}, "lacks scores.tokenized.score"),
+        ({"scores__tokenized__score": "35"}, "holds '35' as scores.tokenized.score"),
+        ({"scores": []}, "lacks scores.tokenized.score"),
+        ({"training__updates": True}, "holds True as training.updates"),
+        ({"git": {"commit": 7}}, "holds 7 as commit"),
+        ({"differs": "released"}, "holds 'released' as differs"),
+        ({"experiment": None}, "lacks experiment"),
+    ],
+)
+def test_a_damaged_result_is_named_with_its_damage(tmp_path, change, damage):
+    (folder,) = folder_of(tmp_path, made_up("layernorm", 1, 35.0))
+    path = folder / "layernorm-seed1.json"
+    path.write_text(json.dumps(made_up("layernorm", 1, 35.0, **change)))
+    with pytest.raises(CommandError) as refused:
+        read_results(folder)
+    assert str(refused.value) == f"{path} {damage}; write it again"
+
+
 def test_a_result_of_translation_from_before_there_were_other_tasks(tmp_path):
     bleu = {"tokenized": {"score": 35.0, "label": "fairseq BLEU4"}}
     old = {"schema": 2, "experiment": "e", "norm": "layernorm", "seed": 1, "bleu": bleu}

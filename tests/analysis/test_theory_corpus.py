@@ -85,6 +85,14 @@ def test_a_checkpoint_shows_the_gradient_of_every_layer(checkpoint):
     assert list(trained_layers.measure_once(options)) == rows
 
 
+def test_a_checkpoint_with_a_stack_of_one_layer_is_refused(corpus, tmp_path):
+    path = tmp_path / "one.pt"
+    torch.save(run_state(corpus, "--encoder-layers=2", "--decoder-layers=1"), path)
+    options = Options((), main=(), random=random_batches(), checkpoints=(path,))
+    with pytest.raises(CommandError, match=r"one\.pt has a stack of one layer"):
+        list(trained_layers.measure_once(options))
+
+
 def rows_of(gradients, **columns):
     """A row for each layer of the encoder and the decoder, of two batches."""
     where = {"placement": "post", "norm": "layernorm", "updates": 90, **columns}

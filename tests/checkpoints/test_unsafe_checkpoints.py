@@ -26,7 +26,7 @@ from tiny_run import run_state, write_dictionaries, write_pairs
 
 from norm_plugin.checkpoints import average, fold, repair
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments import results
+from norm_plugin.experiments import collect
 from norm_plugin.models import NormTransformerModel
 from norm_plugin.models.stored_settings import EVALUATED, UnsafeSettingError, check_settings
 
@@ -162,7 +162,7 @@ def repair_it(monkeypatch, made):
 def result_of_it(monkeypatch, made):
     files = ["--checkpoint", str(made.path), "--last", str(made.path), "--data", str(made.data)]
     files += ["--generate-log", str(SCORED / "generate.txt"), "--out", str(made.output)]
-    results.main(["--experiment", "e", "--norm", "n", "--seed", "3", *files])
+    collect.main(["--experiment", "e", "--norm", "n", "--seed", "3", *files])
 
 
 def hub(monkeypatch, made):

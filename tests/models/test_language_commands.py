@@ -115,11 +115,11 @@ def test_interactive_continues_a_text(text, folder, monkeypatch, capsys):
 
 def test_records(folder):
     record = read_record(folder / "norm_record.jsonl.gz")
-    assert [line["update"] for line in record.updates] == [1, 4]
+    assert record["updates"] == [1, 4]
     layers = [f"decoder.layers.{number}" for number in (0, 1)]
     norms = [f"{one}.{at}_layer_norm" for one in layers for at in ("self_attn", "final")]
-    assert set(record.places("sites")) == {*norms, "decoder.layer_norm"}
-    assert record.places("layers") == layers
+    assert set(record["sites"]) == {*norms, "decoder.layer_norm"}
+    assert list(record["layers"]) == layers
 
 
 def test_one_sentence_a_sample_trains(text, tmp_path):

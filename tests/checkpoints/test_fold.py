@@ -1,4 +1,4 @@
-"""python -m norm_plugin.checkpoints.fold: what it writes, and what it refuses."""
+"""norm-plugin fold: what it writes, and what it refuses."""
 
 from __future__ import annotations
 

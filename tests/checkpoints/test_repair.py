@@ -1,4 +1,4 @@
-"""norm_plugin.checkpoints.repair: a folder that a kill has left can be resumed from."""
+"""norm-plugin repair: a folder that a kill has left can be resumed from."""
 
 from __future__ import annotations
 

@@ -93,14 +93,13 @@ def execute(
         execution = Execution(spec, console, dict(environment), lock, retry)
         try:
             execution.run()
-        except RunFailedError as failure:
-            status = execution.failed(failure)
-            began = failure.stage not in DATA_STAGES
-            if began and not is_finished(spec):
-                record_failure(spec, failure, status)
-            raise
-        except CommandError as refusal:
-            execution.write(Status(FAILED, reason=str(refusal)))
+        except (CommandError, OSError) as error:
+            if not spec.folder.is_dir():
+                raise CommandError(
+                    f"{spec.folder} was removed while its run went on; start the run again"
+                ) from error
+            if isinstance(error, CommandError):
+                execution.record(error)
             raise
         forget_failure(spec)
 
@@ -293,8 +292,17 @@ class Execution:
         log = str(self.spec.log_of(stage))
         self.write(Status(RUNNING, stage, meter.share(), left, meter.text(), log=log))
 
+    def record(self, error: CommandError) -> None:
+        """Store why the run ended; a training that diverged is not begun again."""
+        if not isinstance(error, RunFailedError):
+            self.write(Status(FAILED, reason=str(error)))
+            return
+        status = self.failed(error)
+        if error.stage not in DATA_STAGES and not is_finished(self.spec):
+            record_failure(self.spec, error, status)
+
     def failed(self, failure: RunFailedError) -> Status:
-        """Store why the run failed; a training that diverged is not begun again."""
+        """Store the status of a run whose stage failed."""
         if failure.state == DIVERGED:
             self.stamps.write("train.diverged", f"{self.stamps.begun('train')}\n{failure.reason}")
         status = Status(

@@ -7,6 +7,7 @@ with an undisturbed one. At the point number $FAKE_KILL_AT of a run, the whole r
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -79,6 +80,9 @@ def train(words):
         Path(os.environ["FAKE_FOLDER"], "training").touch()
         signal.pause()
     folder = Path(value(words, "--save-dir"))
+    if does == "loses its folder":
+        shutil.rmtree(folder.parent)
+        return
     last = folder / "checkpoint_last.pt"
     start = int(last.read_text().split()[0]) if last.exists() else 0
     state = last.read_text() if last.exists() else digest(*words)

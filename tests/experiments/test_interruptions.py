@@ -211,6 +211,15 @@ def test_a_stage_that_was_killed_is_said_to_be_so_whatever_it_printed_before(run
     assert json.loads(record.read_text())["reason"].startswith("killed by SIGKILL")
 
 
+def test_a_run_whose_folder_is_removed_under_it_says_so(runs):
+    done = runs.run("toy", FAKE_TRAINING="loses its folder")
+    assert done.returncode == 1
+    folder = runs.work / "runs" / "toy" / "layernorm-seed1"
+    said = f"error: {folder} was removed while its run went on; start the run again"
+    assert done.stderr.splitlines()[-1] == said
+    assert runs.run("toy").returncode == 0
+
+
 def test_a_run_that_diverged_is_recorded_and_not_trained_again(runs):
     diverged = runs.run("toy", FAKE_TRAINING="diverges")
     assert diverged.returncode == 1

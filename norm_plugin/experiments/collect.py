@@ -19,7 +19,6 @@ from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.commands.command_line import (
     CommandError,
     read_json,
-    read_text,
     write_text,
 )
 from norm_plugin.experiments.checkpoint_facts import model_facts, training_facts
@@ -35,6 +34,7 @@ from norm_plugin.experiments.results import (
     summary,
     write_result,
 )
+from norm_plugin.experiments.stamps import read_stamp
 from norm_plugin.models.record_settings import FILE as RECORD_FILE
 
 
@@ -77,7 +77,8 @@ def collect_result(args: argparse.Namespace) -> Result:
 
 def _peak_memory(file: Path | None) -> int | None:
     """Bytes; None where it was not measured, as in a job of several nodes."""
-    return int(read_text(file)) if file is not None and file.exists() else None
+    text = None if file is None else read_stamp(file)
+    return None if text is None else int(text)
 
 
 def _check_seed(args: argparse.Namespace, cfg: dict[str, Any]) -> None:

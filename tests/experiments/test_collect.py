@@ -192,6 +192,14 @@ def test_the_translations_that_were_scored_are_kept(tmp_path, finished, prepared
     assert result["training"]["peak_memory"] is None
 
 
+@pytest.mark.parametrize("content", [b"", bytes(11)])
+def test_a_peak_memory_that_a_power_cut_left_empty_is_unknown(tmp_path, finished, content) -> None:
+    (tmp_path / "train.memory").write_bytes(content)
+    main(command_line(finished))
+    (path,) = tmp_path.glob("results/tiny/*.json")
+    assert json.loads(path.read_text())["training"]["peak_memory"] is None
+
+
 def test_a_users_result_stays_out_of_the_published_ones(tmp_path, finished, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     del finished["--out"]

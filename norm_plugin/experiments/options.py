@@ -223,7 +223,7 @@ def _add_choices(parser: Parser) -> None:
         "--preset",
         type=_word,
         metavar="P",
-        help="preset=P: paper or cpu; of tinyshakespeare cpu, short or nanogpt",
+        help="preset=P: paper or cpu; of tinyshakespeare cpu, short, halves or nanogpt",
     )
     group.add_argument(
         "--subword",

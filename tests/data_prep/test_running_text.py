@@ -14,6 +14,7 @@ import pytest
 import enwik8
 import ptb
 import tinyshakespeare
+import tinyshakespeare_halves
 import wikitext103
 from norm_plugin.commands.command_line import CommandError
 from prep.files import SPLITS, lines_of, read_archive, write_lines
@@ -145,6 +146,11 @@ def test_tinyshakespeare_is_nanogpts_split():
     assert sum(tokens) == raw.sizes["train"] + (text[raw.sizes["train"] - 1 :][:1] != b"\n")
     assert lines["test"] == lines["valid"]
     assert sum(len(line.split()) + 1 for line in lines["valid"]) == raw.sizes["valid"]
+
+    halves = {split: list(tinyshakespeare_halves.CORPUS.raw.read(paths, split)) for split in SPLITS}
+    assert halves["train"] == lines["train"]
+    both = f"{halves['valid'].pop()} {halves['test'].pop(0)}"  # the middle lies within a line
+    assert [*halves["valid"], both, *halves["test"]] == lines["valid"]
 
 
 def test_wikitext_2_has_its_published_number_of_words():

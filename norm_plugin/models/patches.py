@@ -1,6 +1,6 @@
 """Every function of fairseq that the plugin wraps, since fairseq has no hook for these moments.
 
-A wrapper calls the function that it wraps. Except for the first one, the count of `--patience` and
+A wrapper calls the function that it wraps. Except for the first one, the end of a resumed run and
 how several workers load a checkpoint, it does nothing more for a model without norms of this
 plugin. All workers of a run call these functions, so a wrapper may wait for the other workers. The
 functions are those of fairseq 0.12.2, as in fairseq-fixed 0.12.3.1.
@@ -22,13 +22,13 @@ fairseq.trainer.Trainer.train_step
     why: `--norm-record` looks at the norms in some updates
     test: tests/models/test_recording.py
 fairseq.trainer.Trainer.load_checkpoint
-    why: a run must not continue from a checkpoint that was trained with other norms; `--patience`
-        must count on; and each of several workers must read the checkpoint itself, since torch's
-        safe loader refuses what fairseq would send it
+    why: a run must not continue from a checkpoint that was trained with other norms; a run that
+        has ended must train no more, and `--patience` must count on; and each of several workers
+        must read the checkpoint itself, since torch's safe loader refuses what fairseq would send
     test: tests/models/test_resuming.py
 fairseq.trainer.Trainer.save_checkpoint
     why: what `--patience` has counted is stored for a run that is resumed
-    test: tests/models/test_patience.py
+    test: tests/models/test_run_end.py
 fairseq.trainer.Trainer.begin_valid_epoch
     why: running statistics are averaged over the workers before a validation
     test: tests/models/test_two_workers.py
@@ -72,9 +72,9 @@ from norm_plugin.models.folding import fold_and_log
 from norm_plugin.models.layers import ignoring_every_position
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.numpy_compat import numpy_compat
-from norm_plugin.models.patience import KEY, count_on, counted
 from norm_plugin.models.recording import make_recorder
 from norm_plugin.models.resuming import check_resuming, reading_on_every_worker
+from norm_plugin.models.run_end import KEY, patience_count, resume
 from norm_plugin.models.sites import sides_of
 from norm_plugin.models.stored_settings import allow_stored_flags, check_settings, plain
 from norm_plugin.models.updates import loss_scale, tell_norms
@@ -179,8 +179,8 @@ def around_load_checkpoint(load_checkpoint: Function) -> Function:
         kwargs["reset_meters"] = reset_meters
         with reading_on_every_worker(trainer):
             extra_state = load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)
-        if extra_state is not None and not (reset_optimizer or reset_meters):
-            count_on(extra_state, trainer.cfg)
+        if extra_state is not None:
+            resume(trainer, extra_state, anew=reset_optimizer or reset_meters)
         return extra_state
 
     return wrapper
@@ -192,7 +192,7 @@ def around_trainer_save(save_checkpoint: Function) -> Function:
 
     @functools.wraps(save_checkpoint)
     def wrapper(trainer: Any, filename: str, extra_state: dict[str, Any]) -> Any:
-        count = counted()
+        count = patience_count()
         more = {} if count is None else {KEY: count}
         return save_checkpoint(trainer, filename, {**extra_state, **more})
 

@@ -1,0 +1,118 @@
+"""A run that is stopped and resumed ends where one does that is never stopped."""
+
+from __future__ import annotations
+
+import sys
+
+import fairseq_cli.train
+import pytest
+import torch
+
+from commands import train
+from in_process import NARROW, train_here
+from norm_plugin.models import run_end
+from norm_plugin.models.run_end import COUNTED, KEY, should_stop_early
+
+# With a learning rate of 0 no validation after the first one is better.
+SAME_LOSS = ("--lr", 0, "--patience", 3, "--dropout", 0)
+
+
+def train_once(monkeypatch, data, folder, *flags):
+    """In a process of its own, as far as fairseq's counts go; returns the last checkpoint."""
+    for name in COUNTED:
+        monkeypatch.delattr(fairseq_cli.train.should_stop_early, name, raising=False)
+    train_here(monkeypatch, data, folder, "--no-epoch-checkpoints", *flags)
+    return torch.load(folder / "checkpoint_last.pt", weights_only=True)
+
+
+ENDS = {
+    "updates": ("--max-update", 5),
+    "updates, at the end of an epoch": ("--max-update", 8),
+    "epochs": ("--max-epoch", 1),
+    "hours": ("--stop-time-hours", 1e-9),
+    "patience": SAME_LOSS,
+}
+
+
+@pytest.mark.parametrize("flags", ENDS.values(), ids=ENDS)
+def test_a_run_that_has_ended_trains_nothing_more(flags, toy, tmp_path, monkeypatch):
+    ended = train_once(monkeypatch, toy, tmp_path, *flags)
+    for _ in range(3):  # as after a kill before whoever started the run could note its end
+        again = train_once(monkeypatch, toy, tmp_path, *flags)
+        assert again["optimizer_history"] == ended["optimizer_history"]
+        assert all(torch.equal(again["model"][name], w) for name, w in ended["model"].items())
+
+
+def test_so_does_the_command_of_fairseq(toy, tmp_path):
+    small = [*NARROW, "--max-update", 3, "--disable-validation", "--no-epoch-checkpoints"]
+    train(toy, tmp_path, *small)
+    written = (tmp_path / "checkpoint_last.pt").read_bytes()
+    done = train(toy, tmp_path, *small)
+    assert (
+        "nothing to train: 3 updates are done, and --max-update is 3" in done.stdout + done.stderr
+    )
+    assert (tmp_path / "checkpoint_last.pt").read_bytes() == written
+
+
+@pytest.mark.parametrize(
+    "flags", [("--max-update", 7), ("--stop-time-hours", 9, "--max-update", 7)]
+)
+def test_a_later_end_trains_on(flags, toy, tmp_path, monkeypatch):
+    train_once(monkeypatch, toy, tmp_path, "--max-update", 5)
+    further = train_once(monkeypatch, toy, tmp_path, *flags)
+    assert further["optimizer_history"][-1]["num_updates"] == 7
+
+
+@pytest.mark.parametrize("how", ["--reset-optimizer", "--finetune-from-model"])
+def test_a_new_start_counts_its_own_updates(how, toy, tmp_path, monkeypatch):
+    flags = ("--max-update", 3, "--stop-time-hours", 1)
+    train_once(monkeypatch, toy, tmp_path / "first", *flags)
+    path = tmp_path / "first" / "checkpoint_last.pt"
+    start = (how, path) if how == "--finetune-from-model" else ("--restore-file", path, how)
+    second = train_once(monkeypatch, toy, tmp_path / "second", *flags, *start)
+    assert second["optimizer_history"][-1]["num_updates"] == 3
+
+
+def epochs_and_count(state):
+    """How many epochs a checkpoint has seen, and the last of them that were no better."""
+    state = state["extra_state"]
+    return state["train_iterator"]["epoch"] - 1, state[KEY]["num_runs"]
+
+
+@pytest.mark.parametrize("stopped_after", [1, 2, 3])
+def test_patience_counts_on(stopped_after, toy, tmp_path, monkeypatch):
+    before = train_once(monkeypatch, toy, tmp_path, *SAME_LOSS, "--max-epoch", stopped_after)
+    assert epochs_and_count(before) == (stopped_after, stopped_after - 1)
+    after = train_once(monkeypatch, toy, tmp_path, *SAME_LOSS, "--max-epoch", 9)
+    assert epochs_and_count(after) == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "trained"),
+    [
+        (("--patience", 5), (6, 5)),
+        (("--patience", -1), (9, 3)),
+        (("--reset-dataloader",), (1, 4)),
+        (("--reset-meters",), (8, 3)),
+    ],
+    ids=["larger patience", "no patience", "data from the start", "counted anew"],
+)
+def test_more_patience_trains_on(flags, trained, toy, tmp_path, monkeypatch):
+    flags_of_both = (*SAME_LOSS, "--max-epoch", 9)
+    assert epochs_and_count(train_once(monkeypatch, toy, tmp_path, *flags_of_both)) == (4, 3)
+    more = train_once(monkeypatch, toy, tmp_path, *flags_of_both, *flags)
+    assert epochs_and_count(more) == trained
+
+
+def test_the_count_is_that_of_the_program(monkeypatch):
+    """``python -m fairseq_cli.train`` runs a second copy of the module, named __main__."""
+    assert should_stop_early() is fairseq_cli.train.should_stop_early
+
+    def of_the_program():
+        pass
+
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "should_stop_early", of_the_program, raising=False)
+    assert should_stop_early() is of_the_program
+    monkeypatch.setattr(run_end, "should_stop_early", lambda: None)  # one that does not train
+    assert run_end.patience_count() is None

@@ -308,3 +308,13 @@ def test_an_unknown_position_and_a_name_that_is_taken_are_refused(refused):
         register_placement("wrong", equation="none", paper="none")(Wrong)
     with pytest.raises(ValueError, match="placement 'pre' is registered twice"):
         register_placement("pre", equation="none", paper="none")(Wrong)
+
+
+@pytest.mark.parametrize(("layers", "start"), [(18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6)])
+def test_layer_scale_starts_smaller_in_a_deeper_stack(layers, start):
+    place = LayerPlace("encoder", 1, layers, 2, dim=3, branches=("self", "ffn"))
+    scale = placement_class("layer-scale")(place).scale
+    assert {name: vector.tolist() for name, vector in scale.items()} == {
+        "self": pytest.approx([start] * 3),  # float32
+        "ffn": pytest.approx([start] * 3),
+    }

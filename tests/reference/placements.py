@@ -80,6 +80,9 @@ branch_by_branch("res-post", lambda x, f: x + f.output(f(x)), final_norm=True)
 branch_by_branch("sandwich", lambda x, f: x + f.output(f(f.input(x))), final_norm=True)
 branch_by_branch("scaled-pre", lambda x, f: x + f(f.input(x) / sqrt(f.l)), final_norm=True)
 branch_by_branch("rezero", lambda x, f: x + f.learned["a"] * f(x))
+branch_by_branch(
+    "layer-scale", lambda x, f: x + f.learned[f"scale.{f.name}"] * f(f.input(x)), final_norm=True
+)
 branch_by_branch("sublayer", lambda x, f: x + f.W(f.inner(f.h(f.input(x)))), final_norm=True)
 
 

@@ -23,12 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from norm_plugin.checkpoints.user_dirs import import_user_dir
 from norm_plugin.commands.command_line import CommandError
@@ -55,17 +52,20 @@ from norm_plugin.experiments.naming import (
     workers_label,
 )
 from norm_plugin.experiments.recipes import (
-    CONFIGS,
     averaging_flags,
     read_recipe,
     training_flags,
 )
 from norm_plugin.experiments.sources import sources_in_use
 from norm_plugin.experiments.spec import ROOT, RunSpec
+from norm_plugin.experiments.studies import (
+    StudyFile,
+    check_study,
+    read_study_file,
+    read_yaml,
+    study_path,
+)
 from norm_plugin.norms import norm_spec
-
-STUDIES = CONFIGS / "study"
-KEYS = {"experiment", "overrides", "arms"}
 
 SUBWORDS = ("subword-nmt", "sentencepiece")
 CHOICES = ("norm", "seed", "preset", "recipe", "subword")
@@ -411,7 +411,9 @@ def read_runs(args: argparse.Namespace) -> dict[str, Any]:
     """
     launcher = [word for word in args.overrides if word.startswith("hydra.")]
     words = [word for word in args.overrides if word not in launcher]
-    experiment, arms = _arms(args.experiment, words)
+    study = _study(args.experiment)
+    experiment = study.experiment
+    arms = [[*study.overrides, *words, *arm] for arm in study.arms]
     runs: dict[Path, tuple[RunSpec, list[str]]] = {}
     for overrides in _by_first_key([split(arm) for arm in arms]):
         one = argparse.Namespace(**{**vars(args), "experiment": experiment, "overrides": overrides})
@@ -426,6 +428,11 @@ def read_runs(args: argparse.Namespace) -> dict[str, Any]:
                 f"that of {' '.join(words)}; give the two runs different names by norm=X, "
                 "seed=N or a setting that differs from the recipe"
             )
+    specs = [spec for spec, _ in runs.values()]
+    seeds: dict[str, set[int]] = {}
+    for spec in specs:
+        seeds.setdefault(spec.label, set()).add(spec.seed)
+    check_study(study, find_metric(specs[0].metric), seeds)
     return _composed_runs(experiment, list(runs.values()), launcher)
 
 
@@ -469,45 +476,25 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _arms(name: str, words: Sequence[str]) -> tuple[str, list[list[str]]]:
-    """The experiment, and for each arm of the grid its overrides."""
-    path = Path(os.path.abspath(name)) if name.endswith(".yaml") else STUDIES / f"{name}.yaml"
+def _study(name: str) -> StudyFile:
+    """The study that a name stands for; an experiment is a study of one arm."""
+    path = study_path(name)
     if name in experiment_names():
-        if path.is_file():
+        if path.is_file() and not name.endswith(".yaml"):
             raise CommandError(f"{name} is an experiment too; rename the study {path}")
-        return name, [list(words)]
+        return StudyFile(path, name)
     if name.endswith(".yaml") and not path.is_file():
         raise CommandError(f"no experiment or study {path}: there is no such file")
     if not path.is_file():
-        studies = [file.stem for file in sorted(STUDIES.glob("*.yaml"))]
+        studies = [file.stem for file in sorted(path.parent.glob("*.yaml"))]
         names = ", ".join([*experiment_names(), *studies])
         raise CommandError(
             f"no experiment or study {name}; choose from {names}, or give the path of a file "
             "NAME.yaml"
         )
-    try:
-        study: Any = OmegaConf.to_container(OmegaConf.load(path))
-    except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
-        raise CommandError(f"{path} cannot be read: {error}") from error
-    if facts_in(study) is not None:
-        return str(path), [list(words)]  # the YAML file of an experiment
-    if not isinstance(study, dict) or "experiment" not in study or not set(study) <= KEYS:
-        raise CommandError(f"{path} must have the keys {', '.join(sorted(KEYS))} and no others")
-    overrides, arms = study.get("overrides", []), study.get("arms", [[]])
-    if not (
-        _is_list_of_text(overrides) and isinstance(arms, list) and all(map(_is_list_of_text, arms))
-    ):
-        raise CommandError(
-            f"{path}: overrides must be a list of KEY=VALUE, arms a list of such lists"
-        )
-    experiment = str(study["experiment"])
-    if experiment.endswith(".yaml"):
-        experiment = str(path.parent / experiment)
-    return experiment, [[*overrides, *words, *arm] for arm in arms]
-
-
-def _is_list_of_text(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    if facts_in(read_yaml(path)) is not None:
+        return StudyFile(path, str(path))  # the YAML file of an experiment
+    return read_study_file(path)
 
 
 def split(words: Sequence[str]) -> list[list[str]]:

@@ -13,11 +13,11 @@ from fake_runs import FakeRuns, value
 from norm_plugin.cli import main
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments import compose, options
-from norm_plugin.experiments.compose import STUDIES
 from norm_plugin.experiments.experiment import experiment_names
 from norm_plugin.experiments.recipes import CONFIGS
 from norm_plugin.experiments.spec import Composed, RunSpec
 from norm_plugin.experiments.status import DIVERGED, DONE, FAILED, RUNNING, WAITING, Status
+from norm_plugin.experiments.studies import STUDIES
 from norm_plugin.experiments.sweep import count_jobs, gpus_of, run_here, slurm_options
 from norm_plugin.experiments.view import seconds_left, summary
 
@@ -88,7 +88,7 @@ def test_a_study_gives_its_own_command_and_number_of_runs(study):
 
 
 def test_a_study_with_the_name_of_an_experiment_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("norm_plugin.experiments.compose.STUDIES", tmp_path)
+    monkeypatch.setattr("norm_plugin.experiments.studies.STUDIES", tmp_path)
     (tmp_path / "toy.yaml").write_text("experiment: toy\n")
     with pytest.raises(CommandError, match="toy is an experiment too; rename the study"):
         grid("toy")
@@ -156,7 +156,7 @@ def test_an_experiment_outside_has_a_name_of_its_own(outside):
     ],
 )
 def test_a_study_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, text, message):
-    monkeypatch.setattr("norm_plugin.experiments.compose.STUDIES", tmp_path)
+    monkeypatch.setattr("norm_plugin.experiments.studies.STUDIES", tmp_path)
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(CommandError, match=f"(?s)mine.yaml.*{message}"):
         grid("mine")

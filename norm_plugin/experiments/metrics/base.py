@@ -32,6 +32,7 @@ class Metric(ABC):
         higher_is_better: which of two scores is the better one.
         digits: after the point, in tables.
         of_interest: a difference about as large as those that papers report.
+        score_unit: of the score and its differences: ``points``.
         loss_unit: of the losses that fairseq prints for the task.
         checkpoint: which one is evaluated, AVERAGE or BEST.
         stage: the name of the stage that evaluates the test set.
@@ -49,6 +50,7 @@ class Metric(ABC):
     higher_is_better: ClassVar[bool] = True
     digits: ClassVar[int] = 2
     of_interest: ClassVar[float]
+    score_unit: ClassVar[str] = "points"
     loss_unit: ClassVar[str]
     checkpoint: ClassVar[str] = AVERAGE
     stage: ClassVar[str]

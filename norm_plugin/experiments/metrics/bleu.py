@@ -24,6 +24,7 @@ class Bleu(Metric):
         "sacrebleu": "sacrebleu",
     }
     of_interest = 0.2
+    score_unit = "BLEU"
     loss_unit = "bits a token"
     stage = "generate"
     module = "fairseq_cli.generate"

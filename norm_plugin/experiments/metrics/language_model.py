@@ -120,6 +120,7 @@ class Perplexity(LanguageModelLoss):
     columns = {"loss": title}
     unit = "word"
     of_interest = 1.0
+    score_unit = title
     loss_unit = "bits a word"
 
     def of_bits(self, bits: float) -> float:
@@ -140,6 +141,7 @@ class BitsACharacter(LanguageModelLoss):
     unit = "character"
     digits = 3
     of_interest = 0.01
+    score_unit = title
     loss_unit = "bits a character"
 
     def of_bits(self, bits: float) -> float:
@@ -152,6 +154,7 @@ class NatsACharacter(BitsACharacter):
 
     title = "nats a character"
     columns = {"loss": title}
+    score_unit = title
 
     def of_bits(self, bits: float) -> float:
         return bits * math.log(2)

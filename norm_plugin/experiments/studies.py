@@ -1,0 +1,287 @@
+"""The YAML file of a study: its runs, the comparisons that it declares, and how it is tuned.
+
+    experiment: sst5
+    overrides: ["seed=11,12,13"]         # of every arm
+    arms: [["norm=layernorm,adanorm"]]   # of each: all combinations of the values are run
+    declared: before the runs            # or: after the runs
+    primary:                             # Holm's correction runs over these
+      - {arm: adanorm, baseline: layernorm, outcome: score}
+      - {arm: adanorm, baseline: layernorm, outcome: valid_loss, test: equivalence,
+         margin: 0.02 bits}
+    tune:
+      grid: {optimization.lr: [0.0005, 0.001, 0.002]}
+      seeds: [101, 102]                  # none of the study's own
+      outcome: valid_loss
+      bound: [0.0001, 0.01]              # to which the grid of the first key may be extended
+
+An arm is named as in the files of its results: ``powernorm``, ``layernorm-kaiming``. This module
+imports no torch, as the process that supervises runs reads it too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from norm_plugin.commands.command_line import CommandError
+
+if TYPE_CHECKING:
+    from norm_plugin.experiments.metrics import Metric
+
+PACKAGE = Path(__file__).resolve().parents[1]
+STUDY_FOLDERS = (PACKAGE.parent / "configs" / "study", PACKAGE / "configs" / "study")
+"""In a checkout, and in an installed package."""
+STUDIES = next(filter(Path.is_dir, STUDY_FOLDERS), STUDY_FOLDERS[0])
+SCORE, LOSSES = "score", ("valid_loss", "train_loss")
+"""Outcomes of every run: its score, the least validation loss and the final training loss."""
+SUPERIORITY, EQUIVALENCE = "superiority", "equivalence"
+BEFORE, AFTER = "before the runs", "after the runs"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PrimaryComparison:
+    """A comparison that a study declares.
+
+    Attributes:
+        arm: less ``baseline`` is the difference.
+        outcome: ``score``, ``valid_loss``, ``train_loss``, or a further kind of score of the
+            metric.
+        test: of superiority, or of equivalence within the margin.
+        margin: with its unit, ``0.5 BLEU``; of a test of equivalence, and only there.
+        paired: whether seeds are compared pair by pair. Then the arms must share some.
+        declared: before or after the runs.
+    """
+
+    arm: str
+    baseline: str
+    outcome: str = SCORE
+    test: str = SUPERIORITY
+    margin: str = ""
+    paired: bool = True
+    declared: str = BEFORE
+
+    @property
+    def size(self) -> float | None:
+        """The margin as a number."""
+        return float(self.margin.split(maxsplit=1)[0]) if self.margin else None
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How each arm finds its own values.
+
+    Attributes:
+        grid: two or more values of each key.
+        seeds: of the trials.
+        outcome: by which the values are chosen.
+        bound: the least and the largest value to which the grid of the first key may be extended;
+            None: it is not.
+    """
+
+    grid: Mapping[str, tuple[float, ...]]
+    seeds: tuple[int, ...]
+    outcome: str = "valid_loss"
+    bound: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class StudyFile:
+    """A study as its file declares it.
+
+    Attributes:
+        experiment: its name, or the path of its YAML file.
+        overrides: of every arm.
+        arms: the further overrides of each.
+        primary: the comparisons that it declares.
+        declared: whether they were declared before the runs or after.
+    """
+
+    path: Path
+    experiment: str
+    overrides: tuple[str, ...] = ()
+    arms: tuple[tuple[str, ...], ...] = ((),)
+    primary: tuple[PrimaryComparison, ...] = ()
+    declared: str = BEFORE
+    tune: Tuning | None = None
+
+
+def study_path(name: str) -> Path:
+    """The file of a study, by its name or its path."""
+    return Path(os.path.abspath(name)) if name.endswith(".yaml") else STUDIES / f"{name}.yaml"
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file; CommandError where it cannot be read."""
+    try:
+        return OmegaConf.to_container(OmegaConf.load(path))
+    except (OSError, yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
+        raise CommandError(f"{path} cannot be read: {error}") from error
+
+
+def read_study_file(path: Path) -> StudyFile:
+    """Read and check the file of a study.
+
+    What takes the metric or the runs is checked by :func:`check_study`.
+
+    Raises:
+        CommandError: a file that cannot be read, a key that is missing or unknown, or a value that
+            is not of its kind.
+    """
+    content = read_yaml(path)
+    study = _build(StudyFile, content, str(path), without=("path",), path=path)
+    if not (_is_list_of_text(study.overrides) and all(map(_is_list_of_text, _list(study.arms)))):
+        raise CommandError(
+            f"{path}: overrides must be a list of KEY=VALUE, arms a list of such lists"
+        )
+    if study.declared not in (BEFORE, AFTER):
+        raise CommandError(
+            f"{path}: declared is {study.declared!r}; it must be {BEFORE!r} or {AFTER!r}"
+        )
+    experiment = str(study.experiment)
+    return StudyFile(
+        path=path,
+        experiment=str(path.parent / experiment) if experiment.endswith(".yaml") else experiment,
+        overrides=tuple(study.overrides),
+        arms=tuple(map(tuple, study.arms)),
+        primary=_primary(study),
+        declared=study.declared,
+        tune=None if study.tune is None else _tuning(study.tune, f"{path}: tune"),
+    )
+
+
+def _list(value: Any) -> list[Any]:
+    """A list as it is; anything else as its only element."""
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _is_list_of_text(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+
+
+def _primary(study: StudyFile) -> tuple[PrimaryComparison, ...]:
+    """The comparisons of ``primary``, each checked by itself."""
+    comparisons: dict[tuple[str, str, str], PrimaryComparison] = {}
+    for number, content in enumerate(_list(study.primary), start=1):
+        where = f"{study.path}: primary comparison {number}"
+        each = _build(
+            PrimaryComparison, content, where, without=("declared",), declared=study.declared
+        )
+        if each.test not in (SUPERIORITY, EQUIVALENCE):
+            raise CommandError(
+                f"{where}: test is {each.test!r}; it must be {SUPERIORITY} or {EQUIVALENCE}"
+            )
+        if bool(each.margin) != (each.test == EQUIVALENCE):
+            raise CommandError(
+                f"{where}: a margin, such as 0.5 BLEU, goes with test: {EQUIVALENCE} and only there"
+            )
+        if comparisons.setdefault((each.arm, each.baseline, each.outcome), each) is not each:
+            raise CommandError(
+                f"{where}: {each.arm} less {each.baseline} in {each.outcome} is declared twice"
+            )
+    return tuple(comparisons.values())
+
+
+def _tuning(content: Any, where: str) -> Tuning:
+    tuning = _build(Tuning, content, where)
+    grid = tuning.grid
+    if not isinstance(grid, dict) or not 1 <= len(grid) <= 2:
+        raise CommandError(f"{where}: grid must have one or two keys, each with its values")
+    for key, values in grid.items():
+        if not isinstance(values, list) or len(set(values)) < 2:
+            raise CommandError(f"{where}: the grid of {key} has one value; give two or more")
+    bound = tuning.bound
+    return Tuning(
+        grid={key: tuple(sorted(values)) for key, values in grid.items()},
+        seeds=tuple(tuning.seeds),
+        outcome=tuning.outcome,
+        bound=None if bound is None else (min(bound), max(bound)),
+    )
+
+
+def _build(kind: type[T], content: Any, where: str, without: Iterable[str] = (), **given: Any) -> T:
+    """A dataclass from a mapping of its fields; CommandError for a missing or unknown key."""
+    names = {field.name: field for field in fields(kind) if field.name not in without}  # type: ignore[arg-type]
+    needed = {n for n, f in names.items() if f.default is MISSING and f.default_factory is MISSING}
+    if not isinstance(content, dict) or not needed <= set(content) <= set(names):
+        more = sorted(set(names) - needed)
+        raise CommandError(
+            f"{where} must have the keys {', '.join(sorted(needed))}, may have "
+            f"{', '.join(more)}, and no others"
+        )
+    return kind(**content, **given)
+
+
+def find_arm(name: str, arms: Mapping[str, T], where: str) -> T:
+    """What belongs to the arm of a name; CommandError where there is no such arm."""
+    if name not in arms:
+        raise CommandError(f"{where} names the arm {name}; choose from {', '.join(sorted(arms))}")
+    return arms[name]
+
+
+def check_study(study: StudyFile, metric: Metric, seeds: Mapping[str, set[int]]) -> None:
+    """Check what a study declares against its runs.
+
+    Args:
+        metric: of its experiment.
+        seeds: of each arm, by its name in ``primary``.
+
+    Raises:
+        CommandError: an arm that is not there, arms without common seeds that are declared as
+            paired, an outcome that the metric does not have, a margin without a unit or with
+            another one, or tuning seeds that the runs use too.
+    """
+    for each in study.primary:
+        ours, theirs = (
+            find_arm(n, seeds, f"{study.path}: primary") for n in (each.arm, each.baseline)
+        )
+        where = f"{study.path}: {each.arm} less {each.baseline}"
+        if each.paired and not ours & theirs:
+            raise CommandError(
+                f"{where} is paired, and the arms have no seed in common; give both the same "
+                "seeds, or declare paired: false"
+            )
+        unit = outcome_unit(each.outcome, metric, where)
+        if each.margin:
+            _check_margin(each.margin, unit, where)
+    if study.tune is not None:
+        outcome_unit(study.tune.outcome, metric, f"{study.path}: tune")
+        common = sorted(set(study.tune.seeds) & set().union(*seeds.values()))
+        if common:
+            raise CommandError(
+                f"{study.path}: the tuning seed {common[0]} is a seed of the study's runs too; "
+                "choose others"
+            )
+
+
+def outcome_unit(outcome: str, metric: Metric, where: str) -> str:
+    """The unit of an outcome; CommandError for one that the metric does not have."""
+    if outcome in LOSSES:
+        return metric.loss_unit
+    if outcome == SCORE or outcome in metric.columns:
+        return metric.score_unit
+    names = [SCORE, *LOSSES, *(kind for kind in metric.columns if kind != metric.headline)]
+    raise CommandError(
+        f"{where}: {metric.name} has no outcome {outcome}; choose from {', '.join(names)}"
+    )
+
+
+def _check_margin(margin: str, unit: str, where: str) -> None:
+    """``0.02 bits`` and ``0.02 bits a sentence`` are both of ``bits a sentence``."""
+    number, _, given = str(margin).partition(" ")
+    try:
+        valid = float(number) > 0 and given in (unit, unit.split()[0])
+    except ValueError:
+        valid = False
+    if not valid:
+        raise CommandError(
+            f"{where}: the margin is {margin!r}; it must be a number above 0 with the unit of the "
+            f"outcome, such as '0.5 {unit}'"
+        )

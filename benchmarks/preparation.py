@@ -33,13 +33,13 @@ from norm_plugin.commands.command_line import at_least  # noqa: E402
 from prep.files import read_raw, write_lines  # noqa: E402
 from prep.folder import tool_versions  # noqa: E402
 from prep.pairs import (  # noqa: E402
-    Choices,
     learn_subwords,
     plain_files,
     read_side,
     write_pieces,
     write_words,
 )
+from prep.stages import make_parser  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "preparation.csv"
 WMT14_PAIRS = 4_500_000
@@ -73,19 +73,20 @@ def write_raw(raw: Path, pairs: int, new_words: float, folder: Path) -> dict[str
 def measure(raw: Path, pairs: int, args: argparse.Namespace) -> dict[str, float]:
     """Seconds of each step for a corpus of `pairs` pairs."""
     corpus = replace(wmt14.CORPUS, files=plain_files({"train": "train"}))
-    choices = Choices(wmt14.LANGUAGES, "subword-nmt", "sacremoses", "", args.merges)
+    argv = ["--out", "out", "--merges", str(args.merges), "--workers", str(args.workers)]
+    choices = corpus.parse(make_parser(None), argv)
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         paths = write_raw(raw, pairs, args.new_words, work)
         start = time.perf_counter()
-        write_words(corpus, paths, work, "train", choices, args.workers)
+        write_words(corpus, paths, work, "train", choices)
         seconds["tokenize"] = time.perf_counter() - start
         start = time.perf_counter()
         models = learn_subwords(corpus, work, choices)
         seconds["learn"] = time.perf_counter() - start
         start = time.perf_counter()
-        write_pieces(corpus, work, "train", choices, models, args.workers)
+        write_pieces(corpus, work, "train", models, choices)
         seconds["apply"] = time.perf_counter() - start
     return seconds
 

@@ -12,14 +12,10 @@ from __future__ import annotations
 from prep.download import Source
 from prep.running_text import ByteFile, TextCorpus
 
+URL = "mattmahoney.net/dc/enwik8.zip"
 CORPUS = TextCorpus(
     name="enwik8",
-    sources=(
-        Source(
-            "enwik8.zip",
-            ("https://mattmahoney.net/dc/enwik8.zip", "http://mattmahoney.net/dc/enwik8.zip"),
-        ),
-    ),
+    sources=(Source("enwik8.zip", (f"https://{URL}", f"http://{URL}")),),
     raw=ByteFile(
         "enwik8",
         {"train": 90_000_000, "valid": 5_000_000, "test": 5_000_000},

@@ -17,8 +17,8 @@ CORPUS = LabeledCorpus(
     labels=("0", "1"),
     sources=(),
     raw=Tables(
-        "MRPC.zip",
         {"train": "MRPC/train.tsv", "valid": "MRPC/dev.tsv"},
+        archive="MRPC.zip",
         columns=("#1 String", "#2 String", "Quality"),
         lines={"train": 3668, "valid": 408},
     ),

@@ -16,8 +16,8 @@ CORPUS = TextCorpus(
     name="ptb",
     sources=(Source(ARCHIVE, (f"http://www.fit.vutbr.cz/~imikolov/rnnlm/{ARCHIVE}",)),),
     raw=WordFiles(
-        ARCHIVE,
         {split: f"simple-examples/data/ptb.{split}.txt" for split in SPLITS},
+        archive=ARCHIVE,
         lines={"train": 42068, "valid": 3370, "test": 3761},
     ),
     unit="word",

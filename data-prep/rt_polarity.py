@@ -22,10 +22,7 @@ CORPUS = LabeledCorpus(
     labels=("0", "1"),
     sources=(Source(ARCHIVE, (URL,)),),
     raw=FileOfLabel(
-        members={
-            "0": "rt-polaritydata/rt-polarity.neg",
-            "1": "rt-polaritydata/rt-polarity.pos",
-        },
+        {"0": "rt-polaritydata/rt-polarity.neg", "1": "rt-polaritydata/rt-polarity.pos"},
         archive=ARCHIVE,
         lines=5331,
         sizes={"train": 8608, "valid": 964, "test": 1089},

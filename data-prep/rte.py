@@ -18,8 +18,8 @@ CORPUS = LabeledCorpus(
     labels=("not_entailment", "entailment"),
     sources=(Source(ARCHIVE, (f"https://dl.fbaipublicfiles.com/glue/data/{ARCHIVE}",)),),
     raw=Tables(
-        ARCHIVE,
         {"train": "RTE/train.tsv", "valid": "RTE/dev.tsv"},
+        archive=ARCHIVE,
         columns=("sentence1", "sentence2", "label"),
         lines={"train": 2490, "valid": 277},
     ),

@@ -12,20 +12,13 @@ from prep.files import SPLITS
 from prep.running_text import TextCorpus, WordFiles
 
 ARCHIVE = "wikitext-103-v1.zip"
+FOLDERS = ("s3.amazonaws.com/research.metamind.io/wikitext", "wikitext.smerity.com")
 CORPUS = TextCorpus(
     name="wikitext103",
-    sources=(
-        Source(
-            ARCHIVE,
-            (
-                f"https://s3.amazonaws.com/research.metamind.io/wikitext/{ARCHIVE}",
-                f"https://wikitext.smerity.com/{ARCHIVE}",
-            ),
-        ),
-    ),
+    sources=(Source(ARCHIVE, tuple(f"https://{folder}/{ARCHIVE}" for folder in FOLDERS)),),
     raw=WordFiles(
-        ARCHIVE,
         {split: f"wikitext-103/wiki.{split}.tokens" for split in SPLITS},
+        archive=ARCHIVE,
         lines={"train": 1801350, "valid": 3760, "test": 4358},
     ),
     unit="word",

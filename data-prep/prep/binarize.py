@@ -5,7 +5,6 @@ fairseq's own command is not run: its multiprocessing.Pool waits forever when a 
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +25,11 @@ def make_dictionary(
 
     words = Dictionary()
     for text in texts:
-        for word, count in _count_tokens(text, words.eos_word).items():
+        counts: Counter[str] = Counter()
+        for line in lines_of(text):
+            counts.update(line.split())
+            counts[words.eos_word] += 1
+        for word, count in counts.items():
             words.add_symbol(word, count)
     words.finalize(threshold=least_count, padding_factor=PADDING_FACTOR)
     for destination in destinations:
@@ -37,24 +40,14 @@ def make_dictionary(
     report(f"dictionary of {' and '.join(text.name for text in texts)}: {types:,} types")
 
 
-def _count_tokens(path: Path, end: str) -> Counter[str]:
-    """How often each token occurs, and `end` once a line."""
-    counts: Counter[str] = Counter()
-    for line in lines_of(path):
-        counts.update(line.split())
-        counts[end] += 1
-    return counts
-
-
 def binarize(out: Path, destination: Path, recipe: Recipe) -> None:
-    """Fill `destination` with the binary text of `out`, and copies of its dictionaries."""
+    """Fill `destination` with the binary text of `out`."""
     for side in sides(recipe):
-        name = dictionary(recipe, side)
-        (destination / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(out / "bin" / name, destination / name)
+        words = out / "bin" / dictionary(recipe, side)
         for split in SPLITS:
-            text = text_folder(out) / f"{split}.{side}"
-            binarize_text(text, destination / name, destination / binary_file(recipe, split, side))
+            stem = destination / binary_file(recipe, split, side)
+            stem.parent.mkdir(parents=True, exist_ok=True)
+            binarize_text(text_folder(out) / f"{split}.{side}", words, stem)
     report(f"binarize: {', '.join(SPLITS)}")
 
 

@@ -12,9 +12,7 @@ environment (http_proxy, https_proxy, no_proxy).
 from __future__ import annotations
 
 import os
-import re
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -39,6 +37,11 @@ class Source(NamedTuple):
     digest: str | None = None
 
 
+def beside(path: Path, suffix: str) -> Path:
+    """The file of that name with a suffix."""
+    return path.with_name(path.name + suffix)
+
+
 def download_all(sources: Sequence[Source], folder: Path) -> None:
     """Download `sources` into `folder`.
 
@@ -49,10 +52,16 @@ def download_all(sources: Sequence[Source], folder: Path) -> None:
     with locked(folder / ".lock", f"downloading to {folder}"):
         for source in sources:
             path = folder / source.name
-            if path.exists():
-                _check(source, path)
-            else:
-                _download(source, path, [each.name for each in sources])
+            if not path.exists():
+                _download(source, path)
+                continue
+            try:
+                _check(source, path, path)
+            except CommandError as error:
+                raise CommandError(
+                    f"{error}; remove it to download it again, or pass its folder as --raw to use "
+                    "it as it is"
+                ) from None
 
 
 def known_digests(sources: Sequence[Source], folder: Path) -> dict[str, str] | None:
@@ -62,82 +71,55 @@ def known_digests(sources: Sequence[Source], folder: Path) -> dict[str, str] | N
     return known if len(known) == len(digests) else None
 
 
-def _record_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.sha256")
-
-
 def _expected(source: Source, path: Path) -> str | None:
-    if source.digest is not None or not _record_of(path).exists():
-        return source.digest
-    recorded = _record_of(path).read_text(encoding="utf-8")
-    if not re.match(r"[0-9a-f]{64} ", recorded):
-        raise CommandError(
-            f"{_record_of(path)} holds no SHA-256; remove it, and the next download writes it again"
-        )
-    return recorded.split()[0]
+    record = beside(path, ".sha256")
+    if source.digest is None and record.exists():
+        return record.read_text(encoding="utf-8").split()[0]
+    return source.digest
 
 
-def _check(source: Source, path: Path) -> None:
-    """Check a file that is there; record its checksum if none is known yet."""
-    expected, digest = _expected(source, path), file_digest(path)
+def _check(source: Source, path: Path, content: Path) -> None:
+    """Check the content of a file; record its checksum if none is known yet.
+
+    Raises CommandError if it has another checksum, or is a damaged archive.
+    """
+    expected, digest = _expected(source, path), file_digest(content)
     if expected is None:
         if path.name.endswith(ARCHIVES):
-            read_archive(path)
-        write_text(_record_of(path), f"{digest}  {path.name}\n")
+            read_archive(content)
+        write_text(beside(path, ".sha256"), f"{digest}  {path.name}\n")
     elif digest != expected:
         kind = "published" if source.digest else "first downloaded"
         raise CommandError(
-            f"{path} is not the {kind} file (its SHA-256 is not {expected}); remove it to "
-            "download it again, or pass its folder as --raw to use it as it is"
+            f"{path} is not the {kind} file: its SHA-256 is {digest}, not {expected}"
         )
 
 
-def _download(source: Source, path: Path, wanted: list[str]) -> None:
-    part = path.with_name(f"{path.name}.part")
-    expected = _expected(source, path)
-    failures = []
+def _download(source: Source, path: Path) -> None:
+    part, failures = beside(path, ".part"), []
     for url in source.urls:
         try:
             fetch_rest(url, part)
-            digest = _check_part(part, expected)
-            break
+            _check(source, path, part)
         except CommandError as error:  # another address may have the right file
             _remove(part)
             failures.append(f"{url}: {error}")
         except (HTTPException, OSError) as error:  # URLError is an OSError
             failures.append(f"{url}: {error}")
-    else:
-        raise CommandError(
-            f"cannot download {'; nor '.join(failures)}; run the same command again to resume, or "
-            f"put {', '.join(wanted)} into {path.parent}, or into a folder that you pass as --raw"
-        )
-    if expected is None:
-        write_text(_record_of(path), f"{digest}  {path.name}\n")
-    os.replace(part, path)
-    _remove(part)
-    report(f"download {path.name}: {path.stat().st_size:,} bytes")
-
-
-def _check_part(part: Path, expected: str | None) -> str:
-    """The SHA-256 of a finished download; raises CommandError if it is not the expected file."""
-    digest = file_digest(part)
-    if expected is None and part.stem.endswith(ARCHIVES):
-        read_archive(part)
-    if expected not in (None, digest):
-        raise CommandError(
-            f"it has SHA-256 {digest}, expected {expected}; it was not kept (if the publisher has "
-            "changed it, download it by hand and pass its folder as --raw)"
-        )
-    return digest
-
-
-def _version_of(part: Path) -> Path:
-    return part.with_name(f"{part.name}.version")
+        else:
+            os.replace(part, path)
+            _remove(part)
+            report(f"download {path.name}: {path.stat().st_size:,} bytes")
+            return
+    raise CommandError(
+        f"cannot download {'; nor '.join(failures)}; run the same command again to resume, or "
+        f"download it by hand, and pass the folder of all raw files as --raw"
+    )
 
 
 def _remove(part: Path) -> None:
     part.unlink(missing_ok=True)
-    _version_of(part).unlink(missing_ok=True)
+    beside(part, ".version").unlink(missing_ok=True)
 
 
 def fetch_rest(url: str, part: Path) -> None:
@@ -146,40 +128,23 @@ def fetch_rest(url: str, part: Path) -> None:
     Raises OSError or HTTPException if the connection fails or ends early. The bytes received so
     far stay for the next call.
     """
-    if part.exists() and _version_of(part).exists():
-        address, known = _version_of(part).read_text(encoding="utf-8").split("\n")[:2]
-        # Of a whole file too, one byte is left to ask for.
-        start = part.stat().st_size - 1
-        if address == url and start > 0 and _fetch_from(url, part, start, known):
-            return
-    _remove(part)
-    with _open(url, {}) as response:
-        version = response.headers.get("ETag") or response.headers.get("Last-Modified")
-        if version:
-            write_text(_version_of(part), f"{url}\n{version}\n")
-        _write_body(response, part, 0)
-
-
-def _fetch_from(url: str, part: Path, start: int, version: str) -> bool:
-    """Download the bytes from `start` on; False if the server has not sent these."""
-    try:
-        response = _open(url, {"Range": f"bytes={start}-", "If-Range": version})
-    except urllib.error.HTTPError as error:
-        if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            raise
-        return False
-    with response:
-        sent = response.headers.get("Content-Range", "")
-        same = response.status == HTTPStatus.PARTIAL_CONTENT and sent.startswith(f"bytes {start}-")
-        if same:
-            _write_body(response, part, start)
-    return same
-
-
-def _open(url: str, headers: dict[str, str]) -> HTTPResponse:
+    start, headers, record = 0, {}, beside(part, ".version")
+    if part.exists() and record.exists():
+        address, version = record.read_text(encoding="utf-8").split("\n")[:2]
+        if address == url and part.stat().st_size > 1:
+            start = part.stat().st_size - 1  # of a whole file too, one byte is left to ask for
+            headers = {"Range": f"bytes={start}-", "If-Range": version}
     request = urllib.request.Request(url, headers=headers)
-    response: HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
-    return response
+    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+        partial = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+        if response.status != HTTPStatus.PARTIAL_CONTENT or not partial:
+            start = 0
+            _remove(part)
+            if response.status == HTTPStatus.PARTIAL_CONTENT:
+                raise OSError("the server sent another part than it was asked for")
+            if version := response.headers.get("ETag") or response.headers.get("Last-Modified"):
+                write_text(record, f"{url}\n{version}\n")
+        _write_body(response, part, start)
 
 
 def _write_body(response: HTTPResponse, part: Path, start: int) -> None:
@@ -202,7 +167,5 @@ def _write_body(response: HTTPResponse, part: Path, start: int) -> None:
             stream.write(block)
             bar.update(len(block))
         size = stream.tell()
-        stream.flush()
-        os.fsync(stream.fileno())
     if total not in (None, size):
         raise OSError(f"the connection ended after {size:,} of {total:,} bytes")

@@ -14,8 +14,9 @@ import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from norm_plugin.commands.command_line import CommandError
 
 SPLITS = ("train", "valid", "test")
 ARCHIVES = (".tgz", ".tar.gz", ".zip")
+DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, zipfile.BadZipFile)
 BLOCK_BYTES = 1 << 20
 
 logging.getLogger("filelock").setLevel(logging.WARNING)  # fairseq makes all loggers talk
@@ -36,27 +38,42 @@ def report(message: str) -> None:
     tqdm.write(message, file=sys.stderr)
 
 
+@contextmanager
+def locked(path: Path, doing: str) -> Iterator[None]:
+    """Hold the lock file `path`, which a kill releases; wait while another process holds it."""
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        report(f"another process is {doing}; waiting for it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 # ---- text -----------------------------------------------------------------------------------
 
 
-def lines_of(path: Path, encoding: str = "UTF-8") -> Iterator[str]:
+def lines_of(path: Path) -> Iterator[str]:
     """Yield the lines of a text file (plain or .gz) without their newline.
 
     Raises CommandError with the file and the line if its gzip stream is cut or damaged, or a line
-    is not in its encoding.
+    is not UTF-8.
     """
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
             for line in stream:
                 number += 1
-                yield line.removesuffix(b"\n").decode(encoding)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                yield line.removesuffix(b"\n").decode()
+    except DAMAGED as error:
         raise CommandError(
             f"{path} is truncated or damaged after {number:,} lines: {error}"
         ) from None
     except UnicodeDecodeError as error:
-        raise CommandError(f"{path}, line {number:,}, is not {encoding}: {error}") from None
+        raise CommandError(f"{path}, line {number:,}, is not UTF-8: {error}") from None
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -70,6 +87,15 @@ def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def check_count(name: str, count: int, expected: int, unit: str = "lines") -> None:
+    """Raise CommandError unless a file or split has as many lines as the published one."""
+    if count != expected:
+        raise CommandError(
+            f"{name} has {count:,} {unit}, and the published one has {expected:,}; it is another "
+            "corpus, or not whole"
+        )
 
 
 # ---- raw files and archives -----------------------------------------------------------------
@@ -96,15 +122,29 @@ class RawFile(NamedTuple):
         return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
+@dataclass(frozen=True)
+class RawFiles:
+    """Raw files by what each holds, a split or a label, plain or in one archive."""
+
+    members: Mapping[str, str]
+    _: KW_ONLY
+    archive: str = ""
+
+    @property
+    def files(self) -> list[RawFile]:
+        """All files."""
+        return [RawFile(name, self.archive) for name in self.members.values()]
+
+
 def find_raw(folder: Path, files: Sequence[RawFile]) -> dict[RawFile, Path]:
     """The archive of each file, or the file itself; raises CommandError if one is missing."""
-    found = {file: file.find(folder) for file in files}
-    if missing := [file for file, path in found.items() if path is None]:
+    paths = {file: file.find(folder) for file in files}
+    if missing := [file for file, path in paths.items() if path is None]:
         names = ", ".join(file.base for file in missing)
         archives = ", ".join(dict.fromkeys(file.archive for file in missing if file.archive))
         instead = f"; {archives} would do as well" if archives else ""
         raise CommandError(f"{folder} lacks {names}{instead}")
-    return {file: path for file, path in found.items() if path is not None}
+    return {file: path for file, path in paths.items() if path is not None}
 
 
 def read_raw(
@@ -115,16 +155,13 @@ def read_raw(
     Returns where each file can be read then, by its name. Raises CommandError if an archive is
     damaged or lacks a file.
     """
-    found = find_raw(folder, files)
-    packed: dict[Path, list[str]] = {}
-    for file, path in found.items():
-        if path.name == file.archive:
-            packed.setdefault(path, []).append(file.name)
-    for path, names in packed.items():
-        read_archive(path, names, destination)
+    paths = find_raw(folder, files)
+    packed = {path for file, path in paths.items() if path.name == file.archive}
+    for archive in sorted(packed):
+        read_archive(archive, [file.name for file in files if paths[file] == archive], destination)
     return {
         file.name: destination / file.name if destination and path in packed else path
-        for file, path in found.items()
+        for file, path in paths.items()
     }
 
 
@@ -134,11 +171,9 @@ def read_archive(path: Path, wanted: Collection[str] = (), destination: Path | N
     Raises CommandError if it is damaged, lacks a wanted file, or has one that leads elsewhere.
     """
     try:
-        if path.name.removesuffix(".part").endswith(".zip"):
-            names = _read_zip(path, wanted, destination)
-        else:
-            names = _read_tar(path, wanted, destination)
-    except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
+        read = _read_zip if zipfile.is_zipfile(path) else _read_tar
+        names = read(path, wanted, destination)
+    except DAMAGED as error:
         raise CommandError(
             f"{path} is truncated or damaged: {error}; remove it and download it again"
         ) from None
@@ -152,7 +187,7 @@ def _read_zip(path: Path, wanted: Collection[str], destination: Path | None) -> 
             raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
         names = set(archive.namelist())
         if destination is not None:
-            archive.extractall(destination, [name for name in wanted if name in names])
+            archive.extractall(destination, names.intersection(wanted))
     return names
 
 
@@ -167,21 +202,3 @@ def _read_tar(path: Path, wanted: Collection[str], destination: Path | None) -> 
         while stream.read(BLOCK_BYTES):  # to the checksum at the very end
             pass
     return names
-
-
-# ---- locks ----------------------------------------------------------------------------------
-
-
-@contextmanager
-def locked(path: Path, doing: str) -> Iterator[None]:
-    """Hold the lock file `path`, which a kill releases; wait while another process holds it."""
-    lock = FileLock(path)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        report(f"another process is {doing}; waiting for it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()

@@ -1,4 +1,4 @@
-"""The folder of a prepared corpus: text and binary form each appear in one step, complete.
+"""The folder of a prepared corpus: the text appears in one step, complete, and so does its record.
 
 OUT/raw   untouched reference text of valid and test, for sacrebleu
 OUT/tok   tokenized text (with sentencepiece, which needs no tokenizer: the raw text, lowercased if
@@ -15,15 +15,12 @@ import hashlib
 import json
 import os
 import platform
-import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from filelock import FileLock, Timeout
+from typing import Any
 
 from norm_plugin.commands.command_line import CommandError, write_text
 from prep.files import SPLITS, file_digest, lines_of, locked, report
@@ -48,28 +45,17 @@ Build = Callable[[Path], dict[str, Counts]]
 
 # ---- the names of the files -----------------------------------------------------------------
 
-
-class Layout(NamedTuple):
-    """File names below bin/. A side is what follows the name of a split: a language, a label."""
-
-    dictionary: str
-    binary: str  # without its suffix
-
-
 TRANSLATION = "translation"
 SENTENCE_PREDICTION = "sentence_prediction"
 LANGUAGE_MODELING = "language_modeling"
 LAYOUTS = {
-    TRANSLATION: Layout("dict.{side}.txt", "{split}.{source}-{target}.{side}"),
-    SENTENCE_PREDICTION: Layout("{side}/dict.txt", "{side}/{split}"),
-    LANGUAGE_MODELING: Layout("dict.txt", "{split}"),
+    TRANSLATION: ("dict.{side}.txt", "{split}.{source}-{target}.{side}"),
+    SENTENCE_PREDICTION: ("{side}/dict.txt", "{side}/{split}"),
+    LANGUAGE_MODELING: ("dict.txt", "{split}"),
 }
-"""By fairseq's name of the task. A manifest names it as `layout`; without that entry it is the one
-of translation."""
-
-
-def _layout(recipe: Recipe) -> Layout:
-    return LAYOUTS[recipe.get("layout", TRANSLATION)]
+"""Below bin/, the dictionary and the binary file without its suffix, by fairseq's name of the task.
+A side is what follows the name of a split: a language, a text or a label. A manifest names the task
+as `layout`; without that entry it is translation."""
 
 
 def sides(recipe: Recipe) -> list[str]:
@@ -79,13 +65,14 @@ def sides(recipe: Recipe) -> list[str]:
 
 def dictionary(recipe: Recipe, side: str) -> str:
     """The name of the dictionary of a side, below bin/."""
-    return _layout(recipe).dictionary.format(side=side)
+    return LAYOUTS[recipe.get("layout", TRANSLATION)][0].format(side=side)
 
 
 def binary_file(recipe: Recipe, split: str, side: str) -> str:
     """The name of a binary file below bin/, without its suffix."""
-    source, target = recipe["source"], recipe.get("target")
-    return _layout(recipe).binary.format(split=split, side=side, source=source, target=target)
+    stem = LAYOUTS[recipe.get("layout", TRANSLATION)][1]
+    languages = {name: recipe.get(name) for name in ("source", "target")}
+    return stem.format(split=split, side=side, **languages)
 
 
 def text_folder(out: Path) -> Path:
@@ -102,9 +89,7 @@ def make_recipe(
     target: str | None,
     settings: dict[str, Any],
     inputs: dict[str, str],
-    scoring: Sequence[str] = (),
-    layout: str = TRANSLATION,
-    second: str | None = None,
+    **more: Any,
 ) -> Recipe:
     """All that determines the data and its scores.
 
@@ -112,32 +97,29 @@ def make_recipe(
         source: the side that a model reads: a language, or the name of the text.
         target: the side that it is to give: a language or the label; None for plain text.
         inputs: name of each raw file to its SHA-256.
-        scoring: what scoring must know of the corpus (`Corpus.scoring`); left out where empty.
-        layout: of its files, one of `LAYOUTS`; left out for translation.
-        second: another text that the model reads, beside `source`; left out where there is none.
+        more: what is left out where it is empty: `second`, another text that the model reads;
+            `scoring`, what scoring must know of the corpus; `layout`, one of `LAYOUTS`.
     """
-    recipe = {
+    return {
         "format": FORMAT,
         "corpus": corpus,
         "source": source,
         "target": target,
         "settings": settings,
         "inputs": inputs,
+        **{name: value for name, value in more.items() if value},
     }
-    recipe |= {"second": second} if second else {}
-    recipe |= {"scoring": list(scoring)} if scoring else {}
-    return recipe | ({"layout": layout} if layout != TRANSLATION else {})
 
 
 def read_manifest(out: Path) -> dict[str, Any]:
     """OUT/manifest.json; raises CommandError if `publish` did not make OUT."""
     try:
         manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        manifest = None
-    if not isinstance(manifest, dict) or not {"corpus", "files", "checksum"} <= manifest.keys():
-        raise CommandError(f"{out} exists and is not a prepared corpus; choose another --out")
-    return manifest
+        if {"corpus", "files", "checksum"} <= manifest.keys():
+            return dict(manifest)
+    except (OSError, ValueError, AttributeError):
+        pass
+    raise CommandError(f"{out} exists and is not a prepared corpus; choose another --out")
 
 
 def write_manifest(work: Path, recipe: Recipe, raw_counts: dict[str, Counts]) -> None:
@@ -168,12 +150,7 @@ def write_manifest(work: Path, recipe: Recipe, raw_counts: dict[str, Counts]) ->
         "files": digests,
         "versions": tool_versions(),
     }
-    write_json(work / MANIFEST, manifest)
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write an indented JSON file that ends with a newline."""
-    write_text(path, json.dumps(content, indent=2) + "\n")
+    write_text(work / MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
 
 def digests_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
@@ -194,10 +171,9 @@ def tool_versions() -> dict[str, str]:
     """Versions of Python and of the tools that shape the data, with the names of distributions."""
     versions = {"python": platform.python_version()}
     for tool, distributions in TOOLS.items():
-        for distribution in distributions:
+        for distribution in reversed(distributions):
             with suppress(PackageNotFoundError):
                 versions[tool] = f"{distribution} {version(distribution)}"
-                break
     return versions
 
 
@@ -209,20 +185,20 @@ def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> None:
 
     `build` fills a temporary folder beside OUT and returns the counts of the raw text. When the
     folder is complete it is renamed to OUT, so a failure or a kill leaves OUT as it was. Raises
-    CommandError if OUT holds something else or cannot be written.
+    CommandError if OUT holds something else.
     """
     out = out.resolve()
-    _clear_if_free(out)
     # First without the lock: a corpus on a read-only disk cannot have one.
-    if overwrite or _missing_files(out) or not is_prepared(out, recipe):
+    if overwrite or not is_prepared(out, recipe):
         out.parent.mkdir(parents=True, exist_ok=True)
-        with locked(_lock_of(out), f"preparing {out}"):
-            _remove_leftovers(out)
+        with _lock(out):
             # Another process may have done the work while this one waited for the lock.
             if overwrite or not is_prepared(out, recipe):
                 if not _is_empty(out):
                     read_manifest(out)  # --overwrite replaces nothing but a prepared corpus
-                _replace(out, lambda work: write_manifest(work, recipe, build(work)))
+                with _temporary(out) as work:
+                    write_manifest(work, recipe, build(work))
+                    _replace(out, work)
                 report(f"done: the corpus is in {out}")
                 return
     report(f"nothing to do: the corpus is complete in {out}")
@@ -231,9 +207,10 @@ def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> None:
 def publish_binary(
     out: Path, recipe: Recipe, build: Callable[[Path], None], overwrite: bool
 ) -> None:
-    """Make OUT/bin by `build`, unless it has been made already for the text in OUT.
+    """Add the binary text to OUT/bin by `build`, unless it is there for the text in OUT.
 
-    Raises CommandError if OUT holds no text, or that of another corpus or direction than `recipe`.
+    Its record is written last, so what a failure or a kill has left is made again. Raises
+    CommandError if OUT holds no text, or that of another corpus or direction than `recipe`.
     """
     out = out.resolve()
     if not (out / MANIFEST).is_file():
@@ -243,21 +220,20 @@ def publish_binary(
             f"{out} was prepared with {differs}; choose another --out or the options it was "
             "prepared with"
         )
-    _clear_if_free(out)
     if overwrite or not _is_binarized(out):
-        with locked(_lock_of(out), f"preparing {out}"):
-            _remove_leftovers(out)
+        with _lock(out):
             if overwrite or not _is_binarized(out):
-                _replace(out / "bin", lambda work: _fill_binary(out, work, build))
+                with _temporary(out / "bin") as work:
+                    build(work)
+                    files = digests_of(work, _binary_files(out))
+                    os.sync()
+                    for name in files:
+                        os.replace(work / name, out / "bin" / name)
+                record = {**_inputs_of_binary(out), "files": files}
+                write_text(out / "bin" / BINARIZED, json.dumps(record, indent=2) + "\n")
                 report(f"done: binarized in {out / 'bin'}")
                 return
     report(f"nothing to do: the text is binarized in {out / 'bin'}")
-
-
-def _fill_binary(out: Path, work: Path, build: Callable[[Path], None]) -> None:
-    build(work)
-    files = digests_of(work, _binary_files(out))
-    write_json(work / BINARIZED, {**_inputs_of_binary(out), "files": files})
 
 
 def _binary_files(out: Path) -> list[str]:
@@ -291,11 +267,12 @@ def is_prepared(out: Path, recipe: Recipe) -> bool:
     """
     if _is_empty(out):
         return False
-    if differs := _difference(read_manifest(out), recipe):
+    manifest = read_manifest(out)
+    if differs := _difference(manifest, recipe):
         raise CommandError(
             f"{out} was prepared with {differs}; choose another --out or pass --overwrite"
         )
-    if missing := _missing_files(out):
+    if missing := [name for name in manifest["files"] if not (out / name).is_file()]:
         raise CommandError(f"{out} lacks {', '.join(missing)}; pass --overwrite to make it again")
     return True
 
@@ -311,67 +288,37 @@ def _difference(manifest: dict[str, Any], recipe: Recipe) -> str:
     )
 
 
-def _missing_files(out: Path) -> list[str]:
-    """The text and dictionaries that the manifest of OUT names and that are not there."""
-    if _is_empty(out):
-        return []
-    return [name for name in read_manifest(out)["files"] if not (out / name).is_file()]
-
-
 # ---- the folder -----------------------------------------------------------------------------
 
 
-def _lock_of(out: Path) -> Path:
-    return out.parent / f".{out.name}.lock"
+def _lock(out: Path) -> AbstractContextManager[None]:
+    return locked(out.parent / f".{out.name}.lock", f"preparing {out}")
 
 
 def _is_empty(folder: Path) -> bool:
     return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
-def _replace(folder: Path, build: Callable[[Path], None]) -> None:
-    """Let `build` fill a temporary folder, and rename it to `folder`."""
-    work = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
-    old = work.with_name(f"{work.name}.old")
-    work.mkdir()
+@contextmanager
+def _temporary(folder: Path) -> Iterator[Path]:
+    """An empty folder below `.NAME.tmp` beside another, for the process that holds the lock."""
+    top = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(top, ignore_errors=True)  # of a process that was killed
+    (top / "new").mkdir(parents=True)
     try:
-        build(work)
-        for path in work.rglob("*"):
-            if path.is_file():
-                with open(path, "rb") as stream:
-                    os.fsync(stream.fileno())
+        yield top / "new"
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
+def _replace(folder: Path, work: Path) -> None:
+    """Rename `work`, of `_temporary`, to `folder`."""
+    old = work.with_name("old")
+    os.sync()  # else a crash of the machine may leave the name without the content
+    try:
         if folder.exists():
             os.rename(folder, old)
         os.rename(work, folder)
-    except OSError as error:  # of a full disk, for example, which names no file
-        raise CommandError(f"cannot make {folder}: {error}") from error
     finally:
         if old.exists() and not folder.exists():  # stopped between the two renames
             os.rename(old, folder)
-        for path in (work, old):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _leftovers(folder: Path) -> list[Path]:
-    """The temporary folders of killed or running processes beside `folder`."""
-    name = re.compile(re.escape(folder.name) + r"\.tmp-[0-9]+(\.old)?")
-    if not folder.parent.is_dir():
-        return []
-    return [path for path in folder.parent.iterdir() if name.fullmatch(path.name)]
-
-
-def _remove_leftovers(out: Path) -> None:
-    """Remove the folders of killed processes. The lock is held, so none is in use."""
-    for folder in (out, out / "bin"):
-        for path in _leftovers(folder):
-            if path.suffix == ".old" and not folder.exists():
-                os.rename(path, folder)  # killed between the two renames of _replace
-            else:
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _clear_if_free(out: Path) -> None:
-    """Remove the folders of killed processes, unless one is at work or the disk is read-only."""
-    if _leftovers(out) or _leftovers(out / "bin"):
-        with suppress(Timeout, OSError), FileLock(_lock_of(out), blocking=False):
-            _remove_leftovers(out)

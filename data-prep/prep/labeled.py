@@ -9,16 +9,20 @@ those that are not in --dictionary.
 from __future__ import annotations
 
 import argparse
+import csv
 import random
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 from norm_plugin.commands.command_line import CommandError
 from prep.binarize import make_dictionary
-from prep.files import RawFile, file_digest, lines_of, report, write_lines
+from prep.files import RawFile, RawFiles, check_count, file_digest, lines_of, report, write_lines
 from prep.folder import SENTENCE_PREDICTION, Counts, Recipe, make_recipe
 from prep.stages import SEED, RawCorpus
 from prep.text import TextRules, apply_rules
@@ -35,68 +39,48 @@ class Example(NamedTuple):
     second: str = ""
 
 
-class LabeledFiles(Protocol):
+class LabeledFiles(RawFiles):
     """The raw files of a corpus."""
 
-    random_split: bool
+    random_split = False
     """Whether the corpus has no split of its own and is split by a seed."""
-    pairs: bool
+    pairs = False
     """Whether the label is that of two sentences."""
 
-    @property
-    def files(self) -> list[RawFile]:
-        """All files."""
-
+    @abstractmethod
     def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, list[Example]]:
         """The sentences of each split; raises CommandError for files of another size."""
 
 
-@dataclass(frozen=True)
-class FileOfSplit:
+@dataclass(frozen=True, kw_only=True)
+class FileOfSplit(LabeledFiles):
     """One plain file a split, whose lines are a label, a space and a sentence."""
 
-    names: Mapping[str, str]
-    """The file of each split."""
     lines: Mapping[str, int]
-    """The published number of lines of each split; another number is an error."""
-    random_split = False
-    pairs = False
-
-    @property
-    def files(self) -> list[RawFile]:
-        return [RawFile(name) for name in self.names.values()]
+    """The published number of lines of each split."""
 
     def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, list[Example]]:
         splits: dict[str, list[Example]] = {}
-        for split, name in self.names.items():
-            lines = list(lines_of(paths[name]))
-            check_count(name, len(lines), self.lines[split])
+        for split, name in self.members.items():
             splits[split] = []
-            for number, line in enumerate(lines, 1):
+            for number, line in enumerate(lines_of(paths[name]), 1):
                 label, _, text = line.partition(" ")
                 splits[split].append(Example(text, label, f"{name}, line {number:,},"))
+            check_count(name, len(splits[split]), self.lines[split])
         return splits
 
 
-@dataclass(frozen=True)
-class FileOfLabel:
+@dataclass(frozen=True, kw_only=True)
+class FileOfLabel(LabeledFiles):
     """One file a label, plain or in an archive, of which a seed draws the splits."""
 
-    members: Mapping[str, str]
-    """The file of each label in the archive."""
-    archive: str
     lines: int
-    """The published number of lines of each file; another number is an error."""
+    """The published number of lines of each file."""
     sizes: Mapping[str, int]
     """The number of sentences of each split."""
     encodings: tuple[str, ...] = ("UTF-8",)
     """The first in which a file can be read is taken."""
     random_split = True
-    pairs = False
-
-    @property
-    def files(self) -> list[RawFile]:
-        return [RawFile(name, self.archive) for name in self.members.values()]
 
     def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, list[Example]]:
         """The splits that a seed draws; what is left over is in none of them."""
@@ -121,62 +105,48 @@ class FileOfLabel:
                 return content.decode(encoding).removesuffix("\n").split("\n")
             except UnicodeDecodeError:
                 continue
-        known = " nor in ".join(self.encodings)
-        raise CommandError(f"{path.name} is neither in {known}; download it again")
+        raise CommandError(f"{path.name} is in none of {', '.join(self.encodings)}")
 
 
-@dataclass(frozen=True)
-class Tables:
+@dataclass(frozen=True, kw_only=True)
+class Tables(LabeledFiles):
     """A table with tabs for training and one for validation, as the GLUE benchmark has them.
 
     The labels of GLUE's test sets are not published, so test is the text of valid.
     """
 
-    archive: str
-    members: Mapping[str, str]
-    """The tables of train and valid in the archive."""
     columns: tuple[str, str, str]
     """The headings of the first sentence, of the second and of the label."""
     lines: Mapping[str, int]
-    """The published number of pairs of train and of valid; another number is an error."""
-    random_split = False
+    """The published number of pairs of train and of valid."""
     pairs = True
 
-    @property
-    def files(self) -> list[RawFile]:
-        return [RawFile(name, self.archive) for name in self.members.values()]
-
     def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, list[Example]]:
-        splits = {
-            split: list(self._table(name, paths[name], self.lines[split]))
-            for split, name in self.members.items()
-        }
+        splits = {}
+        for split, name in self.members.items():
+            try:
+                table = self._table(paths[name])
+            except (KeyError, ValueError) as error:
+                raise CommandError(f"{name} is another table: {error}") from error
+            check_count(name, len(table), self.lines[split], "pairs")
+            splits[split] = [
+                Example(first, label, f"{name}, line {number:,},", second)
+                for number, (first, second, label) in enumerate(table.itertuples(index=False), 2)
+            ]
         return {**splits, "test": splits["valid"]}
 
-    def _table(self, name: str, path: Path, expected: int) -> Iterator[Example]:
+    def _table(self, path: Path) -> pd.DataFrame:
+        """The columns of a table; KeyError for a missing one, ValueError for a longer row."""
         # Windows writes a byte order mark before the heading, and \r at the end of a line.
-        heading, *rows = [
-            line.removeprefix("\ufeff").removesuffix("\r").split("\t") for line in lines_of(path)
-        ] or [[]]
-        if missing := [column for column in self.columns if column not in heading]:
-            raise CommandError(f"{name} has no column {', '.join(missing)}; it is another corpus")
-        check_count(name, len(rows), expected, "pairs")
-        first, second, label = (heading.index(column) for column in self.columns)
-        for number, row in enumerate(rows, 2):
-            place = f"{name}, line {number:,},"
-            if len(row) != len(heading):
-                columns = f"{len(row)} columns, and its heading {len(heading)}"
-                raise CommandError(f"{place} has {columns}")
-            yield Example(row[first], row[label], place, row[second])
-
-
-def check_count(name: str, count: int, expected: int, what: str = "lines") -> None:
-    """Raise CommandError unless a file has as many lines as the published one."""
-    if count != expected:
-        raise CommandError(
-            f"{name} has {count:,} {what}, and the published file has {expected:,}; it is another "
-            "corpus, or not whole"
+        table = pd.read_csv(
+            path,
+            sep="\t",
+            quoting=csv.QUOTE_NONE,
+            dtype=str,
+            keep_default_na=False,
+            encoding="utf-8-sig",
         )
+        return table[list(self.columns)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +172,7 @@ class LabeledCorpus(RawCorpus):
         return (TEXT, SECOND) if self.raw.pairs else (TEXT,)
 
     def parse(self, parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+        parser.set_defaults(split_seed=None)
         if self.raw.random_split:
             parser.add_argument(
                 "--split-seed",
@@ -224,7 +195,6 @@ class LabeledCorpus(RawCorpus):
             "lowercase": self.rules.lowercase,
         }
         if args.dictionary is not None:
-            check_dictionary(args.dictionary)
             settings["dictionary"] = file_digest(args.dictionary)
         else:
             settings["least_count"] = self.least_count
@@ -232,13 +202,13 @@ class LabeledCorpus(RawCorpus):
             settings["split_seed"] = args.split_seed
         second = SECOND if self.raw.pairs else None
         layout = SENTENCE_PREDICTION
-        return make_recipe(self.name, TEXT, LABEL, settings, inputs, layout=layout, second=second)
+        return make_recipe(self.name, TEXT, LABEL, settings, inputs, second=second, layout=layout)
 
     def build(
         self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path
     ) -> dict[str, Counts]:
         counts = {}
-        for split, examples in self.raw.read(paths, getattr(args, "split_seed", None)).items():
+        for split, examples in self.raw.read(paths, args.split_seed).items():
             check_examples(examples, self.labels, self.raw.pairs)
             columns = {
                 TEXT: [example.text for example in examples],
@@ -251,8 +221,7 @@ class LabeledCorpus(RawCorpus):
                 counts[f"{split}.{side}"] = {"lines": len(examples), "tokens": tokens}
             labels = [example.label for example in examples]
             write_lines(work / "tok" / f"{split}.{LABEL}", labels)
-            what = "pairs" if self.raw.pairs else "sentences"
-            report(f"write {split}: {len(examples):,} {what}")
+            report(f"write {split}: {len(examples):,} examples")
         self._write_dictionaries(args.dictionary, work)
         return counts
 
@@ -263,6 +232,7 @@ class LabeledCorpus(RawCorpus):
             texts = [work / "tok" / f"train.{side}" for side in self.texts]
             make_dictionary(texts, destinations, self.least_count)
         else:
+            check_dictionary(given)
             for destination in destinations:
                 destination.parent.mkdir(parents=True)
                 shutil.copyfile(given, destination)
@@ -271,21 +241,13 @@ class LabeledCorpus(RawCorpus):
 
 
 def check_dictionary(path: Path) -> None:
-    """Raise CommandError if the file is no dictionary of fairseq: a word, a space, a count."""
-    if not path.is_file():
-        raise CommandError(
-            f"--dictionary is {path}, which is no file; name the dict.txt of a model"
-        )
-    number = 0
-    for number, line in enumerate(lines_of(path), 1):
-        word, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
-        if not word or not count.isdigit():
-            raise CommandError(
-                f"--dictionary {path}, line {number:,}, is {line[:40]!r}, not a word and a count; "
-                "name the dict.txt of a model"
-            )
-    if number == 0:
-        raise CommandError(f"--dictionary {path} is empty; name the dict.txt of a model")
+    """Raise CommandError if fairseq cannot read the file as a dictionary."""
+    from fairseq.data import Dictionary
+
+    try:
+        Dictionary.load(str(path))
+    except ValueError as error:
+        raise CommandError(f"--dictionary {path} is no dict.txt of a model: {error}") from error
 
 
 def check_examples(examples: Sequence[Example], labels: tuple[str, ...], pairs: bool) -> None:

@@ -21,26 +21,16 @@ from tqdm import tqdm
 from norm_plugin.commands.command_line import CommandError, at_least
 from prep import subwords
 from prep.binarize import make_dictionary
-from prep.files import SPLITS, RawFile, lines_of, report
+from prep.files import SPLITS, RawFile, check_count, lines_of, report
 from prep.folder import Counts, Recipe, make_recipe
 from prep.stages import RawCorpus
-from prep.text import TOKENIZERS, Limits, TextRules, apply_rules, check_moses, tidy
+from prep.text import TOKENIZERS, Limits, TextRules, apply_rules, tidy
 from prep.workers import map_chunks
 
 Languages = tuple[str, str]  # source, target
 Pair = tuple[str, str]
 Parser = Callable[[Iterable[str]], Iterable[str]]  # lines of a file to sentences
 R = TypeVar("R")
-
-
-class Choices(NamedTuple):
-    """What the user chose on the command line."""
-
-    languages: Languages
-    subword: str
-    tokenizer: str  # empty if the text comes tokenized or stays raw
-    moses_dir: str
-    merges: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,19 +86,20 @@ class Corpus(RawCorpus):
         }
         return [name for name, holds in facts.items() if holds]
 
-    def rules_of(self, split: str, choices: Choices) -> TextRules:
+    def rules_of(self, split: str, args: argparse.Namespace) -> TextRules:
         """The rules of a split under the user's choices; sentencepiece needs no tokenizer."""
         rules = self.other_rules.get(split, self.rules)
-        if choices.subword == "sentencepiece":
+        if args.subword == "sentencepiece":
             # Text that comes tokenized also comes with escapes, which only a detokenizer undoes.
             return rules._replace(tokenizer="", unescape=not rules.tokenizer)
-        return rules._replace(tokenizer=choices.tokenizer, moses_dir=choices.moses_dir)
+        return rules._replace(tokenizer=args.tokenizer, moses_dir=str(args.moses_dir or ""))
 
     def groups(self, languages: Languages) -> list[list[str]]:
         """The languages that share a subword model and a dictionary."""
         return [list(languages)] if self.joint else [[language] for language in languages]
 
     def parse(self, parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+        """See `RawCorpus.parse`; `tokenizer` is empty if the text comes tokenized or stays raw."""
         merges = self.merges or "as many as give the paper's vocabularies"
         parser.add_argument(
             "--merges",
@@ -123,6 +114,7 @@ class Corpus(RawCorpus):
             default=subwords.METHODS[0],
             help="default: %(default)s",
         )
+        parser.set_defaults(tokenizer="", moses_dir=None)
         if self.rules.tokenizer:
             parser.add_argument(
                 "--tokenizer",
@@ -143,41 +135,34 @@ class Corpus(RawCorpus):
         args = parser.parse_args(argv)
         if args.src == args.tgt:
             parser.error(f"--src and --tgt are both {args.src}; pass two languages")
-        if self.rules.tokenizer and (args.tokenizer == "moses") != (args.moses_dir is not None):
+        if (args.tokenizer == "moses") != (args.moses_dir is not None):
             parser.error("--tokenizer moses and --moses-dir DIR go together")
-        if self.choices(args).tokenizer == "moses" and args.only in (None, "prepare"):
-            check_moses(args.moses_dir)  # before anything is downloaded
+        if args.subword == "sentencepiece":
+            args.tokenizer = ""
+        if args.tokenizer == "moses":  # before anything is downloaded
+            apply_rules(["a line"], args.src, self.rules_of("train", args))
+        args.languages = (args.src, args.tgt)
         return args
 
-    def choices(self, args: argparse.Namespace) -> Choices:
-        """What the user chose."""
-        tokenizer = ""
-        if args.subword != "sentencepiece" and self.rules.tokenizer:
-            tokenizer = args.tokenizer
-        moses_dir = str(args.moses_dir.resolve()) if tokenizer == "moses" else ""
-        return Choices((args.src, args.tgt), args.subword, tokenizer, moses_dir, args.merges)
-
     def recipe(self, args: argparse.Namespace, inputs: dict[str, str]) -> Recipe:
-        choices = self.choices(args)
         settings = {
-            "merges": choices.merges or self.types,
+            "merges": args.merges or self.types,
             "lowercase": self.rules.lowercase,
-            "subword": choices.subword,
-            "tokenizer": choices.tokenizer or "none",
+            "subword": args.subword,
+            "tokenizer": args.tokenizer or "none",
         }
-        return make_recipe(self.name, *choices.languages, settings, inputs, self.scoring)
+        return make_recipe(self.name, args.src, args.tgt, settings, inputs, scoring=self.scoring)
 
     def build(
         self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path
     ) -> dict[str, Counts]:
-        choices = self.choices(args)
         counts: dict[str, Counts] = {}
         for split in reversed(self.splits):  # the short ones first: errors in them show at once
-            counts |= write_words(self, paths, work, split, choices, args.workers)
-        models = learn_subwords(self, work, choices)
+            counts |= write_words(self, paths, work, split, args)
+        models = learn_subwords(self, work, args)
         for split in SPLITS:
-            write_pieces(self, work, split, choices, models, args.workers)
-        for languages in self.groups(choices.languages):
+            write_pieces(self, work, split, models, args)
+        for languages in self.groups(args.languages):
             texts = [work / "bpe" / f"train.{language}" for language in languages]
             make_dictionary(texts, [work / "bin" / f"dict.{x}.txt" for x in languages])
         return counts
@@ -227,25 +212,18 @@ def read_pairs(
     """Yield the raw pairs of a split; raises CommandError if a line has no partner."""
     sides = [read_side(corpus, paths, split, language) for language in languages]
     number = 0
-    for source, target in zip_longest(*sides):
+    for number, (source, target) in enumerate(zip_longest(*sides), 1):
         if source is None or target is None:
-            longer, rest = (0, sides[0]) if target is None else (1, sides[1])
-            more = number + 1 + sum(1 for _ in rest)
+            shorter = languages[0 if source is None else 1]
             raise CommandError(
-                f"{split} has {more:,} lines in {languages[longer]} and {number:,} in "
-                f"{languages[1 - longer]}; line N of one must be the translation of line N of "
-                "the other"
+                f"{split} has fewer lines in {shorter}, {number - 1:,}, than in the other "
+                "language; line N of one must be the translation of line N of the other"
             )
-        number += 1
         if split != "train" and not (source.strip() and target.strip()):
             language = languages[0 if not source.strip() else 1]
             raise CommandError(f"{split}, line {number:,}, is empty in {language}")
         yield source, target
-    if number == 0:
-        raise CommandError(f"{split} is empty")
-    expected = corpus.lines.get(split, number)
-    if number != expected:
-        raise CommandError(f"{split} has {number:,} lines; {expected:,} are expected")
+    check_count(split, number, corpus.lines.get(split, number))
 
 
 # ---- words ----------------------------------------------------------------------------------
@@ -265,9 +243,9 @@ def make_words(
 ) -> Words:
     """Tokenize a chunk; with `clean`, leave out empty pairs and those outside the limits."""
     sides = [list(side) for side in zip(*chunk)]
-    made = [apply_rules(side, language, rules) for side, language in zip(sides, languages)]
+    tokenized = [apply_rules(side, language, rules) for side, language in zip(sides, languages)]
     words = Words([], [], len(chunk), [sum(len(line.split()) for line in side) for side in sides])
-    for raw, pair in zip(chunk, zip(*made)):
+    for raw, pair in zip(chunk, zip(*tokenized)):
         source, target = map(tidy, pair) if limits else pair
         # The tokenizer leaves a line of white space as it is.
         has_words = source.strip() and target.strip()
@@ -279,38 +257,33 @@ def make_words(
 
 
 def write_words(
-    corpus: Corpus,
-    paths: Mapping[str, Path],
-    work: Path,
-    split: str,
-    choices: Choices,
-    workers: int,
+    corpus: Corpus, paths: Mapping[str, Path], work: Path, split: str, args: argparse.Namespace
 ) -> dict[str, Counts]:
     """Write tok/ of a split, and raw/ unless it is train; returns the counts of the raw text.
 
     Every Nth pair of train goes to validation where the corpus has no validation of its own.
     """
-    clean, languages = split == "train", choices.languages
+    clean, languages = split == "train", args.languages
     every = corpus.valid_every if clean else 0
     function = partial(
         make_words,
         languages=languages,
-        rules=corpus.rules_of(split, choices),
+        rules=corpus.rules_of(split, args),
         clean=clean,
         limits=corpus.clean_words if clean else None,
     )
     lines = number = 0
     tokens = [0, 0]
     with ExitStack() as files:
-        names = [split, "valid"] if every else [split]
-        tok = {name: PairWriter(work / "tok" / name, languages, files) for name in names}
+        splits = [split, "valid"] if every else [split]
+        tok = {name: PairWriter(work / "tok" / name, languages, files) for name in splits}
         raw = {
             name: PairWriter(work / "raw" / name, languages, files)
-            for name in names
+            for name in splits
             if name != "train"
         }
         pairs = read_pairs(corpus, paths, split, languages)
-        for words in _mapped(files, split, function, pairs, workers):
+        for words in _mapped(files, split, function, pairs, args.workers):
             for raw_pair, pair in zip(words.raw, words.pairs):
                 number += 1
                 name = "valid" if every and number % every == 0 else split
@@ -321,8 +294,7 @@ def write_words(
             tokens = [sum(both) for both in zip(tokens, words.tokens)]
     report(f"tokenize {split}: {lines:,} pairs, {lines - number:,} left out")
     if number == 0:
-        limits = f" within {corpus.clean_words}" if corpus.clean_words else " with text in both"
-        raise CommandError(f"{split} has no pair{limits}, of {lines:,}")
+        raise CommandError(f"{split} has no pair to keep, of {lines:,}")
     return {
         f"{split}.{language}": {"lines": lines, "tokens": count}
         for language, count in zip(languages, tokens)
@@ -360,20 +332,20 @@ def _mapped(
 # ---- subword units --------------------------------------------------------------------------
 
 
-def learn_subwords(corpus: Corpus, work: Path, choices: Choices) -> dict[str, Path]:
+def learn_subwords(corpus: Corpus, work: Path, args: argparse.Namespace) -> dict[str, Path]:
     """Learn from tok/train.* and write the models to bpe/; returns the model of each language."""
-    suffix = ".model" if choices.subword == "sentencepiece" else ""
+    suffix = ".model" if args.subword == "sentencepiece" else ""
     stem = "sentencepiece" if suffix else "codes"
     models = {}
-    for languages in corpus.groups(choices.languages):
+    for languages in corpus.groups(args.languages):
         part = "" if corpus.joint else f".{languages[0]}"
         model = work / "bpe" / f"{stem}{part}{suffix}"
         training = [work / "tok" / f"train.{language}" for language in languages]
         types = corpus.types.get(languages[0], 0)
         if suffix:
-            subwords.learn_sentencepiece(training, model, choices.merges or types)
-        elif choices.merges:
-            subwords.learn_bpe(subwords.count_words(training), model, choices.merges)
+            subwords.learn_sentencepiece(training, model, args.merges or types)
+        elif args.merges:
+            subwords.learn_bpe(subwords.count_words(training), model, args.merges)
         else:
             subwords.learn_bpe_of_types(subwords.count_words(training), model, types)
         models.update(dict.fromkeys(languages, model))
@@ -381,9 +353,7 @@ def learn_subwords(corpus: Corpus, work: Path, choices: Choices) -> dict[str, Pa
 
 
 def make_pieces(
-    chunk: list[Pair],
-    segmenters: list[Callable[[list[str]], list[str]]],
-    limits: Limits | None,
+    chunk: list[Pair], segmenters: list[subwords.Segment], limits: Limits | None
 ) -> list[Pair]:
     """Segment a chunk into subword units; with `limits`, leave out the pairs outside them."""
     pairs = list(zip(*(segment(list(side)) for segment, side in zip(segmenters, zip(*chunk)))))
@@ -394,24 +364,19 @@ def make_pieces(
 
 
 def write_pieces(
-    corpus: Corpus,
-    work: Path,
-    split: str,
-    choices: Choices,
-    models: Mapping[str, Path],
-    workers: int,
+    corpus: Corpus, work: Path, split: str, models: Mapping[str, Path], args: argparse.Namespace
 ) -> None:
     """Write bpe/ of a split from its tok/."""
-    languages, number = choices.languages, 0
+    languages, number = args.languages, 0
     function = partial(
         make_pieces,
-        segmenters=[subwords.segmenter(choices.subword, models[x]) for x in languages],
+        segmenters=[subwords.segmenter(args.subword, models[x]) for x in languages],
         limits=corpus.clean_pieces if split == "train" else None,
     )
     with ExitStack() as files:
         text = PairWriter(work / "bpe" / split, languages, files)
         pairs = zip(*(lines_of(work / "tok" / f"{split}.{language}") for language in languages))
-        for pieces in _mapped(files, split, function, pairs, workers):
+        for pieces in _mapped(files, split, function, pairs, args.workers):
             for pair in pieces:
                 text.write(pair)
             number += len(pieces)

@@ -10,11 +10,11 @@ import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from norm_plugin.commands.command_line import CommandError
 from prep.binarize import make_dictionary
-from prep.files import SPLITS, RawFile, lines_of, report, write_lines
+from prep.files import SPLITS, RawFile, RawFiles, check_count, lines_of, report, write_lines
 from prep.folder import LANGUAGE_MODELING, Counts, Recipe, make_recipe
 from prep.stages import RawCorpus
 
@@ -27,42 +27,20 @@ TOKENS = tuple(
 """The token of each byte. Those of printable ASCII are the characters themselves."""
 
 
-class TextFiles(Protocol):
-    """The raw files of a running text."""
+@dataclass(frozen=True, kw_only=True)
+class WordFiles(RawFiles):
+    """A file of each split, whose words are separated by spaces."""
 
-    @property
-    def files(self) -> list[RawFile]:
-        """All files."""
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """The published number of lines of a split."""
 
     def read(self, paths: Mapping[str, Path], split: str) -> Iterator[str]:
         """The lines of a split, as tokens with a space between them."""
-
-
-@dataclass(frozen=True)
-class WordFiles:
-    """A file of each split, whose words are separated by spaces."""
-
-    archive: str
-    members: Mapping[str, str]
-    """The file of each split."""
-    lines: Mapping[str, int] = field(default_factory=dict)
-    """The published number of lines of a split; another number is an error."""
-
-    @property
-    def files(self) -> list[RawFile]:
-        return [RawFile(self.members[split], self.archive) for split in SPLITS]
-
-    def read(self, paths: Mapping[str, Path], split: str) -> Iterator[str]:
         name, number = self.members[split], 0
         for line in lines_of(paths[name]):
             number += 1
             yield " ".join(line.split())
-        expected = self.lines.get(split, number)
-        if number != expected:
-            raise CommandError(
-                f"{name} has {number:,} lines, and {split} of this corpus has {expected:,}; it is "
-                "another corpus"
-            )
+        check_count(name, number, self.lines.get(split, number))
 
 
 @dataclass(frozen=True)
@@ -78,16 +56,18 @@ class ByteFile:
 
     @property
     def files(self) -> list[RawFile]:
+        """The file."""
         return [RawFile(self.member, self.archive)]
 
     def read(self, paths: Mapping[str, Path], split: str) -> Iterator[str]:
-        path, expected = paths[self.member], sum(self.sizes.values())
+        """The lines of a split, as tokens with a space between them."""
+        path = paths[self.member]
+        check_count(path.name, path.stat().st_size, sum(self.sizes.values()), "bytes")
         with open(path, "rb") as stream:
-            beginning, size = stream.read(len(self.begins)), path.stat().st_size
-            if beginning != self.begins or size != expected:
+            if (beginning := stream.read(len(self.begins))) != self.begins:
                 raise CommandError(
-                    f"{path.name} has {size:,} bytes and begins with {beginning!r}; {self.member} "
-                    f"has {expected:,} and begins with {self.begins!r}: it is another corpus"
+                    f"{path.name} begins with {beginning!r}, not with {self.begins!r}: it is "
+                    "another corpus"
                 )
             split = split if split in self.sizes else "valid"
             before = list(self.sizes)[: list(self.sizes).index(split)]
@@ -103,7 +83,7 @@ class ByteFile:
 class TextCorpus(RawCorpus):
     """Everything in which one running text differs from another."""
 
-    raw: TextFiles
+    raw: WordFiles | ByteFile
     """How the raw files are read."""
     unit: Literal["word", "character"]
     """What a token is, and so of what a loss is. The end of a line is one too."""

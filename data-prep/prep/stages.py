@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from norm_plugin.commands.command_line import CommandError, at_least, run_command
 from prep.binarize import binarize
@@ -62,13 +61,19 @@ class RawCorpus(ABC):
     def run(self, argv: Sequence[str], description: str | None = None) -> None:
         """Run the stage that --only names, or all; raises CommandError for bad input."""
         parser = make_parser(description)
-        parser.add_argument("--raw", type=Path, metavar="DIR", help=RAW_HELP)
-        parser.add_argument("--download-dir", type=Path, metavar="DIR", help=DOWNLOAD_HELP)
+        parser.add_argument(
+            "--raw",
+            type=Path,
+            metavar="DIR",
+            help="folder with the raw files (default: download them)",
+        )
+        parser.add_argument(
+            "--download-dir",
+            type=Path,
+            metavar="DIR",
+            help="without --raw: where the downloaded files are kept (default: OUT.download)",
+        )
         run_stages(self, self.parse(parser, argv))
-
-
-RAW_HELP = "folder with the raw files (default: download them)"
-DOWNLOAD_HELP = "without --raw: where the downloaded files are kept (default: OUT.download)"
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
@@ -135,7 +140,7 @@ def run_stages(corpus: RawCorpus, args: argparse.Namespace) -> None:
     if args.only in (None, "prepare"):
 
         def build(work: Path) -> dict[str, Counts]:
-            _fetch_or_refuse(corpus, args)
+            _fetch(corpus, args)
             unpacked = work / "unpacked"
             counts = corpus.build(args, read_raw(folder, corpus.raw_files, unpacked), work)
             shutil.rmtree(unpacked, ignore_errors=True)
@@ -163,21 +168,20 @@ def _input_digests(corpus: RawCorpus, args: argparse.Namespace) -> dict[str, str
     if args.raw is not None:
         inputs = dict.fromkeys(find_raw(folder, corpus.raw_files).values())
         return {path.name: file_digest(path) for path in inputs}
-    digests: dict[str, Any] | None = known_digests(corpus.sources, folder)
+    digests = known_digests(corpus.sources, folder)
     if digests is None and (args.out / "manifest.json").is_file() and not args.overwrite:
         # OUT was made from a folder that is gone; the manifest names the files it was made from.
-        digests = read_manifest(args.out).get("inputs")
-        if not isinstance(digests, dict) or set(digests) != {s.name for s in corpus.sources}:
-            digests = None
+        recorded = read_manifest(args.out)["inputs"]
+        digests = recorded if set(recorded) == {source.name for source in corpus.sources} else None
     if digests is None:
-        _fetch_or_refuse(corpus, args)
+        _fetch(corpus, args)
         digests = known_digests(corpus.sources, folder)
         assert digests is not None  # a fetched file has a checksum
     return digests
 
 
-def _fetch_or_refuse(corpus: RawCorpus, args: argparse.Namespace) -> None:
-    """Fetch the raw files, unless --only asks for another stage."""
+def _fetch(corpus: RawCorpus, args: argparse.Namespace) -> None:
+    """Fetch the raw files; raises CommandError for missing ones if --only names another stage."""
     if args.raw is not None:
         return
     folder = raw_folder(args)

@@ -1,15 +1,11 @@
-"""Learns and applies subword units: BPE by subword-nmt, as in the papers, and sentencepiece.
-
-A worker process caches the model it has read under the model's path and digest, so that it never
-takes the model of another corpus for it.
-"""
+"""Learns and applies subword units: BPE by subword-nmt, as in the papers, and sentencepiece."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import sentencepiece
@@ -25,7 +21,7 @@ MOST_CACHED_WORDS = 200_000  # a process; all words of WMT14 would take gigabyte
 # sentencepiece holds its training text in memory; of longer texts it reads every Nth line.
 MOST_TRAINING_LINES = 2_000_000
 
-Segment = Callable[[str], str]
+Segment = Callable[[list[str]], list[str]]
 
 
 def words_of(line: str) -> list[str]:
@@ -33,15 +29,14 @@ def words_of(line: str) -> list[str]:
     return [word for word in line.split(" ") if word]
 
 
-# ---- byte-pair encoding ---------------------------------------------------------------------
+# ---- learning -------------------------------------------------------------------------------
 
 
 def count_words(paths: Iterable[Path]) -> Counter[str]:
     """How often each word occurs in all files together."""
     words: Counter[str] = Counter()
-    for path in paths:
-        for line in lines_of(path):
-            words.update(words_of(line))
+    for line in chain.from_iterable(map(lines_of, paths)):
+        words.update(words_of(line))
     return words
 
 
@@ -50,18 +45,19 @@ def learn_bpe(words: Counter[str], codes: Path, merges: int) -> None:
 
     Raises CommandError where the text gives none, as subword-nmt cannot read such a file.
     """
-    learned = iter(
-        tqdm(learn_merges(words, merges), desc="learn BPE", total=merges, leave=False, disable=None)
-    )
-    first = next(learned, None)
-    if first is None:
+    bar = tqdm(total=merges, desc="learn BPE", leave=False, disable=None)
+    with bar:
+        lines = []
+        for merge in learn_merges(words, merges):
+            lines.append(" ".join(merge))
+            bar.update()
+    if not lines:
         raise CommandError(
             f"BPE has nothing to merge in {sum(words.values()):,} words of training text: no two "
             "letters stand side by side twice; give more text"
         )
-    write_lines(codes, chain(["#version: 0.2"], map(" ".join, chain([first], learned))))
-    merged = sum(1 for _ in lines_of(codes)) - 1
-    report(f"learn BPE: {merged:,} merges from {len(words):,} words")
+    write_lines(codes, ["#version: 0.2", *lines])
+    report(f"learn BPE: {len(lines):,} merges from {len(words):,} words")
 
 
 def learn_bpe_of_types(words: Counter[str], codes: Path, types: int) -> None:
@@ -78,11 +74,11 @@ def learn_bpe_of_types(words: Counter[str], codes: Path, types: int) -> None:
             fewest = middle
         else:
             most = middle - 1
-    found = _count_types(words, codes, fewest)
-    if found > types:
-        raise CommandError(f"{types:,} types are too few: the letters alone make {found:,}")
+    count = _count_types(words, codes, fewest)
+    if count > types:
+        raise CommandError(f"{types:,} types are too few: the letters alone make {count:,}")
     write_lines(codes, lines[: fewest + 1])
-    report(f"learn BPE: {fewest:,} merges give {found:,} types, at most {types:,} are allowed")
+    report(f"learn BPE: {fewest:,} merges give {count:,} types, at most {types:,} are allowed")
 
 
 def _count_types(words: Iterable[str], codes: Path, merges: int) -> int:
@@ -91,36 +87,17 @@ def _count_types(words: Iterable[str], codes: Path, merges: int) -> int:
     return len({piece for word in words for piece in bpe.segment_tokens([word])})
 
 
-def _bpe_segment(codes: str) -> Segment:
-    with open(codes, encoding="utf-8") as stream:
-        bpe = BPE(stream)
-    known: dict[str, str] = {}
-
-    def segment(line: str) -> str:
-        pieces = []
-        for word in words_of(line):
-            if word not in known:
-                if len(known) >= MOST_CACHED_WORDS:
-                    known.clear()
-                known[word] = " ".join(bpe.segment_tokens([word]))
-                bpe.cache.clear()  # `known` takes its place
-            pieces.append(known[word])
-        return " ".join(pieces)
-
-    return segment
-
-
-# ---- sentencepiece --------------------------------------------------------------------------
-
-
 def learn_sentencepiece(training: list[Path], model: Path, pieces: int) -> None:
     """Learn a BPE model of `pieces` pieces from raw text and write it to `model`."""
     total = sum(1 for path in training for _ in lines_of(path))
+    step = -(-total // MOST_TRAINING_LINES)
     model.parent.mkdir(parents=True, exist_ok=True)
     try:
         with open(model, "wb") as stream:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=_every(training, -(-total // MOST_TRAINING_LINES)),
+                sentence_iterator=chain.from_iterable(
+                    islice(lines_of(path), 0, None, step) for path in training
+                ),
                 model_writer=stream,
                 vocab_size=pieces,
                 model_type="bpe",
@@ -134,35 +111,36 @@ def learn_sentencepiece(training: list[Path], model: Path, pieces: int) -> None:
     report(f"learn sentencepiece: {pieces:,} pieces from {total:,} lines")
 
 
-def _every(paths: Iterable[Path], step: int) -> Iterator[str]:
-    for path in paths:
-        for number, line in enumerate(lines_of(path)):
-            if number % step == 0:
-                yield line
+# ---- applying -------------------------------------------------------------------------------
+
+
+def _bpe_segment(codes: str) -> Segment:
+    with open(codes, encoding="utf-8") as stream:
+        bpe = BPE(stream)
+
+    @lru_cache(MOST_CACHED_WORDS)
+    def pieces(word: str) -> str:
+        bpe.cache.clear()  # this cache takes its place
+        return " ".join(bpe.segment_tokens([word]))
+
+    return lambda lines: [" ".join(map(pieces, words_of(line))) for line in lines]
 
 
 def _sentencepiece_segment(model: str) -> Segment:
     processor = sentencepiece.SentencePieceProcessor(model_file=model)
-
-    def segment(line: str) -> str:
-        return " ".join(processor.encode(line, out_type=str))
-
-    return segment
-
-
-# ---- applying -------------------------------------------------------------------------------
+    return lambda lines: [" ".join(pieces) for pieces in processor.encode(lines, out_type=str)]
 
 
 @lru_cache(maxsize=4)
 def _load(method: str, model: str, digest: str) -> Segment:
+    """What segments by the model in a file; the digest tells it from that of another corpus."""
     return _bpe_segment(model) if method == "subword-nmt" else _sentencepiece_segment(model)
 
 
-def segment_lines(lines: list[str], method: str, model: str, digest: str) -> list[str]:
-    """Segment the lines by the model in the file `model`, whose SHA-256 is `digest`."""
-    return list(map(_load(method, model, digest), lines))
+def _segment_lines(lines: list[str], method: str, model: str, digest: str) -> list[str]:
+    return _load(method, model, digest)(lines)
 
 
-def segmenter(method: str, model: Path) -> Callable[[list[str]], list[str]]:
-    """`segment_lines` with its model, as one value that can be sent to other processes."""
-    return partial(segment_lines, method=method, model=str(model), digest=file_digest(model))
+def segmenter(method: str, model: Path) -> Segment:
+    """What segments lines by a model, as one value that can be sent to other processes."""
+    return partial(_segment_lines, method=method, model=str(model), digest=file_digest(model))

@@ -178,27 +178,11 @@ def _run_perl(step: str, rules: TextRules, lines: list[str], *options: str) -> l
     # Split at "\n" and nowhere else; splitlines knows more line ends.
     result = done.stdout.decode().split("\n")[:-1]
     if done.returncode != 0 or len(result) != len(lines):
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
         raise CommandError(
             f"{' '.join(command)} ended with {done.returncode} and {len(result):,} lines for "
-            f"{len(lines):,}: {said[-1]}"
+            f"{len(lines):,}: {done.stderr.decode(errors='replace')}"
         )
     return result
-
-
-def check_moses(folder: Path) -> None:
-    """Raise CommandError if `folder` is no checkout of Moses, or its scripts do not run."""
-    for name in PERL_SCRIPTS.values():
-        if not (folder / name).is_file():
-            raise CommandError(
-                f"--moses-dir {folder} lacks {name}; pass a checkout of mosesdecoder, or "
-                "--tokenizer sacremoses, which gives the same bytes without Perl"
-            )
-    try:
-        rules = TextRules(tokenizer="moses", moses_dir=str(folder))
-        apply_rules(["a line"], "en", rules)
-    except FileNotFoundError:
-        raise CommandError("--tokenizer moses needs perl on the PATH; there is none") from None
 
 
 # ---- which pairs are kept -------------------------------------------------------------------

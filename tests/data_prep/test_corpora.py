@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from prep import stages
 from prep.files import SPLITS, find_raw, read_raw, write_lines
-from prep.pairs import Choices, Corpus, read_side
+from prep.pairs import Corpus, read_side
 from prep.stages import RawCorpus
 
 FOLDER = Path(stages.__file__).parents[1]
@@ -21,12 +21,7 @@ CORPORA = {
     for module in MODULES
     if isinstance(getattr(module, "CORPUS", None), RawCorpus)
 }
-PAIRS = {name: corpus for name, corpus in CORPORA.items() if isinstance(corpus, Corpus)}
-
-
-@pytest.fixture(params=PAIRS.items(), ids=PAIRS)
-def named(request):
-    return request.param
+PAIRS = [corpus for corpus in CORPORA.values() if isinstance(corpus, Corpus)]
 
 
 @pytest.mark.parametrize("name", CORPORA)
@@ -37,41 +32,22 @@ def test_every_raw_file_can_be_downloaded(name, tmp_path):
         assert source.urls and all("://" in url for url in source.urls)
         (tmp_path / source.name).touch()
     if corpus.sources:
-        found = find_raw(tmp_path, corpus.raw_files)
-        assert {path.name for path in found.values()} == {x.name for x in corpus.sources}
+        paths = find_raw(tmp_path, corpus.raw_files).values()
+        assert {path.name for path in paths} == {x.name for x in corpus.sources}
 
 
-def test_a_corpus_of_pairs_has_two_languages(named):
-    _, corpus = named
-    assert len(set(corpus.languages)) == 2
-    assert corpus.lines.keys() <= set(SPLITS)
-
-
-def test_the_size_of_the_vocabulary_is_known(named):
-    _, corpus = named
+@pytest.mark.parametrize("corpus", PAIRS, ids=lambda corpus: corpus.name)
+def test_a_corpus_of_pairs_says_what_it_needs(corpus, tmp_path, real):
+    assert len(set(corpus.languages)) == 2 and corpus.lines.keys() <= set(SPLITS)
     assert (corpus.merges is not None) != (corpus.types.keys() == set(corpus.languages))
     assert corpus.merges is not None or not corpus.joint  # types are those of one language
-
-
-def test_sentencepiece_gets_untokenized_text(named):
-    _, corpus = named
-    choices = Choices(corpus.languages, "sentencepiece", "", "", corpus.merges)
-    for split in SPLITS:
-        rules = corpus.rules_of(split, choices)
+    for split in SPLITS:  # sentencepiece gets untokenized text
+        rules = corpus.rules_of(split, Namespace(subword="sentencepiece"))
         assert not rules.tokenizer
         assert rules.unescape == ("tokenized_reference" in corpus.scoring)
-
-
-def test_real_raw_files_are_whole(named, tmp_path):
-    """Whether they are all of the original is said by what the corpus declares of their lines."""
-    name, corpus = named
-    folder = Path(os.environ.get("NORM_DATA_DIR", ""), name)
-    if "NORM_DATA_DIR" not in os.environ or not folder.is_dir():
-        pytest.skip(f"NORM_DATA_DIR names no folder with {name}/ in it")
-    paths = read_raw(folder, corpus.raw_files, tmp_path)
+    paths = read_raw(real(corpus.name), corpus.raw_files, tmp_path)
     for language in corpus.languages:
-        lines = list(read_side(corpus, paths, "test", language))
-        assert len(lines) == corpus.lines["test"] and lines[0].strip()
+        assert len(list(read_side(corpus, paths, "test", language))) == corpus.lines["test"]
 
 
 NEW_CORPUS = """

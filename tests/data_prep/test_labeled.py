@@ -1,16 +1,15 @@
-"""Corpora of labeled sentences: RT and SST5 on tiny stand-ins, their errors, and the real ones."""
+"""Labeled sentences and pairs of sentences on tiny stand-ins, their errors, and the real ones."""
 
 from __future__ import annotations
 
-import io
-import os
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import mrpc
 import rt_polarity
+import rte
 import sst5
 from norm_plugin.commands.command_line import CommandError
 
@@ -31,6 +30,14 @@ def rt(tmp_path):
 
 
 @pytest.fixture
+def archived(rt, tmp_path, pack):
+    """The folder of an archive with the files of `rt`."""
+    members = rt_polarity.CORPUS.raw.members.values()
+    contents = {name: (rt / Path(name).name).read_bytes() for name in members}
+    return pack(tmp_path / "archived" / rt_polarity.ARCHIVE, contents).parent
+
+
+@pytest.fixture
 def sst(tmp_path):
     folder = tmp_path / "sst"
     folder.mkdir()
@@ -40,51 +47,35 @@ def sst(tmp_path):
     return folder
 
 
-def lines(out, name):
-    return (out / "tok" / name).read_text().splitlines()
-
-
-def pairs(out):
+@pytest.fixture
+def examples(lines):
     """Every sentence with its label, by split."""
-    return {
-        split: list(zip(lines(out, f"{split}.input0"), lines(out, f"{split}.label")))
-        for split in SIZES
-    }
+
+    def run(out):
+        return {
+            split: list(zip(lines(out, f"tok/{split}.input0"), lines(out, f"tok/{split}.label")))
+            for split in SIZES
+        }
+
+    return run
 
 
-def test_rt_is_split_by_its_seed(rt, tmp_path, prepare):
-    manifest = prepare(RT, rt, tmp_path / "one", "--split-seed", 7)
-    found = pairs(tmp_path / "one")
-    assert {split: len(part) for split, part in found.items()} == SIZES
-    assert len({pair for part in found.values() for pair in part}) == 20  # none is in two splits
-    for sentence, label in found["train"]:
+def test_rt_is_split_by_its_seed(rt, tmp_path, prepare, examples, capsys):
+    manifest = prepare(RT, rt, tmp_path / "first", "--split-seed", 7)
+    splits = examples(tmp_path / "first")
+    assert {split: len(part) for split, part in splits.items()} == SIZES
+    assert len({pair for part in splits.values() for pair in part}) == 20  # none is in two splits
+    for sentence, label in splits["train"]:
         assert ("neg" in sentence) == (label == "0")
         assert "café – hmm… , film" in sentence
     assert manifest["settings"]["split_seed"] == 7
     again = prepare(RT, rt, tmp_path / "again", "--split-seed", 7)
     other = prepare(RT, rt, tmp_path / "other", "--split-seed", 8)
     assert again["checksum"] == manifest["checksum"] != other["checksum"]
-    assert pairs(tmp_path / "other") != found
-
-
-def test_a_negative_seed_is_refused(capsys):
+    assert examples(tmp_path / "other") != splits
     with pytest.raises(SystemExit):
         RT.run(["--out", "out", "--split-seed", "-7"])
     assert "argument --split-seed: '-7' is not a whole number from 0" in capsys.readouterr().err
-
-
-@pytest.fixture
-def archived(rt, tmp_path):
-    """The folder of an archive with the files of `rt`."""
-    archive = tmp_path / "archived" / rt_polarity.ARCHIVE
-    archive.parent.mkdir()
-    with tarfile.open(archive, "w:gz") as packed:
-        for member in rt_polarity.CORPUS.raw.members.values():
-            content = (rt / Path(member).name).read_bytes()
-            header = tarfile.TarInfo(member)
-            header.size = len(content)
-            packed.addfile(header, io.BytesIO(content))
-    return archive.parent
 
 
 def test_a_copy_in_utf8_and_the_archive_give_the_same_data(rt, archived, tmp_path, prepare):
@@ -110,55 +101,43 @@ def test_what_is_prepared_needs_its_raw_files_no_more(rt, archived, tmp_path, ca
         again(tmp_path / "plain")
 
 
-def test_an_archive_of_another_corpus(rt, tmp_path, prepare):
-    with tarfile.open(rt / rt_polarity.ARCHIVE, "w:gz") as packed:
-        packed.addfile(tarfile.TarInfo("aclImdb/README"), io.BytesIO())
-    with pytest.raises(
-        CommandError, match=r"lacks rt-polaritydata/rt-polarity\.neg, .* not the arch"
-    ):
-        prepare(RT, rt, tmp_path / "out")
-    with pytest.raises(
-        CommandError, match=r"lacks rt-polarity\.neg, rt-polarity\.pos; rt-polaritydata\.tar\.gz"
-    ):
-        prepare(RT, tmp_path, tmp_path / "out")
-
-
-def test_files_of_another_size_and_empty_sentences(rt, tmp_path, prepare):
-    negative = rt / "rt-polarity.neg"
-    whole = negative.read_bytes()
-    negative.write_bytes(whole + b"one more\n")
-    with pytest.raises(
-        CommandError, match=r"rt-polarity\.neg has 11 lines, and the published .* 10"
-    ):
-        prepare(RT, rt, tmp_path / "out")
-    negative.write_bytes(whole.replace("a neg café – hmm… , Film 3 ".encode("cp1252"), b" "))
-    with pytest.raises(CommandError, match=r"rt-polarity\.neg, line 4, has an empty sentence"):
-        prepare(RT, rt, tmp_path / "out")
-    negative.write_bytes(whole.replace(b"Film 3", b"Film \x81"))  # stands for nothing
-    with pytest.raises(CommandError, match=r"neither in UTF-8 nor in cp1252"):
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"", b"one more\n", r"rt-polarity\.neg has 11 lines, and the published one has 10"),
+        (
+            "a neg café – hmm… , Film 3 ".encode("cp1252"),
+            b" ",
+            r"rt-polarity\.neg, line 4, has an empty sentence",
+        ),
+        (b"Film 3", b"Film \x81", r"rt-polarity\.neg is in none of UTF-8, cp1252"),
+    ],
+)
+def test_what_rt_refuses(rt, tmp_path, prepare, old, new, message):
+    path = rt / "rt-polarity.neg"
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    with pytest.raises(CommandError, match=message):
         prepare(RT, rt, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_sst5_has_its_own_split(sst, tmp_path, prepare):
-    manifest = prepare(SST5, sst, tmp_path / "out")
-    assert pairs(tmp_path / "out")["test"] == [(f"a film of {n}", str(n)) for n in range(5)]
+def test_sst5_has_its_own_split(sst, tmp_path, prepare, examples, lines):
+    out = tmp_path / "out"
+    manifest = prepare(SST5, sst, out)
+    assert examples(out)["test"] == [(f"a film of {n}", str(n)) for n in range(5)]
     settings = {"labels": list("01234"), "lowercase": True, "least_count": 2}
     assert manifest["settings"] == settings
     # A word that occurs once is unknown.
-    words = (tmp_path / "out/bin/input0/dict.txt").read_text().splitlines()
-    assert words[:3] == ["a 10", "film 10", "of 10"]
-    assert (tmp_path / "out/bin/label/dict.txt").read_text() == "0 1\n1 1\n2 1\n3 1\n4 1\n"
+    assert lines(out, "bin/input0/dict.txt")[:3] == ["a 10", "film 10", "of 10"]
+    assert lines(out, "bin/label/dict.txt") == ["0 1", "1 1", "2 1", "3 1", "4 1"]
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("7 a film", r"stsa\.fine\.dev, line 5, has the label '7'; the labels are 0, 1, 2, 3, 4"),
-        ("a film", r"stsa\.fine\.dev, line 5, has the label 'a'"),
         ("4  ", r"stsa\.fine\.dev, line 5, has an empty sentence"),
-        ("4", r"stsa\.fine\.dev, line 5, has an empty sentence"),
-        ("4 a film\n4 a film", r"stsa\.fine\.dev has 6 lines, and the published file has 5"),
+        ("4 a film\n4 a film", r"stsa\.fine\.dev has 6 lines, and the published one has 5"),
     ],
 )
 def test_what_sst5_refuses(sst, tmp_path, line, message, prepare):
@@ -168,18 +147,107 @@ def test_what_sst5_refuses(sst, tmp_path, line, message, prepare):
         prepare(SST5, sst, tmp_path / "out")
 
 
-@pytest.mark.parametrize(("module", "name"), [(rt_polarity, "rt-polarity"), (sst5, "sst5")])
-def test_the_real_corpus(module, name, tmp_path, prepare):
-    folder = Path(os.environ.get("NORM_DATA_DIR", ""), name)
-    if "NORM_DATA_DIR" not in os.environ or not folder.is_dir():
-        pytest.skip(f"NORM_DATA_DIR names no folder with {name}/ in it")
-    manifest = prepare(module.CORPUS, folder, tmp_path / "out")
-    counts = {split: len(lines(tmp_path / "out", f"{split}.label")) for split in SIZES}
-    expected = {
-        "rt-polarity": {"train": 8608, "valid": 964, "test": 1089},
-        "sst5": {"train": 8544, "valid": 1101, "test": 2210},
-    }
-    assert counts == expected[name]
-    assert manifest["counts"]["tok"]["train.input0"]["lines"] == counts["train"]
-    labels = [label for part in pairs(tmp_path / "out").values() for _, label in part]
-    assert set(labels) == set(module.CORPUS.labels)
+@pytest.mark.parametrize(
+    ("module", "name", "sizes"),
+    [
+        (rt_polarity, "rt-polarity", {"train": 8608, "valid": 964, "test": 1089}),
+        (sst5, "sst5", {"train": 8544, "valid": 1101, "test": 2210}),
+    ],
+)
+def test_the_real_corpus(module, name, sizes, tmp_path, prepare, real, examples):
+    prepare(module.CORPUS, real(name), tmp_path / "out")
+    splits = examples(tmp_path / "out")
+    assert {split: len(part) for split, part in splits.items()} == sizes
+    labels = {label for part in splits.values() for _, label in part}
+    assert labels == set(module.CORPUS.labels)
+
+
+# ---- pairs of sentences with a label, as in GLUE ------------------------------------------------
+
+PAIRS = {"train": 3, "valid": 2}
+ROWS = {
+    rte: ["0\tIt isn't well-known.\tIt's \"new\".\tentailment", "1\tA b.\tC d.\tnot_entailment"],
+    mrpc: ["1\t7\t8\tIt isn't well-known.\tIt's \"new\".", "0\t7\t9\tA b.\tC d."],
+}
+HEADINGS = {
+    rte: "index\tsentence1\tsentence2\tlabel",
+    mrpc: "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String",  # it begins with Windows' mark
+}
+RTE, MRPC = (
+    replace(module.CORPUS, raw=replace(module.CORPUS.raw, lines=PAIRS)) for module in (rte, mrpc)
+)
+
+
+def write_tables(folder, module, change=lambda text: text):
+    folder.mkdir(exist_ok=True)
+    for name, count in (("train", PAIRS["train"]), ("dev", PAIRS["valid"])):
+        rows = [HEADINGS[module], *(ROWS[module] * count)[:count]]
+        text = change("".join(f"{row}\n" for row in rows))
+        (folder / f"{name}.tsv").write_text(text, newline="")
+    return folder
+
+
+@pytest.mark.parametrize(("module", "corpus"), [(rte, RTE), (mrpc, MRPC)])
+def test_both_sentences_are_tokenized_like_wikitext(module, corpus, tmp_path, prepare, lines):
+    out, (no, yes) = tmp_path / "out", corpus.labels
+    manifest = prepare(corpus, write_tables(tmp_path / "raw", module), out)
+    first, second = "It isn 't well @-@ known .", 'It \'s " new " .'
+    assert lines(out, "tok/train.input0") == [first, "A b .", first]
+    assert lines(out, "tok/train.input1") == [second, "C d .", second]
+    assert lines(out, "tok/train.label") == [yes, no, yes]
+    for side in ("input0", "input1", "label"):  # the labels of GLUE's test set are not published
+        assert lines(out, f"tok/test.{side}") == lines(out, f"tok/valid.{side}") != []
+    assert {f"tok/valid.{side}" for side in ("input0", "input1", "label")} < set(manifest["files"])
+    for side in ("input0", "input1"):  # of the words of both
+        assert {"known 2", "new 2"} <= set(lines(out, f"bin/{side}/dict.txt"))
+    windows = write_tables(tmp_path / "win", module, lambda text: text.replace("\n", "\r\n"))
+    assert prepare(corpus, windows, tmp_path / "same")["checksum"] == manifest["checksum"]
+
+
+def test_the_archive_gives_the_same_data(tmp_path, prepare, pack):
+    tables = write_tables(tmp_path / "raw", rte)
+    checksum = prepare(RTE, tables, tmp_path / "plain")["checksum"]
+    contents = {f"RTE/{table.name}": table.read_bytes() for table in tables.iterdir()}
+    archived = pack(tmp_path / "archived" / rte.ARCHIVE, contents).parent
+    assert prepare(RTE, archived, tmp_path / "zip")["checksum"] == checksum
+
+
+def test_the_dictionary_of_a_pretrained_model(tmp_path, prepare):
+    raw, dictionary = write_tables(tmp_path / "raw", rte), tmp_path / "dict.txt"
+    dictionary.write_text("It 7\nwell 3\nmadeupword0000 0\n")
+    manifest = prepare(RTE, raw, tmp_path / "out", "--dictionary", dictionary)
+    for side in ("input0", "input1"):
+        copied = tmp_path / "out" / "bin" / side / "dict.txt"
+        assert copied.read_bytes() == dictionary.read_bytes()
+    own = prepare(RTE, raw, tmp_path / "own")
+    assert "dictionary" in manifest["settings"] and "dictionary" not in own["settings"]
+    assert manifest["checksum"] != own["checksum"]
+    dictionary.write_text("It 7\nwell\n")
+    with pytest.raises(CommandError, match=r"--dictionary .*dict\.txt is no dict\.txt of a model"):
+        prepare(RTE, raw, tmp_path / "other", "--dictionary", dictionary)
+
+
+def test_a_corpus_that_cannot_be_downloaded_says_so(tmp_path):
+    command = ["--out", str(tmp_path / "out"), "--only"]
+    for stage in ("fetch", "prepare"):
+        with pytest.raises(CommandError, match="cannot be downloaded; pass the folder .* --raw"):
+            mrpc.CORPUS.run([*command, stage])
+    with pytest.raises(CommandError, match="out holds no prepared text to binarize"):
+        mrpc.CORPUS.run([*command, "binarize"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("sentence2", "question", r"train\.tsv is another table: .*sentence2.* not in index"),
+        ("1\tA b.\tC d.\tnot_entailment\n", "", r"train\.tsv has 2 pairs, and the published .* 3"),
+        ("\tA b.", "\tA b.\tmore", r"train\.tsv is another table: .* Expected 4 fields"),
+        ("\tA b.", "", r"line 3, has the label ''"),
+        ("C d.", " ", r"line 3, has an empty sentence"),
+        ("not_entailment", "neutral", r"line 3, has the label 'neutral'; the labels are not_"),
+    ],
+)
+def test_what_a_table_may_not_hold(old, new, message, tmp_path, prepare):
+    raw = write_tables(tmp_path / "raw", rte, lambda text: text.replace(old, new))
+    with pytest.raises(CommandError, match=message):
+        prepare(RTE, raw, tmp_path / "out")

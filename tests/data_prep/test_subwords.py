@@ -40,32 +40,27 @@ def test_a_text_without_a_merge_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_merges_are_those_of_subword_nmt(monkeypatch):
-    # Runs of a letter, so that pairs overlap.
-    monkeypatch.setattr(subword_nmt.learn_bpe, "tqdm", lambda numbers: numbers)
+def drawn_words():
+    """Words by frequency: runs of a letter, so that pairs overlap, and much text, so that rare
+    pairs are set aside and fetched again.
+    """
     random = Random(2)
     for _ in range(30):
         drawn = ["".join(random.choices("aaaab", k=random.randint(2, 14))) for _ in range(60)]
-        words = {word: random.randint(1, 50) for word in drawn}
-        expected = io.StringIO()
-        lines = [f"{word} {count}" for word, count in words.items()]
-        subword_nmt.learn_bpe.learn_bpe(lines, expected, 70, is_dict=True)
-        merges = [" ".join(merge) for merge in learn_merges(words, 70)]
-        assert merges == expected.getvalue().splitlines()[1:]
-
-
-def test_merges_of_much_text_are_those_of_subword_nmt(monkeypatch):
-    # Enough merges for the rare pairs to be set aside and fetched again.
-    monkeypatch.setattr(subword_nmt.learn_bpe, "tqdm", lambda numbers: numbers)
-    random = Random(3)
+        yield {word: random.randint(1, 50) for word in drawn}, 70
     syllables = ["".join(random.choices("abcdefghij", k=2)) for _ in range(60)]
     drawn = ("".join(random.choices(syllables, k=random.randint(1, 4))) for _ in range(3000))
-    words = {word: int(random.paretovariate(0.7)) + 1 for word in drawn}
-    expected = io.StringIO()
-    lines = [f"{word} {count}" for word, count in words.items()]
-    subword_nmt.learn_bpe.learn_bpe(lines, expected, 1000, is_dict=True)
-    merges = [" ".join(merge) for merge in learn_merges(words, 1000)]
-    assert merges == expected.getvalue().splitlines()[1:]
+    yield {word: int(random.paretovariate(0.7)) + 1 for word in drawn}, 1000
+
+
+def test_merges_are_those_of_subword_nmt(monkeypatch):
+    monkeypatch.setattr(subword_nmt.learn_bpe, "tqdm", lambda numbers: numbers)
+    for words, merges in drawn_words():
+        expected = io.StringIO()
+        lines = [f"{word} {count}" for word, count in words.items()]
+        subword_nmt.learn_bpe.learn_bpe(lines, expected, merges, is_dict=True)
+        learned = [" ".join(merge) for merge in learn_merges(words, merges)]
+        assert learned == expected.getvalue().splitlines()[1:]
 
 
 def test_segments_are_those_of_subword_nmt(tmp_path, monkeypatch):
@@ -74,7 +69,7 @@ def test_segments_are_those_of_subword_nmt(tmp_path, monkeypatch):
     bpe = BPE(io.StringIO(codes.read_text()))
     expected = [bpe.segment(line) for line in TEXT]
     assert any("@@ " in line for line in expected)
-    monkeypatch.setattr(subwords, "MOST_CACHED_WORDS", 3)  # so that the cache is emptied
+    monkeypatch.setattr(subwords, "MOST_CACHED_WORDS", 3)  # so that words leave the cache
     assert subwords.segmenter("subword-nmt", codes)(TEXT) == expected
 
 
@@ -109,9 +104,9 @@ def test_sentencepiece(tmp_path):
     for model in models:
         subwords.learn_sentencepiece([text, text], model, 30)
     assert models[0].read_bytes() == models[1].read_bytes()
-    made = subwords.segmenter("sentencepiece", models[0])(["the lowest end", ""])
-    assert made[0].replace(" ", "").replace("▁", " ").strip() == "the lowest end"
-    assert len(made[0].split()) > 3 and made[1] == ""
+    pieces = subwords.segmenter("sentencepiece", models[0])(["the lowest end", ""])
+    assert pieces[0].replace(" ", "").replace("▁", " ").strip() == "the lowest end"
+    assert len(pieces[0].split()) > 3 and pieces[1] == ""
     with pytest.raises(CommandError, match=r"cannot learn 9,000 pieces: .*[Vv]ocabulary size"):
         subwords.learn_sentencepiece([text], tmp_path / "model", 9000)
 
@@ -119,7 +114,6 @@ def test_sentencepiece(tmp_path):
 def test_sentencepiece_learns_from_a_part_of_much_text(tmp_path, monkeypatch):
     monkeypatch.setattr(subwords, "MOST_TRAINING_LINES", 5)
     files = [write(tmp_path / name, [f"{name} {n}" for n in range(6)]) for name in "ab"]
-    assert list(subwords._every(files, 3)) == ["a 0", "a 3", "b 0", "b 3"]
     seen = []
     monkeypatch.setattr(
         subwords.sentencepiece.SentencePieceTrainer,

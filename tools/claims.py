@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from norm_plugin.analysis.report import p_text
-from norm_plugin.analysis.stats import CONFIDENCE, LEVEL, compare_arms, holm
+from norm_plugin.analysis.stats import CONFIDENCE, LEVEL, compare_arms
 from norm_plugin.experiments.comparable import (
     TRAINING,
     check_same_data,
@@ -106,9 +106,6 @@ def claims_table(experiment: str, results: Path, claims: Sequence[Claim] = CLAIM
     if run:
         pairs = [(claim.better, claim.worse) for claim in run]
         table = compare_arms(runs.assign(arm=runs["norm"]), pairs)
-        tested = table["least_p"].notna()
-        # Where nothing varies, t is undefined: equal scores come of the rounding of accuracies.
-        table.loc[tested, "holm"] = holm(table.loc[tested, "t_p"].fillna(1.0).tolist())
         tests = dict(zip(run, table.to_dict("records")))
     rows = []
     for claim in claims:
@@ -124,11 +121,11 @@ def _measured(test: dict[str, float] | None) -> dict[str, str]:
     if test is None:
         return {"here": "-", "95 % interval": "-", "p (Holm)": "-", "verdict": NOT_RUN}
     here = {"here": f"{test['difference']:+.2f}"}
-    if math.isnan(test["least_p"]):
+    if math.isnan(test["p"]):
         return here | {"95 % interval": "-", "p (Holm)": "-", "verdict": ONE_SEED}
     ends = [test["difference_low"], test["difference_high"]]
     interval = "-" if math.isnan(ends[0]) else " to ".join(f"{end:+.2f}" for end in ends)
-    p = test["holm"]
+    p = test["p_holm"]
     return here | {
         "95 % interval": interval,
         "p (Holm)": p_text(p),

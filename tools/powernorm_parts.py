@@ -42,7 +42,7 @@ def parts_table(folder: Path) -> str:
     runs = study.runs[study.runs["placement"] == placement]
     runs = runs.assign(arm=runs["norm"])
     run = [part for part in PARTS if {part.with_it, part.without} <= set(runs["norm"])]
-    cells = dict.fromkeys(PARTS, dict.fromkeys(TESTED.values(), "-") | {"what is shown": NOT_RUN})
+    cells = dict.fromkeys(PARTS, dict.fromkeys(TESTED.values(), "-") | {"verdict": NOT_RUN})
     if run:
         table = compare_arms(runs, [(part.with_it, part.without) for part in run])
         for part, row in zip(run, table.to_dict("records")):
@@ -56,4 +56,4 @@ def parts_table(folder: Path) -> str:
         }
         for part in PARTS
     ]
-    return markdown(pd.DataFrame(rows).rename(columns=str.rstrip))
+    return markdown(pd.DataFrame(rows))

@@ -100,7 +100,7 @@ def figure(name: str, section: str) -> Callable[[Drawing], Drawing]:
 def scores(study: Study) -> Figure:
     """The score of every seed, with mean and interval, a line an arm."""
     metric, arms = study.metric, study.arms
-    table = compare_arms(study.runs, study.pairs).set_index("arm")
+    table = compare_arms(study.runs, [(arm, arm) for arm in arms]).set_index("arm")
 
     def plot(axes: Any) -> None:
         for place, arm in enumerate(reversed(arms)):

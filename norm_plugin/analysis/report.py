@@ -30,6 +30,7 @@ from norm_plugin.commands.command_line import CommandError, write_text
 from norm_plugin.experiments.comparable import span
 from norm_plugin.experiments.metrics import Metric
 from norm_plugin.experiments.provenance import git_state, short_commit
+from norm_plugin.experiments.studies import read_study_file, study_path
 from norm_plugin.experiments.tables import distinct, markdown
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -37,13 +38,12 @@ NOTHING = "-"
 TESTED = {
     "difference": "difference",
     "difference_low": "95 % interval of it",
-    "p": "p (permutation)",
+    "p": "p",
     "p_holm": "Holm",
-    "t_p": "p (t test)",
-    "t_p_holm": "Holm ",
-    "verdict": "what is shown",
+    "p_permutation": "p (permutation)",
+    "verdict": "verdict",
 }
-"""The columns from the difference on; two are called Holm."""
+"""The columns from the difference on."""
 
 
 def p_text(value: float | None) -> str:
@@ -68,8 +68,8 @@ def difference_cells(row: dict[str, Any], metric: Metric) -> dict[str, str]:
         "95 % interval of it": _interval(
             metric, row["difference_low"], row["difference_high"], "+"
         ),
-        **{TESTED[p]: p_text(row[p]) for p in ("p", "p_holm", "t_p", "t_p_holm")},
-        "what is shown": row["verdict"],
+        **{TESTED[p]: p_text(row[p]) for p in ("p", "p_holm", "p_permutation")},
+        "verdict": row["verdict"],
     }
 
 
@@ -78,11 +78,12 @@ def scores_table(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     metric, rows = study.metric, []
     for row in table.to_dict("records"):
         ended = _ended(study.failures[study.failures["arm"] == row["arm"]])
-        deviation = row["deviation"]
+        deviation = row["standard_deviation"]
+        seeds = study.runs.loc[study.runs["arm"] == row["arm"], "seed"]
         rows.append(
             {
                 "setting": row["arm"],
-                "seeds": "; ".join([", ".join(map(str, row["seeds"])), *ended]),
+                "seeds": "; ".join([", ".join(map(str, seeds)), *ended]),
                 "score": metric.text(row["mean"]),
                 "deviation": NOTHING if pd.isna(deviation) else metric.text(deviation),
                 "95 % interval": _interval(metric, row["low"], row["high"]),
@@ -93,8 +94,7 @@ def scores_table(study: Study, table: pd.DataFrame) -> pd.DataFrame:
         ended = _ended(study.failures[study.failures["arm"] == arm])
         dashes = dict.fromkeys(rows[0], NOTHING)
         rows.append(
-            dashes
-            | {"setting": arm, "seeds": "; ".join(ended), "what is shown": "no run has a result"}
+            dashes | {"setting": arm, "seeds": "; ".join(ended), "verdict": "no run has a result"}
         )
     return pd.DataFrame(rows)
 
@@ -234,9 +234,9 @@ def content_of(study: Study, data: Path | None = None, loss: float | None = None
         loss: the validation loss to reach; None: the least one of the baseline.
     """
     runs, metric = study.runs, study.metric
-    table = compare_arms(runs, study.pairs)
+    table = compare_arms(runs, study.pairs, primary=study.primary)
     counts = runs["arm"].value_counts()
-    can_show = resolution(runs, table, metric.of_interest)
+    can_show = resolution(table, metric.of_interest)
     can_show["value"] = can_show["value"].map(
         lambda value: "none is enough" if pd.isna(value) else f"{value:.3g}"
     )
@@ -384,6 +384,7 @@ def commands_of(args: argparse.Namespace) -> dict[str, str]:
     out = ["--out", str(args.out)]
     more = [] if args.data is None else ["--data", str(args.data)]
     more += [] if args.loss is None else ["--loss", str(args.loss)]
+    more += [] if args.study is None else ["--study", args.study]
     more += [] if args.title is None else ["--title", args.title]
     return {
         "command": shlex.join([*words, *more, *out]),
@@ -421,6 +422,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="A=B",
         help="name the row A of the table B; may be repeated",
     )
+    parser.add_argument(
+        "--study",
+        metavar="STUDY",
+        help="the study whose file declares the primary comparisons",
+    )
     parser.add_argument("--title", help="default: the names of the experiments")
     parser.add_argument(
         "--data",
@@ -437,7 +443,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--figure", choices=FIGURES, help="write only this figure and its data")
     args = parser.parse_args(argv)
     require_packages()
-    study = read_study(args.folders, args.baseline, dict(args.labels))
+    file = None if args.study is None else read_study_file(study_path(args.study))
+    study = read_study(args.folders, args.baseline, dict(args.labels), file)
     if args.figure is not None:
         figure = FIGURES[args.figure][1](study)
         if figure is None:

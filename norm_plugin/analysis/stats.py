@@ -1,50 +1,69 @@
-"""Scores over seeds: intervals, differences to a baseline, tests, and how many seeds are needed.
+"""Inference on outcomes over seeds: intervals, tests, equivalence, verdicts and power.
 
-A seed is the unit of observation: a score of one seed is one draw from what training with that
-norm gives. Norms are compared as independent samples. Equal seeds alone do not pair two norms: the
-seed draws the weights and the order of the batches, and what the two norms make of them soon has
-nothing in common. A corpus that is split at random by the seed does pair them, since an easy test
-set is easy for both.
+A seed is the unit of observation: the score of one seed is one draw from what training with that
+norm gives. Two arms that share seeds are paired, since a seed gives both the same initial weights,
+the same order of the data and, where the corpus is split at random, the same split. The differences
+by seed are then one sample. Arms without common seeds are two independent samples.
 
-The tests are those of SciPy and statsmodels.
+The verdict rests on Student's t test, Welch's for independent samples, since the interval beside it
+is of the same test and the two then never disagree. The permutation test stands beside it: it
+assumes less, but its smallest p with n pairs is 2 / 2^n, so with five seeds or fewer it could never
+show anything. docs/statistics.md has the size and the power of both.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-import warnings
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.comparable import half_interval
+from norm_plugin.experiments.metrics import find_metric
+from norm_plugin.experiments.studies import (
+    BEFORE,
+    EQUIVALENCE,
+    LOSSES,
+    SCORE,
+    PrimaryComparison,
+    outcome_unit,
+)
 
 LEVEL = 0.05
-"""A difference is shown where a corrected p is below this."""
+"""A difference is shown where its p, corrected for its family, is below this."""
 CONFIDENCE = 1 - LEVEL
 POWER = 0.8
-"""The share of experiments that would show a difference which is there."""
-RESAMPLES = 9_999
-"""The most divisions of the seeds that the permutation test takes."""
+"""The share of experiments that show a difference of the size that a sample is planned for."""
+EXACT_SEEDS = 20
+"""The sign-flip test takes all 2^n assignments up to this number of paired seeds."""
+EXACT_DIVISIONS = 2_000_000
+"""The test of independent samples takes all divisions of the seeds up to this number of them."""
+DRAWS = 19_999
+"""Assignments that a test draws at random where there are too many to take all."""
+TIE = 1e-9
+"""Statistics that differ by less, relative to the largest, are sums of the same scores in another
+order, and equal."""
 MOST_SEEDS = 10**9
-"""The largest number of seeds that is looked for."""
-ROUNDING = 1e-9
-"""Scores have four digits; differences of them that are off by less are equal."""
+PRIMARY, EXPLORATORY = "primary", "exploratory"
 
 
-BASELINE, ONE_SEED, NOT_SHOWN = "baseline", "not tested with one seed", "no difference shown"
-SHOWN = {True: "higher than the baseline", False: "lower than the baseline"}
-IF_NORMAL = {
-    True: "higher, if scores are normally distributed",
-    False: "lower, if scores are normally distributed",
-}
-"""Where only the t test shows it, which needs fewer seeds and assumes more."""
+class Verdict(StrEnum):
+    """What a comparison shows."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    EQUIVALENT = "equivalent within the margin"
+    UNDECIDED = "undecided"
+    NOT_TESTED = "not tested"  # fewer than two seeds
+    BASELINE = "baseline"
 
 
 @dataclass(frozen=True)
@@ -65,127 +84,61 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A setting less the baseline.
+class Comparison:
+    """The difference of two arms; what cannot be computed is NaN.
 
     Attributes:
-        mean: difference of the two means, or mean of the differences by seed.
-        interval: 95 % interval of it, Welch's, or Student's of paired seeds; None where a side has
-            one seed, or where nothing varies.
-        p: of the permutation test, two-sided; None where a side has one seed.
-        t_p: of the t test that belongs to the interval, two-sided, which assumes normally
-            distributed scores; None where there is no interval.
-        least_p: the smallest p that so many seeds can give; None where a side has one seed.
-        by_seed: the differences of paired seeds; empty for independent samples.
+        mean: of the first arm less the second, in the unit of the outcome.
+        standard_error: of the mean; 0 where nothing varies.
+        degrees: of freedom of the t distribution.
+        p: of the two-sided t test. Where nothing varies, t is undefined and p is 1: equal
+            differences come of rounding, or of arms that are one model.
+        p_permutation: of the two-sided permutation test.
+        exact: whether the permutation test took every assignment.
+        test: the name of the t test.
+        n: seeds, of each arm where they are paired, else of the smaller arm.
+        by_seed: the differences of paired seeds.
     """
 
     mean: float
-    interval: tuple[float, float] | None
-    p: float | None
-    t_p: float | None
-    least_p: float | None
+    standard_error: float = math.nan
+    degrees: float = math.nan
+    p: float = math.nan
+    p_permutation: float = math.nan
+    exact: bool = True
+    test: str = ""
+    n: int = 1
     by_seed: tuple[float, ...] = ()
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the mean; NaN without variation."""
+        if not self.standard_error > 0:
+            return math.nan, math.nan
+        half = float(stats.t.isf(LEVEL / 2, self.degrees)) * self.standard_error
+        return self.mean - half, self.mean + half
 
-def compare_arms(
-    runs: pd.DataFrame, pairs: Sequence[tuple[str, str]], outcome: str = "score"
-) -> pd.DataFrame:
-    """A row for each pair of an arm and its baseline; p is corrected over all rows.
+    def equivalence_p(self, margin: float) -> float:
+        """The p of two one-sided t tests that the difference lies within ``margin`` of 0.
 
-    Seeds are paired where each has a random split of the corpus, the same for all arms.
+        Schuirmann 1987.
 
-    Args:
-        runs: with columns ``arm``, ``seed``, ``split_seed`` and that of the outcome.
-        pairs: of names of arms; an arm that is its own baseline is only described.
-
-    Returns:
-        columns ``arm``, ``baseline`` and ``seeds``; ``mean``, ``deviation``, ``low`` and ``high``
-        of the arm, as in :class:`Sample`; ``difference``, ``difference_low``, ``difference_high``,
-        ``p``, ``t_p``, ``least_p`` and ``by_seed``, as in :class:`Difference`; ``p_holm`` and
-        ``t_p_holm``, after Holm's correction; and the ``verdict``. What there is not is NaN.
-    """
-    rows = []
-    for arm, baseline in pairs:
-        ours, theirs = (runs[runs["arm"] == name].set_index("seed") for name in (arm, baseline))
-        sample = describe(ours[outcome].tolist())
-        low, high = sample.interval or (None, None)
-        row = {"arm": arm, "baseline": baseline, "seeds": tuple(ours.index), "mean": sample.mean}
-        row |= {"deviation": sample.deviation, "low": low, "high": high, "by_seed": ()}
-        if arm != baseline:
-            paired = bool(ours["split_seed"].notna().all())
-            test = difference(ours[outcome].to_dict(), theirs[outcome].to_dict(), paired)
-            low, high = test.interval or (None, None)
-            row |= {"difference": test.mean, "difference_low": low, "difference_high": high}
-            row |= {"p": test.p, "t_p": test.t_p, "least_p": test.least_p, "by_seed": test.by_seed}
-        rows.append(row)
-    numbers = ["deviation", "low", "high", "difference", "difference_low", "difference_high"]
-    numbers += ["p", "t_p", "least_p"]
-    table = pd.DataFrame(rows).reindex(
-        columns=[*rows[0], *(n for n in numbers if n not in rows[0])]
-    )
-    table[numbers] = table[numbers].astype(float)
-    for p in ("p", "t_p"):
-        tested = table[p].notna()
-        table.loc[tested, f"{p}_holm"] = holm(table.loc[tested, p].tolist())
-    table["verdict"] = [_verdict(row) for row in table.to_dict("records")]
-    return table
+        Args:
+            margin: above 0, in the unit of the outcome.
+        """
+        if not margin > 0:
+            raise ValueError(f"the margin is {margin}; it must be above 0")
+        if self.standard_error == 0:
+            return float(abs(self.mean) >= margin)
+        least = (margin - abs(self.mean)) / self.standard_error
+        return float(stats.t.sf(least, self.degrees))
 
 
-def _verdict(row: Mapping[str, float]) -> str:
-    """What may be said: a difference is shown where a corrected p is below 5 %."""
-    if row["arm"] == row["baseline"]:
-        return BASELINE
-    if math.isnan(row["p_holm"]):
-        return ONE_SEED
-    if row["p_holm"] < LEVEL:
-        return SHOWN[row["difference"] > 0]
-    return IF_NORMAL[row["difference"] > 0] if row["t_p_holm"] < LEVEL else NOT_SHOWN
-
-
-def resolution(runs: pd.DataFrame, table: pd.DataFrame, of_interest: float) -> pd.DataFrame:
-    """What the tests of a table can show with its seeds.
-
-    Args:
-        runs: as for :func:`compare_arms`.
-        table: what it gave, with an outcome ``score``.
-        of_interest: the difference that is to be shown.
-
-    Returns:
-        columns ``quantity`` and ``value``; None where the table has no test.
-    """
-    tests = table[table["p"].notna()]
-    others = int((table["arm"] != table["baseline"]).sum())
-    by_seed = [values for values in tests["by_seed"] if values]
-    paired = bool(by_seed)
-    samples = by_seed or [scores.tolist() for _, scores in runs.groupby("arm")["score"]]
-    deviation = pooled_deviation(samples)
-    least = tests["least_p"].min()
-    rows: list[tuple[str, float | None]] = [
-        ("smallest p of the permutation test with so many seeds", least),
-        (f"the same after Holm, of {len(tests)} tests", min(1.0, least * len(tests))),
-        (
-            f"seeds an arm with which {others} comparisons can show a difference",
-            seeds_for_test(others, paired),
-        ),
-        (
-            f"standard deviation {'of differences by seed' if paired else 'between seeds'}, pooled",
-            deviation,
-        ),
-        ("its degrees of freedom", sum(len(sample) - 1 for sample in samples)),
-    ]
-    for comparisons in dict.fromkeys((1, others)):
-        needed = deviation and seeds_needed(deviation, of_interest, comparisons, paired)
-        level = "" if comparisons == 1 else f", the level divided by {comparisons}"
-        rows.append(
-            (f"seeds an arm to show a difference of {of_interest:g}{level}", needed or None)
-        )
-    if tests.empty:
-        rows = []
-    return pd.DataFrame(rows, columns=["quantity", "value"])
-
-
-def describe(scores: Sequence[float]) -> Sample:
+def describe(scores: Sequence[float], test_to_train: float = 0.0) -> Sample:
     """Mean, deviation and interval of scores, one a seed.
+
+    Args:
+        test_to_train: as for :func:`compare`.
 
     Raises:
         ValueError: no score, or one that is not finite.
@@ -193,188 +146,440 @@ def describe(scores: Sequence[float]) -> Sample:
     values = _finite(scores)
     if len(values) == 1:
         return Sample(float(values[0]), None, None, 1)
-    mean, half = float(values.mean()), half_interval(values, CONFIDENCE)
-    return Sample(mean, _deviation(values), (mean - half, mean + half), len(values))
+    mean = float(values.mean())
+    half = half_interval(values, CONFIDENCE) * math.sqrt(1 + len(values) * test_to_train)
+    return Sample(mean, _standard_deviation(values), (mean - half, mean + half), len(values))
 
 
-def difference(
-    scores: Mapping[int, float], baseline: Mapping[int, float], paired: bool
-) -> Difference:
-    """The difference between two settings, from their scores by seed.
+def compare(
+    arm: Mapping[int, float], baseline: Mapping[int, float], test_to_train: float = 0.0
+) -> Comparison:
+    """The difference of two arms from their scores by seed: paired where they share seeds.
 
     Args:
-        paired: whether a seed gives both settings the same random split of the corpus. Then only
-            the seeds that both have count; without one there is no test.
-    """
-    if not paired:
-        return compare(list(scores.values()), list(baseline.values()))
-    by_seed = [scores[seed] - baseline[seed] for seed in scores if seed in baseline]
-    if by_seed:
-        return compare_paired(by_seed)
-    mean = statistics.mean(scores.values()) - statistics.mean(baseline.values())
-    return Difference(mean, None, None, None, None)
-
-
-def compare(scores: Sequence[float], baseline: Sequence[float]) -> Difference:
-    """The difference between two settings, as independent samples.
-
-    The permutation test exchanges seeds between the two settings. It takes every division where
-    there are at most :data:`RESAMPLES` of them, and so is exact for up to seven seeds a side. Else
-    it draws as many at random.
+        arm: score of each seed.
+        baseline: the same; seeds that only one arm has are left out if any is shared.
+        test_to_train: where each seed splits the corpus at random, the number of test examples over
+            that of training examples; else 0.
 
     Raises:
-        ValueError: no score on a side, or one that is not finite.
+        ValueError: an arm without a score, or a score that is not finite.
     """
-    ours, theirs = _finite(scores), _finite(baseline)
-    mean = float(ours.mean() - theirs.mean())
-    if min(len(ours), len(theirs)) == 1:
-        return Difference(mean, None, None, None, None)
-    test = stats.permutation_test(
-        (ours, theirs),
-        lambda a, b, axis: a.mean(axis) - b.mean(axis),
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        rng=0,
-    )
-    least = least_p(len(ours), len(theirs))
-    interval, t_p = _welch(ours, theirs)
-    return Difference(mean, interval, float(test.pvalue), t_p, least)
+    shared = sorted(arm.keys() & baseline.keys())
+    if shared:
+        return compare_paired([arm[seed] - baseline[seed] for seed in shared], test_to_train)
+    return compare_independent(list(arm.values()), list(baseline.values()))
 
 
-def compare_paired(differences: Sequence[float]) -> Difference:
-    """The difference between two settings, from its value at each seed.
+def compare_paired(differences: Sequence[float], test_to_train: float = 0.0) -> Comparison:
+    """The mean of differences by seed: Student's t test and the sign-flip permutation test.
 
-    The permutation test exchanges the two settings within a seed, which changes the sign of its
-    difference. It takes every choice of signs for up to 13 seeds.
+    Random splits of one corpus overlap, so their differences are correlated. Nadeau and Bengio
+    (2003, Eq. 9) estimate the variance of the mean by ``(1/n + test/train) s^2`` in place of
+    ``s^2 / n``. The permutation test has no such correction.
 
-    Raises:
-        ValueError: no difference, or one that is not finite.
+    Args:
+        differences: one a seed.
+        test_to_train: as for :func:`compare`.
     """
     values = _finite(differences)
-    mean, by_seed = float(values.mean()), tuple(map(float, values))
-    if len(values) == 1:
-        return Difference(mean, None, None, None, None, by_seed)
-    test = stats.permutation_test(
-        (values,),
-        lambda a, axis: a.mean(axis),
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        rng=0,
-    )
-    interval, t_p = None, None
-    if np.ptp(values) > ROUNDING:
-        half = half_interval(values, CONFIDENCE)
-        interval, t_p = (mean - half, mean + half), float(stats.ttest_1samp(values, 0).pvalue)
-    least = least_p_paired(len(values))
-    return Difference(mean, interval, float(test.pvalue), t_p, least, by_seed)
+    n, mean, by_seed = len(values), float(values.mean()), tuple(map(float, values))
+    if n == 1:
+        return Comparison(mean, by_seed=by_seed)
+    error = _standard_deviation(values) * math.sqrt(1 / n + test_to_train)
+    p, exact = sign_flip_p(values)
+    test = "paired t, overlapping splits" if test_to_train else "paired t"
+    return Comparison(mean, error, n - 1, _t_p(mean, error, n - 1), p, exact, test, n, by_seed)
 
 
-def _welch(
-    ours: np.ndarray, theirs: np.ndarray
-) -> tuple[tuple[float, float], float] | tuple[None, None]:
-    """Interval and p of Welch's t test; none where neither side varies."""
-    if max(np.ptp(ours), np.ptp(theirs)) <= ROUNDING:
-        return None, None
-    with warnings.catch_warnings():  # SciPy warns of equal scores on one side, whose variance is 0
-        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
-        test = stats.ttest_ind(ours, theirs, equal_var=False)
-        interval = test.confidence_interval(CONFIDENCE)
-    return (float(interval.low), float(interval.high)), float(test.pvalue)
+def compare_independent(arm: Sequence[float], baseline: Sequence[float]) -> Comparison:
+    """The difference of two means: Welch's t test and the permutation test of two samples."""
+    ours, theirs = _finite(arm), _finite(baseline)
+    mean, n = float(ours.mean() - theirs.mean()), min(len(ours), len(theirs))
+    if n == 1:
+        return Comparison(mean)
+    errors = [_standard_deviation(side) ** 2 / len(side) for side in (ours, theirs)]
+    error, degrees = math.sqrt(sum(errors)), math.inf
+    if error:
+        parts = sum(e**2 / (len(side) - 1) for e, side in zip(errors, (ours, theirs)))
+        degrees = sum(errors) ** 2 / parts
+    p, exact = division_p(ours, theirs)
+    return Comparison(mean, error, degrees, _t_p(mean, error, degrees), p, exact, "Welch", n)
 
 
-def least_p(ours: int, theirs: int) -> float:
-    """The smallest two-sided p that the permutation test can give.
+def _t_p(mean: float, error: float, degrees: float) -> float:
+    return 2 * float(stats.t.sf(abs(mean) / error, degrees)) if error else 1.0
 
-    It is twice the smaller one-sided p, to which the division that was seen always counts.
 
-    Args:
-        ours: seeds on one side, two or more.
-        theirs: seeds on the other.
+def sign_flip_p(differences: np.ndarray) -> tuple[float, bool]:
+    """The two-sided p of the sign-flip test of a mean of 0, and whether it is exact.
+
+    Under the null hypothesis, the two arms of a seed can be exchanged, which flips the sign of its
+    difference. The p is the share of all 2^n assignments of signs whose sum is as far from 0 as the
+    one observed. Beyond :data:`EXACT_SEEDS` seeds, of a fixed random sample of assignments.
     """
-    return 2 / min(math.comb(ours + theirs, ours), RESAMPLES + 1)
+    values = np.asarray(differences, dtype=float)
+    if len(values) <= EXACT_SEEDS:
+        sums = np.zeros(1)
+        for value in values:
+            sums = np.concatenate([sums + value, sums - value])
+        return _share(sums, float(values.sum())), True
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (DRAWS, len(values)))
+    return _share(np.append(signs @ values, values.sum()), float(values.sum())), False
 
 
-def least_p_paired(seeds: int) -> float:
-    """The same of paired seeds, two or more."""
-    return 2 / min(2**seeds, RESAMPLES + 1)
+def division_p(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, bool]:
+    """The two-sided p of the permutation test of two independent samples, and whether it is exact.
 
-
-def seeds_for_test(comparisons: int, paired: bool = False) -> int | None:
-    """With how many seeds a side the permutation test can show a difference at all.
-
-    None where even :data:`RESAMPLES` divisions are too few.
-
-    Args:
-        comparisons: of the table, over which p is corrected.
-        paired: whether the seeds are.
+    Under the null hypothesis, any division of all seeds into groups of these sizes is as likely as
+    the one observed. Beyond :data:`EXACT_DIVISIONS` divisions, a fixed random sample is taken.
     """
-    counts = range(2, 15)  # from 8 on, or 14 if paired, p becomes no smaller
-    least = least_p_paired if paired else lambda seeds: least_p(seeds, seeds)
-    return next((n for n in counts if least(n) * comparisons < LEVEL), None)
+    pooled = np.concatenate([ours, theirs])
+    pooled = pooled - pooled.mean()  # then a group's sum alone tells the difference of the means
+    size, observed = len(ours), float(pooled[: len(ours)].sum())
+    if math.comb(len(pooled), size) <= EXACT_DIVISIONS:
+        return _share(_sums_of_subsets(pooled, size), observed), True
+    orders = np.random.default_rng(0).random((DRAWS, len(pooled))).argsort(axis=1)
+    return _share(np.append(pooled[orders[:, :size]].sum(axis=1), observed), observed), False
+
+
+def _sums_of_subsets(values: np.ndarray, size: int) -> np.ndarray:
+    """The sums of all subsets of ``size`` values."""
+    sums = [np.zeros(1), *(np.zeros(0) for _ in range(size))]  # by the size of the subset
+    for value in values:
+        for count in range(size, 0, -1):
+            sums[count] = np.concatenate([sums[count], sums[count - 1] + value])
+    return sums[size]
+
+
+def _share(statistics: np.ndarray, observed: float) -> float:
+    """The share of statistics that are as far from 0 as the one observed."""
+    tie = TIE * float(np.abs(statistics).max())
+    return float((np.abs(statistics) >= abs(observed) - tie).mean())
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction of all p values of one table (Holm 1979)."""
-    if not p_values:
-        return []
-    return [float(p) for p in multipletests(p_values, method="holm")[1]]
+    """Holm's correction of the p values of one family (Holm 1979); NaN where there is no p."""
+    known = [p for p in p_values if not math.isnan(p)]
+    corrected = iter(multipletests(known, method="holm")[1] if known else [])
+    return [p if math.isnan(p) else float(next(corrected)) for p in p_values]
+
+
+def verdict(
+    difference: float,
+    p: float,
+    *,
+    higher_is_better: bool,
+    equivalence_p: float = math.nan,
+) -> Verdict:
+    """What a comparison shows: the one rule of reports, claims and summaries.
+
+    Args:
+        p: of the test of a difference, corrected for its family; NaN where it was not tested.
+        equivalence_p: of the test of equivalence, corrected likewise, where one is declared. It
+            counts first, as a difference within the margin may be real too.
+    """
+    if math.isnan(p):
+        return Verdict.NOT_TESTED
+    if equivalence_p < LEVEL:
+        return Verdict.EQUIVALENT
+    if p < LEVEL:
+        return Verdict.BETTER if (difference > 0) == higher_is_better else Verdict.WORSE
+    return Verdict.UNDECIDED
+
+
+# Tables
+
+
+COLUMNS = (
+    *("arm", "baseline", "outcome", "n", "mean", "standard_deviation", "low", "high"),
+    *("difference", "difference_low", "difference_high", "test", "p", "p_permutation", "exact"),
+    *("p_holm", "margin", "verdict", "family", "declared", "by_seed"),
+    *("seeds_paired", "seeds_unpaired"),
+)
+
+
+def compare_arms(
+    runs: pd.DataFrame,
+    pairs: Sequence[tuple[str, str]],
+    outcome: str = SCORE,
+    primary: Sequence[PrimaryComparison] = (),
+) -> pd.DataFrame:
+    """A row for each pair of an arm and its baseline.
+
+    A pair that the study declares for this outcome is tested as declared, and Holm's correction
+    runs over all that it declares. The others are exploratory, and corrected among themselves.
+
+    Args:
+        runs: as a :class:`~norm_plugin.analysis.study.Study` has them.
+        pairs: of names of arms; an arm that is its own baseline is only described.
+        outcome: as in a study file.
+        primary: what the study declares, by the names of arms.
+
+    Returns:
+        :data:`COLUMNS`. ``n``, ``mean``, ``standard_deviation``, ``low`` and ``high`` are of the
+        arm; ``difference`` and its 95 % interval of the arm less the baseline; ``test`` names the
+        test of ``p``, which for a declared equivalence is that of two one-sided tests within
+        ``margin``. ``family`` is primary or exploratory. A comparison that was declared after the
+        runs is exploratory, and ``declared`` says so. ``seeds_paired`` and ``seeds_unpaired`` are
+        how many seeds an arm would show the metric's difference of interest, by the deviations of
+        this pair; NaN for losses, and where no number would. What there is not is NaN.
+
+    Raises:
+        CommandError: an outcome that the metric does not have or no run has.
+    """
+    declared = {
+        (row["arm"], row["baseline"]): row
+        for row in _declared_rows(runs, primary)
+        if row["outcome"] == outcome
+    }
+    rows = [declared.get(pair) or _row(runs, *pair, outcome) for pair in dict.fromkeys(pairs)]
+    _correct([row for row in rows if not row["declared"]])
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def compare_primary(runs: pd.DataFrame, primary: Sequence[PrimaryComparison]) -> pd.DataFrame:
+    """The declared comparisons over all outcomes, a row each, as :func:`compare_arms` has them."""
+    return pd.DataFrame(_declared_rows(runs, primary), columns=list(COLUMNS))
+
+
+def _declared_rows(
+    runs: pd.DataFrame, primary: Sequence[PrimaryComparison]
+) -> list[dict[str, Any]]:
+    rows = [_row(runs, each.arm, each.baseline, each.outcome, each) for each in primary]
+    _correct(rows)
+    return rows
+
+
+def _row(
+    runs: pd.DataFrame,
+    arm: str,
+    baseline: str,
+    outcome: str,
+    declared: PrimaryComparison | None = None,
+) -> dict[str, Any]:
+    """A comparison before its p is corrected for its family."""
+    ours, theirs = (_by_seed(runs[runs["arm"] == name], outcome) for name in (arm, baseline))
+    ratio = split_ratio(runs)
+    row: dict[str, Any] = dict.fromkeys(COLUMNS, math.nan)
+    row |= {"arm": arm, "baseline": baseline, "outcome": outcome, "n": len(ours), "by_seed": ()}
+    row |= {"test": "", "exact": True, "family": EXPLORATORY, "declared": ""}
+    row |= {"higher_is_better": higher_is_better(runs, outcome), "equivalence_p": math.nan}
+    if ours:
+        sample = describe(list(ours.values()), ratio)
+        row["mean"], row["standard_deviation"] = sample.mean, sample.deviation or math.nan
+        row["low"], row["high"] = sample.interval or (math.nan, math.nan)
+    if declared is not None:
+        row["declared"] = declared.declared
+        row["family"] = PRIMARY if declared.declared == BEFORE else EXPLORATORY
+    if arm == baseline or not (ours and theirs):
+        return row
+    if declared is not None and declared.paired and not ours.keys() & theirs.keys():
+        raise CommandError(
+            f"{arm} and {baseline} have no seed in common, and the study declares them paired"
+        )
+    if declared is None or declared.paired:
+        comparison = compare(ours, theirs, ratio)
+    else:
+        comparison = compare_independent(list(ours.values()), list(theirs.values()))
+    low, high = comparison.interval
+    row |= {"difference": comparison.mean, "difference_low": low, "difference_high": high}
+    row |= {name: getattr(comparison, name) for name in ("test", "p", "p_permutation", "exact")}
+    row |= {"by_seed": comparison.by_seed}
+    if declared is not None and declared.test == EQUIVALENCE and comparison.n > 1:
+        row["margin"] = declared.size
+        row["equivalence_p"] = comparison.equivalence_p(row["margin"])
+        row["test"] = f"two one-sided tests, {comparison.test}"
+    return row | _seeds(ours, theirs, comparison.by_seed, ratio, of_interest(runs, outcome))
+
+
+def _correct(rows: Sequence[dict[str, Any]]) -> None:
+    """Correct the p of a family, and give each of its rows a verdict.
+
+    A row with an equivalence has two null hypotheses, of which one at most is true. Holm's
+    correction runs over the declared test of each row; the other one is multiplied by the number
+    of rows.
+    """
+    tested = [row for row in rows if not math.isnan(row["p"])]
+    equivalences = [not math.isnan(row["equivalence_p"]) for row in tested]
+    corrected = holm([r["equivalence_p"] if e else r["p"] for r, e in zip(tested, equivalences)])
+    for row, is_equivalence, p in zip(tested, equivalences, corrected):
+        row["p_holm"] = p
+        difference_p = min(1.0, len(tested) * row["p"]) if is_equivalence else p
+        row["verdict"] = verdict(
+            row["difference"],
+            difference_p,
+            higher_is_better=row["higher_is_better"],
+            equivalence_p=p if is_equivalence else math.nan,
+        )
+        row["p"] = row["equivalence_p"] if is_equivalence else row["p"]
+    for row in rows:
+        if math.isnan(row["p"]):
+            same = row["arm"] == row["baseline"]
+            row["verdict"] = Verdict.BASELINE if same else Verdict.NOT_TESTED
+
+
+def outcome_values(runs: pd.DataFrame, outcome: str = SCORE) -> pd.Series:
+    """An outcome of each run.
+
+    An accuracy is taken from the counts it was made from: the four digits of a stored score would
+    break the ties that permutation tests have to see.
+
+    Raises:
+        CommandError: an outcome that the metric does not have, or no run has.
+    """
+    metric = find_metric(runs["metric"].iloc[0])
+    outcome_unit(outcome, metric, "the report")
+    kind = metric.headline if outcome == SCORE else outcome
+    correct, total = f"scores.{kind}.correct", f"scores.{kind}.sentences"
+    column = outcome if outcome in (SCORE, *LOSSES) else f"scores.{kind}.score"
+    if {correct, total} <= set(runs):
+        return 100 * runs[correct].astype(float) / runs[total].astype(float)
+    if column not in runs or runs[column].isna().all():
+        raise CommandError(f"no run has the outcome {outcome}; choose another")
+    return runs[column].astype(float)
+
+
+def higher_is_better(runs: pd.DataFrame, outcome: str) -> bool:
+    """Of scores as the metric says; losses are better lower."""
+    return outcome not in LOSSES and find_metric(runs["metric"].iloc[0]).higher_is_better
+
+
+def of_interest(runs: pd.DataFrame, outcome: str) -> float:
+    """A difference about as large as papers report; NaN for what they report no differences of."""
+    metric = find_metric(runs["metric"].iloc[0])
+    return metric.of_interest if outcome == SCORE else math.nan
+
+
+def split_ratio(runs: pd.DataFrame) -> float:
+    """Test examples over training examples where each seed splits the corpus at random, else 0."""
+    if "split_seed" not in runs or runs["split_seed"].isna().any():
+        return 0.0
+    tested = f"scores.{find_metric(runs['metric'].iloc[0]).headline}.sentences"
+    for name in (tested, "data.training_pairs"):
+        if name not in runs or runs[name].isna().any():
+            raise CommandError(f"a result on a random split lacks {name}, which its interval needs")
+    return float((runs[tested] / runs["data.training_pairs"]).mean())
+
+
+def _by_seed(runs: pd.DataFrame, outcome: str) -> dict[int, float]:
+    values = outcome_values(runs, outcome) if len(runs) else pd.Series(dtype=float)
+    table = pd.Series(values.to_numpy(), index=runs["seed"].to_numpy()).dropna()
+    return {int(seed): float(value) for seed, value in table.items()}
+
+
+# Power
+
+
+def _seeds(
+    ours: Mapping[int, float],
+    theirs: Mapping[int, float],
+    by_seed: Sequence[float],
+    ratio: float,
+    difference: float,
+) -> dict[str, float]:
+    """Seeds an arm that show a difference, by the deviations of this pair."""
+    sides = [_standard_deviation(np.array(list(side.values()))) for side in (ours, theirs)]
+    of_arms = math.sqrt(sum(side**2 for side in sides) / 2)
+    of_pairs = _standard_deviation(np.array(by_seed)) if by_seed else math.nan
+    return {
+        "seeds_paired": seeds_needed(of_pairs, difference, paired=True, test_to_train=ratio),
+        "seeds_unpaired": seeds_needed(of_arms, difference, paired=False, test_to_train=ratio),
+    }
 
 
 def seeds_needed(
-    deviation: float, difference: float, comparisons: int = 1, paired: bool = False
-) -> int:
-    """How many seeds a side show a difference between two means.
+    standard_deviation: float,
+    difference: float,
+    *,
+    paired: bool,
+    comparisons: int = 1,
+    test_to_train: float = 0.0,
+) -> float:
+    """How many seeds an arm a t test needs to show a difference with 80 % power at the 5 % level.
 
-    By the two-sided t test at the 5 % level, in 80 % of experiments, where both sides have this
-    standard deviation.
+    NaN where no number of them does, as on random splits of one corpus, and without a deviation.
 
     Args:
-        deviation: standard deviation between seeds, in points of the score, above 0; if paired,
-            that of the differences.
-        difference: to be shown, in the same points, above 0.
-        comparisons: by which the level is divided (Bonferroni), as Holm does for the smallest p.
-        paired: whether the seeds are.
+        standard_deviation: of the differences by seed if paired, else of each arm.
+        difference: to be shown, in the same unit.
+        comparisons: in the family, by which the level is divided.
+        test_to_train: as for :func:`compare`.
     """
-    if not (deviation > 0 and difference > 0):
-        raise ValueError(
-            f"deviation is {deviation} and difference is {difference}; both have to be above 0"
-        )
-    effect, level = difference / deviation, LEVEL / comparisons
+    if not (standard_deviation > 0 and difference > 0):
+        return math.nan
+    effect, level = difference / standard_deviation, LEVEL / comparisons
+
+    def power(n: int) -> float:
+        """Of the two-sided t test, from the noncentral F distribution of t squared."""
+        degrees = n - 1 if paired else 2 * n - 2
+        variance = (1 if paired else 2) * (1 / n + test_to_train)
+        critical = stats.f.isf(level, 1, degrees)
+        return float(stats.ncf.sf(critical, 1, degrees, effect**2 / variance))
+
     counts = range(2, MOST_SEEDS)
-    return counts[bisect_left(counts, POWER, key=lambda n: _power(effect, n, level, paired))]
+    return counts[bisect_left(counts, POWER, key=power)] if power(MOST_SEEDS) > POWER else math.nan
 
 
-def _power(effect: float, count: int, level: float, paired: bool) -> float:
-    """The power of the two-sided t test with ``count`` seeds a side.
+def resolution(table: pd.DataFrame, of_interest: float) -> pd.DataFrame:
+    """What the seeds of a table can show, over all its arms.
 
-    t^2 has the noncentral F distribution. SciPy's noncentral t gives NaN for large effects.
+    The deviation of the differences by seed is pooled over arms unless Bartlett's test says that it
+    differs between them.
 
     Args:
-        effect: the difference in standard deviations.
+        table: of :func:`compare_arms`.
+        of_interest: the difference that is to be shown.
+
+    Returns:
+        columns ``quantity`` and ``value``; no row where fewer than two seeds are paired.
     """
-    freedom, shift = (count - 1, count) if paired else (2 * count - 2, count / 2)
-    bound = stats.f.isf(level, 1, freedom)
-    return float(stats.ncf.sf(bound, 1, freedom, shift * effect**2))
+    samples = [values for values in table["by_seed"] if len(values) > 1]
+    rows: list[tuple[str, float]] = []
+    if samples:
+        p = equal_variances_p(samples)
+        rows.append(("p of Bartlett's test that all differences have one standard deviation", p))
+        if not p < LEVEL:
+            deviation = pooled_standard_deviation(samples)
+            rows.append(("standard deviation of the differences by seed, pooled", deviation))
+            rows += [
+                (
+                    f"paired seeds that show a difference of {of_interest:g}, of {count}",
+                    seeds_needed(deviation, of_interest, paired=True, comparisons=count),
+                )
+                for count in dict.fromkeys((1, len(samples)))
+            ]
+    return pd.DataFrame(rows, columns=["quantity", "value"])
 
 
-def pooled_deviation(samples: Sequence[Sequence[float]]) -> float | None:
-    """The standard deviation between seeds over all settings; None where none has two seeds."""
-    groups = [np.asarray(scores, dtype=float) for scores in samples if len(scores) > 1]
-    freedom = sum(len(group) - 1 for group in groups)
-    if not freedom:
-        return None
-    squares = sum((len(group) - 1) * _deviation(group) ** 2 for group in groups)
-    return math.sqrt(squares / freedom)
+def equal_variances_p(samples: Sequence[Sequence[float]]) -> float:
+    """The p of Bartlett's test that all samples have one variance; NaN where one has none."""
+    groups = [np.asarray(sample, dtype=float) for sample in samples if len(sample) > 1]
+    if len(groups) < 2 or any(_standard_deviation(group) == 0 for group in groups):
+        return math.nan
+    return float(stats.bartlett(*groups).pvalue)
 
 
-def _deviation(values: np.ndarray) -> float:
+def pooled_standard_deviation(samples: Sequence[Sequence[float]]) -> float:
+    """The standard deviation within samples, pooled by degrees of freedom; NaN without any."""
+    groups = [np.asarray(sample, dtype=float) for sample in samples if len(sample) > 1]
+    degrees = sum(len(group) - 1 for group in groups)
+    if not degrees:
+        return math.nan
+    squares = sum((len(group) - 1) * _standard_deviation(group) ** 2 for group in groups)
+    return math.sqrt(squares / degrees)
+
+
+def _standard_deviation(values: np.ndarray) -> float:
     """With n - 1; exactly 0 for equal values, whose mean may be another by rounding."""
-    return float(values.std(ddof=1)) if np.ptp(values) > ROUNDING else 0.0
+    if len(values) < 2:
+        return math.nan
+    largest = float(np.abs(values).max())
+    return float(values.std(ddof=1)) if np.ptp(values) > TIE * largest else 0.0
 
 
-def _finite(scores: Sequence[float]) -> np.ndarray:
+def _finite(scores: Sequence[float] | np.ndarray) -> np.ndarray:
     values = np.asarray(scores, dtype=float)
     if not len(values) or not np.isfinite(values).all():
-        raise ValueError(f"the scores are {list(scores)}; one or more are wanted, all finite")
+        raise ValueError(f"the scores are {list(scores)}; at least one is needed, all finite")
     return values

@@ -7,7 +7,7 @@ seed alone. A run that failed or diverged has no result, and a row among the fai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from norm_plugin.experiments.results import (
     read_results,
     result_name,
 )
+from norm_plugin.experiments.studies import PrimaryComparison, StudyFile, check_study
 
 REQUIRED = (
     *("split", "model.parameters", "training.updates", "data.checksum", "versions.torch"),
@@ -41,6 +42,8 @@ OPTIONAL = (
     *("training.seconds", "training.updates_per_second", "training.peak_memory"),
 )
 """What some results lack; the table has these columns all the same."""
+ALIKE_WITHOUT_NORMS = ("pre", "post")
+"""Placements under which a model without norms is the same: ``x + f(x)``."""
 # Of a flag and of an override. Where a run has both, the flag counts, as it stands last.
 PLACEMENT_KEYS = ("norm-placement", "model.norm_placement")
 
@@ -55,6 +58,7 @@ class Study:
         curves: as :func:`read_curves` gives them, with ``arm``; also of failed runs.
         failures: as :func:`read_failures` gives them, with ``arm`` and ``placement``.
         baseline: the arm that the others are compared with, the first one.
+        primary: the comparisons that the study's file declares, by the names of arms.
     """
 
     runs: pd.DataFrame
@@ -62,6 +66,7 @@ class Study:
     failures: pd.DataFrame
     baseline: str
     common: Differences = field(default_factory=dict)
+    primary: tuple[PrimaryComparison, ...] = ()
 
     @property
     def arms(self) -> list[str]:
@@ -80,8 +85,37 @@ class Study:
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Every arm with the baseline."""
-        return [(arm, self.baseline) for arm in self.arms]
+        """Every arm with the baseline under its own placement, else with the baseline.
+
+        Two pairs of the same models count once.
+        """
+        same, placements = self.same, self.runs.drop_duplicates("arm").set_index("arm")["placement"]
+        norm = self.baseline.removesuffix(f", {placements[self.baseline]}")
+        pairs: dict[tuple[str, str], tuple[str, str]] = {}
+        for arm in self.arms:
+            baseline = f"{norm}, {placements[arm]}"
+            if baseline not in placements or baseline == arm:
+                baseline = self.baseline
+            pairs.setdefault((same.get(arm, arm), same.get(baseline, baseline)), (arm, baseline))
+        return list(pairs.values())
+
+    @property
+    def same(self) -> dict[str, str]:
+        """The arms that are the model of an earlier arm, with that arm: models without norms."""
+        sites = self.runs[[name for name in self.runs if name.startswith("sites.")]]
+        without_norms = (sites.isna() | (sites == "none")).all(axis="columns") & sites.notna().any(
+            axis="columns"
+        )
+        runs = self.runs[without_norms & self.runs["placement"].isin(ALIKE_WITHOUT_NORMS)]
+        main = self.runs["placement"].iloc[0]
+        runs = runs.sort_values("placement", key=lambda column: column != main, kind="stable")
+        first: dict[str, str] = {}
+        same = {}
+        for run in runs.drop_duplicates("arm").to_dict("records"):
+            name = run["arm"].removesuffix(f", {run['placement']}")
+            if first.setdefault(name, run["arm"]) != run["arm"]:
+                same[run["arm"]] = first[name]
+        return same
 
     @property
     def metric(self) -> Metric:
@@ -90,7 +124,10 @@ class Study:
 
 
 def read_study(
-    folders: Sequence[Path], baseline: str = "layernorm", labels: Mapping[str, str] | None = None
+    folders: Sequence[Path],
+    baseline: str = "layernorm",
+    labels: Mapping[str, str] | None = None,
+    file: StudyFile | None = None,
 ) -> Study:
     """Read the results in ``folders`` as one comparison.
 
@@ -98,10 +135,12 @@ def read_study(
         folders: of one experiment each.
         baseline: the norm, or the name of the row, that the others are compared with.
         labels: other names of rows, by their names.
+        file: of the study, which may declare comparisons.
 
     Raises:
-        CommandError: no results, a file that is none, no run of ``baseline``, or runs that cannot
-            be compared: another data checksum, another test set, another recipe.
+        CommandError: no results, a file that is none, no run of ``baseline``, runs that cannot be
+            compared (another data checksum, another test set, another recipe), or a declared
+            comparison that cannot be made.
     """
     runs = read_results(*folders)
     _check_complete(runs)
@@ -129,7 +168,25 @@ def read_study(
     curves = read_curves(*folders)
     arms = pd.concat([runs, failures]).set_index(RUN_KEY)["arm"].to_dict()
     curves["arm"] = [arms.get(key) for key in curves[RUN_KEY].itertuples(index=False, name=None)]
-    return Study(runs, curves, failures, runs["arm"].iloc[0], common)
+    study = Study(runs, curves, failures, runs["arm"].iloc[0], common)
+    return study if file is None else replace(study, primary=_primary(file, study))
+
+
+def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
+    """The declared comparisons by the names of arms; two of the same models count once."""
+    runs = pd.concat([study.runs, study.failures], ignore_index=True)
+    arms: dict[str, str] = {}
+    seeds: dict[str, set[int]] = {}
+    for arm, of_arm in runs.groupby("arm", sort=False):
+        for name in (arm, *of_arm["norm"]):
+            arms[name], seeds[name] = arm, set(of_arm["seed"])
+    check_study(file, study.metric, seeds)
+    comparisons: dict[tuple[str, str, str], PrimaryComparison] = {}
+    for each in file.primary:
+        arm, baseline = arms[each.arm], arms[each.baseline]
+        models = (study.same.get(arm, arm), study.same.get(baseline, baseline), each.outcome)
+        comparisons.setdefault(models, replace(each, arm=arm, baseline=baseline))
+    return tuple(comparisons.values())
 
 
 def arm_names(

@@ -35,13 +35,16 @@ def test_a_row_for_each_part(tmp_path):
     ]
     run = [part for part in PARTS if part.with_it in SCORES and part.without in SCORES]
     assert 0 < len(run) < len(PARTS)
-    found = [compare(SCORES[part.with_it], SCORES[part.without]) for part in run]
-    corrected = holm([one.t_p for one in found])
+    tests = [
+        compare(dict(enumerate(SCORES[part.with_it])), dict(enumerate(SCORES[part.without])))
+        for part in run
+    ]
+    corrected = holm([test.p for test in tests])
     for part, row in zip(PARTS, rows):
         if part not in run:
             assert set(row[3:-1]) == {"-"} and row[-1] == NOT_RUN
             continue
-        one = found[run.index(part)]
-        assert row[3] == f"{one.mean:+.2f}"
-        assert row[7:9] == [p_text(one.t_p), p_text(corrected[run.index(part)])]
-        assert ("normally" in row[9]) == (corrected[run.index(part)] < 0.05)
+        test, p = tests[run.index(part)], corrected[run.index(part)]
+        assert row[3] == f"{test.mean:+.2f}"
+        assert row[5:8] == [p_text(test.p), p_text(p), p_text(test.p_permutation)]
+        assert (row[8] == "better") == (p < 0.05)

@@ -25,6 +25,7 @@ FAIRSEQ_REQUIREMENTS = [
     "pandas",
     "pyyaml",
     "regex",
+    "rich",
     "sacrebleu",
     "sacremoses",
     "scipy",

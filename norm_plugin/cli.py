@@ -40,7 +40,6 @@ VERBS = {
     "keep": ("experiments.keep", "store translations and statistics beside older results"),
     "list": ("cli:list_norms", "every norm with its options and its paper"),
     "check": ("cli:check_norms", "check the norms and placements of a user dir"),
-    "check-stage": ("experiments.products", "check that the output of a stage is complete"),
     "stages": ("experiments.chain", "several stages of a run in one process"),
     "compose": ("experiments.compose", "what a command line of run or sweep asks for, as JSON"),
     "job": ("experiments.options:job", "one run of a sweep, from the file that the sweep wrote"),

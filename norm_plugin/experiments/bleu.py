@@ -14,8 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.generate_log import BLEU4
 
+_NUMBER = r"\d+\.\d+"
+BLEU4 = re.compile(
+    rf"BLEU4 = (?P<score>{_NUMBER}), (?P<precisions>{_NUMBER}(?:/{_NUMBER}){{3}}) "
+    rf"\(BP=(?P<brevity>{_NUMBER}), ratio=(?P<ratio>{_NUMBER}), "
+    r"syslen=(?P<syslen>\d+), reflen=(?P<reflen>\d+)\)"
+)
 # As perl's s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g does on bytes, where only ASCII holds white space.
 HYPHEN = re.compile(r"(\S)-(\S)", re.ASCII)
 
@@ -34,41 +39,19 @@ def fairseq_bleu(
     Raises:
         CommandError: the dictionary cannot be read.
     """
+    from fairseq.data import Dictionary
     from fairseq.scoring.bleu import BleuConfig, Scorer
 
-    words = _dictionary(dictionary)
+    try:
+        words = Dictionary() if dictionary is None else Dictionary.load(str(dictionary))
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CommandError(f"cannot read the dictionary {dictionary}: {error}") from error
     scorer = Scorer(BleuConfig(pad=words.pad(), eos=words.eos(), unk=words.unk()))
     for reference, hypothesis in zip(references, hypotheses):
         # In this order: fairseq-generate and fairseq-score number the reference's words first.
         scorer.add(words.encode_line(reference), words.encode_line(hypothesis))
     line: str = scorer.result_string()
     return line
-
-
-def _dictionary(path: Path | None) -> Any:
-    from fairseq.data import Dictionary
-
-    if path is None:
-        return Dictionary()
-    try:
-        return Dictionary.load(str(path))
-    except (OSError, ValueError, RuntimeError) as error:
-        raise CommandError(f"cannot read the dictionary {path}: {error}") from error
-
-
-def exact_bleu(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Any]:
-    """BLEU of space-separated tokens by its definition (Papineni et al. 2002), by sacrebleu.
-
-    No smoothing, no tokenization; an unknown word of a reference matches nothing, as in fairseq.
-    """
-    from sacrebleu.metrics import BLEU
-
-    references = [
-        " ".join("<<unk>>" if word == "<unk>" else word for word in line.split())
-        for line in references
-    ]
-    metric = BLEU(tokenize="none", smooth_method="none", force=True)
-    return _sacrebleu_parts(metric, hypotheses, references)
 
 
 def bleu4_parts(line: str) -> dict[str, Any]:
@@ -86,20 +69,19 @@ def bleu4_parts(line: str) -> dict[str, Any]:
     }
 
 
-def split_compounds(line: str) -> str:
-    """``a-b`` becomes ``a ##AT##-##AT## b``, as in the scores of the papers on WMT14 En-De.
+def exact_bleu(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Any]:
+    """BLEU of space-separated tokens by its definition (Papineni et al. 2002), by sacrebleu.
 
-    Of ``a-b-c`` only the first hyphen is split: a letter between two hyphens serves one of them.
+    No smoothing, no tokenization; an unknown word of a reference matches nothing, as in fairseq.
     """
-    return HYPHEN.sub(r"\1 ##AT##-##AT## \2", line)
+    from sacrebleu.metrics import BLEU
 
-
-def detokenize(lines: Sequence[str], language: str) -> list[str]:
-    """Undo Moses tokenization, its XML escapes included."""
-    from sacremoses import MosesDetokenizer
-
-    detokenizer = MosesDetokenizer(language)
-    return [detokenizer.detokenize(line.split(), unescape=True) for line in lines]
+    references = [
+        " ".join("<<unk>>" if word == "<unk>" else word for word in line.split())
+        for line in references
+    ]
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    return _sacrebleu_parts(metric, hypotheses, references)
 
 
 def score_sacrebleu(
@@ -124,3 +106,19 @@ def _sacrebleu_parts(
         "brevity_penalty": round(score.bp, 4),
         "signature": str(metric.get_signature()),
     }
+
+
+def split_compounds(line: str) -> str:
+    """``a-b`` becomes ``a ##AT##-##AT## b``, as in the scores of the papers on WMT14 En-De.
+
+    Of ``a-b-c`` only the first hyphen is split: a letter between two hyphens serves one of them.
+    """
+    return HYPHEN.sub(r"\1 ##AT##-##AT## \2", line)
+
+
+def detokenize(lines: Sequence[str], language: str) -> list[str]:
+    """Undo Moses tokenization, its XML escapes included."""
+    from sacremoses import MosesDetokenizer
+
+    detokenizer = MosesDetokenizer(language)
+    return [detokenizer.detokenize(line.split(), unescape=True) for line in lines]

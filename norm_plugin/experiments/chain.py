@@ -2,10 +2,10 @@
 
     python -m norm_plugin stages JSON
 
-JSON is a list of steps: ``name``, ``log``, ``commands`` without Python, and for a step whose stdout
-becomes a file ``output`` and ``item``, how each line begins that stands for one item. On stdout it
-prints ``begin NAME``, ``end NAME``, and ``item`` for each item. A step that fails ends it with
-status 1, and the reason is in the step's log.
+JSON is a list of steps: ``name``, ``log``, ``command`` without Python or null, ``output`` where its
+stdout becomes a file, ``item``, how each line begins that stands for one item, and ``check``, what
+:func:`check_product` is given. On stdout it prints ``begin NAME``, ``end NAME``, and ``item`` for
+each item. A step that fails ends it with status 1, and the reason is in the step's log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Counted:
 
 def main(argv: Sequence[str]) -> int:
     """The command line."""
-    if argv in (["-h"], ["--help"]):
+    if list(argv) in (["-h"], ["--help"]):
         print(f"usage: norm-plugin stages JSON\n\n{__doc__}")
         return 0
     progress = os.fdopen(os.dup(1), "w")
@@ -53,22 +53,21 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run_step(step: dict[str, Any], progress: TextIO) -> None:
-    """Run the commands of a step; the stdout of the first becomes its output, all else its log."""
+    """Run a step; the stdout of its command becomes its output, all else its log."""
     logging.root.handlers.clear()  # those of the step before write to its files
     with open(step["log"], "a", encoding="utf-8", errors="replace") as log:
         _redirect(sys.stderr, log)
         _redirect(sys.stdout, log)
-        for number, command in enumerate(step["commands"]):
-            if number == 0 and step["output"]:
-                write_output(command, step, log, progress)
-            else:
-                run_in_process(command)
+        if step["output"]:
+            write_output(step, log, progress)
+        elif step["command"]:
+            run_in_process(step["command"])
+        if step["check"]:
+            or_exit(lambda: check_product(*step["check"]))
         sys.stdout.flush()
 
 
-def write_output(
-    command: Sequence[str], step: dict[str, Any], log: TextIO, progress: TextIO
-) -> None:
+def write_output(step: dict[str, Any], log: TextIO, progress: TextIO) -> None:
     """Run a command whose stdout becomes a file, whole or not at all."""
     output = Path(step["output"])
     new = output.with_name(f"{output.name}.tmp")
@@ -78,7 +77,7 @@ def write_output(
         if step["item"]:
             sys.stdout = Counted(stdout, step["item"], progress)
         try:
-            run_in_process(command)
+            run_in_process(step["command"])
         finally:
             sys.stdout = stdout
             stdout.flush()
@@ -101,15 +100,48 @@ def run_in_process(command: Sequence[str]) -> None:
     import norm_plugin.models  # noqa: F401  fairseq does not import a --user-dir twice
     from norm_plugin import cli
 
-    _, module, *words = command
-    call: Callable[[], int | None]
+    _, module, *argv = command
     if module == "norm_plugin":
-        call = partial(cli.call, words[0], words[1:])
+        or_exit(partial(cli.call, argv[0], argv[1:]))
     else:
-        sys.argv = [module, *words]
-        call = import_module(module).cli_main
+        sys.argv = [module, *argv]
+        or_exit(import_module(module).cli_main)
+
+
+def or_exit(call: Callable[[], int | None]) -> None:
+    """Call a command, and end the process where it fails."""
     try:
         run_command(lambda: call() or 0)
     except SystemExit as end:
         if end.code:
             raise
+
+
+def check_product(stage: str, *arguments: str) -> None:
+    """Raise CommandError unless what a stage made is whole.
+
+    A training that finds no GPU may end without an error and without a checkpoint; a translation
+    may end early.
+
+    Args:
+        arguments: of "training" its ``--save-dir``, and the flags of ``norm-plugin average``
+            where checkpoints are averaged; of "evaluation" its output, the prepared corpus and
+            the metric.
+    """
+    from norm_plugin.checkpoints.average import select_checkpoints
+    from norm_plugin.checkpoints.files import LAST, load_checkpoint
+    from norm_plugin.experiments.metrics import find_metric
+
+    if stage == "evaluation":
+        log, data, metric = arguments
+        find_metric(metric).check_log(Path(log), Path(data))
+        return
+    folder, *averaging = arguments
+    paths = [Path(folder) / LAST]
+    if averaging:
+        kind = "epoch" if averaging[0] == "--last-epochs" else "update"
+        paths += select_checkpoints(Path(folder), kind, int(averaging[1]), None)
+    else:
+        paths.append(Path(folder) / "checkpoint_best.pt")
+    for path in paths:
+        load_checkpoint(path)

@@ -10,18 +10,15 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.checkpoints.files import load_checkpoint
+from norm_plugin.checkpoints.building import build_model
+from norm_plugin.checkpoints.files import State, load_checkpoint, num_updates
 from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
-from norm_plugin.commands.command_line import (
-    CommandError,
-    read_json,
-    write_text,
-)
-from norm_plugin.experiments.checkpoint_facts import model_facts, training_facts
+from norm_plugin.commands.command_line import CommandError, read_json, write_text
 from norm_plugin.experiments.curves import curves_of_log
 from norm_plugin.experiments.kept import keep_files
 from norm_plugin.experiments.metrics import METRICS, find_metric
@@ -34,7 +31,7 @@ from norm_plugin.experiments.results import (
     summary,
     write_result,
 )
-from norm_plugin.experiments.stamps import read_stamp
+from norm_plugin.experiments.state import read_stamp
 from norm_plugin.models.record_settings import FILE as RECORD_FILE
 
 
@@ -43,7 +40,12 @@ def collect_result(args: argparse.Namespace) -> Result:
     manifest = read_json(args.data / "manifest.json")
     last, decoded = load_checkpoint(args.last), load_checkpoint(args.checkpoint)
     cfg = last.get("cfg") or {}
-    _check_seed(args, cfg)
+    common = cfg.get("common") or {}
+    if common.get("seed") not in (None, args.seed):
+        raise CommandError(
+            f"--seed {args.seed}, but {args.last} was trained with seed {common['seed']}"
+        )
+    memory = None if args.memory is None else read_stamp(args.memory)
     model = model_facts(args.checkpoint, args.data / "bin")
     return {
         "schema": SCHEMA,
@@ -57,7 +59,10 @@ def collect_result(args: argparse.Namespace) -> Result:
         "scores": find_metric(args.metric).scores(args.log, args.data, args.split),
         "split": args.split,
         "model": model,
-        "training": {**training_facts(last), "peak_memory": _peak_memory(args.memory)},
+        "training": {
+            **training_facts(last),
+            "peak_memory": None if memory is None else int(memory),
+        },
         "curves": None if args.train_log is None else curves_of_log(args.train_log),
         "averaged_from": decoded.get("averaged_from"),
         "running_stats": decoded.get("running_stats"),
@@ -70,24 +75,94 @@ def collect_result(args: argparse.Namespace) -> Result:
         },
         "git": git_state(Path(__file__).parent),
         "versions": versions(),
-        "machine": machine(cpu=bool((cfg.get("common") or {}).get("cpu"))),
+        "machine": machine(cpu=bool(common.get("cpu"))),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
 
 
-def _peak_memory(file: Path | None) -> int | None:
-    """Bytes; None where it was not measured, as in a job of several nodes."""
-    text = None if file is None else read_stamp(file)
-    return None if text is None else int(text)
+def training_facts(state: State) -> dict[str, Any]:
+    """Length, time and speed of the run, from its last checkpoint; None for what is not there.
+
+    ``seconds`` is wall time over all resumes, validation and saving included. The speeds are those
+    of the training steps alone (``train_wall``): forward, backward and optimizer. fairseq's meters
+    start anew when a run is resumed at an epoch's end, so the speeds are means over the
+    ``measured_updates`` since then; ``tokens`` are those of the target side, as fairseq counts.
+    """
+    extra = state.get("extra_state") or {}
+    epoch = (extra.get("train_iterator") or {}).get("epoch")
+    checkpoint = (state.get("cfg") or {}).get("checkpoint") or {}
+    # a meter is stored as (priority, name, class, state), under its group
+    default = (extra.get("metrics") or {}).get("default", [])
+    meters = {name: meter for _, name, _, meter in default}
+    seconds = _number(meters.get("train_wall", {}).get("sum"))
+    updates = _number(meters.get("wpb", {}).get("count"))
+    tokens = _number(meters.get("wpb", {}).get("sum"))
+    speeds: dict[str, Any] = dict.fromkeys(
+        ("updates_per_second", "tokens_per_second", "measured_updates")
+    )
+    if seconds and updates and tokens:
+        speeds = {
+            "updates_per_second": _rounded(updates / seconds, 3),
+            "tokens_per_second": _rounded(tokens / seconds, 1),
+            "measured_updates": int(updates),
+        }
+    return {
+        "updates": num_updates(state),
+        "epochs": None if epoch is None else epoch - 1,  # the stored one is the next to finish
+        "seconds": _rounded(_number(extra.get("previous_training_time")), 1),
+        **speeds,
+        "best_valid": {
+            "metric": checkpoint.get("best_checkpoint_metric"),
+            "value": _rounded(_number(extra.get("best")), 4),
+        },
+    }
 
 
-def _check_seed(args: argparse.Namespace, cfg: dict[str, Any]) -> None:
-    seed = (cfg.get("common") or {}).get("seed")
-    if seed is not None and seed != args.seed:
-        raise CommandError(f"--seed {args.seed}, but {args.last} was trained with seed {seed}")
+def _number(value: Any) -> float | None:
+    """Runs with several workers store some numbers as tensors."""
+    return None if value is None else float(value)
 
 
-def training_pairs(manifest: dict[str, Any]) -> int | None:
+def _rounded(value: float | None, digits: int) -> float | None:
+    """None also for a diverged run's NaN, which JSON has no word for."""
+    return None if value is None or not math.isfinite(value) else round(value, digits)
+
+
+def model_facts(checkpoint: Path, binarized: Path) -> dict[str, Any]:
+    """Size and norms of the model in a checkpoint, which fairseq builds anew.
+
+    Args:
+        binarized: holds the dictionaries.
+
+    Returns:
+        ``parameters``, the trainable ones with tied ones counted once; ``norm_parameters``, those
+        of the norms among them; and ``sites``, the norm of every site that the model has (None for
+        a model that is not ours).
+
+    Raises:
+        CommandError: model and data do not fit together.
+    """
+    from norm_plugin.models.plan import make_plan
+    from norm_plugin.models.sites import sides_of
+
+    model, cfg, _ = build_model(checkpoint, binarized)
+    plan = make_plan(cfg.model, sides_of(model))
+    norms = {
+        parameter
+        for choice in plan.sites
+        for path, module in model.named_modules()
+        if choice.site.is_at(path)
+        for parameter in module.parameters()
+    }
+    ours = getattr(cfg.model, "norm_type", None) is not None
+    return {
+        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "norm_parameters": sum(p.numel() for p in norms if p.requires_grad),
+        "sites": {choice.site.name: choice.norm for choice in plan.sites} if ours else None,
+    }
+
+
+def training_pairs(manifest: Mapping[str, Any]) -> int | None:
     """The number of examples that a prepared corpus trains on; None where it is not written.
 
     A running text, whose unit is a word or a character, has none.
@@ -100,7 +175,7 @@ def training_pairs(manifest: dict[str, Any]) -> int | None:
     return pairs
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="norm-plugin result",
         description="Write the result of a finished run to OUT/<experiment>/<norm>-seed<N>.json.",
@@ -108,36 +183,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--experiment", required=True, help="name of the experiment")
     parser.add_argument("--norm", required=True, help="the norm that the run was started with")
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument(
-        "--differs",
-        type=json.loads,
-        default={},
-        metavar="JSON",
-        help="the settings that differ from the recipe",
-    )
-    parser.add_argument(
-        "--sources",
-        type=json.loads,
-        default={},
-        metavar="JSON",
-        help="the digests of the files of the user dir that the training rests on",
-    )
+    for flag, text in (
+        ("--differs", "the settings that differ from the recipe"),
+        ("--sources", "the digests of the files of the user dir that the training rests on"),
+    ):
+        parser.add_argument(flag, type=json.loads, default={}, metavar="JSON", help=text)
     parser.add_argument(
         "--metric", choices=list(METRICS), default="bleu", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--checkpoint",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="the checkpoint that was evaluated: for BLEU, the average",
-    )
-    parser.add_argument(
-        "--last",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="the run's last checkpoint, for settings, time and speed",
     )
     parser.add_argument(
         "--log",
@@ -147,24 +199,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="FILE",
         help="the output of the evaluation: for BLEU, of fairseq-generate --remove-bpe",
     )
-    parser.add_argument(
-        "--train-log",
-        type=Path,
-        metavar="FILE",
-        help="what fairseq-train printed; its losses become part of the result",
-    )
-    parser.add_argument(
-        "--memory",
-        type=Path,
-        metavar="FILE",
-        help="holds the peak memory of the training in bytes; it need not exist",
-    )
-    parser.add_argument(
-        "--record",
-        type=Path,
-        metavar="FILE",
-        help=f"what --norm-record wrote (default: {RECORD_FILE} beside --last, if it is there)",
-    )
+    for flag, required, text in (
+        ("--checkpoint", True, "the checkpoint that was evaluated: for BLEU, the average"),
+        ("--last", True, "the run's last checkpoint, for settings, time and speed"),
+        ("--train-log", False, "what fairseq-train printed; its losses become part of the result"),
+        ("--memory", False, "the peak memory of the training in bytes; it need not exist"),
+        ("--record", False, f"of --norm-record (default: {RECORD_FILE} beside --last, if any)"),
+    ):
+        parser.add_argument(flag, type=Path, required=required, metavar="FILE", help=text)
     parser.add_argument(
         "--data",
         type=Path,
@@ -181,14 +223,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="default: %(default)s",
     )
     add_user_dir(parser)
-    args = parser.parse_args(argv)
-    for name in ("experiment", "norm"):
-        if "/" in getattr(args, name) or getattr(args, name).startswith("."):
-            parser.error(f"--{name} becomes a file name: it must not contain '/' or start with '.'")
-    return args
+    return parser.parse_args(argv)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """The command line; prints a short summary."""
     args = _parse(argv)
     import_user_dir(args.user_dir)

@@ -20,26 +20,19 @@ RANK, ADDRESS = "SLURM_PROCID", "SLURM_LAUNCH_NODE_IPADDR"
 
 
 def worker_flags(flags: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The flags of ``fairseq-train`` for this worker.
-
-    Raises:
-        CommandError: not started by srun, or without ``--distributed-port``.
-    """
-    missing = [name for name in (RANK, ADDRESS) if name not in environment]
-    if missing:
-        raise CommandError(f"{missing[0]} is not set; start the workers by srun")
+    """The flags of ``fairseq-train`` for this worker; CommandError outside srun."""
+    if RANK not in environment or ADDRESS not in environment:
+        raise CommandError(f"{RANK} or {ADDRESS} is not set; start the workers by srun")
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--distributed-port", type=int)
+    parser.add_argument("--distributed-port", type=int, required=True)
     port = parser.parse_known_args(list(flags))[0].distributed_port
-    if not port:
-        raise CommandError("--distributed-port is missing: the port on which the workers meet")
     rank = ["--distributed-rank", environment[RANK], "--distributed-no-spawn"]
     return [*flags, *rank, "--distributed-init-method", f"tcp://{environment[ADDRESS]}:{port}"]
 
 
 def main(argv: Sequence[str]) -> int:
     """Train as this worker."""
-    if argv in (["-h"], ["--help"]):
+    if list(argv) in (["-h"], ["--help"]):
         print(f"usage: srun norm-plugin worker FLAGS\n\n{__doc__}")
         return 0
     sys.argv[1:] = worker_flags(argv, os.environ)

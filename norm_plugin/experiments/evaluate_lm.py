@@ -20,10 +20,9 @@ RESULTS = ("Evaluated ", "Loss (base 2): ")
 LEFT_OUT = "skipping tokens with inf scores"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """The command line."""
-    words = sys.argv[1:] if argv is None else list(argv)
-    if {"-h", "--help"}.intersection(words):
+    if {"-h", "--help"}.intersection(argv):
         print("usage: norm-plugin evaluate-lm DATA --path FILE [FLAGS]")
         print("FLAGS are those of fairseq-eval-lm; fairseq-eval-lm --help explains them.")
         return 0
@@ -35,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     parser = options.get_eval_lm_parser()
     parser.prog = "norm-plugin evaluate-lm"
-    args = options.parse_args_and_arch(parser, words)
+    args = options.parse_args_and_arch(parser, list(argv))
     results = logging.StreamHandler(sys.stdout)
     results.addFilter(is_result)
     eval_lm.logger.setLevel(logging.INFO)

@@ -19,7 +19,6 @@ not read itself, in ``hydra.runtime.choices``. It has these keys; corpus and met
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -31,6 +30,8 @@ from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.recipes import CONFIGS
 
 KEY = "experiment"
+Facts = dict[str, Any]
+"""What a YAML file has under KEY."""
 
 
 @dataclass(frozen=True)
@@ -69,49 +70,55 @@ class Experiment:
 
 def experiment_names() -> list[str]:
     """The names of all experiments in ``configs/``."""
-    return sorted({facts["name"] for _, facts in _files()})
+    return sorted({facts["name"] for facts in _files().values()})
+
+
+def experiment_metrics() -> dict[str, str]:
+    """The metric of each file in ``configs/`` that is an experiment, by the name of the file."""
+    return {path.stem: facts["metric"] for path, facts in _files().items()}
 
 
 def find_experiment(name: str, preset: str | None = None, recipe: str | None = None) -> Experiment:
     """An experiment by its name or the path of its YAML file, under a preset and a recipe.
 
     Raises CommandError for an unknown experiment or preset, and for a wrong key. An unknown recipe
-    is found when the hyperparameters are composed.
+    is noticed when the hyperparameters are composed.
     """
     if name.endswith(".yaml"):
-        files = [_own_file(Path(os.path.abspath(name)))]
+        files = _users_file(Path(os.path.abspath(name)))
     else:
-        files = [(path, facts) for path, facts in _files() if facts["name"] == name]
+        files = {path: facts for path, facts in _files().items() if facts["name"] == name}
     if not files:
         raise CommandError(
             f"no experiment {name}; choose from {', '.join(experiment_names())}, or give the path "
             "of a file NAME.yaml"
         )
-    presets: dict[str | None, tuple[Path, Mapping[str, Any]]] = {}
-    for path, facts in files:
-        own = {key: value for key, value in facts.items() if key not in ("presets", "default")}
+    presets: dict[str | None, Experiment] = {}
+    for path, facts in files.items():
         if len(files) == 1 or facts.get("default"):
-            presets[None] = (path, own)
+            presets[None] = _experiment(path, facts)
         if "preset" in facts:
-            presets[facts["preset"]] = (path, own)
-        presets |= {key: (path, {**own, **more}) for key, more in facts.get("presets", {}).items()}
+            presets[facts["preset"]] = _experiment(path, facts)
+        for key, more in facts.get("presets", {}).items():
+            presets[key] = _experiment(path, facts | more)
     if preset not in presets:
-        named = [key for key in presets if key is not None]
-        if not named:
-            raise CommandError(f"{name} has no presets; leave preset={preset} out")
-        raise CommandError(f"--preset is {preset}; choose {' or '.join(named)}")
-    path, given = presets[preset]
-    given = {key: value for key, value in given.items() if key != "preset"}
-    wrong = set(given) - {field.name for field in fields(Experiment)}
-    if wrong or not {"corpus", "metric"} <= set(given):
+        known = " or ".join(filter(None, presets)) or "none, as it has no presets"
+        raise CommandError(f"preset of {name} is {preset}; choose {known}")
+    return presets[preset] if recipe is None else replace(presets[preset], recipe=recipe)
+
+
+def _experiment(path: Path, facts: Facts) -> Experiment:
+    """Facts without those that only choose the file."""
+    facts = {key: facts[key] for key in facts if key not in ("preset", "presets", "default")}
+    wrong = set(facts) - {field.name for field in fields(Experiment)}
+    if wrong or not {"corpus", "metric"} <= set(facts):
         raise CommandError(
             f"{path}: {KEY} needs corpus and metric, and has no key {', '.join(wrong)}"
         )
-    experiment = Experiment(config=path, **given)
-    return experiment if recipe is None else replace(experiment, recipe=recipe)
+    return Experiment(config=path, **facts)
 
 
-def _own_file(path: Path) -> tuple[Path, dict[str, Any]]:
+def _users_file(path: Path) -> dict[Path, Facts]:
     """A YAML file of the user's own; CommandError for one with the name of a file of ours."""
     facts = _facts(path)
     for own, folder in ((path, "configs"), (path.parent / facts.get("corpus", ""), "data-prep")):
@@ -121,32 +128,24 @@ def _own_file(path: Path) -> tuple[Path, dict[str, Any]]:
                 f"{own} has the name of a file of {folder}/, and its data and results would be "
                 "mixed with those of that one; rename it"
             )
-    return path, facts
-
-
-def experiment_metrics() -> dict[str, str]:
-    """The metric of each file in ``configs/`` that is an experiment, by the name of the file."""
-    return {path.stem: facts["metric"] for path, facts in _files()}
+    return {path: facts}
 
 
 @cache
-def _files() -> list[tuple[Path, dict[str, Any]]]:
-    """The YAML files of experiments, and their keys."""
-    files = [(path, _facts(path)) for path in sorted(CONFIGS.glob("*.yaml"))]
-    return [(path, facts) for path, facts in files if "corpus" in facts]
+def _files() -> dict[Path, Facts]:
+    """The YAML files of experiments in ``configs/``, and their keys."""
+    files = {path: _facts(path) for path in sorted(CONFIGS.glob("*.yaml"))}
+    return {path: facts for path, facts in files.items() if "corpus" in facts}
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def _facts(path: Path) -> Facts:
     if not path.is_file():
         raise CommandError(f"no experiment {path}: there is no such file")
-    content: Any = OmegaConf.to_container(OmegaConf.load(path))
-    facts = facts_in(content)
-    if facts is None and isinstance(content, dict) and KEY in content:
-        raise CommandError(f"{path} is a study; give it to sweep")
+    facts = facts_in(OmegaConf.to_container(OmegaConf.load(path)))
     return {"name": path.stem, **(facts or {})}
 
 
-def facts_in(content: Any) -> dict[str, Any] | None:
+def facts_in(content: Any) -> Facts | None:
     """What the content of a YAML file has under ``experiment``; None for another file."""
     for key in ("hydra", "runtime", "choices", KEY):
         content = content.get(key) if isinstance(content, dict) else None

@@ -14,12 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
-from norm_plugin.commands.command_line import (
-    CommandError,
-    read_json,
-    read_lines,
-    write_text,
-)
+from norm_plugin.commands.command_line import CommandError, read_json, read_lines, write_text
 from norm_plugin.experiments.generate_log import read_generate_log
 from norm_plugin.experiments.kept import keep_files
 from norm_plugin.experiments.metrics import AVERAGE
@@ -49,20 +44,43 @@ def keep_again(result: Result, folder: Path, work: Path) -> None:
     Raises:
         CommandError: the run or its data is gone, or gives another score than the result has.
     """
-    label = str(result["norm"])
-    name, variant = label.removesuffix(FOLDED), FOLDED if label.endswith(FOLDED) else ""
-    run = work / "runs" / result["experiment"] / f"{name}-seed{result['seed']}"
+    label, metric = str(result["norm"]), metric_of(result)
+    variant = FOLDED if label.endswith(FOLDED) else ""
+    run_name = result_name(label.removesuffix(FOLDED), result["seed"]).removesuffix(".json")
+    run = work / "runs" / result["experiment"] / run_name
     record = run / "checkpoints" / RECORD_FILE
     path = folder / result_name(label, result["seed"])
-    metric = metric_of(result)
     best = run / "checkpoints" / "checkpoint_best.pt"
-    kept = keep_files(
+    entries = keep_files(
         path,
         translations_of_run(result, run / f"{metric.stage}{variant}.log", work),
         record if record.exists() else None,
         run / "averaged.pt" if metric.checkpoint == AVERAGE else best,
     )
-    write_text(path, result_text({**result, "kept": kept}))
+    write_text(path, result_text({**result, "kept": entries}))
+
+
+def translations_of_run(result: Result, log: Path, work: Path) -> Sequence[str] | None:
+    """The translations in ``log``; None for a result without a score of translations.
+
+    Raises CommandError where the log gives another score than the result has.
+    """
+    data, metric = data_of(result, work), metric_of(result)
+    translated = "sacrebleu" in result["scores"]
+    if translated:  # the score of the kept text
+        title, stored = "sacrebleu", result["scores"]["sacrebleu"]["score"]
+        manifest = read_json(data / "manifest.json")
+        form = text_form(manifest)
+        references = read_lines(reference_file(data, result["split"], manifest["target"]))
+        score = score_detokenized(read_generate_log(log, form.subword), references, form)["score"]
+    else:
+        title, stored = metric.title, headline(result)
+        score = metric.scores(log, data, result["split"])[metric.headline]["score"]
+    if score != stored:
+        raise CommandError(
+            f"{log} gives {score} of {title}, and the result has {stored}: the run was made again"
+        )
+    return metric.texts(log, data) if translated else None
 
 
 def data_of(result: Result, work: Path) -> Path:
@@ -74,33 +92,7 @@ def data_of(result: Result, work: Path) -> Path:
     raise CommandError(f"no corpus in {work / 'data'} has the checksum {checksum}")
 
 
-def translations_of_run(result: Result, log: Path, work: Path) -> Sequence[str] | None:
-    """The translations in ``log``; None for a result without a score of translations.
-
-    Raises CommandError where the log gives another score than the result has.
-    """
-    data, metric = data_of(result, work), metric_of(result)
-    stored = result["scores"].get("sacrebleu")
-    if stored is None:
-        scores = metric.scores(log, data, result["split"])
-        _check_same(log, metric.title, scores[metric.headline]["score"], headline(result))
-        return None
-    manifest = read_json(data / "manifest.json")
-    form = text_form(manifest)
-    references = read_lines(reference_file(data, result["split"], manifest["target"]))
-    found = score_detokenized(read_generate_log(log, form.subword), references, form)
-    _check_same(log, "sacrebleu", found["score"], stored["score"])
-    return metric.texts(log, data)
-
-
-def _check_same(log: Path, title: str, found: float, stored: float) -> None:
-    if found != stored:
-        raise CommandError(
-            f"{log} gives {found} of {title}, and the result has {stored}: the run was made again"
-        )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin keep",
@@ -119,26 +111,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_user_dir(parser)
     args = parser.parse_args(argv)
     import_user_dir(args.user_dir)
-    problems = 0
+    status = 0
     for folder in args.folders:
         results = read_result_files(folder)
         if not results:
             raise CommandError(f"{folder} has no files of results; published ones keep theirs")
         for result in results:
-            problems += not _reported(result, folder, args)
-    return 1 if problems else 0
-
-
-def _reported(result: Result, folder: Path, args: argparse.Namespace) -> bool:
-    """Keep what belongs to one result and print a line on it; False where that was not possible."""
-    said = f"{result['norm']}, seed {result['seed']}"
-    if "kept" in result and not args.again:
-        print(f"{said}: kept before")
-        return True
-    try:
-        keep_again(result, folder, args.work)
-    except CommandError as error:
-        print(f"{said}: not kept: {error}")
-        return False
-    print(f"{said}: kept")
-    return True
+            outcome = "kept"
+            if "kept" in result and not args.again:
+                outcome = "kept before"
+            else:
+                try:
+                    keep_again(result, folder, args.work)
+                except CommandError as error:
+                    outcome, status = f"not kept: {error}", 1
+            print(f"{result['norm']}, seed {result['seed']}: {outcome}")
+    return status

@@ -33,6 +33,7 @@ LEFT_OUT = ("positions", "batch_", "running_")
 DIGITS = 3
 PARTS = ("sites", "layers")
 Kept = dict[str, dict[str, str]]
+"""What a result says of each file: its name and the checksum of its content."""
 
 
 def keep_files(
@@ -46,18 +47,18 @@ def keep_files(
         record: the file of ``--norm-record``; None where nothing was recorded.
         checkpoint: whose embeddings are looked at: the one that was scored.
     """
-    kept = {}
+    entries = {}
     if translations is not None:
         text = "".join(f"{line}\n" for line in translations)
-        kept[TRANSLATIONS] = write_kept(result, TRANSLATIONS, text)
+        entries[TRANSLATIONS] = write_kept(result, TRANSLATIONS, text)
     statistics = {
         "format": FORMAT,
         "record": None if record is None else compact(record_lines(record)),
         "spectra": _spectra(checkpoint),
     }
     text = json.dumps(statistics, separators=(",", ":"), allow_nan=False)
-    kept[STATISTICS] = write_kept(result, STATISTICS, f"{text}\n")
-    return kept
+    entries[STATISTICS] = write_kept(result, STATISTICS, f"{text}\n")
+    return entries
 
 
 def write_kept(result: Path, kind: str, text: str) -> dict[str, str]:
@@ -79,8 +80,12 @@ def _spectra(checkpoint: Path) -> list[dict[str, Any]]:
     from norm_plugin.checkpoints.spectrum import spectra_of
 
     return [
-        {"side": one.side, "shape": one.shape, "values": [_rounded(v, 5) for v in one.values]}
-        for one in spectra_of(load_checkpoint(checkpoint), checkpoint)
+        {
+            "side": spectrum.side,
+            "shape": spectrum.shape,
+            "values": [_rounded(value, 5) for value in spectrum.values],
+        }
+        for spectrum in spectra_of(load_checkpoint(checkpoint), checkpoint)
     ]
 
 
@@ -131,18 +136,16 @@ def statistics_in(text: str, path: Path) -> dict[str, Any]:
 def _read(path: Path) -> bytes:
     """The content of a kept file, from itself or from the archive of its published folder."""
     archive, name = _place_in_archive(path)
-    published = archive.exists() and not path.exists()
-    if not (published or path.exists()):
+    try:
+        if archive.exists() and not path.exists():
+            return zipfile.ZipFile(archive).read(name)
+        return gzip.decompress(path.read_bytes())
+    except FileNotFoundError as error:
         raise CommandError(
             f"{path} is missing, and a result names it; copy it there, or write it again with "
             "norm-plugin keep"
-        )
-    try:
-        with reading(archive if published else path) as stream:
-            return (
-                zipfile.ZipFile(stream).read(name) if published else gzip.decompress(stream.read())
-            )
-    except (EOFError, KeyError, zlib.error, zipfile.BadZipFile) as error:
+        ) from error
+    except (OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile) as error:
         raise CommandError(f"cannot read {path}: {error}") from error
 
 
@@ -161,16 +164,16 @@ def archive_kept(source: Path, target: Path, runs: Sequence[tuple[str, int]]) ->
         runs: norm and seed of each.
     """
     for kind, ending in ENDINGS.items():
-        paths = [source / f"{norm}-seed{seed}{ending}" for norm, seed in runs]
         archive = source / f"{kind}.zip"
-        stored = set()
-        if archive.exists():
-            with zipfile.ZipFile(archive) as members:
-                stored = set(members.namelist())
-        paths = [one for one in paths if one.exists() or _place_in_archive(one)[1] in stored]
-        if not paths:
+        stored = zipfile.ZipFile(archive).namelist() if archive.exists() else []
+        contents = {}
+        for norm, seed in runs:
+            path = source / f"{norm}-seed{seed}{ending}"
+            name = _place_in_archive(path)[1]
+            if path.exists() or name in stored:
+                contents[name] = _read(path)
+        if not contents:
             continue
-        contents = {_place_in_archive(path)[1]: _read(path) for path in paths}
         with (
             replacing(target / archive.name) as stream,
             zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as members,
@@ -211,9 +214,9 @@ def compact(lines: Sequence[dict[str, Any]], digits: int | None = DIGITS) -> dic
     columns: dict[str, dict[str, dict[str, list[Any]]]] = {part: {} for part in PARTS}
     for index, line in enumerate(updates):
         for part in PARTS:
-            for place, found in line[part].items():
+            for place, values in line[part].items():
                 names = columns[part].setdefault(place, {})
-                for name, value in found.items():
+                for name, value in values.items():
                     if digits is None or not name.startswith(LEFT_OUT):
                         column = names.setdefault(name, [None] * len(updates))
                         column[index] = _rounded(value, digits)
@@ -224,7 +227,7 @@ def compact(lines: Sequence[dict[str, Any]], digits: int | None = DIGITS) -> dic
 def _rounded(value: Any, digits: int | None) -> Any:
     """None also for a value that is not finite, for which JSON has no word."""
     if isinstance(value, list):
-        return [_rounded(one, digits) for one in value]
+        return [_rounded(element, digits) for element in value]
     if value is None or not math.isfinite(value):
         return None
     return value if digits is None else float(f"{value:.{digits}g}")

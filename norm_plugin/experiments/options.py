@@ -1,4 +1,4 @@
-"""The commands ``run``, ``sweep``, ``status`` and ``demo``, and their options.
+"""The commands ``run``, ``sweep``, ``status``, ``demo`` and ``job``, and their options.
 
 Before the options are read, only the standard library is imported: the scripts of the experiments
 answer ``--help`` before the environment exists.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError, at_least
 
 CONFIG_FOLDERS = tuple(folder / "configs" for folder in Path(__file__).resolve().parents[1:3])
 """Of an installed package, and of a checkout."""
@@ -35,6 +35,25 @@ that failed are tried again, and runs that diverged are not, unless --retry is g
 hydra.launcher.KEY=VALUE goes to the launcher, such as hydra.launcher.partition=gpu.
 """
 
+DEMO = """
+The toy corpus for four norms: trains, averages, decodes and scores a small Transformer
+with layernorm, adanorm, powernorm and none (or the one of --norm-type), and prints a
+table. About eight minutes on two cores.
+"""
+DEMO_NORMS = ("layernorm", "adanorm", "powernorm", "none")
+
+OVERRIDES = {
+    "--norm-type": ("norm", "the norm (default: layernorm); `norm-plugin list`"),
+    "--seed": ("seed", "default: 1"),
+    "--recipe": (
+        "recipe",
+        "the paper whose hyperparameters are used, adanorm (Xu et al. 2019), powernorm (Shen et "
+        "al. 2020) or xiong (Xiong et al. 2020), where that has results on the corpus",
+    ),
+    "--preset": ("preset", "paper or cpu; of tinyshakespeare cpu, short or nanogpt"),
+    "--subword": ("subword", "subword-nmt (default), or sentencepiece, trained on raw text"),
+}
+"""Options that say the same as an override, which they are translated into."""
 
 UNKNOWN = "unrecognized arguments: "  # argparse's words
 
@@ -44,9 +63,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise CommandError, which says where the flags of fairseq-train belong."""
-        words = message.removeprefix(UNKNOWN)
-        if words != message:
-            message += f"; flags of fairseq-train stand at the end, as in -- {words}"
+        if message.startswith(UNKNOWN):
+            flags = message.removeprefix(UNKNOWN)
+            message += f"; flags of fairseq-train stand at the end, as in -- {flags}"
         raise CommandError(f"{message}; see --help")
 
 
@@ -67,16 +86,14 @@ def job(argv: Sequence[str]) -> int:
     parser.add_argument("spec", type=Path, metavar="FILE")
     parser.add_argument("--retry", action="store_true", help="train again what has diverged")
     parser.set_defaults(dry_run=False)
-    args = parser.parse_args(argv)
     from norm_plugin.experiments.sweep import run_one
 
-    return run_one(args)
+    return run_one(parser.parse_args(argv))
 
 
-def sweep(argv: Sequence[str], status: bool = False) -> int:
+def sweep(argv: Sequence[str], verb: str = "sweep") -> int:
     """The command ``sweep``."""
-    args = parse(sweep_parser("status" if status else "sweep"), argv)
-    args.status = args.status or status
+    args = parse(sweep_parser(verb), argv)
     from norm_plugin.experiments.sweep import main
 
     return main(args)
@@ -84,15 +101,17 @@ def sweep(argv: Sequence[str], status: bool = False) -> int:
 
 def status(argv: Sequence[str]) -> int:
     """The command ``status``: that of a sweep, which starts nothing."""
-    return sweep(argv, status=True)
+    return sweep(argv, "status")
 
 
 def demo(argv: Sequence[str]) -> int:
     """The command ``demo``."""
     args = parse(demo_parser(), argv)
-    from norm_plugin.experiments.demo import main
+    if not any(override.startswith("norm=") for override in args.overrides):
+        args.overrides.insert(0, f"norm={','.join(DEMO_NORMS)}")
+    from norm_plugin.experiments.sweep import run_demo
 
-    return main(args)
+    return run_demo(args)
 
 
 def run_parser(name: str | None = None) -> Parser:
@@ -105,8 +124,6 @@ def run_parser(name: str | None = None) -> Parser:
     parser.epilog = RUN_END
     parser.add_argument("experiment", help="as multi30k; or the path of a YAML file of your own")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
-    _add_choices(parser)
-    add_shared(parser)
     _add_one_run(parser)
     return parser
 
@@ -115,41 +132,33 @@ def sweep_parser(verb: str = "sweep") -> Parser:
     """The options of ``sweep`` and of ``status``."""
     parser = _parser(verb, "A grid of runs, several at once; status prints how it stands.")
     parser.epilog = SWEEP_END
+    parser.set_defaults(grid=True, status=verb == "status")
     parser.add_argument(
         "experiment", help="an experiment, a grid of configs/study/, or the path of a YAML file"
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE[,VALUE]")
     parser.add_argument(
-        "--jobs", type=_count, metavar="N", help="runs at once (default: one a GPU, or one)"
+        "--jobs", type=at_least(1), metavar="N", help="runs at once (default: one a GPU, or one)"
     )
     parser.add_argument(
         "--threads",
-        type=_count,
+        type=at_least(1),
         metavar="N",
         help="threads of each run (default: the cores divided by the jobs)",
     )
     parser.add_argument(
         "--launcher",
         choices=("local", "submitit_slurm"),
-        default="local",
         help="local: on this machine; submitit_slurm: a Slurm job a run (default: %(default)s)",
     )
     parser.add_argument("--status", action="store_true", help="print the state of the grid")
-    add_shared(parser)
     return parser
 
 
 def demo_parser() -> Parser:
     """The options of ``demo``."""
-    text = (
-        "The toy corpus for four norms: trains, averages, decodes and scores a small Transformer\n"
-        "with layernorm, adanorm, powernorm and none (or the one of --norm-type), and prints a\n"
-        "table. About eight minutes on two cores."
-    )
-    parser = _parser("demo", text)
-    parser.set_defaults(experiment="toy", overrides=[])
-    _add_choices(parser)
-    add_shared(parser)
+    parser = _parser("demo", DEMO)
+    parser.set_defaults(grid=True, experiment="toy")
     _add_one_run(parser)
     return parser
 
@@ -159,11 +168,14 @@ def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
 
     Raises CommandError for a wrong command line.
     """
-    words = list(argv)
-    split = words.index("--") if "--" in words else len(words)
-    args = parser.parse_intermixed_args(words[:split])
+    end = list(argv).index("--") if "--" in argv else len(argv)
+    args = parser.parse_intermixed_args(list(argv[:end]))
     precision = [flag for flag in ("--fp16", "--bf16") if getattr(args, flag[2:])]
-    args.further = [*precision, *words[split + 1 :]]
+    args.further = [*precision, *argv[end + 1 :]]
+    args.overrides = list(getattr(args, "overrides", []))
+    for flag, (key, _) in OVERRIDES.items():
+        value = getattr(args, flag[2:].replace("-", "_"), None)
+        args.overrides += [] if value is None else [f"{key}={value}"]
     return args
 
 
@@ -172,10 +184,10 @@ def description_file(name: str) -> Path | None:
     if name.endswith(".yaml"):
         return Path(name) if Path(name).is_file() else None
     files = [path for folder in CONFIG_FOLDERS for path in sorted(folder.glob("*.yaml"))]
-    own = re.compile(
+    own_name = re.compile(
         rf"^ +experiment:\n(?: {{8}}.*\n)*? {{8}}name: {re.escape(name)}$", re.MULTILINE
     )
-    named = (path for path in files if own.search(path.read_text(encoding="utf-8")))
+    named = (path for path in files if own_name.search(path.read_text(encoding="utf-8")))
     return next(named, next((path for path in files if path.stem == name), None))
 
 
@@ -190,107 +202,68 @@ def describe(name: str) -> str:
 
 
 def _parser(verb: str, description: str) -> Parser:
+    """The options that all commands have, and the defaults of those that only some have."""
     experiment = "" if verb == "demo" else " EXPERIMENT"
-    return Parser(
+    parser = Parser(
         prog=f"norm-plugin {verb}",
         usage=f"norm-plugin {verb}{experiment} [KEY=VALUE...] [OPTIONS] [-- FLAGS]",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-
-
-def _add_choices(parser: Parser) -> None:
-    """Options that say the same as an override."""
-    group = parser.add_argument_group("what is run")
-    group.add_argument(
-        "--norm-type",
-        type=_word,
-        dest="norm",
-        metavar="X",
-        help="norm=X: the norm (default: layernorm); `norm-plugin list`",
+    parser.set_defaults(
+        grid=False, status=False, launcher="local", gpus="auto", change_batch=False, srun=False
     )
-    group.add_argument("--seed", type=_word, metavar="N", help="seed=N (default: 1)")
-    group.add_argument(
-        "--recipe",
-        type=_word,
-        metavar="R",
-        help="recipe=R: the paper whose hyper-parameters are used, adanorm (Xu et al. 2019), "
-        "powernorm (Shen et al. 2020) or xiong (Xiong et al. 2020), where that has results on the "
-        "corpus",
-    )
-    group.add_argument(
-        "--preset",
-        type=_word,
-        metavar="P",
-        help="preset=P: paper or cpu; of tinyshakespeare cpu, short, halves or nanogpt",
-    )
-    group.add_argument(
-        "--subword",
-        type=_word,
-        metavar="S",
-        help="subword=S: subword-nmt (default), or sentencepiece, trained on raw text",
-    )
-
-
-def add_shared(parser: Parser) -> None:
-    """The options of single runs and of sweeps."""
     group = parser.add_argument_group("where and how")
-    group.add_argument(
-        "--user-dir", type=_word, metavar="DIR", help="a fairseq --user-dir with norms of your own"
-    )
-    group.add_argument(
-        "--raw",
-        type=_word,
-        metavar="DIR",
-        help="folder with the raw corpus (default: NORM_DATA_DIR/<corpus>, else downloaded)",
-    )
-    group.add_argument(
-        "--pretrained",
-        type=_word,
-        metavar="FILE",
-        help="for classification: fine-tune this checkpoint of norm_masked_lm; the dict.txt of its "
-        "data must lie beside it",
-    )
-    group.add_argument(
-        "--work",
-        type=_word,
-        metavar="DIR",
-        help="for data, checkpoints and translations (default: work in the checkout)",
-    )
-    group.add_argument(
-        "--results",
-        type=_word,
-        metavar="DIR",
-        help="for <experiment>/<norm>-seed<N>.json (default: results in --work)",
-    )
-    group.add_argument("--fp16", action="store_true", help="train in half precision (on a GPU)")
-    group.add_argument("--bf16", action="store_true", help="the same in bfloat16")
-    group.add_argument(
-        "--fold-norms",
-        action="store_true",
-        help="evaluate with the norms folded into the linear maps after them, where possible",
-    )
-    group.add_argument(
-        "--smoke", action="store_true", help="the whole path with a tiny model and 60 updates"
-    )
-    group.add_argument(
-        "--tensorboard", action="store_true", help="write curves to <run>/tensorboard"
-    )
-    group.add_argument(
-        "--retry", action="store_true", help="train again what has diverged with these settings"
-    )
-    group.add_argument(
-        "--dry-run", action="store_true", help="print what would be run, and run nothing"
-    )
+    for flag, metavar, text in (
+        ("--user-dir", "DIR", "a fairseq --user-dir with norms of your own"),
+        (
+            "--raw",
+            "DIR",
+            "folder with the raw corpus (default: NORM_DATA_DIR/<corpus>, else downloaded)",
+        ),
+        (
+            "--pretrained",
+            "FILE",
+            "for classification: fine-tune this checkpoint of norm_masked_lm; the dict.txt of its "
+            "data must lie beside it",
+        ),
+        (
+            "--work",
+            "DIR",
+            "for data, checkpoints and translations (default: work in the checkout)",
+        ),
+        (
+            "--results",
+            "DIR",
+            "for <experiment>/<norm>-seed<N>.json (default: results in --work)",
+        ),
+    ):
+        group.add_argument(flag, metavar=metavar, help=text)
+    for flag, text in (
+        ("--fp16", "train in half precision (on a GPU)"),
+        ("--bf16", "the same in bfloat16"),
+        (
+            "--fold-norms",
+            "evaluate with the norms folded into the linear maps after them, where possible",
+        ),
+        ("--smoke", "the whole path with a tiny model and 60 updates"),
+        ("--tensorboard", "write curves to <run>/tensorboard"),
+        ("--retry", "train again what has diverged with these settings"),
+        ("--dry-run", "print what would be run, and run nothing"),
+    ):
+        group.add_argument(flag, action="store_true", help=text)
+    return parser
 
 
 def _add_one_run(parser: Parser) -> None:
+    """The options of single runs, which sweeps lack."""
+    group = parser.add_argument_group("what is run")
+    for flag, (key, text) in OVERRIDES.items():
+        group.add_argument(flag, metavar=key[0].upper(), help=f"{key}={key[0].upper()}: {text}")
     group = parser.add_argument_group("on several GPUs")
     group.add_argument(
         "--gpus",
-        type=_word,
-        default="auto",
         metavar="N",
         help="GPUs to train on (default: one, or the CPU where there is none); the batch of an "
         "update stays that of the recipe, or N is refused",
@@ -301,15 +274,3 @@ def _add_one_run(parser: Parser) -> None:
     group.add_argument(
         "--srun", action="store_true", help="in a Slurm job, train by srun: scripts/slurm/train.sh"
     )
-
-
-def _word(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("it needs a value")
-    return text
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"it is {text!r} and must be a whole number from 1")
-    return int(text)

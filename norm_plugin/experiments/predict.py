@@ -19,7 +19,7 @@ from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.predictions import Prediction, lines_of
+from norm_plugin.experiments.metrics.accuracy import Prediction, lines_of
 
 TASK = "sentence_prediction"
 MAX_TOKENS = 4096  # of a batch
@@ -60,12 +60,11 @@ def predict(model: Any, task: Any, split: str) -> list[Prediction]:
     batches = task.get_batch_iterator(
         dataset, max_tokens=MAX_TOKENS, max_positions=task.max_positions()
     )
-    found = [
-        one
+    return sorted(
+        prediction
         for batch in batches.next_epoch_itr(shuffle=False)
-        for one in predict_batch(model, task, batch)
-    ]
-    return sorted(found)
+        for prediction in predict_batch(model, task, batch)
+    )
 
 
 def predict_batch(model: Any, task: Any, batch: dict[str, Any]) -> Iterator[Prediction]:
@@ -77,10 +76,10 @@ def predict_batch(model: Any, task: Any, batch: dict[str, Any]) -> Iterator[Pred
     if not logits.isfinite().all():
         raise CommandError("the classifier gives NaN or infinity: its training has diverged")
     log_probabilities, classes = functional.log_softmax(logits.float(), dim=-1).max(dim=-1)
-    for number, label, predicted, value in zip(
-        batch["id"].tolist(), batch["target"].view(-1).tolist(), classes.tolist(), log_probabilities
-    ):
-        yield Prediction(number, label_name(task, label), label_name(task, predicted), float(value))
+    labels = batch["target"].view(-1)
+    for number, label, predicted, value in zip(batch["id"], labels, classes, log_probabilities):
+        true, given = (label_name(task, int(each)) for each in (label, predicted))
+        yield Prediction(int(number), true, given, float(value))
 
 
 def label_name(task: Any, number: int) -> str:
@@ -90,7 +89,7 @@ def label_name(task: Any, number: int) -> str:
     return name
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """The command line; prints the predictions and the accuracy."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin predict",

@@ -7,9 +7,8 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO
 
 from norm_plugin.commands.command_line import CommandError
 
@@ -75,7 +74,6 @@ def run_command(
         copied: whether its stdout goes to the log; if not, only its stderr does.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    start = log.stat().st_size if log.exists() else 0
     tail: deque[str] = deque(maxlen=TAIL)
     memory = 0
     with open(log, "a", encoding="utf-8", errors="replace") as stream:
@@ -98,7 +96,13 @@ def run_command(
         )
         try:
             assert process.stdout is not None
-            for line in _copy(process.stdout, stream, tail) if copied else process.stdout:
+            for line in process.stdout:
+                if copied and SETTINGS in line:
+                    continue
+                if copied:
+                    stream.write(line)
+                    stream.flush()
+                    tail.append(line.rstrip("\n"))
                 memory = max(memory, peak_memory(process.pid))
                 read(line)
             code = process.wait()
@@ -107,7 +111,7 @@ def run_command(
             process.wait()
             raise
     if code != 0:
-        raise CommandFailedError(exit_reason(code), tail or last_lines(log, start))
+        raise CommandFailedError(exit_reason(code), tail)
     return memory
 
 
@@ -120,19 +124,8 @@ def peak_memory(pid: int) -> int:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError:
         return 0  # not Linux, or the process has just ended
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
-
-
-def _copy(lines: IO[str], log: IO[str], tail: deque[str]) -> Iterator[str]:
-    """The lines, as they come, after they are in the log."""
-    for line in lines:
-        if SETTINGS in line:
-            continue
-        log.write(line)
-        log.flush()
-        tail.append(line.rstrip("\n"))
-        yield line
+    peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return int(peak[1]) * 1024 if peak else 0
 
 
 def last_lines(log: Path, start: int = 0) -> list[str]:

@@ -1,147 +1,176 @@
-"""How far a stage is, and how much time is left of it, from the lines that it prints."""
+"""How far a run is: read from the lines that its stages print, and shown on the screen."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import TextIO
 
-from norm_plugin.experiments.stamps import read_stamp
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-Clock = Callable[[], float]
-"""Seconds since some moment."""
 UPDATES = re.compile(r"\bnum_updates\W+(\d+)")
 POSITION = re.compile(r"\bepoch (\d+):\s+\d+ / (\d+)")  # a plain line: of / updates an epoch
 EPOCH_END = re.compile(
     r"\btrain \| epoch (\d+) \| .*\bnum_updates (\d+)"
 )  # no validation within it
+STEP = 0.1  # without a terminal, a line each tenth of a stage,
+LEAST = 15.0  # but not more often than each so many seconds
 
 
 class Meter:
-    """What is known of a stage that is going on.
+    """Counts what a stage has done. This one knows nothing.
 
     Attributes:
-        usual: seconds that the stage took in earlier runs of the experiment; None without one.
+        done: items.
+        total: items that are done at the end; None where it is not known.
     """
 
-    def __init__(self, usual: float | None = None, clock: Clock = time.monotonic) -> None:
-        self.usual = usual
-        self.clock = clock
-        self.start = clock()
+    done = 0
+    total: int | None = None
 
     def read(self, line: str) -> None:
         """Take in a line of the stage's output."""
 
-    def share(self) -> float | None:
-        """The part that is done, from 0 to 1; None where it is not known."""
-        if not self.usual:
-            return None
-        return min((self.clock() - self.start) / self.usual, 0.99)
-
-    def left(self) -> float | None:
-        """Seconds that are left; None where it is not known."""
-        if self.usual is None:
-            return None
-        return max(self.usual - (self.clock() - self.start), 0.0)
-
     def text(self) -> str:
-        """What is done, in words."""
+        """What is done: ``900 of 2,000 updates``."""
         return ""
 
 
 class LinesMeter(Meter):
-    """A stage that prints one line with a certain beginning for each of ``total`` items."""
+    """Counts the lines with a certain beginning, of which there are ``total``."""
 
-    def __init__(
-        self,
-        beginning: str,
-        total: int,
-        what: str,
-        usual: float | None = None,
-        clock: Clock = time.monotonic,
-    ) -> None:
-        super().__init__(usual, clock)
-        self.beginning, self.total, self.what, self.count = beginning, total, what, 0
-        self.first: float | None = None
+    def __init__(self, beginning: str, total: int, items: str) -> None:
+        self.beginning, self.total, self.items = beginning, total or None, items
 
     def read(self, line: str) -> None:
-        if line.startswith(self.beginning):
-            self.count += 1
-            self.first = self.clock() if self.first is None else self.first
-
-    def share(self) -> float | None:
-        return min(self.count / self.total, 1.0) if self.total and self.count else super().share()
-
-    def left(self) -> float | None:
-        if self.first is None or self.count < 2 or not self.total:
-            return super().left()
-        each = (self.clock() - self.first) / (self.count - 1)
-        return max(self.total - self.count, 0) * each
+        self.done += line.startswith(self.beginning)
 
     def text(self) -> str:
-        return f"{self.count:,} of {self.total:,} {self.what}" if self.count else ""
+        return f"{self.done:,} of {self.total or 0:,} {self.items}" if self.done else ""
 
 
 class TrainingMeter(Meter):
-    """A training by ``fairseq-train``.
+    """Counts the updates of ``fairseq-train`` with ``flags``.
 
-    The rate is that of the updates seen here, validation and saving included.
-
-    Args:
-        flags: those of the training.
+    ``total`` are those after which it ends at the latest.
     """
 
-    def __init__(self, flags: Sequence[str], clock: Clock = time.monotonic) -> None:
-        super().__init__(None, clock)
+    def __init__(self, flags: Sequence[str]) -> None:
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         for flag in ("--max-update", "--max-epoch", "--patience"):
             parser.add_argument(flag, type=int, default=0)
         self.limits, _ = parser.parse_known_args(list(flags))
-        self.an_epoch: int | None = None  # updates
-        self.first: tuple[int, float] | None = None  # updates and time at the first sight
-        self.last: tuple[int, float] | None = None
-
-    def planned(self) -> int | None:
-        """The updates after which the training ends at the latest; None where that is open."""
-        ends = [self.limits.max_update] if self.limits.max_update > 0 else []
-        if self.limits.max_epoch > 0 and self.an_epoch:
-            ends.append(self.limits.max_epoch * self.an_epoch)
-        return min(ends, default=None)
+        self.total = self.limits.max_update or None
 
     def read(self, line: str) -> None:
         position, end = POSITION.search(line), EPOCH_END.search(line)
         if position:
-            self.an_epoch = int(position[2])
+            self._plan(int(position[2]))
         elif end:
-            self.an_epoch = -(-int(end[2]) // int(end[1]))
-        found = UPDATES.search(line)
-        if found is not None:
-            self.last = (int(found[1]), self.clock())
-            self.first = self.last if self.first is None else self.first
+            self._plan(math.ceil(int(end[2]) / int(end[1])))
+        updates = UPDATES.search(line)
+        if updates is not None:
+            self.done = int(updates[1])
 
-    def share(self) -> float | None:
-        planned = self.planned()
-        return None if planned is None or self.last is None else min(self.last[0] / planned, 1.0)
-
-    def left(self) -> float | None:
-        planned = self.planned()
-        if planned is None or self.first is None or self.last is None:
-            return None
-        updates, seconds = (late - early for late, early in zip(self.last, self.first))
-        if updates <= 0 or seconds <= 0:
-            return None  # one sight is no rate
-        ahead = max(planned - self.last[0], 0) * seconds / updates
-        return max(ahead - (self.clock() - self.last[1]), 0.0)
+    def _plan(self, updates_an_epoch: int) -> None:
+        if self.limits.max_epoch > 0:
+            by_epochs = self.limits.max_epoch * updates_an_epoch
+            self.total = min(self.limits.max_update or by_epochs, by_epochs)
 
     def text(self) -> str:
-        if self.last is None:
+        if not self.done:
             return ""
-        planned = self.planned()
         most = "at most " if self.limits.patience > 0 else ""
-        of = "" if planned is None else f" of {most}{planned:,}"
-        return f"{self.last[0]:,}{of} updates"
+        of = "" if self.total is None else f" of {most}{self.total:,}"
+        return f"{self.done:,}{of} updates"
+
+
+class Screen:
+    """Shows the stages of one run: on a terminal a bar, else a line now and then.
+
+    The rate of a stage is that of what was done since it began here, so that a resumed training
+    counts its own updates only.
+
+    Args:
+        name: of the run, at the start of each line.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name, self.clock = name, clock
+        self.console = Console(file=stream)
+        self.bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[details]}", markup=False),
+            console=self.console,
+            get_time=clock,
+            speed_estimate_period=math.inf,
+            transient=True,
+        )
+        self.share_shown, self.last_shown = 0.0, 0.0
+
+    def begin(self, stage: str) -> None:
+        """A stage begins."""
+        self.close()
+        self.share_shown, self.last_shown = 0.0, self.clock()
+        self.bars.add_task(f"{self.name}: {stage}", total=None, details="")
+        if self.console.is_terminal:
+            self.bars.start()
+        else:
+            self.say(f"{self.name}: {stage}")
+
+    def update(self, meter: Meter, after: float | None) -> None:
+        """Take over what a meter has read; ``after`` is the usual time of the stages behind it."""
+        (task,) = self.bars.tasks
+        self.bars.update(task.id, completed=meter.done, total=meter.total)
+        left = self.left(after)
+        known = "this stage" if after is None else "the run"
+        details = [meter.text()] if meter.text() else []
+        details += [] if left is None else [f"{duration(left)} left of {known}"]
+        self.bars.update(task.id, details=", ".join(details))
+        if self.console.is_terminal or self.clock() - self.last_shown < LEAST:
+            return
+        share = self.share()
+        if share is not None and share >= self.share_shown + STEP:
+            self.share_shown, self.last_shown = share, self.clock()
+            self.say(f"{task.description}  {100 * share:3.0f} %  {task.fields['details']}")
+
+    def share(self) -> float | None:
+        """The part of the stage that is done, from 0 to 1; None where it is not known."""
+        (task,) = self.bars.tasks
+        return min(task.completed / task.total, 1.0) if task.total and task.completed else None
+
+    def left(self, after: float | None) -> float | None:
+        """Seconds that are left of the stage, and ``after`` it; None where that is not known."""
+        (task,) = self.bars.tasks
+        left = task.time_remaining
+        return None if left is None else left + (after or 0.0)
+
+    def end(self, stage: str, seconds: float) -> None:
+        """A stage has ended well."""
+        if self.console.is_terminal:
+            self.say(f"{self.name}: {stage}, {duration(seconds)}")
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.out(f"{time.strftime('%H:%M:%S')}  {text}", highlight=False)
+
+    def close(self) -> None:
+        """The stage that was shown has ended."""
+        if self.console.is_terminal:
+            self.bars.stop()
+        for task in self.bars.task_ids:
+            self.bars.remove_task(task)
 
 
 def duration(seconds: float) -> str:
@@ -150,10 +179,3 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"
-
-
-def usual_seconds(runs: Path, stage: str) -> float | None:
-    """The mean time of a stage in the finished runs of a folder; None without one."""
-    stamps = [read_stamp(path) for path in runs.glob(f"*/stages/{stage}.seconds")]
-    times = [float(text) for text in stamps if text is not None]
-    return sum(times) / len(times) if times else None

@@ -18,37 +18,20 @@ import torch
 
 import norm_plugin
 
-# Sections of fairseq's configuration that determine a run.
 SECTIONS = (
-    "common",
-    "model",
-    "task",
-    "criterion",
-    "dataset",
-    "optimization",
-    "optimizer",
-    "lr_scheduler",
-    "checkpoint",
-    "distributed_training",
+    *("common", "model", "task", "criterion", "dataset", "optimization", "optimizer"),
+    *("lr_scheduler", "checkpoint", "distributed_training"),
 )
-# Keys that name places on a machine, wherever they stand; the rest is caught by its value.
+"""Of fairseq's configuration: those that determine a run."""
 PLACES = {
-    "aim_repo",
-    "continue_once",
-    "data",
-    "distributed_init_method",
-    "distributed_port",
-    "finetune_from_model",
-    "log_file",
-    "plasma_path",
-    "restore_file",
-    "save_dir",
-    "tensorboard_logdir",
-    "user_dir",
+    *("aim_repo", "continue_once", "data", "distributed_init_method", "distributed_port"),
+    *("finetune_from_model", "log_file", "plasma_path", "restore_file", "save_dir"),
+    *("tensorboard_logdir", "user_dir"),
 }
+"""Keys that name places on a machine, wherever they stand; the rest is caught by its value."""
 ABSOLUTE_PATH = re.compile(r"""(^|[\s"'=:,;(\[{])(~?/|[A-Za-z]:\\)[^\s]""")
-# Files whose changes do not affect a run.
 NOT_CODE = (":!results", ":!benchmarks/results", ":!*.md")
+"""Files whose changes do not affect a run."""
 
 
 def plain_settings(cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,8 +65,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, argparse.Namespace):
         value = vars(value)
     if isinstance(value, Mapping):
-        kept = {str(key): item for key, item in value.items() if not _is_place(key, item)}
-        return {key: _plain(item) for key, item in sorted(kept.items())}
+        items = {str(key): item for key, item in value.items() if not _is_place(key, item)}
+        return {key: _plain(item) for key, item in sorted(items.items())}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value if not _is_place("", item)]
     if isinstance(value, enum.Enum):
@@ -103,18 +86,14 @@ def _is_place(key: Any, value: Any) -> bool:
 
 def versions() -> dict[str, str | None]:
     """Versions of what computes the result; None for what is not installed."""
-    found: dict[str, str | None] = {
+    return {
         "python": platform.python_version(),
         "norm_plugin": norm_plugin.__version__,
+        "torch": _version("torch"),
+        "fairseq": _version("fairseq-fixed") or _version("fairseq"),
+        "sacrebleu": _version("sacrebleu"),
+        "sacremoses": _version("sacremoses"),
     }
-    for name, packages in (
-        ("torch", ("torch",)),
-        ("fairseq", ("fairseq-fixed", "fairseq")),
-        ("sacrebleu", ("sacrebleu",)),
-        ("sacremoses", ("sacremoses",)),
-    ):
-        found[name] = next(filter(None, map(_version, packages)), None)
-    return found
 
 
 def _version(package: str) -> str | None:
@@ -160,10 +139,6 @@ def machine(cpu: bool) -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
-        "mkl_as_on_intel": _mkl_as_on_intel(),
+        # a preloaded library makes MKL take this CPU for Intel's: docs/troubleshooting.md
+        "mkl_as_on_intel": hasattr(ctypes.CDLL(None), "mkl_serv_intel_cpu_true"),
     }
-
-
-def _mkl_as_on_intel() -> bool:
-    """Whether a preloaded library makes MKL take this CPU for Intel's: docs/troubleshooting.md."""
-    return hasattr(ctypes.CDLL(None), "mkl_serv_intel_cpu_true")

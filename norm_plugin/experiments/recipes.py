@@ -1,7 +1,7 @@
-"""Print the hyper-parameters of an experiment, which are in ``configs/``, as flags of fairseq.
+"""Recipes: the hyperparameters in ``configs/``, composed by hydra, and as flags of fairseq.
 
 ``fairseq-hydra-train`` reads those files itself. ``fairseq-train`` and ``fairseq-generate`` take
-the flags that this command prints, one word a line, composed by hydra with the same overrides:
+the flags that ``norm-plugin flags`` prints, one a line, composed by hydra with the same overrides:
 
     mapfile -t flags < <(norm-plugin flags iwslt14_de_en norm=powernorm)
     fairseq-train DATA "${flags[@]}"
@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import MISSING, OmegaConf
@@ -26,9 +27,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from norm_plugin.checkpoints.user_dirs import import_user_dir
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.gpus import Recipe
-from norm_plugin.norms import NORM_TYPES
+from norm_plugin.experiments.naming import LOGGING, Differences
+from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS
+
+Recipe = dict[str, dict[str, Any]]
+"""The settings of each group of fairseq's."""
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CONFIG_FOLDERS = (PACKAGE.parent / "configs", PACKAGE / "configs")
@@ -42,35 +46,57 @@ NAME_FLAGS = {
     "lr_scheduler": "--lr-scheduler",
 }
 """fairseq's group of a YAML file to the flag that its ``_name`` stands for."""
-
 GENERATION, EVALUATION = "generation", "eval_lm"
 """fairseq's groups of settings of fairseq-generate, and of fairseq-eval-lm."""
+
+NAMED_ELSEWHERE = {"common.seed", "common.user_dir", "model.norm_type"}
+WITHOUT_EFFECT = "model.norm_record"
+"""How settings begin that change nothing of what is trained: those of the recorder."""
+
+AUTO = "auto"
+ON_CPU = {"distributed_backend": "gloo", "ddp_backend": "legacy_ddp"}
+"""How several workers on CPUs exchange gradients."""
+HALF = ("fp16", "bf16", "memory_efficient_fp16", "memory_efficient_bf16")
 
 
 def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """The configuration that ``fairseq-hydra-train --config-name name overrides`` composes.
 
-    ``name`` is a file of ``configs/`` without its end, or the path of one that ends in ``.yaml``.
-
     ``norm=X`` and ``placement=X`` also take what an imported ``--user-dir`` registers, which has no
     file of these groups.
 
+    Args:
+        name: a file of ``configs/`` without its end, or the path of one that ends in ``.yaml``.
+
     Raises:
-        ValueError: no such recipe, or an override that hydra refuses.
+        CommandError: no such recipe or norm, or an override that hydra refuses.
     """
     path = Path(name).absolute() if name.endswith(".yaml") else CONFIGS / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
-        raise ValueError(f"no recipe {name} in {CONFIGS}; choose from {known or 'none'}")
-    norm, overrides = _own_norm(overrides)
-    recipe = copy.deepcopy(_composed(path, tuple(overrides)))
-    if norm is not None:
-        recipe["model"]["norm_type"] = norm
+        raise CommandError(f"no recipe {name} in {CONFIGS}; choose from {known or 'none'}")
+    own_norm, for_hydra = None, []
+    for override in overrides:
+        group, _, choice = override.partition("=")
+        if group == "placement" and choice in PLACEMENTS:
+            for_hydra.append(f"model.norm_placement={choice}")
+        elif group != "norm" or (CONFIGS / "norm" / f"{choice}.yaml").is_file():
+            for_hydra.append(override)
+        elif choice in NORM_TYPES:
+            own_norm = choice
+        else:
+            raise CommandError(
+                f"unknown norm {choice!r}; choose from {', '.join(NORM_TYPES)}, or name by "
+                "--user-dir the folder that registers it"
+            )
+    recipe = copy.deepcopy(_compose(path, tuple(for_hydra)))
+    if own_norm is not None:
+        recipe["model"]["norm_type"] = own_norm
     return recipe
 
 
 @lru_cache(maxsize=1000)
-def _composed(path: Path, overrides: tuple[str, ...]) -> Recipe:
+def _compose(path: Path, overrides: tuple[str, ...]) -> Recipe:
     """What hydra composes; it takes a good tenth of a second, and a sweep asks for much twice."""
     logging.getLogger("hydra").setLevel(logging.WARNING)  # fairseq turns every logger up
     try:
@@ -78,85 +104,68 @@ def _composed(path: Path, overrides: tuple[str, ...]) -> Recipe:
         groups = [] if path.parent == CONFIGS else [f"hydra.searchpath=[file://{CONFIGS}]"]
         with initialize_config_dir(str(path.parent), version_base="1.1"):
             composed = compose(path.stem, [*groups, *overrides])
-        recipe = OmegaConf.to_container(composed, resolve=True)
+        recipe: Any = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         # hydra ends with where it looked, which is always our own folder.
         reason = " ".join(str(error).partition("Config search path")[0].split())
-        raise ValueError(f"recipe {' '.join([path.stem, *overrides])}: {reason}") from error
-    assert isinstance(recipe, dict)  # hydra composes nothing else
+        raise CommandError(f"recipe {' '.join([path.stem, *overrides])}: {reason}") from error
     return {str(group): values for group, values in recipe.items()}
-
-
-def _own_norm(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The norm without a file in ``configs/`` that is asked for, and the overrides left to hydra.
-
-    Raises:
-        ValueError: there is neither such a file nor such a norm.
-    """
-    own, left = None, []
-    for override in overrides:
-        group, _, name = override.partition("=")
-        if group == "placement" and name in PLACEMENTS:
-            left.append(f"model.norm_placement={name}")
-        elif group != "norm" or (CONFIGS / "norm" / f"{name}.yaml").is_file():
-            left.append(override)
-        elif name in NORM_TYPES:
-            own = name
-        else:
-            raise ValueError(
-                f"unknown norm {name!r}; choose from {', '.join(NORM_TYPES)}, or name by "
-                "--user-dir the folder that registers it"
-            )
-    return own, left
 
 
 def training_flags(recipe: Recipe) -> list[str]:
     """The flags of ``fairseq-train`` that say what a recipe says."""
     groups = (group for group in recipe if group not in (GENERATION, EVALUATION))
-    return [flag for group in groups for flag in _group_flags(group, recipe[group])]
+    return [flag for group in groups for flag in _group_flags(group, recipe)]
 
 
 def generation_flags(recipe: Recipe) -> list[str]:
     """The flags of ``fairseq-generate`` that say what a recipe says."""
-    return _group_flags(GENERATION, recipe.get(GENERATION, {}))
+    return _group_flags(GENERATION, recipe)
 
 
 def evaluation_flags(recipe: Recipe) -> list[str]:
     """The flags of ``fairseq-eval-lm`` that a recipe gives in its group ``eval_lm``."""
-    return _group_flags(EVALUATION, recipe.get(EVALUATION, {}))
+    return _group_flags(EVALUATION, recipe)
 
 
 def averaging_flags(recipe: Recipe, further: Sequence[str] = ()) -> list[str]:
-    """The flags of ``norm_plugin.checkpoints.average``, to average all checkpoints that are kept.
+    """The flags of ``norm-plugin average``, to average all checkpoints that are kept.
 
     Args:
         further: flags of ``fairseq-train`` that come after those of the recipe.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     checkpoint = recipe["checkpoint"]
     if checkpoint.get("no_epoch_checkpoints"):  # the best one is evaluated
         return []
-    for key in ("keep_interval_updates", "keep_last_epochs"):
-        parser.add_argument(_flag(key), type=int, default=checkpoint.get(key, -1))
-    kept, _ = parser.parse_known_args(list(further))
-    if kept.keep_interval_updates > 0:
-        return ["--last-updates", str(kept.keep_interval_updates)]
-    if kept.keep_last_epochs > 0:
-        return ["--last-epochs", str(kept.keep_last_epochs)]
-    raise ValueError("the recipe keeps no number of checkpoints: set checkpoint.keep_last_epochs")
+    names = ("keep_interval_updates", "keep_last_epochs")
+    updates, epochs = last_values(further, {name: checkpoint.get(name, -1) for name in names})
+    if updates > 0:
+        return ["--last-updates", str(updates)]
+    if epochs > 0:
+        return ["--last-epochs", str(epochs)]
+    raise CommandError("the recipe keeps no number of checkpoints: set checkpoint.keep_last_epochs")
 
 
-def _group_flags(group: str, values: dict[str, Any]) -> list[str]:
+def last_values(flags: Sequence[str], defaults: dict[str, Any]) -> list[Any]:
+    """The last value of some flags of fairseq, as integers; by name, with the value without it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name, default in defaults.items():
+        parser.add_argument(_flag(name), type=int, default=default)
+    values = vars(parser.parse_known_args(list(flags))[0])
+    return [values[name] for name in defaults]
+
+
+def _group_flags(group: str, recipe: Recipe) -> list[str]:
     flags: list[str] = []
-    for key, value in values.items():
+    for key, value in recipe.get(group, {}).items():
         if key == "_name":
             flags += [NAME_FLAGS[group], str(value)]
-        elif isinstance(value, dict):
-            raise ValueError(f"{group}.{key} is a group in a group; write flat keys")
         elif value is True:
             flags.append(_flag(key))
+        elif isinstance(value, list):
+            flags += [_flag(key), ",".join(map(str, value))]
         elif value is not None and value is not False and value != MISSING:
-            flags += [_flag(key), _word(value)]
+            flags += [_flag(key), str(value)]
     return flags
 
 
@@ -164,12 +173,127 @@ def _flag(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def _word(value: Any) -> str:
-    """A value as fairseq's parser reads it: lists are joined by commas."""
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+def differences(recipe: Recipe, base: Recipe) -> Differences:
+    """The settings of ``recipe`` that differ from those of ``base``, by their dotted names.
+
+    One that only ``base`` has is None here. It is left out where the group belongs to another
+    component, which has other settings.
+    """
+    settings = {
+        f"{group}.{key}": value
+        for group in recipe
+        for key, value in recipe[group].items()
+        if value != base.get(group, {}).get(key)
+    }
+    for group, of_base in base.items():
+        if f"{group}._name" not in settings:
+            removed = {key for key, value in of_base.items() if value is not None}
+            removed -= recipe.get(group, {}).keys()
+            settings |= {f"{group}.{key}": None for key in of_base if key in removed}
+    unnamed = NAMED_ELSEWHERE | {f"common.{key}" for key in LOGGING}
+    return {
+        key: value
+        for key, value in settings.items()
+        if key not in unnamed and not key.startswith(WITHOUT_EFFECT)
+    }
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def without_defaults(recipe: Recipe, norm: str) -> Recipe:
+    """``recipe`` with null for each option of its norm that has the value of its default.
+
+    ``norm_variant=paper`` and no ``norm_variant`` are then one run.
+    """
+    from norm_plugin.models.flags import CHOICES  # it imports fairseq
+
+    model = dict(recipe["model"])
+    for option in norm_spec(norm).options:
+        value = model.get(f"norm_{option.name}")
+        if value is not None and option.parse(value) == option.default:
+            model[f"norm_{option.name}"] = None
+    for key, choice in CHOICES.items():
+        if choice.default is not None and model.get(key) == choice.default:
+            model[key] = None
+    return {**recipe, "model": model}
+
+
+def for_workers(
+    recipe: Recipe,
+    gpus: str,
+    further: Sequence[str] = (),
+    *,
+    elsewhere: bool = False,
+    change_batch: bool = False,
+    srun: bool = False,
+) -> Recipe:
+    """A copy of ``recipe`` for a number of GPUs, or for the CPU, with the same batch an update.
+
+    A recipe's batch is ``max_tokens``, or ``batch_size`` in sentences, times ``update_freq`` on one
+    worker. With N workers, ``update_freq`` is divided by N.
+
+    Args:
+        gpus: a number, or AUTO for one GPU, or the CPU where there is none.
+        further: the user's own flags of ``fairseq-train``, which win over the recipe.
+        elsewhere: the run is for another machine, so the GPUs of this one do not matter.
+        change_batch: let the batch grow with the GPUs.
+        srun: each worker is a process of a Slurm job. Only so can there be several on CPUs.
+
+    Raises:
+        CommandError: fewer GPUs than asked for, half precision on the CPU, or a batch that cannot
+            be divided.
+    """
+    present = torch.cuda.device_count()
+    recipe = copy.deepcopy(recipe)
+    common = recipe.setdefault("common", {})
+    only_cpu = bool(common.get("cpu")) or "--cpu" in further
+    on_cpu = only_cpu or (gpus == AUTO and present == 0)
+    if on_cpu:
+        common["cpu"] = True
+        half = [key for key in HALF if common.get(key) or _flag(key) in further]
+        if half and not (elsewhere and gpus == AUTO):
+            raise CommandError(
+                f"{half[0]} needs a GPU, and this run is on the CPU; leave it out, or give "
+                f"common.{half[0]}=false"
+            )
+    if on_cpu and gpus == AUTO:
+        return recipe
+    if gpus != AUTO and not (gpus.isdigit() and int(gpus) > 0):
+        raise CommandError(f"--gpus is {gpus!r}; it must be a number from 1, or {AUTO}")
+    count = 1 if gpus == AUTO else int(gpus)
+    if on_cpu and not srun:
+        raise CommandError(f"--gpus {gpus}, but the recipe is one for the CPU; leave --gpus out")
+    if not on_cpu and count > present and not elsewhere:
+        raise CommandError(f"--gpus {count}, but this machine has {present}")
+    recipe["distributed_training"] = {
+        **recipe.get("distributed_training", {}),
+        **(ON_CPU if on_cpu else {}),
+        "distributed_world_size": count,
+    }
+    if count > 1 and not change_batch:
+        _keep_batch(recipe, count, further)
+    return recipe
+
+
+def _keep_batch(recipe: Recipe, count: int, further: Sequence[str]) -> None:
+    """Divide ``update_freq`` by the number of workers, unless the user's own flags set it."""
+    if any(argument.partition("=")[0] == "--update-freq" for argument in further):
+        return
+    dataset, optimization = recipe["dataset"], recipe["optimization"]
+    unit = "max_tokens" if dataset.get("max_tokens") is not None else "batch_size"
+    of_recipe, (freq,) = dataset[unit], optimization.get("update_freq", [1])
+    (size,) = last_values(further, {unit: of_recipe})
+    parts, rest = divmod(of_recipe * freq, size * count)
+    if rest or not parts:
+        share, uneven = divmod(of_recipe * freq, count)
+        hint = "" if uneven or share > of_recipe else f" (-- {_flag(unit)} {share})"
+        raise CommandError(
+            f"{count} GPUs of {_flag(unit)} {size} cannot share the recipe's batch of {of_recipe} "
+            f"x {freq}: take another number of GPUs, another {_flag(unit)}{hint}, or --change-batch"
+        )
+    optimization["update_freq"] = [parts]
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command ``flags``: print the flags of a recipe."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin flags",
         description=__doc__,
@@ -179,20 +303,17 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for hydra")
     parser.set_defaults(flags_of=training_flags)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--generation",
-        action="store_const",
-        const=generation_flags,
-        dest="flags_of",
-        help="the flags of fairseq-generate",
-    )
-    what.add_argument(
-        "--averaging",
-        action="store_const",
-        const=averaging_flags,
-        dest="flags_of",
-        help="the flags of norm-plugin average",
-    )
+    for flag, command, function in (
+        ("--generation", "fairseq-generate", generation_flags),
+        ("--averaging", "norm-plugin average", averaging_flags),
+    ):
+        what.add_argument(
+            flag,
+            action="store_const",
+            const=function,
+            dest="flags_of",
+            help=f"the flags of {command}",
+        )
     parser.add_argument(
         "--user-dir",
         type=Path,
@@ -200,19 +321,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="a --user-dir of your own, which imports norm_plugin; norm=X takes its norms too",
     )
     parser.add_argument("--shell", action="store_true", help="on one line, ready to paste")
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the flags of a recipe."""
-    args = _parse(argv)
+    args = parser.parse_args(argv)
     import_user_dir(args.user_dir)
-    try:
-        recipe = read_recipe(args.recipe, args.overrides)
-        if args.user_dir is not None:
-            recipe["common"]["user_dir"] = os.path.abspath(args.user_dir)
-        words = args.flags_of(recipe)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    print(shlex.join(words) if args.shell else "\n".join(words))
+    recipe = read_recipe(args.recipe, args.overrides)
+    if args.user_dir is not None:
+        recipe["common"]["user_dir"] = os.path.abspath(args.user_dir)
+    flags = args.flags_of(recipe)
+    print(shlex.join(flags) if args.shell else "\n".join(flags))
     return 0

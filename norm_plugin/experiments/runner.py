@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import dropwhile
 from pathlib import Path
 
-from norm_plugin.commands.command_line import CommandError, read_lines
+from norm_plugin.commands.command_line import CommandError, read_lines, write_text
 from norm_plugin.experiments import processes
-from norm_plugin.experiments.console import Console
-from norm_plugin.experiments.failures import (
-    RunFailedError,
-    explain,
-    forget_failure,
-    record_failure,
-)
+from norm_plugin.experiments.curves import curves_of_log
 from norm_plugin.experiments.locking import only_one
-from norm_plugin.experiments.progress import LinesMeter, Meter, TrainingMeter, usual_seconds
+from norm_plugin.experiments.processes import CommandFailedError, last_lines
+from norm_plugin.experiments.progress import LinesMeter, Meter, Screen, TrainingMeter
 from norm_plugin.experiments.spec import RunSpec, changed_sources, command_root
 from norm_plugin.experiments.stages import (
     DATA_STAGES,
@@ -35,44 +32,51 @@ from norm_plugin.experiments.stages import (
     has_content,
     run_stages,
 )
-from norm_plugin.experiments.stamps import Stamps, read_stamp
-from norm_plugin.experiments.status import (
+from norm_plugin.experiments.state import (
     DIVERGED,
     DONE,
     FAILED,
     RUNNING,
+    Stamps,
     Status,
+    is_finished,
+    is_prepared,
     read_status,
+    usual_seconds,
     write_status,
 )
 
-OTHER = "other settings or data"
 STATUS_EACH = 5.0  # seconds between two writings of the status of a stage
+OTHER = "other settings or data"
+SRUN = ("srun", "--kill-on-bad-exit=1")
+
+# torch, fairseq and norm_plugin.models.divergence all raise it, and the loss scaler does too.
+NOT_FINITE = re.compile(r"\bFloatingPointError: (?P<reason>.+)")
+NAN_LOSS = re.compile(r"\b(?:train|valid)\b.*\bloss (?P<reason>nan|inf)\b", re.I)
+SAYS_DIVERGED = re.compile(r"^error: (?P<reason>.*\bdiverged\b.*)")  # a command of this package
+ERROR = re.compile(r"^(error: .+|[\w.]*(?:Error|Exception|Interrupt)\b.*)")
 
 
-def is_finished(spec: RunSpec) -> bool:
-    """Whether every stage was done with these settings and this data."""
-    stamps = Stamps(spec.stages)
-    return all(
-        stamps.key_of(stage.name) == stage.key and has_content(stage.product)
-        for stage in run_stages(spec)
-    )
+class RunFailedError(CommandError):
+    """A run ended before its result.
 
+    Attributes:
+        state: failed or diverged.
+        reason: one line.
+        log: the full output of the stage.
+        tail: its last lines.
+    """
 
-def diverged(spec: RunSpec) -> str | None:
-    """Why the training diverged with these settings and this data; None where it did not."""
-    train = run_stages(spec)[0]
-    return Stamps(spec.stages).diverged(train.name, train.key)
-
-
-def is_prepared(spec: RunSpec) -> bool:
-    """Whether the data was prepared by the command of this run, and is there."""
-    stamp = read_stamp(spec.data.with_name(f"{spec.data.name}.prepared"))
-    return (spec.data / "bin").is_dir() and stamp == data_key(spec)  # bin/ is made whole
+    def __init__(
+        self, stage: str, reason: str, log: Path, tail: Sequence[str] = (), state: str = FAILED
+    ) -> None:
+        super().__init__(f"{stage} {state}: {reason}; full output: {log}")
+        self.stage, self.reason, self.log, self.state = stage, reason, log, state
+        self.tail = list(tail)
 
 
 def execute(
-    spec: RunSpec, console: Console, environment: Mapping[str, str], retry: bool = False
+    spec: RunSpec, environment: Mapping[str, str], retry: bool = False, screen: Screen | None = None
 ) -> None:
     """Run the stages of a run that are not done.
 
@@ -88,9 +92,10 @@ def execute(
     processes.require_setpriv()
     make_folder(spec.stages, "--work")
     make_folder(spec.result.parent, "--results")
+    screen = screen or Screen(spec.name)
     with only_one(spec.folder, "the same run") as lock:
         remove_leftovers(spec)
-        execution = Execution(spec, console, dict(environment), lock, retry)
+        execution = Execution(spec, screen, dict(environment), lock, retry)
         try:
             execution.run()
         except (CommandError, OSError) as error:
@@ -101,80 +106,84 @@ def execute(
             if isinstance(error, CommandError):
                 execution.record(error)
             raise
-        forget_failure(spec)
+        finally:
+            screen.close()
+        spec.failure.unlink(missing_ok=True)  # the run has a result now
 
 
 class Execution:
     """One execution of a run; holds the lock ``lock`` of its folder."""
 
     def __init__(
-        self, spec: RunSpec, console: Console, environment: dict[str, str], lock: int, retry: bool
+        self, spec: RunSpec, screen: Screen, environment: dict[str, str], lock: int, retry: bool
     ) -> None:
-        self.spec, self.console = spec, console
+        self.spec, self.screen = spec, screen
         self.environment, self.lock, self.retry = environment, lock, retry
         self.stamps = Stamps(spec.stages)
-        self.started = self.trained = time.monotonic()
+        self.stages = run_stages(spec)
+        self.started = time.monotonic()
         self.status_written = float("-inf")
+        self.after: float | None = None  # seconds that the stages after this one usually take
         self.text = read_status(spec.folder).text  # how far the run has come
 
     def run(self) -> None:
         """All stages, in order."""
         self.prepare()
-        stages = run_stages(self.spec)
-        train = stages[0]
+        self.stages = run_stages(self.spec)  # their keys follow from the data
+        train = self.stages[0]
         # A stage that is made again makes all after it again.
-        missing = list(dropwhile(self.is_done, stages))
+        missing = list(dropwhile(self.is_done, self.stages))
+        if train in missing:
+            self.check_begun(train)
+            self.stamps.write("train.sources", json.dumps(self.spec.sources))
+        for stage in missing:
+            self.stamps.begin(stage.name, stage.key, stage.later)
+        begin = time.monotonic()
+        if train in missing:
+            self.train(train)
         if missing:
-            if missing[0] is train:
-                self.refuse(train)
-                self.stamps.write("train.sources", json.dumps(self.spec.sources))
-            for stage in missing:
-                self.stamps.begin(stage.name, stage.key, stage.later)
-            if missing[0] is train:
-                self.train(train)
-            self.finish(missing)
-        self.write(Status(DONE, stages[-1].name, 1.0, 0.0))
+            self.finish(missing, begin)
+        self.write(Status(DONE, self.stages[-1].name, 1.0, 0.0))
         for line in score_lines(self.spec):
-            self.console.say(line)
-        self.console.say(f"result: {self.spec.result}")
+            self.screen.say(line)
+        self.screen.say(f"result: {self.spec.result}")
 
     def prepare(self) -> None:
         """Raw text to binarized data; several runs share it, so the commands lock it themselves."""
         if is_prepared(self.spec):
             return
         for name in DATA_STAGES:
-            self.begin(name, Meter())
             begin = time.monotonic()
+            self.begin(name, Meter())
             self.command(name, data_command(self.spec, name), Meter())
-            self.console.end(name, time.monotonic() - begin)
-        stamp = Stamps(self.spec.data.parent)
-        stamp.write(f"{self.spec.data.name}.prepared", data_key(self.spec))
+            self.screen.end(name, time.monotonic() - begin)
+        stamps = Stamps(self.spec.data.parent)
+        stamps.write(f"{self.spec.data.name}.prepared", data_key(self.spec))
 
     def is_done(self, stage: Stage) -> bool:
-        """Whether a stage was finished with the same words and inputs, and its product is there."""
-        if self.stamps.key_of(stage.name) != stage.key:
+        """Whether a stage was finished with the same command and inputs, and its product exists."""
+        if self.stamps.read(stage.name) != stage.key:
             return False
-        done = f"{self.spec.name}: {stage.name} was done before"
-        if has_content(stage.product):
-            self.console.say(done)
-            return True
-        self.console.say(f"{done}, but {stage.product} is gone")
-        return False
+        done = has_content(stage.product)
+        but = "" if done else f", but {stage.product} is gone"
+        self.screen.say(f"{self.spec.name}: {stage.name} was done before{but}")
+        return done
 
-    def refuse(self, stage: Stage) -> None:
-        """A training takes up the checkpoints that it finds, so they must be its own."""
+    def check_begun(self, train: Stage) -> None:
+        """A training takes up the checkpoints in its folder, so they must be its own."""
         begun = self.stamps.begun("train")
-        if begun is not None and begun != stage.key:
-            before, now = self.stamps.sources("train"), self.spec.sources
+        if begun is not None and begun != train.key:
+            before = json.loads(self.stamps.read("train.sources") or "null")
+            now = self.spec.sources
             changed = [] if before is None else changed_sources(before, now)
-            what = f"another version of {', '.join(changed)}" if changed else OTHER
+            version = f"another version of {', '.join(changed)}" if changed else OTHER
             raise CommandError(
-                f"{self.spec.checkpoints} is of {what}; remove {self.spec.folder}, or choose "
+                f"{self.spec.checkpoints} is of {version}; remove {self.spec.folder}, or choose "
                 "another --work"
             )
-        why = self.stamps.diverged("train", stage.key)
-        if why is not None and not self.retry:
-            raise RunFailedError("train", why, self.spec.log_of("train"), state=DIVERGED)
+        reason = self.stamps.diverged("train", train.key)
+        if reason is not None and not self.retry:
+            raise RunFailedError("train", reason, self.spec.log_of("train"), state=DIVERGED)
 
     def train(self, stage: Stage) -> None:
         """Train; the checkpoints are looked at in the process that averages them."""
@@ -182,9 +191,8 @@ class Execution:
             repair = (*processes.PYTHON, *PLUGIN, "repair", str(self.spec.checkpoints))
             self.command("train", repair, Meter())
         meter = TrainingMeter(self.spec.training)
-        self.trained = time.monotonic()
         self.begin("train", meter)
-        launch = ("srun", "--kill-on-bad-exit=1") if self.spec.srun else ()
+        launch = SRUN if self.spec.srun else ()
         memory = self.command("train", (*launch, *processes.PYTHON, *stage.command), meter)
         if memory and not self.spec.srun:  # of srun, it says nothing of what that starts
             self.stamps.measured("train", memory)
@@ -192,60 +200,54 @@ class Execution:
             hint = "; does torch see the GPUs in srun?" if self.spec.srun else ""
             log = self.spec.log_of("train")
             reason = f"it ended without {stage.product}{hint}"
-            raise RunFailedError("train", reason, log, processes.last_lines(log))
+            raise RunFailedError("train", reason, log, last_lines(log))
 
-    def finish(self, stages: Sequence[Stage]) -> None:
-        """Everything after the training in one process, and the check of the training first."""
+    def finish(self, stages: Sequence[Stage], begin: float) -> None:
+        """Everything after the training in one process, and the check of the training first.
+
+        Args:
+            begin: when the first stage began.
+        """
         steps = [self.step(stage) for stage in stages]
-        current, begin = stages[0], time.monotonic()
-        meter = Meter()
+        names = {stage.name: stage for stage in stages}
+        current, meter = stages[0], Meter()
 
         def read(line: str) -> None:
             nonlocal current, begin, meter
-            word, _, name = line.strip().partition(" ")
-            if word == "begin":
-                current = next(stage for stage in stages if stage.name == name)
+            event, _, name = line.strip().partition(" ")
+            if event == "begin":
+                current = names[name]
                 if name != "train":
                     begin, meter = time.monotonic(), self.meter(current)
                     self.begin(name, meter)
-            elif word == "end":
-                seconds = time.monotonic() - (self.trained if name == "train" else begin)
+            elif event == "end":
+                seconds = time.monotonic() - begin
                 self.stamps.finish(name, seconds)
-                self.console.end(name, seconds)
-            elif word == "item":
+                self.screen.end(name, seconds)
+            elif event == "item":
                 meter.read(line)
-                self.progress(name or current.name, meter)
+                self.progress(current.name, meter)
 
-        command = (*processes.PYTHON, *PLUGIN, "stages", json.dumps(steps))
         starts = {stage.name: _size(self.spec.log_of(stage.name)) for stage in stages}
+        command = (*processes.PYTHON, *PLUGIN, "stages", json.dumps(steps))
         try:
-            processes.run_command(
-                command,
-                folder=command_root(),
-                environment=self.environment,
-                log=self.spec.log_of(current.name),
-                read=read,
-                lock=self.lock,
-                copied=False,
-            )
-        except processes.CommandFailedError as failed:
+            self.start(command, self.spec.log_of(current.name), read, copied=False)
+        except CommandFailedError as failed:
             log = self.spec.log_of(current.name)
-            failed.tail = processes.last_lines(log, starts[current.name])
+            failed.tail = last_lines(log, starts[current.name])
             raise explain(current.name, failed, log) from failed
 
     def step(self, stage: Stage) -> dict[str, object]:
         """A stage as the process of :meth:`finish` reads it."""
         log = self.spec.log_of(stage.name)
         log.parent.mkdir(parents=True, exist_ok=True)
-        commands = [stage.command] if stage.name != "train" else []
-        commands += [stage.check] if stage.check else []
-        item = self.spec.item[0] if self.spec.item and stage.output else None
         return {
             "name": stage.name,
             "log": str(log),
-            "commands": commands,
+            "command": None if stage.name == "train" else stage.command,
             "output": None if stage.output is None else str(stage.output),
-            "item": item,
+            "item": self.spec.item[0] if self.spec.item and stage.output else None,
+            "check": stage.check,
         }
 
     def command(self, stage: str, command: Sequence[str], meter: Meter) -> int:
@@ -257,108 +259,127 @@ class Execution:
             self.progress(stage, meter)
 
         try:
-            return processes.run_command(
-                command,
-                folder=command_root(),
-                environment=self.environment,
-                log=log,
-                read=read,
-                lock=self.lock,
-            )
-        except processes.CommandFailedError as failed:
+            return self.start(command, log, read)
+        except CommandFailedError as failed:
             raise explain(stage, failed, log) from failed
+
+    def start(
+        self, command: Sequence[str], log: Path, read: Callable[[str], None], copied: bool = True
+    ) -> int:
+        """Run a command with the environment and the lock of this run."""
+        return processes.run_command(
+            command,
+            folder=command_root(),
+            environment=self.environment,
+            log=log,
+            read=read,
+            lock=self.lock,
+            copied=copied,
+        )
 
     def begin(self, stage: str, meter: Meter) -> None:
         """Show that a stage begins."""
-        self.console.begin(stage)
+        self.screen.begin(stage)
         self.status_written = float("-inf")
-        self.report(stage, meter, None)
+        names = [each.name for each in self.stages]
+        later = names[names.index(stage) + 1 :] if stage in names else None
+        self.after = None if later is None else usual_seconds(self.spec, later)
+        self.report(stage, meter)
 
     def progress(self, stage: str, meter: Meter) -> None:
         """Show how far a stage is."""
         self.text = meter.text() or self.text
-        after = self.usual_after(stage)
-        self.console.progress(stage, meter, after)
-        self.report(stage, meter, after)
+        self.screen.update(meter, self.after)
+        self.report(stage, meter)
 
-    def report(self, stage: str, meter: Meter, after: float | None) -> None:
+    def report(self, stage: str, meter: Meter) -> None:
         """Write the status, now and then."""
         if time.monotonic() - self.status_written < STATUS_EACH:
             return
         self.status_written = time.monotonic()
-        left = meter.left()
-        if left is not None and after is not None:
-            left += after
+        share, left = self.screen.share(), self.screen.left(self.after)
         log = str(self.spec.log_of(stage))
-        self.write(Status(RUNNING, stage, meter.share(), left, meter.text(), log=log))
+        self.write(Status(RUNNING, stage, share, left, meter.text(), log=log))
 
     def record(self, error: CommandError) -> None:
         """Store why the run ended; a training that diverged is not begun again."""
         if not isinstance(error, RunFailedError):
             self.write(Status(FAILED, reason=str(error)))
             return
-        status = self.failed(error)
-        if error.stage not in DATA_STAGES and not is_finished(self.spec):
-            record_failure(self.spec, error, status)
-
-    def failed(self, failure: RunFailedError) -> Status:
-        """Store the status of a run whose stage failed."""
-        if failure.state == DIVERGED:
-            self.stamps.write("train.diverged", f"{self.stamps.begun('train')}\n{failure.reason}")
-        status = Status(
-            failure.state,
-            failure.stage,
-            text=self.text,
-            reason=failure.reason,
-            log=str(failure.log),
-        )
+        if error.state == DIVERGED:
+            self.stamps.write("train.diverged", f"{self.stamps.begun('train')}\n{error.reason}")
+        log = str(error.log)
+        status = Status(error.state, error.stage, text=self.text, reason=error.reason, log=log)
         self.write(status)
-        return status
+        if error.stage not in DATA_STAGES and not is_finished(self.spec):
+            write_failure(self.spec, status)
 
     def write(self, status: Status) -> None:
         """Store the status, with the seconds since the start."""
-        seconds = time.monotonic() - self.started
-        write_status(self.spec.folder, Status(**{**vars(status), "seconds": round(seconds, 1)}))
+        seconds = round(time.monotonic() - self.started, 1)
+        write_status(self.spec.folder, replace(status, seconds=seconds))
 
     def meter(self, stage: Stage) -> Meter:
         """What measures the progress of a stage after the training."""
-        usual = self.usual([stage.name])
-        if stage.output is not None and self.spec.item is not None:
-            return LinesMeter("item", test_sentences(self.spec), self.spec.item[1], usual)
-        return Meter(usual)
-
-    def usual_after(self, stage: str) -> float | None:
-        """Seconds that the stages after this one usually take."""
-        names = [each.name for each in run_stages(self.spec)]
-        return self.usual(names[names.index(stage) + 1 :]) if stage in names else None
-
-    def usual(self, names: list[str]) -> float | None:
-        """Seconds that stages took together in the runs of the experiment; None if unknown."""
-        times = [usual_seconds(self.spec.folder.parent, name) for name in names]
-        known = [seconds for seconds in times if seconds is not None]
-        return sum(known) if len(known) == len(times) else None
+        if stage.output is None or self.spec.item is None:
+            return Meter()
+        texts = [path for path in self.spec.data.glob("tok/test.*") if path.is_file()]
+        sentences = len(read_lines(texts[0])) if texts else 0
+        return LinesMeter("item", sentences, self.spec.item[1])
 
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+def explain(stage: str, failed: CommandFailedError, log: Path) -> RunFailedError:
+    """What a command's last lines say of its failure."""
+    reason = divergence(failed.tail)
+    if reason is not None:
+        return RunFailedError(stage, reason, log, failed.tail, DIVERGED)
+    errors = [line for line in failed.tail if ERROR.match(line)]
+    reason = failed.reason
+    if errors and not reason.startswith("killed"):
+        reason = errors[-1].removeprefix("error: ")
+    return RunFailedError(stage, reason, log, failed.tail)
+
+
+def divergence(lines: Sequence[str]) -> str | None:
+    """Why a training is no more finite, from what it printed; None where it does not say so."""
+    for pattern in (NOT_FINITE, NAN_LOSS, SAYS_DIVERGED):
+        for match in filter(None, map(pattern.search, lines)):
+            reason = match["reason"].strip()
+            return f"the loss is {reason}" if pattern is NAN_LOSS else reason
+    return None
+
+
+def write_failure(spec: RunSpec, status: Status) -> None:
+    """Write what is known of a run that has no result, with its losses as far as it came."""
+    log = spec.log_of("train")
+    record = {
+        "experiment": spec.experiment,
+        "norm": f"{spec.label}{spec.variant}",
+        "seed": spec.seed,
+        "differs": spec.differs,
+        "state": status.state,
+        "stage": status.stage,
+        "reason": status.reason,
+        "progress": status.text,
+        "curves": curves_of_log(log) if log.exists() else None,
+    }
+    spec.failure.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False)
+    write_text(spec.failure, f"{text}\n")
+
+
 def score_lines(spec: RunSpec) -> list[str]:
     """A line for each score of a finished run, with its label and signature."""
-    result = json.loads(spec.result.read_text(encoding="utf-8"))
     lines = []
-    for score in result["scores"].values():
+    for score in json.loads(spec.result.read_text(encoding="utf-8"))["scores"].values():
         signature = f" ({score['signature']})" if "signature" in score else ""
-        number = f"{score['score']:.{spec.digits}f}"
-        lines.append(f"  {number:>7}  {score['label']}{signature}")
+        lines.append(f"  {score['score']:>7.{spec.digits}f}  {score['label']}{signature}")
         lines += [f"  note     {score['note']}"] if "note" in score else []
     return lines
-
-
-def test_sentences(spec: RunSpec) -> int:
-    """The number of sentences of the test set; 0 where it is not known."""
-    texts = [path for path in spec.data.glob("tok/test.*") if path.is_file()]
-    return len(read_lines(texts[0])) if texts else 0
 
 
 def make_folder(folder: Path, option: str) -> None:
@@ -391,12 +412,11 @@ def print_commands(spec: RunSpec) -> None:
         for name in DATA_STAGES:
             print(f"# {spec.name}: {name}\n{shlex.join(data_command(spec, name))}")
     stamps = Stamps(spec.stages)
-    launch = ("srun", "--kill-on-bad-exit=1") if spec.srun else ()
     for stage in run_stages(spec):
-        if stamps.key_of(stage.name) == stage.key and has_content(stage.product):
+        if stamps.read(stage.name) == stage.key and has_content(stage.product):
             print(f"# {spec.name}: {stage.name} was done before")
             continue
+        launch = SRUN if spec.srun and stage.name == "train" else ()
+        output = "" if stage.output is None else f" >{shlex.quote(str(stage.output))}"
         print(f"# {spec.name}: {stage.name}")
-        end = "" if stage.output is None else f" >{shlex.quote(str(stage.output))}"
-        before = launch if stage.name == "train" else ()
-        print(f"{shlex.join([*before, *processes.PYTHON, *stage.command])}{end}")
+        print(f"{shlex.join([*launch, *processes.PYTHON, *stage.command])}{output}")

@@ -108,12 +108,6 @@ def score_exact(log: GenerateLog, form: TextForm) -> dict[str, Any]:
     return {**score, "label": _label(f"exact BLEU on {_tokens(form)}", log, form)}
 
 
-def _tokens(form: TextForm) -> str:
-    if form.subword == "sentencepiece":
-        return "words of plain text, not tokenized, which is not the papers' score"
-    return "tokens after BPE removal"
-
-
 def score_compound_split(log: GenerateLog, form: TextForm) -> dict[str, Any]:
     """fairseq's BLEU4 of a log after the compounds of both sides are split at their hyphens."""
     references = [split_compounds(line) for line in log.references]
@@ -150,44 +144,35 @@ def plain_references(references: Sequence[str], form: TextForm) -> Sequence[str]
     return detokenize(references, form.language) if form.tokenized_reference else references
 
 
+def _tokens(form: TextForm) -> str:
+    if form.subword == "sentencepiece":
+        return "words of plain text, not tokenized, which is not the papers' score"
+    return "tokens after BPE removal"
+
+
 def _label(what: str, log: GenerateLog, form: TextForm) -> str:
     return f"{what}, {log.split}, beam {log.beam}{', lower-cased' if form.lowercase else ''}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """The command line; prints the scores as JSON."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin score",
-        description="Score the output of fairseq-generate by fairseq's BLEU4 and by sacrebleu.",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--generate-log",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="the output of fairseq-generate --remove-bpe",
-    )
-    parser.add_argument(
-        "--reference",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="the original target text, one sentence a line",
-    )
-    parser.add_argument(
-        "--dictionary",
-        type=Path,
-        metavar="FILE",
-        help="dict.<language>.txt of the target side: check fairseq's BLEU4 with it "
-        "(default: take it as printed)",
-    )
+    for flag, required, text in (
+        ("--generate-log", True, "the output of fairseq-generate --remove-bpe"),
+        ("--reference", True, "the original target text, one sentence a line"),
+        ("--dictionary", False, "dict.<language>.txt of the target side (default: none)"),
+    ):
+        parser.add_argument(flag, type=Path, required=required, metavar="FILE", help=text)
     parser.add_argument("--target-lang", required=True, help="language to detokenize by, as 'de'")
-    switches = {
-        "--lowercase": "compare without case (models of lower-cased text)",
-        "--tokenized-reference": "the reference is tokenized text, and is detokenized too",
-        "--compound-split": "also score with compounds split at hyphens (WMT14 En-De)",
-    }
-    for flag, text in switches.items():
+    for flag, text in (
+        ("--lowercase", "compare without case (models of lower-cased text)"),
+        ("--tokenized-reference", "the reference is tokenized text, and is detokenized too"),
+        ("--compound-split", "also score with compounds split at hyphens (WMT14 En-De)"),
+    ):
         parser.add_argument(flag, action="store_true", help=text)
     parser.add_argument(
         "--subword", choices=list(SUBWORDS), default="subword-nmt", help="default: %(default)s"

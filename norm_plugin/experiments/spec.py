@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -130,14 +130,15 @@ class RunSpec:
     def from_json(cls, content: Mapping[str, Any]) -> RunSpec:
         """The inverse of :meth:`to_json`."""
         paths = {field.name for field in fields(cls) if "Path" in str(field.type)}
-        values: dict[str, Any] = {key: _frozen(value) for key, value in content.items()}
-        for key in paths:
-            values[key] = None if values[key] is None else Path(values[key])
+        values: dict[str, Any] = {
+            key: Path(value) if key in paths and value is not None else _as_tuples(value)
+            for key, value in content.items()
+        }
         return cls(**values)
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class Composed:
     Attributes:
         runs: each with the overrides that it alone stands for.
         experiment: of all runs.
-        launcher: overrides of the launcher of jobs, such as ``partition=gpu``.
+        launcher: overrides of the launcher of jobs, such as ``hydra.launcher.partition=gpu``.
         gpus: of this machine, as ``CUDA_VISIBLE_DEVICES`` names them.
     """
 
@@ -163,36 +164,39 @@ def read_specs(args: argparse.Namespace) -> Composed:
 
     Raises CommandError for the first that cannot be, before anything is made.
     """
-    words = [*processes.PYTHON, "-m", "norm_plugin", "compose", json.dumps(vars(args))]
     done = subprocess.run(
-        words,
+        [*processes.PYTHON, "-m", "norm_plugin", "compose", json.dumps(vars(args))],
         env={
             **os.environ,
             "PYTHONWARNINGS": "ignore",
             "PYTHONSAFEPATH": "1",  # a folder norm_plugin where the user stands is not meant
-            "PYTHONPATH": os.pathsep.join(
-                [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-            ),
+            "PYTHONPATH": python_path(ROOT),
         },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
-    *said, last = done.stderr.splitlines() or [""]
     if done.returncode != 0:
-        if last.startswith("error: "):
-            raise CommandError(last.removeprefix("error: "))
-        print(*said, sep="\n", file=sys.stderr)
-        raise CommandError(last or processes.exit_reason(done.returncode))
+        *traceback, last = done.stderr.splitlines() or [""]
+        if not last.startswith("error: "):
+            print(*traceback, sep="\n", file=sys.stderr)
+        reason = last.removeprefix("error: ") or processes.exit_reason(done.returncode)
+        raise CommandError(reason)
     content = json.loads(done.stdout.splitlines()[-1])
     runs = tuple(map(RunSpec.from_json, content.pop("runs")))
-    return Composed(runs=runs, **{key: _frozen(value) for key, value in content.items()})
+    return Composed(runs=runs, **{key: _as_tuples(value) for key, value in content.items()})
 
 
 def changed_sources(before: Sources, now: Sources) -> list[str]:
     """The files that differ, or that only one of the two has."""
     return sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
+
+
+def python_path(*folders: Path) -> str:
+    """PYTHONPATH with further folders at its start."""
+    given = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([*map(str, folders), *([given] if given else [])])
 
 
 def command_root() -> Path:
@@ -210,8 +214,3 @@ def write_spec(spec: RunSpec, path: Path) -> None:
 def read_spec(path: Path) -> RunSpec:
     """What :func:`write_spec` stored."""
     return RunSpec.from_json(json.loads(path.read_text(encoding="utf-8")))
-
-
-def user_dir_words(spec: RunSpec) -> Sequence[str]:
-    """The flag of a user dir, for commands that know norm_plugin."""
-    return () if spec.user_dir is None else ("--user-dir", str(spec.user_dir))

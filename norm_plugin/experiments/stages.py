@@ -1,7 +1,7 @@
 """The stages of a run, as commands with the keys under which they count as done.
 
-A key is a digest of the key before it and of the words that identify the stage's command, so that a
-stage is done again where its own words, or anything before it, have changed. Paths inside the run's
+A key is a digest of the key before it and of what identifies the stage's command, so that a stage
+is done again where its own command, or anything before it, has changed. Paths inside the run's
 folder and that of its data do not count: a run may be moved.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from norm_plugin.experiments import processes
-from norm_plugin.experiments.spec import AVERAGE, ROOT, RunSpec, user_dir_words
+from norm_plugin.experiments.spec import AVERAGE, ROOT, RunSpec, python_path
 
 DATA_STAGES = ("fetch", "prepare", "binarize")
 PLUGIN = ("-m", "norm_plugin")
@@ -30,7 +30,8 @@ class Stage:
         command: what is run, in the root of the checkout, without Python.
         product: the file that it makes.
         output: the file that its stdout becomes; None where that goes to the log.
-        check: the command that looks at the product before the stage counts as done.
+        check: what :func:`norm_plugin.experiments.chain.check_product` is given before the stage
+            counts as done.
         later: the stages that rest on it.
     """
 
@@ -49,85 +50,84 @@ def data_command(spec: RunSpec, stage: str) -> tuple[str, ...]:
     if not os.path.isabs(spec.preparation[0]):
         return command
     # outside the checkout, it imports the helpers of data-prep
-    path = [str(ROOT / "data-prep"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return ("env", f"PYTHONPATH={os.pathsep.join(path)}", *command)
-
-
-def manifest_digest(spec: RunSpec) -> str:
-    """Of the prepared data; empty where there is none."""
-    return digest_of_files([spec.data / "manifest.json"], spec.data)
+    return ("env", f"PYTHONPATH={python_path(ROOT / 'data-prep', ROOT)}", *command)
 
 
 def data_key(spec: RunSpec) -> str:
     """Of the data as it is, and of how it was prepared."""
-    words = [word for word in spec.preparation if word != str(spec.data)]
-    return next_key(manifest_digest(spec), words)
+    return next_key(_digest_of_data(spec), [a for a in spec.preparation if a != str(spec.data)])
 
 
-def next_key(key: str, words: Iterable[str]) -> str:
-    """The key of a stage that these words identify, after stages with ``key``."""
-    return hashlib.sha256("\0".join([key, *words]).encode()).hexdigest()
+def _digest_of_data(spec: RunSpec) -> str:
+    """Of the manifest of the prepared data; empty where there is none."""
+    manifest = spec.data / "manifest.json"
+    if not manifest.is_file():
+        return ""
+    named = f"{manifest.name} {hashlib.sha256(manifest.read_bytes()).hexdigest()}"
+    return hashlib.sha256(named.encode()).hexdigest()
 
 
-def digest_of_files(paths: Iterable[Path], root: Path) -> str:
-    """A digest of the names and contents of files in ``root``; empty where there are none."""
-    parts = [
-        f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}"
-        for path in sorted(paths)
-        if path.is_file()
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest() if parts else ""
+def next_key(key: str, arguments: Iterable[str]) -> str:
+    """The key of a stage that these arguments identify, after stages with ``key``."""
+    return hashlib.sha256("\0".join([key, *arguments]).encode()).hexdigest()
 
 
 def run_stages(spec: RunSpec) -> list[Stage]:
     """The stages of a run after its data is prepared, in order."""
     averaged = spec.checkpoint == AVERAGE
-    stage, module, flags = spec.evaluation
-    scored = [f"{name}{end}" for name in (stage, "score") for end in ("", "-folded")]
+    evaluation, module, flags = spec.evaluation
+    scored = tuple(f"{name}{end}" for name in (evaluation, "score") for end in ("", "-folded"))
     sources = json.dumps(spec.sources, sort_keys=True) if spec.sources else ""
-    key = next_key(sources + manifest_digest(spec), ("train", *spec.identity))
+    user_dir = () if spec.user_dir is None else ("--user-dir", str(spec.user_dir))
+
+    key = next_key(sources + _digest_of_data(spec), ("train", *spec.identity))
     stages = [
         Stage(
             "train",
             key,
             _training(spec),
             spec.checkpoints / "checkpoint_last.pt",
-            check=_check_training(spec),
+            check=("training", str(spec.checkpoints), *spec.averaging),
             later=(*(["average"] if averaged else []), *scored),
         )
     ]
     if averaged:
         key = next_key(key, ("average", *spec.averaging))
         files = ("--inputs", str(spec.checkpoints), "--output", str(spec.evaluated))
-        stages.append(
-            Stage(
-                "average",
-                key,
-                (*PLUGIN, "average", *files, *user_dir_words(spec), *spec.averaging),
-                spec.evaluated,
-                later=tuple(scored),
-            )
-        )
-    key = next_key(key, (stage, *flags))
-    log = spec.folder / f"{stage}{spec.variant}.log"
+        command = (*PLUGIN, "average", *files, *user_dir, *spec.averaging)
+        stages.append(Stage("average", key, command, spec.evaluated, later=scored))
+
+    key = next_key(key, (evaluation, *flags))
+    log = spec.folder / f"{evaluation}{spec.variant}.log"
     where = ("--user-dir", str(spec.user_dir or "norm_plugin"), "--gen-subset", "test")
-    command = (str(spec.data / "bin"), *where, "--path", str(spec.evaluated), *flags)
-    check = (*PLUGIN, "check-stage", "evaluation", str(log), "--data", str(spec.data))
+    data = (str(spec.data / "bin"), *where, "--path", str(spec.evaluated))
     stages.append(
         Stage(
-            f"{stage}{spec.variant}",
+            f"{evaluation}{spec.variant}",
             key,
-            ("-m", *module.split(), *command),
+            ("-m", *module.split(), *data, *flags),
             log,
             output=log,
-            check=(*check, "--metric", spec.metric),
+            check=("evaluation", str(log), str(spec.data), spec.metric),
             later=(f"score{spec.variant}",),
         )
     )
-    words = _score_words(spec)
-    key = next_key(key, ("score", *words))
-    stages.append(Stage(f"score{spec.variant}", key, _score(spec, words, log), spec.result))
-    return stages
+
+    named = ["--experiment", spec.experiment, "--norm", f"{spec.label}{spec.variant}"]
+    named += ["--seed", str(spec.seed)]
+    named += ["--differs", json.dumps(spec.differs, sort_keys=True)] if spec.differs else []
+    key = next_key(key, ("score", *named))
+    command = (
+        *(*PLUGIN, "result", *named, "--metric", spec.metric),
+        *(("--sources", json.dumps(spec.sources)) if spec.sources else ()),
+        *("--checkpoint", str(spec.evaluated)),
+        *("--last", str(spec.checkpoints / "checkpoint_last.pt"), *user_dir),
+        *("--log", str(log), "--data", str(spec.data)),
+        *("--train-log", str(spec.log_of("train"))),
+        *("--memory", str(spec.stages / "train.memory")),
+        *("--out", str(spec.results)),
+    )
+    return [*stages, Stage(f"score{spec.variant}", key, command, spec.result)]
 
 
 def _training(spec: RunSpec) -> tuple[str, ...]:
@@ -145,31 +145,6 @@ def _training(spec: RunSpec) -> tuple[str, ...]:
         unkeyed += ["--finetune-from-model", str(spec.pretrained)]
     where = ("--save-dir", str(spec.checkpoints))
     return ("-m", *module.split(), str(spec.data / "bin"), *unkeyed, *spec.training, *where)
-
-
-def _check_training(spec: RunSpec) -> tuple[str, ...]:
-    """All checkpoints that are averaged, or the best one, and the last one can be read."""
-    which = spec.averaging if spec.checkpoint == AVERAGE else ("--best",)
-    return (*PLUGIN, "check-stage", "training", str(spec.checkpoints), *which)
-
-
-def _score_words(spec: RunSpec) -> list[str]:
-    words = ["--experiment", spec.experiment, "--norm", f"{spec.label}{spec.variant}"]
-    words += ["--seed", str(spec.seed)]
-    return words + (["--differs", json.dumps(spec.differs, sort_keys=True)] if spec.differs else [])
-
-
-def _score(spec: RunSpec, words: Iterable[str], log: Path) -> tuple[str, ...]:
-    return (
-        *(*PLUGIN, "result", *words, "--metric", spec.metric),
-        *(("--sources", json.dumps(spec.sources)) if spec.sources else ()),
-        *("--checkpoint", str(spec.evaluated)),
-        *("--last", str(spec.checkpoints / "checkpoint_last.pt"), *user_dir_words(spec)),
-        *("--log", str(log), "--data", str(spec.data)),
-        *("--train-log", str(spec.log_of("train"))),
-        *("--memory", str(spec.stages / "train.memory")),
-        *("--out", str(spec.results)),
-    )
 
 
 def has_content(path: Path) -> bool:

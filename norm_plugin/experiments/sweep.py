@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from typing import Any
 
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments import processes
-from norm_plugin.experiments.console import Console
+from norm_plugin.experiments.progress import duration
 from norm_plugin.experiments.runner import execute, print_commands
 from norm_plugin.experiments.spec import (
     Composed,
@@ -33,11 +34,33 @@ from norm_plugin.experiments.spec import (
     read_specs,
     write_spec,
 )
-from norm_plugin.experiments.status import DIVERGED, DONE
-from norm_plugin.experiments.view import state_of, summary, view
+from norm_plugin.experiments.state import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    RUNNING,
+    STOPPED,
+    WAITING,
+    Status,
+    state_of,
+)
 
+ORDER = (DONE, RUNNING, WAITING, STOPPED, FAILED, DIVERGED)
 LOOK = 5.0  # seconds between two looks at the states of the runs
 LAUNCHER = "hydra.launcher."
+SLURM_DEFAULTS = {
+    "name": "norm_plugin",
+    "nodes": 1,
+    "tasks_per_node": 1,
+    "timeout_min": 60,
+    "slurm_signal_delay_s": 120,  # before the limit, a job is told to make room for its requeueing
+    "slurm_array_parallelism": 256,
+}
+GENERIC = {
+    *("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node"),
+    *("tasks_per_node", "stderr_to_stdout", "max_num_timeout"),
+}
+"""Options that submitit has for every cluster; the others begin with ``slurm_`` there."""
 
 
 def main(args: argparse.Namespace) -> int:
@@ -67,12 +90,35 @@ def main(args: argparse.Namespace) -> int:
 
 def run_one(args: argparse.Namespace) -> int:
     """The command ``run``, and each job of a sweep."""
-    spec = read_spec(args.spec) if getattr(args, "spec", None) else read_specs(args).runs[0]
+    spec = read_spec(args.spec) if "spec" in args else read_specs(args).runs[0]
     if args.dry_run:
         print_commands(spec)
     else:
-        execute(spec, Console(spec.name), os.environ, args.retry)
+        execute(spec, os.environ, args.retry)
     return 0
+
+
+def run_demo(args: argparse.Namespace) -> int:
+    """The command ``demo``: the runs one after the other, and a table of them."""
+    specs = read_specs(args).runs
+    for spec in specs:
+        if args.dry_run:
+            print_commands(spec)
+        else:
+            execute(spec, os.environ, args.retry)
+    if not args.dry_run:
+        results = specs[0].result.parent
+        table = [*processes.PYTHON, "-m", "norm_plugin", "table", str(results)]
+        done = subprocess.run(
+            table, cwd=command_root(), stdout=subprocess.PIPE, text=True, check=True
+        )
+        print(f"\n{done.stdout}")
+        print("One seed on a toy corpus: it shows that all runs, not which norm is better.")
+        print(f"Checkpoints and translations: {specs[0].folder.parent}\nResults: {results}")
+    return 0
+
+
+# --- on this machine ----------------------------------------------------------------------------
 
 
 def count_jobs(args: argparse.Namespace, composed: Composed) -> int:
@@ -99,8 +145,7 @@ def run_here(
 ) -> None:
     """Run some of the runs to their end, ``jobs`` at once; one that fails does not end others."""
     folder = job_folder(args, composed)
-    cores = len(os.sched_getaffinity(0))
-    threads = str(args.threads or max(cores // jobs, 1))
+    threads = str(args.threads or max(len(os.sched_getaffinity(0)) // jobs, 1))
     places: SimpleQueue[dict[str, str]] = SimpleQueue()
     gpus = gpus_of(composed)
     for number in range(jobs):
@@ -144,6 +189,9 @@ def job_folder(args: argparse.Namespace, composed: Composed) -> Path:
     return folder
 
 
+# --- as jobs of Slurm ---------------------------------------------------------------------------
+
+
 def run_by_slurm(args: argparse.Namespace, composed: Composed, numbers: Sequence[int]) -> None:
     """Run some of the runs as Slurm jobs, and wait for them.
 
@@ -162,7 +210,7 @@ def run_by_slurm(args: argparse.Namespace, composed: Composed, numbers: Sequence
         folder / "slurm", cluster="slurm", slurm_max_num_timeout=timeouts
     )
     executor.update_parameters(**options)
-    commands = [run_words(args, composed, number) for number in numbers]
+    commands = [run_command_line(args, composed, number) for number in numbers]
     specs = [str(folder / f"{number}.json") for number in numbers]
     environment = {} if args.threads is None else {"OMP_NUM_THREADS": str(args.threads)}
     for job in executor.map_array(SlurmJob(environment), commands, specs):
@@ -178,26 +226,10 @@ def slurm_options(overrides: Sequence[str]) -> dict[str, Any]:
         key, equals, _ = override.partition("=")
         if not key.startswith(LAUNCHER) or not equals:
             raise CommandError(f"{override}: options of the launcher are {LAUNCHER}KEY=VALUE")
+        value = OmegaConf.select(OmegaConf.from_dotlist([override]), key)
         key = key.removeprefix(LAUNCHER)
-        content: Any = OmegaConf.to_container(OmegaConf.from_dotlist([override]))
-        value = content["hydra"]["launcher"][key]
         options[key if key in GENERIC else f"slurm_{key}"] = value
     return options
-
-
-SLURM_DEFAULTS = {
-    "name": "norm_plugin",
-    "nodes": 1,
-    "tasks_per_node": 1,
-    "timeout_min": 60,
-    "slurm_signal_delay_s": 120,  # before the limit, a job is told to make room for its requeueing
-    "slurm_array_parallelism": 256,
-}
-GENERIC = {
-    *("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node"),
-    *("tasks_per_node", "stderr_to_stdout", "max_num_timeout"),
-}
-"""Options that submitit has for every cluster; the others begin with ``slurm_`` there."""
 
 
 @dataclass
@@ -217,17 +249,20 @@ class SlurmJob:
         return DelayedSubmission(self, command, spec)
 
 
-def run_words(args: argparse.Namespace, composed: Composed, number: int) -> list[str]:
+def run_command_line(args: argparse.Namespace, composed: Composed, number: int) -> list[str]:
     """The command line of one run of the grid; folders are absolute in it."""
-    words = [*processes.PYTHON, "-m", "norm_plugin", "run", composed.experiment]
-    words += composed.overrides[number]
+    command = [*processes.PYTHON, "-m", "norm_plugin", "run", composed.experiment]
+    command += composed.overrides[number]
     for name in ("user_dir", "raw", "pretrained", "work", "results"):
         if getattr(args, name) is not None:
             folder = os.path.join(os.getcwd(), getattr(args, name))
-            words += [f"--{name.replace('_', '-')}", folder]
+            command += [f"--{name.replace('_', '-')}", folder]
     for name in ("fold_norms", "smoke", "tensorboard", "retry"):
-        words += [f"--{name.replace('_', '-')}"] if getattr(args, name) else []
-    return [*words, "--", *args.further]
+        command += [f"--{name.replace('_', '-')}"] if getattr(args, name) else []
+    return [*command, "--", *args.further]
+
+
+# --- the state of the grid ----------------------------------------------------------------------
 
 
 @contextmanager
@@ -255,3 +290,47 @@ def showing(specs: Sequence[RunSpec], jobs: int) -> Iterator[None]:
         thread.join()
         if terminal:
             print()
+
+
+def view(specs: Sequence[RunSpec], jobs: int) -> str:
+    """A line for each run, and the summary."""
+    states = [state_of(spec) for spec in specs]
+    names = [f"{spec.label}{spec.variant}, seed {spec.seed}" for spec in specs]
+    width = max(map(len, names))
+    lines = [f"{name:<{width}}  {_line(state)}" for name, state in zip(names, states)]
+    return "\n".join([f"{specs[0].experiment}", *lines, summary(states, jobs)])
+
+
+def _line(status: Status) -> str:
+    if status.state == RUNNING:
+        share = "" if status.share is None else f" {100 * status.share:.0f} %"
+        left = "" if status.left is None else f", {duration(status.left)} left"
+        return f"{status.state}: {status.stage}{share}{left}"
+    if status.reason:
+        where = f" in {status.stage}" if status.stage else ""
+        return f"{status.state}{where}: {status.reason}"
+    return status.state
+
+
+def summary(states: Sequence[Status], jobs: int) -> str:
+    """One line: ``3 done, 2 running, 19 waiting of 24; about 4 h 10 min left``."""
+    counts = Counter(status.state for status in states)
+    parts = [f"{counts[state]} {state}" for state in ORDER if counts[state]]
+    left = seconds_left(states, jobs)
+    end = "" if left is None else f"; about {duration(left)} left"
+    return f"{', '.join(parts)} of {len(states)}{end}"
+
+
+def seconds_left(states: Sequence[Status], jobs: int) -> float | None:
+    """An estimate for the whole grid; None before a run has ended, 0 when all have."""
+    ahead = sum(status.state in (WAITING, STOPPED) for status in states)
+    running = [status for status in states if status.state == RUNNING]
+    if not ahead and not running:
+        return 0.0
+    took = [status.seconds for status in states if status.state == DONE and status.seconds > 0]
+    known = [status.left for status in running if status.left is not None]
+    if not took and (ahead or not known):
+        return None
+    usual = sum(took) / len(took) if took else max(known)
+    known += [max(usual - each.seconds, 0.0) for each in running if each.left is None]
+    return (sum(known) + ahead * usual) / max(min(jobs, ahead + len(running)), 1)

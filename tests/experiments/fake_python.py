@@ -141,7 +141,6 @@ VERBS = {
     "repair": repair,
     "average": average,
     "result": results,
-    "check-stage": lambda words: None,  # the real ones are tested by themselves
     "table": table,
 }
 
@@ -154,9 +153,8 @@ def main(words):
 
         sys.exit(ask(words[2:]))
     point()
-    if "check-stage" not in words:
-        with open(os.environ["FAKE_CALLS"], "a") as stream:
-            stream.write(json.dumps(words) + "\n")
+    with open(os.environ["FAKE_CALLS"], "a") as stream:
+        stream.write(json.dumps(words) + "\n")
     if words[:2] == ["-m", "norm_plugin"]:
         VERBS[words[2]](words[3:])
     elif words[0] == "-m":

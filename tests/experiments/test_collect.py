@@ -14,8 +14,7 @@ from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.files import save_checkpoint
 from norm_plugin.commands.command_line import CommandError, read_lines, run_command
 from norm_plugin.experiments.bleu import score_sacrebleu
-from norm_plugin.experiments.checkpoint_facts import model_facts, training_facts
-from norm_plugin.experiments.collect import main
+from norm_plugin.experiments.collect import main, model_facts, training_facts
 from norm_plugin.experiments.kept import STATISTICS, TRANSLATIONS, read_kept, read_statistics
 from norm_plugin.experiments.metrics.bleu import text_form
 from norm_plugin.experiments.results import read_result_files, read_results

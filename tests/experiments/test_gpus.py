@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from norm_plugin.experiments.gpus import for_workers
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.recipes import for_workers
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_the_batch_stays(count, gpus):
 @pytest.mark.parametrize(("freq", "count"), [(1, "2"), (128, "6"), (128, "256"), (2, "8")])
 def test_a_batch_that_cannot_be_shared_is_refused_unless_told(freq, count, gpus):
     gpus(256)
-    with pytest.raises(ValueError, match="cannot share the recipe's batch of 4096 x"):
+    with pytest.raises(CommandError, match="cannot share the recipe's batch of 4096 x"):
         for_workers(recipe(freq=freq), count)
     made = for_workers(recipe(freq=freq), count, change_batch=True)
     assert made["optimization"]["update_freq"] == [freq]
@@ -48,7 +49,7 @@ def test_a_batch_that_cannot_be_shared_is_refused_unless_told(freq, count, gpus)
 
 def test_fewer_tokens_a_gpu_make_it_possible(gpus):
     gpus(8)
-    with pytest.raises(ValueError, match=r"\(-- --max-tokens 512\)"):
+    with pytest.raises(CommandError, match=r"\(-- --max-tokens 512\)"):
         for_workers(recipe(), "8")
     made = for_workers(recipe(), "8", ["--max-tokens", "512"])
     assert batch(made, 512) == 4096
@@ -62,7 +63,7 @@ def test_a_batch_of_sentences(gpus):
     given = {"dataset": {"batch_size": 16}, "optimization": {"update_freq": [4]}}
     made = for_workers(given, "4")
     assert made["optimization"]["update_freq"] == [1]
-    with pytest.raises(ValueError, match=r"8 GPUs of 16 sentences .* \(-- --batch-size 8\)"):
+    with pytest.raises(CommandError, match=r"8 GPUs of --batch-size 16 .* \(-- --batch-size 8\)"):
         for_workers(given, "8")
     assert for_workers(given, "8", ["--batch-size", "8"])["optimization"]["update_freq"] == [1]
 
@@ -89,7 +90,7 @@ def test_one_gpu_where_there_are_several(gpus):
 def test_a_recipe_for_the_cpu_stays_there(gpus):
     gpus(4)
     assert "distributed_training" not in for_workers(recipe(cpu=True), "auto")
-    with pytest.raises(ValueError, match="the recipe is one for the CPU"):
+    with pytest.raises(CommandError, match="the recipe is one for the CPU"):
         for_workers(recipe(cpu=True), "2")
 
 
@@ -104,18 +105,17 @@ def test_a_slurm_job_has_several_workers_on_cpus(gpus):
 @pytest.mark.parametrize("flag", ["--fp16", "--bf16"])
 def test_half_precision_on_the_cpu_is_refused(flag, gpus):
     gpus(0)
-    with pytest.raises(ValueError, match=f"{flag} needs a GPU"):
-        for_workers(recipe(), "auto", [flag])
     key = flag.removeprefix("--")
-    with pytest.raises(ValueError, match=f"the recipe has common.{key}.*give common.{key}=false"):
-        for_workers(recipe(**{key: True}), "auto")
+    for given in ((recipe(), "auto", [flag]), (recipe(**{key: True}), "auto")):
+        with pytest.raises(CommandError, match=f"{key} needs a GPU.*give common.{key}=false"):
+            for_workers(*given)
     for_workers(recipe(**{key: False}), "auto")
     for_workers(recipe(**{key: True}), "auto", elsewhere=True)  # a sweep from Slurm's login node
 
 
 def test_gpus_must_be_there_unless_they_are_elsewhere(gpus):
     gpus(1)
-    with pytest.raises(ValueError, match="--gpus 2, but this machine has 1"):
+    with pytest.raises(CommandError, match="--gpus 2, but this machine has 1"):
         for_workers(recipe(freq=2), "2")
     assert batch(for_workers(recipe(freq=2), "2", elsewhere=True)) == 8192
 
@@ -123,7 +123,7 @@ def test_gpus_must_be_there_unless_they_are_elsewhere(gpus):
 @pytest.mark.parametrize("wrong", ["0", "-1", "two", "1.5", ""])
 def test_a_wrong_number_is_refused(wrong, gpus):
     gpus(2)
-    with pytest.raises(ValueError, match="it must be a number from 1, or auto"):
+    with pytest.raises(CommandError, match="it must be a number from 1, or auto"):
         for_workers(recipe(), wrong)
 
 

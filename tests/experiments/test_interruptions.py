@@ -387,7 +387,7 @@ def test_a_changed_file_concerns_the_runs_that_use_it(changed, here, runs):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--user-dir", "nowhere"], "--user-dir is nowhere, which is no folder"),
+        (["--user-dir", "nowhere"], "nowhere: it is not a folder"),
         (["--work", "a:b"], "fairseq splits paths at a colon"),
     ],
 )

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from norm_plugin.experiments.processes import CommandFailedError, run_command
-from norm_plugin.experiments.stamps import Stamps
+from norm_plugin.experiments.state import Stamps
 
 MIB = 2**20
 BLOCKS, BLOCK = 20, 64 * MIB

@@ -11,7 +11,7 @@ from tiny_run import run_state, write_dictionaries
 
 from fake_runs import spec_of
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments import products
+from norm_plugin.experiments.chain import check_product
 from norm_plugin.experiments.collect import main as collect
 from norm_plugin.experiments.experiment import experiment_names, find_experiment
 from norm_plugin.experiments.metrics import (
@@ -22,9 +22,9 @@ from norm_plugin.experiments.metrics import (
     find_metric,
     register_metric,
 )
+from norm_plugin.experiments.metrics.accuracy import Prediction, lines_of, read_predictions
 from norm_plugin.experiments.predict import main as predict
 from norm_plugin.experiments.predict import predict_batch
-from norm_plugin.experiments.predictions import Prediction, lines_of, read_predictions
 from norm_plugin.experiments.recipes import read_recipe
 from norm_plugin.experiments.results import read_results
 from norm_plugin.experiments.stages import next_key, run_stages
@@ -80,7 +80,7 @@ def test_a_classifier_has_a_random_split_a_seed_and_no_average(tmp_path):
 
 @pytest.mark.parametrize("name", [x for x in experiment_names() if find_experiment(x).words])
 def test_a_corpus_of_words_has_no_subword_units(name):
-    with pytest.raises(CommandError, match=f"{name} has no subword units; leave --subword out"):
+    with pytest.raises(CommandError, match=f"{name} has no subword units; leave subword out"):
         plan_of(name, "--subword", "sentencepiece")
 
 
@@ -116,9 +116,9 @@ def test_the_words_of_a_translation_are_those_of_its_finished_runs(tmp_path):
 def test_a_training_without_its_best_checkpoint_is_not_done(tmp_path):
     for name in ("best", "last"):
         with pytest.raises(CommandError, match="No such file"):
-            products.check_best(tmp_path / "checkpoint_best.pt")
+            check_product("training", str(tmp_path))
         torch.save({"model": {}}, tmp_path / f"checkpoint_{name}.pt")
-    products.check_best(tmp_path / "checkpoint_best.pt")
+    check_product("training", str(tmp_path))
 
 
 def write(path, *lines):
@@ -140,11 +140,11 @@ def test_predictions_are_read_as_they_were_written(tmp_path):
     ("spoil", "message"),
     [
         (lambda lines: lines[:-1], "does not end with the accuracy"),
-        (lambda lines: [*lines, lines[-1]], "holds several predictions"),
-        (lambda lines: lines[1:], "lacks P-0"),
-        (lambda lines: [lines[0], *lines], "has P-0 twice"),
-        (lambda lines: ["P-0\t1\t0\tnan", *lines[1:]], "line 1: .* is no prediction"),
-        (lambda lines: lines[-1:], "lacks P-0"),
+        (lambda lines: [*lines, lines[-1]], "does not end with the accuracy, once"),
+        (lambda lines: lines[1:], "lacks sentences"),
+        (lambda lines: [lines[0], *lines], "or has some twice"),
+        (lambda lines: ["P-0\t1\t0\tnan", *lines[1:]], "lacks sentences"),
+        (lambda lines: lines[-1:], "lacks sentences"),
     ],
 )
 def test_predictions_that_are_not_whole(spoil, message, tmp_path):

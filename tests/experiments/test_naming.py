@@ -6,12 +6,8 @@ import re
 
 import pytest
 
-from norm_plugin.experiments.naming import (
-    MOST_CHARACTERS,
-    differences,
-    flag_settings,
-    run_label,
-)
+from norm_plugin.experiments.naming import MOST_CHARACTERS, flag_settings, run_label
+from norm_plugin.experiments.recipes import differences
 
 
 @pytest.mark.parametrize(

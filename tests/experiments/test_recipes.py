@@ -19,8 +19,8 @@ from hydra.core.config_store import ConfigStore
 
 import norm_plugin.models  # noqa: F401  registers the architectures
 from norm_plugin.cli import main as experiments
-from norm_plugin.commands.command_line import run_command
-from norm_plugin.experiments.flag_checks import check_number_averaged
+from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.experiments.compose import check_number_averaged
 from norm_plugin.experiments.recipes import (
     CONFIGS,
     averaging_flags,
@@ -223,7 +223,7 @@ def test_as_many_checkpoints_are_averaged_as_the_user_keeps():
     assert averaging_flags(recipe, ["--keep-last-epochs", "3"]) == ["--last-epochs", "3"]
     words = ["--save-interval-updates", "50", "--keep-interval-updates", "4"]
     assert averaging_flags(recipe, words) == ["--last-updates", "4"]
-    with pytest.raises(ValueError, match=r"set checkpoint\.keep_last_epochs"):
+    with pytest.raises(CommandError, match=r"set checkpoint\.keep_last_epochs"):
         averaging_flags({"checkpoint": {}})
 
 
@@ -255,8 +255,12 @@ def test_a_wrong_choice_is_one_line(words, message, capsys):
         ),
         ("layernorm", ["--lr-scheduler", "none"], "argument --lr-scheduler: invalid choice"),
         ("layernorm", ["--max-epoch", "2"], "makes 2 checkpoints and 3 are averaged"),
-        ("layernorm", ["--user-dir", "x"], "--user-dir cannot come after the --: give it as"),
-        ("layernorm", ["--seed=2"], "--seed cannot come after the --: give it as --seed N before"),
+        (
+            "layernorm",
+            ["--user-dir", "x"],
+            "--user-dir cannot come after the --: give --user-dir DIR",
+        ),
+        ("layernorm", ["--seed=2"], "--seed cannot come after the --: give seed=N"),
         ("layernorm", ["-h"], "-h cannot come after the --"),
     ],
 )
@@ -268,7 +272,7 @@ def test_a_wrong_flag_of_the_training_is_one_line(norm, words, message, capsys):
 def test_too_few_updates_for_what_is_averaged():
     flags = ["--max-update", "60", "--save-interval-updates", "13"]
     check_number_averaged(flags, ["--last-updates", "4"])
-    with pytest.raises(ValueError, match="makes 4 checkpoints and 5 are averaged"):
+    with pytest.raises(CommandError, match="makes 4 checkpoints and 5 are averaged"):
         check_number_averaged(flags, ["--last-updates", "5"])
     check_number_averaged([], ["--last-epochs", "10"])  # it ends by itself
 

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from fake_runs import FakeRuns, of_stage, value
-from norm_plugin.experiments.demo import NORMS
 from norm_plugin.experiments.experiment import experiment_names
+from norm_plugin.experiments.options import DEMO_NORMS
 
 EXPERIMENTS = ("iwslt14", "iwslt15", "wmt14", "multi30k", "toy")
 STAGES = ["fetch", "prepare", "binarize", "train", "average", "generate", "score"]
@@ -174,21 +174,19 @@ def test_a_moved_work_folder_is_the_same_run(runs):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--subword", "chars"], "--subword is chars; choose subword-nmt or sentencepiece"),
+        (["--subword", "chars"], "subword is chars; choose subword-nmt or sentencepiece"),
         (["--recipe"], "argument --recipe: expected one argument; see --help"),
-        (["--work", ""], "it needs a value"),
         (["--sead", "1"], "unrecognized arguments: --sead"),
         (
             ["--norm-placement", "post"],
             "flags of fairseq-train stand at the end, as in -- --norm-placement post; see --help",
         ),
         (["powernorm"], "powernorm"),
-        (["norm=powernorm,layernorm"], "that is for the command sweep"),
+        (["norm=powernorm,layernorm"], "several runs are for sweep"),
         (["norm=nonorm"], "unknown norm 'nonorm'; choose from"),
-        (["norm=layernorm", "--norm-type", "rmsnorm"], "norm is both layernorm and rmsnorm"),
-        (["colour=red"], "unknown key colour; choose from norm, seed"),
-        (["norm_variant=released"], "layernorm has no option norm_variant; it has norm_eps"),
-        (["preset=gpu"], "iwslt14 has no presets"),
+        (["colour=red"], "colour=red: unknown key colour; choose from norm, seed"),
+        (["norm_variant=released"], "--norm-variant is an option of"),
+        (["preset=gpu"], "preset of iwslt14 is gpu; choose none"),
         (["--", "--colour", "red"], "fairseq-train: unrecognized arguments: --colour red"),
         (["--", "--seed", "2"], "--seed cannot come after the --"),
         (["--", "--max-epoch", "3"], "makes 3 checkpoints and 10 are averaged"),
@@ -202,20 +200,20 @@ def test_what_is_wrong_is_one_line_before_anything_is_made(words, message, dry, 
     assert done.stdout == "" and runs.outcome() == {} and runs.take_calls() == []
 
 
-@pytest.mark.parametrize("seed", ["-1", "1.5", "x", "01", "1e3", "2147483648", "99999999999"])
+@pytest.mark.parametrize("seed", ["-1", "1.5", "x", "01", "2147483648", "99999999999"])
 def test_a_seed_is_a_whole_number(seed, runs):
     done = runs.run("wmt14", "--seed", seed)
     assert done.returncode == 1
     assert done.stderr == (
-        f"error: --seed is {seed}; it must be a whole number from 0 to 2147483647\n"
+        f"error: seed is {seed}; it must be a whole number from 0 to 2147483647\n"
     )
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("iwslt17", f"no experiment iwslt17; choose from {', '.join(experiment_names())}"),
-        ("multi30k", "--preset is gpu; choose cpu or paper"),
+        ("iwslt17", f"no experiment or study iwslt17: there is no such file; choose from {KNOWN}"),
+        ("multi30k", "preset of multi30k is gpu; choose cpu or paper"),
     ],
 )
 def test_an_unknown_experiment_or_preset(name, message, runs):
@@ -256,7 +254,7 @@ def test_the_demo_ends_with_a_table_of_its_own_results(runs):
     done = runs.command("demo", "--work", str(runs.work))
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("row ")]
-    assert rows == [f"row {norm}-seed1.json" for norm in sorted(NORMS)]
+    assert rows == [f"row {norm}-seed1.json" for norm in sorted(DEMO_NORMS)]
     assert f"Results: {runs.work}/results/toy\n" in done.stdout
 
 

@@ -16,10 +16,16 @@ from norm_plugin.experiments import compose, options
 from norm_plugin.experiments.experiment import experiment_names
 from norm_plugin.experiments.recipes import CONFIGS
 from norm_plugin.experiments.spec import Composed, RunSpec
-from norm_plugin.experiments.status import DIVERGED, DONE, FAILED, RUNNING, WAITING, Status
+from norm_plugin.experiments.state import DIVERGED, DONE, FAILED, RUNNING, WAITING, Status
 from norm_plugin.experiments.studies import STUDIES
-from norm_plugin.experiments.sweep import count_jobs, gpus_of, run_here, slurm_options
-from norm_plugin.experiments.view import seconds_left, summary
+from norm_plugin.experiments.sweep import (
+    count_jobs,
+    gpus_of,
+    run_here,
+    seconds_left,
+    slurm_options,
+    summary,
+)
 
 SWEEP = ("sweep", "toy", "norm=layernorm,powernorm", "seed=1,2", "--jobs", "2")
 
@@ -87,13 +93,6 @@ def test_a_study_gives_its_own_command_and_number_of_runs(study):
     assert said in ([], [str(len(grid(study)[0]))])
 
 
-def test_a_study_with_the_name_of_an_experiment_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("norm_plugin.experiments.studies.STUDIES", tmp_path)
-    (tmp_path / "toy.yaml").write_text("experiment: toy\n")
-    with pytest.raises(CommandError, match="toy is an experiment too; rename the study"):
-        grid("toy")
-
-
 @pytest.fixture
 def outside(tmp_path):
     """A corpus, an experiment and a study of the user's own, outside the checkout."""
@@ -148,10 +147,7 @@ def test_an_experiment_outside_has_a_name_of_its_own(outside):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("!tag\nexperiment: toy\n", "cannot be read: could not determine a constructor"),
-        ("experiment: toy\n\tarms: []\n", "cannot be read: .*cannot start any token"),
         ("experiment: toy\narms: 3\n", "arms a list of such lists"),
-        ("experiment: toy\narms: [[3]]\n", "arms a list of such lists"),
         ("experiment: toy\noverrides: seed=1\n", "overrides must be a list of KEY=VALUE"),
     ],
 )
@@ -167,15 +163,16 @@ def test_a_study_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, text, me
     [
         (
             ["nowhere"],
-            f"no experiment or study nowhere; choose from {', '.join(experiment_names())}",
+            f"no experiment or study nowhere: there is no such file; choose from {KNOWN}",
         ),
         (["toy", "norm=layernorm,nonorm"], "toy norm=nonorm: unknown norm 'nonorm'"),
-        (["toy", "norm=layernorm,powernorm", "norm_variant=released"], "layernorm has no option"),
-        (["toy", "seed=1,x"], "--seed is x"),
+        (
+            ["toy", "norm=layernorm,powernorm", "norm_variant=released"],
+            "--norm-variant is an option of",
+        ),
+        (["toy", "seed=1,x"], "seed is x"),
         (["toy", "common.seed=2"], "common.seed=2: give seed=N instead"),
         (["toy", "checkpoint.save_dir=x"], "checkpoint.save_dir=x: give --work DIR instead"),
-        (["toy", "+optimization.max_update=-1"], "--max-update is -1; it must be at least 0"),
-        (["toy", "+optimization.update_freq=[0]"], "--update-freq is 0; it must be at least 1"),
         (["toy", "norm=rmsnorm", "placement=rezero"], "no layer of this placement has a norm"),
         (["toy", "norm_type=rmsnorm"], "norm_type=rmsnorm: give norm=X"),
         (["toy", "model.norm_type=rmsnorm,none"], "model.norm_type=rmsnorm: give norm=X"),
@@ -299,7 +296,7 @@ def test_a_login_node_needs_no_gpu(words, monkeypatch):
     """wikitext103 is in half precision, which only the machine of a run must have a GPU for."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     assert len(grid("wikitext103", *words)[0]) == 1
-    with pytest.raises(CommandError, match=r"common\.fp16, which needs a GPU"):
+    with pytest.raises(CommandError, match="fp16 needs a GPU, .* or give common.fp16=false"):
         grid("wikitext103")
 
 

@@ -12,7 +12,7 @@ from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.spec import AVERAGE
 
 if TYPE_CHECKING:
-    from norm_plugin.experiments.gpus import Recipe  # it imports torch
+    from norm_plugin.experiments.recipes import Recipe  # it imports torch
 
 Scores = dict[str, dict[str, Any]]
 """By kind of score: ``score``, the number; ``label``, what it is; and further facts of that kind.
@@ -77,13 +77,13 @@ class Metric(ABC):
         """
         return list(recipe)
 
-    @abstractmethod
     def check_log(self, log: Path, data: Path) -> None:
         """Raise CommandError unless the output of the evaluation is complete.
 
         Args:
             data: the prepared corpus, with ``manifest.json``.
         """
+        self.scores(log, data, "test")
 
     @abstractmethod
     def scores(self, log: Path, data: Path, split: str) -> Scores:
@@ -136,5 +136,5 @@ def name_of_split(data: Path, split: str) -> str:
     return split
 
 
-def _same_text(one: Path, other: Path) -> bool:
-    return other.is_file() and filecmp.cmp(one, other, shallow=False)
+def _same_text(text: Path, other: Path) -> bool:
+    return other.is_file() and filecmp.cmp(text, other, shallow=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.commands.command_line import CommandError, read_json
+from norm_plugin.commands.command_line import CommandError, read_json, read_lines
 from norm_plugin.experiments.generate_log import read_generate_log
 from norm_plugin.experiments.metrics.base import Metric, Scores, register_metric
 from norm_plugin.experiments.score import TextForm, plain_hypotheses, score_log
@@ -36,9 +36,14 @@ class Bleu(Metric):
         return [undo, "--required-batch-size-multiple", "1", *recipe]
 
     def check_log(self, log: Path, data: Path) -> None:
-        from norm_plugin.experiments import products  # it imports torch
-
-        products.check_translation(log, data)
+        manifest = read_json(data / "manifest.json")
+        translations = read_generate_log(log, text_form(manifest).subword).hypotheses
+        text = data / "tok" / f"test.{manifest['target']}"
+        sentences = len(read_lines(text))
+        if len(translations) != sentences:
+            raise CommandError(
+                f"{log} holds {len(translations)} sentences, and {text} has {sentences}"
+            )
 
     def scores(self, log: Path, data: Path, split: str) -> Scores:
         """Score against the original text; a corpus without raw/ has only the tokenized text."""

@@ -6,7 +6,6 @@ a word is 2^L. With characters as tokens L is the bits a character, and L ln 2 t
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from norm_plugin.experiments.metrics.base import (
 from norm_plugin.experiments.spec import BEST
 
 if TYPE_CHECKING:
-    from norm_plugin.experiments.gpus import Recipe  # it imports torch
+    from norm_plugin.experiments.recipes import Recipe  # it imports torch
 
 EVALUATED = re.compile(r"Evaluated ([0-9,]{1,20}) tokens in ")
 LOSS = re.compile(r"Loss \(base 2\): ([0-9.]{1,20}|nan|inf), Perplexity: ")
@@ -72,18 +71,17 @@ class LanguageModelLoss(Metric):
 
     def recipe_flags(self, recipe: Recipe, further: Sequence[str] = ()) -> list[str]:
         """The context and the batches are those of the training, unless ``eval_lm`` says more."""
-        from norm_plugin.experiments.recipes import evaluation_flags  # it imports fairseq
+        from norm_plugin.experiments.recipes import evaluation_flags, last_values  # torch
 
         settings = {**recipe["task"], **recipe["dataset"]}
-        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        for flag in ("--tokens-per-sample", "--batch-size", "--max-tokens"):
-            parser.add_argument(flag, dest=flag, default=settings.get(flag[2:].replace("-", "_")))
-        trained = vars(parser.parse_known_args(list(further))[0])
-        flags = [(flag, str(value)) for flag, value in trained.items() if value is not None]
+        names = ("tokens_per_sample", "batch_size", "max_tokens")
+        trained = last_values(further, {name: settings.get(name) for name in names})
+        flags = [
+            ("--" + name.replace("_", "-"), str(value))
+            for name, value in zip(names, trained)
+            if value is not None
+        ]
         return [*chain(*flags), *evaluation_flags(recipe)]
-
-    def check_log(self, log: Path, data: Path) -> None:
-        self.scores(log, data, "test")
 
     def scores(self, log: Path, data: Path, split: str) -> Scores:
         manifest = read_json(data / "manifest.json")

@@ -33,9 +33,8 @@ from measuring.timing import alternate, quartiles
 from measuring.training import Run
 from norm_plugin.commands.command_line import run_command
 from norm_plugin.kernels import AUTO
-from norm_plugin.models.record_file import RecordFile
-from norm_plugin.models.record_settings import ALL, RecordSettings
-from norm_plugin.models.recording import Recorder
+from norm_plugin.models.plan import RecordSettings
+from norm_plugin.models.recording import Recorder, RecordFile
 from training import prepared_data
 
 EVERY = 100
@@ -49,7 +48,7 @@ DEFAULT = ("layernorm", "batchnorm", "powernorm")
 
 def recorder_of(run: Run, path: Path) -> Recorder:
     """A recorder of every norm of ``run`` in every update."""
-    plan = replace(run.model.cfg.plan, record=RecordSettings(1, (ALL,), str(path)))
+    plan = replace(run.model.cfg.plan, record=RecordSettings(1, file=str(path)))
     return Recorder(run.model, plan, RecordFile(path, {}))
 
 

@@ -51,7 +51,7 @@ from norm_plugin.commands.command_line import (
 from norm_plugin.experiments.locking import only_one
 from norm_plugin.experiments.provenance import git_state, machine, versions
 from norm_plugin.experiments.recipes import read_recipe, training_flags
-from norm_plugin.models.record_settings import FILE
+from norm_plugin.models.plan import RECORDS
 from norm_plugin.placements import PLACEMENTS
 
 CHANGED = {
@@ -126,7 +126,7 @@ def train(case: Case, data: Path, updates: int) -> Row:
             "losses": [rounded(sum(part) / len(part)) for part in windows(losses)],
             "valid": None if valid is None or not math.isfinite(valid) else rounded(valid),
             "diverged": diverged,
-            "gradients": recorded_gradients(folder / FILE),
+            "gradients": recorded_gradients(folder / RECORDS),
             "unigram": rounded(unigram_loss(task)),
         }
 

@@ -7,7 +7,7 @@
 The first form says what the file holds; the second prints the data of a figure as CSV, a row for
 each update and site. The third reads what was kept beside a result, with three digits; where the
 results are published, it lies in ``statistics.zip``. What each value is, is said in
-``norm_plugin/models/measures.py``.
+``norm_plugin/models/recording/measures.py``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from norm_plugin.experiments.kept import (
     record_lines,
     statistics_in,
 )
-from norm_plugin.models.measures import LEVELS
+from norm_plugin.models.recording import LEVELS
 from norm_plugin.models.sites import SLOTS
 
 SITES, LAYERS = "sites", "layers"

@@ -32,7 +32,7 @@ from norm_plugin.experiments.results import (
     write_result,
 )
 from norm_plugin.experiments.state import read_stamp
-from norm_plugin.models.record_settings import FILE as RECORD_FILE
+from norm_plugin.models.plan import RECORDS
 
 
 def collect_result(args: argparse.Namespace) -> Result:
@@ -204,7 +204,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         ("--last", True, "the run's last checkpoint, for settings, time and speed"),
         ("--train-log", False, "what fairseq-train printed; its losses become part of the result"),
         ("--memory", False, "the peak memory of the training in bytes; it need not exist"),
-        ("--record", False, f"of --norm-record (default: {RECORD_FILE} beside --last, if any)"),
+        ("--record", False, f"of --norm-record (default: {RECORDS} beside --last, if any)"),
     ):
         parser.add_argument(flag, type=Path, required=required, metavar="FILE", help=text)
     parser.add_argument(
@@ -232,7 +232,7 @@ def main(argv: Sequence[str]) -> int:
     import_user_dir(args.user_dir)
     result = collect_result(args)
     path = write_result(result, args.out)
-    record = args.last.with_name(RECORD_FILE) if args.record is None else args.record
+    record = args.last.with_name(RECORDS) if args.record is None else args.record
     kept = keep_files(
         path,
         metric_of(result).texts(args.log, args.data),

@@ -28,7 +28,7 @@ from norm_plugin.experiments.results import (
     result_text,
 )
 from norm_plugin.experiments.score import score_detokenized
-from norm_plugin.models.record_settings import FILE as RECORD_FILE
+from norm_plugin.models.plan import RECORDS
 
 FOLDED = "-folded"
 """How the label of a result ends whose norms were folded for the translation."""
@@ -48,7 +48,7 @@ def keep_again(result: Result, folder: Path, work: Path) -> None:
     variant = FOLDED if label.endswith(FOLDED) else ""
     run_name = result_name(label.removesuffix(FOLDED), result["seed"]).removesuffix(".json")
     run = work / "runs" / result["experiment"] / run_name
-    record = run / "checkpoints" / RECORD_FILE
+    record = run / "checkpoints" / RECORDS
     path = folder / result_name(label, result["seed"])
     best = run / "checkpoints" / "checkpoint_best.pt"
     entries = keep_files(

@@ -188,11 +188,11 @@ def record_lines(path: Path) -> list[dict[str, Any]]:
     Raises:
         CommandError: no such file, no records in it, or of another version.
     """
-    from norm_plugin.models.record_file import read_lines  # its package imports fairseq
+    from norm_plugin.models.recording import read_records  # its package imports fairseq
 
     try:
         with reading(path):
-            lines = read_lines(path)
+            lines = read_records(path)
     except ValueError as error:
         raise CommandError(str(error)) from error
     if len(lines) < 2:

@@ -27,10 +27,8 @@ from omegaconf import OmegaConf
 from norm_plugin.models import language_model as language_model
 from norm_plugin.models import translation as translation
 from norm_plugin.models.config import check_keys
-from norm_plugin.models.placement_choice import apply_placement
-from norm_plugin.models.plan import LAYERNORM, make_plan
+from norm_plugin.models.plan import LAYERNORM, apply_placement, default_warmup, make_plan
 from norm_plugin.models.sites import SIDES
-from norm_plugin.models.warmup import default_warmup
 
 
 def set_missing(args: Any, **values: Any) -> None:

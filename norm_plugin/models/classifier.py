@@ -136,16 +136,16 @@ class NormTextClassifier(NormModel, FairseqEncoderModel):
         Raises:
             ValueError: the checkpoint is of another model.
         """
-        found = hub_utils.from_pretrained(
+        loaded = hub_utils.from_pretrained(
             model_name_or_path, checkpoint_file, data_name_or_path, archive_map={}, **kwargs
         )
-        model = found["models"][0]
+        model = loaded["models"][0]
         if not isinstance(model, cls):
             raise ValueError(
                 f"{checkpoint_file} in {model_name_or_path} is a {type(model).__name__} and no "
                 f"{cls.__name__}; load it by the class that it has"
             )
-        return TextClassifierHub(found["args"], found["task"], model)
+        return TextClassifierHub(loaded["args"], loaded["task"], model)
 
 
 class TextClassifierHub(nn.Module):

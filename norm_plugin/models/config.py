@@ -46,17 +46,17 @@ def config_class(stock: type[FairseqDataclass] = NormConfig) -> Any:
     text = "norm of all sites; in translation, one with batch statistics: of those in the encoder"
     fields = [("norm_type", names, _field(LAYERNORM, text))]
     for name, choice in CHOICES.items():
-        words: Any = ChoiceEnum(list(choice.words()))
+        values: Any = ChoiceEnum(list(choice.choices()))
         # Optional[...], here and below: OmegaConf 2.0 does not know X | None
-        fields.append((name, Optional[words], _field(None, choice.help)))  # noqa: UP045
+        fields.append((name, Optional[values], _field(None, choice.help)))  # noqa: UP045
     for name, value in VALUES.items():
         fields.append((name, Optional[value.type], _field(None, value.help)))  # noqa: UP045
     for flag, text in SITE_FLAGS.items():
         fields.append((norm_type_field(flag), Optional[names], _field(None, text)))  # noqa: UP045
     for name, owners in declared_options().items():
         option = owners[0][1]
-        words = list(dict.fromkeys(word for _, one in owners for word in one.choices))
-        kind: Any = ChoiceEnum(words) if words else option.type
+        choices = list(dict.fromkeys(choice for _, form in owners for choice in form.choices))
+        kind: Any = ChoiceEnum(choices) if choices else option.type
         text = f"{option.help} [{', '.join(owner for owner, _ in owners)}]"
         fields.append((option_field(name), Optional[kind], _field(None, text)))  # noqa: UP045
     return dataclasses.make_dataclass("NormTransformerConfig", fields, bases=(stock,))
@@ -118,7 +118,7 @@ def check_keys(
     for field in dataclasses.fields(cls):
         if field.name in NESTED:
             inner = dataclasses.fields(getattr(cls(), field.name))
-            known.update(f"{field.name}_{one.name}" for one in inner)
+            known.update(f"{field.name}_{setting.name}" for setting in inner)
         else:
             known.add(field.name)
     unknown = sorted(set(values) - known)

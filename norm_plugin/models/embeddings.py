@@ -24,7 +24,7 @@ from torch.nn import functional
 
 FIXNORM, PLAIN = "fixnorm", "none"
 EMBEDDINGS = (PLAIN, FIXNORM)
-"""The words of ``--norm-embedding``."""
+"""The values of ``--norm-embedding``."""
 TINY = 1e-12  # far below the length of any row that is not 0
 
 
@@ -71,11 +71,11 @@ def fix_output_layer(output: nn.Linear) -> UnitLinear:
     return fixed
 
 
-def check_embedding(settings: object, word: str) -> None:
+def check_embedding(settings: object, embedding: str) -> None:
     """Raise ValueError for embeddings or an output layer that are not one matrix."""
     for key in ("adaptive_input", "adaptive_softmax_cutoff", "character_embeddings"):
         value: Any = getattr(settings, key, None)
-        if word == FIXNORM and value:
+        if embedding == FIXNORM and value:
             raise ValueError(
                 f"--norm-embedding fixnorm needs embeddings in one matrix, but {key} is {value}: "
                 "drop one of them"

@@ -1,4 +1,4 @@
-"""The flags of a model about norms: their names, words and help, and their keys in YAML.
+"""The flags of a model about norms: their names, values and help, and their keys in YAML.
 
 The options of the norms have flags too; the norms declare those themselves.
 """
@@ -23,13 +23,13 @@ RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_re
 
 
 class Choice(NamedTuple):
-    """A flag that takes one of a few words.
+    """A flag that takes one of a few values.
 
     Attributes:
-        words: gives the words; a user's own placement adds to them.
+        choices: gives the values; a user's own placement adds to them.
     """
 
-    words: Callable[[], Iterable[str]]
+    choices: Callable[[], Iterable[str]]
     default: str | None
     help: str
 

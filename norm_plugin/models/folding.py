@@ -194,12 +194,12 @@ def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> ChannelMap
         return norm.inference_map()
     position = owner.positions[site.attribute]
     _check_placement(owner.placement.why_it_stays(position))
-    found = norm.inference_map()
+    channel_map = norm.inference_map()
     if position == INPUT:
         # `enter` stays in the layer: it scales x there, and has to scale the offset here
         branch = site.flag.rpartition("-")[2]
-        return ChannelMap(found.gain, owner.placement.enter(found.offset, branch))
-    return found
+        return ChannelMap(channel_map.gain, owner.placement.enter(channel_map.offset, branch))
+    return channel_map
 
 
 def _check_placement(reason: str) -> None:
@@ -212,20 +212,20 @@ def _maps_after(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Linea
     if site.flag in CROSS_SELF and model.cfg.cross_self_attention:
         raise CannotFold("k_proj and v_proj take the encoder's output and the decoder's alike")
     if site == FINAL_SITES["decoder"]:
-        found = [(owner, _output_map(owner))]
+        maps = [(owner, _output_map(owner))]
     elif site == FINAL_SITES["encoder"]:
         stack = model.decoder.layers.children() if "decoder" in model.sides else ()
         layers = [layer for layer in stack if _attends(layer)]
-        found = [(layer, path) for layer in layers for path in MAPS_OVER_ENCODER]
-        found += model.maps_after_encoder()
+        maps = [(layer, path) for layer in layers for path in MAPS_OVER_ENCODER]
+        maps += model.maps_after_encoder()
     elif site.position == INNER:
-        found = [(owner, LAST_MAPS[site.flag.rpartition("-")[2]])]
+        maps = [(owner, LAST_MAPS[site.flag.rpartition("-")[2]])]
     else:
-        found = [(owner, path) for path in MAPS_OF_LAYER[site.flag]]
-    if not found:
+        maps = [(owner, path) for path in MAPS_OF_LAYER[site.flag]]
+    if not maps:
         raise CannotFold("no linear map takes its output")
     shared = _shared_parameters(model)
-    return [_checked(attrgetter(path)(module), path, shared) for module, path in found]
+    return [_checked(attrgetter(path)(module), path, shared) for module, path in maps]
 
 
 def _attends(layer: nn.Module) -> bool:

@@ -7,41 +7,87 @@ A flag of its own, so that any norm and placement can be compared under any of t
     kaiming             every linear map of a layer: w uniform within 1 / sqrt(fan_in), biases 0
     kaiming-attention   the projections of attention only, which is all that ``--init_method km``
                         of the code released with AdaNorm changes
-    small               every linear map of a layer: w normal of variance 2 / (5 d), biases 0
-    depth-scaled        every linear map of layer l: Xavier uniform / sqrt(l), biases 0
-    fixup               every branch starts as 0, and its other maps are scaled by the number of
-                        branches
-    t-fixup             values, outputs and feed-forward networks scaled by the numbers of layers,
-                        and the embeddings too
 
-A placement may bring weights of its own; its name is then one more word. ``depth_rules.py`` has the
-last four, with their sources.
+and those that depend on the width d or on the number of layers, with l the number of a layer, N
+encoder and M decoder layers, and L the number of branches of a stack. The text of none of their
+papers was read; the formulas are quoted from notes and are what is generally said of them:
+
+    small          Nguyen and Salazar 2019, arXiv 1910.05895, "SmallInit": w normal of variance
+                   2 / (d + 4 d), which is Xavier normal for a map from d to 4 d
+    depth-scaled   Zhang, Titov and Sennrich 2019, D19-1083, "DS-Init" with alpha = 1: w uniform
+                   within sqrt(6 / (fan_in + fan_out)) / sqrt(l)
+    fixup          Zhang, Dauphin and Ma 2019, arXiv 1901.09321: the last map of each branch is 0,
+                   and the others are scaled by L^(-1 / (2 m - 2)), with m = 2 maps in a branch. An
+                   attention is taken as W_V and W_O. The authors take it as four maps, and scale
+                   W_Q, W_K and W_V by L^(-1/6) (hongyi-zhang/Fixup, issue 8). The learned scales
+                   and offsets of the paper, and its 0 for the output projection, are not part of
+                   this: a flag for initial weights adds no parameters, and the projection may be
+                   shared with the embeddings
+    t-fixup        Huang et al. 2020, "Improving Transformer Optimization Through Better
+                   Initialization": Xavier uniform; W_V, W_O, W_1 and W_2 are scaled by
+                   0.67 N^(-1/4) in the encoder and (9 M)^(-1/4) in the decoder; embeddings are
+                   normal of standard deviation d^(-1/2), scaled by (9 M)^(-1/4). A stack alone
+                   has (9 L)^(-1/4). The paper then trains without norms: ``--norm-type none``.
+                   The authors' code (layer6ai-labs/T-Fixup) was read and agrees, except that it
+                   leaves W_Q and W_K as fairseq draws them, with a gain of 1 / sqrt(2)
+
+A placement may bring weights of its own; its name is then one more value of the flag. Embeddings
+and the output projection stay fairseq's, but for ``t-fixup``.
 
 The AdaNorm paper (Xu et al. 2019, section 4) advises Kaiming initialization with AdaNorm. Kaiming
 initialization (He et al. 2015, Eq. 15) is Var(w) = 2 / ((1 + a^2) fan_in) for a leaky ReLU of slope
 a. The paper names neither a nor the distribution; both are taken from its released code, a =
 sqrt(5) and uniform, which is also torch's default for the weights of a linear map.
-
 ``kaiming-attention`` is not the whole start of that code: its feed-forward maps are Xavier uniform
-with biases 0, whatever ``--init_method`` says, and here they stay as fairseq builds them today,
-torch's default for a linear map.
-
-Embeddings and the output projection stay fairseq's, but for ``t-fixup``.
+with biases 0, whatever ``--init_method`` says, and here they stay as fairseq builds them today.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from fairseq.modules import MultiheadAttention
 from torch import nn
 
-from norm_plugin.models import depth_rules
-from norm_plugin.models.linear_maps import attention_projections, linear_maps
 from norm_plugin.placements import PLACEMENTS, LayerPlace, overrides, placement_class
 
 XAVIER = "xavier"
 SLOPE = math.sqrt(5)  # a
+
+
+# ---- the linear maps of a layer of fairseq's Transformer ------------------------------------
+
+
+def attention_projections(layer: nn.Module) -> Iterator[nn.Linear]:
+    """W_Q, W_K, W_V and W_O of every attention of a Transformer layer, in this order."""
+    for module in layer.modules():
+        if isinstance(module, MultiheadAttention):
+            for projection in (module.q_proj, module.k_proj, module.v_proj, module.out_proj):
+                assert isinstance(projection, nn.Linear)
+                yield projection
+
+
+def linear_maps(layer: nn.Module) -> Iterator[nn.Linear]:
+    """Every linear map of a Transformer layer."""
+    return (module for module in layer.modules() if isinstance(module, nn.Linear))
+
+
+def value_maps(layer: nn.Module) -> list[nn.Linear]:
+    """W_V and W_O of every attention of a Transformer layer, and W_1 and W_2."""
+    projections = list(attention_projections(layer))
+    queries_and_keys = {id(linear) for linear in [*projections[0::4], *projections[1::4]]}
+    return [linear for linear in linear_maps(layer) if id(linear) not in queries_and_keys]
+
+
+def last_maps(layer: nn.Module) -> list[nn.Linear]:
+    """The linear map that each branch of a Transformer layer ends in."""
+    projections = list(attention_projections(layer))
+    assert isinstance(layer.fc2, nn.Linear)
+    return [*projections[3::4], layer.fc2]
+
+
+# ---- initial weights -------------------------------------------------------------------------
 
 
 def kaiming(layer: nn.Module, place: LayerPlace) -> None:
@@ -63,21 +109,73 @@ def _draw(linear: nn.Linear) -> None:
         nn.init.zeros_(linear.bias)
 
 
+def small(layer: nn.Module, place: LayerPlace) -> None:
+    """SmallInit of every linear map of ``layer``; biases 0."""
+    for linear in linear_maps(layer):
+        nn.init.normal_(linear.weight, std=(2 / (5 * place.dim)) ** 0.5)
+        _no_bias(linear)
+
+
+def depth_scaled(layer: nn.Module, place: LayerPlace) -> None:
+    """DS-Init of every linear map of ``layer``; biases 0."""
+    for linear in linear_maps(layer):
+        nn.init.xavier_uniform_(linear.weight, gain=place.index**-0.5)
+        _no_bias(linear)
+
+
+def fixup(layer: nn.Module, place: LayerPlace) -> None:
+    """Fixup of a layer that fairseq has built; what it does not name stays fairseq's."""
+    branches = place.layers * len(place.branches)
+    for linear in value_maps(layer):
+        linear.weight.data.mul_(branches ** (-1 / 2))  # m = 2
+    for linear in last_maps(layer):
+        nn.init.zeros_(linear.weight)
+        _no_bias(linear)
+
+
+def t_fixup(layer: nn.Module, place: LayerPlace) -> None:
+    """T-Fixup of the linear maps of ``layer``; biases 0."""
+    alone = not (place.encoder_layers and place.decoder_layers)
+    if place.side == "encoder" and not alone:
+        gain = 0.67 * place.encoder_layers ** (-1 / 4)
+    else:
+        gain = (9 * place.layers) ** (-1 / 4)
+    for linear in linear_maps(layer):
+        nn.init.xavier_uniform_(linear.weight)
+        _no_bias(linear)
+    for linear in value_maps(layer):
+        linear.weight.data.mul_(gain)
+
+
+def t_fixup_embedding(embedding: nn.Embedding, place: LayerPlace) -> None:
+    """T-Fixup of the embeddings of a stack; that of padding is 0."""
+    layers = place.decoder_layers or place.encoder_layers
+    std = embedding.embedding_dim ** (-1 / 2) * (9 * layers) ** (-1 / 4)
+    nn.init.normal_(embedding.weight, std=std)
+    if embedding.padding_idx is not None:
+        nn.init.zeros_(embedding.weight[embedding.padding_idx])
+
+
+def _no_bias(linear: nn.Linear) -> None:
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+
+
 INITIALIZATIONS: dict[str, Callable[[nn.Module, LayerPlace], None]] = {
     XAVIER: lambda layer, place: None,
     "kaiming": kaiming,
     "kaiming-attention": kaiming_attention,
-    "small": depth_rules.small,
-    "depth-scaled": depth_rules.depth_scaled,
-    "fixup": depth_rules.fixup,
-    "t-fixup": depth_rules.t_fixup,
+    "small": small,
+    "depth-scaled": depth_scaled,
+    "fixup": fixup,
+    "t-fixup": t_fixup,
 }
-"""What is done to a layer that fairseq has built, by the word of ``--norm-init``."""
+"""What is done to a layer that fairseq has built, by the value of ``--norm-init``."""
 
 OF_EMBEDDINGS: dict[str, Callable[[nn.Embedding, LayerPlace], None]] = {
-    "t-fixup": depth_rules.t_fixup_embedding
+    "t-fixup": t_fixup_embedding
 }
-"""The same for the embeddings of a stack."""
+"""What is done to the embeddings of a stack, by the value of ``--norm-init``."""
 
 
 def of_placement(name: str) -> str:
@@ -86,22 +184,22 @@ def of_placement(name: str) -> str:
 
 
 def initializations() -> list[str]:
-    """The words of ``--norm-init``: those above, and each placement that draws its own weights."""
+    """The values of ``--norm-init``: those above, and each placement that draws its own weights."""
     return [*INITIALIZATIONS, *(name for name in PLACEMENTS if of_placement(name) == name)]
 
 
-def initialize(layer: nn.Module, word: str, place: LayerPlace) -> None:
-    """Draw the weights of a layer that fairseq has built, by a word of ``--norm-init``."""
-    if word in INITIALIZATIONS:
-        INITIALIZATIONS[word](layer, place)
+def initialize(layer: nn.Module, init: str, place: LayerPlace) -> None:
+    """Draw the weights of a layer that fairseq has built, by a value of ``--norm-init``."""
+    if init in INITIALIZATIONS:
+        INITIALIZATIONS[init](layer, place)
     else:
-        placement_class(word).initialize(layer, place)
+        placement_class(init).initialize(layer, place)
 
 
-def initialize_embedding(embedding: nn.Module, word: str, place: LayerPlace) -> None:
-    """Draw the embeddings of a stack whose layers have ``place``, by a word of ``--norm-init``.
+def initialize_embedding(embedding: nn.Module, init: str, place: LayerPlace) -> None:
+    """Draw the embeddings of a stack whose layers have ``place``, by a value of ``--norm-init``.
 
     Embeddings that the stacks share are drawn once for each, from the same distribution.
     """
-    if word in OF_EMBEDDINGS and isinstance(embedding, nn.Embedding):
-        OF_EMBEDDINGS[word](embedding, place)
+    if init in OF_EMBEDDINGS and isinstance(embedding, nn.Embedding):
+        OF_EMBEDDINGS[init](embedding, place)

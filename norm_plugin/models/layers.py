@@ -24,8 +24,10 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import Tensor, nn
 
+from norm_plugin.kernels import ByKernels, resolve
+from norm_plugin.kernels.dropout import dropout_sum
 from norm_plugin.models.config import NormConfig
-from norm_plugin.models.fused_dropout import DeferredDropout, fuse_dropout
+from norm_plugin.models.flags import FUSED_DROPOUT, flag_of
 from norm_plugin.models.initialization import initialize
 from norm_plugin.models.plan import SiteChoice
 from norm_plugin.models.sites import (
@@ -102,6 +104,42 @@ def ignoring_every_position(model: nn.Module) -> Iterator[None]:
             mask.ignoring = ignoring
 
 
+class DeferredDropout(FairseqDropout, ByKernels):
+    """``--norm-fused-dropout on``: after each branch of a layer it does nothing until :meth:`sum`.
+
+    Like a norm it computes by the kernels that are there, until ``set_kernels`` says otherwise.
+    """
+
+    def __init__(self, dropout: FairseqDropout) -> None:
+        super().__init__(dropout.p, dropout.module_name)
+        self.kernels = resolve(None)
+
+    def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
+        """x, the output of a branch, as it is."""
+        return x
+
+    def sum(self, stream: Tensor, branch: Tensor) -> Tensor:
+        """stream + dropout(branch), both (T, B, C)."""
+        if self.p > 0 and (self.training or self.apply_during_inference):
+            return dropout_sum(stream, branch, self.p, self.kernels)
+        return stream + branch
+
+
+def fuse_dropout(dropout: FairseqDropout, placement: Placement) -> DeferredDropout:
+    """The dropout of a layer with this placement, to be computed with the residual sum.
+
+    Raises:
+        ValueError: the placement does something else between the dropout and the sum.
+    """
+    cls = type(placement)
+    if overrides(cls, "join") or any(OUTPUT in cls.norms_of(b) for b in placement.place.branches):
+        raise ValueError(
+            f"{flag_of(FUSED_DROPOUT)} on needs branches that end in x + f, but this placement is "
+            f"{cls.equation}: leave the flag out"
+        )
+    return DeferredDropout(dropout)
+
+
 def planned_norm(choice: SiteChoice, dim: int, padding: PaddingMask) -> Norm:
     """The norm of a site, which gets the padding mask of each batch. It draws no random numbers."""
     norm = choice.build(dim)
@@ -157,7 +195,7 @@ class PlannedLayer(nn.Module):
         """Let ``norm`` be the one named ``attribute``; ``cls`` is the layer's placement."""
         setattr(self, attribute, norm)
         if self.positions[attribute] == INPUT and overrides(cls, "enter"):
-            branch = next(one for one, slot in SLOTS.items() if slot == attribute)
+            branch = next(name for name, slot in SLOTS.items() if slot == attribute)
             norm.register_forward_hook(partial(self._enter, branch))
 
     def _enter(self, branch: str, norm: nn.Module, inputs: Any, y: Tensor) -> Tensor:
@@ -245,10 +283,10 @@ class NormTransformerEncoderLayer(PlannedLayer, TransformerEncoderLayerBase):
         """As in fairseq; x: (T, B, C), encoder_padding_mask: (B, T) or None."""
         with self.one_forward(encoder_padding_mask, self.placement.place.branches):
             x = self.placement.begin(x)
-            found: Any = super().forward(x, encoder_padding_mask, *args, **kwargs)
+            output: Any = super().forward(x, encoder_padding_mask, *args, **kwargs)
             if self.return_fc:  # the output of the feed-forward network too
-                return (self.placement.end(found[0]), *found[1:])
-            return self.placement.end(found)
+                return (self.placement.end(output[0]), *output[1:])
+            return self.placement.end(output)
 
 
 class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):

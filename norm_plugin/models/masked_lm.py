@@ -77,13 +77,13 @@ class NormMaskedLanguageModel(NormModel, RobertaModel):
         model.follow_initialization(cfg.plan.initialization["encoder"])
         return model
 
-    def follow_initialization(self, word: str) -> None:
-        """Draw the weights by a word of ``--norm-init``, as RoBERTa's have replaced them."""
+    def follow_initialization(self, init: str) -> None:
+        """Draw the weights by a value of ``--norm-init``, as RoBERTa's have replaced them."""
         stack = self.stack("encoder")
         layers = [layer for layer in stack.modules() if isinstance(layer, PlannedLayer)]
-        initialize_embedding(stack.embed_tokens, word, layers[0].placement.place)
+        initialize_embedding(stack.embed_tokens, init, layers[0].placement.place)
         for layer in layers:
-            initialize(layer, word, layer.placement.place)
+            initialize(layer, init, layer.placement.place)
 
     def stack(self, side: str) -> Any:
         return self.encoder.sentence_encoder

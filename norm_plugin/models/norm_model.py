@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from fairseq.dataclass import FairseqDataclass
@@ -17,9 +18,10 @@ from torch import nn
 from norm_plugin.kernels import AUTO, describe, resolve, set_kernels, there
 from norm_plugin.models.config import KERNELS_FOUND, NormConfig, build_config, config_class
 from norm_plugin.models.divergence import DivergenceWatch
-from norm_plugin.models.logs import describe_forms, describe_leaks, describe_plan
+from norm_plugin.models.plan import Plan
 from norm_plugin.models.sites import SIDES
 from norm_plugin.models.stacks import check_layer_drop
+from norm_plugin.norms import Norm, norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm, set_stat_tokens
 
 logger = logging.getLogger(__name__)
@@ -135,12 +137,88 @@ def check_task(model: type[NormModel], task: object) -> None:
     """
     models = {name: cls for name, cls in MODEL_REGISTRY.items() if issubclass(cls, NormModel)}
     declared = {name for cls in models.values() for name in cls.tasks}
-    found = {name for name in declared if isinstance(task, TASK_REGISTRY[name])}
-    if not found or not model.tasks or found.intersection(model.tasks):
+    given = {name for name in declared if isinstance(task, TASK_REGISTRY[name])}
+    if not given or not model.tasks or given.intersection(model.tasks):
         return
     own = next((name for name, cls in models.items() if cls is model), model.__name__)
-    fit = [name for name, cls in models.items() if found.intersection(cls.tasks)]
+    fit = [name for name, cls in models.items() if given.intersection(cls.tasks)]
     raise ValueError(
-        f"{own} is not a model for --task {' or '.join(sorted(found))}: give --task "
+        f"{own} is not a model for --task {' or '.join(sorted(given))}: give --task "
         f"{' or '.join(model.tasks)}, or --arch {' or '.join(fit)}"
     )
+
+
+# ---- what is logged of a model when it is built ---------------------------------------------
+
+
+def describe_plan(plan: Plan) -> str:
+    """One line: the placement, the norm of each site and the options given for them."""
+    chosen = ", ".join(f"{choice.site.name}={choice.norm}" for choice in plan.sites)
+    shared: dict[str, object] = {}
+    of_sites = []
+    for choice in plan.sites:
+        own = {
+            name: value
+            for name, value in choice.options.items()
+            if shared.get(name, value) != value
+        }
+        shared = {**choice.options, **shared}
+        if own:
+            of_sites.append(f"{choice.site.name}: {_listed(own)}")
+    given = "; ".join(filter(None, [_listed(shared), *of_sites]))
+    line = f"norms: placement {_placement(plan)}; {chosen}"
+    return line + (f" (options: {given})" if given else "")
+
+
+def _placement(plan: Plan) -> str:
+    """The placement, or that of each stack where they differ."""
+    placements = set(plan.placement.values())
+    if len(placements) == 1:
+        return placements.pop()
+    return ", ".join(f"{side} {name}" for side, name in plan.placement.items())
+
+
+def _listed(options: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in options.items())
+
+
+def describe_leaks(plan: Plan) -> list[str]:
+    """What shows a decoder's positions their future in training, one line for each time span.
+
+    Some norms do so in their warm-up only: see ``BatchStatisticsNorm.mixes_after_warmup``.
+    """
+    leaking: dict[str, list[str]] = {}
+    for choice in plan.sites:
+        spec, updates = norm_spec(choice.norm), choice.all_options.get("warmup_updates", 0)
+        if choice.site.side != "decoder" or not spec.batch_statistics:
+            continue
+        if getattr(spec.cls, "mixes_after_warmup", True):
+            leaking.setdefault("in training", []).append(choice.site.name)
+        elif updates:
+            leaking.setdefault(f"in the first {updates} updates", []).append(choice.site.name)
+    return [
+        f"{when} each target position sees its future through the batch statistics of "
+        + ", ".join(sites)
+        for when, sites in leaking.items()
+    ]
+
+
+def describe_forms(model: nn.Module, plan: Plan, kernels: bool) -> str:
+    """Which sites of a built model kernels compute, and which plain torch.
+
+    Args:
+        kernels: this machine has kernels for the run's choice.
+    """
+    forms: dict[bool, list[str]] = {True: [], False: []}
+    for choice in plan.sites:
+        norms = [
+            module
+            for path, module in model.named_modules()
+            if isinstance(module, Norm) and choice.site.is_at(path)
+        ]
+        if norms:
+            forms[kernels and any(norm.fused is not None for norm in norms)].append(
+                choice.site.name
+            )
+    names = {True: "by kernels", False: "in plain torch"}
+    return "; ".join(f"{names[key]}: {', '.join(at)}" for key, at in forms.items() if at)

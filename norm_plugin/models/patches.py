@@ -55,9 +55,12 @@ import argparse
 import ast
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import torch
 from fairseq import checkpoint_utils, options
 from fairseq.data import TokenBlockDataset
 from fairseq.file_io import PathManager
@@ -66,20 +69,44 @@ from fairseq.models.transformer import TransformerModelBase
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
-from torch import nn
+from torch import Tensor, nn
 
 from norm_plugin.models.folding import fold_and_log
 from norm_plugin.models.layers import ignoring_every_position
 from norm_plugin.models.norm_model import NormModel
-from norm_plugin.models.numpy_compat import numpy_compat
 from norm_plugin.models.recording import make_recorder
 from norm_plugin.models.resuming import check_resuming, reading_on_every_worker
 from norm_plugin.models.run_end import KEY, patience_count, resume
 from norm_plugin.models.sites import sides_of
 from norm_plugin.models.stored_settings import allow_stored_flags, check_settings, plain
-from norm_plugin.models.updates import loss_scale, tell_norms
-from norm_plugin.models.wrapping import PATCHES, Function, patches, wrap_once
-from norm_plugin.norms.base.statistics import average_running_statistics
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm, average_running_statistics
+
+Function = Callable[..., Any]
+Around = Callable[[Function], Function]
+MARK = "wrapped_by_the_norms"
+PATCHES: dict[str, tuple[Any, str, Around]] = {}
+"""By the full name of the function: its owner, its name there, and what is put around it."""
+
+
+def patches(owner: Any, name: str) -> Callable[[Around], Around]:
+    """Decorator: what it decorates makes a wrapper of ``owner.name``, a function of fairseq."""
+    module = getattr(owner, "__module__", None)
+    path = f"{module}.{owner.__qualname__}" if module else owner.__name__
+
+    def register(around: Around) -> Around:
+        PATCHES[f"{path}.{name}"] = (owner, name, around)
+        return around
+
+    return register
+
+
+def wrap_once(owner: Any, name: str, around: Around) -> None:
+    """Put ``around(function)`` in the place of ``owner.name``, once a process."""
+    function = getattr(owner, name)
+    if not hasattr(function, MARK):
+        wrapper = around(function)
+        setattr(wrapper, MARK, True)
+        setattr(owner, name, wrapper)
 
 
 def install() -> None:
@@ -93,6 +120,20 @@ def install() -> None:
         wrap_once(owner, name, around)
 
 
+@contextlib.contextmanager
+def numpy_compat() -> Iterator[None]:
+    """Within this context numpy has ``compat.long``, which numpy 2 no longer has."""
+    names = vars(np)
+    if "compat" in names:
+        yield
+        return
+    names["compat"] = SimpleNamespace(long=np.int64)
+    try:
+        yield
+    finally:
+        del names["compat"]
+
+
 @patches(TokenBlockDataset, "__init__")
 def around_token_blocks(init: Function) -> Function:
     """Around ``TokenBlockDataset.__init__``."""
@@ -103,6 +144,27 @@ def around_token_blocks(init: Function) -> Function:
             init(*args, **kwargs)
 
     return wrapper
+
+
+def loss_scale(optimizer: Any, like: Tensor) -> float | Tensor:
+    """The factor that ``optimizer.backward`` multiplies the loss with."""
+    scaler = getattr(optimizer, "scaler", None)
+    return 1.0 if scaler is None else scaler.scale(torch.ones((), device=like.device))
+
+
+def tell_norms(model: nn.Module, optimizer: Any, update_num: int) -> None:
+    """Let every norm with batch statistics know the factor in gradients, and the model the updates.
+
+    ``FairseqTask.train_step`` tells the model the updates too; not every other task does.
+    """
+    norms = [module for module in model.modules() if isinstance(module, BatchStatisticsNorm)]
+    if norms:
+        scale = loss_scale(optimizer, norms[0].weight)
+        for norm in norms:
+            norm.loss_scale = scale
+    for module in model.modules():
+        if isinstance(module, NormModel):
+            module.set_num_updates(update_num)
 
 
 TRAIN_STEP = ("sample", "model", "criterion", "optimizer", "update_num", "ignore_grad")
@@ -174,8 +236,8 @@ def around_load_checkpoint(load_checkpoint: Function) -> Function:
         model = trainer.get_model()
         transformer = isinstance(model, (NormModel, TransformerModelBase, TransformerLanguageModel))
         if transformer and PathManager.isfile(filename):
-            sides = sides_of(model)
-            check_resuming(filename, trainer.cfg.model, anew=reset_optimizer, sides=sides)
+            plan = model.cfg.plan if isinstance(model, NormModel) else None
+            check_resuming(filename, trainer.cfg.model, reset_optimizer, sides_of(model), plan)
         kwargs["reset_meters"] = reset_meters
         with reading_on_every_worker(trainer):
             extra_state = load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)

@@ -7,8 +7,14 @@ builds, describes, compares or folds a model reads its plan.
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from norm_plugin.models.embeddings import PLAIN, check_embedding
 from norm_plugin.models.flags import (
@@ -21,6 +27,9 @@ from norm_plugin.models.flags import (
     NAN_CHECK,
     PLACEMENT,
     PLACEMENT_OF,
+    RECORD,
+    RECORD_FILE,
+    RECORD_SITES,
     SITE_FLAGS,
     STAT_TOKENS,
     flag_of,
@@ -28,8 +37,6 @@ from norm_plugin.models.flags import (
     option_field,
 )
 from norm_plugin.models.initialization import of_placement
-from norm_plugin.models.placement_choice import check_norms, chosen_placement, chosen_word
-from norm_plugin.models.record_settings import RecordSettings, record_settings
 from norm_plugin.models.sites import (
     EMBEDDING_SITES,
     FINAL_SITES,
@@ -38,14 +45,17 @@ from norm_plugin.models.sites import (
     Site,
     present_sites,
 )
-from norm_plugin.models.stat_tokens import stat_tokens
-from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, declared_options, norm_spec
+from norm_plugin.norms import NORM_TYPES, Norm, declared_options, norm_spec
 from norm_plugin.norms.base.mixing import check_declaration
 from norm_plugin.norms.base.registry import OptionValue
-from norm_plugin.placements import placement_class
+from norm_plugin.placements import INPUT, PLACEMENTS, placement_class
 
 LAYERNORM = "layernorm"
 IDENTITY = "none"
+WARMUP = option_field("warmup_updates")
+ALL_SITES = "all"
+RECORDS = "norm_record.jsonl.gz"
+"""The name of the file of the records in the folder of the checkpoints, unless one is given."""
 
 
 @dataclass(frozen=True)
@@ -79,20 +89,43 @@ class SiteChoice:
 
 
 @dataclass(frozen=True)
+class RecordSettings:
+    """What ``--norm-record`` records: how often, at which sites, into which file.
+
+    Attributes:
+        every: a record is made of update 1, 1 + every, 1 + 2 every and so on.
+        sites: ``all``, sides and flags of sites.
+        file: where to write; None: :data:`RECORDS` in the folder of the checkpoints.
+    """
+
+    every: int
+    sites: tuple[str, ...] = (ALL_SITES,)
+    file: str | None = None
+
+    def takes(self, site: Site) -> bool:
+        """Whether the norms at ``site`` are recorded."""
+        return not {ALL_SITES, site.side, site.flag}.isdisjoint(self.sites)
+
+    def path(self, save_dir: str) -> Path:
+        """The file of a run with this ``--save-dir``."""
+        return Path(self.file) if self.file else Path(save_dir) / RECORDS
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a model's settings say about norms.
 
     Attributes:
         placement: by side.
         sites: the norm of each site that the model has.
-        initialization: by side, a word of ``--norm-init``.
-        kernels: a word of ``--norm-kernels``.
+        initialization: by side, a value of ``--norm-init``.
+        kernels: a value of ``--norm-kernels``.
         fused_dropout: whether a branch's dropout and residual sum are one pass.
         nan_check: whether training stops at a norm whose input is not finite.
         allow_change: whether training may continue from a checkpoint of another plan.
         record: what training records of the norms; None: nothing.
         stat_tokens: how many tokens batch statistics are taken over; None: those of the batch.
-        embedding: a word of ``--norm-embedding``.
+        embedding: a value of ``--norm-embedding``.
     """
 
     placement: Mapping[str, str]
@@ -120,71 +153,156 @@ class Plan:
         return any(choice.site == site for choice in self.sites)
 
     def without(self, site: Site) -> Plan:
-        """The same plan with ``none`` at a site, as after folding."""
-        return replace(
-            self,
-            sites=tuple(
-                SiteChoice(choice.site, IDENTITY, {}) if choice.site == site else choice
-                for choice in self.sites
-            ),
-        )
+        """The plan with ``none`` at a site, as after folding."""
+        gone = SiteChoice(site, IDENTITY, {})
+        return replace(self, sites=tuple(gone if c.site == site else c for c in self.sites))
 
     def stored(self) -> dict[str, str]:
         """The settings that are stored with a run, by their keys."""
-        inits = set(self.initialization.values())
-        given = {
-            PLACEMENT: self.placement.values(),
-            INIT: inits,
-            EMBEDDING: [self.embedding],
-            KERNELS_CHOICE: [self.kernels],
-            FUSED_DROPOUT: ["on" if self.fused_dropout else "off"],
-            NAN_CHECK: ["on" if self.nan_check else "off"],
-            ALLOW: ["on" if self.allow_change else "off"],
+        values = {
+            EMBEDDING: self.embedding,
+            KERNELS_CHOICE: self.kernels,
+            FUSED_DROPOUT: "on" if self.fused_dropout else "off",
+            NAN_CHECK: "on" if self.nan_check else "off",
+            ALLOW: "on" if self.allow_change else "off",
         }
-        values = {key: next(iter(words)) for key, words in given.items() if len(set(words)) == 1}
-        if PLACEMENT not in values:
-            values |= {PLACEMENT_OF[side]: word for side, word in self.placement.items()}
+        placements, inits = set(self.placement.values()), set(self.initialization.values())
+        if len(placements) == 1:
+            values[PLACEMENT] = placements.pop()
+        else:
+            values |= {PLACEMENT_OF[side]: name for side, name in self.placement.items()}
+        if len(inits) == 1:
+            values[INIT] = inits.pop()
         for choice in self.sites:
             if choice.site not in EMBEDDING_SITES.values():  # one flag, and the two may differ
                 values[norm_type_field(choice.site.flag)] = choice.norm
         return values
 
 
+_plans: dict[str, Plan] = {}
+
+
 def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
-    """The plan of a model with these settings.
+    """The plan of a model with these settings; equal ones get the plan that was made before.
+
+    fairseq fills in the settings of a model when it reads the flags and again when it builds the
+    model, each of which checks them here.
 
     Args:
-        settings: fairseq's flat names and ours, as attributes; one without ours has LayerNorm.
+        settings: fairseq's flat names and ours: a Namespace or the ``model`` node of a YAML file.
+            One without ours has LayerNorm.
         sides: the stacks that the model has.
 
     Raises:
-        ValueError: an unknown norm, placement or word; a flag of a site that the model lacks; an
-            option that no chosen norm has, or a value that is not allowed.
+        ValueError: an unknown norm, placement or value of a flag; a flag of a site that the model
+            lacks; an option that no chosen norm has, or a value that is not allowed.
     """
-    words = {key: chosen_word(settings, key) for key in CHOICES}
+    if OmegaConf.is_config(settings):
+        values: Any = OmegaConf.to_container(settings, resolve=True)
+        settings = argparse.Namespace(**values)
+    given = {key: value for key, value in vars(settings).items() if value is not None}
+    given.pop("_name", None)  # fairseq adds it
+    key = repr((sorted(given.items()), sides, NORM_TYPES, list(PLACEMENTS)))
+    if key not in _plans:
+        _plans[key] = _make_plan(settings, sides)
+    return _plans[key]
+
+
+def _make_plan(settings: object, sides: Sequence[str]) -> Plan:
+    choices = {key: chosen(settings, key) for key in CHOICES}
     placement = chosen_placement(settings, sides)
     sites = present_sites(settings, placement, sides)
     _check_site_flags(settings, sites, sides)
     norms = {site: norm_type_of(settings, site, sides) for site in sites}
-    check_norms(norms, placement)
+    _check_norms(norms, placement)
     _check_options(settings, set(norms.values()))
-    embedding = words[EMBEDDING] or PLAIN
+    embedding = choices[EMBEDDING] or PLAIN
     check_embedding(settings, embedding)
     return Plan(
         placement,
         tuple(
-            SiteChoice(site, name, _site_options(settings, site, name))
-            for site, name in norms.items()
+            SiteChoice(site, name, _options(settings, site, name)) for site, name in norms.items()
         ),
-        chosen_initialization(words[INIT], placement),
-        words[KERNELS_CHOICE] or str(CHOICES[KERNELS_CHOICE].default),
-        words[FUSED_DROPOUT] == "on",
-        words[NAN_CHECK] != "off",
-        words[ALLOW] == "on",
-        record_settings(settings, sites),
-        stat_tokens(settings, set(norms.values())),
+        _initialization(choices[INIT], placement),
+        choices[KERNELS_CHOICE] or str(CHOICES[KERNELS_CHOICE].default),
+        choices[FUSED_DROPOUT] == "on",
+        choices[NAN_CHECK] != "off",
+        choices[ALLOW] == "on",
+        _record(settings, sites),
+        _stat_tokens(settings, set(norms.values())),
         embedding,
     )
+
+
+# ---- placement ------------------------------------------------------------------------------
+
+
+def chosen(settings: object, key: str) -> str | None:
+    """The value given for a flag; ValueError for an unknown one, which only YAML can bring here."""
+    value = getattr(settings, key, None)
+    if isinstance(value, bool):  # YAML reads on and off as booleans
+        value = "on" if value else "off"
+    choices = list(CHOICES[key].choices())
+    if value is not None and value not in choices:
+        raise ValueError(f"{key} is {value!r}; choose from {', '.join(choices)}")
+    return None if value is None else str(value)
+
+
+def _placement_flag(settings: object, side: str) -> str | None:
+    """What ``--norm-placement``, or the same flag for a side, says of that side."""
+    return chosen(settings, PLACEMENT_OF[side]) or chosen(settings, PLACEMENT)
+
+
+def chosen_placement(settings: object, sides: Sequence[str] = SIDES) -> dict[str, str]:
+    """The placement of each side: that of its flag, of ``--norm-placement``, or of fairseq's flag.
+
+    Raises:
+        ValueError: an unknown placement, or one for a stack that the model lacks.
+    """
+    for side, key in PLACEMENT_OF.items():
+        if side not in sides and chosen(settings, key) is not None:
+            raise ValueError(f"{flag_of(key)} is given, but this model has no {side}: drop it")
+    # of the class itself: a user's own may inherit from one that fairseq has
+    by_flag = {vars(cls).get("normalize_before"): name for name, cls in PLACEMENTS.items()}
+    return {
+        side: _placement_flag(settings, side)
+        or by_flag[bool(getattr(settings, f"{side}_normalize_before", 0))]
+        for side in sides
+    }
+
+
+def apply_placement(
+    settings: object, arch_placement: str = "", sides: Sequence[str] = SIDES
+) -> None:
+    """Set ``norm_placement`` and each ``normalize_before`` by the flag or the architecture's name.
+
+    Call it before the stock architecture function fills in what was not given.
+
+    Raises:
+        ValueError: the flags, or the flags and the architecture, contradict each other.
+    """
+    for side in sides:
+        given = _placement_flag(settings, side)
+        if given and arch_placement and given != arch_placement:
+            raise ValueError(
+                f"placement {given} of the {side} contradicts the architecture, which is "
+                f"{arch_placement}-norm: drop one of them"
+            )
+        if placement := given or arch_placement:
+            key = f"{side}_normalize_before"
+            before = INPUT in placement_class(placement).norms_of("self")
+            stock = getattr(settings, key, None)
+            if stock is not None and stock != before:
+                raise ValueError(
+                    f"{key} is {stock}, which contradicts {placement}-norm: drop {flag_of(key)} "
+                    "or the placement"
+                )
+            setattr(settings, key, before)
+    if arch_placement:
+        setattr(settings, PLACEMENT, arch_placement)
+
+
+# ---- norms and their options ----------------------------------------------------------------
 
 
 def norm_type_of(settings: object, site: Site, sides: Sequence[str] = SIDES) -> str:
@@ -195,14 +313,16 @@ def norm_type_of(settings: object, site: Site, sides: Sequence[str] = SIDES) -> 
     decoder alone it stands at every site, or the flag would do nothing.
     """
     for flag in (site.flag, site.side):
-        chosen = getattr(settings, norm_type_field(flag), None)
-        if chosen is not None and flag in PROJECTIONS and norm_spec(str(chosen)).batch_statistics:
+        given = getattr(settings, norm_type_field(flag), None)
+        if given is None:
+            continue
+        spec = norm_spec(str(given))
+        if flag in PROJECTIONS and spec.batch_statistics:
             raise ValueError(
-                f"--norm-type-{flag} is {chosen!r}, which mixes positions; queries and keys are "
+                f"--norm-type-{flag} is {given!r}, which mixes positions; queries and keys are "
                 "normalized position by position: choose a norm over channels"
             )
-        if chosen is not None:
-            return norm_spec(str(chosen)).name
+        return spec.name
     everywhere = norm_spec(str(getattr(settings, "norm_type", None) or LAYERNORM))
     if site.side == "decoder" and "encoder" in sides and everywhere.batch_statistics:
         return LAYERNORM
@@ -224,55 +344,136 @@ def _check_site_flags(settings: object, sites: Iterable[Site], sides: Sequence[s
             )
 
 
-def _check_options(settings: object, chosen: set[str]) -> None:
+def _check_options(settings: object, norms: set[str]) -> None:
     """Refuse an option that no chosen norm has."""
+    names = ", ".join(norm for norm in NORM_TYPES if norm in norms)
     for name, owners in declared_options().items():
+        with_option = [norm for norm, _ in owners]
         given = getattr(settings, option_field(name), None)
-        if given is not None and not chosen.intersection(owner for owner, _ in owners):
+        if given is not None and norms.isdisjoint(with_option):
             raise ValueError(
-                f"{flag_of(option_field(name))} is an option of "
-                f"{', '.join(owner for owner, _ in owners)}, but {_these(chosen)}: drop it, or "
-                "choose such a norm"
+                f"{flag_of(option_field(name))} is an option of {', '.join(with_option)}, but "
+                f"{f'the chosen norms are {names}' if norms else 'this placement has no norm'}: "
+                "drop it, or choose such a norm"
             )
 
 
-def chosen_initialization(word: str | None, placement: Mapping[str, str]) -> dict[str, str]:
-    """The initialization of each side: ``word`` if given, else that of the side's placement.
+def _check_norms(norms: Mapping[Site, str], placement: Mapping[str, str]) -> None:
+    """Raise ValueError for a norm that the placement of its side cannot train with."""
+    for site, norm in norms.items():
+        reason = placement_class(placement[site.side]).needs_bounded_norms
+        in_branch = site not in EMBEDDING_SITES.values() and site.flag not in PROJECTIONS
+        if reason and in_branch and not norm_spec(norm).cls.bounded:
+            raise ValueError(
+                f"{site.name} is {norm}, which does not bound its output, with placement "
+                f"{placement[site.side]}: {reason}. Choose another norm, or another placement"
+            )
+
+
+def _options(settings: object, site: Site, name: str) -> dict[str, OptionValue]:
+    """The options given for the norm at a site, and those that it takes in a Transformer."""
+    spec = norm_spec(name)
+    options = {option.name: option for option in spec.options}
+    given = {key: getattr(settings, option_field(key), None) for key in options}
+    given = {key: options[key].parse(value) for key, value in given.items() if value is not None}
+    heads = getattr(settings, f"{site.side}_attention_heads", 1)
+    implied = spec.cls.transformer_options(given, heads, site == FINAL_SITES["encoder"])
+    return {key: options[key].parse(value) for key, value in implied.items()}
+
+
+# ---- what else the flags choose -------------------------------------------------------------
+
+
+def _initialization(init: str | None, placement: Mapping[str, str]) -> dict[str, str]:
+    """The initialization of each side: ``init`` if given, else that of the side's placement."""
+    by_side = {side: init or of_placement(name) for side, name in placement.items()}
+    for side, name in placement.items():
+        if reason := placement_class(name).refuses(by_side[side]):
+            raise ValueError(
+                f"{flag_of(INIT)} {by_side[side]} is undefined with placement {name} of the "
+                f"{side}: {reason}; choose another one"
+            )
+    return by_side
+
+
+def _stat_tokens(settings: object, norms: Iterable[str]) -> int | None:
+    """How many tokens batch statistics are taken over; None: those of the batch."""
+    given = getattr(settings, STAT_TOKENS, None)
+    if given is None:
+        return None
+    flag = flag_of(STAT_TOKENS)
+    if int(given) < 1:
+        raise ValueError(f"{flag} is {given}; it must be 1 or more")
+    if not any(norm_spec(name).batch_statistics for name in norms):
+        raise ValueError(
+            f"{flag} {given}: none of the chosen norms, {', '.join(sorted(norms))}, has batch "
+            "statistics; drop it, or choose such a norm"
+        )
+    if getattr(settings, option_field("sync"), None) in ("on", True):
+        raise ValueError(
+            f"{flag} {given} contradicts --norm-sync on: workers have different numbers of groups, "
+            "so their statistics cannot be synchronized; drop one of them"
+        )
+    return int(given)
+
+
+def _record(settings: object, sites: Sequence[Site]) -> RecordSettings | None:
+    """What the flags of ``--norm-record`` say; None where nothing is recorded."""
+    every, given, file = (
+        getattr(settings, key, None) for key in (RECORD, RECORD_SITES, RECORD_FILE)
+    )
+    if every is None:
+        for key, value in ((RECORD_SITES, given), (RECORD_FILE, file)):
+            if value is not None:
+                raise ValueError(f"{flag_of(key)} {value} needs {flag_of(RECORD)} EVERY")
+        return None
+    if int(every) < 1:
+        raise ValueError(f"{flag_of(RECORD)} is {every}; it must be 1 or more, as in 100")
+    chosen_sites = tuple(name.strip() for name in str(given or ALL_SITES).split(","))
+    present = {ALL_SITES, *SIDES, *(site.flag for site in sites)}
+    for name in chosen_sites:
+        if name not in present:
+            why = "this model has no such site" if name in SITE_FLAGS else "unknown site"
+            raise ValueError(
+                f"{flag_of(RECORD_SITES)} {name}: {why}; choose from {', '.join(sorted(present))}, "
+                "separated by commas"
+            )
+    return RecordSettings(int(every), chosen_sites, file)
+
+
+# ---- settings that follow from others -------------------------------------------------------
+
+
+def default_warmup(args: Any, sides: Sequence[str] = SIDES) -> None:
+    """Set ``norm_warmup_updates`` if a chosen norm has a warm-up and its length was not given.
+
+    Args:
+        args: the Namespace of a command line, which holds the scheduler's flags too, or the
+            ``model`` node of a YAML file, whose root has the node ``lr_scheduler``.
+        sides: the stacks that the model has.
 
     Raises:
-        ValueError: a placement cannot train from it.
+        ValueError: the learning-rate scheduler of the run has no warm-up to follow.
     """
-    found = {side: word or of_placement(name) for side, name in placement.items()}
-    for side, name in placement.items():
-        if reason := placement_class(name).refuses(found[side]):
-            raise ValueError(
-                f"{flag_of(INIT)} {found[side]} is undefined with placement {name} of the {side}: "
-                f"{reason}; choose another one"
-            )
-    return found
-
-
-def _these(chosen: set[str]) -> str:
-    """The chosen norms, as an error names them."""
-    if not chosen:
-        return "this placement has no norm"
-    return f"the chosen norms are {', '.join(norm for norm in NORM_TYPES if norm in chosen)}"
-
-
-def _site_options(settings: object, site: Site, name: str) -> dict[str, OptionValue]:
-    spec = norm_spec(name)
-    options = given_options(settings, spec)
-    heads = getattr(settings, f"{site.side}_attention_heads", 1)
-    after_encoder = site == FINAL_SITES["encoder"]
-    known = {option.name: option for option in spec.options}
-    implied = spec.cls.transformer_options(options, heads, after_encoder)
-    return {name: known[name].parse(value) for name, value in implied.items()}
-
-
-def given_options(settings: object, spec: NormSpec) -> dict[str, OptionValue]:
-    """The options given for a norm, in their types; the others keep the norm's own default."""
-    given = {option: getattr(settings, option_field(option.name), None) for option in spec.options}
-    return {option.name: option.parse(v) for option, v in given.items() if v is not None}
+    sites = present_sites(args, chosen_placement(args, sides), sides)
+    norms = {norm_spec(norm_type_of(args, site, sides)) for site in sites}
+    if getattr(args, WARMUP, None) is not None or not any(
+        spec.has_option("warmup_updates") for spec in norms
+    ):
+        return
+    updates = None
+    if OmegaConf.is_config(args):
+        probe = OmegaConf.create({WARMUP: "${lr_scheduler.warmup_updates}"}, parent=args)
+        with contextlib.suppress(OmegaConfBaseException):
+            updates = probe[WARMUP]
+    else:
+        updates = getattr(args, "warmup_updates", None)
+    if updates is None:
+        raise ValueError(
+            f"the learning-rate scheduler of this run has no warmup_updates for the norm to use: "
+            f"give {flag_of(WARMUP)} (model.{WARMUP} in YAML), 0 for none"
+        )
+    setattr(args, WARMUP, int(updates))
 
 
 def store_folded(

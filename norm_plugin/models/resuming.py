@@ -12,7 +12,7 @@ import argparse
 import contextlib
 import logging
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,61 +33,23 @@ STACKS = ("encoder", "decoder", "quant_noise")
 """fairseq's nested groups of settings, which a YAML file of a stock model may store as such."""
 
 
-def is_ours(settings: Mapping[str, Any]) -> bool:
-    """Whether the settings are those of a ``norm_transformer``."""
-    return "norm_type" in settings
+# ---- what a checkpoint stores of its model --------------------------------------------------
 
 
 def flat_settings(model: Any) -> dict[str, Any]:
     """The settings of a model, a Namespace or a mapping, as fairseq's flat names."""
-    given = dict(vars(model) if isinstance(model, argparse.Namespace) else model)
+    settings = dict(vars(model) if isinstance(model, argparse.Namespace) else model)
     for stack in STACKS:
-        nested = given.pop(stack, None)
+        nested = settings.pop(stack, None)
         if isinstance(nested, Mapping):
-            given.update({f"{stack}_{name}": value for name, value in nested.items()})
-    return given
+            settings.update({f"{stack}_{name}": value for name, value in nested.items()})
+    return settings
 
 
-def plan_of(settings: Mapping[str, Any], sides: Sequence[str] = SIDES) -> Plan:
-    """The plan of a model with these flat settings; ValueError for one that no model can have."""
-    return make_plan(argparse.Namespace(**settings), sides)
-
-
-def differences(
-    stored: Plan, asked: Plan, anew: bool = False, names: tuple[str, str] = ("stored", "asked")
-) -> list[str]:
-    """What differs between two plans, one text for each difference.
-
-    Args:
-        anew: training starts again at update 0, with its own schedule and initialization.
-        names: what the texts call the two.
-    """
-    found: dict[tuple[str, Any, Any], list[str]] = {}
-    for side, placement in stored.placement.items():
-        if placement != asked.placement[side]:
-            found.setdefault(("placement", placement, asked.placement[side]), []).append(side)
-    olds, news = ({choice.site: choice for choice in plan.sites} for plan in (stored, asked))
-    for site in dict.fromkeys([*olds, *news]):
-        old, new = olds.get(site), news.get(site)
-        if old is None or new is None or old.norm != new.norm:
-            norms = (old.norm if old else ABSENT, new.norm if new else ABSENT)
-            found.setdefault(("norm", *norms), []).append(site.name)
-            continue
-        for name, value in old.all_options.items():
-            other = new.all_options[name]
-            if value != other and not (anew and name.endswith(COUNTED_IN_UPDATES)):
-                found.setdefault((f"{name} of {old.norm}", value, other), []).append(site.name)
-    if stored.stat_tokens != asked.stat_tokens:
-        found[(STAT_TOKENS, stored.stat_tokens, asked.stat_tokens)] = ["all sites"]
-    if stored.embedding != asked.embedding:
-        found[(EMBEDDING, stored.embedding, asked.embedding)] = ["the words"]
-    for side, word in stored.initialization.items():
-        if word != asked.initialization[side] and not anew:
-            found.setdefault((INIT, word, asked.initialization[side]), []).append(f"{side} layers")
-    return [
-        f"{what} of {', '.join(places)}: {names[0]} {old}, {names[1]} {new}"
-        for (what, old, new), places in found.items()
-    ]
+def settings_of(state: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The flat settings of the model in the content of a checkpoint; None where it holds none."""
+    model = (state.get("cfg") or {}).get("model") or state.get("args")
+    return None if model is None else flat_settings(model)
 
 
 def stored_settings(path: str) -> dict[str, Any] | None:
@@ -103,46 +65,99 @@ def stored_settings(path: str) -> dict[str, Any] | None:
     return settings_of(state)
 
 
-def settings_of(state: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The flat settings of the model in the content of a checkpoint; None where it holds none."""
-    model = (state.get("cfg") or {}).get("model") or state.get("args")
-    return None if model is None else flat_settings(model)
+def plan_of(settings: Mapping[str, Any], sides: Sequence[str] = SIDES) -> Plan:
+    """The plan of a model with these flat settings; ValueError for one that no model can have."""
+    return make_plan(argparse.Namespace(**settings), sides)
 
 
 def stacks_of(settings: Mapping[str, Any], otherwise: Sequence[str] = SIDES) -> Sequence[str]:
     """The stacks of the model with these flat settings; ``otherwise`` where it is not ours."""
     arch = settings.get("arch") or settings.get("_name")
-    found: Sequence[str] = getattr(ARCH_MODEL_REGISTRY.get(arch), "sides", otherwise)
-    return found
+    sides: Sequence[str] = getattr(ARCH_MODEL_REGISTRY.get(arch), "sides", otherwise)
+    return sides
 
 
-def check_resuming(path: str, model: Any, anew: bool, sides: Sequence[str] = SIDES) -> None:
+# ---- two plans ------------------------------------------------------------------------------
+
+
+def differences(
+    stored: Plan, given: Plan, anew: bool = False, names: tuple[str, str] = ("stored", "given")
+) -> list[str]:
+    """What differs between two plans, one text for each difference.
+
+    Args:
+        anew: training starts again at update 0, with its own schedule and initialization.
+        names: what the texts call the two.
+    """
+    places: dict[tuple[str, Any, Any], list[str]] = {}  # by what differs, and its two values
+
+    def compare(what: str, old: Any, new: Any, place: str) -> None:
+        if old != new:
+            places.setdefault((what, old, new), []).append(place)
+
+    for side, placement in stored.placement.items():
+        compare("placement", placement, given.placement[side], side)
+    olds, news = ({choice.site: choice for choice in plan.sites} for plan in (stored, given))
+    for site in dict.fromkeys([*olds, *news]):
+        old, new = olds.get(site), news.get(site)
+        if old is None or new is None or old.norm != new.norm:
+            compare("norm", old.norm if old else ABSENT, new.norm if new else ABSENT, site.name)
+            continue
+        for name, value in old.all_options.items():
+            if not (anew and name.endswith(COUNTED_IN_UPDATES)):
+                compare(f"{name} of {old.norm}", value, new.all_options[name], site.name)
+    compare(STAT_TOKENS, stored.stat_tokens, given.stat_tokens, "all sites")
+    compare(EMBEDDING, stored.embedding, given.embedding, "the words")
+    if not anew:
+        for side, init in stored.initialization.items():
+            compare(INIT, init, given.initialization[side], f"{side} layers")
+    return [
+        f"{what} of {', '.join(at)}: {names[0]} {old}, {names[1]} {new}"
+        for (what, old, new), at in places.items()
+    ]
+
+
+def check_resuming(
+    path: str, settings: Any, anew: bool, sides: Sequence[str] = SIDES, plan: Plan | None = None
+) -> None:
     """Refuse to continue from ``path`` with other norms, unless ``--norm-allow-change`` is on.
 
     Args:
         path: a checkpoint.
-        model: the settings of the run, ``cfg.model``.
+        settings: those of the run's model, ``cfg.model``.
         anew: training starts again at update 0, as with ``--finetune-from-model``.
         sides: the stacks that the model has.
+        plan: that of the model; None: it follows from the settings.
 
     Raises:
         ValueError: a norm, an option or the placement differs; it names both. Or the checkpoint is
             of another kind of model.
     """
-    asked, stored = flat_settings(model), stored_settings(path)
+    given, stored = flat_settings(settings), stored_settings(path)
     if stored is None:
         logger.warning("%s does not say with which norms it was trained", path)
         return
-    if not (is_ours(asked) or is_ours(stored)):
+    ours = "norm_type" in given
+    if not (ours or "norm_type" in stored):
         return
-    _check_kind(path, stored, sides)
-    found = differences(plan_of(stored, sides), plan_of(asked, sides), anew)
-    if not found:
+    theirs = stacks_of(stored, sides)
+    if set(theirs) != set(sides):
+        raise ValueError(
+            f"{path} is a {stored.get('arch') or stored.get('_name')}, which has "
+            f"{' and '.join(theirs)}, and this model has {' and '.join(sides)}: give a checkpoint "
+            "of the same kind of model"
+        )
+    differing = "; ".join(differences(plan_of(stored, sides), plan or plan_of(given, sides), anew))
+    if not differing:
         return
-    if asked.get(ALLOW) == "on":
-        logger.warning("%s was trained with other norms, as allowed: %s", path, "; ".join(found))
+    if given.get(ALLOW) == "on":
+        logger.warning("%s was trained with other norms, as allowed: %s", path, differing)
         return
-    raise ValueError(_refusal(path, found, is_ours(asked)))
+    meant = f"; if this is meant, {flag_of(ALLOW)} on (model.{ALLOW}=on in YAML)" if ours else ""
+    raise ValueError(
+        f"{path} was trained with other norms than those of this run: {differing}. "
+        f"Give the norms that it has, or another --save-dir{meant}"
+    )
 
 
 @contextlib.contextmanager
@@ -162,26 +177,3 @@ def reading_on_every_worker(trainer: Any) -> Iterator[None]:
         yield
     finally:
         settings.load_checkpoint_on_all_dp_ranks = before
-
-
-def _check_kind(path: str, stored: Mapping[str, Any], sides: Sequence[str]) -> None:
-    """Raise ValueError for a checkpoint of ours whose model has other stacks than this one."""
-    theirs = stacks_of(stored, sides)
-    if set(theirs) != set(sides):
-        arch = stored.get("arch") or stored.get("_name")
-        raise ValueError(
-            f"{path} is a {arch}, which has {_listed(theirs)}, and this model has "
-            f"{_listed(sides)}: give a checkpoint of the same kind of model"
-        )
-
-
-def _listed(sides: Iterable[str]) -> str:
-    return " and ".join({"encoder": "an encoder", "decoder": "a decoder"}[side] for side in sides)
-
-
-def _refusal(path: str, found: Iterable[str], ours: bool) -> str:
-    meant = f"; if this is meant, {flag_of(ALLOW)} on (model.{ALLOW}=on in YAML)" if ours else ""
-    return (
-        f"{path} was trained with other norms than this run asks for: {'; '.join(found)}. "
-        f"Give the norms that it has, or another --save-dir{meant}"
-    )

@@ -89,7 +89,7 @@ def layer_place(
     settings: object, side: str, index: int, sides: Sequence[str] = SIDES
 ) -> LayerPlace:
     """The place of layer ``index``, from 1, of a stack of the model with these settings."""
-    layers = {one: getattr(settings, f"{one}_layers", None) or 1 for one in sides}
+    layers = {name: getattr(settings, f"{name}_layers", None) or 1 for name in sides}
     crosses = (
         side == "decoder" and "encoder" in sides and not getattr(settings, "no_cross_attention", 0)
     )

@@ -54,9 +54,9 @@ def follow_plan(
         (FINAL_SITES[side], stack.padding),
         (EMBEDDING_SITES[side], stack.embedding_padding),
     ):
-        there = cfg.plan.has(site)
-        dim = getattr(cfg, side).embed_dim
-        norm = planned_norm(cfg.plan.at(site), dim, padding) if there else None
+        norm = None
+        if cfg.plan.has(site):
+            norm = planned_norm(cfg.plan.at(site), getattr(cfg, side).embed_dim, padding)
         setattr(stack, site.attribute, norm)
     placement = placement_class(cfg.plan.placement[side])
     if overrides(placement, "after_final_norm"):

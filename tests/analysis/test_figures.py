@@ -19,7 +19,7 @@ from norm_plugin.analysis.records import (
     values_of,
 )
 from norm_plugin.analysis.study import read_study
-from norm_plugin.models.measures import LEVELS
+from norm_plugin.models.recording import LEVELS
 
 QUANTILES = [0.1 * (1 + place) for place in range(len(LEVELS))]
 SITE = "encoder.layers.0.final_layer_norm"

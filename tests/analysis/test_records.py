@@ -11,8 +11,7 @@ from forked import run_forked
 
 from norm_plugin.analysis.records import LAYERS, RECORDED, main, read_record, values_of
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.models import measures
-from norm_plugin.models.record_file import RecordFile
+from norm_plugin.models.recording import RecordFile, measures
 
 HEADER = {"every": 10, "norms": "norms: placement pre", "sites": {"encoder.a": 4, "decoder.b": 4}}
 SEVEN = [0.5] * len(measures.LEVELS)

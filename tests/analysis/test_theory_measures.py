@@ -25,8 +25,13 @@ from norm_plugin.analysis.theory.claim import (
     with_interval,
 )
 from norm_plugin.analysis.theory.jacobian import spectral_norm
-from norm_plugin.models.initialization import XAVIER, initialize, of_placement
-from norm_plugin.models.linear_maps import attention_projections, linear_maps
+from norm_plugin.models.initialization import (
+    XAVIER,
+    attention_projections,
+    initialize,
+    linear_maps,
+    of_placement,
+)
 from norm_plugin.norms import build_norm
 from norm_plugin.placements import PLACEMENTS
 

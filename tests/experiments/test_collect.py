@@ -19,7 +19,7 @@ from norm_plugin.experiments.kept import STATISTICS, TRANSLATIONS, read_kept, re
 from norm_plugin.experiments.metrics.bleu import text_form
 from norm_plugin.experiments.results import read_result_files, read_results
 from norm_plugin.experiments.score import TextForm
-from norm_plugin.models.record_file import RecordFile
+from norm_plugin.models.recording import RecordFile
 
 DATA = Path(__file__).parent / "data"
 LOSSES = "2026-01-01 12:00:00 | INFO | train | epoch 001 | loss 9.5 | num_updates 30 | lr 0.1"

@@ -22,7 +22,7 @@ from norm_plugin.experiments.kept import (
     read_kept,
     read_statistics,
 )
-from norm_plugin.models.record_file import RecordFile
+from norm_plugin.models.recording import RecordFile
 
 HYPOTHESES = ["ein hund läuft über die wiese .", "zwei hunde\u2028schlafen ."]
 REFERENCES = ["ein hund läuft über eine wiese .", "zwei hunde schlafen ."]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Literal
 
 import pytest
 import torch
+from fairseq import models, options
 from omegaconf import OmegaConf
 
-from norm_plugin.models import stacks
+from norm_plugin.models import plan, stacks
 from norm_plugin.models.architectures import ARCHITECTURES, SUFFIXES
 from norm_plugin.models.config import config_class
 from norm_plugin.norms import Norm, declared_options, register_norm
@@ -223,3 +225,18 @@ def test_a_flag_has_the_words_of_all_norms_that_have_the_option(build, own_norms
     assert encoder_norm(model).variant == "other"
     with pytest.raises(ValueError, match="variant is 'released'; choose from plain, other"):
         build("--norm-type", "worded", "--norm-variant", "released")
+
+
+def test_the_plan_is_made_once(task, monkeypatch):
+    """When the flags are read; whoever builds the model or asks after that gets the same."""
+    made, make = [], plan._make_plan
+    monkeypatch.setattr(plan, "_plans", {})
+    monkeypatch.setattr(plan, "_make_plan", lambda *given: made.append(given) or make(*given))
+    flags = ["DATA", "--arch", "norm_transformer_multi30k_tiny", "--norm-type", "powernorm"]
+    flags += ["--lr-scheduler", "inverse_sqrt", "--warmup-updates", "4"]
+    args = options.parse_args_and_arch(options.get_training_parser(), flags)
+    settings = argparse.Namespace(**vars(args), _name=args.arch)  # as fairseq hands them over
+    model = models.build_model(settings, task)
+    assert len(made) == 1
+    other = argparse.Namespace(**{**vars(args), "norm_type": "batchnorm"})
+    assert plan.make_plan(other) != model.cfg.plan

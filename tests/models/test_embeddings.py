@@ -104,6 +104,6 @@ def test_it_is_trained_averaged_and_loaded_by_the_hub(toy, tmp_path, monkeypatch
     torch.testing.assert_close(lengths, torch.ones(16))
     assert loaded.output_projection.weight is loaded.embed_tokens.weight
     last = tmp_path / "checkpoint_last.pt"
-    with pytest.raises(ValueError, match="norm_embedding of the words: stored fixnorm, asked none"):
+    with pytest.raises(ValueError, match="norm_embedding of the words: stored fixnorm, given none"):
         train_here(monkeypatch, toy, tmp_path / "other", *flags[2:], "--restore-file", last)
     assert checkpoint_utils.load_checkpoint_to_cpu(str(last))["cfg"]["model"]

@@ -8,7 +8,7 @@ import torch
 from norm_plugin.kernels import dropout as fused
 from norm_plugin.kernels import set_kernels
 from norm_plugin.kernels.choice import BACKENDS
-from norm_plugin.models.fused_dropout import DeferredDropout
+from norm_plugin.models.layers import DeferredDropout
 from norm_plugin.placements import OUTPUT, PLACEMENTS, overrides
 
 ON = ("--norm-fused-dropout", "on")

@@ -8,9 +8,12 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from norm_plugin.models.depth_rules import t_fixup, t_fixup_embedding
-from norm_plugin.models.initialization import INITIALIZATIONS
-from norm_plugin.models.linear_maps import attention_projections
+from norm_plugin.models.initialization import (
+    INITIALIZATIONS,
+    attention_projections,
+    t_fixup,
+    t_fixup_embedding,
+)
 from norm_plugin.placements import LayerPlace
 
 

@@ -65,7 +65,7 @@ def test_resuming_goes_on_exactly_where_it_was(text, folder, tmp_path):
     resumed = train(text, tmp_path, *FOLDABLE, "--max-update", 6)
     expected = torch.load(folder / "checkpoint_last.pt", weights_only=True)["model"]
     assert all(torch.equal(resumed[key], value) for key, value in expected.items())
-    with pytest.raises(ValueError, match="stored batchnorm, asked rmsnorm"):
+    with pytest.raises(ValueError, match="stored batchnorm, given rmsnorm"):
         train(text, tmp_path, "--norm-type", "rmsnorm", "--max-update", 7)
 
 

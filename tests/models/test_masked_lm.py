@@ -205,5 +205,5 @@ def test_pretraining_then_finetuning(tmp_path):
     tuned = train(text.parent, tmp_path / "two", *finetuning, *norms)
     weights = torch.load(tuned, weights_only=True)["model"]
     assert weights["classification_heads.sentence_classification_head.out_proj.weight"].size(0) == 2
-    with pytest.raises(ValueError, match="stored powernorm, asked layernorm"):
+    with pytest.raises(ValueError, match="stored powernorm, given layernorm"):
         train(text.parent, tmp_path / "three", *finetuning, "--norm-placement", "pre")

@@ -16,9 +16,7 @@ from fairseq.trainer import Trainer
 from commands import ROOT
 from declared_tables import patches_by_function, patches_table
 from norm_plugin.models import patches
-from norm_plugin.models.patches import install
-from norm_plugin.models.updates import loss_scale
-from norm_plugin.models.wrapping import MARK, PATCHES
+from norm_plugin.models.patches import MARK, PATCHES, install, loss_scale
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 

@@ -15,8 +15,7 @@ from fairseq import utils
 from reference.placements import GAINS
 
 from norm_plugin.models import fold_norms
-from norm_plugin.models.initialization import of_placement
-from norm_plugin.models.linear_maps import linear_maps, value_maps
+from norm_plugin.models.initialization import linear_maps, of_placement, value_maps
 from norm_plugin.models.sites import SLOTS
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import (

@@ -16,7 +16,7 @@ from in_process import train_here
 from norm_plugin.checkpoints.average import main as average
 from norm_plugin.models import fold_norms
 from norm_plugin.models.layers import PlannedLayer
-from norm_plugin.models.record_file import read_lines
+from norm_plugin.models.recording import read_records
 from norm_plugin.models.translation import NormTransformerModel
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 from norm_plugin.placements import INPUT, PLACEMENTS, SUM, Placement, register_placement
@@ -213,7 +213,7 @@ def test_a_run_is_recorded_averaged_and_loaded_by_the_hub(name, toy, tmp_path, m
     model = train_here(monkeypatch, toy, tmp_path, *flags).get_model()
     norms = [path for path, module in model.named_modules() if isinstance(module, Norm)]
     layers = [path for path, module in model.named_modules() if isinstance(module, PlannedLayer)]
-    for line in read_lines(tmp_path / "norm_record.jsonl.gz")[1:]:
+    for line in read_records(tmp_path / "norm_record.jsonl.gz")[1:]:
         assert set(line["sites"]) == set(norms)
         assert all("output_gradient_variance" in found for found in line["sites"].values())
         assert list(line["layers"]) == layers

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from in_process import everywhere, train_here
-from norm_plugin.models.record_file import RecordFile, read_lines
-from norm_plugin.models.recording import Recorder, make_recorder
+from norm_plugin.models.recording import Recorder, RecordFile, make_recorder, read_records
 from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec
 from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
@@ -26,7 +25,7 @@ ROUNDING = 2e-3
 
 
 def recorded(folder):
-    return read_lines(folder / "norm_record.jsonl.gz")
+    return read_records(folder / "norm_record.jsonl.gz")
 
 
 class Watch:
@@ -227,13 +226,13 @@ def test_a_resumed_run_goes_on_in_the_same_file(toy, tmp_path, monkeypatch):
     train_here(monkeypatch, toy, tmp_path / "run", *flags, "--max-update", 6)
     file = tmp_path / "run" / "norm_record.jsonl.gz"
     file.write_bytes(file.read_bytes()[:-20])
-    assert [line["update"] for line in read_lines(file)[1:]] == [1, 2, 3, 4, 5]
+    assert [line["update"] for line in read_records(file)[1:]] == [1, 2, 3, 4, 5]
     (halfway,) = (tmp_path / "run").glob("checkpoint_*_4.pt")
     halfway.rename(tmp_path / "run" / "checkpoint_last.pt")
     train_here(monkeypatch, toy, tmp_path / "run", *flags, "--max-update", 8)
     train_here(monkeypatch, toy, tmp_path / "through", *flags, "--max-update", 8)
     assert recorded(tmp_path / "run") == recorded(tmp_path / "through")
-    assert [line["update"] for line in read_lines(file)[1:]] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [line["update"] for line in read_records(file)[1:]] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_a_full_run_of_iwslt14_is_below_50_megabytes(toy, tmp_path, monkeypatch):
@@ -270,7 +269,7 @@ def test_an_update_that_was_left_out_is_not_recorded(recorder, batch, tmp_path):
     one_update(recorder, batch, after=0)
     assert not (tmp_path / "record").exists()
     one_update(recorder, batch, after=1)
-    (_, record) = read_lines(tmp_path / "record")
+    (_, record) = read_records(tmp_path / "record")
     assert set(record["sites"]) == {path for path in recorder.norms if path.startswith("encoder")}
     assert len(record["sites"]) == 2 * 2 + 1
 
@@ -278,7 +277,7 @@ def test_an_update_that_was_left_out_is_not_recorded(recorder, batch, tmp_path):
 def test_the_scale_of_the_loss_is_taken_out(recorder, batch, tmp_path):
     one_update(recorder, batch, after=1)
     one_update(recorder, batch, after=1, scale=64.0)
-    _, plain, scaled = read_lines(tmp_path / "record")
+    _, plain, scaled = read_records(tmp_path / "record")
     assert plain == scaled  # a power of two changes no digit
 
 
@@ -308,7 +307,7 @@ def test_a_site_that_the_first_batch_leaves_out_stays_out(recorder, batch, task,
     with recorder.recording(criterion, lambda: next(counts), 1.0):
         for one in ({**batch, "src_tokens": padding}, batch):
             criterion(recorder.model, one)[0].backward()
-    assert read_lines(tmp_path / "record")[1]["sites"] == {}
+    assert read_records(tmp_path / "record")[1]["sites"] == {}
 
 
 def test_only_the_first_worker_records(build, tmp_path):
@@ -342,7 +341,7 @@ def test_wrong_flags_are_refused(flags, message, build):
 
 def test_yaml_may_ask_for_records(build_yaml):
     record = build_yaml(norm_record=100, norm_record_sites="decoder, encoder-ffn").cfg.plan.record
-    assert (record.every, record.words, record.file) == (100, ("decoder", "encoder-ffn"), None)
+    assert (record.every, record.sites, record.file) == (100, ("decoder", "encoder-ffn"), None)
     assert build_yaml().cfg.plan.record is None
 
 

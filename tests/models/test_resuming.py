@@ -45,10 +45,10 @@ GROUPNORM = ("--norm-type", "groupnorm", *PRE)
 POWERNORM = ("--norm-type", "powernorm", *PRE)
 
 
-def found(stored, asked, anew=False):
+def found(stored, given, anew=False):
     """What differs between two command lines."""
     plans = [
-        plan_of(flat_settings(configure("DATA", "DIR", *flags).model)) for flags in (stored, asked)
+        plan_of(flat_settings(configure("DATA", "DIR", *flags).model)) for flags in (stored, given)
     ]
     return differences(*plans, anew)
 
@@ -58,41 +58,41 @@ EVERYWHERE = f"{ENCODER}, decoder-self, decoder-cross, decoder-ffn, decoder-fina
 
 
 @pytest.mark.parametrize(
-    ("stored", "asked", "said"),
+    ("stored", "given", "said"),
     [
-        (LAYERNORM, GROUPNORM, f"norm of {EVERYWHERE}: stored layernorm, asked groupnorm"),
-        (LAYERNORM, POWERNORM, f"norm of {ENCODER}: stored layernorm, asked powernorm"),
+        (LAYERNORM, GROUPNORM, f"norm of {EVERYWHERE}: stored layernorm, given groupnorm"),
+        (LAYERNORM, POWERNORM, f"norm of {ENCODER}: stored layernorm, given powernorm"),
         (
             LAYERNORM,
             (*LAYERNORM, "--norm-type-decoder-cross", "groupnorm"),
-            "norm of decoder-cross: stored layernorm, asked groupnorm",
+            "norm of decoder-cross: stored layernorm, given groupnorm",
         ),
         (
             LAYERNORM,
             (*LAYERNORM, "--norm-eps", 1e-3),
-            f"eps of layernorm of {EVERYWHERE}: stored 1e-05, asked 0.001",
+            f"eps of layernorm of {EVERYWHERE}: stored 1e-05, given 0.001",
         ),
         (
             LAYERNORM,
             (*LAYERNORM, "--norm-init", "kaiming"),
-            "norm_init of encoder layers, decoder layers: stored xavier, asked kaiming",
+            "norm_init of encoder layers, decoder layers: stored xavier, given kaiming",
         ),
         (
             POWERNORM,
             (*POWERNORM, "--warmup-updates", 9),
-            f"warmup_updates of powernorm of {ENCODER}: stored 4, asked 9",
+            f"warmup_updates of powernorm of {ENCODER}: stored 4, given 9",
         ),
     ],
 )
-def test_what_differs_is_named(stored, asked, said):
-    assert found(stored, asked) == [said]
-    assert found(stored, stored) == found(asked, asked) == []
+def test_what_differs_is_named(stored, given, said):
+    assert found(stored, given) == [said]
+    assert found(stored, stored) == found(given, given) == []
 
 
 def test_a_placement_of_one_stack_is_named_with_the_site_that_goes():
     assert found(LAYERNORM, ("--encoder-normalize-before",)) == [
-        "placement of decoder: stored pre, asked post",
-        "norm of decoder-final: stored layernorm, asked absent",
+        "placement of decoder: stored pre, given post",
+        "norm of decoder-final: stored layernorm, given absent",
     ]
 
 
@@ -112,30 +112,30 @@ def test_kernels_and_other_words_for_the_same_may_differ():
 @pytest.mark.parametrize("how", ["--restore-file", FINETUNE])
 def test_a_change_may_be_meant(how, checkpoint, toy, tmp_path, monkeypatch, caplog):
     flags = (*GROUPNORM, how, checkpoint(*LAYERNORM))
-    with pytest.raises(ValueError, match="stored layernorm, asked groupnorm") as refused:
+    with pytest.raises(ValueError, match="stored layernorm, given groupnorm") as refused:
         train_here(monkeypatch, toy, tmp_path, *TWO, *flags)
     assert str(checkpoint(*LAYERNORM)) in str(refused.value)
     assert "--norm-allow-change on" in str(refused.value)
     with caplog.at_level(logging.WARNING, logger="norm_plugin"):
         trainer = train_here(monkeypatch, toy, tmp_path, *TWO, *flags, "--norm-allow-change", "on")
     assert trainer.get_num_updates() == 2
-    assert any("stored layernorm, asked groupnorm" in line for line in caplog.messages)
+    assert any("stored layernorm, given groupnorm" in line for line in caplog.messages)
 
 
 @pytest.mark.parametrize("how", ["--restore-file", FINETUNE])
 def test_a_stock_checkpoint_is_one_of_layernorm(how, checkpoint, toy, tmp_path, monkeypatch):
     path = checkpoint(*STOCK_PRE, arch="transformer")
     assert train_here(monkeypatch, toy, tmp_path, *TWO, *LAYERNORM, how, path)
-    with pytest.raises(ValueError, match="stored layernorm, asked groupnorm"):
+    with pytest.raises(ValueError, match="stored layernorm, given groupnorm"):
         train_here(monkeypatch, toy, tmp_path, *TWO, *GROUPNORM, how, path)
-    with pytest.raises(ValueError, match="placement of encoder, decoder: stored pre, asked post"):
+    with pytest.raises(ValueError, match="placement of encoder, decoder: stored pre, given post"):
         train_here(monkeypatch, toy, tmp_path, *TWO, "--norm-placement", "post", how, path)
 
 
 def test_a_stock_model_takes_no_other_norm(checkpoint, toy, tmp_path, monkeypatch):
     path = checkpoint(*GROUPNORM)
     flags = (*TWO, *STOCK_PRE, "--arch", "transformer", "--restore-file", path)
-    with pytest.raises(ValueError, match="stored groupnorm, asked layernorm") as refused:
+    with pytest.raises(ValueError, match="stored groupnorm, given layernorm") as refused:
         train_here(monkeypatch, toy, tmp_path, *flags)
     assert "--norm-allow-change" not in str(refused.value)  # a stock model has no such flag
     path = checkpoint(*LAYERNORM)
@@ -154,14 +154,14 @@ def settings(**given):
 
 def test_numbers_of_yaml_are_compared_as_numbers():
     stored = plan_of(settings(norm_type="layernorm", norm_eps="1e-3"))
-    asked = plan_of(settings(norm_type="layernorm", norm_eps=1e-3))
-    assert differences(stored, asked) == []
+    given = plan_of(settings(norm_type="layernorm", norm_eps=1e-3))
+    assert differences(stored, given) == []
 
 
 def test_heads_decide_the_groups_of_released_powernorm():
     common = {"norm_type": "powernorm", "norm_variant": "released", "norm_warmup_updates": 4}
-    stored, asked = settings(**common), settings(**{**common, "encoder_attention_heads": 4})
-    (said,) = differences(plan_of(stored), plan_of(asked))
+    stored, given = settings(**common), settings(**{**common, "encoder_attention_heads": 4})
+    (said,) = differences(plan_of(stored), plan_of(given))
     assert said.startswith("layer_scale_groups of powernorm of encoder-self, encoder-ffn: stored")
 
 

@@ -39,5 +39,5 @@ def test_a_run_goes_on_with_as_many_tokens_only(build):
         build("--norm-type", "batchnorm", *flags).cfg.plan
         for flags in ((), ("--norm-stat-tokens", "9"))
     ]
-    assert differences(*plans) == ["norm_stat_tokens of all sites: stored None, asked 9"]
+    assert differences(*plans) == ["norm_stat_tokens of all sites: stored None, given 9"]
     assert differences(plans[1], plans[1]) == []

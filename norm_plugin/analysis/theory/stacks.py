@@ -40,14 +40,18 @@ from torch import Tensor, nn
 from norm_plugin.checkpoints.building import UNFIT
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.models.config import build_config
-from norm_plugin.models.initialization import XAVIER, initialize, of_placement
-from norm_plugin.models.linear_maps import attention_projections, linear_maps
-from norm_plugin.models.measures import real_rows
-from norm_plugin.models.placement_choice import apply_placement
+from norm_plugin.models.initialization import (
+    XAVIER,
+    attention_projections,
+    initialize,
+    linear_maps,
+    of_placement,
+)
+from norm_plugin.models.plan import apply_placement, default_warmup
+from norm_plugin.models.recording import real_rows
 from norm_plugin.models.sites import branch_sites
 from norm_plugin.models.stacks import NormTransformerEncoder
 from norm_plugin.models.translation import NormTransformerModel
-from norm_plugin.models.warmup import default_warmup
 from norm_plugin.norms import Norm
 from norm_plugin.placements import SUM
 

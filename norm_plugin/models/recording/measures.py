@@ -89,13 +89,13 @@ def of_input(x: Tensor) -> Measures:
 
 def of_statistics(batch: Moments, running: dict[str, Tensor]) -> Measures:
     """Batch and running statistics and their distance. ``running``: by name, (C,) each."""
-    found = {}
+    measures = {}
     for name, value in batch._asdict().items():
-        found[f"batch_{name}"] = quantiles(value)
+        measures[f"batch_{name}"] = quantiles(value)
         if name in running:
-            found[f"running_{name}"] = quantiles(running[name].to(value.dtype))
-            found[f"distance_{name}"] = average_norm(value - running[name])
-    return found
+            measures[f"running_{name}"] = quantiles(running[name].to(value.dtype))
+            measures[f"distance_{name}"] = average_norm(value - running[name])
+    return measures
 
 
 def gamma_over_psi(gamma: Tensor, square: Tensor, eps: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""The recorder of ``--norm-record``: it looks at norms and layers in every N-th update.
+"""The recorder: it looks at norms and layers in every N-th update.
 
 It puts hooks on the model before such an update and takes them off after it, so other updates cost
 nothing. The hooks read the inputs of norms and the gradients that pass; they compute the same
@@ -8,6 +8,10 @@ Only the first worker records, and only the first batch of an update (``--update
 batch statistics are those of its own positions, in a synced norm too. Gradients are those of the
 loss per token (or what else the criterion counts as its sample size), without the scale that mixed
 precision puts on it.
+
+The input of a norm often goes into a residual connection too, and its gradient is the sum of both.
+The part that passes through the norm is told from the other by the nodes of the autograd graph
+between the norm's output and its input. Nothing is put into the graph, so a run stays bit-equal.
 """
 
 from __future__ import annotations
@@ -19,11 +23,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
 
-from norm_plugin.models.gradient_flow import on_gradient_between
 from norm_plugin.models.layers import PlannedLayer
-from norm_plugin.models.logs import describe_plan
-from norm_plugin.models.measures import (
+from norm_plugin.models.norm_model import NormModel, describe_plan
+from norm_plugin.models.plan import Plan
+from norm_plugin.models.recording.file import RecordFile
+from norm_plugin.models.recording.measures import (
     Measures,
     Moments,
     gamma_over_psi,
@@ -35,9 +41,6 @@ from norm_plugin.models.measures import (
     real_rows,
     root_mean_square,
 )
-from norm_plugin.models.norm_model import NormModel
-from norm_plugin.models.plan import Plan
-from norm_plugin.models.record_file import RecordFile
 from norm_plugin.models.sites import PROJECTIONS
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.contract import valid_positions
@@ -70,7 +73,7 @@ class Recorder:
         self._start()
 
     def _start(self, loss_scale: float | Tensor = 1.0) -> None:
-        self.seen: dict[str, dict[str, Measures]] = {"sites": {}, "layers": {}}
+        self.measures: dict[str, dict[str, Measures]] = {"sites": {}, "layers": {}}
         self.hooked: set[str] = set()
         self.loss_scale = loss_scale
         self.unit: float | Tensor | None = None  # what a gradient is divided by
@@ -103,7 +106,7 @@ class Recorder:
             for handle in handles:
                 handle.remove()
         if updates() > done:
-            self.file.append({"update": done + 1, **as_numbers(self.seen)})
+            self.file.append({"update": done + 1, **as_numbers(self.measures)})
 
     def _put_hooks(self) -> Iterator[Any]:
         for path, norm in self.norms.items():
@@ -126,7 +129,7 @@ class Recorder:
     def _see_input(self, path: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
         """Before a norm's forward moves its running statistics."""
         x, valid = positions_of(inputs)
-        sites = self.seen["sites"]
+        sites = self.measures["sites"]
         if not self._of_first_batch() or path in sites:
             return
         rows = real_rows(x, valid)
@@ -136,52 +139,52 @@ class Recorder:
 
     def _see_output(self, path: str, norm: Norm, inputs: tuple[Any, ...], y: Tensor) -> None:
         """After a norm's forward. With activation checkpointing only a repeated one has a graph."""
-        (x, valid), found = positions_of(inputs), self.seen["sites"].get(path)
+        (x, valid), measures = positions_of(inputs), self.measures["sites"].get(path)
         wanted = self.unit is None or in_backward()
         in_graph = x.requires_grad and y.requires_grad and y is not x
-        if found is None or not wanted or path in self.hooked or not in_graph:
+        if measures is None or not wanted or path in self.hooked or not in_graph:
             return
         self.hooked.add(path)
-        y.register_hook(partial(self._see_gradient, found, norm, x.detach(), valid))
-        on_gradient_between(x, y, partial(self._see_input_gradient, found, valid))
+        y.register_hook(partial(self._see_gradient, measures, norm, x.detach(), valid))
+        on_gradient_between(x, y, partial(self._see_input_gradient, measures, valid))
 
     def _see_gradient(
-        self, found: Measures, norm: Norm, x: Tensor, valid: Tensor | None, grad: Tensor
+        self, measures: Measures, norm: Norm, x: Tensor, valid: Tensor | None, grad: Tensor
     ) -> None:
         with torch.no_grad():
             grads = self._per_token(real_rows(grad, valid))
-            found.update(of_gradient("output", grads))
+            measures.update(of_gradient("output", grads))
             gamma = getattr(norm, "weight", None)
             g = grads if gamma is None else grads * gamma.to(grads.dtype)
             u = measured(norm, real_rows(x, valid))
-            found.update(gradient_parts(g, u, moments(u), getattr(norm, "eps", EPS)))
+            measures.update(gradient_parts(g, u, moments(u), getattr(norm, "eps", EPS)))
 
-    def _see_input_gradient(self, found: Measures, valid: Tensor | None, grad: Tensor) -> None:
-        found.update(of_gradient("input", self._per_token(real_rows(grad, valid))))
+    def _see_input_gradient(self, measures: Measures, valid: Tensor | None, grad: Tensor) -> None:
+        measures.update(of_gradient("input", self._per_token(real_rows(grad, valid))))
 
     def _see_layer(self, path: str, _: nn.Module, __: Any, output: Any) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
-        layers = self.seen["layers"]
+        layers = self.measures["layers"]
         if not self._of_first_batch() or path in layers:
             return
         stack = self.model.stack(path.split(".")[0])
         mask = stack.padding.mask
         valid = None if mask is None else valid_positions(hidden, mask)
         rows = real_rows(hidden, valid)
-        found = layers[path] = {"hidden_rms": root_mean_square(rows)}
+        measures = layers[path] = {"hidden_rms": root_mean_square(rows)}
         if hidden.requires_grad:
-            hidden.register_hook(partial(self._see_hidden_gradient, found, valid))
+            hidden.register_hook(partial(self._see_hidden_gradient, measures, valid))
 
-    def _see_hidden_gradient(self, found: Measures, valid: Tensor | None, grad: Tensor) -> None:
+    def _see_hidden_gradient(self, measures: Measures, valid: Tensor | None, grad: Tensor) -> None:
         rows = self._per_token(real_rows(grad, valid))
-        found["hidden_gradient_norm"] = torch.linalg.vector_norm(rows)
+        measures["hidden_gradient_norm"] = torch.linalg.vector_norm(rows)
 
     def _see_weight(self, path: str, name: str, grad: Tensor) -> None:
         """The gradient of a weight by one backward pass, before it joins those of other batches."""
-        found = self.seen["layers"].get(path)
-        if found is not None:
+        measures = self.measures["layers"].get(path)
+        if measures is not None:
             norm = torch.linalg.vector_norm(self._per_token(grad.detach().float()))
-            found.setdefault(f"{name}_gradient_norm", norm)
+            measures.setdefault(f"{name}_gradient_norm", norm)
 
     def _per_token(self, grad: Tensor) -> Tensor:
         if self.unit is None:
@@ -246,7 +249,7 @@ def forward_measures(norm: Norm, rows: Tensor) -> Measures:
     running = {}
     if isinstance(norm, BatchStatisticsNorm):
         running = {name: norm.get_buffer(at) for name, at in norm.running_forms.items()}
-    found = {
+    measures = {
         "positions": rows.new_tensor(float(len(rows))),
         **of_input(rows),
         **of_statistics(batch, running),
@@ -254,24 +257,69 @@ def forward_measures(norm: Norm, rows: Tensor) -> Measures:
     gamma = getattr(norm, "weight", None)
     if gamma is not None and gamma.numel() == norm.dim:
         eps = getattr(norm, "eps", EPS)
-        found["gamma_over_psi"] = gamma_over_psi(gamma.to(rows.dtype), batch.square, eps)
-    return found
+        measures["gamma_over_psi"] = gamma_over_psi(gamma.to(rows.dtype), batch.square, eps)
+    return measures
 
 
-def as_numbers(seen: Mapping[str, Mapping[str, Measures]]) -> dict[str, Any]:
+def as_numbers(measures: Mapping[str, Mapping[str, Measures]]) -> dict[str, Any]:
     """The measures as rounded numbers and lists. All are fetched from the device at once."""
-    tensors = [one for part in seen.values() for found in part.values() for one in found.values()]
-    sizes = [one.numel() for one in tensors]
-    flat = torch.cat([one.detach().double().reshape(-1) for one in tensors]) if tensors else None
-    values = iter([] if flat is None else flat.tolist())
-    shapes = iter([(one.dim(), size) for one, size in zip(tensors, sizes)])
+    tensors = [
+        tensor
+        for places in measures.values()
+        for by_name in places.values()
+        for tensor in by_name.values()
+    ]
+    flat = [tensor.detach().double().reshape(-1) for tensor in tensors]
+    values = iter(torch.cat(flat).tolist() if flat else [])
 
-    def number() -> float | list[float]:
-        dims, size = next(shapes)
-        rounded = [float(f"{next(values):.{DIGITS}g}") for _ in range(size)]
-        return rounded if dims else rounded[0]
+    def rounded(tensor: Tensor) -> float | list[float]:
+        numbers = [float(f"{next(values):.{DIGITS}g}") for _ in range(tensor.numel())]
+        return numbers if tensor.dim() else numbers[0]
 
     return {
-        part: {path: {name: number() for name in found} for path, found in places.items()}
-        for part, places in seen.items()
+        part: {
+            path: {name: rounded(tensor) for name, tensor in by_name.items()}
+            for path, by_name in places.items()
+        }
+        for part, places in measures.items()
     }
+
+
+# ---- the gradient that passes through one module --------------------------------------------
+
+
+def on_gradient_between(x: Tensor, y: Tensor, see: Callable[[Tensor], None]) -> None:
+    """Call ``see`` in the backward pass with the part of dL/dx that comes from ``y``.
+
+    It is not called where no gradient arrives. Both must be in the graph, and differ.
+    """
+    edges = _edges_between(x, y)
+    gradients: list[Tensor | None] = []
+
+    def add(index: int, to_inputs: tuple[Tensor | None, ...], _: Any) -> None:
+        """The hook of a node, which hands on ``to_inputs``; the last one hands the sum over."""
+        gradients.append(to_inputs[index])
+        if len(gradients) == len(edges):
+            arrived = [grad.detach() for grad in gradients if grad is not None]
+            gradients.clear()
+            if arrived:
+                see(sum(arrived[1:], start=arrived[0]))
+
+    for node, index in edges:
+        node.register_hook(partial(add, index))
+
+
+def _edges_between(x: Tensor, y: Tensor) -> list[tuple[Node, int]]:
+    """The nodes between ``x`` and ``y`` that hand a gradient to ``x``, and at which place."""
+    target = get_gradient_edge(x)
+    edges, visited, waiting = [], {target.node}, [y.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        for index, (following, number) in enumerate(node.next_functions):
+            if following is target.node and number == target.output_nr:
+                edges.append((node, index))
+            waiting.append(following)
+    return edges

@@ -19,7 +19,7 @@ FORMAT = 1
 Line = dict[str, Any]
 
 
-def read_lines(path: Path) -> list[Line]:
+def read_records(path: Path) -> list[Line]:
     """The header and the records of a file, as they were written.
 
     Raises:
@@ -71,7 +71,7 @@ class RecordFile:
                 )
 
     def _lines(self) -> list[Line]:
-        return read_lines(self.path) if self.path.exists() else []
+        return read_records(self.path) if self.path.exists() else []
 
     def append(self, record: Line) -> None:
         """Add the record of an update.
@@ -80,9 +80,9 @@ class RecordFile:
         had come further than the checkpoint that it was resumed from.
         """
         if not self.continues:
-            kept = [line for line in self._lines()[1:] if line["update"] < record["update"]]
+            before = [line for line in self._lines()[1:] if line["update"] < record["update"]]
             temporary = self.path.with_name(f"{self.path.name}.tmp")
-            temporary.write_bytes(b"".join(map(_member, [self.header, *kept])))
+            temporary.write_bytes(b"".join(map(_member, [self.header, *before])))
             os.replace(temporary, self.path)
             self.continues = True
         with self.path.open("ab") as stream:

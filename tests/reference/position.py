@@ -123,6 +123,41 @@ class RMSNorm(Reference):
         return (g - self.x_hat * mean_gx[:, None]) / self.rms[:, None]
 
 
+@transcribes(
+    "seednorm",
+    {},
+    {"alpha_init": 0.3, "gain_heads": 3},
+    refused=[({"gain_heads": 5}, "gain_heads is 5; it must divide the 12 channels")],
+)
+class SeeDNorm(RMSNorm):
+    def forward(self, x, valid):
+        super().forward(x, valid)
+        self.x, self.width = x, self.dim // self.options["gain_heads"]
+        self.tanh = np.zeros_like(x)
+        for i, row in enumerate(x):
+            for start in range(0, self.dim, self.width):
+                head = slice(start, start + self.width)
+                self.tanh[i, head] = np.tanh(sum(row[head] * self.options["b"][head]))
+        return (self.tanh * self.options["alpha"] + self.gamma) * self.x_hat
+
+    def backward(self, g):
+        alpha, b = self.options["alpha"], self.options["b"]
+        slope = g * self.x_hat * alpha  # dL/dtanh, of each channel
+        db, dx = np.zeros(self.dim), np.zeros_like(g)
+        for i in range(len(g)):
+            for start in range(0, self.dim, self.width):
+                head = slice(start, start + self.width)
+                dproduct = sum(slope[i, head]) * (1 - self.tanh[i, start] ** 2)
+                db[head] += dproduct * self.x[i, head]
+                dx[i, head] = dproduct * b[head]
+        self.grads = {
+            "weight": (g * self.x_hat).sum(axis=0),
+            "alpha": (g * self.x_hat * self.tanh).sum(axis=0),
+            "b": db,
+        }
+        return dx + self.through_rms(g * (self.tanh * alpha + self.gamma))
+
+
 @transcribes("scalenorm", {}, {"eps": 1e-1})
 class ScaleNorm(Reference):
     def forward(self, x, valid):

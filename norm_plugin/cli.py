@@ -20,6 +20,8 @@ VERBS = {
     "run": ("experiments.options:run", "one run, from raw text to a score"),
     "sweep": ("experiments.options:sweep", "a grid of runs, several at once"),
     "status": ("experiments.options:status", "the state of the runs of a sweep"),
+    "tune": ("experiments.options:tune", "each arm of a study over a grid of learning rates"),
+    "study": ("analysis.whole_study", "tune, run and report a study"),
     "demo": ("experiments.options:demo", "the toy corpus for four norms, and a table"),
     "flags": ("experiments.recipes", "the hyperparameters of a recipe as flags of fairseq"),
     "report": ("analysis.report", "compare runs over seeds: a page with tables and figures"),

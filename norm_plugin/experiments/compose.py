@@ -96,7 +96,8 @@ def read_runs(args: argparse.Namespace) -> dict[str, Any]:
     study = find_study(args.experiment)
     experiment = study.experiment
     arms = [[*study.overrides, *own, *arm] for arm in study.arms]
-    grid = _by_first_key([overrides for arm in arms for overrides in split(arm)])
+    given = getattr(args, "arms", None)  # by tune: the overrides of each run, in its own order
+    grid = given or _by_first_key([overrides for arm in arms for overrides in split(arm)])
     if len(grid) > 1 and not args.grid:
         raise CommandError(f"{args.experiment} {' '.join(own)}: several runs are for sweep")
     runs: dict[Path, tuple[RunSpec, list[str]]] = {}
@@ -113,10 +114,11 @@ def read_runs(args: argparse.Namespace) -> dict[str, Any]:
                 f"{' '.join(of_first)}; give the two runs different names by norm=X, seed=N or a "
                 "setting that differs from the recipe"
             )
-    seeds: dict[str, set[int]] = {}
-    for spec, _ in runs.values():
-        seeds.setdefault(spec.label, set()).add(spec.seed)
-    check_study(study, find_metric(next(iter(runs.values()))[0].metric), seeds)
+    if given is None:
+        seeds: dict[str, set[int]] = {}
+        for spec, _ in runs.values():
+            seeds.setdefault(spec.label, set()).add(spec.seed)
+        check_study(study, find_metric(next(iter(runs.values()))[0].metric), seeds)
     return {
         "runs": [spec.to_json() for spec, _ in runs.values()],
         "overrides": [overrides for _, overrides in runs.values()],

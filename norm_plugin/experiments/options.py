@@ -50,7 +50,7 @@ OVERRIDES = {
         "the paper whose hyperparameters are used, adanorm (Xu et al. 2019), powernorm (Shen et "
         "al. 2020) or xiong (Xiong et al. 2020), where that has results on the corpus",
     ),
-    "--preset": ("preset", "paper or cpu; of tinyshakespeare cpu, short or nanogpt"),
+    "--preset": ("preset", "paper or cpu; of tinyshakespeare cpu, short, halves, deep or nanogpt"),
     "--subword": ("subword", "subword-nmt (default), or sentencepiece, trained on raw text"),
 }
 """Options that say the same as an override, which they are translated into."""
@@ -104,6 +104,14 @@ def status(argv: Sequence[str]) -> int:
     return sweep(argv, "status")
 
 
+def tune(argv: Sequence[str]) -> int:
+    """The command ``tune``."""
+    args = parse(sweep_parser("tune"), argv)
+    from norm_plugin.experiments.tune import main
+
+    return main(args)
+
+
 def demo(argv: Sequence[str]) -> int:
     """The command ``demo``."""
     args = parse(demo_parser(), argv)
@@ -128,11 +136,20 @@ def run_parser(name: str | None = None) -> Parser:
     return parser
 
 
+GRIDS = {
+    "sweep": "A grid of runs, several at once; status prints how it stands.",
+    "status": "Print how the runs of a sweep stand.",
+    "tune": "Train each arm of a study at each point of the grid in its section tune, and write\n"
+    "each arm's own best values to STUDY.tuned.json beside the study file.",
+    "study": "Tune the arms of a study, run each at its own values, and write the page.",
+}
+
+
 def sweep_parser(verb: str = "sweep") -> Parser:
-    """The options of ``sweep`` and of ``status``."""
-    parser = _parser(verb, "A grid of runs, several at once; status prints how it stands.")
+    """The options of ``sweep``, ``status``, ``tune`` and ``study``."""
+    parser = _parser(verb, GRIDS.get(verb, GRIDS["sweep"]))
     parser.epilog = SWEEP_END
-    parser.set_defaults(grid=True, status=verb == "status")
+    parser.set_defaults(grid=True, status=verb == "status", tuned=False)
     parser.add_argument(
         "experiment", help="an experiment, a grid of configs/study/, or the path of a YAML file"
     )
@@ -152,6 +169,12 @@ def sweep_parser(verb: str = "sweep") -> Parser:
         help="local: on this machine; submitit_slurm: a Slurm job a run (default: %(default)s)",
     )
     parser.add_argument("--status", action="store_true", help="print the state of the grid")
+    if verb in ("sweep", "status"):
+        parser.add_argument(
+            "--tuned",
+            action="store_true",
+            help="each arm of a study at its own values, as `norm-plugin tune` has chosen them",
+        )
     return parser
 
 

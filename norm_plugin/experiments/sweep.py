@@ -64,8 +64,16 @@ GENERIC = {
 
 
 def main(args: argparse.Namespace) -> int:
-    """The command ``sweep``; the exit status is 1 unless each run is done or has diverged."""
-    composed = read_specs(args)
+    """The command ``sweep``."""
+    if args.tuned:
+        from norm_plugin.experiments.tune import compose_tuned  # it imports pandas
+
+        return run_grid(args, compose_tuned(args))
+    return run_grid(args, read_specs(args))
+
+
+def run_grid(args: argparse.Namespace, composed: Composed) -> int:
+    """Run what is left of a grid; the status is 1 unless each run is done or has diverged."""
     specs = composed.runs
     jobs = count_jobs(args, composed)
     if args.status:

@@ -1,0 +1,42 @@
+"""A study from one command: it tunes the arms, runs each at its own values, and writes the page.
+
+    norm-plugin study STUDY [--out PAGE]
+
+It goes on where it was stopped. The trials are in WORK/studies/STUDY/tuning, the runs beside them,
+and the page is WORK/studies/STUDY/page, unless --results and --out name other folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from norm_plugin.analysis import report
+from norm_plugin.experiments import options, sweep, tune
+from norm_plugin.experiments.spec import ROOT
+from norm_plugin.experiments.studies import study_path
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command ``study``; the exit status is 1 unless each run is done or has diverged."""
+    parser = options.sweep_parser("study")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="of the page")
+    parser.add_argument("--baseline", default="layernorm", help="default: %(default)s")
+    args = options.parse(parser, argv)
+    path = study_path(args.experiment)
+    folder = Path(args.work or ROOT / "work", "studies", path.stem)
+    args.results = args.results or str(folder)
+    status = tune.main(args)
+    tuned = tune.tuned_path(path).exists()
+    if status or not tuned:
+        return status
+    composed = tune.compose_tuned(args)
+    status = sweep.run_grid(args, composed)
+    if status or args.status or args.dry_run:
+        return status
+    results = sorted({str(spec.result.parent) for spec in composed.runs})
+    page = args.out or folder / "page"
+    print(flush=True)
+    return report.main(
+        [*results, "--study", str(path), "--baseline", args.baseline, "--out", str(page)]
+    )

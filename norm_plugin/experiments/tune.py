@@ -1,0 +1,354 @@
+"""Tunes every arm of a study over the same grid, and gives each arm its own best values.
+
+    norm-plugin tune STUDY
+    norm-plugin sweep STUDY --tuned
+
+The section ``tune`` of the study file has the grid and the tuning seeds, see studies.py. A trial is
+one training of an arm at one point of the grid with one tuning seed. The best point of an arm is
+that with the least mean validation loss over the tuning seeds. A trial that diverged counts as
+infinite, and of equal points the smallest is taken. While the best point of an arm lies on the edge
+of the grid, the grid grows there by its own factor, for all arms, up to the bound of the study.
+Without a bound it grows by at most :data:`GROWTH` values at each end.
+
+The result is ``STUDY.tuned.json`` beside the study file: every trial, the choice of each arm, and
+what the trials rest on. ``sweep --tuned`` refuses it for other code, data or arms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from norm_plugin.commands.command_line import CommandError, read_json, write_text
+from norm_plugin.experiments.results import RUN_KEY, read_results
+from norm_plugin.experiments.spec import ROOT, Composed, RunSpec, read_specs
+from norm_plugin.experiments.state import DIVERGED, DONE, state_of
+from norm_plugin.experiments.studies import StudyFile, Tuning, read_study_file, study_path
+from norm_plugin.experiments.sweep import run_grid
+
+Point = tuple[float, ...]
+"""A value of each key of the grid."""
+Grid = Mapping[str, tuple[float, ...]]
+OUTCOME = "valid_loss"
+"""The column of :func:`read_results` that the choice rests on: the least validation loss."""
+GROWTH = 4
+CODE = ("norms", "placements", "kernels", "models", "checkpoints")
+"""The packages whose code a training runs."""
+LIST_KEY = "optimization.lr"
+"""fairseq takes a list of learning rates, one an epoch."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An arm of a study.
+
+    Attributes:
+        overrides: without the seed.
+        settings: a digest of the flags of its training, without the seed.
+        sources: the digests of the files of a user dir that it rests on.
+    """
+
+    overrides: tuple[str, ...]
+    settings: str
+    sources: Mapping[str, str]
+
+
+def main(args: argparse.Namespace) -> int:
+    """The command ``tune``; the exit status is 1 where a trial has failed."""
+    study, composed = read_tuned_study(args)
+    path = tuned_path(study.path)
+    if path.exists() and not (args.status or args.dry_run):
+        read_choice(study, composed)
+        print(f"{path} has the tuned values; remove it to tune again")
+        return 0
+    arms, grid, bound = arms_of(composed), tuning_of(study).grid, bounds(study)
+    while True:
+        points = list(trial_points(arms, grid, tuning_of(study).seeds))
+        trials = compose_trials(args, study, arms, tuple(grid), points)
+        status = run_grid(args, trials)
+        if status or args.dry_run or not all(map(has_ended, trials.runs)):
+            return status
+        table = read_trials(trials.runs, tuple(grid), points)
+        choice = choose(table, tuple(grid))
+        wider = extend(grid, choice.values(), bound)
+        if wider == grid:
+            break
+        print(f"an arm is best on the edge of the grid, which grows to {_text(wider)}", flush=True)
+        grid = wider
+    write_tuned(study, arms, grid, table, choice, trials.runs)
+    for arm, point in choice.items():
+        print(f"{arm}: {', '.join(point_overrides(list(grid), point))}")
+    print(f"written to {path}")
+    return 0
+
+
+def read_tuned_study(args: argparse.Namespace) -> tuple[StudyFile, Composed]:
+    """The study file of a command line, and the study's own runs before tuning.
+
+    Raises CommandError for a study without a section ``tune``, or one that sets a key of its grid.
+    """
+    composed = read_specs(args)
+    path = study_path(args.experiment)
+    if not path.is_file():
+        raise CommandError(f"{args.experiment} is an experiment; tune takes a study")
+    study = read_study_file(path)
+    for key in tuning_of(study).grid:
+        if any(o.startswith(f"{key}=") for overrides in composed.overrides for o in overrides):
+            raise CommandError(f"{study.path} sets {key}, which tune varies; leave one out")
+    return study, composed
+
+
+def tuning_of(study: StudyFile) -> Tuning:
+    """The section ``tune`` of a study; CommandError where it has none."""
+    if study.tune is None:
+        raise CommandError(f"{study.path} has no section tune; see docs/studies.md")
+    return study.tune
+
+
+def bounds(study: StudyFile) -> dict[str, tuple[float, float]]:
+    """The least and the greatest value that each key of the grid may take."""
+    tuning = tuning_of(study)
+    limits = {key: growth_bound(values) for key, values in tuning.grid.items()}
+    if tuning.bound is not None:
+        limits[next(iter(tuning.grid))] = tuning.bound
+    return limits
+
+
+def growth_bound(values: Sequence[float]) -> tuple[float, float]:
+    """The least and the greatest value of a grid that grows by :data:`GROWTH` at each end."""
+    below, above = values[1] / values[0], values[-1] / values[-2]
+    return values[0] / below**GROWTH, values[-1] * above**GROWTH
+
+
+def arms_of(composed: Composed) -> dict[str, Arm]:
+    """The arms of a study by their labels, ``layernorm-post``."""
+    arms = {}
+    for spec, overrides in zip(composed.runs, composed.overrides):
+        if spec.label not in arms:
+            arms[spec.label] = Arm(_without_seed(overrides), settings_digest(spec), spec.sources)
+    return arms
+
+
+def settings_digest(spec: RunSpec) -> str:
+    """A digest of the flags of a training, without the seed."""
+    flags = list(spec.identity)
+    place = flags.index("--seed")
+    return _digest(json.dumps([*flags[:place], *flags[place + 2 :]]).encode())
+
+
+def trial_points(
+    arms: Iterable[str], grid: Grid, seeds: Sequence[int]
+) -> Iterator[tuple[str, Point, int]]:
+    """Every trial: its arm, its point and its seed; all of one seed before the next."""
+    for seed, arm, point in product(seeds, arms, product(*grid.values())):
+        yield arm, point, seed
+
+
+def compose_trials(
+    args: argparse.Namespace,
+    study: StudyFile,
+    arms: Mapping[str, Arm],
+    keys: Sequence[str],
+    points: Sequence[tuple[str, Point, int]],
+) -> Composed:
+    """The runs of the trials, in the same order. Their results lie apart, in ``tuning/``."""
+    overrides = [
+        [*arms[arm].overrides, *point_overrides(keys, point), f"seed={seed}"]
+        for arm, point, seed in points
+    ]
+    results = args.results or Path(args.work or ROOT / "work", "results")
+    changed = {"arms": overrides, "results": str(Path(results, "tuning"))}
+    return read_specs(argparse.Namespace(**{**vars(args), **changed}))
+
+
+def has_ended(spec: RunSpec) -> bool:
+    """Whether a run is done or has diverged."""
+    return state_of(spec).state in (DONE, DIVERGED)
+
+
+def point_overrides(keys: Sequence[str], point: Point) -> list[str]:
+    """A point of the grid in hydra's syntax."""
+    return [
+        f"{key}=[{value:.6g}]" if key == LIST_KEY else f"{key}={value:.6g}"
+        for key, value in zip(keys, point)
+    ]
+
+
+def read_trials(
+    specs: Sequence[RunSpec], keys: Sequence[str], points: Sequence[tuple[str, Point, int]]
+) -> pd.DataFrame:
+    """One row a trial: ``arm``, the keys of the grid, ``seed`` and the outcome.
+
+    The outcome of a run that diverged is infinite.
+    """
+    folders = {spec.result.parent for spec in specs if spec.result.exists()}
+    losses = read_results(*folders).set_index(RUN_KEY)[OUTCOME].to_dict() if folders else {}
+    rows = []
+    for spec, (arm, point, seed) in zip(specs, points, strict=True):
+        key = (spec.experiment, spec.label, seed)
+        diverged = state_of(spec).state == DIVERGED
+        loss = math.inf if diverged else losses[key]
+        if math.isnan(loss):
+            raise CommandError(f"{spec.result} has no validation loss, which tuning rests on")
+        rows.append({"arm": arm, **dict(zip(keys, point)), "seed": seed, OUTCOME: float(loss)})
+    return pd.DataFrame(rows)
+
+
+def choose(trials: pd.DataFrame, keys: Sequence[str]) -> dict[str, Point]:
+    """The point of each arm with the least mean outcome over the seeds."""
+    means = trials.groupby(["arm", *keys], as_index=False)[OUTCOME].mean()
+    best = means.loc[means.groupby("arm")[OUTCOME].idxmin()].set_index("arm")
+    return {arm: tuple(best.loc[arm, list(keys)]) for arm in dict.fromkeys(trials["arm"])}
+
+
+def extend(grid: Grid, chosen: Iterable[Point], bound: Mapping[str, tuple[float, float]]) -> Grid:
+    """The grid with one more value at each edge on which the best point of an arm lies.
+
+    The new value follows the two outermost values geometrically. Beyond the bound there is none.
+    """
+    wider = dict(grid)
+    for key, best in zip(grid, zip(*chosen)):
+        values, (low, high) = grid[key], bound[key]
+        below, above = values[0] ** 2 / values[1], values[-1] ** 2 / values[-2]
+        start = (_rounded(below),) if values[0] in best and below >= low * (1 - TINY) else ()
+        end = (_rounded(above),) if values[-1] in best and above <= high * (1 + TINY) else ()
+        wider[key] = (*start, *values, *end)
+    return wider
+
+
+TINY = 1e-6  # a value of the bound itself may be off by rounding
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def tuned_path(study: Path) -> Path:
+    """The file with the tuned values, beside that of the study: ``STUDY.tuned.json``."""
+    return study.with_suffix(".tuned.json")
+
+
+def write_tuned(
+    study: StudyFile,
+    arms: Mapping[str, Arm],
+    grid: Grid,
+    trials: pd.DataFrame,
+    choice: Mapping[str, Point],
+    specs: Sequence[RunSpec],
+) -> None:
+    """Store the trials and the choice beside the study file."""
+    content = {
+        "rule": f"the point with the least mean of {OUTCOME} over the seeds",
+        "tune": _plain(tuning_of(study)),
+        "grid": grid,
+        "code": code_digest(),
+        "data": data_checksums(specs),
+        "arms": {
+            label: {
+                "overrides": arm.overrides,
+                "settings": arm.settings,
+                "sources": arm.sources,
+                "chosen": dict(zip(grid, choice[label])),
+            }
+            for label, arm in arms.items()
+        },
+        "trials": trials.replace({OUTCOME: {math.inf: None}}).to_dict("records"),
+    }
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    write_text(tuned_path(study.path), f"{text}\n")
+
+
+def read_choice(study: StudyFile, composed: Composed) -> dict[str, dict[str, float]]:
+    """The tuned values of each arm, by its label.
+
+    Args:
+        composed: the study's own runs.
+
+    Raises:
+        CommandError: the study is not tuned, or its trials rest on other code, data or arms.
+    """
+    path = tuned_path(study.path)
+    if not path.exists():
+        raise CommandError(f"{study.path} is not tuned; run `norm-plugin tune {study.path}` first")
+    tuned = read_json(path)
+    arms = {
+        label: {"settings": arm.settings, "sources": dict(arm.sources)}
+        for label, arm in arms_of(composed).items()
+    }
+    stored = {
+        label: {"settings": arm["settings"], "sources": arm["sources"]}
+        for label, arm in tuned["arms"].items()
+    }
+    changed = sorted(label for label in {*arms, *stored} if arms.get(label) != stored.get(label))
+    reason = ""
+    if changed:
+        reason = f"other arms or settings ({', '.join(changed)})"
+    elif tuned["tune"] != _plain(tuning_of(study)):
+        reason = "another grid or other tuning seeds"
+    elif tuned["code"] != code_digest():
+        reason = "another version of norm_plugin, torch or fairseq"
+    elif set(data_checksums(composed.runs)) - set(tuned["data"]):
+        reason = "other data"
+    if reason:
+        raise CommandError(f"{path} is of {reason}; remove it, and tune again")
+    return {label: dict(arm["chosen"]) for label, arm in tuned["arms"].items()}
+
+
+def compose_tuned(args: argparse.Namespace) -> Composed:
+    """The runs of a study, each arm at its own values; raises as :func:`read_choice` does."""
+    study, composed = read_tuned_study(args)
+    choice = read_choice(study, composed)
+    arms = []
+    for spec, overrides in zip(composed.runs, composed.overrides):
+        chosen = choice[spec.label]
+        arms.append([*overrides, *point_overrides(list(chosen), tuple(chosen.values()))])
+    return read_specs(argparse.Namespace(**{**vars(args), "arms": arms}))
+
+
+def code_digest() -> dict[str, str]:
+    """What a training computes with: our own code, as a digest, and versions of libraries."""
+    package = ROOT / "norm_plugin"
+    files = [path for name in CODE for path in sorted((package / name).rglob("*.*"))]
+    sources = [path for path in files if path.suffix in (".py", ".cpp", ".h")]
+    ours = _digest(b"".join(path.read_bytes() for path in sources))
+    return {"norm_plugin": ours, "torch": version("torch"), "fairseq": version("fairseq-fixed")}
+
+
+def data_checksums(specs: Iterable[RunSpec]) -> list[str]:
+    """The checksums of the corpora of runs, as far as they are prepared.
+
+    A corpus that each seed splits anew has none that two seeds share, and is left out.
+    """
+    manifests = {spec.data / "manifest.json" for spec in specs if not _splits(spec)}
+    return sorted({read_json(path)["checksum"] for path in manifests if path.exists()})
+
+
+def _splits(spec: RunSpec) -> bool:
+    return "--split-seed" in spec.preparation
+
+
+def _without_seed(overrides: Iterable[str]) -> tuple[str, ...]:
+    return tuple(override for override in overrides if not override.startswith("seed="))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _plain(tuning: Tuning) -> Any:
+    """As JSON gives it back."""
+    return json.loads(json.dumps(asdict(tuning)))
+
+
+def _text(grid: Grid) -> str:
+    return "; ".join(f"{key} {', '.join(f'{v:g}' for v in values)}" for key, values in grid.items())

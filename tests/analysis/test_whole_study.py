@@ -1,0 +1,67 @@
+"""``norm-plugin study``: tune, sweep and report, each only after the one before."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from norm_plugin.analysis import report, whole_study
+from norm_plugin.experiments import sweep, tune
+
+STUDY = "experiment: toy\ntune: {grid: {optimization.lr: [1, 2]}, seeds: [2]}\n"
+
+
+@pytest.fixture
+def steps(tmp_path, monkeypatch):
+    """The calls of the steps; a step fails where its status is set to 1."""
+    steps = SimpleNamespace(calls=[], status={"tune": 0, "sweep": 0}, study=tmp_path / "mine.yaml")
+    steps.study.write_text(STUDY)
+
+    def fake_tune(args):
+        steps.calls.append(("tune", args.results))
+        if not (steps.status["tune"] or args.dry_run):
+            steps.study.with_suffix(".tuned.json").touch()
+        return steps.status["tune"]
+
+    def fake_sweep(args, composed):
+        steps.calls.append(("sweep", args.results))
+        return steps.status["sweep"]
+
+    result = tmp_path / "work/studies/mine/toy/layernorm-seed1.json"
+    runs = [SimpleNamespace(result=result)]
+    monkeypatch.setattr(tune, "main", fake_tune)
+    monkeypatch.setattr(tune, "compose_tuned", lambda args: SimpleNamespace(runs=runs))
+    monkeypatch.setattr(sweep, "run_grid", fake_sweep)
+    monkeypatch.setattr(report, "main", lambda argv: steps.calls.append(("report", *argv)) or 0)
+    return steps
+
+
+def run(steps, tmp_path, *more):
+    return whole_study.main([str(steps.study), "--work", str(tmp_path / "work"), *more])
+
+
+def test_the_page_is_of_the_studys_own_runs(steps, tmp_path):
+    assert run(steps, tmp_path, "--baseline", "none") == 0
+    folder = tmp_path / "work/studies/mine"
+    assert steps.calls == [
+        ("tune", str(folder)),
+        ("sweep", str(folder)),
+        (
+            *("report", str(folder / "toy"), "--study", str(steps.study)),
+            *("--baseline", "none", "--out", str(folder / "page")),
+        ),
+    ]
+
+
+@pytest.mark.parametrize("failed", ["tune", "sweep"])
+def test_nothing_follows_a_step_that_fails(failed, steps, tmp_path):
+    steps.status[failed] = 1
+    assert run(steps, tmp_path) == 1
+    assert steps.calls[-1][0] == failed
+
+
+@pytest.mark.parametrize("flag", ["--status", "--dry-run"])
+def test_a_look_at_the_study_writes_no_page(flag, steps, tmp_path):
+    assert run(steps, tmp_path, flag) == 0
+    assert "report" not in {call[0] for call in steps.calls}

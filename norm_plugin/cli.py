@@ -34,12 +34,14 @@ VERBS = {
     "average": ("checkpoints.average", "average checkpoints"),
     "fold": ("checkpoints.fold", "fold norms into the linear maps after them"),
     "repair": ("checkpoints.repair", "replace a damaged last checkpoint"),
-    "predict": ("experiments.predict", "the labels of a split by a trained classifier"),
-    "evaluate-lm": ("experiments.evaluate_lm", "the loss of a language model on a split"),
+    "predict": ("experiments.metrics.accuracy", "the labels of a split by a trained classifier"),
+    "evaluate-lm": (
+        "experiments.metrics.language_model",
+        "the loss of a language model",
+    ),
     "score": ("experiments.score", "BLEU of the output of fairseq-generate"),
     "result": ("experiments.collect", "write the result of a finished training"),
     "publish": ("experiments.results", "store the results of an experiment as one table of runs"),
-    "keep": ("experiments.keep", "store translations and statistics beside older results"),
     "list": ("cli:list_norms", "every norm with its options and its paper"),
     "check": ("cli:check_norms", "check the norms and placements of a user dir"),
     "stages": ("experiments.chain", "several stages of a run in one process"),
@@ -85,16 +87,30 @@ def list_norms(argv: Sequence[str]) -> int:
         prog="norm-plugin list",
         description="Print every norm, its options and its paper, and the flags of sites.",
     ).parse_args(argv)
-    from norm_plugin.commands.listing import norm_text, sites_text
     from norm_plugin.norms import NORM_TYPES
 
-    parts = list(map(norm_text, NORM_TYPES))
+    print("\n\n".join(map(norm_text, NORM_TYPES)))
     if find_spec("fairseq") is not None:  # without it there are norms alone
         from norm_plugin.models.config import site_flags
 
-        parts.append(sites_text(site_flags()))
-    print("\n\n".join(parts))
+        print("\nsites")
+        for flag, text in site_flags():
+            print(f"    {flag}: {text}")
     return 0
+
+
+def norm_text(name: str) -> str:
+    """Name, formula and paper of a norm, and a line for each of its options."""
+    from norm_plugin.norms import norm_spec
+
+    spec = norm_spec(name)
+    lines = [name, f"    {spec.formula}", f"    {spec.paper}"]
+    if spec.released:
+        lines.append(f"    its released code: {spec.released}")
+    for option in spec.options:
+        kind = f"{option.type_name}, default {option.default}"
+        lines.append(f"    {option.flag} ({kind}): {option.help}")
+    return "\n".join(lines)
 
 
 def check_norms(argv: Sequence[str]) -> int:
@@ -122,11 +138,11 @@ def check_norms(argv: Sequence[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; raises CommandError."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] not in ("-h", "--help"):
+    verb, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
+    if verb and verb not in ("-h", "--help"):
         hide_warnings()
-        return call(words[0], words[1:])
-    print(usage() if words else Path(__file__).resolve().parent)
+        return call(verb, arguments)
+    print(usage() if verb else Path(__file__).resolve().parent)
     return 0
 
 

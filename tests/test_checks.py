@@ -139,11 +139,6 @@ def registered(name, normalize, base=Norm):
     return norm_spec(name)
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_each_check_finds_its_fault(name):
-    assert failure(CHECKS[name], registered("own", BROKEN[name])) is not None
-
-
 class Leaking(torch.autograd.Function):
     """The identity, with a gradient of 7 at each position of padding."""
 
@@ -158,24 +153,25 @@ class Leaking(torch.autograd.Function):
         return grad.masked_fill(~valid.unsqueeze(-1), 7.0), None
 
 
-def test_a_gradient_at_the_padding_is_told():
-    def normalize(self, x, valid):
-        return self.weight * (x if valid is None else Leaking.apply(x, valid))
-
-    message = failure(CHECKS["gradient"], registered("own", normalize))
-    assert "a gradient reaches the padding" in message
+def leaking(self, x, valid):
+    return self.weight * (x if valid is None else Leaking.apply(x, valid))
 
 
-def test_a_forward_of_its_own_fails_the_checks_of_dtype_and_mask():
-    spec = registered("own", lambda self, x, valid: x)
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_check_finds_its_fault(name):
+    assert failure(CHECKS[name], registered("own", BROKEN[name])) is not None
+
+
+def test_what_a_check_says_of_a_fault():
+    assert "a gradient reaches the padding" in failure(
+        CHECKS["gradient"], registered("leaking", leaking)
+    )
+    spec = registered("scaling", lambda self, x, valid: x * self.weight, BatchStatisticsNorm)
+    assert "no position affects another" in failure(CHECKS["batch_statistics"], spec)
+    spec = registered("own-forward", lambda self, x, valid: x)
     spec.cls.forward = lambda self, x, mask=None: x.float()
     assert "out" in failure(CHECKS["dtype"], spec)
     assert "TypeError" in failure(CHECKS["mask"], spec)
-
-
-def test_statistics_declared_for_nothing_are_told():
-    spec = registered("own", lambda self, x, valid: x * self.weight, BatchStatisticsNorm)
-    assert "no position affects another" in failure(CHECKS["batch_statistics"], spec)
 
 
 def test_undeclared_mixing_is_refused_when_a_norm_is_built():
@@ -230,20 +226,6 @@ class Undeclared(Moving):
     """Does not say what its forwards move."""
 
     moved_by_forwards = ()
-
-
-@pytest.mark.parametrize(
-    ("cls", "fault"),
-    [
-        (Undeclared, "a forward moves {'running'}, which moved_by_forwards does not name"),
-        (Moving, "move by weight_of_batch"),
-        (Counting, "moves {'seen'}, which moved_by_forwards does not name"),
-        (Misnamed, "moved_by_forwards names {'runing'}, no buffer"),
-    ],
-)
-def test_statistics_that_cannot_be_re_estimated_are_told(cls, fault):
-    register_norm("own", formula="x", paper="none")(cls)
-    assert fault in failure(CHECKS["reestimation"], norm_spec("own"))
 
 
 class ByTheBatchAlways(Moving):
@@ -301,6 +283,14 @@ class NotCounting(MovingTwice):
 @pytest.mark.parametrize(
     ("cls", "check_name", "fault"),
     [
+        (
+            Undeclared,
+            "reestimation",
+            "a forward moves {'running'}, which moved_by_forwards does not name",
+        ),
+        (Moving, "reestimation", "move by weight_of_batch"),
+        (Counting, "reestimation", "moves {'seen'}, which moved_by_forwards does not name"),
+        (Misnamed, "reestimation", "moved_by_forwards names {'runing'}, no buffer"),
         (ByTheBatchAlways, "inference", "in inference one position changes the output at others"),
         (MovingInInference, "inference", "an inference forward moves running;"),
         (MovingTwice, "recomputation", "checkpointing moves num_updates, running twice"),
@@ -308,23 +298,18 @@ class NotCounting(MovingTwice):
         (NotCounting, "counting", "3 training forwards count as 0; call self.count_forward()"),
     ],
 )
-def test_faults_that_only_training_or_inference_shows_are_told(cls, check_name, fault):
+def test_faults_of_norms_with_batch_statistics_are_told(cls, check_name, fault):
     register_norm("own", formula="x", paper="none")(cls)
     assert fault in failure(CHECKS[check_name], norm_spec("own"))
 
 
-@pytest.mark.parametrize("name", registry.NORM_TYPES)
-def test_every_norm_here_passes_every_check(name):
-    spec = norm_spec(name)
-    assert {key: failure(one, spec) for key, one in CHECKS.items()} == dict.fromkeys(CHECKS)
+SHIPPED = [(CHECKS, norm_spec(name)) for name in registry.NORM_TYPES]
+SHIPPED += [(placement_checks.CHECKS, cls) for cls in PLACEMENTS.values()]
 
 
-@pytest.mark.parametrize("name", PLACEMENTS)
-def test_every_placement_here_passes_every_check(name):
-    checks = placement_checks.CHECKS
-    assert {key: failure(one, PLACEMENTS[name]) for key, one in checks.items()} == dict.fromkeys(
-        checks
-    )
+@pytest.mark.parametrize(("checks", "subject"), SHIPPED, ids=lambda each: getattr(each, "name", ""))
+def test_every_norm_and_placement_here_passes_every_check(checks, subject):
+    assert {key: failure(checks[key], subject) for key in checks} == dict.fromkeys(checks)
 
 
 class OnTheSum(Placement):

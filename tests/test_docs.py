@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from docs import fill_docs
-from norm_plugin.cli import VERBS, list_norms
-from norm_plugin.commands.listing import norm_text
+from norm_plugin.cli import VERBS, list_norms, norm_text
 from norm_plugin.models.architectures import ARCHITECTURES
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 from norm_plugin.norms.base import registry as registry

@@ -32,9 +32,9 @@ def expect(condition: bool, message: str) -> None:
         raise BrokenContractError(message)
 
 
-def close(one: Tensor, two: Tensor, tolerance: float = 1e-4) -> bool:
+def close(a: Tensor, b: Tensor, tolerance: float = 1e-4) -> bool:
     """Whether two tensors of one shape agree; NaN agrees with NaN."""
-    return torch.allclose(one.float(), two.float(), rtol=tolerance, atol=tolerance, equal_nan=True)
+    return torch.allclose(a.float(), b.float(), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def check_shape(spec: NormSpec) -> None:
@@ -83,9 +83,9 @@ def check_mask(spec: NormSpec) -> None:
 def check_determinism(spec: NormSpec) -> None:
     """The same input gives the same output, also in training."""
     x, mask = _batch()
-    one, two = spec.build(DIM), spec.build(DIM)
-    two.load_state_dict(one.state_dict())
-    expect(torch.equal(one(x, mask), two(x, mask)), "the same input gives different outputs")
+    norm, twin = spec.build(DIM), spec.build(DIM)
+    twin.load_state_dict(norm.state_dict())
+    expect(torch.equal(norm(x, mask), twin(x, mask)), "the same input gives different outputs")
 
 
 def check_gradient(spec: NormSpec) -> None:
@@ -162,18 +162,19 @@ def check_recomputation(spec: NormSpec) -> None:
     repeated.load_state_dict(plain.state_dict())
     for seed in range(2):
         x, mask = _batch(seed)
-        one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
-        y = plain(one, mask)
-        z = checkpoint(repeated, two, mask, use_reentrant=True)  # as fairseq's own does
+        inputs = [x.clone().requires_grad_() for _ in range(2)]
+        y = plain(inputs[0], mask)
+        z = checkpoint(repeated, inputs[1], mask, use_reentrant=True)  # as fairseq's own does
         (y.square().sum() + z.square().sum()).backward()
-        assert one.grad is not None and two.grad is not None
+        grad, repeated_grad = (each.grad for each in inputs)
+        assert grad is not None and repeated_grad is not None
         moved = _moved(repeated, _buffers(plain))
         expect(
             not moved,
             f"activation checkpointing moves {_listed(moved)} twice; move nothing if in_backward()",
         )
         expect(
-            close(y, z) and close(one.grad, two.grad),
+            close(y, z) and close(grad, repeated_grad),
             "activation checkpointing gives another gradient; keep in self._seen what a forward "
             "used besides its input, and read it there if in_backward() is True",
         )
@@ -211,8 +212,8 @@ def check_reestimation(spec: NormSpec) -> None:
     for _ in range(2):  # windows fill with batches, so only vectors have to stay
         norm(x, mask)
         vectors = [norm.get_buffer(name) for name in sorted(names)]
-        seen.append([one.clone() for one in vectors if one.is_floating_point() and one.dim() < 2])
-    same = all(close(one, two) for one, two in zip(*seen))
+        seen.append([v.clone() for v in vectors if v.is_floating_point() and v.dim() < 2])
+    same = all(map(close, *seen))
     expect(same, "two equal batches have another mean than one: move by weight_of_batch()")
 
 

@@ -149,7 +149,7 @@ def check_positions(cls: type[Placement]) -> None:
     elsewhere[1, 0] = False
     for kind, stack in _stacks(cls):
         for training in (True, False):
-            y, z = (stack.train(training)(one)[elsewhere] for one in (x, other))
+            y, z = (stack.train(training)(input_)[elsewhere] for input_ in (x, other))
             expect(close(y, z), f"{kind}: one position changes the output at others")
 
 
@@ -159,7 +159,7 @@ def check_state(cls: type[Placement]) -> None:
         torch.manual_seed(1)
         loaded = Stack(cls, kind)
         loaded.load_state_dict(stack.state_dict())
-        y, z, twin = (one(_batch()) for one in (stack, loaded, copy.deepcopy(stack)))
+        y, z, twin = (each(_batch()) for each in (stack, loaded, copy.deepcopy(stack)))
         expect(
             close(y, z) and close(y, twin),
             f"{kind}: after loading a state dict the next step differs: keep what is learned in "

@@ -43,13 +43,13 @@ def fairseq_bleu(
     from fairseq.scoring.bleu import BleuConfig, Scorer
 
     try:
-        words = Dictionary() if dictionary is None else Dictionary.load(str(dictionary))
+        vocabulary = Dictionary() if dictionary is None else Dictionary.load(str(dictionary))
     except (OSError, ValueError, RuntimeError) as error:
         raise CommandError(f"cannot read the dictionary {dictionary}: {error}") from error
-    scorer = Scorer(BleuConfig(pad=words.pad(), eos=words.eos(), unk=words.unk()))
+    scorer = Scorer(BleuConfig(pad=vocabulary.pad(), eos=vocabulary.eos(), unk=vocabulary.unk()))
     for reference, hypothesis in zip(references, hypotheses):
         # In this order: fairseq-generate and fairseq-score number the reference's words first.
-        scorer.add(words.encode_line(reference), words.encode_line(hypothesis))
+        scorer.add(vocabulary.encode_line(reference), vocabulary.encode_line(hypothesis))
     line: str = scorer.result_string()
     return line
 
@@ -77,7 +77,7 @@ def exact_bleu(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str
     from sacrebleu.metrics import BLEU
 
     references = [
-        " ".join("<<unk>>" if word == "<unk>" else word for word in line.split())
+        " ".join("<<unk>>" if token == "<unk>" else token for token in line.split())
         for line in references
     ]
     metric = BLEU(tokenize="none", smooth_method="none", force=True)

@@ -18,7 +18,7 @@ from typing import Any
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import State, load_checkpoint, num_updates
 from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
-from norm_plugin.commands.command_line import CommandError, read_json, write_text
+from norm_plugin.commands.command_line import CommandError, read_json
 from norm_plugin.experiments.curves import curves_of_log
 from norm_plugin.experiments.kept import keep_files
 from norm_plugin.experiments.metrics import METRICS, find_metric
@@ -26,8 +26,6 @@ from norm_plugin.experiments.provenance import git_state, machine, plain_setting
 from norm_plugin.experiments.results import (
     SCHEMA,
     Result,
-    metric_of,
-    result_text,
     summary,
     write_result,
 )
@@ -233,12 +231,9 @@ def main(argv: Sequence[str]) -> int:
     result = collect_result(args)
     path = write_result(result, args.out)
     record = args.last.with_name(RECORDS) if args.record is None else args.record
-    kept = keep_files(
-        path,
-        metric_of(result).texts(args.log, args.data),
-        record if args.record is not None or record.exists() else None,
-        args.checkpoint,
-    )
-    write_text(path, result_text({**result, "kept": kept}))
+    translations = find_metric(args.metric).texts(args.log, args.data)
+    has_record = args.record is not None or record.exists()
+    entries = keep_files(path, translations, record if has_record else None, args.checkpoint)
+    write_result({**result, "kept": entries}, args.out)
     print(f"{summary(result)}\n  written to {path}")
     return 0

@@ -65,7 +65,7 @@ def check_same_sources(runs: pd.DataFrame) -> None:
     first = runs.iloc[0]
     for _, other in runs.iloc[1:].iterrows():
         sources = (run["sources"] for run in (first, other))
-        changed = changed_sources(*(one if isinstance(one, dict) else {} for one in sources))
+        changed = changed_sources(*(files if isinstance(files, dict) else {} for files in sources))
         if changed:
             raise CommandError(
                 f"{_names(first, other)} were trained with different versions of "

@@ -35,14 +35,14 @@ def curves_of_log(log: Path) -> Curves:
     Raises:
         CommandError: the file cannot be read.
     """
-    found: dict[str, dict[int, dict[str, float]]] = {subset: {} for subset in SUBSETS}
+    curves: dict[str, dict[int, dict[str, float]]] = {subset: {} for subset in SUBSETS}
     for line in read_lines(log):
         match = LINE.search(line)
         if match:
             point = _point(int(match[2]), match[3])
             if "updates" in point:
-                found[match[1]][int(point["updates"])] = point
-    return {subset: [points[key] for key in sorted(points)] for subset, points in found.items()}
+                curves[match[1]][int(point["updates"])] = point
+    return {subset: [points[key] for key in sorted(points)] for subset, points in curves.items()}
 
 
 def _point(epoch: int, text: str) -> dict[str, float]:

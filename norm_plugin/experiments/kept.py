@@ -142,8 +142,8 @@ def _read(path: Path) -> bytes:
         return gzip.decompress(path.read_bytes())
     except FileNotFoundError as error:
         raise CommandError(
-            f"{path} is missing, and a result names it; copy it there, or write it again with "
-            "norm-plugin keep"
+            f"{path} is missing, and a result names it; copy it there, or remove the result and "
+            "start its run again, which repeats the score stage alone"
         ) from error
     except (OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile) as error:
         raise CommandError(f"cannot read {path}: {error}") from error

@@ -33,7 +33,7 @@ from norm_plugin.commands.command_line import (
     write_text,
 )
 from norm_plugin.experiments.kept import ENDINGS, archive_kept, kept_file
-from norm_plugin.experiments.metrics import METRICS, Metric, find_metric
+from norm_plugin.experiments.metrics import METRICS, Metric, find_metric, score_lines
 
 SCHEMA = 3
 Result = dict[str, Any]
@@ -146,9 +146,9 @@ def read_results(*folders: Path) -> pd.DataFrame:
     for folder in folders:
         of_folder = _rows(folder)
         if not of_folder:
-            there = "it holds none" if folder.is_dir() else "there is no such folder"
+            why = "it holds none" if folder.is_dir() else "there is no such folder"
             raise CommandError(
-                f"no results in {folder}: {there}. A finished run writes <norm>-seed<N>.json "
+                f"no results in {folder}: {why}. A finished run writes <norm>-seed<N>.json "
                 "there, or below the --results or --work folder that it was given"
             )
         rows += [{**row, "folder": folder} for row in of_folder]
@@ -366,37 +366,18 @@ def _plain(value: Any) -> Any:
     return value.item()
 
 
-def score_lines(result: Result) -> list[str]:
-    """A line for each score with its label and signature, and the notes on them."""
-    metric = metric_of(result)
-    scores = [
-        f"  {metric.text(score['score']):>5}  {score['label']}{_signature(score)}"
-        for score in result["scores"].values()
-    ]
-    return scores + [f"  note       {note}" for note in score_notes(result)]
-
-
 def summary(result: Result) -> str:
     """A few lines for a person."""
     training, model = result["training"], result["model"]
     return "\n".join(
         (
             f"{result['experiment']} {result['norm']} seed {result['seed']} ({result['split']})",
-            *score_lines(result),
+            *score_lines(result["scores"], metric_of(result).digits),
             f"  model      {model['parameters']:,} parameters",
             f"  training   {training['updates']} updates in {training['seconds']} s, "
             f"{training['updates_per_second']} updates/s",
         )
     )
-
-
-def score_notes(result: Result) -> list[str]:
-    """Notes on the scores of a result, for instance that the log ends with a different score."""
-    return [score["note"] for score in result["scores"].values() if "note" in score]
-
-
-def _signature(score: dict[str, Any]) -> str:
-    return f" ({score['signature']})" if "signature" in score else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -20,6 +20,7 @@ from norm_plugin.commands.command_line import CommandError, read_lines, write_te
 from norm_plugin.experiments import processes
 from norm_plugin.experiments.curves import curves_of_log
 from norm_plugin.experiments.locking import only_one
+from norm_plugin.experiments.metrics import score_lines
 from norm_plugin.experiments.processes import CommandFailedError, last_lines
 from norm_plugin.experiments.progress import LinesMeter, Meter, Screen, TrainingMeter
 from norm_plugin.experiments.spec import RunSpec, changed_sources, command_root
@@ -144,7 +145,8 @@ class Execution:
         if missing:
             self.finish(missing, begin)
         self.write(Status(DONE, self.stages[-1].name, 1.0, 0.0))
-        for line in score_lines(self.spec):
+        result = json.loads(self.spec.result.read_text(encoding="utf-8"))
+        for line in score_lines(result["scores"], self.spec.digits):
             self.screen.say(line)
         self.screen.say(f"result: {self.spec.result}")
 
@@ -370,16 +372,6 @@ def write_failure(spec: RunSpec, status: Status) -> None:
     spec.failure.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False)
     write_text(spec.failure, f"{text}\n")
-
-
-def score_lines(spec: RunSpec) -> list[str]:
-    """A line for each score of a finished run, with its label and signature."""
-    lines = []
-    for score in json.loads(spec.result.read_text(encoding="utf-8"))["scores"].values():
-        signature = f" ({score['signature']})" if "signature" in score else ""
-        lines.append(f"  {score['score']:>7.{spec.digits}f}  {score['label']}{signature}")
-        lines += [f"  note     {score['note']}"] if "note" in score else []
-    return lines
 
 
 def make_folder(folder: Path, option: str) -> None:

@@ -32,9 +32,9 @@ def sources_in_use(user_dir: Path | None, flags: Sequence[str]) -> Sources:
     if user_dir is None or user_dir.name == norm_plugin.__name__:
         return {}
     folder = Path(os.path.abspath(user_dir))
-    words = {part for flag in flags for part in (flag, flag.partition("=")[2])}
+    names = {part for flag in flags for part in (flag, flag.partition("=")[2])}
     used = {path for path in _imported_files(folder) if _acts(path)}
-    used |= _defining(words, folder)
+    used |= _defining(names, folder)
     waiting = list(used)
     while waiting:
         tree = ast.parse(waiting[-1].read_bytes())

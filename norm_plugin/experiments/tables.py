@@ -80,15 +80,15 @@ def _row(norm: str, runs: pd.DataFrame, metric: Metric) -> dict[str, str]:
     values = runs["score"].tolist()
     seeds = ", ".join(map(str, runs["seed"]))
     first, *others = metric.columns.items()
-    one = len(runs) == 1
+    single = len(runs) == 1
     speeds = runs.get("training.updates_per_second")
     unknown = speeds is None or speeds.isna().any()
     return {
         "Norm": norm,
-        "Seeds": seeds if one else f"{seeds} (n = {len(runs)})",
+        "Seeds": seeds if single else f"{seeds} (n = {len(runs)})",
         "Parameters": span(runs["model.parameters"]),
         first[1]: metric.text(statistics.mean(values)),
-        "95 % interval": "one seed" if one else f"± {metric.text(half_interval(values))}",
+        "95 % interval": "one seed" if single else f"± {metric.text(half_interval(values))}",
         **{title: _mean(runs, f"scores.{kind}.score", metric) for kind, title in others},
         "updates/s": "unknown" if unknown else f"{statistics.mean(speeds.tolist()):.2f}",
     }

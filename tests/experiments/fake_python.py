@@ -32,9 +32,9 @@ def digest(*parts):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def value(words, flag):
+def value(argv, flag):
     """The last value of a flag, as argparse takes it."""
-    return words[len(words) - words[::-1].index(flag)]
+    return argv[len(argv) - argv[::-1].index(flag)]
 
 
 def write(path, text):
@@ -50,11 +50,11 @@ def write(path, text):
     point()
 
 
-def data_prep(words):
+def data_prep(argv):
     """Each stage makes its file from the one before, unless that is done."""
     if os.environ.get("FAKE_DATA") == "fails":
         sys.exit("error: no corpus")
-    out, stage = Path(value(words, "--out")), value(words, "--only")
+    out, stage = Path(value(argv, "--out")), value(argv, "--only")
     file, source = {
         "fetch": (out.with_name(f"{out.name}.download"), None),
         "prepare": (out / "manifest.json", out.with_name(f"{out.name}.download")),
@@ -65,12 +65,12 @@ def data_prep(words):
         write(file, json.dumps({"checksum": content}) if stage == "prepare" else content)
 
 
-def train(words):
+def train(argv):
     """A chain of checkpoints, each from the one before it; the last one is a mere copy."""
     if os.environ.get("FAKE_TRAINING") == "makes nothing":
         return
     of_seed = json.loads(os.environ.get("FAKE_TRAINING_OF_SEED", "{}"))
-    does = of_seed.get(value(words, "--seed"), os.environ.get("FAKE_TRAINING"))
+    does = of_seed.get(value(argv, "--seed"), os.environ.get("FAKE_TRAINING"))
     if does == "is killed":
         print("error: a worker met an empty batch, and went on", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -82,15 +82,15 @@ def train(words):
     if os.environ.get("FAKE_TRAINING") == "goes on":
         Path(os.environ["FAKE_FOLDER"], "training").touch()
         signal.pause()
-    folder = Path(value(words, "--save-dir"))
+    folder = Path(value(argv, "--save-dir"))
     if does == "loses its folder":
         shutil.rmtree(folder.parent)
         return
     last = folder / "checkpoint_last.pt"
     start = int(last.read_text().split()[0]) if last.exists() else 0
-    state = last.read_text() if last.exists() else digest(*words)
+    state = last.read_text() if last.exists() else digest(*argv)
     for epoch in range(start + 1, EPOCHS + 1):
-        state = f"{epoch} {digest(state, Path(words[0], 'data').read_text())}"
+        state = f"{epoch} {digest(state, Path(argv[0], 'data').read_text())}"
         write(folder / f"checkpoint{epoch}.pt", state)
         with last.open("w") as stream:
             point()
@@ -98,8 +98,8 @@ def train(words):
         print("epoch", epoch, flush=True)
 
 
-def repair(words):
-    folder = Path(words[0])
+def repair(argv):
+    folder = Path(argv[0])
     last = folder / "checkpoint_last.pt"
     whole = sorted(folder.glob("checkpoint?.pt"))
     if whole and not (last.exists() and last.read_text()):
@@ -108,51 +108,51 @@ def repair(words):
         path.unlink()
 
 
-def average(words):
-    folder = Path(value(words, "--inputs"))
+def average(argv):
+    folder = Path(value(argv, "--inputs"))
     last = [(folder / f"checkpoint{epoch}.pt").read_text() for epoch in (EPOCHS - 1, EPOCHS)]
-    write(Path(value(words, "--output")), digest(*last))
+    write(Path(value(argv, "--output")), digest(*last))
 
 
-def generate(words):
+def generate(argv):
     print("H-0", flush=True)
     point()
-    print(digest(*words, Path(value(words, "--path")).read_text()), flush=True)
+    print(digest(*argv, Path(value(argv, "--path")).read_text()), flush=True)
     point()
 
 
-def valid_loss(norm, words):
+def valid_loss(norm, argv):
     """Least at the learning rate of $FAKE_BEST_LR, by the arm's name without its own rate."""
     best = json.loads(os.environ.get("FAKE_BEST_LR", "{}"))
     if not best:
         return 1.0
-    rate = json.loads(value(words, "--differs")).get("optimization.lr", [0.005])[0]
+    rate = json.loads(value(argv, "--differs")).get("optimization.lr", [0.005])[0]
     arm = re.sub("-lr-[0-9.]+", "", norm)
     return 1 + abs(math.log2(rate / best[arm]))
 
 
-def results(words):
-    norm, seed = value(words, "--norm"), int(value(words, "--seed"))
-    folder = Path(value(words, "--out"), value(words, "--experiment"))
+def results(argv):
+    norm, seed = value(argv, "--norm"), int(value(argv, "--seed"))
+    folder = Path(value(argv, "--out"), value(argv, "--experiment"))
     score = {
         "score": 35.0 + seed,
-        "label": f"sacrebleu of {digest(Path(value(words, '--log')).read_text())}",
+        "label": f"sacrebleu of {digest(Path(value(argv, '--log')).read_text())}",
         "signature": "nrefs:1|case:mixed",
     }
     result = {
         "schema": 3,
-        "experiment": value(words, "--experiment"),
+        "experiment": value(argv, "--experiment"),
         "norm": norm,
         "seed": seed,
-        "metric": value(words, "--metric"),
+        "metric": value(argv, "--metric"),
     }
     result["scores"] = {"sacrebleu": score, "tokenized": score}
-    result["curves"] = {"valid": [{"epoch": 1, "updates": 9, "loss": valid_loss(norm, words)}]}
+    result["curves"] = {"valid": [{"epoch": 1, "updates": 9, "loss": valid_loss(norm, argv)}]}
     write(folder / f"{norm}-seed{seed}.json", json.dumps(result))
 
 
-def table(words):
-    for path in sorted(Path(words[0]).glob("*.json")):
+def table(argv):
+    for path in sorted(Path(argv[0]).glob("*.json")):
         print("row", path.name)
 
 
@@ -165,24 +165,24 @@ VERBS = {
 }
 
 
-def main(words):
-    if words[:2] == ["-m", "norm_plugin"] and words[2] not in VERBS:
+def main(argv):
+    if argv[:2] == ["-m", "norm_plugin"] and argv[2] not in VERBS:
         # of the package itself, with fake commands of its own
         sys.path.insert(0, str(Path(__file__).parents[1]))
         from warm_python import ask
 
-        sys.exit(ask(words[2:]))
+        sys.exit(ask(argv[2:]))
     point()
     with open(os.environ["FAKE_CALLS"], "a") as stream:
-        stream.write(json.dumps(words) + "\n")
-    if words[:2] == ["-m", "norm_plugin"]:
-        VERBS[words[2]](words[3:])
-    elif words[0] == "-m":
-        MODULES[words[1]](words[2:])
+        stream.write(json.dumps(argv) + "\n")
+    if argv[:2] == ["-m", "norm_plugin"]:
+        VERBS[argv[2]](argv[3:])
+    elif argv[0] == "-m":
+        MODULES[argv[1]](argv[2:])
     else:
-        own = words[0].endswith("my_corpus.py") and "data-prep" in os.environ["PYTHONPATH"]
-        assert own or words[0].startswith("data-prep/"), words
-        data_prep(words[1:])
+        own = argv[0].endswith("my_corpus.py") and "data-prep" in os.environ["PYTHONPATH"]
+        assert own or argv[0].startswith("data-prep/"), argv
+        data_prep(argv[1:])
     point()
 
 

@@ -31,7 +31,7 @@ PYTHON = [sys.executable, "-S", "-E", fake_python.__file__]
 NOT_COMPARED = (".seconds", ".memory", ".lock", ".new")
 
 
-def fake_command(words: Sequence[str]) -> int:
+def fake_command(argv: Sequence[str]) -> int:
     """A command of norm_plugin.experiments in this process, from now on with fake commands."""
     processes.PYTHON[:] = PYTHON
     chain.run_in_process = lambda command: fake_python.main(list(command))
@@ -54,15 +54,15 @@ def fake_command(words: Sequence[str]) -> int:
 
     os.replace, os.fsync = replace_at_points, fsync_and_note
     try:
-        run_command(partial(main, list(words)))
+        run_command(partial(main, list(argv)))
     except SystemExit as end:
         return int(end.code or 0)
     return 0
 
 
-def spec_of(*words: object) -> RunSpec:
+def spec_of(*argv: object) -> RunSpec:
     """The run that a command line of ``run`` asks for."""
-    args = options.parse(options.run_parser(), list(map(str, words)))
+    args = options.parse(options.run_parser(), list(map(str, argv)))
     (spec,) = compose.read_runs(args)["runs"]
     return RunSpec.from_json(spec)
 
@@ -99,7 +99,7 @@ class FakeRuns:
         }
 
     def start(
-        self, *words: str, kill_at: int = 0, here: Path | None = None, **environment: str
+        self, *argv: str, kill_at: int = 0, here: Path | None = None, **environment: str
     ) -> int:
         """Fork a command of norm_plugin.experiments; returns its process."""
         self.points.write_text("")
@@ -114,7 +114,7 @@ class FakeRuns:
                 serve(fake_command)
                 with open(self.folder / "out", "w") as out, open(self.folder / "err", "w") as err:
                     sys.stdout, sys.stderr = out, err
-                    code = fake_command(words)
+                    code = fake_command(argv)
             except BaseException:  # noqa: BLE001  nothing may come back into pytest
                 traceback.print_exc(file=sys.__stderr__)
             finally:
@@ -122,19 +122,19 @@ class FakeRuns:
         return child
 
     def command(
-        self, *words: str, kill_at: int = 0, here: Path | None = None, **environment: str
+        self, *argv: str, kill_at: int = 0, here: Path | None = None, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
-        _, status = os.waitpid(self.start(*words, kill_at=kill_at, here=here, **environment), 0)
+        _, status = os.waitpid(self.start(*argv, kill_at=kill_at, here=here, **environment), 0)
         code = os.waitstatus_to_exitcode(status)
         out, err = ((self.folder / name).read_text() for name in ("out", "err"))
-        return subprocess.CompletedProcess(words, code, out, err)
+        return subprocess.CompletedProcess(argv, code, out, err)
 
     def run(
-        self, name: str, *words: str, kill_at: int = 0, **environment: str
+        self, name: str, *argv: str, kill_at: int = 0, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """``run NAME --work WORK WORDS``."""
-        command = ("run", name, "--work", str(self.work), *words)
+        command = ("run", name, "--work", str(self.work), *argv)
         return self.command(*command, kill_at=kill_at, **environment)
 
     def bash(self, code: str) -> subprocess.CompletedProcess[str]:
@@ -169,9 +169,9 @@ class FakeRuns:
         }
 
     @contextlib.contextmanager
-    def going_on(self, *words: str) -> Iterator[int]:
+    def going_on(self, *argv: str) -> Iterator[int]:
         """A run in the middle of its training; nothing of it is left behind."""
-        child = self.start("run", *words, "--work", str(self.work), FAKE_TRAINING="goes on")
+        child = self.start("run", *argv, "--work", str(self.work), FAKE_TRAINING="goes on")
         try:
             while not self.training.exists():
                 ended, _ = os.waitpid(child, os.WNOHANG)

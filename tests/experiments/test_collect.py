@@ -136,7 +136,7 @@ def finished(tmp_path, prepared, run_folder) -> dict[str, str]:
 
 
 def command_line(arguments: dict[str, str]) -> list[str]:
-    return [word for pair in arguments.items() for word in pair]
+    return [argument for pair in arguments.items() for argument in pair]
 
 
 def test_a_result_file(tmp_path, finished, capsys) -> None:
@@ -187,7 +187,7 @@ def test_the_translations_that_were_scored_are_kept(tmp_path, finished, prepared
     assert again == result["scores"]["sacrebleu"]["score"]
     statistics = read_statistics(folder / result["kept"][STATISTICS]["file"])
     assert statistics["record"]["updates"] == [1]
-    assert [one["shape"] for one in statistics["spectra"]] == [[WORDS, DIM]]
+    assert [spectrum["shape"] for spectrum in statistics["spectra"]] == [[WORDS, DIM]]
     assert result["training"]["peak_memory"] is None
 
 

@@ -74,21 +74,14 @@ def test_an_update_freq_of_the_user_is_left_alone(gpus):
     assert made["optimization"]["update_freq"] == [1]  # and the user's comes after it
 
 
-def test_without_a_gpu_it_is_the_cpu(gpus):
+def test_by_default_it_is_one_gpu_or_the_cpu(gpus):
     gpus(0)
     made = for_workers(recipe(), "auto")
     assert made["common"]["cpu"] is True and "distributed_training" not in made
-
-
-def test_one_gpu_where_there_are_several(gpus):
     gpus(4)
     made = for_workers(recipe(freq=2), "auto")
     assert made["distributed_training"]["distributed_world_size"] == 1
     assert made["optimization"]["update_freq"] == [2] and "cpu" not in made["common"]
-
-
-def test_a_recipe_for_the_cpu_stays_there(gpus):
-    gpus(4)
     assert "distributed_training" not in for_workers(recipe(cpu=True), "auto")
     with pytest.raises(CommandError, match="the recipe is one for the CPU"):
         for_workers(recipe(cpu=True), "2")

@@ -11,6 +11,7 @@ import signal
 import pytest
 
 from fake_runs import FakeRuns, of_stage, value
+from norm_plugin.experiments.state import WAITING, Status, read_status
 
 KILLS = 3  # a run
 DONE = "was done before"
@@ -41,7 +42,6 @@ def test_kills_at_random_points_change_nothing_in_the_end(seed, undisturbed, run
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
 def test_children_end_with_a_run_that_is_killed_alone(kind, runs):
     with runs.going_on("wmt14") as child:
-        assert "is in use" in runs.run("wmt14").stderr
         runs.training.touch()
         os.kill(child, kind)
         os.waitpid(child, 0)
@@ -51,31 +51,22 @@ def test_children_end_with_a_run_that_is_killed_alone(kind, runs):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_view_of_a_sweep_tells_a_run_that_goes_on_from_one_that_was_killed(runs):
-    view = ("sweep", "toy", "--status", "--work", str(runs.work))
+def test_a_run_that_goes_on_is_told_from_one_whose_process_is_gone(runs):
+    grid = ("sweep", "toy", "norm=layernorm,rmsnorm", "--work", str(runs.work), "--status")
     with runs.going_on("toy") as child:
-        assert "layernorm, seed 1  running: train" in runs.command(*view).stdout
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        (lock,) = runs.work.glob("runs/*/*/lock")
-        with open(lock) as stream:  # its commands hold it, and end with it
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        assert "layernorm, seed 1  stopped" in runs.command(*view).stdout
-
-
-def test_the_same_run_cannot_go_on_twice(runs):
-    with runs.going_on("toy"):
+        view = runs.command(*grid).stdout
+        assert "layernorm, seed 1  running: train" in view and "1 running, 1 waiting of 2" in view
         second = runs.run("toy")
         assert second.returncode == 1
         assert "is in use: the same run is going on elsewhere" in second.stderr
         assert runs.run("toy", "seed=2").returncode == 0  # another one is free
-
-
-def test_the_status_tells_a_run_that_goes_on_from_one_whose_process_is_gone(runs):
-    grid = ("sweep", "toy", "norm=layernorm,rmsnorm", "--work", str(runs.work), "--status")
-    with runs.going_on("toy"):
-        assert "1 running, 1 waiting of 2" in runs.command(*grid).stdout
-    assert "1 waiting, 1 stopped of 2" in runs.command(*grid).stdout
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        (lock,) = runs.work.glob("runs/*/layernorm-seed1/lock")
+        with open(lock) as stream:  # its commands hold it, and end with it
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        view = runs.command(*grid).stdout
+        assert "layernorm, seed 1  stopped" in view and "1 waiting, 1 stopped of 2" in view
 
 
 def test_a_training_without_a_checkpoint_is_not_done(runs):
@@ -136,18 +127,12 @@ def test_what_a_run_writes_is_on_the_disk_before_it_counts(training, runs):
 
 
 @pytest.mark.parametrize("left", [b"", b"\0\0\0\0", b"\xff", b"{", b"[]", b"{}"])
-def test_a_status_that_a_power_cut_has_damaged_counts_as_absent(left, runs):
-    runs.run("toy", FAKE_TRAINING="fails")
-    (status,) = runs.work.rglob("status.json")
-    status.write_bytes(left)
-    seen = runs.command("sweep", "toy", "--status", "--work", str(runs.work))
-    assert "layernorm, seed 1  waiting" in seen.stdout, seen.stderr
-    done = runs.run("toy")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(status.read_text())["state"] == "done"
+def test_a_status_that_a_power_cut_has_damaged_counts_as_absent(left, tmp_path):
+    (tmp_path / "status.json").write_bytes(left)
+    assert read_status(tmp_path) == Status(WAITING)
 
 
-@pytest.mark.parametrize("left", [b"", b"\0\0\0\0", b"\xff"])
+@pytest.mark.parametrize("left", [b"\0\0\0\0", b"\xff"])
 def test_stamps_that_a_power_cut_has_damaged_count_as_absent(left, undisturbed, runs):
     _, expected = undisturbed
     runs.run(*WORDS, FAKE_TRAINING="fails")
@@ -179,10 +164,6 @@ def test_a_training_with_other_settings_is_left_alone(begun, runs):
     assert not [call for call in runs.take_calls()[5:] if "fairseq_cli.train" in call]
     key.write_text(ours)  # and the first settings still go on, or are done
     assert runs.run("toy").returncode == 0
-
-
-def test_other_data_is_another_training(runs):
-    runs.run("toy")
     (manifest,) = runs.work.rglob("manifest.json")
     manifest.write_text("other data")
     assert "is of other settings or data" in runs.run("toy").stderr
@@ -199,24 +180,20 @@ def test_a_failure_is_recorded_with_its_reason_until_the_run_succeeds(runs):
     assert (facts["state"], facts["reason"]) == ("failed", "the disk is full")
     assert facts["curves"] == {"train": [], "valid": []}  # as its log says nothing
     assert facts["progress"].startswith("3 ")  # updates
+    # one that was killed is said to be so, whatever it printed before
+    killed = runs.run("toy", FAKE_TRAINING="is killed")
+    assert "error: train failed: killed by SIGKILL" in killed.stderr
+    assert json.loads(record.read_text())["reason"].startswith("killed by SIGKILL")
     assert runs.run("toy").returncode == 0
     assert not record.exists()
-
-
-def test_a_stage_that_was_killed_is_said_to_be_so_whatever_it_printed_before(runs):
-    done = runs.run("toy", FAKE_TRAINING="is killed")
-    assert done.returncode == 1
-    assert "error: train failed: killed by SIGKILL" in done.stderr
-    (record,) = runs.work.glob("results/toy/failed/layernorm-seed1.json")
-    assert json.loads(record.read_text())["reason"].startswith("killed by SIGKILL")
 
 
 def test_a_run_whose_folder_is_removed_under_it_says_so(runs):
     done = runs.run("toy", FAKE_TRAINING="loses its folder")
     assert done.returncode == 1
     folder = runs.work / "runs" / "toy" / "layernorm-seed1"
-    said = f"error: {folder} was removed while its run went on; start the run again"
-    assert done.stderr.splitlines()[-1] == said
+    message = f"error: {folder} was removed while its run went on; start the run again"
+    assert done.stderr.splitlines()[-1] == message
     assert runs.run("toy").returncode == 0
 
 
@@ -239,6 +216,8 @@ def test_a_run_that_diverged_is_recorded_and_not_trained_again(runs):
 
 def test_a_finished_run_whose_corpus_is_gone_keeps_its_result(runs):
     runs.run("toy")
+    (log,) = runs.work.rglob("logs/train.log")  # it has the full output
+    assert log.read_text() == "".join(f"epoch {epoch}\n" for epoch in (1, 2, 3, 4))
     again = runs.run("toy", FAKE_DATA="fails")  # what is prepared is not looked at again
     assert again.returncode == 0, again.stderr
     (runs.work / "data/toy.prepared").unlink()
@@ -246,12 +225,6 @@ def test_a_finished_run_whose_corpus_is_gone_keeps_its_result(runs):
     assert again.returncode == 1 and "error: no corpus" in again.stderr
     assert len(list(runs.work.glob("results/toy/*.json"))) == 1
     assert list(runs.work.glob("results/toy/failed/*.json")) == []
-
-
-def test_the_full_output_of_a_stage_is_in_its_log(runs):
-    runs.run("toy")
-    (log,) = runs.work.rglob("logs/train.log")
-    assert log.read_text() == "".join(f"epoch {epoch}\n" for epoch in (1, 2, 3, 4))
 
 
 # --- the user's own folders ------------------------------------------------------------------
@@ -274,8 +247,8 @@ def own_plugin(folder, name):
 
 def test_relative_folders_count_from_where_the_user_stands(here, runs):
     own = own_plugin(here, "relative_norms")
-    words = ("--work", "w", "--results", "the results", "--raw", "r", "--user-dir", own.name)
-    done = runs.command("run", "wmt14", *words, here=here)
+    argv = ("--work", "w", "--results", "the results", "--raw", "r", "--user-dir", own.name)
+    done = runs.command("run", "wmt14", *argv, here=here)
     assert done.returncode == 0, done.stderr
     calls = runs.take_calls()
     assert value(calls[0], "--raw") == f"{here}/r"
@@ -300,11 +273,11 @@ def test_a_relative_folder_of_corpora_too(here, runs):
 
 def test_a_changed_plugin_is_not_what_was_trained(here, runs):
     own = own_plugin(here, "changed_norms")
-    words = ("wmt14", "--user-dir", str(own))
-    assert runs.run(*words).returncode == 0
-    assert runs.run(*words).stdout.count(DONE) == 4
+    argv = ("wmt14", "--user-dir", str(own))
+    assert runs.run(*argv).returncode == 0
+    assert runs.run(*argv).stdout.count(DONE) == 4
     (own / "__init__.py").write_text("import norm_plugin\nprint('patches something')\n")
-    changed = runs.run(*words)
+    changed = runs.run(*argv)
     assert changed.returncode == 1
     assert "is of another version of changed_norms/__init__.py; remove" in changed.stderr
 
@@ -333,8 +306,8 @@ class RunsOwn(Norm):
 def test_a_norm_of_the_users_own_takes_its_options(here, runs):
     own = own_plugin(here, "optional_norms")
     (own / "__init__.py").write_text(OWN_NORM)
-    words = ("--user-dir", str(own), "norm=runs-own", "norm_slope=0.7")
-    done = runs.run("wmt14", *words)
+    argv = ("--user-dir", str(own), "norm=runs-own", "norm_slope=0.7")
+    done = runs.run("wmt14", *argv)
     assert done.returncode == 0, done.stderr
     assert value(of_stage(runs.take_calls(), "fairseq_cli.train"), "--norm-slope") == "0.7"
     assert list(runs.work.rglob("runs-own-slope-0.7-seed1.json"))
@@ -367,8 +340,8 @@ def test_a_changed_file_concerns_the_runs_that_use_it(changed, here, runs):
         f"norm={name}-one": ["one.py", "helper.py"],
         f"norm={name}-other placement={name}-place": ["other.py", "place.py"],
     }
-    for words in rest_on:
-        assert runs.run("wmt14", "--user-dir", str(own), *words.split()).returncode == 0
+    for argv in rest_on:
+        assert runs.run("wmt14", "--user-dir", str(own), *argv.split()).returncode == 0
     calls = [call for call in runs.take_calls() if "result" in call]
     stored = [json.loads(value(call, "--sources")) if "--sources" in call else {} for call in calls]
     assert [set(each) for each in stored] == [
@@ -376,8 +349,8 @@ def test_a_changed_file_concerns_the_runs_that_use_it(changed, here, runs):
     ]
     with open(own / changed, "a") as stream:
         stream.write("# another version\n")
-    for words, files in rest_on.items():
-        again = runs.run("wmt14", "--user-dir", str(own), *words.split())
+    for argv, files in rest_on.items():
+        again = runs.run("wmt14", "--user-dir", str(own), *argv.split())
         if changed in files:
             assert f"is of another version of {name}/{changed}; remove" in again.stderr
         else:
@@ -385,14 +358,14 @@ def test_a_changed_file_concerns_the_runs_that_use_it(changed, here, runs):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("argv", "message"),
     [
         (["--user-dir", "nowhere"], "nowhere: it is not a folder"),
         (["--work", "a:b"], "fairseq splits paths at a colon"),
     ],
 )
-def test_a_folder_that_cannot_be_is_refused(words, message, runs):
-    done = runs.command("run", "wmt14", *words)
+def test_a_folder_that_cannot_be_is_refused(argv, message, runs):
+    done = runs.command("run", "wmt14", *argv)
     assert done.returncode == 1 and message in done.stderr
     assert len(done.stderr.splitlines()) == 1 and runs.take_calls() == []
 

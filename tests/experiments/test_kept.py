@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import json
 
 import pytest
 import torch
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments import keep
-from norm_plugin.experiments.bleu import score_sacrebleu
 from norm_plugin.experiments.kept import (
     ENDINGS,
     STATISTICS,
@@ -25,7 +22,6 @@ from norm_plugin.experiments.kept import (
 from norm_plugin.models.recording import RecordFile
 
 HYPOTHESES = ["ein hund läuft über die wiese .", "zwei hunde\u2028schlafen ."]
-REFERENCES = ["ein hund läuft über eine wiese .", "zwei hunde schlafen ."]
 TEXT = "".join(f"{line}\n" for line in HYPOTHESES)
 SITES = {"encoder.a": 4, "decoder.b": 4}
 
@@ -51,7 +47,7 @@ def write_record(path):
 
 
 @pytest.fixture
-def kept(tmp_path):
+def stored(tmp_path):
     """The JSON file of a result, and the result with what was kept."""
     path = tmp_path / "rmsnorm-seed1.json"
     checkpoint = write_checkpoint(tmp_path / "averaged.pt", torch.diag(torch.tensor([1.0, 4.0])))
@@ -66,8 +62,8 @@ def row(folder, entries):
     return {"norm": "rmsnorm", "seed": 1, "folder": folder, **sums}
 
 
-def test_the_files_stand_beside_the_result_and_are_read_again(kept):
-    path, entries = kept
+def test_the_files_stand_beside_the_result_and_are_read_again(stored):
+    path, entries = stored
     names = [entries[kind]["file"] for kind in (TRANSLATIONS, STATISTICS)]
     assert names == ["rmsnorm-seed1.hyp.txt.gz", "rmsnorm-seed1.statistics.json.gz"]
     assert read_kept(row(path.parent, entries), TRANSLATIONS) == TEXT
@@ -77,8 +73,8 @@ def test_the_files_stand_beside_the_result_and_are_read_again(kept):
     assert statistics["record"]["updates"] == [1, 11, 21]
 
 
-def test_equal_runs_keep_equal_bytes(kept, tmp_path):
-    path, entries = kept
+def test_equal_runs_keep_equal_bytes(stored, tmp_path):
+    path, entries = stored
     before = {p.name: p.read_bytes() for p in path.parent.glob("*.gz")}
     again = keep_files(path, HYPOTHESES, tmp_path / "record", tmp_path / "averaged.pt")
     assert again == entries
@@ -114,19 +110,19 @@ def test_a_short_record_says_the_same_with_three_digits():
     assert full["sites"]["encoder.a"]["g_mu"] == [0.123456, None]
 
 
-def test_what_no_figure_draws_and_what_is_not_finite_is_left_out(kept):
-    path, entries = kept
+def test_what_no_figure_draws_and_what_is_not_finite_is_left_out(stored):
+    path, entries = stored
     record = read_statistics(path.parent / entries[STATISTICS]["file"])["record"]
     assert set(record["sites"]["encoder.a"]) == {"g_mu", "gamma_over_psi"}
     assert record["layers"] == {"encoder.layers.0": {"hidden_rms": [1.0, 11.0, None]}}
 
 
-def test_an_archive_holds_the_same(kept, tmp_path):
-    path, entries = kept
+def test_an_archive_holds_the_same(stored, tmp_path):
+    path, entries = stored
     published = tmp_path / "published"
     published.mkdir()
     archive_kept(path.parent, published, [("rmsnorm", 1)])
-    assert sorted(one.name for one in published.iterdir()) == [
+    assert sorted(path.name for path in published.iterdir()) == [
         "statistics.zip",
         "translations.zip",
     ]
@@ -150,8 +146,8 @@ def test_an_archive_holds_the_same(kept, tmp_path):
         ),
     ],
 )
-def test_a_file_of_another_run_is_refused(kept, damage, message):
-    path, entries = kept
+def test_a_file_of_another_run_is_refused(stored, damage, message):
+    path, entries = stored
     damage(path.parent / entries[TRANSLATIONS]["file"])
     with pytest.raises(CommandError, match=message):
         read_kept(row(path.parent, entries), TRANSLATIONS)
@@ -165,82 +161,3 @@ def test_statistics_of_another_version_are_refused(tmp_path, text, message):
     path.write_bytes(gzip.compress(text.encode()))
     with pytest.raises(CommandError, match=message):
         read_statistics(path)
-
-
-@pytest.fixture
-def older(tmp_path):
-    """A work folder with a run and its result, which was scored before anything was kept."""
-    run, data = tmp_path / "work/runs/toy/rmsnorm-seed1", tmp_path / "work/data/toy"
-    (run / "checkpoints").mkdir(parents=True)
-    write_checkpoint(run / "averaged.pt", torch.eye(2))
-    write_record(run / "checkpoints" / "norm_record.jsonl.gz")
-    lines = [
-        line
-        for i, (hypothesis, reference) in enumerate(zip(HYPOTHESES, REFERENCES))
-        for line in (f"T-{i}\t{reference}", f"D-{i}\t-0.5\t{hypothesis}")
-    ]
-    score = "BLEU4 = 50.00, 50.0/50.0/50.0/50.0 (BP=1.000, ratio=1.000, syslen=11, reflen=11)"
-    end = f"Generate test with beam=5: {score}"
-    (run / "generate.log").write_text("\n".join([*lines, end, ""]))
-    (data / "raw").mkdir(parents=True)
-    (data / "raw" / "test.de").write_text("".join(f"{line}\n" for line in REFERENCES))
-    settings = {"lowercase": True, "subword": "sentencepiece"}
-    manifest = {"checksum": "c0ffee", "target": "de", "settings": settings}
-    (data / "manifest.json").write_text(json.dumps(manifest))
-    result = {
-        "schema": 2,
-        "experiment": "toy",
-        "norm": "rmsnorm",
-        "seed": 1,
-        "split": "test",
-        "data": {"checksum": "c0ffee"},
-        "bleu": {"sacrebleu": score_sacrebleu(HYPOTHESES, REFERENCES, lowercase=True)},
-    }
-    path = tmp_path / "results" / "rmsnorm-seed1.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(result))
-    return path
-
-
-def test_an_older_result_is_completed_from_its_run(older, capsys):
-    words = [str(older.parent), "--work", str(older.parents[1] / "work")]
-    assert keep.main(words) == 0
-    result = json.loads(older.read_text())
-    assert read_kept(row(older.parent, result["kept"]), TRANSLATIONS) == TEXT
-    assert read_statistics(older.parent / result["kept"][STATISTICS]["file"])["record"]
-    assert keep.main(words) == 0
-    assert capsys.readouterr().out == "rmsnorm, seed 1: kept\nrmsnorm, seed 1: kept before\n"
-
-
-def test_a_run_that_was_made_again_is_not_kept(older, capsys):
-    log = older.parents[1] / "work/runs/toy/rmsnorm-seed1/generate.log"
-    log.write_text(log.read_text().replace("D-0\t-0.5\tein", "D-0\t-0.5\tkein"))
-    assert keep.main([str(older.parent), "--work", str(older.parents[1] / "work")]) == 1
-    assert "rmsnorm, seed 1: not kept: " in capsys.readouterr().out
-    assert "kept" not in json.loads(older.read_text())
-
-
-def test_a_run_that_is_gone_is_named(older, tmp_path, capsys):
-    assert keep.main([str(older.parent), "--work", str(tmp_path / "none")]) == 1
-    assert "not kept: no corpus in " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("score", "status"), [(50.0, 0), (100.0, 1)])
-def test_a_classifier_is_known_by_its_accuracy(score, status, tmp_path, capsys):
-    run, data = tmp_path / "work/runs/tiny/rmsnorm-seed1", tmp_path / "work/data/tiny"
-    (run / "checkpoints").mkdir(parents=True)
-    write_checkpoint(run / "checkpoints/checkpoint_best.pt", torch.eye(2))
-    (data / "tok").mkdir(parents=True)
-    (data / "tok/test.label").write_text("1\n0\n")
-    (data / "manifest.json").write_text(json.dumps({"checksum": "c0ffee"}))
-    end = "Predict test: accuracy = 50.00, 1 of 2"
-    (run / "predict.log").write_text(f"P-0\t1\t0\t-0.5\nP-1\t0\t0\t-0.25\n{end}\n")
-    result = {"schema": 3, "experiment": "tiny", "norm": "rmsnorm", "seed": 1, "split": "test"}
-    result |= {"metric": "accuracy", "scores": {"accuracy": {"score": score}}}
-    path = tmp_path / "results/rmsnorm-seed1.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(result | {"data": {"checksum": "c0ffee"}}))
-    assert keep.main([str(path.parent), "--work", str(tmp_path / "work")]) == status
-    assert ("kept" in json.loads(path.read_text())) == (status == 0)
-    refused = "gives 50.0 of accuracy (%), and the result has 100.0" in capsys.readouterr().out
-    assert refused == bool(status)

@@ -9,12 +9,11 @@ import math
 import pytest
 
 from norm_plugin.commands.command_line import CommandError, DivergedError
-from norm_plugin.experiments.evaluate_lm import is_result
 from norm_plugin.experiments.metrics import METRICS
-from norm_plugin.experiments.metrics.language_model import LanguageModelLoss
+from norm_plugin.experiments.metrics.language_model import LanguageModelLoss, is_result
 from norm_plugin.experiments.recipes import read_recipe, training_flags
 
-LOSSES = {name: one for name, one in METRICS.items() if isinstance(one, LanguageModelLoss)}
+LOSSES = {name: metric for name, metric in METRICS.items() if isinstance(metric, LanguageModelLoss)}
 LINES = (
     "Evaluated 1,005 tokens in 0.1s (9 tokens/s)",
     "Loss (base 2): 3.0000, Perplexity: 8.00",
@@ -40,9 +39,9 @@ def log(folder, lines=LINES):
     [("perplexity", "word", 8.0), ("bits", "character", 3.0), ("nats", "character", 2.0794)],
 )
 def test_three_bits_a_token(name, unit, expected, tmp_path):
-    found = METRICS[name].scores(log(tmp_path), corpus(tmp_path, unit), "test")["loss"]
-    assert (found["score"], found["tokens"]) == (expected, 1005)
-    assert found["label"].startswith(f"{METRICS[name].title}, test")
+    score = METRICS[name].scores(log(tmp_path), corpus(tmp_path, unit), "test")["loss"]
+    assert (score["score"], score["tokens"]) == (expected, 1005)
+    assert score["label"].startswith(f"{METRICS[name].title}, test")
     assert METRICS[name].loss_unit == f"bits a {unit}"  # as fairseq prints them
     assert METRICS[name].of_bits(1.0) == pytest.approx({8.0: 2, 3.0: 1}.get(expected, math.log(2)))
 

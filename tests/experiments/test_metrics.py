@@ -22,9 +22,13 @@ from norm_plugin.experiments.metrics import (
     find_metric,
     register_metric,
 )
-from norm_plugin.experiments.metrics.accuracy import Prediction, lines_of, read_predictions
-from norm_plugin.experiments.predict import main as predict
-from norm_plugin.experiments.predict import predict_batch
+from norm_plugin.experiments.metrics.accuracy import (
+    Prediction,
+    lines_of,
+    predict_batch,
+    read_predictions,
+)
+from norm_plugin.experiments.metrics.accuracy import main as predict
 from norm_plugin.experiments.recipes import read_recipe
 from norm_plugin.experiments.results import read_results
 from norm_plugin.experiments.stages import next_key, run_stages
@@ -42,11 +46,6 @@ def test_what_every_metric_declares(metric):
     assert metric.text(1 / 3) == f"{1 / 3:.{metric.digits}f}"
 
 
-@pytest.mark.parametrize("name", experiment_names())
-def test_every_experiment_names_its_metric(name):
-    assert find_metric(find_experiment(name).metric).name in METRICS
-
-
 def test_an_unknown_or_doubled_metric_is_refused():
     with pytest.raises(CommandError, match="no metric glue; choose from .*bleu"):
         find_metric("glue")
@@ -62,8 +61,8 @@ def test_an_unknown_or_doubled_metric_is_refused():
     assert "headless" not in METRICS
 
 
-def plan_of(*words):
-    return spec_of(*words, "--smoke")
+def plan_of(*argv):
+    return spec_of(*argv, "--smoke")
 
 
 def test_a_classifier_has_a_random_split_a_seed_and_no_average(tmp_path):
@@ -84,20 +83,15 @@ def test_a_corpus_of_words_has_no_subword_units(name):
         plan_of(name, "--subword", "sentencepiece")
 
 
-def test_the_best_checkpoint_is_evaluated_where_no_others_are_kept():
+def test_every_experiment_evaluates_the_checkpoint_that_its_recipe_keeps():
     for name in experiment_names():
-        facts = find_experiment(name)
-        groups = [f"recipe={facts.recipe}"] if facts.recipe else []
-        kept = not read_recipe(facts.config.stem, groups)["checkpoint"].get("no_epoch_checkpoints")
-        assert find_metric(facts.metric).checkpoint == (AVERAGE if kept else BEST), name
-
-
-def test_text_without_subword_units_is_that_of_the_tasks_but_translation():
-    for name in experiment_names():
-        facts = find_experiment(name)
-        assert facts.words == (read_recipe(facts.config.stem)["task"]["_name"] != "translation"), (
-            name
-        )
+        experiment = find_experiment(name)
+        groups = [f"recipe={experiment.recipe}"] if experiment.recipe else []
+        recipe = read_recipe(experiment.config.stem, groups)
+        averaged = not recipe["checkpoint"].get("no_epoch_checkpoints")
+        assert find_metric(experiment.metric).checkpoint == (AVERAGE if averaged else BEST), name
+        # text without subword units is that of the tasks but translation
+        assert experiment.words == (recipe["task"]["_name"] != "translation"), name
 
 
 def test_the_words_of_a_translation_are_those_of_its_finished_runs(tmp_path):
@@ -106,11 +100,11 @@ def test_the_words_of_a_translation_are_those_of_its_finished_runs(tmp_path):
     train, average, generate, score = run_stages(plan)
     assert train.key == next_key("", ("train", *plan.training))  # there is no data yet
     assert average.key == next_key(train.key, ("average", "--last-updates", "2"))
-    words = ("generate", "--remove-bpe", "--required-batch-size-multiple", "1")
-    words += ("--beam", "2", "--lenpen", "1.0", "--max-len-b", "10")
-    assert generate.key == next_key(average.key, words)
-    words = ("score", "--experiment", "toy_smoke", "--norm", "layernorm", "--seed", "1")
-    assert score.key == next_key(generate.key, words)
+    argv = ("generate", "--remove-bpe", "--required-batch-size-multiple", "1")
+    argv += ("--beam", "2", "--lenpen", "1.0", "--max-len-b", "10")
+    assert generate.key == next_key(average.key, argv)
+    argv = ("score", "--experiment", "toy_smoke", "--norm", "layernorm", "--seed", "1")
+    assert score.key == next_key(generate.key, argv)
 
 
 def test_a_training_without_its_best_checkpoint_is_not_done(tmp_path):
@@ -164,10 +158,10 @@ def test_the_predictions_must_be_of_the_corpus(tmp_path):
     assert (scores["score"], scores["correct"], scores["sentences"]) == (50.0, 1, 2)
 
 
-def predicted(capsys, *words):
+def predicted(capsys, *argv):
     """The lines that the command prints."""
     capsys.readouterr()
-    assert predict(list(map(str, words))) == 0
+    assert predict(list(map(str, argv))) == 0
     return capsys.readouterr().out.splitlines()
 
 
@@ -190,9 +184,9 @@ def test_from_a_trained_classifier_to_a_table(tmp_path, capsys, caplog):
         folded = predicted(capsys, data, "--path", best, "--fold-norms")
     assert "encoder-final: batchnorm folded" in caplog.text
     assert [line.split("\t")[:3] for line in folded] == [line.split("\t")[:3] for line in lines]
-    words = ["--experiment", "tiny", "--norm", "batchnorm", "--seed", "1", "--metric", "accuracy"]
-    words += ["--checkpoint", best, "--last", last, "--log", str(log), "--data", str(data.parent)]
-    assert collect([*words, "--out", str(tmp_path / "results")]) == 0
+    argv = ["--experiment", "tiny", "--norm", "batchnorm", "--seed", "1", "--metric", "accuracy"]
+    argv += ["--checkpoint", best, "--last", last, "--log", str(log), "--data", str(data.parent)]
+    assert collect([*argv, "--out", str(tmp_path / "results")]) == 0
     runs = read_results(tmp_path / "results/tiny")
     sites = [f"sites.{site}" for site in ("encoder-self", "encoder-ffn", "encoder-final")]
     assert set(runs[sites].iloc[0]) == {"batchnorm"}

@@ -40,31 +40,31 @@ def test_flags_are_read_as_settings():
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (["--a", "b c"], ["--a", "b", "c"]),
         (["--a", "b/c"], ["--a", "b-c"]),
         (["--a", "x" * 200 + "1"], ["--a", "x" * 200 + "2"]),
     ],
 )
-def test_other_settings_have_other_names(one, other):
-    labels = [run_label("rmsnorm", flag_settings(flags)) for flags in (one, other)]
+def test_other_settings_have_other_names(first, second):
+    labels = [run_label("rmsnorm", flag_settings(flags)) for flags in (first, second)]
     assert labels[0] != labels[1]
     for label in labels:
         assert re.fullmatch(r"[\w.-]+", label) and len(label) <= MOST_CHARACTERS + 7
 
 
 def test_the_order_of_flags_does_not_matter():
-    one, other = ["--a", "1", "--b", "2"], ["--b", "2", "--a", "1"]
-    assert run_label("rmsnorm", flag_settings(one)) == run_label("rmsnorm", flag_settings(other))
+    first, second = ["--a", "1", "--b", "2"], ["--b", "2", "--a", "1"]
+    assert run_label("rmsnorm", flag_settings(first)) == run_label("rmsnorm", flag_settings(second))
 
 
 def test_a_setting_that_was_deleted_is_a_difference():
     base = {"optimization": {"clip_norm": 1.0, "sentence_avg": None, "max_epoch": 12}}
     recipe = {"optimization": {"max_epoch": 12}}
-    found = differences(recipe, base)
-    assert found == {"optimization.clip_norm": None}
-    assert run_label("rmsnorm", found) == "rmsnorm-default-clip-norm"
+    differing = differences(recipe, base)
+    assert differing == {"optimization.clip_norm": None}
+    assert run_label("rmsnorm", differing) == "rmsnorm-default-clip-norm"
 
 
 def test_another_component_has_other_settings():

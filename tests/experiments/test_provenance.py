@@ -119,10 +119,10 @@ def test_outside_a_checkout_nothing_is_known(checkout, tmp_path_factory) -> None
 
 
 def test_versions() -> None:
-    found = versions()
-    assert found["norm_plugin"] == norm_plugin.__version__
-    assert found["torch"] == torch.__version__
-    assert {"python", "fairseq", "sacrebleu", "sacremoses"} <= found.keys()
+    stored = versions()
+    assert stored["norm_plugin"] == norm_plugin.__version__
+    assert stored["torch"] == torch.__version__
+    assert {"python", "fairseq", "sacrebleu", "sacremoses"} <= stored.keys()
 
 
 @pytest.mark.parametrize("preloaded", [False, True])

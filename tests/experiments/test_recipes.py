@@ -34,19 +34,21 @@ from norm_plugin.norms.base import registry as registry
 from norm_plugin.placements import PLACEMENTS
 
 PRIMARY = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
-RECIPES = {
-    "iwslt14_de_en": ("adanorm", "powernorm"),
-    "iwslt15_en_vi": ("adanorm",),
-    "wmt14_en_de": ("adanorm", "powernorm"),
+PAPERS = {  # dropouts, learning rate, warm-up, weight decay, update_freq; beam, length penalty
+    ("iwslt14_de_en", "adanorm"): ((0.3, 0.1, 0.1), [0.0015], 8000, 1e-4, [2], "5", "1.0"),
+    ("iwslt14_de_en", "powernorm"): ((0.3, 0.1, 0.1), [0.0015], 8000, 1e-4, [1], "5", "1.0"),
+    ("iwslt15_en_vi", "adanorm"): ((0.1, 0.0, 0.0), [0.001], 8000, 0.0, [1], "5", "1.0"),
+    ("wmt14_en_de", "adanorm"): ((0.3, 0.1, 0.1), [0.001], 4000, 0.0, [1], "4", "0.6"),
+    ("wmt14_en_de", "powernorm"): ((0.3, 0.1, 0.1), [0.003], 8000, 0.0, [128], "4", "0.6"),
 }
 TRANSLATION = [n for n in PRIMARY if read_recipe(n)["task"]["_name"] == "translation"]
-CHOICES = [(name, f"recipe={recipe}") for name in RECIPES for recipe in RECIPES[name]]
+CHOICES = [(name, f"recipe={recipe}") for name, recipe in PAPERS]
 
 
-def error_of(command, words, capsys):
+def error_of(command, argv, capsys):
     """The one line that a command prints when it fails."""
     with pytest.raises(SystemExit) as stopped:
-        run_command(partial(command, words))
+        run_command(partial(command, argv))
     printed = capsys.readouterr()
     (line,) = printed.err.splitlines()
     assert stopped.value.code == 1 and printed.out == "" and line.startswith("error: ")
@@ -59,23 +61,20 @@ def parsed(name, *overrides):
     return options.parse_args_and_arch(options.get_training_parser(), ["DATA", *flags])
 
 
-@pytest.mark.parametrize(("name", "recipe"), CHOICES)
+@pytest.mark.parametrize(("name", "recipe"), PAPERS)
 def test_the_numbers_of_the_papers(name, recipe):
-    args = parsed(name, recipe)
-    corpus = name.partition("_")[0]
-    expected = {
-        "iwslt14": ((0.3, 0.1, 0.1), [0.0015], 8000, 1e-4),
-        "iwslt15": ((0.1, 0.0, 0.0), [0.001], 8000, 0.0),
-        "wmt14": ((0.3, 0.1, 0.1), [0.001], 4000, 0.0),
-    }[corpus]
-    if (corpus, recipe) == ("wmt14", "recipe=powernorm"):
-        expected = (expected[0], [0.003], 8000, 0.0)
-    dropout = (args.dropout, args.attention_dropout, args.activation_dropout)
-    assert (dropout, args.lr, args.warmup_updates, args.weight_decay) == expected
+    args = parsed(name, f"recipe={recipe}")
+    dropouts = (args.dropout, args.attention_dropout, args.activation_dropout)
+    numbers = (dropouts, args.lr, args.warmup_updates, args.weight_decay, args.update_freq)
+    *expected, beam, lenpen = PAPERS[name, recipe]
+    assert numbers == tuple(expected)
     assert args.encoder_normalize_before and args.decoder_normalize_before
     assert (args.clip_norm, args.label_smoothing, args.warmup_init_lr) == (0.0, 0.1, 1e-7)
     assert (args.max_tokens, args.adam_betas) == (4096, "(0.9, 0.98)")
-    assert args.share_all_embeddings == (corpus != "iwslt15")
+    assert args.share_all_embeddings == (name != "iwslt15_en_vi")
+    composed = read_recipe(name, [f"recipe={recipe}"])
+    assert generation_flags(composed) == ["--beam", beam, "--lenpen", lenpen]
+    assert averaging_flags(composed) == ["--last-epochs", "10"]
 
 
 def test_pre_norm_without_warmup_has_the_schedule_of_its_paper():
@@ -100,34 +99,6 @@ def test_every_placement_is_a_word_of_its_group(name):
         composed = compose("toy", [f"placement={name}", "model.norm_placement_decoder=post"])
     assert composed.model.norm_placement == name
     assert composed.model.norm_placement_decoder == "post"
-
-
-def test_a_schedule_that_divides_by_its_warmup_is_one_line(capsys):
-    words = ["run", "toy", "--dry-run", "--", "--warmup-updates", "0"]
-    line = error_of(experiments, words, capsys)
-    assert "--lr-scheduler inverse_sqrt divides by --warmup-updates" in line
-
-
-@pytest.mark.parametrize(
-    ("name", "recipe", "freq"),
-    [
-        ("iwslt14_de_en", "adanorm", [2]),
-        ("iwslt14_de_en", "powernorm", [1]),
-        ("iwslt15_en_vi", "adanorm", [1]),
-        ("wmt14_en_de", "adanorm", [1]),
-        ("wmt14_en_de", "powernorm", [128]),
-    ],
-)
-def test_the_batches_of_the_papers(name, recipe, freq):
-    assert parsed(name, f"recipe={recipe}").update_freq == freq
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_decoding_is_that_of_the_papers(name):
-    beam, lenpen = ("4", "0.6") if name == "wmt14_en_de" else ("5", "1.0")
-    recipe = read_recipe(name)
-    assert generation_flags(recipe) == ["--beam", beam, "--lenpen", lenpen]
-    assert averaging_flags(recipe) == ["--last-epochs", "10"]
 
 
 @pytest.mark.parametrize(
@@ -172,17 +143,14 @@ def test_new_batches_each_epoch_as_a_resumed_run_makes_them():
 
 
 @pytest.mark.parametrize(
-    ("name", "recipe"), [*CHOICES, *((name, None) for name in TRANSLATION if name not in RECIPES)]
+    ("name", "recipe"),
+    [*CHOICES, *((name, None) for name in TRANSLATION if name not in {n for n, _ in PAPERS})],
 )
 def test_a_smoke_run_is_small_and_ends_after_sixty_updates(name, recipe):
     overrides = ["size=smoke", *([recipe] if recipe else [])]
     args = parsed(name, *overrides)
     assert (args.max_update, args.update_freq, args.encoder_embed_dim) == (60, [1], 64)
     assert averaging_flags(read_recipe(name, overrides)) == ["--last-updates", "2"]
-
-
-def test_a_recipe_that_keeps_the_best_checkpoint_averages_nothing():
-    assert averaging_flags({"checkpoint": {"no_epoch_checkpoints": True}}) == []
 
 
 @pytest.mark.parametrize("name", ["rt", "sst5"])
@@ -205,7 +173,7 @@ def test_nanogpts_recipe_for_a_cpu():
 
 
 def test_the_short_recipe_for_characters_changes_the_number_of_updates_alone():
-    long, short = (vars(parsed("tinyshakespeare", *words)) for words in ([], ["recipe=short"]))
+    long, short = (vars(parsed("tinyshakespeare", *argv)) for argv in ([], ["recipe=short"]))
     differing = {name for name in long if long[name] != short[name]}
     assert differing == {"max_update", "save_interval_updates"}
     assert (long["decoder_layers"], long["max_update"], short["max_update"]) == (6, 7000, 2000)
@@ -219,16 +187,17 @@ def test_a_smoke_run_of_a_language_model_is_small(name):
 
 
 def test_as_many_checkpoints_are_averaged_as_the_user_keeps():
+    assert averaging_flags({"checkpoint": {"no_epoch_checkpoints": True}}) == []
     recipe = read_recipe("iwslt14_de_en")
     assert averaging_flags(recipe, ["--keep-last-epochs", "3"]) == ["--last-epochs", "3"]
-    words = ["--save-interval-updates", "50", "--keep-interval-updates", "4"]
-    assert averaging_flags(recipe, words) == ["--last-updates", "4"]
+    argv = ["--save-interval-updates", "50", "--keep-interval-updates", "4"]
+    assert averaging_flags(recipe, argv) == ["--last-updates", "4"]
     with pytest.raises(CommandError, match=r"set checkpoint\.keep_last_epochs"):
         averaging_flags({"checkpoint": {}})
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("argv", "message"),
     [
         (["iwslt14"], "no recipe iwslt14 in"),
         (["iwslt14_de_en", "norm=laynorm"], "unknown norm 'laynorm'; choose from layernorm, "),
@@ -236,13 +205,13 @@ def test_as_many_checkpoints_are_averaged_as_the_user_keeps():
         (["toy", "model.dorpout=0.3"], "Could not override 'model.dorpout'"),
     ],
 )
-def test_a_wrong_choice_is_one_line(words, message, capsys):
-    line = error_of(main, words, capsys)
+def test_a_wrong_choice_is_one_line(argv, message, capsys):
+    line = error_of(main, argv, capsys)
     assert message in line and "provider=" not in line
 
 
 @pytest.mark.parametrize(
-    ("norm", "words", "message"),
+    ("norm", "argv", "message"),
     [
         ("layernorm", ["--norm-groups", "4"], "--norm-groups is an option of groupnorm"),
         ("groupnorm", ["--norm-groups", "3"], "encoder-self: groups is 3; it must divide 128"),
@@ -254,6 +223,7 @@ def test_a_wrong_choice_is_one_line(words, message, capsys):
             "contradicts post-norm",
         ),
         ("layernorm", ["--lr-scheduler", "none"], "argument --lr-scheduler: invalid choice"),
+        ("layernorm", ["--warmup-updates", "0"], "inverse_sqrt divides by --warmup-updates"),
         ("layernorm", ["--max-epoch", "2"], "makes 2 checkpoints and 3 are averaged"),
         (
             "layernorm",
@@ -264,8 +234,8 @@ def test_a_wrong_choice_is_one_line(words, message, capsys):
         ("layernorm", ["-h"], "-h cannot come after the --"),
     ],
 )
-def test_a_wrong_flag_of_the_training_is_one_line(norm, words, message, capsys):
-    command = ["run", "toy", f"norm={norm}", "--dry-run", "--", *words]
+def test_a_wrong_flag_of_the_training_is_one_line(norm, argv, message, capsys):
+    command = ["run", "toy", f"norm={norm}", "--dry-run", "--", *argv]
     assert message in error_of(experiments, command, capsys)
 
 
@@ -311,12 +281,12 @@ def own(tmp_path, monkeypatch):
 
 
 def test_a_norm_of_the_users_own_needs_no_file(own, capsys):
-    words = ["run", "toy", "norm=recipes-own", "--dry-run", "--user-dir", str(own)]
-    assert experiments([*words, "--", "--norm-recipes-slope", "0.7"]) == 0
+    argv = ["run", "toy", "norm=recipes-own", "--dry-run", "--user-dir", str(own)]
+    assert experiments([*argv, "--", "--norm-recipes-slope", "0.7"]) == 0
     printed = shlex.split(capsys.readouterr().out)
     assert printed[printed.index("--norm-type") + 1] == "recipes-own"
     assert printed[printed.index("--user-dir") + 1] == str(own)
-    wrong = error_of(experiments, [*words, "--", "--norm-k", "0.7"], capsys)
+    wrong = error_of(experiments, [*argv, "--", "--norm-k", "0.7"], capsys)
     assert "--norm-k is an option of adanorm" in wrong
 
 
@@ -344,18 +314,18 @@ def test_a_plugin_that_cannot_be_imported_is_one_line(command, tmp_path, capsys,
         (broken, "cannot be imported: No module named 'norm_plugin.nowhere'"),
         (unreadable, "cannot be imported: invalid syntax"),
     ):
-        main_of, words = command
-        line = error_of(main_of, [*words, "--user-dir", str(folder)], capsys)
+        main_of, argv = command
+        line = error_of(main_of, [*argv, "--user-dir", str(folder)], capsys)
         assert message in line and str(folder) in line
 
 
 def test_flags_for_a_shell_are_read_by_bash(capsys):
-    words = ["toy", 'checkpoint.save_dir="it\'s $HOME"']
-    assert main([*words, "--shell"]) == 0
+    argv = ["toy", 'checkpoint.save_dir="it\'s $HOME"']
+    assert main([*argv, "--shell"]) == 0
     code = f"printf '%s\\n' {capsys.readouterr().out}"
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
     flags = done.stdout.splitlines()
-    assert flags == training_flags(read_recipe(words[0], words[1:]))
+    assert flags == training_flags(read_recipe(argv[0], argv[1:]))
     assert flags[flags.index("--save-dir") + 1] == "it's $HOME"
     assert main(["toy", "--averaging", "--shell"]) == 0
     assert capsys.readouterr().out == "--last-epochs 3\n"

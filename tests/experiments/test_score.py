@@ -11,8 +11,7 @@ import pytest
 
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.bleu import detokenize, exact_bleu, fairseq_bleu, split_compounds
-from norm_plugin.experiments.generate_log import read_generate_log
-from norm_plugin.experiments.score import TextForm, main, score_log
+from norm_plugin.experiments.score import TextForm, main, read_generate_log, score_log
 
 # What fairseq-generate --remove-bpe printed for a small model and eight sentences, one of them
 # with words that the dictionary lacks; out of order, as always.
@@ -67,10 +66,10 @@ def generated(path: Path, dictionary: Path, sentences) -> Path:
     from fairseq.data import Dictionary
     from fairseq.scoring.bleu import BleuConfig, Scorer
 
-    words, scorer, lines = Dictionary.load(str(dictionary)), Scorer(BleuConfig()), []
+    vocabulary, scorer, lines = Dictionary.load(str(dictionary)), Scorer(BleuConfig()), []
     for number, reference, translation in sentences:
         sides = [
-            words.encode_line(text, add_if_not_exist=True) for text in (reference, translation)
+            vocabulary.encode_line(text, add_if_not_exist=True) for text in (reference, translation)
         ]
         scorer.add(*sides)
         lines += [f"T-{number}\t{reference}", f"D-{number}\t-0.5\t{translation}"]

@@ -21,9 +21,9 @@ sys.exit(status)
 """
 
 
-def imported(*words: object) -> list[str]:
+def imported(*argv: object) -> list[str]:
     """Which of HEAVY a command has imported in its own process."""
-    command = [sys.executable, "-c", CODE, " ".join(HEAVY), *map(str, words)]
+    command = [sys.executable, "-c", CODE, " ".join(HEAVY), *map(str, argv)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1].split()[1:]
@@ -31,8 +31,8 @@ def imported(*words: object) -> list[str]:
 
 @pytest.mark.parametrize("verb", ["run", "sweep", "status", "demo"])
 def test_a_command_composes_its_runs_in_another_process(verb, tmp_path):
-    words = [] if verb == "demo" else ["toy"]
-    assert imported(verb, *words, "--work", tmp_path, "--dry-run") == []
+    argv = [] if verb == "demo" else ["toy"]
+    assert imported(verb, *argv, "--work", tmp_path, "--dry-run") == []
 
 
 def test_a_run_of_a_sweep_imports_nothing_heavy(tmp_path):

@@ -30,14 +30,14 @@ from norm_plugin.experiments.sweep import (
 SWEEP = ("sweep", "toy", "norm=layernorm,powernorm", "seed=1,2", "--jobs", "2")
 
 
-def composed(*words):
-    content = compose.read_runs(options.parse(options.sweep_parser(), words))
+def composed(*argv):
+    content = compose.read_runs(options.parse(options.sweep_parser(), argv))
     runs = tuple(map(RunSpec.from_json, content.pop("runs")))
     return Composed(runs=runs, **content)
 
 
-def grid(*words):
-    made = composed(*words)
+def grid(*argv):
+    made = composed(*argv)
     return [spec.folder.name for spec in made.runs], made.launcher
 
 
@@ -89,8 +89,8 @@ def test_the_runs_of_every_study_are_different_and_whole_seeds_come_first(study)
 def test_a_study_gives_its_own_command_and_number_of_runs(study):
     text = (STUDIES / f"{study}.yaml").read_text()
     assert re.findall(r"norm-plugin sweep (\w+)", text) in ([study], [])  # []: it has a script
-    said = re.findall(r"(\d+) runs", text)
-    assert said in ([], [str(len(grid(study)[0]))])
+    numbers = re.findall(r"(\d+) runs", text)
+    assert numbers in ([], [str(len(grid(study)[0]))])
 
 
 @pytest.fixture
@@ -121,8 +121,8 @@ def outside(tmp_path):
 def test_studies_and_experiments_outside_the_checkout(name, expected, outside, runs):
     """By their paths, from where the user stands; the corpus is prepared by its own module."""
     (runs.folder / "here").mkdir()
-    words = ("sweep", name, "--work", str(runs.work))
-    done = runs.command(*words, here=runs.folder / "here")
+    argv = ("sweep", name, "--work", str(runs.work))
+    done = runs.command(*argv, here=runs.folder / "here")
     assert done.returncode == 0, done.stderr
     results = runs.work / "results"
     assert {str(path.relative_to(results)) for path in results.rglob("*.json")} == expected
@@ -159,7 +159,7 @@ def test_a_study_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, text, me
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("argv", "message"),
     [
         (
             ["nowhere"],
@@ -180,29 +180,29 @@ def test_a_study_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, text, me
         (["toy", "seed=range("], "range"),
     ],
 )
-def test_a_wrong_run_refuses_the_grid(words, message):
+def test_a_wrong_run_refuses_the_grid(argv, message):
     with pytest.raises(CommandError, match="(?s)" + message.replace("(", r"\(")):
-        grid(*words)
+        grid(*argv)
 
 
-def resources(monkeypatch, gpus, *words):
+def resources(monkeypatch, gpus, *argv):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    made = composed(*words)
-    args = options.parse(options.sweep_parser(), words)
+    made = composed(*argv)
+    args = options.parse(options.sweep_parser(), argv)
     return count_jobs(args, made), gpus_of(made)
 
 
 @pytest.mark.parametrize(
-    ("words", "threads"),
+    ("argv", "threads"),
     [((), "2"), (("--jobs", "1"), "8"), (("--jobs", "2", "--threads", "1"), "1")],
 )
-def test_threads_are_divided_among_the_jobs(words, threads, monkeypatch, tmp_path):
+def test_threads_are_divided_among_the_jobs(argv, threads, monkeypatch, tmp_path):
     """Each job gets them, and one of the GPUs for itself."""
     resources(monkeypatch, 4, "toy")
-    words = ("iwslt14", "seed=1,2,3", "--work", str(tmp_path), *words)
-    made, args = composed(*words), options.parse(options.sweep_parser(), words)
+    argv = ("iwslt14", "seed=1,2,3", "--work", str(tmp_path), *argv)
+    made, args = composed(*argv), options.parse(options.sweep_parser(), argv)
     places = []
     monkeypatch.setattr("norm_plugin.experiments.sweep.run_job", lambda *a: places.append(a[2]))
     run_here(args, made, range(3), count_jobs(args, made))
@@ -232,8 +232,8 @@ def test_the_time_left_of_a_grid():
     )
 
 
-def sweep(runs, *words, **more):
-    return runs.command(*SWEEP, "--work", str(runs.work), *words, **more)
+def sweep(runs, *argv, **more):
+    return runs.command(*SWEEP, "--work", str(runs.work), *argv, **more)
 
 
 def results(runs):
@@ -291,11 +291,11 @@ def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
     assert status.stdout.splitlines()[-1] == "2 done, 1 diverged of 3; about 0 s left"
 
 
-@pytest.mark.parametrize("words", [("--status",), ("--launcher", "submitit_slurm")])
-def test_a_login_node_needs_no_gpu(words, monkeypatch):
+@pytest.mark.parametrize("argv", [("--status",), ("--launcher", "submitit_slurm")])
+def test_a_login_node_needs_no_gpu(argv, monkeypatch):
     """wikitext103 is in half precision, which only the machine of a run must have a GPU for."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    assert len(grid("wikitext103", *words)[0]) == 1
+    assert len(grid("wikitext103", *argv)[0]) == 1
     with pytest.raises(CommandError, match="fp16 needs a GPU, .* or give common.fp16=false"):
         grid("wikitext103")
 

@@ -37,8 +37,8 @@ def result(norm: str = "layernorm", seed: int = 1, bleu: float = 40.0, speed: fl
 def table(results):
     """The table of results that were written to files."""
     with tempfile.TemporaryDirectory() as folder:
-        for one in results:
-            write_result(one, Path(folder))
+        for each in results:
+            write_result(each, Path(folder))
         return score_table(read_results(Path(folder) / "multi30k"))
 
 

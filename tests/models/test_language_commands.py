@@ -18,7 +18,7 @@ from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.average import main as average
 from norm_plugin.checkpoints.fold import main as fold
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.evaluate_lm import main as evaluate
+from norm_plugin.experiments.metrics.language_model import main as evaluate
 from norm_plugin.experiments.metrics.language_model import read_evaluation
 from norm_plugin.models.language_model import NormTransformerLanguageModel
 from norm_plugin.norms.identity import Identity

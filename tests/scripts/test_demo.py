@@ -23,7 +23,7 @@ QUICK = ("--max-epoch", "8", "--train-subset", "valid", "--max-tokens", "2000")
 QUICK += ("--encoder-layers", "1", "--decoder-layers", "1")
 
 
-def words(work):
+def argv(work):
     flags = ("--", *QUICK, "--log-format", "simple")
     return ["demo", "--norm-type", "powernorm", "--work", str(work), *flags]
 
@@ -31,7 +31,7 @@ def words(work):
 def run(work):
     """The script, as a user starts it."""
     done = subprocess.run(
-        ["bash", "scripts/demo.sh", *words(work)[1:]],
+        ["bash", "scripts/demo.sh", *argv(work)[1:]],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},  # as a forked one has
         capture_output=True,
@@ -53,7 +53,7 @@ def fork(work, log):
     if child == 0:
         os.setsid()
         with open(log, "a") as stream:
-            be(demo, words(work), (stream.fileno(), stream.fileno()), ROOT)
+            be(demo, argv(work), (stream.fileno(), stream.fileno()), ROOT)
     os.close(held)
     return child, last
 
@@ -66,13 +66,13 @@ def status_of(child, last):
     return os.waitstatus_to_exitcode(status)
 
 
-def demo(words):
+def demo(argv):
     """The command; returns its exit status."""
     forget()
     serve()
     processes.PYTHON[:] = WARM_PYTHON
     try:
-        run_command(partial(main, words))
+        run_command(partial(main, argv))
     except SystemExit as end:
         return int(end.code or 0)
     return 0
@@ -119,8 +119,10 @@ def test_the_demo_ends_with_a_table_and_a_result(finished):
 
 def test_a_finished_demo_does_nothing(finished):
     _, work = finished
-    kept = ("lock", "status.json")
-    files = [path for path in work.rglob("*") if path.is_file() and not path.name.endswith(kept)]
+    changing = ("lock", "status.json")
+    files = [
+        path for path in work.rglob("*") if path.is_file() and not path.name.endswith(changing)
+    ]
     files = [path for path in files if path.parent.name != "logs"]
     before = {path: path.stat().st_mtime_ns for path in files}
     again = run(work)
@@ -140,11 +142,11 @@ def test_a_kill_in_training_changes_nothing_in_the_end(finished, tmp_path):
     copy.write_bytes(copy.read_bytes()[:1000])
 
     assert status_of(*fork(tmp_path, log)) == 0, log.read_text()
-    said = only(tmp_path.glob("runs/toy/*/logs/train.log")).read_text()
-    assert "checkpoint_last.pt was damaged; replaced by" in said
+    log_text = only(tmp_path.glob("runs/toy/*/logs/train.log")).read_text()
+    assert "checkpoint_last.pt was damaged; replaced by" in log_text
     (result, weights), (expected, expected_weights) = outcome(tmp_path), outcome(finished[1])
-    for one in (result, expected):
+    for each in (result, expected):
         # the kill may come between a checkpoint and the line on its epoch
-        del one["curves"]["train"]
+        del each["curves"]["train"]
     assert result == expected
     assert all(torch.equal(weights[key], value) for key, value in expected_weights.items())

@@ -40,9 +40,9 @@ def command(path, text):
     path.chmod(0o755)
 
 
-def script(root, name, *words, folder=None, **environment):
+def script(root, name, *argv, folder=None, **environment):
     return subprocess.run(
-        ["bash", str(root / f"scripts/{name}.sh"), *words],
+        ["bash", str(root / f"scripts/{name}.sh"), *argv],
         cwd=folder or root,
         env={"PATH": "/usr/bin:/bin", **environment},
         capture_output=True,
@@ -53,13 +53,13 @@ def script(root, name, *words, folder=None, **environment):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_words_reach_python_as_they_are(name, checkout, tmp_path):
-    words = ["--norm-type", "power norm", "--", "--flag", "it's $HOME"]
-    done = script(checkout, name, *words, folder=tmp_path)
+    argv = ["--norm-type", "power norm", "--", "--flag", "it's $HOME"]
+    done = script(checkout, name, *argv, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     where, path, *given = done.stdout.splitlines()
     assert where == str(tmp_path)  # relative folders count from where the user stands
     assert path == str(checkout)
-    assert given == ["-P", "-m", "norm_plugin", *SCRIPTS[name], *words]
+    assert given == ["-P", "-m", "norm_plugin", *SCRIPTS[name], *argv]
     assert done.stderr == "set up\n"  # not among the output
 
 
@@ -107,9 +107,9 @@ def test_the_help_of_the_warmup_study_is_that_of_a_sweep():
 
 
 def test_a_corpus_names_the_language_model(checkout):
-    words = ["ptb", "--seed", "2", "--", "--flag"]
-    given = script(checkout, "run_lm", *words).stdout.splitlines()[2:]
-    assert given == ["-P", "-m", "norm_plugin", "run", *words]
+    argv = ["ptb", "--seed", "2", "--", "--flag"]
+    given = script(checkout, "run_lm", *argv).stdout.splitlines()[2:]
+    assert given == ["-P", "-m", "norm_plugin", "run", *argv]
     for wrong in ([], ["multi30k"], ["--seed", "2"]):
         done = script(checkout, "run_lm", *wrong)
         assert done.returncode == 2 and "choose enwik8, ptb, tiny" in done.stderr

@@ -28,11 +28,11 @@ def checkout(tmp_path):
 
 def build(checkout, **environment):
     """The finished process of building the extension where no tool is on PATH."""
-    kept = {k: v for k, v in os.environ.items() if k not in ("CC", "CXX", "LDSHARED")}
+    clean = {k: v for k, v in os.environ.items() if k not in ("CC", "CXX", "LDSHARED")}
     return subprocess.run(
         [sys.executable, "setup.py", "build_ext", "--inplace"],
         cwd=checkout,
-        env={**kept, "PATH": str(checkout / "bin"), **environment},
+        env={**clean, "PATH": str(checkout / "bin"), **environment},
         capture_output=True,
         text=True,
         timeout=300,
@@ -42,9 +42,9 @@ def build(checkout, **environment):
 
 def assert_survived(done, checkout):
     assert done.returncode == 0, done.stderr
-    (said,) = [line for line in done.stderr.splitlines() if line.startswith("norm_plugin: ")]
-    assert "no C++ kernels (" in said
-    assert said.endswith("will run in plain torch, which is slower and gives the same results")
+    (output,) = [line for line in done.stderr.splitlines() if line.startswith("norm_plugin: ")]
+    assert "no C++ kernels (" in output
+    assert output.endswith("will run in plain torch, which is slower and gives the same results")
     assert not list((checkout / PACKAGE).rglob("*.so"))
 
 

@@ -12,75 +12,63 @@ from fake_machine import FakeMachine
 UNREACHABLE = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError'"
 
 
-def old_python(machine: FakeMachine) -> dict[str, str]:
-    machine.add_python("python3", "3.8.18")
-    return {}
+def failing(name: str) -> Callable[[FakeMachine], None]:
+    """A command that ends with status 1."""
+    return lambda machine: machine.add_command(name, "#!/usr/bin/env bash\nexit 1\n")
 
 
-def python_two(machine: FakeMachine) -> dict[str, str]:
-    machine.add_python("python3", "2.7.18")
-    return {}
+def without(name: str) -> Callable[[FakeMachine], None]:
+    return lambda machine: (machine.bin / name).unlink()
 
 
-def no_python(machine: FakeMachine) -> dict[str, str]:
-    (machine.bin / "python3").unlink()
-    return {}
-
-
-def old_python_asked_for(machine: FakeMachine) -> dict[str, str]:
-    machine.add_python("old", "3.10.1")
-    return {"PYTHON": "old"}
-
-
-def absent_python_asked_for(machine: FakeMachine) -> dict[str, str]:
-    return {"PYTHON": "python9"}
-
-
-def no_compiler(machine: FakeMachine) -> dict[str, str]:
-    (machine.bin / "g++").unlink()
-    return {}
-
-
-def broken_compiler(machine: FakeMachine) -> dict[str, str]:
-    machine.add_command("clang-99", "#!/usr/bin/env bash\necho 'no <vector>' >&2; exit 1\n")
-    return {"CXX": "clang-99"}
-
-
-def no_venv_module(machine: FakeMachine) -> dict[str, str]:
-    return {"FAKE_NO_VENV_MODULE": "1"}
-
-
-def no_headers(machine: FakeMachine) -> dict[str, str]:
-    return {"FAKE_NO_HEADERS": "1"}
-
-
-def no_flock(machine: FakeMachine) -> dict[str, str]:
-    (machine.bin / "flock").unlink()
-    return {}
+def python(name: str, version: str) -> Callable[[FakeMachine], None]:
+    return lambda machine: machine.add_python(name, version)
 
 
 @pytest.mark.parametrize(
-    ("lacking", "what", "cure"),
+    ("change", "environment", "what", "cure"),
     [
-        (old_python, "no Python >= 3.11 on PATH (python3 is 3.8.18)", "set PYTHON"),
-        (python_two, "no Python >= 3.11 on PATH (python3 is 2.7.18)", "set PYTHON"),
-        (no_python, "no Python >= 3.11 on PATH (none at all)", "set PYTHON"),
-        (old_python_asked_for, "PYTHON=old is Python 3.10.1", ">= 3.11 or unset it"),
-        (absent_python_asked_for, "PYTHON=python9 does not run", ">= 3.11 or unset it"),
-        (no_compiler, "no working C++ compiler (g++)", "apt install build-essential"),
-        (broken_compiler, "no working C++ compiler (clang-99)", "set CXX"),
-        (no_venv_module, "python3 has no venv module", "apt install python3-venv"),
-        (no_headers, "python3 has no header files", "apt install python3-dev"),
-        (no_flock, "no flock command", "install util-linux"),
+        (
+            python("python3", "3.8.18"),
+            {},
+            "no Python >= 3.11 on PATH (python3 is 3.8.18)",
+            "PYTHON",
+        ),
+        (without("python3"), {}, "no Python >= 3.11 on PATH (none at all)", "set PYTHON"),
+        (
+            python("old", "3.10.1"),
+            {"PYTHON": "old"},
+            "PYTHON=old is Python 3.10.1",
+            ">= 3.11 or unset it",
+        ),
+        (None, {"PYTHON": "python9"}, "PYTHON=python9 does not run", ">= 3.11 or unset it"),
+        (without("g++"), {}, "no working C++ compiler (g++)", "apt install build-essential"),
+        (
+            failing("clang-99"),
+            {"CXX": "clang-99"},
+            "no working C++ compiler (clang-99)",
+            "set CXX",
+        ),
+        (
+            None,
+            {"FAKE_NO_VENV_MODULE": "1"},
+            "python3 has no venv module",
+            "apt install python3-venv",
+        ),
+        (None, {"FAKE_NO_HEADERS": "1"}, "python3 has no header files", "apt install python3-dev"),
+        (without("flock"), {}, "no flock command", "install util-linux"),
     ],
 )
 def test_a_lack_is_one_line_before_anything_is_made(
     machine: FakeMachine,
-    lacking: Callable[[FakeMachine], dict[str, str]],
+    change: Callable[[FakeMachine], None] | None,
+    environment: dict[str, str],
     what: str,
     cure: str,
 ) -> None:
-    done = machine.run(**lacking(machine))
+    if change is not None:
+        change(machine)
+    done = machine.run(**environment)
 
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()

@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 JOB = {"SLURM_JOB_ID": "12345", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "4"}
 
 
-def job(*words, folder=ROOT, **environment):
+def job(*argv, folder=ROOT, **environment):
     return subprocess.run(
-        ["bash", str(ROOT / "scripts/slurm/train.sh"), *words],
+        ["bash", str(ROOT / "scripts/slurm/train.sh"), *argv],
         env={**os.environ, "SLURM_SUBMIT_DIR": str(folder), **environment},
         capture_output=True,
         text=True,
@@ -28,29 +28,29 @@ def job(*words, folder=ROOT, **environment):
 
 
 def test_a_job_trains_by_srun_on_all_its_gpus(tmp_path):
-    words = ("--dry-run", "--recipe", "powernorm", "--fp16", "--work", str(tmp_path))
-    done = job("run_wmt14", *words, **JOB)
+    argv = ("--dry-run", "--recipe", "powernorm", "--fp16", "--work", str(tmp_path))
+    done = job("run_wmt14", *argv, **JOB)
     assert done.returncode == 0, done.stderr
     (train,) = [line for line in done.stdout.splitlines() if "fairseq_cli.train" in line]
     assert train.startswith("srun ")
-    words = train.split()
-    assert words[words.index("--distributed-world-size") + 1] == "8"
-    assert words[words.index("--update-freq") + 1] == "16"  # 128 / 8
-    assert words[words.index("--distributed-port") + 1] == "32345"
+    argv = train.split()
+    assert argv[argv.index("--distributed-world-size") + 1] == "8"
+    assert argv[argv.index("--update-freq") + 1] == "16"  # 128 / 8
+    assert argv[argv.index("--distributed-port") + 1] == "32345"
     (generate,) = [line for line in done.stdout.splitlines() if "fairseq_cli.generate" in line]
     assert not generate.startswith("srun")
 
 
 def test_a_job_trains_on_cpus_with_a_worker_for_each_task(tmp_path):
     cpu = {"SLURM_JOB_ID": "12345", "SLURM_NTASKS": "2"}
-    words = ("--preset", "cpu", "--dry-run", "--work", str(tmp_path), "--change-batch")
-    done = job("--cpu", "run_multi30k", *words, **cpu)
+    argv = ("--preset", "cpu", "--dry-run", "--work", str(tmp_path), "--change-batch")
+    done = job("--cpu", "run_multi30k", *argv, **cpu)
     assert done.returncode == 0, done.stderr
     (train,) = [line for line in done.stdout.splitlines() if line.startswith("srun ")]
-    words = train.split()
-    assert "norm_plugin worker" in train and "--cpu" in words
-    assert words[words.index("--distributed-world-size") + 1] == "2"
-    assert words[words.index("--distributed-backend") + 1] == "gloo"
+    argv = train.split()
+    assert "norm_plugin worker" in train and "--cpu" in argv
+    assert argv[argv.index("--distributed-world-size") + 1] == "2"
+    assert argv[argv.index("--distributed-backend") + 1] == "gloo"
 
 
 def test_a_worker_that_cannot_find_the_others_says_so():
@@ -74,7 +74,7 @@ def test_a_batch_that_the_job_would_change_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("words", "environment", "message"),
+    ("argv", "environment", "message"),
     [
         (["run_wmt14"], {}, "error: not in a Slurm job; submit it by sbatch\n"),
         (
@@ -85,17 +85,17 @@ def test_a_batch_that_the_job_would_change_is_refused():
         (["run_wmt15"], JOB, "error: no scripts/run_wmt15.sh here; submit from the root"),
     ],
 )
-def test_a_wrong_start_is_one_line(words, environment, message):
-    done = job(*words, **{"SLURM_JOB_ID": "", **environment})
+def test_a_wrong_start_is_one_line(argv, environment, message):
+    done = job(*argv, **{"SLURM_JOB_ID": "", **environment})
     assert done.returncode == 1 and done.stderr.startswith(message)
 
 
 def test_another_port_is_no_other_run(monkeypatch):
-    words = ["wmt14", "recipe=powernorm", "--srun", "--gpus", "8", "--work", "w"]
+    argv = ["wmt14", "recipe=powernorm", "--srun", "--gpus", "8", "--work", "w"]
     trainings = []
     for number in ("1", "2"):  # a requeued job has another number
         monkeypatch.setenv("SLURM_JOB_ID", number)
-        trainings.append(run_stages(spec_of(*words))[0])
+        trainings.append(run_stages(spec_of(*argv))[0])
     assert trainings[0].command != trainings[1].command
     assert trainings[0].key == trainings[1].key
 

@@ -17,9 +17,9 @@ def runs(tmp_path: Path) -> FakeRuns:
 
 def test_a_sweep_of_four_runs_one_of_which_diverges(slurm, runs):
     pytest.importorskip("submitit", reason="the extra 'slurm' is not installed")
-    words = ("sweep", "toy", "seed=1,2,3,4", "--launcher", "submitit_slurm")
+    argv = ("sweep", "toy", "seed=1,2,3,4", "--launcher", "submitit_slurm")
     done = runs.command(
-        *words,
+        *argv,
         *("--work", str(runs.work), "hydra.launcher.timeout_min=10"),
         SLURM_CONF=str(slurm),
         FAKE_TRAINING_OF_SEED=json.dumps({"2": "diverges"}),

@@ -50,12 +50,12 @@ def submit(slurm: Path, folder: Path, **environment: str) -> Path:
     script = checkout / "scripts" / "run_toy.sh"
     script.write_text(SCRIPT)
     script.chmod(0o755)
-    words = ["run_toy", "--work", str(folder / "work"), "--smoke", "--change-batch"]
-    words += ["--user-dir", str(user_dir), f"optimization.max_update={UPDATES}"]
-    words += [f"checkpoint.save_interval_updates={SAVED}"]
+    argv = ["run_toy", "--work", str(folder / "work"), "--smoke", "--change-batch"]
+    argv += ["--user-dir", str(user_dir), f"optimization.max_update={UPDATES}"]
+    argv += [f"checkpoint.save_interval_updates={SAVED}"]
     job = ["--nodes", "2", "--gpus-per-node", "0", "--cpus-per-task", "1", "--wait"]
     done = subprocess.run(
-        ["sbatch", *job, str(ROOT / "scripts/slurm/train.sh"), "--cpu", *words],
+        ["sbatch", *job, str(ROOT / "scripts/slurm/train.sh"), "--cpu", *argv],
         cwd=checkout,
         env={**os.environ, "SLURM_CONF": str(slurm), "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,

@@ -11,10 +11,20 @@ from norm_plugin.experiments.metrics.base import (
     Scores,
     find_metric,
     register_metric,
+    score_lines,
 )
 from norm_plugin.experiments.spec import AVERAGE, BEST
 
-__all__ = ["AVERAGE", "BEST", "METRICS", "Metric", "Scores", "find_metric", "register_metric"]
+__all__ = [
+    "AVERAGE",
+    "BEST",
+    "METRICS",
+    "Metric",
+    "Scores",
+    "find_metric",
+    "register_metric",
+    "score_lines",
+]
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

@@ -98,6 +98,16 @@ class Metric(ABC):
         return f"{score:{sign}.{self.digits}f}"
 
 
+def score_lines(scores: Scores, digits: int) -> list[str]:
+    """A line for each score with its label and signature, and the notes on them."""
+    lines = []
+    for score in scores.values():
+        signature = f" ({score['signature']})" if "signature" in score else ""
+        lines.append(f"  {score['score']:>7.{digits}f}  {score['label']}{signature}")
+        lines += [f"  note     {score['note']}"] if "note" in score else []
+    return lines
+
+
 METRICS: dict[str, Metric] = {}
 """Every registered metric by its name."""
 

@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from norm_plugin.commands.command_line import CommandError, read_json, read_lines
-from norm_plugin.experiments.generate_log import read_generate_log
 from norm_plugin.experiments.metrics.base import Metric, Scores, register_metric
-from norm_plugin.experiments.score import TextForm, plain_hypotheses, score_log
+from norm_plugin.experiments.score import (
+    TextForm,
+    plain_hypotheses,
+    read_generate_log,
+    score_log,
+)
 
 
 @register_metric("bleu")

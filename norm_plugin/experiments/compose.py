@@ -106,7 +106,9 @@ def read_runs(args: argparse.Namespace) -> dict[str, Any]:
         try:
             spec = compose_run(args, experiment, overrides)
         except CommandError as error:
-            raise (CommandError(f"{command}: {error}") if args.grid else error) from error
+            if not args.grid:
+                raise
+            raise CommandError(f"{command}: {error}") from error
         first, of_first = runs.setdefault(spec.result, (spec, overrides))
         if first.training != spec.training:
             raise CommandError(

@@ -44,7 +44,7 @@ DEMO_NORMS = ("layernorm", "adanorm", "powernorm", "none")
 
 OVERRIDES = {
     "--norm-type": ("norm", "the norm (default: layernorm); `norm-plugin list`"),
-    "--seed": ("seed", "default: 1"),
+    "--seed": ("seed", "of weights, batches and random splits (default: 1)"),
     "--recipe": (
         "recipe",
         "the paper whose hyperparameters are used, adanorm (Xu et al. 2019), powernorm (Shen et "

@@ -76,8 +76,9 @@ def run_command(
     log.parent.mkdir(parents=True, exist_ok=True)
     tail: deque[str] = deque(maxlen=TAIL)
     memory = 0
-    with open(log, "a", encoding="utf-8", errors="replace") as stream:
-        process = subprocess.Popen(
+    with (
+        open(log, "a", encoding="utf-8", errors="replace") as stream,
+        subprocess.Popen(
             [*TIED, *command],
             cwd=folder,
             env={
@@ -93,7 +94,8 @@ def run_command(
             encoding="utf-8",
             errors="replace",
             pass_fds=(lock,),
-        )
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             for line in process.stdout:

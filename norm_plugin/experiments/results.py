@@ -33,7 +33,7 @@ from norm_plugin.commands.command_line import (
     write_text,
 )
 from norm_plugin.experiments.kept import ENDINGS, archive_kept, kept_file
-from norm_plugin.experiments.metrics import METRICS, Metric, find_metric, score_lines
+from norm_plugin.experiments.metrics import find_metric, score_lines
 
 SCHEMA = 3
 Result = dict[str, Any]
@@ -46,32 +46,12 @@ WHOLE = ("differs", "sources")
 """Values that stay a dictionary in one column: their keys have dots of their own."""
 FAILED = [*RUN_KEY, "differs", "state", "stage", "reason", "progress"]
 POINT = ["subset", "epoch", "updates", "loss", "nll_loss"]
-KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("experiment", "norm", "metric", "split", "date", "commit"), (str,)),
-    **dict.fromkeys(("data.corpus", "data.checksum", "versions.torch"), (str,)),
-    **dict.fromkeys(("seed", "model.parameters", "training.updates"), (int,)),
-    **dict.fromkeys(("training.seconds", "training.updates_per_second"), (int, float)),
-    **dict.fromkeys(("training.peak_memory", "data.training_pairs"), (int,)),
-    **dict.fromkeys(WHOLE, (dict,)),
-}
-"""What the columns hold that tables and figures compute with, where a run has them."""
 RUNS, SHARED, CURVES, FAILURES = "runs.csv", "shared.json", "curves.csv", "failed.csv"
 
 
 def result_name(norm: str, seed: int) -> str:
     """The file name of a result: ``powernorm-seed1.json``."""
     return f"{norm}-seed{seed}.json"
-
-
-def metric_of(result: Result) -> Metric:
-    """The metric of a result's scores."""
-    return find_metric(result["metric"])
-
-
-def headline(result: Result) -> float:
-    """The score that stands for a run."""
-    score: float = result["scores"][metric_of(result).headline]["score"]
-    return score
 
 
 def write_result(result: Result, out: Path) -> Path:
@@ -81,35 +61,23 @@ def write_result(result: Result, out: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CommandError(f"cannot make {path.parent}: {error.strerror}") from error
-    write_text(path, result_text(result))
+    text = json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    write_text(path, f"{text}\n")
     return path
 
 
-def result_text(result: Result) -> str:
-    """The content of the file of a result."""
-    text = json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    return f"{text}\n"
-
-
 def read_result(path: Path) -> Result:
-    """The result in a file; CommandError where it is none of a known schema."""
-    result = _as_of_now(read_json(path))
-    if result is None:
-        raise CommandError(f"{path} is not a result of schema {SCHEMA}; write it again")
-    return result
+    """The result in a file, as of this schema; CommandError where it is none of a known one.
 
-
-def _as_of_now(result: Any) -> Result | None:
-    """A result of this schema, or of the one before, which only translation had; None for others.
-
-    Schema 2 had the scores under ``bleu``.
+    Schema 2, which only translation had, has the scores under ``bleu``.
     """
-    if isinstance(result, dict) and result.get("schema") == 2:
-        scores = {"schema": SCHEMA, "metric": "bleu", "scores": result.get("bleu")}
-        result = {key: value for key, value in result.items() if key != "bleu"} | scores
-    if not isinstance(result, dict) or result.get("schema") != SCHEMA:
-        return None
-    return result if {"norm", "seed"} <= result.keys() else None
+    result = read_json(path)
+    schema = result.get("schema") if isinstance(result, dict) else None
+    if schema == 2:
+        result |= {"schema": SCHEMA, "metric": "bleu", "scores": result.pop("bleu", None)}
+    elif schema != SCHEMA:
+        raise CommandError(f"{path} is not a result of schema {SCHEMA}; write it again")
+    return dict(result)
 
 
 def read_result_files(folder: Path) -> list[Result]:
@@ -156,7 +124,7 @@ def read_results(*folders: Path) -> pd.DataFrame:
     for column, subset, which in (("valid_loss", "valid", "min"), ("train_loss", "train", "last")):
         losses = curves[curves["subset"] == subset].groupby(RUN_KEY)["loss"].agg(which)
         runs[column] = pd.MultiIndex.from_frame(runs[RUN_KEY]).map(losses.to_dict())
-    runs["score"] = [row[f"scores.{find_metric(row['metric']).headline}.score"] for row in rows]
+    runs["score"] = [row[_headline_column(row["metric"])] for row in rows]
     runs["placement"] = [placement_of(row) for row in rows]
     runs["split_seed"] = [row.get("data.settings.split_seed") for row in rows]
     return runs
@@ -233,29 +201,18 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
     rows = {_key(row): row for row in ({**shared, **row} for row in published)}
     for result in read_result_files(folder):
         row = {RENAMED.get(name, name): value for name, value in _flat(result).items()}
-        damage = _damage(row)
-        if damage:
+        needed = ["experiment", "metric", _headline_column(row.get("metric", "bleu"))]
+        missing = [name for name in needed if name not in row]
+        if missing:
             path = folder / result_name(result["norm"], result["seed"])
-            raise CommandError(f"{path} {damage}; write it again")
+            raise CommandError(f"{path} lacks {missing[0]}; write it again")
         rows[_key(result)] = row
     return [rows[key] for key in sorted(rows)]
 
 
-def _damage(row: Mapping[str, Any]) -> str:
-    """What a run lacks, or holds in place of a text or a number; empty for a whole one."""
-    kinds, needed = dict(KINDS), ["experiment", "metric"]
-    if row.get("metric") in METRICS:
-        score = f"scores.{find_metric(row['metric']).headline}.score"
-        kinds[score] = (int, float)
-        needed.append(score)
-    for name in needed:
-        if name not in row:
-            return f"lacks {name}"
-    for name, kind in kinds.items():
-        value = row.get(name)
-        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-            return f"holds {value!r} as {name}"
-    return ""
+def _headline_column(metric: str) -> str:
+    """The column of the score that stands for a run."""
+    return f"scores.{find_metric(metric).headline}.score"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -372,7 +329,7 @@ def summary(result: Result) -> str:
     return "\n".join(
         (
             f"{result['experiment']} {result['norm']} seed {result['seed']} ({result['split']})",
-            *score_lines(result["scores"], metric_of(result).digits),
+            *score_lines(result["scores"], find_metric(result["metric"]).digits),
             f"  model      {model['parameters']:,} parameters",
             f"  training   {training['updates']} updates in {training['seconds']} s, "
             f"{training['updates_per_second']} updates/s",

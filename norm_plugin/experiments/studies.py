@@ -197,7 +197,7 @@ def _tuning(content: Any, where: str) -> Tuning:
     for key, values in grid.items():
         if not isinstance(values, list) or len(set(values)) < 2:
             raise CommandError(f"{where}: the grid of {key} has one value; give two or more")
-    bound = tuning.bound
+    bound: Any = tuning.bound
     if bound is not None and not (isinstance(bound, list) and len(bound) == 2):
         raise CommandError(f"{where}: bound is {bound}; it must be [LEAST, GREATEST]")
     return Tuning(

@@ -280,11 +280,6 @@ def split_choices(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         full = f"model.{key}" if key.startswith("norm_") else full
         if full in OF_THE_WHOLE_RUN:
             raise CommandError(f"{line}: give {OF_THE_WHOLE_RUN[full]} instead")
-        if "." not in full:
-            raise CommandError(
-                f"{line}: unknown key {key}; choose from {', '.join(CHOICES)}, placement, an "
-                "option of the norm (norm_variant), or GROUP.KEY of the recipe"
-            )
         others.append(line.replace(key, full, 1))
     return choices, others
 

@@ -75,7 +75,7 @@ def read_result(path: Path) -> Result:
     schema = result.get("schema") if isinstance(result, dict) else None
     if schema == 2:
         result |= {"schema": SCHEMA, "metric": "bleu", "scores": result.pop("bleu", None)}
-    elif schema != SCHEMA:
+    elif schema != SCHEMA or not {"norm", "seed"} <= result.keys():
         raise CommandError(f"{path} is not a result of schema {SCHEMA}; write it again")
     return dict(result)
 

@@ -15,24 +15,22 @@ from __future__ import annotations
 
 import argparse
 import copy
-import logging
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 
+from measuring.command import benchmark_parser, parse_benchmark, quiet, run_benchmark
 from measuring.models import build_model, dictionary_of
-from measuring.records import RESULTS, append, provenance
+from measuring.records import Record
 from measuring.timing import alternate, quartiles
-from norm_plugin.commands.command_line import at_least
+from norm_plugin.commands.command_line import CommandError, at_least, run_command
 from norm_plugin.kernels import describe, resolve
 from norm_plugin.models import fold_norms
 from norm_plugin.norms import norm_spec
 
-OUTPUT = RESULTS / "decoding.csv"
 LAYERNORM = "layernorm"
 TRAINING_BATCHES = 5
 CLOSE = 1e-3  # float32 rounding through twelve layers; the logits are of size 1
@@ -73,7 +71,7 @@ def variants(
     args: argparse.Namespace, dictionary: Dictionary, batch: dict[str, torch.Tensor]
 ) -> dict[tuple[str, str], Any]:
     """The models, by norm and form: LayerNorm's, and of each norm the unfolded and the folded."""
-    found = {(LAYERNORM, "unfolded"): build(args, LAYERNORM, dictionary)}
+    models = {(LAYERNORM, "unfolded"): build(args, LAYERNORM, dictionary)}
     for norm in args.norms:
         plain = build(args, norm, dictionary)
         folded = copy.deepcopy(plain)
@@ -83,9 +81,9 @@ def variants(
             difference = (folded(**batch)[0] - plain(**batch)[0]).abs().max().item()
         print(f"{norm}: the logits differ by {difference:.1e} at most")
         if difference > CLOSE:
-            raise SystemExit(f"error: {norm} folded is another model ({difference:.1e} > {CLOSE})")
-        found[norm, "unfolded"], found[norm, "folded"] = plain, folded
-    return found
+            raise CommandError(f"{norm} folded is another model ({difference:.1e} > {CLOSE})")
+        models[norm, "unfolded"], models[norm, "folded"] = plain, folded
+    return models
 
 
 def encoding(model: Any, batch: dict[str, torch.Tensor]) -> Call:
@@ -112,71 +110,62 @@ def generation(
 
 def measure(
     stage: str, calls: dict[tuple[str, str], Call], args: argparse.Namespace
-) -> list[dict[str, Any]]:
+) -> Iterator[Record]:
     """A row for each model: its quartiles in ``stage``, encoder or generation."""
     times = alternate(calls, args.repetitions, warmup=3)
     unit = quartiles(times[LAYERNORM, "unfolded"]).p50
-    rows = []
     for (norm, form), values in times.items():
-        p25, p50, p75 = quartiles(values)
-        print(
-            f"{stage:10}  {norm:22}  {form:8}  {p50:9.2f} ms ({p25:.2f} to {p75:.2f})  "
-            f"{p50 / unit:.3f} of layernorm"
-        )
-        rows.append(
-            {
-                **provenance(),
-                "arch": args.arch,
-                "kernels": describe(resolve(None)),
-                "norm": norm,
-                "form": form,
-                "stage": stage,
-                **{key: getattr(args, key) for key in ("sentences", "length", "beam", "steps")},
-                "repetitions": args.repetitions,
-                **{"p25_ms": round(p25, 3), "p50_ms": round(p50, 3), "p75_ms": round(p75, 3)},
-                "ratio_to_layernorm": round(p50 / unit, 4),
-            }
-        )
-    return rows
+        yield {
+            "arch": args.arch,
+            "kernels": describe(resolve(None)),
+            "norm": norm,
+            "form": form,
+            "stage": stage,
+            **{key: getattr(args, key) for key in ("sentences", "length", "beam", "steps")},
+            "repetitions": args.repetitions,
+            **quartiles(values).rounded(3),
+            "ratio_to_layernorm": round(quartiles(values).p50 / unit, 4),
+        }
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line; ``argv`` is sys.argv without its first word."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line; ``argv`` is sys.argv[1:]."""
+    parser = benchmark_parser(__doc__, "decoding.csv")
+    parser.set_defaults(norms=["batchnorm", "powernorm"])
+    parser.add_argument(
+        "--arch", default="norm_transformer_iwslt_de_en", help="default: %(default)s"
     )
-    add = parser.add_argument
-    add("--arch", default="norm_transformer_iwslt_de_en", help="default: %(default)s")
-    add("--norms", nargs="+", default=["batchnorm", "powernorm"], help="default: %(default)s")
-    add(
-        "--words", type=at_least(5), default=10_149, help="of the vocabulary (default: %(default)s)"
-    )
-    add("--sentences", type=at_least(1), default=16, help="in the batch (default: %(default)s)")
-    add("--length", type=at_least(1), default=32, help="of the longest one (default: %(default)s)")
-    add("--beam", type=at_least(1), default=5, help="default: %(default)s")
-    add("--steps", type=at_least(1), default=20, help="words to generate (default: %(default)s)")
-    add("--repetitions", type=at_least(1), default=50, help="of each (default: %(default)s)")
-    add("--threads", type=at_least(1), default=2, help="default: %(default)s")
-    add("--output", type=Path, default=OUTPUT, help="CSV to append to (default: %(default)s)")
-    add("--no-csv", action="store_true", help="print only")
-    return parser.parse_args(argv)
+    for flag, least, default, text in (
+        ("--words", 5, 10_149, "of the vocabulary"),
+        ("--sentences", 1, 16, "in the batch"),
+        ("--length", 1, 32, "of the longest one"),
+        ("--beam", 1, 5, "of the search"),
+        ("--steps", 1, 20, "words to generate"),
+        ("--repetitions", 1, 50, "of each"),
+    ):
+        text += " (default: %(default)s)"
+        parser.add_argument(flag, type=at_least(least), default=default, metavar="N", help=text)
+    return parse_benchmark(parser, argv)
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Measure both stages of all models, and append the rows."""
     args = parse_args(argv)
-    logging.getLogger("norm_plugin").setLevel(logging.WARNING)
+    quiet()
     torch.set_num_threads(args.threads)
     dictionary = dictionary_of(args.words)
     torch.manual_seed(2)
     batch = random_batch(dictionary, args.sentences, args.length)
-    found = variants(args, dictionary, batch)
-    rows = measure("encoder", {key: encoding(one, batch) for key, one in found.items()}, args)
-    searches = {key: generation(one, batch, dictionary, args) for key, one in found.items()}
-    rows += measure("generation", searches, args)
-    if not args.no_csv:
-        append(args.output, rows)
+    models = variants(args, dictionary, batch)
+
+    def measurements() -> Iterator[list[Record]]:
+        calls = {key: encoding(model, batch) for key, model in models.items()}
+        yield list(measure("encoder", calls, args))
+        calls = {key: generation(model, batch, dictionary, args) for key, model in models.items()}
+        yield list(measure("generation", calls, args))
+
+    return run_benchmark(args, measurements())
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

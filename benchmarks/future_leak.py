@@ -11,20 +11,14 @@ with running statistics. The table in docs/models.md comes from here.
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from collections.abc import Sequence
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fairseq import models
-from fairseq.data import Dictionary
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import norm_plugin.models  # noqa: F401  registers the architectures
+from measuring.command import plain_parser
+from measuring.models import build_model, dictionary_of
 from norm_plugin.commands.command_line import at_least
 from norm_plugin.norms import NORM_TYPES, norm_spec
 
@@ -36,24 +30,18 @@ MEASURED = 200  # batches
 
 def build(name: str) -> Any:
     """A model of 2 layers and 32 channels with norm ``name`` at every site."""
-    words = Dictionary()
-    for letter in range(LETTERS):
-        words.add_symbol(chr(ord("a") + letter))
-    args = argparse.Namespace(
-        arch="norm_transformer_lm_char_preln",
-        max_target_positions=TOKENS,
-        decoder_layers=2,
-        decoder_embed_dim=32,
-        decoder_ffn_embed_dim=64,
-        decoder_attention_heads=2,
-        norm_type=name,
-    )
+    flags: list[object] = [
+        "--arch",
+        "norm_transformer_lm_char_preln",
+        "--task",
+        "language_modeling",
+    ]
+    flags += ["--tokens-per-sample", TOKENS, "--max-target-positions", TOKENS]
+    flags += ["--decoder-layers", 2, "--decoder-embed-dim", 32, "--decoder-ffn-embed-dim", 64]
+    flags += ["--decoder-attention-heads", 2, "--norm-type", name]
     if norm_spec(name).has_option("warmup_updates"):
-        args.norm_warmup_updates = WARMUP
-    torch.manual_seed(1)
-    return models.build_model(
-        args, SimpleNamespace(source_dictionary=words, target_dictionary=words)
-    )
+        flags += ["--norm-warmup-updates", WARMUP]
+    return build_model(dictionary_of(4 + LETTERS), *flags)
 
 
 def loss(model: Any, generator: torch.Generator) -> torch.Tensor:
@@ -74,19 +62,17 @@ def measure(name: str, updates: int) -> tuple[float, float]:
         optimizer.zero_grad()
         loss(model, generator).backward()
         optimizer.step()
-    found = []
+    losses = []
     with torch.no_grad():
         for training in (True, False):
             model.train(training)
-            found.append(sum(loss(model, generator).item() for _ in range(MEASURED)) / MEASURED)
-    return found[0], found[1]
+            losses.append(sum(loss(model, generator).item() for _ in range(MEASURED)) / MEASURED)
+    return losses[0], losses[1]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line; prints a line for each norm."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = plain_parser(__doc__)
     parser.add_argument("norms", nargs="+", choices=NORM_TYPES, metavar="NORM")
     parser.add_argument("--updates", type=at_least(0), default=3000, metavar="N")
     args = parser.parse_args(argv)

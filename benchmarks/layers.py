@@ -34,12 +34,10 @@ from measuring.command import (
     CPU,
     CUDA,
     FUSED,
-    add_device,
     benchmark_parser,
     choose_setups,
     parse_benchmark,
     prepare_process,
-    quiet,
     run_benchmark,
 )
 from measuring.memory import keep_freed_memory
@@ -54,7 +52,7 @@ from measuring.providers import (
     make_calls,
     make_data,
 )
-from measuring.records import RESULTS, Record
+from measuring.records import Record
 from measuring.setups import SIZES, TARGETS, Setup, layer_setups
 from measuring.timing import alternate, copied_bytes_per_ms, on_cpu, on_gpu, quartiles
 from norm_plugin.commands.command_line import CommandError, at_least, run_command
@@ -66,7 +64,7 @@ MOVED = 5  # tensors of N x C: x, y, dy, x and dx
 GROWTH_ROWS = (256, 1024, 4096, 16384, 65536)
 GROWTH_CHANNELS = (64, 256, 1024, 4096, 8192)
 GPU_ROWS, GPU_CHANNELS = (4096, 16384, 65536), (512, 1024, 4096)
-GROWTH = [(rows, 512) for rows in GROWTH_ROWS] + [(4096, one) for one in GROWTH_CHANNELS]
+GROWTH = [(n, 512) for n in GROWTH_ROWS] + [(4096, c) for c in GROWTH_CHANNELS]
 
 
 def measure(
@@ -88,16 +86,17 @@ def measure(
         for name, call in calls.items()
     ] or [alternate({UNIT: unit}, args.repetitions, WARMUP, timed)]
     place = {"rows": rows, "channels": channels, "direction": args.direction}
-    found = [_row(UNIT, [ms for pair in pairs for ms in pair[UNIT]], 1.0)]
-    found += [
+    rows_of_all = [_row(UNIT, [ms for pair in pairs for ms in pair[UNIT]], 1.0)]
+    rows_of_all += [
         _row(name, pair[name], quartiles(pair[name]).p50 / quartiles(pair[UNIT]).p50)
         for name, pair in zip(calls, pairs)
     ]
     if args.device == CUDA:
         floor = MOVED * data.x.nbytes / args.copied_bytes_per_ms
         place["dtype"] = dtype
-        found = [{**row, "copy_share": round(floor / row["p50_ms"], 4)} for row in found]
-    return [{**setup._asdict(), **place, **row} for row in found]
+        for row in rows_of_all:
+            row["copy_share"] = round(floor / row["p50_ms"], 4)
+    return [{**setup._asdict(), **place, **row} for row in rows_of_all]
 
 
 def _pair(
@@ -108,32 +107,20 @@ def _pair(
 
 
 def _row(provider: str, times: Sequence[float], ratio: float) -> Record:
-    spread = {f"{name}_ms": round(ms, 4) for name, ms in quartiles(times)._asdict().items()}
+    spread = quartiles(times).rounded(4)
     return {"provider": provider, "repetitions": len(times), **spread, "ratio": round(ratio, 4)}
-
-
-def show(row: Record) -> None:
-    """Print a row."""
-    size = f"{row['rows']:,} x {row['channels']:,}"
-    spread = f"({row['p25_ms']:.3f} to {row['p75_ms']:.3f})"
-    gpu = f", {row['copy_share']:.0%} of a copy, {row['dtype']}" if "dtype" in row else ""
-    print(
-        f"{row['norm']:22} {row['options']:50} {size:14} {row['provider']:9} "
-        f"{row['p50_ms']:9.3f} ms {spread:20} ratio {row['ratio']:.2f}{gpu}",
-        flush=True,
-    )
 
 
 def misses(rows: Sequence[Record], setups: Sequence[Setup]) -> Iterator[str]:
     """A line for each target of ``setups`` that ``rows`` miss, or that nobody measured."""
-    found = {
+    ratios = {
         (Setup(row["norm"], row["options"]), (row["rows"], row["channels"])): row["ratio"]
         for row in rows
         if row["provider"] == "fused" and row["direction"] == BOTH
     }
     for setup in setups:
         for size in SIZES if setup in TARGETS else ():
-            ratio, bound = found.get((setup, size)), TARGETS[setup]
+            ratio, bound = ratios.get((setup, size)), TARGETS[setup]
             where = f"{setup} at {size[0]:,} x {size[1]:,}"
             if ratio is None:
                 yield f"{where}: not measured; at most {bound:.1f} is wanted"
@@ -150,12 +137,12 @@ def sizes_of(args: argparse.Namespace) -> list[tuple[int, int]]:
     on_device = args.device == CUDA
     rows = args.rows or (GPU_ROWS if on_device else sorted({size[0] for size in SIZES}))
     channels = args.channels or (GPU_CHANNELS if on_device else sorted({size[1] for size in SIZES}))
-    return [(one, other) for one in rows for other in channels]
+    return list(product(rows, channels))
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line; ``argv`` is sys.argv without its first word."""
-    parser = benchmark_parser(__doc__, RESULTS / "layers.csv")
+    """The command line; ``argv`` is sys.argv[1:]."""
+    parser = benchmark_parser(__doc__, "layers.csv", "targets", "device")
     parser.add_argument(
         "--providers",
         nargs="+",
@@ -179,7 +166,6 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="rows 256 to 65,536 at 512 channels, channels 64 to 8,192 at 4,096 rows",
     )
-    add_device(parser)
     parser.add_argument(
         "--dtypes", nargs="+", choices=DTYPES, help="default: float32; on a GPU all of them"
     )
@@ -197,7 +183,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; with --check the status is 1 where a target is missed."""
     args = parse_args(argv)
     setups = choose_setups(args.norms, layer_setups())
-    quiet()
     prepare_process(args.threads, FUSED[args.device])
     keep_freed_memory()
     if args.device == CUDA:
@@ -207,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         measure(setup, rows, channels, args, dtype)
         for (rows, channels), dtype, setup in product(sizes_of(args), args.dtypes, setups)
     )
-    return run_benchmark(args, measurements, show, partial(misses, setups=setups))
+    return run_benchmark(args, measurements, partial(misses, setups=setups))
 
 
 if __name__ == "__main__":

@@ -14,10 +14,8 @@ losses after every 250 updates and after the last one.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import math
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from measuring.command import plain_parser
 from norm_plugin.commands.command_line import at_least
 
 LAYERS, DIM, HEADS, CONTEXT, BATCH = 4, 128, 4, 64, 12
@@ -132,9 +130,7 @@ def train(model: GPT, train_text: Tensor, valid_text: Tensor | None, updates: in
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line; prints one line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = plain_parser(__doc__)
     parser.add_argument("text", type=Path, help="input.txt of tinyshakespeare")
     parser.add_argument("--minutes", type=at_least(1), help="as many updates as fit")
     parser.add_argument("--seed", type=int, default=1)

@@ -13,45 +13,45 @@ row, which over a factor of 64 in rows adds log 5 / log 64 = 0.39.
 
 from __future__ import annotations
 
-import argparse
-import math
-import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from measuring.command import quiet, report
+import numpy as np
+import pandas as pd
+
+from measuring.command import plain_parser, quiet, report
 from measuring.providers import BOTH, UNIT
-from measuring.records import RESULTS, SAME_LAYER, Row, newest, read_rows
+from measuring.records import RESULTS, SAME_LAYER, read_rows
 from norm_plugin.analysis.figures import style
 from norm_plugin.commands.command_line import CommandError, replacing, run_command
 
-FIXED_CHANNELS, FIXED_ROWS = 512, 4096
+PANELS = (("rows", "channels", 512), ("channels", "rows", 4096))
+"""What the columns of the picture show: an axis, and what is fixed."""
 FIRST_ROWS = 1024
 LEAST_SLOPE, MOST_SLOPE = 0.8, 1.4
-Points = dict[int, Row]
-"""A measurement by rows or by channels, ascending."""
-Series = dict[str, Points]
-"""By what is measured: ``powernorm variant=released, fused``."""
 
 
-def series(rows: Sequence[Row], against: str, fixed: str, value: int) -> Series:
-    """The newest training times against rows or channels, where the other has ``value``."""
-    found: Series = {}
-    for row in newest(rows, SAME_LAYER).values():
-        if row["direction"] == BOTH and row[fixed] == str(value):
-            words = f"{row['norm']} {row['options']}".strip()
-            found.setdefault(f"{words}, {row['provider']}", {})[int(row[against])] = row
-    return {name: dict(sorted(points.items())) for name, points in found.items()}
+def series(rows: pd.DataFrame, against: str, fixed: str, value: int) -> dict[str, pd.DataFrame]:
+    """The training times of each norm and form by rows or channels, where the other is ``value``.
+
+    The names are such as ``powernorm variant=released, fused``.
+    """
+    training = rows[(rows["direction"] == BOTH) & (rows[fixed] == value)]
+    return {
+        f"{norm} {options}".strip() + f", {provider}": points.sort_values(against)
+        for (norm, options, provider), points in training.groupby(
+            ["norm", "options", "provider"], sort=False
+        )
+    }
 
 
-def slope(points: Points) -> float | None:
+def slope(points: pd.DataFrame) -> float | None:
     """Of the logarithm of time against that of rows; None with fewer than two sizes."""
-    kept = {rows: float(row["p50_ms"]) for rows, row in points.items() if rows >= FIRST_ROWS}
-    if len(kept) < 2:
+    points = points[points["rows"] >= FIRST_ROWS]
+    if len(points) < 2:
         return None
-    logs = [math.log(rows) for rows in kept], [math.log(ms) for ms in kept.values()]
-    return statistics.linear_regression(*logs).slope
+    rows, ms = (np.log(points[name].to_numpy(float)) for name in ("rows", "p50_ms"))
+    return float(np.polyfit(rows, ms, 1)[0])
 
 
 def misses(slopes: dict[str, float | None]) -> Iterator[str]:
@@ -63,63 +63,48 @@ def misses(slopes: dict[str, float | None]) -> Iterator[str]:
             yield f"{name}: slope {value:.2f}, wanted from {LEAST_SLOPE} to {MOST_SLOPE}"
 
 
-def styles_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """How the line of each name looks: the same in all panels, and like no other one."""
-    return {
-        name: {**style(place), "marker": ".", "label": name} for place, name in enumerate(names)
-    }
-
-
 def lines_of(
-    rows: Sequence[Row], names: Sequence[str] | None, against: str, fixed: str, value: int
-) -> Series:
-    """What a panel shows: the fused forms of the norms ``names``, and torch's LayerNorm."""
-
-    def is_shown(name: str, points: Points) -> bool:
-        row = next(iter(points.values()))
-        fused = row["provider"] == "fused" and (names is None or row["norm"] in names)
-        return len(points) > 1 and (fused or name == f"layernorm, {UNIT}")
-
-    found = series(rows, against, fixed, value)
-    return {name: points for name, points in found.items() if is_shown(name, points)}
+    rows: pd.DataFrame, norms: Sequence[str] | None, against: str, fixed: str, value: int
+) -> dict[str, pd.DataFrame]:
+    """What a panel shows: the fused forms of ``norms``, None for all, and torch's LayerNorm."""
+    chosen = rows[(rows["provider"] == "fused") & (rows["norm"].isin(norms or rows["norm"]))]
+    unit = rows[
+        (rows["provider"] == UNIT) & (rows["norm"] == "layernorm") & (rows["options"] == "")
+    ]
+    both = series(pd.concat([unit, chosen]), against, fixed, value)
+    return {name: points for name, points in both.items() if len(points) > 1}
 
 
-def draw(rows: Sequence[Row], names: Sequence[str] | None, output: Path) -> None:
-    """Write the picture, in the format of the ending; ``names`` are norms, None: all."""
+def draw(rows: pd.DataFrame, norms: Sequence[str] | None, output: Path) -> None:
+    """Write the picture, in the format of the ending; ``norms`` are those drawn, None: all."""
     try:
         import matplotlib
     except ImportError as error:
         raise CommandError("no matplotlib, which draws; pip install matplotlib") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    from matplotlib.lines import Line2D
 
-    axes = (("rows", "channels", FIXED_CHANNELS), ("channels", "rows", FIXED_ROWS))
-    shown = [lines_of(rows, names, *one) for one in axes]
-    styles = styles_of(dict.fromkeys(name for lines in shown for name in lines))
-    figure, panels = pyplot.subplots(2, 2, figsize=(14, 10), layout="constrained")
-    for column, (against, fixed, value) in enumerate(axes):
+    shown = [lines_of(rows, norms, *panel) for panel in PANELS]
+    names = list(dict.fromkeys(name for lines in shown for name in lines))
+    figure, axes = pyplot.subplots(2, 2, figsize=(14, 10), layout="constrained")
+    for column, (against, fixed, value) in enumerate(PANELS):
         for name, points in shown[column].items():
-            for place, what in enumerate(("p50_ms", "ratio")):
-                heights = [float(point[what]) for point in points.values()]
-                panels[place][column].plot(list(points), heights, **styles[name])
-        for place, what in enumerate(("ms, forward and backward", "ratio to LayerNorm")):
-            panels[place][column].set(
-                xscale="log", xlabel=f"{against} ({fixed}: {value:,})", ylabel=what
-            )
-        panels[0][column].set_yscale("log")
-    panels[0][0].legend(
-        handles=[Line2D([], [], **style) for style in styles.values()], fontsize="x-small"
-    )
+            look = {**style(names.index(name)), "marker": ".", "label": name}
+            for axis, what in zip(axes[:, column], ("p50_ms", "ratio")):
+                axis.plot(points[against], points[what], **look)
+        for axis, what in zip(axes[:, column], ("ms, forward and backward", "ratio to LayerNorm")):
+            axis.set(xscale="log", xlabel=f"{against} ({fixed}: {value:,})", ylabel=what)
+        axes[0, column].set_yscale("log")
+    labels = [axis.get_legend_handles_labels() for axis in axes[0]]
+    handles = {name: line for lines, names in labels for line, name in zip(lines, names)}
+    axes[0, 0].legend(handles=handles.values(), fontsize="x-small")
     with replacing(output) as stream:
         figure.savefig(stream, format=output.suffix[1:] or "png")
 
 
-def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line; ``argv`` is sys.argv without its first word."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; with --check the status is 1 where the time does not grow like the rows."""
+    parser = plain_parser(__doc__)
     parser.add_argument(
         "--input",
         type=Path,
@@ -134,16 +119,10 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help=f"exit with 1 where a slope is not from {LEAST_SLOPE} to {MOST_SLOPE}",
     )
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; with --check the status is 1 where the time does not grow like the rows."""
-    args = parse_args(argv)
+    args = parser.parse_args(argv)
     quiet()
-    rows = read_rows(args.input, (*SAME_LAYER, "p50_ms", "ratio"))
-    against_rows = series(rows, "rows", "channels", FIXED_CHANNELS)
-    slopes = {name: slope(points) for name, points in against_rows.items()}
+    rows = read_rows(args.input, SAME_LAYER, ("p50_ms", "ratio"))
+    slopes = {name: slope(points) for name, points in series(rows, *PANELS[0]).items()}
     for name, value in slopes.items():
         if value is not None:
             print(f"{name:75} time ~ rows^{value:.2f}")

@@ -41,7 +41,6 @@ from prep.pairs import (  # noqa: E402
 )
 from prep.stages import make_parser  # noqa: E402
 
-RESULTS = ROOT / "benchmarks" / "results" / "preparation.csv"
 WMT14_PAIRS = 4_500_000
 TARGET_CORES = 8
 STEPS = ("tokenize", "learn", "apply")
@@ -74,21 +73,18 @@ def measure(raw: Path, pairs: int, args: argparse.Namespace) -> dict[str, float]
     """Seconds of each step for a corpus of `pairs` pairs."""
     corpus = replace(wmt14.CORPUS, files=plain_files({"train": "train"}))
     argv = ["--out", "out", "--merges", str(args.merges), "--workers", str(args.workers)]
-    choices = corpus.parse(make_parser(None), argv)
-    seconds = {}
+    options = corpus.parse(make_parser(None), argv)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         paths = write_raw(raw, pairs, args.new_words, work)
-        start = time.perf_counter()
-        write_words(corpus, paths, work, "train", choices)
-        seconds["tokenize"] = time.perf_counter() - start
-        start = time.perf_counter()
-        models = learn_subwords(corpus, work, choices)
-        seconds["learn"] = time.perf_counter() - start
-        start = time.perf_counter()
-        write_pieces(corpus, work, "train", models, choices)
-        seconds["apply"] = time.perf_counter() - start
-    return seconds
+        times = [time.perf_counter()]
+        write_words(corpus, paths, work, "train", options)
+        times.append(time.perf_counter())
+        models = learn_subwords(corpus, work, options)
+        times.append(time.perf_counter())
+        write_pieces(corpus, work, "train", models, options)
+        times.append(time.perf_counter())
+    return {step: end - start for step, start, end in zip(STEPS, times, times[1:])}
 
 
 def peak_mib() -> tuple[float, float]:
@@ -104,90 +100,65 @@ def projection(seconds: dict[str, float], pairs: int, workers: int, cores: int) 
     return (parallel + seconds["learn"]) * WMT14_PAIRS / pairs / 60
 
 
-def record(rows: list[dict[str, object]], output: Path) -> None:
-    """Append to the results."""
-    # Not before all is measured: this brings torch, whose memory would count into the preparation's
-    from measuring.records import append, commit
-
-    origin = {"date": date.today().isoformat(), "commit": commit()}
-    append(output, [{**origin, **row} for row in rows])
+def row_of(pairs: int, seconds: dict[str, float], args: argparse.Namespace) -> dict[str, object]:
+    """A row of the results, which is printed too."""
+    main_mib, worker_mib = peak_mib()
+    minutes = {
+        cores: projection(seconds, pairs, args.workers, cores)
+        for cores in (args.workers, TARGET_CORES)
+    }
+    speeds = ", ".join(f"{step} {pairs / seconds[step]:,.0f}" for step in STEPS)
+    print(f"{pairs:,} pairs on {args.workers} cores, pairs/s: {speeds}")
+    print(f"  memory: {main_mib:,.0f} MiB and at most {worker_mib:,.0f} MiB a worker")
+    for cores, value in minutes.items():
+        print(f"  {WMT14_PAIRS:,} pairs on {cores} cores: about {value:,.0f} minutes")
+    return {
+        "pairs": pairs,
+        "workers": args.workers,
+        "cores": len(os.sched_getaffinity(0)),
+        "machine": platform.machine(),
+        "merges": args.merges,
+        "new_words": args.new_words,
+        **{f"{step}_s": round(seconds[step], 2) for step in STEPS},
+        "main_mib": round(main_mib),
+        "worker_mib": round(worker_mib),
+        "wmt14_8_cores_min": round(minutes[TARGET_CORES], 1),
+        **tool_versions(),
+    }
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line; `argv` is sys.argv without its first word."""
+    """The command line; `argv` is sys.argv[1:]."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--raw",
-        type=Path,
-        default=Path(os.environ.get("NORM_DATA_DIR", "")) / "wmt14",
-        metavar="DIR",
-        help="folder with test-full.tgz (default: NORM_DATA_DIR/wmt14)",
-    )
-    parser.add_argument(
-        "--pairs",
-        type=at_least(1),
-        nargs="+",
-        default=[75_000, 150_000, 300_000],
-        metavar="N",
-        help="sizes (default: 75000 150000 300000)",
-    )
-    parser.add_argument("--merges", type=at_least(1), default=40_000, help="default: %(default)s")
-    parser.add_argument(
-        "--new-words", type=float, default=0.25, metavar="P", help="a line; default: %(default)s"
-    )
-    parser.add_argument(
-        "--workers",
-        type=at_least(1),
-        default=len(os.sched_getaffinity(0)),
-        help="default: one a core",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=RESULTS,
-        metavar="FILE",
-        help="append to it (default: benchmarks/results/preparation.csv)",
-    )
-    parser.add_argument("--no-csv", action="store_true", help="print only")
+    add, shown = parser.add_argument, "default: %(default)s"
+    raw = Path(os.environ.get("NORM_DATA_DIR", "")) / "wmt14"
+    help_of_raw = "folder with test-full.tgz (default: NORM_DATA_DIR/wmt14)"
+    add("--raw", type=Path, default=raw, metavar="DIR", help=help_of_raw)
+    sizes = [75_000, 150_000, 300_000]
+    add("--pairs", type=at_least(1), nargs="+", default=sizes, metavar="N", help=shown)
+    add("--merges", type=at_least(1), default=40_000, help=shown)
+    add("--new-words", type=float, default=0.25, metavar="P", help=f"a line ({shown})")
+    cores = len(os.sched_getaffinity(0))
+    add("--workers", type=at_least(1), default=cores, help="default: one a core")
+    output = ROOT / "benchmarks" / "results" / "preparation.csv"
+    help_of_output = "append to it (default: benchmarks/results/preparation.csv)"
+    add("--output", type=Path, default=output, metavar="FILE", help=help_of_output)
+    add("--no-csv", action="store_true", help="print only")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> None:
     """Measure every size and print the projections."""
     args = parse_args(argv)
-    versions = tool_versions()
-    rows: list[dict[str, object]] = []
-    for pairs in args.pairs:
-        seconds = measure(args.raw, pairs, args)
-        main_mib, worker_mib = peak_mib()
-        minutes = {
-            cores: projection(seconds, pairs, args.workers, cores)
-            for cores in (args.workers, TARGET_CORES)
-        }
-        speeds = ", ".join(f"{step} {pairs / seconds[step]:,.0f}" for step in STEPS)
-        print(f"{pairs:,} pairs on {args.workers} cores, pairs/s: {speeds}")
-        print(f"  memory: {main_mib:,.0f} MiB and at most {worker_mib:,.0f} MiB a worker")
-        for cores, value in minutes.items():
-            print(f"  {WMT14_PAIRS:,} pairs on {cores} cores: about {value:,.0f} minutes")
-        rows.append(
-            {
-                "pairs": pairs,
-                "workers": args.workers,
-                "cores": len(os.sched_getaffinity(0)),
-                "machine": platform.machine(),
-                "merges": args.merges,
-                "new_words": args.new_words,
-                **{f"{step}_s": round(seconds[step], 2) for step in STEPS},
-                "main_mib": round(main_mib),
-                "worker_mib": round(worker_mib),
-                "wmt14_8_cores_min": round(minutes[TARGET_CORES], 1),
-                **versions,
-            }
-        )
+    rows = [row_of(pairs, measure(args.raw, pairs, args), args) for pairs in args.pairs]
     if not args.no_csv:
-        record(rows, args.output)
+        # Not before all is measured: this brings torch, whose memory would count too
+        from measuring.records import append, commit
+
+        origin = {"date": date.today().isoformat(), "commit": commit()}
+        append(args.output, [{**origin, **row} for row in rows])
 
 
 if __name__ == "__main__":

@@ -19,15 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from measuring.command import (
-    add_training_options,
     benchmark_parser,
     choose_setups,
     parse_benchmark,
     prepare_process,
-    quiet,
     run_benchmark,
 )
-from measuring.records import RESULTS, Record
+from measuring.records import Record
 from measuring.setups import Setup
 from measuring.timing import alternate, quartiles
 from measuring.training import Run
@@ -75,7 +73,7 @@ def measure(setup: Setup, args: argparse.Namespace) -> Record:
         "recorded": with_recorder(run, recorder, run.updates(batches)),
     }
     times = alternate(calls, args.updates, WARMUP)
-    added = [one - other for one, other in zip(times["recorded"], times["plain"])]
+    added = [slow - fast for slow, fast in zip(times["recorded"], times["plain"])]
     plain, more = quartiles(times["plain"]), quartiles(added)
     record_bytes = path.stat().st_size / (WARMUP + args.updates)
     shutil.rmtree(path.parent)
@@ -84,21 +82,10 @@ def measure(setup: Setup, args: argparse.Namespace) -> Record:
         "tokens": run.cfg.dataset.max_tokens,
         "updates": args.updates,
         "plain_p50_ms": round(plain.p50, 1),
-        **{f"added_{name}_ms": round(value, 1) for name, value in more._asdict().items()},
+        **more.rounded(1, "added_{}_ms"),
         "share_percent": round(100 * more.p50 / (EVERY * plain.p50), 4),
         "megabytes": round(record_bytes * UPDATES / EVERY / 1e6, 2),
     }
-
-
-def show(row: Record) -> None:
-    """Print a row."""
-    print(
-        f"{row['norm']:22} {row['options']:18} an update takes {row['plain_p50_ms']:.0f} ms, a "
-        f"record {row['added_p50_ms']:.0f} ms more ({row['added_p25_ms']:.0f} to "
-        f"{row['added_p75_ms']:.0f}): {row['share_percent']:.3f} % of training at EVERY={EVERY}; "
-        f"{row['megabytes']:.1f} MB after {UPDATES} updates",
-        flush=True,
-    )
 
 
 def misses(rows: Sequence[Record]) -> Iterator[str]:
@@ -112,21 +99,19 @@ def misses(rows: Sequence[Record]) -> Iterator[str]:
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line; ``argv`` is sys.argv without its first word."""
-    parser = benchmark_parser(__doc__, RESULTS / "recording.csv")
+    """The command line; ``argv`` is sys.argv[1:]."""
+    parser = benchmark_parser(__doc__, "recording.csv", "targets", "training")
     parser.set_defaults(norms=list(DEFAULT))
-    add_training_options(parser)
     return parse_benchmark(parser, argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; with --check the status is 1 where a target is missed."""
     args = parse_args(argv)
-    quiet()
     prepare_process(args.threads)
     args.data = args.data or prepared_data()
     setups: list[Any] = choose_setups(args.norms, [Setup(name) for name in DEFAULT])
-    return run_benchmark(args, ([measure(setup, args)] for setup in setups), show, misses)
+    return run_benchmark(args, ([measure(setup, args)] for setup in setups), misses)
 
 
 if __name__ == "__main__":

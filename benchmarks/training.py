@@ -31,17 +31,14 @@ import torch
 from measuring.command import (
     CUDA,
     FUSED,
-    add_device,
-    add_training_options,
     benchmark_parser,
     choose_setups,
     parse_benchmark,
     prepare_process,
-    quiet,
     run_benchmark,
 )
 from measuring.memory import peak_mib, resident_mib, return_freed_memory
-from measuring.records import RESULTS, Record
+from measuring.records import Record
 from measuring.setups import Setup
 from measuring.timing import alternate, quartiles
 from measuring.training import STOCK, Run
@@ -71,10 +68,10 @@ def training_setups() -> list[Setup]:
 def prepared_data() -> Path:
     """Multi30k, binarized: made where it is not there yet."""
     raw = os.environ.get("NORM_DATA_DIR")
-    words = ["--out", PREPARED, "--merges", MERGES]
-    words += ["--raw", Path(raw, "multi30k")] if raw else []
-    command = [sys.executable, ROOT / "data-prep" / "multi30k.py", *words]
-    done = subprocess.run([str(word) for word in command], stdout=subprocess.DEVNULL)
+    command = [sys.executable, ROOT / "data-prep" / "multi30k.py"]
+    command += ["--out", PREPARED, "--merges", MERGES]
+    command += ["--raw", Path(raw, "multi30k")] if raw else []
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.DEVNULL)
     if done.returncode:
         raise CommandError("cannot prepare Multi30k (see above); give binarized --data")
     return PREPARED / "bin"
@@ -96,9 +93,9 @@ def measure(setup: Setup, kernels: str, unit: Unit, args: argparse.Namespace) ->
         "tokens": run.cfg.dataset.max_tokens,
         "updates": args.updates,
         "stock_p50_ms": round(quartiles(times["stock"]).p50, 1),
-        **{f"{name}_ms": round(value, 1) for name, value in spread._asdict().items()},
+        **spread.rounded(1),
         "updates_per_s": round(1000 / spread.p50, 4),
-        **{f"ratio_{name}": round(x, 4) for name, x in quartiles(ratios)._asdict().items()},
+        **quartiles(ratios).rounded(4, "ratio_{}"),
         "peak_mib": peak and round(peak, 1),
         "peak_ratio": peak and stock_peak and round(peak / stock_peak, 4),
     }
@@ -108,12 +105,10 @@ def peak_of(setup: Setup, kernels: str, args: argparse.Namespace) -> float | Non
     """Peak memory in MiB, measured in another process; None where none is asked for."""
     if not args.memory_updates:
         return None
-    words = ["--peak", setup.word, "--data", args.data, "--threads", args.threads]
-    words += ["--kernels", kernels, "--memory-updates", args.memory_updates]
-    words += ["--device", args.device]
-    words += ["--quick"] if args.quick else []
-    command = [sys.executable, __file__, *words]
-    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, __file__, "--peak", setup.word, "--data", args.data]
+    command += ["--threads", args.threads, "--device", args.device, "--kernels", kernels]
+    command += ["--memory-updates", args.memory_updates, *["--quick"] * args.quick]
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise CommandError(f"cannot measure the memory of {setup} (see above)")
     return float(done.stdout.split()[-1])
@@ -131,17 +126,6 @@ def print_peak(setup: Setup, args: argparse.Namespace) -> None:
     print(torch.cuda.max_memory_allocated() / 2**20 if on_gpu else peak_mib() - before)
 
 
-def show(row: Record) -> None:
-    """Print a row."""
-    peak = f"{row['peak_ratio']:.3f}" if row["peak_ratio"] else "not measured"
-    print(
-        f"{row['norm']:22} {row['options']:18} {row['kernels']:7} {row['p50_ms'] / 1000:7.2f} s an "
-        f"update, stock {row['stock_p50_ms'] / 1000:7.2f} s: updates/s {row['ratio_p50']:.3f} "
-        f"({row['ratio_p25']:.3f} to {row['ratio_p75']:.3f}), memory {peak}",
-        flush=True,
-    )
-
-
 def misses(rows: Sequence[Record]) -> Iterator[str]:
     """A line for each target that the norms with their fused forms miss."""
     for row in rows:
@@ -157,9 +141,8 @@ def misses(rows: Sequence[Record]) -> Iterator[str]:
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line; ``argv`` is sys.argv without its first word."""
-    parser = benchmark_parser(__doc__, RESULTS / "training.csv")
-    add_training_options(parser)
+    """The command line; ``argv`` is sys.argv[1:]."""
+    parser = benchmark_parser(__doc__, "training.csv", "targets", "training", "device")
     parser.add_argument(
         "--kernels",
         nargs="+",
@@ -175,7 +158,6 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="N",
         help="during which memory is measured; 0: not at all (default: %(default)s)",
     )
-    add_device(parser)
     parser.add_argument(
         "--peak", metavar="NORM", help=f"print the peak memory of one norm, or {STOCK}, in MiB"
     )
@@ -185,7 +167,6 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; with --check the status is 1 where a target is missed."""
     args = parse_args(argv)
-    quiet()
     prepare_process(args.threads, FUSED[args.device])
     args.data = args.data or prepared_data()
     if args.peak:
@@ -196,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     measurements = (
         [measure(setup, kernels, unit, args)] for setup in setups for kernels in args.kernels
     )
-    return run_benchmark(args, measurements, show, misses)
+    return run_benchmark(args, measurements, misses)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from measuring.records import Record, append, provenance
+from measuring.records import RESULTS, Record, append, provenance
 from measuring.setups import Setup, parse_setup
 from norm_plugin.commands.command_line import CommandError, at_least
 from norm_plugin.kernels import VARIABLE, resolve
@@ -23,101 +23,96 @@ GPU_FILES = {"layers.csv": "gpu.csv", "training.csv": "gpu_training.csv"}
 """Measurements on a CPU: the same on a GPU."""
 
 
-def benchmark_parser(text: str | None, output: Path) -> argparse.ArgumentParser:
-    """A parser with the options that every benchmark of norms has; ``text`` explains it."""
-    parser = argparse.ArgumentParser(
+def plain_parser(text: str | None) -> argparse.ArgumentParser:
+    """A parser that shows ``text``, the docstring of a benchmark, as it is."""
+    return argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--norms", nargs="+", metavar="NORM[:KEY=VALUE,...]", help="default: every norm"
-    )
-    parser.add_argument(
-        "--threads", type=at_least(1), default=2, metavar="N", help="default: %(default)s"
-    )
-    parser.add_argument(
+
+
+def benchmark_parser(text: str | None, output: str, *groups: str) -> argparse.ArgumentParser:
+    """A parser with the options that the benchmarks of norms share.
+
+    Args:
+        text: explains the benchmark.
+        output: the name of its file in ``benchmarks/results/``.
+        groups: further options: ``targets`` to check, ``training``, and ``device``, for a benchmark
+            that also measures a GPU, into a file of its own.
+    """
+    parser = plain_parser(text)
+    add = parser.add_argument
+    add("--norms", nargs="+", metavar="NORM[:KEY=VALUE,...]", help="default: every norm")
+    add("--threads", type=at_least(1), default=2, metavar="N", help="default: %(default)s")
+    add(
         "--output",
         type=Path,
-        default=output,
+        default=RESULTS / output,
         metavar="FILE",
-        help=f"append to it (default: benchmarks/results/{output.name})",
+        help=f"append to it (default: benchmarks/results/{output})",
     )
-    parser.add_argument("--no-csv", action="store_true", help="print only")
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="name each missed target, and exit with 1 if there is one",
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="try the command on tiny sizes; without --output it only prints",
-    )
+    add("--no-csv", action="store_true", help="print only")
+    if "targets" in groups:
+        add("--check", action="store_true", help="name each missed target, and exit with 1 if any")
+        add(
+            "--quick",
+            action="store_true",
+            help="try the command on tiny sizes; without --output it only prints",
+        )
+    if "training" in groups:
+        add("--data", type=Path, metavar="DIR", help="binarized (default: Multi30k, prepared here)")
+        add(
+            "--updates",
+            type=at_least(1),
+            default=6,
+            metavar="N",
+            help="timed, of each (default: %(default)s)",
+        )
+    if "device" in groups:
+        add("--device", choices=FUSED, default=CPU, help="default: %(default)s")
     return parser
-
-
-def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """The options of a benchmark that trains."""
-    parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="binarized (default: Multi30k, prepared here)"
-    )
-    parser.add_argument(
-        "--updates",
-        type=at_least(1),
-        default=6,
-        metavar="N",
-        help="timed, of each (default: %(default)s)",
-    )
-
-
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """The option of a benchmark that also measures a GPU, into a file of its own."""
-    parser.add_argument("--device", choices=FUSED, default=CPU, help="default: %(default)s")
 
 
 def parse_benchmark(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None
 ) -> argparse.Namespace:
     """The options of a ``benchmark_parser``."""
+    parser.set_defaults(check=False, quick=False, device=CPU)
     args = parser.parse_args(argv)
-    if getattr(args, "device", CPU) == CUDA:
-        if not torch.cuda.is_available():
-            raise CommandError("torch finds no CUDA device; give --device cpu")
-        if args.output == parser.get_default("output"):
-            args.no_csv |= args.quick
+    if args.output == parser.get_default("output"):
+        args.no_csv |= args.quick  # tiny measurements must not be mistaken for results
+        if args.device == CUDA:
             args.output = args.output.with_name(GPU_FILES[args.output.name])
-    if args.quick and args.output == parser.get_default("output"):
-        args.no_csv = True  # tiny measurements must not be mistaken for results
+    if args.device == CUDA and not torch.cuda.is_available():
+        raise CommandError("torch finds no CUDA device; give --device cpu")
     return args
 
 
-def choose_setups(words: Sequence[str] | None, known: Sequence[Setup]) -> list[Setup]:
-    """The setups that ``--norms`` asks for: of a norm alone, all those of it that are ``known``.
+def choose_setups(names: Sequence[str] | None, known: Sequence[Setup]) -> list[Setup]:
+    """The setups that ``--norms`` names: of a norm alone, all those of it that are ``known``.
 
     Raises CommandError for a norm or an option that does not exist.
     """
-    if words is None:
+    if names is None:
         return list(known)
     chosen: list[Setup] = []
-    for word in words:
+    for name in names:
         try:
-            named = [one for one in known if word in (one.norm, one.word)]
-            chosen += named or [parse_setup(word)]
+            chosen += [setup for setup in known if name in (setup.norm, setup.word)] or [
+                parse_setup(name)
+            ]
         except ValueError as error:
             raise CommandError(f"--norms: {error}") from error
     return chosen
 
 
 def prepare_process(threads: int, kernels: str = "cpu") -> None:
-    """Set the threads, and require the fused ``kernels`` of the device that is measured."""
-    torch.set_num_threads(threads)
-    require_kernels(kernels)
+    """Set the threads, and hide what libraries log; require fused ``kernels`` of the device.
 
-
-def require_kernels(kernels: str) -> None:
-    """Raise CommandError where fused forms could not be told from plain ones.
-
-    They could not if the environment chooses for both, or if there are no ``kernels``.
+    Raises CommandError where fused forms could not be told from plain ones: where the environment
+    chooses for both, or there are no such kernels.
     """
+    quiet()
+    torch.set_num_threads(threads)
     if os.environ.get(VARIABLE):
         raise CommandError(f"{VARIABLE} is set, which overrides every choice here; unset it")
     try:
@@ -126,28 +121,27 @@ def require_kernels(kernels: str) -> None:
         raise CommandError(str(error)) from error
 
 
-def run_benchmark(
-    args: argparse.Namespace,
-    measurements: Iterable[Sequence[Record]],
-    show: Callable[[Record], None],
-    misses: Callable[[Sequence[Record]], Iterable[str]],
-) -> int:
-    """Print and store rows as they are measured; with --check, status 1 for a missed target."""
-    origin = provenance(gpu=getattr(args, "device", CPU) == CUDA)
-    measured: list[Record] = []
-    for rows in measurements:
-        for row in rows:
-            show(row)
-        if not args.no_csv:
-            append(args.output, [{**origin, **row} for row in rows])
-        measured += rows
-    return report(misses(measured)) if args.check else 0
-
-
 def quiet() -> None:
     """Hide the log lines of libraries below the level of a warning, and Python's warnings."""
     logging.getLogger().setLevel(logging.WARNING)
     warnings.simplefilter("ignore")
+
+
+def run_benchmark(
+    args: argparse.Namespace,
+    measurements: Iterable[Sequence[Record]],
+    misses: Callable[[Sequence[Record]], Iterable[str]] = lambda rows: (),
+) -> int:
+    """Print and store rows as they are measured; with --check, status 1 for a missed target."""
+    origin = provenance(gpu=args.device == CUDA)
+    measured: list[Record] = []
+    for rows in measurements:
+        for row in rows:
+            print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+        if not args.no_csv:
+            append(args.output, [{**origin, **row} for row in rows])
+        measured += rows
+    return report(misses(measured)) if args.check else 0
 
 
 def report(misses: Iterable[str]) -> int:

@@ -10,6 +10,8 @@ from fairseq import models, options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+import norm_plugin.models  # noqa: F401  registers the architectures
+
 
 def dictionary_of(words: int) -> Dictionary:
     """A dictionary of so many entries, fairseq's own among them."""

@@ -5,18 +5,17 @@ A file has one row a measurement, and later rows replace earlier ones of the sam
 
 from __future__ import annotations
 
-import csv
-import io
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 import norm_plugin
-from norm_plugin.commands.command_line import CommandError, read_lines, read_text, write_text
+from norm_plugin.commands.command_line import CommandError, read_text, write_text
 from norm_plugin.experiments.provenance import git_state, versions
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -27,11 +26,10 @@ SAME_TRAINING = ("norm", "options", "kernels", "tokens")
 """The same of training.csv."""
 ORIGIN = ("device", "vector", "threads", "torch", "python", "commit", "date")
 """The columns that say where a row comes from, as a table tells them."""
+NUMBERS = ("rows", "channels", "copy_share", "ratio", "peak_mib", "updates_per_s")
+"""Columns of numbers, beside those whose names hold ``_p`` and ``ratio``; the others are text."""
 Record = dict[str, Any]
 """A row to write, by the name of the column."""
-Row = dict[str, str]
-"""A row as it is read."""
-Key = tuple[str, ...]
 
 
 def commit() -> str:
@@ -80,34 +78,36 @@ def append(path: Path, rows: Sequence[Record]) -> None:
     A file that is not there begins with their names. Raises CommandError where it has other
     columns.
     """
-    columns = list(rows[0])
-    old = read_text(path) if path.exists() else ",".join(columns) + "\n"
-    header = old.split("\n")[0].split(",")
-    if header != columns:
+    table = pd.DataFrame(rows, dtype=object)
+    old = read_text(path) if path.exists() else ""
+    header = old.partition("\n")[0]
+    if old and header != ",".join(table.columns):
         raise CommandError(
-            f"{path} has the columns {', '.join(header)}, the new rows {', '.join(columns)}; "
-            "give another --output, or move the file away"
+            f"{path} has the columns {header}, the new rows {','.join(table.columns)}; give "
+            "another --output, or move the file away"
         )
-    new = io.StringIO()
-    csv.DictWriter(new, columns, lineterminator="\n").writerows(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, old + new.getvalue())
+    write_text(path, old + table.to_csv(index=False, header=not old, lineterminator="\n"))
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
-    """The rows of a file of measurements, oldest first; none where there is no file.
+def read_rows(path: Path, same: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+    """The newest row of each measurement in a file; none where there is no file.
 
-    Raises CommandError where it lacks one of ``columns``.
+    Args:
+        same: the columns in which rows agree that measure the same thing.
+        columns: what else is read.
+
+    Raises:
+        CommandError: the file lacks one of the columns.
     """
+    wanted = [*same, *columns]
     if not path.exists():
-        return []
-    reader = csv.DictReader(read_lines(path))
-    missing = [name for name in columns if name not in (reader.fieldnames or [])]
-    if missing:
+        return pd.DataFrame(columns=wanted)
+    rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+    if missing := [name for name in wanted if name not in rows]:
         raise CommandError(f"{path} has no column {', '.join(missing)}; is it a benchmark's?")
-    return list(reader)
-
-
-def newest(rows: Iterable[Row], columns: Sequence[str]) -> dict[Key, Row]:
-    """The last row for each combination of values in ``columns``."""
-    return {tuple(row[name] for name in columns): row for row in rows}
+    newest = rows.drop_duplicates(same, keep="last").set_index(list(same), drop=False)
+    rows = newest.loc[rows.set_index(list(same)).index.unique(), wanted].reset_index(drop=True)
+    numeric = [name for name in rows if name in NUMBERS or "_p" in name or "ratio" in name]
+    rows[numeric] = rows[numeric].apply(pd.to_numeric)
+    return rows

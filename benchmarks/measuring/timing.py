@@ -6,11 +6,11 @@ ahead of the device.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
 Name = TypeVar("Name")
@@ -25,12 +25,14 @@ class Quartiles(NamedTuple):
     p50: float
     p75: float
 
+    def rounded(self, digits: int, name: str = "{}_ms") -> dict[str, float]:
+        """As columns of a row; ``name`` makes that of a column of p25, p50 and p75."""
+        return {name.format(p): round(x, digits) for p, x in self._asdict().items()}
+
 
 def quartiles(values: Sequence[float]) -> Quartiles:
     """The quartiles of one value or more, interpolated between them."""
-    if len(values) == 1:
-        return Quartiles(*(values[0],) * 3)
-    return Quartiles(*statistics.quantiles(values, n=4, method="inclusive"))
+    return Quartiles(*np.percentile(values, [25, 50, 75]).tolist())
 
 
 def on_cpu(call: Callable[[], object]) -> float:
@@ -68,8 +70,7 @@ def alternate(
 ) -> dict[Name, list[float]]:
     """Milliseconds of each call, ``repetitions`` of them, by its name.
 
-    Every round makes each call once, in the order given. ``warmup`` rounds before are not
-    counted.
+    Every round makes each call once, in the order given. ``warmup`` rounds before are not counted.
     """
     times: dict[Name, list[float]] = {name: [] for name in calls}
     for number in range(-warmup, repetitions):

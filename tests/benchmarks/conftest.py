@@ -14,3 +14,22 @@ def toy(tmp_path_factory):
     done = run_forked(ROOT / "data-prep" / "toy.py", "--out", out, *sizes)
     assert done.returncode == 0, done.stderr
     return out / "bin"
+
+
+@pytest.fixture(autouse=True)
+def loud(monkeypatch):
+    """The loggers are those of all tests: no benchmark makes them quiet."""
+    from measuring import command
+
+    monkeypatch.setattr(command, "quiet", lambda: None)
+
+
+@pytest.fixture
+def cpu_kernels():
+    """Skips a test where the kernels of the CPU are not built."""
+    from norm_plugin.kernels import resolve
+
+    try:
+        resolve("cpu")
+    except ValueError as error:
+        pytest.skip(str(error))

@@ -10,20 +10,15 @@ import speed_tables
 from measuring import timing
 from measuring.providers import BOTH, FORWARD, make_calls, make_data
 from measuring.setups import SIZES, Setup, layer_setups
-from norm_plugin.kernels import has_fused_form, resolve
+from norm_plugin.kernels import has_fused_form
 from norm_plugin.norms import norm_spec
 
 EAGER = ["torch", "plain", "fused", "reference"]  # compiling takes seconds a norm
 
 
 @pytest.fixture(autouse=True)
-def prepared(monkeypatch):
+def prepared(monkeypatch, cpu_kernels):
     monkeypatch.setattr(layers, "keep_freed_memory", lambda: True)  # this process has other tests
-    monkeypatch.setattr(layers, "quiet", lambda: None)  # so are its loggers
-    try:
-        resolve("cpu")
-    except ValueError as error:
-        pytest.skip(str(error))
 
 
 ADANORM = Setup("adanorm")
@@ -96,7 +91,7 @@ def test_rows_are_written_and_read(tmp_path, capsys, monkeypatch):
     assert layers.main([*words, "--providers", *EAGER[1:], "--rows", "16"]) == 0
     lines = output.read_text(encoding="utf-8").splitlines()
     assert len(lines) == 1 + 2 * 2 * 4 + 2 * 3
-    assert "adanorm                variant=released" in capsys.readouterr().out
+    assert "norm adanorm  options variant=released  rows 16" in capsys.readouterr().out
     table = speed_tables.layers_table(output)
     (row,) = [line for line in table.split("\n") if line.startswith("| `none` |")]
     assert row.split("|")[3].strip() == "—"
@@ -143,11 +138,6 @@ def test_sizes():
     assert (min(rows), max(rows)) == (256, 65536)
     channels = [c for n, c in sizes[2] if n == 4096]
     assert (min(channels), max(channels)) == (64, 8192)
-
-
-def test_the_defaults_measure_every_provider_fifty_times():
-    args = layers.parse_args([])
-    assert args.providers == list(layers.FORMS) and args.repetitions == 50 and args.threads == 2
 
 
 # ---- on a GPU, for which the CPU stands ---------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +49,6 @@ def test_a_setup_from_a_word():
     setup = parse_setup("powernorm:variant=released,layer_scale_groups=4")
     assert setup == Setup("powernorm", "variant=released layer_scale_groups=4")
     assert setup.build(8).layer_scale_groups == 4
-    assert str(parse_setup("dyt")) == "dyt"
 
 
 @pytest.mark.parametrize(
@@ -110,13 +107,11 @@ def test_rows_are_appended_under_one_header(tmp_path):
     path = tmp_path / "results" / "some.csv"
     append(path, [{"norm": "dyt", "options": "a=1, b"}])
     append(path, [{"norm": "none", "options": ""}, {"norm": "none", "options": "c"}])
-    with open(path, encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert [tuple(row.values()) for row in rows] == [("dyt", "a=1, b"), ("none", ""), ("none", "c")]
-    before = path.read_text()
-    with pytest.raises(CommandError, match=r"some\.csv has the columns norm, options, the new"):
+    text = 'norm,options\ndyt,"a=1, b"\nnone,\nnone,c\n'
+    assert path.read_text() == text
+    with pytest.raises(CommandError, match=r"some\.csv has the columns norm,options, the new"):
         append(path, [{"options": "", "norm": "dyt"}])
-    assert path.read_text() == before
+    assert path.read_text() == text
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -128,24 +123,11 @@ def test_the_choice_of_kernels_is_the_benchmark_s(monkeypatch):
 
 def test_what_is_tiny_is_no_result(tmp_path):
     def no_csv(*words):
-        parser = benchmark_parser("", tmp_path / "results.csv")
+        parser = benchmark_parser("", "results.csv", "targets")
         return parse_benchmark(parser, words).no_csv
 
     assert no_csv("--quick") and no_csv("--no-csv")
     assert not no_csv() and not no_csv("--quick", "--output", str(tmp_path / "other.csv"))
-
-
-@pytest.mark.parametrize(
-    ("benchmark", "flag"),
-    [
-        *(("layers", "--repetitions"), ("layers", "--threads"), ("training", "--updates")),
-        *(("decoding", "--repetitions"), ("preparation", "--pairs")),
-    ],
-)
-def test_of_nothing_no_time_is_taken(benchmark, flag, capsys):
-    with pytest.raises(SystemExit):
-        importlib.import_module(benchmark).parse_args([flag, "0"])
-    assert f"error: argument {flag}: " in capsys.readouterr().err
 
 
 def test_a_missed_target_decides_the_status(capsys):

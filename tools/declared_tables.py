@@ -6,9 +6,10 @@ import inspect
 import re
 from collections.abc import Iterable, Sequence
 
+import pandas as pd
 from torch import Tensor
 
-from markdown_table import markdown
+from norm_plugin.experiments.tables import markdown
 from norm_plugin.models import patches
 from norm_plugin.models.config import site_flags
 from norm_plugin.norms import NORM_TYPES, Option, declared_options, norm_spec
@@ -30,35 +31,39 @@ _CHANNELS, _HEADS = 960, 48  # of what is shown; no other size of its parameters
 
 def norms_table() -> str:
     """Markdown: a row a norm."""
-    rows = [
-        (
-            *("`--norm-type`", "formula", "paper", "sites of `--norm-type`", "gradient"),
-            *("parameters", "statistics", "how its released code differs", "paper read"),
-        )
-    ]
+    rows = []
     for name in NORM_TYPES:
         spec = norm_spec(name)
-        sites = "encoder; the decoder keeps layernorm" if spec.batch_statistics else "all"
-        gradient = "exact" if spec.cls.exact_gradient else "by design not exact"
         norm = spec.build(_CHANNELS)
-        parameters = _shapes(norm.named_parameters())
-        statistics = _shapes(norm.named_buffers())
+        encoder = "encoder; the decoder keeps layernorm"
         rows.append(
-            (
-                *(f"`{name}`", f"`{spec.formula}`", spec.paper, sites, gradient),
-                *(parameters, statistics, spec.released or "-", _yes(spec.paper_read)),
-            )
+            {
+                "`--norm-type`": f"`{name}`",
+                "formula": f"`{spec.formula}`",
+                "paper": spec.paper,
+                "sites of `--norm-type`": encoder if spec.batch_statistics else "all",
+                "gradient": "exact" if spec.cls.exact_gradient else "by design not exact",
+                "parameters": _shapes(norm.named_parameters()),
+                "statistics": _shapes(norm.named_buffers()),
+                "how its released code differs": spec.released or "-",
+                "paper read": _yes(spec.paper_read),
+            }
         )
-    return markdown(rows)
+    return markdown(pd.DataFrame(rows))
 
 
 def front_table(names: Sequence[str]) -> str:
     """Markdown: name, formula and paper of the norms ``names``, and whether the paper was read."""
-    rows = [("norm", "formula", "paper", "paper read")]
-    for name in names:
-        spec = norm_spec(name)
-        rows.append((f"`{name}`", f"`{spec.formula}`", spec.paper, _yes(spec.paper_read)))
-    return markdown(rows)
+    specs = {name: norm_spec(name) for name in names}
+    rows = [
+        (f"`{name}`", f"`{spec.formula}`", spec.paper, _yes(spec.paper_read))
+        for name, spec in specs.items()
+    ]
+    return _table(rows, "norm", "formula", "paper", "paper read")
+
+
+def _table(rows: Iterable[tuple[str, ...]], *head: str) -> str:
+    return markdown(pd.DataFrame(rows, columns=list(head)))
 
 
 def _yes(value: bool) -> str:
@@ -67,33 +72,30 @@ def _yes(value: bool) -> str:
 
 def _shapes(tensors: Iterable[tuple[str, Tensor]]) -> str:
     """``weight (C), eta (1)``; a counter, which is no statistic, is left out."""
-    words = {_CHANNELS: "C"}
-    named = [
-        f"{name} ({', '.join(str(words.get(size, size)) for size in tensor.shape) or '1'})"
-        for name, tensor in tensors
-        if tensor.is_floating_point()
-    ]
-    return ", ".join(named) or "none"
+    statistics = [(name, tensor) for name, tensor in tensors if tensor.is_floating_point()]
+    return ", ".join(f"{name} ({_shape(tensor) or '1'})" for name, tensor in statistics) or "none"
+
+
+def _shape(tensor: Tensor) -> str:
+    names = {_CHANNELS: "C", _HEADS: "heads"}
+    return ", ".join(str(names.get(size, size)) for size in tensor.shape)
 
 
 def options_table() -> str:
     """Markdown: a row for each meaning of an option, with the norms that give it that meaning."""
-    rows = [("flag", "type", "default", "norms", "meaning")]
+    rows = []
     for owners in declared_options().values():
         for meaning in dict.fromkeys(option.help for _, option in owners):
             own = [(name, option) for name, option in owners if option.help == meaning]
             option = own[0][1]
             names = ", ".join(name for name, _ in own)
-            kind = option.type_name
-            rows.append((f"`{option.flag}`", kind, _defaults(own), names, meaning))
-    return markdown(rows)
+            rows.append((f"`{option.flag}`", option.type_name, _defaults(own), names, meaning))
+    return _table(rows, "flag", "type", "default", "norms", "meaning")
 
 
 def sites_table() -> str:
     """Markdown: the flags that choose norms and their place."""
-    rows = [("flag", "meaning")]
-    rows += [(f"`{flag}`", text) for flag, text in site_flags()]
-    return markdown(rows)
+    return _table([(f"`{flag}`", text) for flag, text in site_flags()], "flag", "meaning")
 
 
 def _defaults(owners: list[tuple[str, Option]]) -> str:
@@ -111,12 +113,11 @@ LAYERS = 8  # of the stack that stands for any; enough for a placement that diff
 
 def placements_table() -> str:
     """Markdown: a row a placement."""
-    rows = [("`--norm-placement`", "equation", "paper", "paper read")]
-    rows += [
-        (f"`{name}`", f"`{cls.equation}`", cls.paper, "yes" if cls.paper_read else "no")
+    rows = [
+        (f"`{name}`", f"`{cls.equation}`", cls.paper, _yes(cls.paper_read))
         for name, cls in PLACEMENTS.items()
     ]
-    return markdown(rows)
+    return _table(rows, "`--norm-placement`", "equation", "paper", "paper read")
 
 
 def placements_text() -> str:
@@ -129,17 +130,14 @@ def _section(name: str) -> str:
     summary = (inspect.getdoc(cls) or "").splitlines()[0]
     own_weights = overrides(cls, "initialize")
     weights = inspect.getdoc(cls.initialize) if own_weights else "fairseq's own"
-    lines = [
-        f"### {name}",
-        "",
-        summary,
-        "",
-        f"- Norms: {_norms(cls)}.",
-        f"- Learned, norms aside: {_parameters(cls)}.",
-        f"- Initial weights: {str(weights).rstrip('.')}.",
-        f"- Folds: {_folds(cls)}.",
-    ]
-    return "\n".join(lines)
+    return f"""### {name}
+
+{summary}
+
+- Norms: {_norms(cls)}.
+- Learned, norms aside: {_parameters(cls)}.
+- Initial weights: {str(weights).rstrip(".")}.
+- Folds: {_folds(cls)}."""
 
 
 def place(index: int) -> LayerPlace:
@@ -149,10 +147,10 @@ def place(index: int) -> LayerPlace:
 
 def _each_layer(cls: type[Placement]) -> dict[type[Placement], list[int]]:
     """The placement of each layer, and the numbers of the layers that have it."""
-    found: dict[type[Placement], list[int]] = {}
+    layers: dict[type[Placement], list[int]] = {}
     for index in range(1, LAYERS + 1):
-        found.setdefault(cls.at(place(index)), []).append(index)
-    return found
+        layers.setdefault(cls.at(place(index)), []).append(index)
+    return layers
 
 
 def _norms(cls: type[Placement]) -> str:
@@ -179,37 +177,29 @@ def _by_branch(texts: dict[str, str]) -> str:
 
 def _parameters(cls: type[Placement]) -> str:
     """The parameters of a layer that are the placement's own."""
-    words = {_CHANNELS: "C", _HEADS: "heads"}
-    found = [
-        f"`{name}` ({', '.join(str(words.get(size, size)) for size in value.shape)})"
-        for name, value in cls.at(place(1))(place(1)).named_parameters()
-    ]
-    return ", ".join(found) or "nothing"
+    own = cls.at(place(1))(place(1)).named_parameters()
+    return ", ".join(f"`{name}` ({_shape(value)})" for name, value in own) or "nothing"
 
 
 def _folds(cls: type[Placement]) -> str:
     """What norms with running statistics fold, and why others do not."""
     texts = {branch: _fold_of(cls, branch) for branch in BRANCHES}
-    found = [_by_branch(texts)] if any(texts.values()) else []
+    folds = [_by_branch(texts)] if any(texts.values()) else []
     if cls.final_norm:
         reason = cls.why_it_stays(FINAL)
-        found.append(f"after the stack: {f'no ({reason})' if reason else FINAL_FOLDS}")
-    return "; ".join(found) or "there is no norm"
+        folds.append(f"after the stack: {f'no ({reason})' if reason else FINAL_FOLDS}")
+    return "; ".join(folds) or "there is no norm"
 
 
 def _fold_of(cls: type[Placement], branch: str) -> str:
     """The same for a branch, whose norms fold together or not at all."""
-    positions = [(kind, one) for kind in _each_layer(cls) for one in kind.norms_of(branch)]
-    stay = _distinct(
-        f"no (the norm at {position}: {reason})"
+    positions = [(kind, name) for kind in _each_layer(cls) for name in kind.norms_of(branch)]
+    stay = {
+        f"no (the norm at {position}: {reason})": None
         for kind, position in positions
         if (reason := kind.why_it_stays(position))
-    )
+    }
     return "; ".join(stay) or ("yes" if positions else "")
-
-
-def _distinct(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
 
 
 # ---- patches --------------------------------------------------------------------------------
@@ -229,6 +219,5 @@ def patches_by_function() -> dict[str, tuple[str, str]]:
 
 def patches_table() -> str:
     """Markdown: a row for each function."""
-    rows = [("function", "reason", "test")]
-    rows += [(f"`{name}`", why, f"`{test}`") for name, (why, test) in patches_by_function().items()]
-    return markdown(rows)
+    rows = [(f"`{name}`", why, f"`{test}`") for name, (why, test) in patches_by_function().items()]
+    return _table(rows, "function", "reason", "test")

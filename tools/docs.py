@@ -10,14 +10,14 @@ A block is what stands between <!-- begin:NAME --> and <!-- end:NAME -->.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 # whose rows are what the tables of speed show
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from blocks import Generators, fill
 from claims import CONTROLS, claims_table, reproduction_table
 from declared_tables import (
     front_table,
@@ -42,6 +42,10 @@ from recipe_commands import command_lines
 from speed_tables import speed_table
 
 ROOT = Path(__file__).resolve().parents[1]
+MARKER = re.compile(r"^<!-- (?:begin|end):.*", re.MULTILINE)
+BLOCK = re.compile(r"^(<!-- begin:(.+?) -->\n)(.*?)(^<!-- end:\2 -->)$", re.MULTILINE | re.DOTALL)
+Generators = dict[str, Callable[[str], str]]
+"""What writes a block: by its name, or for ``kind/...`` by ``kind/``, which gets the rest."""
 
 
 def fill_docs(root: Path, check: bool) -> list[Path]:
@@ -61,24 +65,45 @@ def fill_docs(root: Path, check: bool) -> list[Path]:
     return stale
 
 
+def fill(text: str, generators: Generators) -> str:
+    """``text`` with every block written anew; what is outside the blocks stays as it is.
+
+    Raises CommandError for an unknown name, and for a marker without its other half.
+    """
+
+    def written(block: re.Match[str]) -> str:
+        begin, name, content, end = block.groups()
+        if MARKER.search(content):
+            raise CommandError(f"another marker is inside block '{name}'; give each begin its end")
+        kind, slash, rest = name.partition("/")
+        if kind + slash not in generators:
+            raise CommandError(
+                f"no generator for block '{name}'; there are {', '.join(generators)}"
+            )
+        return begin + generators[kind + slash](rest).strip("\n") + "\n" + end
+
+    for marker in MARKER.finditer(BLOCK.sub("", text)):
+        raise CommandError(f"marker '{marker.group()}' is outside any block; give each its other")
+    return BLOCK.sub(written, text)
+
+
 def generators(root: Path) -> Generators:
-    """What fills the blocks of the documentation in ``root``, by the name of the block."""
+    """What fills the blocks of the documentation in ``root``."""
+    results = root / "results"
     return {
-        "results/": lambda name: score_table(read_results(root / name)),
-        "reproduction/": lambda name: reproduction_table(name.partition("/")[2], root / "results"),
-        "claims/": lambda name: claims_table(name.partition("/")[2], root / "results"),
-        "controls/": lambda name: claims_table(name.partition("/")[2], root / "results", CONTROLS),
-        "parts/": lambda name: parts_table(root / "results" / name.partition("/")[2]),
-        "published/": lambda name: published_table(name.partition("/")[2], root / "results"),
-        "speed/": lambda name: speed_table(name.partition("/")[2], root),
-        "examples/": lambda name: example_table(name.partition("/")[2], root),
-        "command/": lambda name: command_lines(name.partition("/")[2]),
-        "front/": lambda name: front_table(name.partition("/")[2].split(",")),
-        "deep-stacks/": lambda name: deep_stacks_block(
-            name.partition("/")[2], root / "results" / "deep_stacks"
-        ),
-        "warmup": lambda _: warmup_table(root / "results" / "warmup" / "multi30k_cpu"),
-        "theory": lambda _: sections(CLAIMS, root / "results" / "theory", "../results/theory"),
+        "results/": lambda name: score_table(read_results(results / name)),
+        "reproduction/": lambda name: reproduction_table(name, results),
+        "claims/": lambda name: claims_table(name, results),
+        "controls/": lambda name: claims_table(name, results, CONTROLS),
+        "parts/": lambda name: parts_table(results / name),
+        "published/": lambda name: published_table(name, results),
+        "speed/": lambda name: speed_table(name, root),
+        "examples/": lambda name: example_table(name, root),
+        "command/": command_lines,
+        "front/": lambda names: front_table(names.split(",")),
+        "deep-stacks/": lambda name: deep_stacks_block(name, results / "deep_stacks"),
+        "warmup": lambda _: warmup_table(results / "warmup" / "multi30k_cpu"),
+        "theory": lambda _: sections(CLAIMS, results / "theory", "../results/theory"),
         "norms": lambda _: norms_table(),
         "options": lambda _: options_table(),
         "sites": lambda _: sites_table(),

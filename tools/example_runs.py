@@ -15,17 +15,16 @@ import datetime
 import hashlib
 import importlib
 import json
-import statistics
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
-from markdown_table import markdown
 from norm_plugin.commands.command_line import (
     CommandError,
     at_least,
@@ -36,6 +35,7 @@ from norm_plugin.commands.command_line import (
 from norm_plugin.experiments.comparable import half_interval
 from norm_plugin.experiments.provenance import git_state, machine, versions
 from norm_plugin.experiments.results import result_name
+from norm_plugin.experiments.tables import markdown
 from norm_plugin.norms import NORM_TYPES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -72,86 +72,59 @@ def example_table(name: str, root: Path) -> str:
     runs = read_runs(root / RESULTS / name)
     if not runs:
         return f"Not run: `python tools/example_runs.py {name} --data DIR` does it."
-    rows = [("norm", "seeds", score, "95 % interval", "published, other data")]
-    for norm, found in groupby(runs, key=lambda run: run["norm"]):
-        ours = list(found)
-        scores = [run["scores"][score] for run in ours]
-        interval = f"± {half_interval(scores):.2f}" if len(scores) > 1 else "one seed"
-        seeds = ", ".join(str(run["seed"]) for run in ours)
-        mean = f"{statistics.mean(scores):.2f}"
-        rows.append((f"`{norm}`", seeds, mean, interval, published.get(norm, "—")))
-    return "\n".join([markdown(rows), "", *_origins(runs)])
+    table = pd.DataFrame(runs).assign(score=[run["scores"][score] for run in runs])
+    rows = [
+        {
+            "norm": f"`{norm}`",
+            "seeds": ", ".join(map(str, own["seed"])),
+            score: f"{own['score'].mean():.2f}",
+            "95 % interval": f"± {half_interval(own['score']):.2f}" if len(own) > 1 else "one seed",
+            "published, other data": published.get(str(norm), "—"),
+        }
+        for norm, own in table.groupby("norm", sort=False)
+    ]
+    return "\n".join([markdown(pd.DataFrame(rows)), "", *dict.fromkeys(map(_origin, runs))])
 
 
 def read_runs(folder: Path) -> list[Run]:
     """The results in ``folder``, in the order of the registry's norms and of their seeds.
 
-    Raises CommandError for a file of another norm or seed than its name says, and where two differ
-    in data or command, since a table averages them.
+    Raises CommandError where two differ in data or command, since a table averages them.
     """
-    runs = {path: read_json(path) for path in sorted(folder.glob("*.json"))}
-    for path, run in runs.items():
-        first = next(iter(runs))
-        if run["norm"] not in NORM_TYPES or path.name != result_name(run["norm"], run["seed"]):
-            raise CommandError(f"{path} holds {run['norm']}, seed {run['seed']}; remove it")
-        for key in SHARED:
-            if run[key] != runs[first][key]:
-                raise CommandError(
-                    f"{path} has another {key} than {first.name} ({run[key]}, not "
-                    f"{runs[first][key]}): remove one of them, or move it to another folder"
-                )
-    order = list(NORM_TYPES)
-    return sorted(runs.values(), key=lambda run: (order.index(run["norm"]), run["seed"]))
+    runs = [read_json(path) for path in folder.glob("*.json")]
+    runs.sort(key=lambda run: (list(NORM_TYPES).index(run["norm"]), run["seed"]))
+    for run in runs:
+        check_shared(run, runs[0], folder)
+    return runs
 
 
-def _origins(runs: Iterable[Run]) -> list[str]:
-    """A line for each command, machine, versions and code that the runs come from."""
-    lines = [
-        f"`{run['command']}`, torch {run['versions']['torch']}, Python {run['versions']['python']},"
-        f" {_threads(run['machine']['threads'])} of a CPU, commit "
-        f"{(run['git']['commit'] or 'unknown')[:7]}{'+' if run['git']['dirty'] else ''}, "
-        f"data {run['data'][:12]}."
-        for run in runs
-    ]
-    return list(dict.fromkeys(lines))
+def check_shared(run: Run, first: Run, folder: Path) -> None:
+    """Raise CommandError where a run differs from the first one in ``folder``."""
+    for key in SHARED:
+        if run[key] != first[key]:
+            raise CommandError(
+                f"the runs in {folder} have another {key}: {first[key]} of {first['norm']}, seed "
+                f"{first['seed']}, and {run[key]}; remove what is wrong, or choose another --out"
+            )
 
 
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"
+def _origin(run: Run) -> str:
+    """The command, machine, versions and code that a run comes from."""
+    threads, git, versions = run["machine"]["threads"], run["git"], run["versions"]
+    commit = (git["commit"] or "unknown")[:7] + "+" * bool(git["dirty"])
+    return (
+        f"`{run['command']}`, torch {versions['torch']}, Python {versions['python']}, {threads} "
+        f"thread{'s' * (threads > 1)} of a CPU, commit {commit}, data {run['data'][:12]}."
+    )
 
 
-def flags_of(args: argparse.Namespace) -> list[str]:
-    """The flags of the example that all runs share."""
-    return ["--epochs", str(args.epochs)] if args.epochs is not None else []
-
-
-def shared_by_all(args: argparse.Namespace, folder: Path) -> dict[str, str]:
-    """:data:`SHARED` of the runs to come.
-
-    Raises CommandError where the runs in ``folder`` have others, or the data cannot be read.
-    """
-    words = " ".join(["--data DIR --norm-type NORM --seed SEED", *flags_of(args)])
-    shared = {
-        "command": f"python examples/{args.example}.py {words}",
-        "data": checksum(args.data),
-    }
-    for run in read_runs(folder)[:1]:
-        for key in SHARED:
-            if run[key] != shared[key]:
-                raise CommandError(
-                    f"the runs in {folder} have another {key} ({run[key]}, not {shared[key]}): "
-                    "remove them, or choose another --out"
-                )
-    return shared
-
-
-def run_example(args: argparse.Namespace, norm: str, seed: int, shared: dict[str, str]) -> Run:
+def run_example(args: argparse.Namespace, norm: str, seed: int, shared: Run) -> Run:
     """One run, in this process. Raises CommandError where it diverges, or data is no data."""
     example = importlib.import_module(args.example)
-    words = ["--norm-type", norm, "--seed", str(seed), *flags_of(args)]
+    argv = ["--data", str(args.data), "--norm-type", norm, "--seed", str(seed), *args.flags]
     start = time.perf_counter()
     try:
-        scores = example.main(["--data", str(args.data), *words])
+        scores = example.main(argv)
     except ValueError as error:
         raise CommandError(f"{args.example}, {norm}, seed {seed}: {error}") from error
     return {
@@ -169,12 +142,7 @@ def run_example(args: argparse.Namespace, norm: str, seed: int, shared: dict[str
 
 
 def checksum(folder: Path) -> str:
-    """SHA-256 of the names and the contents of the files in ``folder``.
-
-    Raises CommandError where there is no such folder.
-    """
-    if not folder.is_dir():
-        raise CommandError(f"--data {folder} is no folder")
+    """SHA-256 of the names and the contents of the files in ``folder``."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
         digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
@@ -195,17 +163,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=at_least(1), default=1, metavar="N", help="default: 1")
     parser.add_argument("--out", type=Path, default=ROOT / RESULTS, metavar="DIR")
     args = parser.parse_args(argv)
+    if not args.data.is_dir():
+        raise CommandError(f"--data {args.data} is no folder")
     torch.set_num_threads(args.threads)
     sys.path.insert(0, str(ROOT / "examples"))
     folder = args.out / args.example
     folder.mkdir(parents=True, exist_ok=True)
-    shared = shared_by_all(args, folder)
-    for seed in args.seeds:  # all norms have as many seeds, wherever it is stopped
-        for norm in args.norms or PUBLISHED[args.example][1]:
-            path = folder / result_name(norm, seed)
-            if not path.exists():
-                result = run_example(args, norm, seed, shared)
-                write_text(path, json.dumps(result, indent=2) + "\n")
+    args.flags = ["--epochs", str(args.epochs)] if args.epochs is not None else []
+    flags = " ".join(["--data DIR --norm-type NORM --seed SEED", *args.flags])
+    shared = {
+        "command": f"python examples/{args.example}.py {flags}",
+        "data": checksum(args.data),
+    }
+    for run in read_runs(folder):
+        check_shared(shared, run, folder)
+    # all norms have as many seeds, wherever it is stopped
+    for seed, norm in product(args.seeds, args.norms or PUBLISHED[args.example][1]):
+        path = folder / result_name(norm, seed)
+        if not path.exists():
+            result = run_example(args, norm, seed, shared)
+            write_text(path, json.dumps(result, indent=2) + "\n")
     return 0
 
 

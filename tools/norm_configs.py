@@ -71,25 +71,19 @@ def stale_configs(configs: Path) -> dict[Path, str]:
 
 
 def write_configs(stale: dict[Path, str]) -> None:
-    """Write what :func:`stale_configs` found, each file whole or not at all."""
+    """Write what :func:`stale_configs` gave, each file whole or not at all."""
     for path, text in stale.items():
-        if text:
-            path.parent.mkdir(exist_ok=True)
-            write_text(path, text)
-        else:
-            path.unlink()
+        path.parent.mkdir(exist_ok=True)
+        write_text(path, text) if text else path.unlink()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
     parser.add_argument("--check", action="store_true", help="change nothing, exit 1 when stale")
-    args = parser.parse_args(argv)
     stale = stale_configs(CONFIGS)
-    if stale and args.check:
+    if parser.parse_args(argv).check and stale:
         names = ", ".join(sorted(f"{path.parent.name}/{path.name}" for path in stale))
         raise CommandError(f"stale in configs/: {names}; run python tools/norm_configs.py")
     write_configs(stale)

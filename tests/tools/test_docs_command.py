@@ -4,20 +4,52 @@ from __future__ import annotations
 
 import pytest
 
-from docs import main
+from docs import fill, main
 from norm_plugin.commands.command_line import CommandError
 
-OLD = "# Title\n<!-- begin:norms -->\nold\n<!-- end:norms -->\n"
+GENERATORS = {"results/": lambda name: f"\nnew {name}\n\nline\n", "norms": lambda name: "N"}
 
 
-def test_docs_are_filled_and_checked(tmp_path) -> None:
+def test_fill_changes_only_blocks():
+    text = "a\n<!-- begin:results/x -->\nold\n\nold\n<!-- end:results/x -->\nb\n"
+    filled = fill(text, GENERATORS)
+    block = "<!-- begin:results/x -->\nnew x\n\nline\n<!-- end:results/x -->"
+    assert filled == f"a\n{block}\nb\n"
+    assert fill(filled, GENERATORS) == filled
+    assert fill("no block\n", GENERATORS) == "no block\n"
+    empty = "<!-- begin:norms -->\n<!-- end:norms -->\n<!-- begin:norms -->\n<!-- end:norms -->"
+    assert fill(empty, GENERATORS).count("\nN\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- begin:other -->\n<!-- end:other -->", "no generator for block 'other'"),
+        ("<!-- begin:results -->\n<!-- end:results -->", "no generator for block 'results'"),
+        ("<!-- begin:norms/x -->\n<!-- end:norms/x -->", "no generator for block 'norms/x'"),
+        ("<!-- begin:results/x -->\n", "is outside any block"),
+        ("<!-- end:results/x -->\n", "is outside any block"),
+        ("<!-- begin:results/x -->\n<!-- end:results/y -->", "is outside any block"),
+        (
+            "<!-- begin:norms -->\n<!-- begin:results/x -->\n<!-- end:norms -->",
+            "another marker is inside block 'norms'",
+        ),
+    ],
+)
+def test_bad_markers(text, message):
+    with pytest.raises(CommandError, match=message):
+        fill(text, GENERATORS)
+
+
+def test_docs_are_filled_and_checked(tmp_path):
+    old = "# Title\n<!-- begin:norms -->\nold\n<!-- end:norms -->\n"
     (tmp_path / "docs").mkdir()
     pages = [tmp_path / "README.md", tmp_path / "docs" / "norms.md"]
     for page in pages:
-        page.write_text(OLD, encoding="utf-8")
+        page.write_text(old, encoding="utf-8")
     with pytest.raises(CommandError, match=r"stale: README\.md, norms\.md; run python tools/docs"):
         main(["--root", str(tmp_path), "--check"])
-    assert {page.read_text(encoding="utf-8") for page in pages} == {OLD}
+    assert {page.read_text(encoding="utf-8") for page in pages} == {old}
     assert main(["--root", str(tmp_path)]) == 0
     for page in pages:
         filled = page.read_text(encoding="utf-8")

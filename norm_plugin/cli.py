@@ -28,7 +28,7 @@ VERBS = {
     "table": ("experiments.tables", "the results of an experiment as a Markdown table"),
     "records": ("analysis.records", "what --norm-record wrote, and the data of its figures"),
     "spectrum": ("analysis.spectrum", "the singular values of the embeddings of checkpoints"),
-    "theory": ("analysis.initialization", "measure the claims of the papers"),
+    "theory": ("analysis.theory_command", "measure the claims of the papers"),
     "deep-stacks": ("analysis.deep_stacks", "train deep stacks under every placement"),
     "warmup": ("analysis.warmup", "the table and the figure of the study of warm-up"),
     "average": ("checkpoints.average", "average checkpoints"),

@@ -36,8 +36,7 @@ from norm_plugin.analysis.deep_stacks_page import (
     ORIGIN,
     RUNS,
     WINDOW,
-    Row,
-    stored_rows,
+    read_runs,
     write_page,
 )
 from norm_plugin.analysis.records import LAYERS, read_record, values_of
@@ -95,13 +94,13 @@ def configuration(case: Case, data: Path, save_dir: Path, updates: int) -> Any:
         "norm-record": max(updates - 1, 1),
         "save-dir": save_dir,
     }
-    flags += [str(word) for name, value in changed.items() for word in (f"--{name}", value)]
+    flags += [str(part) for name, value in changed.items() for part in (f"--{name}", value)]
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, [str(data), *flags])
     return convert_namespace_to_omegaconf(args)
 
 
-def train(case: Case, data: Path, updates: int) -> Row:
+def train(case: Case, data: Path, updates: int) -> dict[str, Any]:
     """Train one model; its losses in bits a token, and norms of gradients by layer.
 
     Returns:
@@ -119,11 +118,12 @@ def train(case: Case, data: Path, updates: int) -> Row:
             cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion)
         )
         losses, diverged = run_updates(trainer, updates)
+        windows = [losses[start : start + WINDOW] for start in range(0, len(losses), WINDOW)]
         valid = None if diverged else validation_loss(trainer)
         return {
             **case._asdict(),
             "updates": updates,
-            "losses": [rounded(sum(part) / len(part)) for part in windows(losses)],
+            "losses": [rounded(sum(part) / len(part)) for part in windows],
             "valid": None if valid is None or not math.isfinite(valid) else rounded(valid),
             "diverged": diverged,
             "gradients": recorded_gradients(folder / RECORDS),
@@ -200,11 +200,6 @@ def recorded_gradients(record: Path) -> dict[str, dict[str, float]]:
     }
 
 
-def windows(values: Sequence[float]) -> Iterator[Sequence[float]]:
-    """``values`` in parts of :data:`WINDOW`."""
-    return (values[start : start + WINDOW] for start in range(0, len(values), WINDOW))
-
-
 def rounded(value: float) -> float:
     """To as many digits as are stored."""
     return float(f"{value:.{DIGITS}g}")
@@ -213,14 +208,9 @@ def rounded(value: float) -> float:
 def about(args: argparse.Namespace, command: str) -> dict[str, Any]:
     """What all runs share, and where the first of them come from."""
     manifest = read_json(args.data.parent / "manifest.json")
+    given = {name: list(getattr(args, name)) for name in ("depths", "seeds")}
     return {
-        "settings": {
-            "recipe": "toy",
-            "changed": CHANGED,
-            "depths": list(args.depths),
-            "updates": args.updates,
-            "seeds": list(args.seeds),
-        },
+        "settings": {"recipe": "toy", "changed": CHANGED, "updates": args.updates, **given},
         "data": {"corpus": manifest.get("corpus"), "checksum": manifest.get("checksum")},
         "command": command,
         "git": git_state(Path(__file__).parent),
@@ -230,31 +220,36 @@ def about(args: argparse.Namespace, command: str) -> dict[str, Any]:
     }
 
 
-def begin(out: Path, facts: dict[str, Any]) -> list[Row]:
-    """The runs that ``out`` has already; raises CommandError if they are of other settings.
+def train_missing(args: argparse.Namespace, command: str) -> None:
+    """Train every case that has no row yet; the rows of one seed come before those of the next.
 
-    Args:
-        facts: what ``about.json`` has.
+    Raises:
+        CommandError: the folder has runs with other settings.
     """
-    if not (out / ABOUT).exists():
-        write_text(out / RUNS, "")
-        write_text(out / ABOUT, json.dumps(facts, indent=2, sort_keys=True) + "\n")
-    before = read_json(out / ABOUT)
+    for package in ("fairseq", "norm_plugin"):
+        logging.getLogger(package).setLevel(logging.ERROR)
+    here, path = about(args, command), args.out / RUNS
+    if not (args.out / ABOUT).exists():
+        write_text(path, "")
+        write_text(args.out / ABOUT, json.dumps(here, indent=2, sort_keys=True) + "\n")
+    before = read_json(args.out / ABOUT)
     for key in ("settings", "data"):
-        if before[key] != facts[key]:
+        if before[key] != here[key]:
             raise CommandError(
-                f"{out} has runs with other {key} ({before[key]}): remove it, or choose another "
-                "--out"
+                f"{args.out} has runs with other {key} ({before[key]}): remove it, or choose "
+                "another --out"
             )
-    rows = stored_rows(out)
-    if not read_text(out / RUNS).endswith("\n"):  # the next row begins a line
-        write_text(out / RUNS, "".join(map(line_of, rows)))
-    return rows
-
-
-def line_of(row: Row) -> str:
-    """A run as it is stored."""
-    return json.dumps(row, separators=(",", ":")) + "\n"
+    done = {Case(row.placement, row.layers, row.seed) for row in read_runs(args.out).itertuples()}
+    for seed, layers, placement in itertools.product(args.seeds, args.depths, args.placements):
+        case = Case(placement, layers, seed)
+        if case not in done:
+            row = train(case, args.data, args.updates)
+            line = json.dumps(
+                {**row, **{name: here[name] for name in ORIGIN}}, separators=(",", ":")
+            )
+            write_text(path, f"{read_text(path)}{line}\n")
+            state = f"diverged in update {row['diverged']}" if row["diverged"] else row["valid"]
+            print(*case, state, flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -277,30 +272,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.page:
         if args.data is None:
             parser.error("--data is missing: the bin/ folder that data-prep/toy.py has made")
-        words_given = sys.argv[1:] if argv is None else argv
         args.out.mkdir(parents=True, exist_ok=True)
         with only_one(args.out, "a training of deep stacks"):
-            run_missing(args, shlex.join([*COMMAND, *words_given]))
+            train_missing(args, shlex.join([*COMMAND, *(sys.argv[1:] if argv is None else argv)]))
     write_page(args.out)
     return 0
-
-
-def run_missing(args: argparse.Namespace, command: str) -> None:
-    """Train every case that has no row yet; the rows of one seed come before those of the next."""
-    facts = about(args, command)
-    rows = begin(args.out, facts)
-    done = {Case(row["placement"], row["layers"], row["seed"]) for row in rows}
-    cases = [
-        Case(placement, layers, seed)
-        for seed, layers, placement in itertools.product(args.seeds, args.depths, args.placements)
-    ]
-    for package in ("fairseq", "norm_plugin"):
-        logging.getLogger(package).setLevel(logging.ERROR)
-    for case in cases:
-        if case in done:
-            continue
-        row = train(case, args.data, args.updates)
-        with open(args.out / RUNS, "a", encoding="utf-8") as stream:
-            stream.write(line_of({**row, **{name: facts[name] for name in ORIGIN}}))
-        state = f"diverged in update {row['diverged']}" if row["diverged"] else f"{row['valid']}"
-        print(*case, state, flush=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from norm_plugin.analysis.figures import Figure, draw, style
-from norm_plugin.commands.command_line import CommandError, read_json, read_text, write_text
+from norm_plugin.analysis.report import figure_files, write_files
+from norm_plugin.commands.command_line import CommandError, read_json, read_lines
 from norm_plugin.experiments.provenance import short_commit
 from norm_plugin.experiments.tables import markdown
 
@@ -20,34 +21,17 @@ ORIGIN = ("git", "command")
 SIDES = ("encoder", "decoder")
 WINDOW = 10
 """Updates over which the training loss is averaged."""
-Row = dict[str, Any]
-
-
-def stored_rows(folder: Path) -> list[Row]:
-    """The runs of a folder.
-
-    A last line that was cut off when the command was killed is no run. Raises CommandError where
-    another line is not JSON.
-    """
-    path, rows = folder / RUNS, list[Row]()
-    lines = read_text(path).split("\n")
-    for number, line in enumerate(lines, start=1):
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if number < len(lines):
-                raise CommandError(
-                    f"{path}, line {number} is not JSON: {error}; remove that line"
-                ) from error
-    return rows
 
 
 def read_runs(folder: Path) -> pd.DataFrame:
-    """The same as a table, a row a run; raises CommandError where there are none."""
-    rows = stored_rows(folder)
-    if not rows:
-        raise CommandError(f"{folder / RUNS} has no runs yet")
-    return pd.DataFrame(rows)
+    """The runs of a folder, a row each; raises CommandError for a file that is not one of runs."""
+    about = read_json(folder / ABOUT)
+    origin = {name: about[name] for name in ORIGIN}
+    try:
+        rows = [json.loads(line) for line in read_lines(folder / RUNS)]
+    except json.JSONDecodeError as error:
+        raise CommandError(f"{folder / RUNS} has a line that is not JSON: {error}") from error
+    return pd.DataFrame([{**origin, **row} for row in rows])
 
 
 def losses_of(runs: pd.DataFrame) -> pd.DataFrame:
@@ -77,8 +61,8 @@ def gradients_of(runs: pd.DataFrame) -> pd.DataFrame:
         if sum(path.startswith(side) for path in norms) == run.layers
         for layer in range(1, run.layers + 1)
     ]
-    found = pd.DataFrame(rows, columns=[*columns, "gradient_norm"])
-    return found.groupby(columns, sort=False)["gradient_norm"].mean().reset_index()
+    gradients = pd.DataFrame(rows, columns=[*columns, "gradient_norm"])
+    return gradients.groupby(columns, sort=False)["gradient_norm"].mean().reset_index()
 
 
 def depth_of_figures(runs: pd.DataFrame) -> int:
@@ -115,11 +99,11 @@ def loss_table(runs: pd.DataFrame) -> str:
 def gradient_table(runs: pd.DataFrame) -> str:
     """Gradient norms of the first and last layer before the first update."""
     layers = depth_of_figures(runs)
-    found = gradients_of(runs[runs["layers"] == layers]).query("update == 1")
-    table = found.pivot(index="placement", columns=["side", "layer"], values="gradient_norm")
-    table = table.reindex(runs["placement"].unique())
+    gradients = gradients_of(runs[runs["layers"] == layers]).query("update == 1")
+    table = gradients.pivot(index="placement", columns=["side", "layer"], values="gradient_norm")
     ends = [(side, layer) for side in SIDES for layer in (1, layers)]
-    table = table.reindex(columns=pd.MultiIndex.from_tuples(ends)).map("{:.2g}".format, "ignore")
+    table = table.reindex(runs["placement"].unique(), columns=pd.MultiIndex.from_tuples(ends))
+    table = table.map("{:.2g}".format, "ignore")
     table.columns = [f"{side}, layer {layer}" for side, layer in ends]
     return _markdown(table)
 
@@ -144,8 +128,7 @@ def loss_figure(runs: pd.DataFrame) -> Figure:
             some = losses[losses["placement"] == placement]
             axes.plot(some["updates"], some["loss"], **style(place), label=placement)
         axes.axhline(runs["unigram"].iloc[0], color="#888888", linewidth=0.8)
-        axes.set_xlabel("updates")
-        axes.set_ylabel("training loss, bits a token")
+        axes.set(xlabel="updates", ylabel="training loss, bits a token")
         axes.legend(fontsize=8, ncols=2)
 
     return Figure(
@@ -160,26 +143,27 @@ def loss_figure(runs: pd.DataFrame) -> Figure:
 def gradient_figure(runs: pd.DataFrame, update: int, name: str) -> Figure:
     """Gradient norms by layer: encoder, then decoder."""
     layers = depth_of_figures(runs)
-    found = gradients_of(runs[runs["layers"] == layers])
-    found = found[found["update"] == update]
-    found = found.assign(layer=found["layer"] + layers * (found["side"] == "decoder"))
+    gradients = gradients_of(runs[runs["layers"] == layers])
+    gradients = gradients[gradients["update"] == update]
+    layer = gradients["layer"] + layers * (gradients["side"] == "decoder")
+    gradients = gradients.assign(layer=layer)
 
     def plot(axes: Any) -> None:
         for place, placement in enumerate(runs["placement"].unique()):
+            of_placement = gradients[gradients["placement"] == placement]
             for side in SIDES:
-                some = found[(found["placement"] == placement) & (found["side"] == side)]
+                some = of_placement[of_placement["side"] == side]
                 label = placement if side == SIDES[0] else None
                 axes.plot(some["layer"], some["gradient_norm"], **style(place), label=label)
-        axes.set_yscale("log")
-        axes.set_xlabel(f"layer: encoder 1 to {layers}, then decoder")
-        axes.set_ylabel("norm of the gradient of the second FFN matrix")
+        label = "norm of the gradient of the second FFN matrix"
+        axes.set(xlabel=f"layer: encoder 1 to {layers}, then decoder", ylabel=label, yscale="log")
         axes.legend(fontsize=8, ncols=2)
 
     return Figure(
         name,
         f"Gradient norms in update {update} with {layers} + {layers} layers.",
         draw(plot, height=4.2, name=name),
-        found[["placement", "layer", "side", "gradient_norm"]],
+        gradients[["placement", "layer", "side", "gradient_norm"]],
     )
 
 
@@ -197,31 +181,23 @@ def figures(runs: pd.DataFrame) -> dict[str, list[Figure]]:
 # The documentation
 
 
-def provenance(about: Row, runs: pd.DataFrame) -> str:
+def provenance(about: Mapping[str, Any], runs: pd.DataFrame) -> str:
     """Settings, versions, and the commits and commands of the runs, as Markdown.
 
     Args:
         about: of ``about.json``.
     """
     settings = about["settings"]
-    rows = [{**{name: about[name] for name in ORIGIN}, **run} for run in _without_missing(runs)]
-    commits = list(dict.fromkeys(short_commit(row["git"]) for row in rows))
-    commands = "\n".join(dict.fromkeys(row["command"] for row in rows))
+    commits = list(dict.fromkeys(map(short_commit, runs["git"])))
     changed = ", ".join(f"`--{name} {value}`" for name, value in settings["changed"].items())
     numbers = ", ".join(f"{name} {number}" for name, number in about["versions"].items() if number)
+    commands = "\n".join(dict.fromkeys(runs["command"]))
     return (
         f"Settings: `configs/{settings['recipe']}.yaml` with {changed}; {settings['updates']} "
         f"updates. Data: {about['data']['corpus']}, checksum {about['data']['checksum'][:16]}. "
         f"{'Commits' if len(commits) > 1 else 'Commit'} {', '.join(commits)}, {about['date']}; "
-        f"{numbers}; {about['machine']['device']}.\n\n"
-        f"```bash\n{commands}\n```"
+        f"{numbers}; {about['machine']['device']}.\n\n```bash\n{commands}\n```"
     )
-
-
-def _without_missing(runs: pd.DataFrame) -> Iterator[Row]:
-    """What each run has of :data:`ORIGIN`."""
-    for row in runs.reindex(columns=ORIGIN).to_dict("records"):
-        yield {name: value for name, value in row.items() if isinstance(value, (dict, str))}
 
 
 def deep_stacks_block(name: str, folder: Path) -> str:
@@ -229,28 +205,17 @@ def deep_stacks_block(name: str, folder: Path) -> str:
     runs = read_runs(folder)
     if name == "provenance":
         return provenance(read_json(folder / ABOUT), runs)
-    tables = {"losses": loss_table, "gradients": gradient_table}
-    if name not in tables:
-        raise CommandError(f"no block {name}; choose from {', '.join([*tables, 'provenance'])}")
+    table = {"losses": loss_table, "gradients": gradient_table}[name](runs)
     place = "/".join(folder.parts[-2:])
     drawn = [f"![{one.title}](../{place}/{one.name}.svg)" for one in figures(runs)[name]]
-    return "\n\n".join([tables[name](runs), *drawn])
+    return "\n\n".join([table, *drawn])
 
 
 def write_page(folder: Path) -> None:
     """Write each figure of ``folder`` as SVG and CSV, and ``runs.csv`` with a line a run."""
     runs = read_runs(folder)
-    for of_block in figures(runs).values():
-        for figure in of_block:
-            write_text(folder / f"{figure.name}.svg", figure.standalone)
-            write_text(folder / f"{figure.name}.csv", figure.csv)
-    table = runs[["placement", "layers", "seed", "valid", "diverged", "unigram"]].rename(
-        columns={
-            "valid": "valid_loss",
-            "diverged": "diverged_in_update",
-            "unigram": "unigram_loss",
-        }
-    )
-    write_text(
-        folder / "runs.csv", table.astype({"diverged_in_update": "Int64"}).to_csv(index=False)
-    )
+    columns = {"valid": "valid_loss", "diverged": "diverged_in_update", "unigram": "unigram_loss"}
+    table = runs[["placement", "layers", "seed", *columns]].rename(columns=columns)
+    table = table.astype({"diverged_in_update": "Int64"})
+    drawn = figure_files(figure for of_block in figures(runs).values() for figure in of_block)
+    write_files({**drawn, "runs.csv": table.to_csv(index=False)}, folder)

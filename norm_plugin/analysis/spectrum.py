@@ -17,19 +17,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from norm_plugin.analysis.figures import (
-    Figure,
-    draw,
-    legend_height,
-    name_spectrum_axes,
-    style,
-)
+from norm_plugin.analysis.figures import Figure, draw, legend_height, name_spectrum_axes, style
+from norm_plugin.analysis.report import figure_files, write_files
 from norm_plugin.checkpoints.spectrum import Spectrum, read_spectra
-from norm_plugin.commands.command_line import (
-    CommandError,
-    check_output,
-    write_text,
-)
+from norm_plugin.commands.command_line import CommandError, check_output
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """At which shares of all singular values the table shows one."""
@@ -38,66 +29,52 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 def table_text(spectra: Sequence[Spectrum]) -> str:
     """A row a spectrum, columns aligned."""
     rows = []
-    for one in spectra:
-        places = {share: max(round(share * len(one.values)) - 1, 0) for share in SHARES}
+    for spectrum in spectra:
+        at = {share: max(round(share * len(spectrum.values)) - 1, 0) for share in SHARES}
         rows.append(
             {
-                "norm": one.norm,
-                "side": one.side,
-                "words": one.shape[0],
-                "channels": one.shape[1],
-                "largest": f"{one.values[0]:.3f}",
-                "stable rank": f"{one.stable_rank:.1f}",
-                **{f"at {share:.0%}": f"{one.normalized[at]:.4f}" for share, at in places.items()},
-                "checkpoint": str(one.checkpoint),
+                "norm": spectrum.norm,
+                "side": spectrum.side,
+                "words": spectrum.shape[0],
+                "channels": spectrum.shape[1],
+                "largest": f"{spectrum.values[0]:.3f}",
+                "stable rank": f"{spectrum.stable_rank:.1f}",
+                **{f"at {share:.0%}": f"{spectrum.normalized[i]:.4f}" for share, i in at.items()},
+                "checkpoint": str(spectrum.checkpoint),
             }
         )
     return str(pd.DataFrame(rows).to_string(index=False, justify="left"))
 
 
-def spectrum_figure(spectra: Sequence[Spectrum]) -> Figure:
-    """Singular values over their index, a line a spectrum."""
+def spectrum_figure(spectra: Sequence[Spectrum], name: str) -> Figure:
+    """Singular values over their index, a line a spectrum. name: of its files."""
 
     def plot(axes: Any) -> None:
-        for place, one in enumerate(spectra):
-            share = np.arange(1, len(one.values) + 1) / len(one.values)
-            axes.plot(share, one.normalized, **style(place), label=one.name)
+        for place, spectrum in enumerate(spectra):
+            share = np.arange(1, len(spectrum.values) + 1) / len(spectrum.values)
+            axes.plot(share, spectrum.normalized, **style(place), label=spectrum.name)
         name_spectrum_axes(axes)
 
     tables = [
         pd.DataFrame(
             {
-                "checkpoint": str(one.checkpoint),
-                "norm": one.norm,
-                "side": one.side,
-                "index": range(1, len(one.values) + 1),
-                "singular_value": one.values,
-                "normalized": one.normalized,
+                "checkpoint": str(spectrum.checkpoint),
+                "norm": spectrum.norm,
+                "side": spectrum.side,
+                "index": range(1, len(spectrum.values) + 1),
+                "singular_value": spectrum.values,
+                "normalized": spectrum.normalized,
             }
         )
-        for one in spectra
+        for spectrum in spectra
     ]
+    height = 3.4 + legend_height([spectrum.name for spectrum in spectra])
     return Figure(
-        "spectrum",
+        name,
         "Singular values of the embeddings, divided by the largest.",
-        draw(plot, height=3.4 + legend_height([one.name for one in spectra]), name="spectrum"),
+        draw(plot, height, name="spectrum"),
         pd.concat(tables, ignore_index=True),
     )
-
-
-def write_figure(spectra: Sequence[Spectrum], out: Path) -> list[Path]:
-    """Write ``out``.csv and ``out``.svg; an ending of these two in ``out`` is left out."""
-    stem = out.with_suffix("") if out.suffix in (".csv", ".svg") else out
-    try:
-        figure = spectrum_figure(spectra)
-    except ImportError as error:
-        raise CommandError(
-            f"--out needs {error.name}; pip install 'norm_plugin[analysis]'"
-        ) from error
-    paths = [stem.with_name(f"{stem.name}{ending}") for ending in (".csv", ".svg")]
-    for path, text in zip(paths, (figure.csv, figure.standalone)):
-        write_text(path, text)
-    return paths
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -114,9 +91,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.out is not None:
         check_output(args.out)
-    spectra = [one for path in args.checkpoints for one in read_spectra(path)]
+    spectra = [spectrum for path in args.checkpoints for spectrum in read_spectra(path)]
     print(table_text(spectra))
     if args.out is not None:
-        for path in write_figure(spectra, args.out):
-            print(path)
+        stem = args.out.with_suffix("") if args.out.suffix in (".csv", ".svg") else args.out
+        try:
+            figure = spectrum_figure(spectra, stem.name)
+        except ImportError as error:
+            raise CommandError(
+                f"--out needs {error.name}; pip install 'norm_plugin[analysis]'"
+            ) from error
+        print(*write_files(figure_files([figure]), stem.parent), sep="\n")
     return 0

@@ -17,14 +17,14 @@ from typing import Any
 import pandas as pd
 
 from norm_plugin.analysis.figures import COLORS, Figure, draw
-from norm_plugin.analysis.report import commits
-from norm_plugin.commands.command_line import CommandError, hide_warnings, read_text, write_text
+from norm_plugin.analysis.report import commits, figure_files, write_files
+from norm_plugin.commands.command_line import CommandError, read_text
 from norm_plugin.experiments import options
 from norm_plugin.experiments.metrics import find_metric
 from norm_plugin.experiments.naming import flag_settings
 from norm_plugin.experiments.results import RUN_KEY, read_curves, read_failures, read_results
 from norm_plugin.experiments.spec import RunSpec, read_specs
-from norm_plugin.experiments.tables import markdown
+from norm_plugin.experiments.tables import distinct, markdown
 
 STUDY = "warmup"
 FINISHED, NOT_RUN = "finished", "not run"
@@ -41,22 +41,19 @@ def schedule(flags: dict[str, Any]) -> str:
     return str(updates)
 
 
-def planned(plans: Sequence[RunSpec]) -> pd.DataFrame:
+def planned(specs: Sequence[RunSpec]) -> pd.DataFrame:
     """The runs of the study in its order: what names their results, and what they compare."""
-    rows = []
-    for plan in plans:
-        flags = flag_settings(plan.training)
-        rows.append(
-            {
-                "experiment": plan.experiment,
-                "norm": f"{plan.label}{plan.variant}",
-                "seed": plan.seed,
-                "placement": flags["norm-placement"],
-                "warm-up": schedule(flags),
-                "learning rate": float(flags["lr"]),
-            }
-        )
-    return pd.DataFrame(rows)
+    flags = [flag_settings(spec.training) for spec in specs]
+    return pd.DataFrame(
+        {
+            "experiment": [spec.experiment for spec in specs],
+            "norm": [f"{spec.label}{spec.variant}" for spec in specs],
+            "seed": [spec.seed for spec in specs],
+            "placement": [of_run["norm-placement"] for of_run in flags],
+            "warm-up": list(map(schedule, flags)),
+            "learning rate": [float(of_run["lr"]) for of_run in flags],
+        }
+    )
 
 
 def read_runs(plan: pd.DataFrame, folder: Path) -> pd.DataFrame:
@@ -111,14 +108,12 @@ def figure(runs: pd.DataFrame) -> Figure:
             axes.plot(*zip(*run["losses"]), DASHES[run["placement"]], **look)
             if run["state"] != FINISHED:
                 axes.plot(*run["losses"][-1], "x", color=color)
-        axes.set_xlabel("updates")
-        axes.set_ylabel("validation loss, bits a token")
+        axes.set(xlabel="updates", ylabel="validation loss, bits a token")
         axes.legend(fontsize=8, ncols=2)
 
     points = drawn.explode("losses", ignore_index=True)
-    data = points[["placement", "warm-up", "learning rate"]].set_axis(
-        ["placement", "warmup", "lr"], axis=1
-    )
+    columns = {"placement": "placement", "warm-up": "warmup", "learning rate": "lr"}
+    data = points[list(columns)].rename(columns=columns)
     data[["updates", "loss"]] = points["losses"].tolist()
     return Figure(
         STUDY,
@@ -131,39 +126,22 @@ def figure(runs: pd.DataFrame) -> Figure:
 def provenance(runs: pd.DataFrame) -> str:
     """Seeds, data, commits and versions of the runs that finished."""
     finished = runs[runs["state"] == FINISHED]
-
-    def distinct(values: Sequence[Any]) -> str:
-        return "; ".join(dict.fromkeys(map(str, values)))
-
     metric = find_metric(finished["metric"].iloc[0])
-    packages = [name for name in finished if name.startswith("versions.")]
-    versions = [
-        ", ".join(f"{name.removeprefix('versions.')} {value}" for name, value in zip(packages, row))
-        for row in finished[packages].to_numpy()
-    ]
     seeds = distinct(finished["seed"])
-    many = f"Seeds {seeds}"
-    if ";" not in seeds:
-        many = f"One seed, {seeds}, so a difference between two rows can be noise"
-    label = distinct(finished[f"scores.{metric.headline}.label"])
-    checksum = distinct(finished["data.checksum"].str[:16])
-    return (
-        f"{many}. BLEU is {label}. The loss is that of the criterion, on the validation set. Data "
-        f"checksum {checksum}; commit {distinct(commits(finished))}; {distinct(versions)}."
+    many = f"Seeds {'; '.join(seeds)}"
+    if len(seeds) == 1:
+        many = f"One seed, {seeds[0]}, so a difference between two rows can be noise"
+    versions = finished[[name for name in finished if name.startswith("versions.")]]
+    numbers = distinct(
+        ", ".join(f"{name.removeprefix('versions.')} {value}" for name, value in row.items())
+        for row in versions.to_dict("records")
     )
-
-
-def write_page(runs: pd.DataFrame, folder: Path) -> list[Path]:
-    """Write the table, the figure and its data into ``folder``; the paths written."""
-    drawn = figure(runs)
-    texts = {
-        "warmup.md": f"{table(runs)}\n\n{provenance(runs)}\n",
-        "warmup.svg": drawn.standalone,
-        "warmup.csv": drawn.csv,
-    }
-    for name, text in texts.items():
-        write_text(folder / name, text)
-    return [folder / name for name in texts]
+    return (
+        f"{many}. BLEU is {'; '.join(distinct(finished[f'scores.{metric.headline}.label']))}. The "
+        "loss is that of the criterion, on the validation set. Data checksum "
+        f"{'; '.join(distinct(finished['data.checksum'].str[:16]))}; commit "
+        f"{'; '.join(distinct(commits(finished)))}; {'; '.join(numbers)}."
+    )
 
 
 def published_table(folder: Path) -> str:
@@ -177,12 +155,12 @@ def published_table(folder: Path) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """The command line, which is that of the sweep."""
-    hide_warnings()
     args = options.parse(options.sweep_parser("warmup"), [STUDY, *argv])
     if args.status or args.dry_run:
         return 0
-    plans = read_specs(args).runs
-    folder = plans[0].result.parent
-    for path in write_page(read_runs(planned(plans), folder), folder):
-        print(path)
+    specs = read_specs(args).runs
+    folder = specs[0].result.parent
+    runs = read_runs(planned(specs), folder)
+    page = {"warmup.md": f"{table(runs)}\n\n{provenance(runs)}\n"}
+    print(*write_files(page | figure_files([figure(runs)]), folder), sep="\n")
     return 0

@@ -21,7 +21,6 @@ from norm_plugin.analysis.deep_stacks_page import (
     gradients_of,
     loss_table,
     losses_of,
-    provenance,
 )
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.locking import only_one
@@ -34,9 +33,9 @@ UPDATES = 3
 def data(tmp_path_factory):
     """A toy corpus."""
     out = tmp_path_factory.mktemp("data") / "toy"
-    words = ["--out", out, "--train", 100, "--valid", 20, "--test", 20, "--workers", 1]
-    command = [sys.executable, ROOT / "data-prep" / "toy.py", *words]
-    subprocess.run([str(word) for word in command], check=True, capture_output=True)
+    argv = ["--out", out, "--train", 100, "--valid", 20, "--test", 20, "--workers", 1]
+    command = [sys.executable, ROOT / "data-prep" / "toy.py", *argv]
+    subprocess.run(list(map(str, command)), check=True, capture_output=True)
     return out / "bin"
 
 
@@ -44,13 +43,13 @@ def data(tmp_path_factory):
 def written(data, tmp_path_factory):
     """The folder of two runs."""
     out = tmp_path_factory.mktemp("deep") / "out"
-    assert deep_stacks.main(words(data, out)) == 0
+    assert deep_stacks.main(argv_of(data, out)) == 0
     return out
 
 
-def words(data, out, *more):
-    given = ["--data", data, "--out", out, "--placements", "post", "rezero", "--depths", 2]
-    return [str(word) for word in [*given, "--seeds", 1, "--updates", UPDATES, *more]]
+def argv_of(data, out, *more):
+    argv = ["--data", data, "--out", out, "--placements", "post", "rezero", "--depths", 2]
+    return list(map(str, [*argv, "--seeds", 1, "--updates", UPDATES, *more]))
 
 
 def rows_of(folder):
@@ -70,42 +69,27 @@ def test_each_run_has_losses_and_gradients_of_every_layer(written):
 
 
 def test_a_second_call_trains_only_what_is_missing(written, data, capsys):
-    before = rows_of(written)
-    (written / "runs.jsonl").write_text(json.dumps(before[0]) + "\n")
-    assert deep_stacks.main(words(data, written)) == 0
-    assert rows_of(written) == before
+    before = (written / "runs.jsonl").read_text()
+    first, _ = before.splitlines(keepends=True)
+    (written / "runs.jsonl").write_text(first)
+    assert "| `rezero` |" not in deep_stacks_block("losses", written)
+    assert deep_stacks.main(argv_of(data, written)) == 0
+    assert (written / "runs.jsonl").read_text() == before
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["rezero"]
     with pytest.raises(CommandError, match="has runs with other settings"):
-        deep_stacks.main(words(data, written, "--updates", "4"))
+        deep_stacks.main(argv_of(data, written, "--updates", "4"))
+    with only_one(written, "something"), pytest.raises(CommandError, match="is in use: a training"):
+        deep_stacks.main(argv_of(data, written))
 
 
-def test_a_row_that_was_cut_off_is_trained_again(written, data, capsys):
-    before = rows_of(written)
-    lines = (written / "runs.jsonl").read_text().splitlines(keepends=True)
-    (written / "runs.jsonl").write_text(lines[0] + lines[1][:50])
-    assert "| `rezero` |" not in deep_stacks_block("losses", written)
-    assert deep_stacks.main(words(data, written)) == 0
-    assert rows_of(written) == before
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["rezero"]
-
-
-def test_a_last_row_without_the_end_of_its_line_is_kept(written, data, capsys):
-    text = (written / "runs.jsonl").read_text()
-    (written / "runs.jsonl").write_text(text.rstrip("\n"))
-    assert deep_stacks.main(words(data, written)) == 0
-    assert (written / "runs.jsonl").read_text() == text
-    assert not capsys.readouterr().out
-
-
-def test_another_line_that_is_no_json_is_one_line_of_error(written, data):
-    text = (written / "runs.jsonl").read_text()
-    first, second = text.splitlines(keepends=True)
+def test_a_line_that_is_no_json_is_one_line_of_error(written, data):
+    before = (written / "runs.jsonl").read_text()
     try:
-        (written / "runs.jsonl").write_text(first[:50] + "\n" + second)
-        with pytest.raises(CommandError, match="runs.jsonl, line 1 is not JSON"):
-            deep_stacks.main(words(data, written))
+        (written / "runs.jsonl").write_text(before[:50] + "\n")
+        with pytest.raises(CommandError, match="runs.jsonl has a line that is not JSON"):
+            deep_stacks.main(argv_of(data, written))
     finally:
-        (written / "runs.jsonl").write_text(text)
+        (written / "runs.jsonl").write_text(before)
 
 
 def test_what_is_given_twice_is_trained_once(data, tmp_path, monkeypatch):
@@ -117,36 +101,27 @@ def test_what_is_given_twice_is_trained_once(data, tmp_path, monkeypatch):
         return {**case._asdict(), "updates": 3, "diverged": None, "gradients": {}, **losses}
 
     monkeypatch.setattr(deep_stacks, "train", train)
-    given = ["--placements", "post", "post", "--depths", "2", "2", "--seeds", "2", "1", "2"]
-    deep_stacks.main([*words(data, tmp_path), *given])
+    twice = ["--placements", "post", "post", "--depths", "2", "2", "--seeds", "2", "1", "2"]
+    deep_stacks.main([*argv_of(data, tmp_path), *twice])
     assert cases == [("post", 2, 2), ("post", 2, 1)]
 
 
-def test_two_commands_do_not_train_into_one_folder(written, data):
-    with only_one(written, "something"), pytest.raises(CommandError, match="is in use: a training"):
-        deep_stacks.main(words(data, written))
-
-
 def test_the_page_names_every_commit_and_command(written, data, tmp_path):
-    given = words(data, written)
-    command = shlex.join(["norm-plugin", "deep-stacks", *given])
-    about = json.loads((written / "about.json").read_text())
-    rows = rows_of(written)
-    assert about["command"] == command
+    command = shlex.join(["norm-plugin", "deep-stacks", *argv_of(data, written)])
+    about, rows = json.loads((written / "about.json").read_text()), rows_of(written)
     assert {(row["command"], row["git"]["commit"]) for row in rows} == {
         (command, about["git"]["commit"])
     }
     assert f"\n{command}\n```" in deep_stacks_block("provenance", written)
-    old = [{name: row[name] for name in row if name not in ORIGIN} for row in rows]
-    text = provenance({**about, "git": {"commit": "a" * 40, "dirty": False}}, pd.DataFrame(old))
-    assert f"Commit {'a' * 10}, " in text and text.count(command) == 1
-    changed = {"git": {"commit": "b" * 40, "dirty": True}, "command": "another"}
-    text = provenance(
-        {**about, "git": {"commit": "a" * 40, "dirty": False}},
-        pd.DataFrame([*old, {**old[0], **changed}]),
-    )
+    about["git"] = {"commit": "a" * 40, "dirty": False}
+    (tmp_path / "about.json").write_text(json.dumps(about))
+    # a row of before each had its origin has that of about.json
+    old = {name: value for name, value in rows[0].items() if name not in ORIGIN}
+    another = {**old, "git": {"commit": "b" * 40, "dirty": True}, "command": "another"}
+    (tmp_path / "runs.jsonl").write_text(f"{json.dumps(old)}\n{json.dumps(another)}\n")
+    text = deep_stacks_block("provenance", tmp_path)
     assert f"Commits {'a' * 10}, {'b' * 10} and changes, " in text
-    assert f"{command}\nanother\n```" in text
+    assert f"```bash\n{command}\nanother\n```" in text
 
 
 def test_a_run_that_diverges_is_a_row(data, monkeypatch):

@@ -8,7 +8,7 @@ import pkgutil
 from norm_plugin.analysis.theory.claim import Claim
 
 _modules = [
-    importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)
+    importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)
 ]
 _claims: list[Claim] = [module.CLAIM for module in _modules if hasattr(module, "CLAIM")]
 

@@ -1,22 +1,13 @@
 """The adaptive scale of AdaNorm.
 
-**Claim** (Xu et al. 2019, AdaNorm, section 4 with Equation 7 and Theorem 2). With y the
-standardized input, the output is `z = phi(y) y`. Of phi the paper asks that it is differentiable,
-that its mean over the H channels is a constant C, and that the mean of z is bounded; by Theorem 2,
-`phi(y) = C (1 - k y)` is the only such function. By Chebyshev's inequality `phi(y) > 0` for a
-share of at least `1 - k^2` of the channels, which is 0.99 at the paper's k = 0.1. The text of the
-theorem could not be read here, so its wording and the number of the equation are not verified; the
-statements were derived again.
+Xu et al. 2019 (AdaNorm), section 4 with Equation 7 and Theorem 2. With y the standardized input,
+the output is `z = phi(y) y`. `phi(y) = C (1 - k y)` is stated to be the only differentiable
+function whose mean over the H channels is a constant C, and for which the mean of z is bounded. By
+Chebyshev's inequality it is above 0 for a share of at least `1 - k^2` of the channels.
 
-**Method.** y has the mean 0 and the mean square 1 over its channels. So the mean of phi is C, the
-mean of z is `-C k`, and at most a share `k^2` of the channels has `|y| >= 1 / k`. x is taken from
-each norm of the encoder of the full model, in float64; eps is 0, C is 2 and k is 0.1. A statement
-holds if it is met to 1e-9 at all positions.
-
-That there is no other function is not a matter of measurement, and for a fixed H it is not so:
-`C (1 + k (y^2 - 1))` is differentiable, its mean is C as well, and the mean of its z is `C k` times
-the mean of y^3, which the H channels bound by `sqrt(H)`. Only a bound that does not depend on H
-excludes it. The last rows show both means for this function.
+y has the mean 0 and the mean square 1 over its channels. So the mean of phi is C, the mean of z is
+`-C k`, and at most a share `k^2` of the channels has `|y| >= 1 / k`. For a fixed H there are other
+functions: the mean of z of `C (1 + k (y^2 - 1))` is `C k mean(y^3)`, which `sqrt(H)` bounds.
 """
 
 from __future__ import annotations
@@ -29,7 +20,6 @@ from torch import Tensor
 
 from norm_plugin.analysis.figures import legend_below, style
 from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, like_first, verdict
-from norm_plugin.analysis.theory.stacks import encoder_activations
 from norm_plugin.norms import build_norm
 
 C, K = 2.0, 0.1
@@ -54,28 +44,27 @@ def z_of(x: Tensor) -> Tensor:
     return z
 
 
-def measure(options: Options, placement: str) -> Iterator[Row]:
+def measure(options: Options, placement: str) -> pd.DataFrame:
     """At each norm of the encoder of a full model; of main placements only."""
-    for batches in options.main_batches_of(placement):
-        for seed in options.seeds_of(placement):
-            model = options.model(placement, batches, seed)
-            for one in encoder_activations(model, batches, seed):
-                y = standardized(one.x)
-                for name, phi in PHI.items():
-                    z = z_of(one.x) if name == LINEAR else phi(y) * y
-                    yield {
-                        "tokens": batches.kind,
-                        "placement": placement,
-                        "seed": seed,
-                        "site": one.site,
-                        "phi": name,
-                        "positions": len(y),
-                        "phi_error": float((phi(y).mean(dim=-1) - C).abs().max()),
-                        "z_least": float(z.mean(dim=-1).min()),
-                        "z_largest": float(z.mean(dim=-1).max()),
-                        "share_outside": float((y.abs() >= 1 / K).double().mean(dim=-1).max()),
-                        "negative": float((phi(y) <= 0).double().mean()),
-                    }
+    rows = []
+    for where, at in options.activations(placement):
+        y = standardized(at.x)
+        for name, function in PHI.items():
+            phi = function(y)
+            means = (z_of(at.x) if name == LINEAR else phi * y).mean(dim=-1)
+            rows.append(
+                {
+                    **where,
+                    "phi": name,
+                    "positions": len(y),
+                    "phi_error": float((phi.mean(dim=-1) - C).abs().max()),
+                    "z_least": float(means.min()),
+                    "z_largest": float(means.max()),
+                    "share_outside": float((y.abs() >= 1 / K).double().mean(dim=-1).max()),
+                    "negative": float((phi <= 0).double().mean()),
+                }
+            )
+    return pd.DataFrame(rows)
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
@@ -98,22 +87,19 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
     """The least and the largest mean of z by site, of the first placement and tokens."""
-    first = frame.iloc[0]
     shown = like_first(frame, "tokens", "placement")
     for place, (name, some) in enumerate(groups(shown, "phi")):
         sites = some.groupby("site", sort=False)
         low, high = sites["z_least"].min(), sites["z_largest"].max()
         axes.plot(range(len(low)), (low + high) / 2, **style(place), label=name)
         axes.fill_between(range(len(low)), low, high, color=style(place)["color"], alpha=0.2)
-    axes.set_xlabel(f"norm of the encoder, from below ({first['placement']})")
+    axes.set_xlabel(f"norm of the encoder, from below ({frame['placement'].iloc[0]})")
     axes.set_ylabel("mean of z over the channels")
     legend_below(axes)
 
 
 CLAIM = Claim(
-    name="adaptive-scale",
     place=8,
-    text=__doc__,
     caption="Mean of z over the channels: the range over positions and seeds, and its middle.",
     height=4.0,
     case=("placement", "phi", "tokens"),

@@ -1,13 +1,8 @@
 """Lengths of the hidden states.
 
-**Claim** (Xiong et al. 2020, Lemma 2). In the simplified setting, with x the output of layer l
-under pre-norm, `(1 + l/2) d <= E|x|^2 <= (1 + 3l/2) d`. Under post-norm, with x the sum that goes
-into the norm after the feed-forward network, `E|x|^2 = 3d/2`.
-
-**Method.** Mean over positions for each seed, then mean and 95 % interval over seeds. A layer is
-within the bounds if its interval touches what the lemma allows. The equality is tested on the mean
-over the layers: a test of each layer would be many. The lemma says nothing about the other
-placements.
+Xiong et al. 2020, Lemma 2, of the simplified setting: `(1 + l/2) d <= E|x|^2 <= (1 + 3l/2) d` for
+the output x of layer l under pre-norm, and `E|x|^2 = 3d/2` for the sum that goes into the norm
+after the feed-forward network under post-norm.
 """
 
 from __future__ import annotations
@@ -17,19 +12,18 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from norm_plugin.analysis.figures import style
 from norm_plugin.analysis.stats import Sample, describe
 from norm_plugin.analysis.theory.claim import (
     Claim,
     Options,
     Row,
     contains,
+    draw_lines,
     groups,
     like_first,
     verdict,
     with_interval,
 )
-from norm_plugin.analysis.theory.stacks import stack_pass
 
 PLACES = {"output": "output of the layer", "self": "attention's sum", "ffn": "sum of the FFN"}
 OUTPUT = "output"
@@ -53,37 +47,26 @@ class Bounds(NamedTuple):
         return self.a + self.b * layer, self.a + self.c * layer
 
 
-LEMMA = {
-    "pre": Bounds(OUTPUT, 1.0, 0.5, 1.5),
-    "post": Bounds("ffn", 1.5, 0.0, 0.0),
-}
+LEMMA = {"pre": Bounds(OUTPUT, 1.0, 0.5, 1.5), "post": Bounds("ffn", 1.5, 0.0, 0.0)}
 """By placement. An equality has two equal bounds."""
 
 
-def measure(options: Options, placement: str) -> Iterator[Row]:
+def measure(options: Options, placement: str) -> pd.DataFrame:
     """|x|^2 / d of each layer and seed, means over the positions of a batch."""
-    for batches in options.batches_of(placement):
-        for seed in options.seeds_of(placement):
-            found = stack_pass(
-                placement, options.norm_type, options.depth, options.dim, batches, seed
-            )
-            at = {OUTPUT: (0, found.outputs)}
-            at |= {branch: (1, lengths) for branch, lengths in found.sums.items()}
-            for place, (first, lengths) in at.items():
-                for layer, length in enumerate(lengths, start=first):
-                    yield {
-                        "tokens": batches.kind,
-                        "placement": placement,
-                        "place": place,
-                        "layer": layer,
-                        "seed": seed,
-                        "squared_length": float(length.mean()),
-                    }
+    rows = []
+    for where, batches, seed in options.draws(placement):
+        stack = options.stack_pass(placement, batches, seed)
+        at = {OUTPUT: (0, stack.outputs)} | {name: (1, sums) for name, sums in stack.sums.items()}
+        for place, (first, lengths) in at.items():
+            for layer, length in enumerate(lengths, start=first):
+                at_layer = {"place": place, "layer": layer, "squared_length": float(length.mean())}
+                rows.append({**where, **at_layer})
+    return pd.DataFrame(rows)
 
 
 def by_layer(frame: pd.DataFrame) -> dict[int, Sample]:
     """The mean over seeds, by layer, of one placement and place."""
-    return {layer: describe(some["squared_length"]) for layer, some in groups(frame, "layer")}
+    return {layer: describe(of["squared_length"]) for layer, of in groups(frame, "layer")}
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
@@ -100,11 +83,11 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 def of_bounds(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
     """Whether each layer is within the bounds; rows of the first, the last and those outside."""
     samples = by_layer(frame)
-    within = {layer: _touches(one, *bounds.at(layer)) for layer, one in samples.items()}
-    for layer, one in samples.items():
+    within = {layer: _touches(sample, *bounds.at(layer)) for layer, sample in samples.items()}
+    for layer, sample in samples.items():
         if layer in (min(samples), max(samples)) or not within[layer]:
             stated = "{:.2f} to {:.2f}".format(*bounds.at(layer))
-            yield {"layer": str(layer), **verdict(stated, one, within[layer], digits=2)}
+            yield {"layer": str(layer), **verdict(stated, sample, within[layer], digits=2)}
     count = f"{sum(within.values())} within the bounds"
     stated = f"{len(within)} within the bounds"
     yield {"layer": f"{min(samples)} to {max(samples)}", **verdict(stated, count, count == stated)}
@@ -117,10 +100,10 @@ def _touches(sample: Sample, low: float, high: float) -> bool:
 
 def of_equality(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
     """Whether the mean over layers is what the lemma says, and the range of single layers."""
-    pooled = describe([describe(some["squared_length"]).mean for _, some in groups(frame, "seed")])
+    pooled = describe([describe(of["squared_length"]).mean for _, of in groups(frame, "seed")])
     stated = f"{bounds.a:g}"
     yield {"layer": "mean over layers", **verdict(stated, pooled, contains(pooled, bounds.a))}
-    means = [one.mean for one in by_layer(frame).values()]
+    means = [sample.mean for sample in by_layer(frame).values()]
     single = f"{min(means):.3f} to {max(means):.3f}"
     yield {"layer": "single layers", **verdict(stated, single, None)}
 
@@ -141,23 +124,21 @@ def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
 def plot(frame: pd.DataFrame, axes: Any) -> None:
     """The output of each layer on random tokens, a line a placement, and the bounds of ``pre``."""
     outputs = like_first(frame, "tokens").query("place == @OUTPUT")
-    for place, (placement, some) in enumerate(groups(outputs, "placement")):
-        means = some.groupby("layer")["squared_length"].mean()
-        axes.plot(means.index, means, **style(place), label=placement)
+    lines = {
+        placement: some.groupby("layer")["squared_length"].mean()
+        for placement, some in groups(outputs, "placement")
+    }
+    draw_lines(axes, lines.items(), xlabel="layer l", ylabel="E |x|^2 / d", yscale="log")
+    for placement, means in lines.items():
         if placement in LEMMA and LEMMA[placement].place == OUTPUT:
             low, high = zip(*map(LEMMA[placement].at, means.index))
             axes.fill_between(means.index, low, high, alpha=0.15, linewidth=0, color="#888888")
-    axes.set_xlabel("layer l")
-    axes.set_ylabel("E |x|^2 / d")
-    axes.set_yscale("log")
-    if axes.lines:
+    if lines:
         axes.legend(loc="upper left", fontsize=7, ncols=2)
 
 
 CLAIM = Claim(
-    name="hidden-states",
     place=1,
-    text=__doc__,
     caption="Squared length of the output of each layer. Gray: the bounds of Lemma 2 for pre.",
     case=("placement", "place", "tokens"),
     measure=measure,

@@ -1,46 +1,39 @@
 """The gradient of the last layer.
 
-**Claim** (Xiong et al. 2020, Theorem 1). The Frobenius norm of the gradient of W^2, the second
-matrix of the feed-forward network, in the last of L layers is `O(d sqrt(ln d))` under post-norm and
+Xiong et al. 2020, Theorem 1. The Frobenius norm of the gradient of W^2, the second matrix of the
+feed-forward network, in the last of L layers is `O(d sqrt(ln d))` under post-norm and
 `O(d sqrt(ln d / L))` under pre-norm: an exponent of L of 0 and of -1/2.
-
-**Method.** A line is fitted to the logarithms over L for each seed; the exponent is the mean of the
-slopes, with its 95 % interval over seeds. The interval says how well the slope over these L is
-known, not whether the gradient follows a power law. There are two norms of the gradient: the mean
-over the positions of a batch of the norm of the gradient of one position's loss, and the norm of
-the mean gradient of the batch. Where the hidden state x_L of the last layer grows, a table also has
-the exponent of its squared length in L, and that of the gradient in its squared length. A statement
-holds if the exponent is within its tolerance.
 
 The gradient of the loss of position i by the last W^2 is an outer product, `delta_i h_i^T`: h_i
 goes into W^2, and delta_i is the gradient of that loss by what comes out, since no later part of
-the model mixes positions if its norms do not. So the two norms are `mean_i |delta_i| |h_i|` and
+the model mixes positions if its norms do not. So the norm of the gradient of one position's loss,
+mean over positions, is `mean_i |delta_i| |h_i|`, and the norm of the mean gradient is
 `|mean_i delta_i h_i^T|`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from norm_plugin.analysis.figures import style
 from norm_plugin.analysis.stats import Sample
-from norm_plugin.analysis.theory import stacks
 from norm_plugin.analysis.theory.claim import (
     Claim,
     Options,
     Row,
+    draw_lines,
     exponent,
     groups,
     like_first,
     near_verdict,
     with_interval,
 )
-from norm_plugin.analysis.theory.stacks import Batches
+from norm_plugin.analysis.theory.models import Setting, full, simplified
 from norm_plugin.norms import norm_spec
 
 SIMPLIFIED, FULL = "simplified", "full"
@@ -62,82 +55,47 @@ class LastLayer(NamedTuple):
     squared_length: float
 
 
-def measure(options: Options, placement: str) -> Iterator[Row]:
+def measure(options: Options, placement: str) -> pd.DataFrame:
     """Two norms of the gradient at each number of layers, in both models."""
     mixes = norm_spec(options.norm_type).batch_statistics  # the decoder keeps LayerNorm then
-    for model, batches in (
-        (SIMPLIFIED, options.random),
-        *((FULL, batches) for batches in options.batches_of(placement)),
+    rows = []
+    for name, build, dim, batches in (
+        (SIMPLIFIED, simplified, options.dim, options.random),
+        *((FULL, full, options.full_dim, batches) for batches in options.batches_of(placement)),
     ):
-        run = of_simplified if model == SIMPLIFIED else of_full
         for layers in options.layers:
             for seed in options.seeds_of(placement):
-                found = run(options, placement, layers, batches, seed)._asdict()
-                if mixes and model == SIMPLIFIED:
-                    found["of_positions"] = None
-                where = {"model": model, "tokens": batches.kind, "placement": placement}
-                yield {**where, "layers": layers, "seed": seed, **found}
+                setting = build(placement, options.norm_type, layers, dim, batches, seed)
+                last = last_layer(setting)
+                if mixes and name == SIMPLIFIED:
+                    last = last._replace(of_positions=math.nan)
+                where = {"model": name, "tokens": batches.kind, "placement": placement}
+                rows.append({**where, "layers": layers, "seed": seed, **last._asdict()})
+    return pd.DataFrame(rows)
 
 
-def of_simplified(
-    options: Options, placement: str, layers: int, batches: Batches, seed: int
-) -> LastLayer:
-    """Of the simplified setting."""
-    setting = stacks.simplified(placement, options.norm_type, layers, options.dim, batches, seed)
-    stack, labels, pad = setting.stack, setting.labels, batches.source_words.pad()
-    stack.requires_grad_(False)  # the graph begins at W^2, so the pass is a short one
-    view = LastLayerView(stack.layers[-1], labels.ne(pad), options.dim)
-    return view.measure(lambda: setting.logits(stack(setting.tokens)), labels, pad)
+def last_layer(setting: Setting) -> LastLayer:
+    """What one pass shows of the last layer; after its W^2, no module may mix positions."""
+    layer, seen = setting.layers[-1], dict[str, Tensor]()
 
+    def begin_graph(w2: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        seen["h"], seen["output"] = inputs[0].detach(), output.detach().requires_grad_()
+        return seen["output"]
 
-def of_full(
-    options: Options, placement: str, layers: int, batches: Batches, seed: int
-) -> LastLayer:
-    """Of the decoder of a full model."""
-    size = (layers, options.full_dim)
-    model: Any = stacks.full(placement, options.norm_type, *size, batches, seed)
-    model.requires_grad_(False)
-    batch, pad = batches.draw(seed), batches.target_words.pad()
-    view = LastLayerView(model.decoder.layers[-1], batch.target.ne(pad).t(), options.full_dim)
-    return view.measure(lambda: model(batch.source, None, batch.previous)[0], batch.target, pad)
+    def see_output(layer: nn.Module, inputs: Any, output: Any) -> None:
+        seen["x"] = (output[0] if isinstance(output, tuple) else output).detach()
 
-
-class LastLayerView:
-    """Hooks of the last layer, which begin the graph at the output of W^2 and see h and x_L.
-
-    Args:
-        layer: the last one; after its W^2, no module may mix positions.
-        real: positions of x_L, (T, B).
-        dim: of x_L; a layer may give more than its output, which comes first.
-    """
-
-    def __init__(self, layer: Any, real: Tensor, dim: int) -> None:
-        self.real, self.dim = real, dim
-        layer.fc2.register_forward_hook(self._cut)
-        layer.register_forward_hook(self._see)
-
-    def _cut(self, w2: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        self.h = inputs[0].detach()
-        self.output = output.detach().requires_grad_()
-        return self.output
-
-    def _see(self, layer: nn.Module, inputs: Any, output: Any) -> None:
-        x = output[0] if isinstance(output, tuple) else output
-        self.squared_length = float(x.detach()[..., : self.dim][self.real].square().mean())
-
-    def measure(self, logits: Callable[[], Tensor], labels: Tensor, pad: int) -> LastLayer:
-        """The norms of the gradient in one pass.
-
-        Args:
-            logits: runs the model; (T, B, V) or (B, T, V).
-            labels: as the logits without their last dimension; ``pad`` where there is no loss.
-        """
-        (delta,) = torch.autograd.grad(stacks.total_loss(logits(), labels, pad), self.output)
-        delta, h = delta.flatten(0, 1), self.h.flatten(0, 1)
-        count = labels.ne(pad).sum()
-        norms = torch.linalg.vector_norm(delta, dim=-1) * torch.linalg.vector_norm(h, dim=-1)
-        mean = torch.linalg.matrix_norm(delta.t() @ h / count)
-        return LastLayer(float(norms.sum() / count), float(mean), self.squared_length)
+    setting.model.requires_grad_(False)  # the graph begins at W^2, so the pass is a short one
+    layer.fc2.register_forward_hook(begin_graph)
+    layer.register_forward_hook(see_output)
+    loss = setting.total_loss(setting.run()[0])
+    (delta,) = torch.autograd.grad(loss, seen["output"])
+    delta, h = delta.flatten(0, 1), seen["h"].flatten(0, 1)
+    count = setting.labels.ne(setting.pad).sum()
+    norms = torch.linalg.vector_norm(delta, dim=-1) * torch.linalg.vector_norm(h, dim=-1)
+    mean = torch.linalg.matrix_norm(delta.t() @ h / count)
+    squared_length = seen["x"][..., : setting.dim][setting.real].square().mean()
+    return LastLayer(float(norms.sum() / count), float(mean), float(squared_length))
 
 
 def exponent_of(frame: pd.DataFrame, of: str, over: str = "layers") -> Sample | None:
@@ -151,15 +109,14 @@ def exponent_of(frame: pd.DataFrame, of: str, over: str = "layers") -> Sample | 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """The exponents of both norms beside the theorem's."""
     for (model, tokens, placement), some in groups(frame, "model", "tokens", "placement"):
-        if placement in THEOREM:
-            for of, name in NORMS.items():
-                yield {
-                    "model": model,
-                    "tokens": tokens,
-                    "placement": placement,
-                    "exponent": name,
-                    **near_verdict(THEOREM[placement], exponent_of(some, of), NEAR),
-                }
+        for of, name in NORMS.items() if placement in THEOREM else ():
+            yield {
+                "model": model,
+                "tokens": tokens,
+                "placement": placement,
+                "exponent": name,
+                **near_verdict(THEOREM[placement], exponent_of(some, of), NEAR),
+            }
 
 
 def tables(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -168,17 +125,17 @@ def tables(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
         rows = []
         for placement, some in groups(of_model, "placement"):
             lengths = some["squared_length"]
-            row = {f"{model} model, {tokens} tokens": placement}
-            for of, name in NORMS.items():
-                row[f"exponent, {name}"] = with_interval(exponent_of(some, of))
+            by_length = exponent_of(some, "of_positions", over="squared_length")
             rows.append(
                 {
-                    **row,
+                    f"{model} model, {tokens} tokens": placement,
+                    **{
+                        f"exponent, {name}": with_interval(exponent_of(some, of))
+                        for of, name in NORMS.items()
+                    },
                     "|x_L|^2 / d": f"{lengths.min():.2f} to {lengths.max():.2f}",
                     "exponent of |x_L|^2": with_interval(exponent_of(some, "squared_length")),
-                    "exponent in |x_L|^2": with_interval(
-                        exponent_of(some, "of_positions", over="squared_length")
-                    ),
+                    "exponent in |x_L|^2": with_interval(by_length),
                 }
             )
         yield pd.DataFrame(rows)
@@ -186,29 +143,22 @@ def tables(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
     """The simplified setting: gradient over L, a line a placement; means over seeds."""
-    first = frame.iloc[0]
     shown = like_first(frame, "model", "tokens")
-    norm = "of_mean" if pd.isna(first["of_positions"]) else "of_positions"
-    for place, (placement, some) in enumerate(groups(shown, "placement")):
-        # under rezero, whose branches begin with a factor of 0, a gradient is 0
-        means = some.groupby("layers")[norm].agg(
-            lambda values: values.mean() if values.all() else None
-        )
-        means = means.dropna()
-        if len(means):
-            axes.plot(means.index, means, **style(place), label=placement)
+    norm = "of_mean" if pd.isna(shown["of_positions"].iloc[0]) else "of_positions"
+    # under rezero, whose branches begin with a factor of 0, a gradient is 0
+    lines = [
+        (placement, some.groupby("layers")[norm].agg(lambda v: v.mean() if v.all() else None))
+        for placement, some in groups(shown, "placement")
+    ]
+    lines = [(placement, means.dropna()) for placement, means in lines]
+    draw_lines(axes, lines, xlabel="layers L", ylabel="gradient of the last W^2", yscale="log")
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xlabel("layers L")
-    axes.set_ylabel("gradient of the last W^2")
     if axes.lines:
         axes.legend(loc="lower left", fontsize=7, ncols=2, handlelength=3)
 
 
 CLAIM = Claim(
-    name="last-layer",
     place=2,
-    text=__doc__,
     caption="Gradient of the last layer's W^2 in the simplified setting, mean over positions.",
     case=("placement", "model", "tokens"),
     may_lack=("of_positions",),

@@ -1,22 +1,15 @@
 """The gradient through PowerNorm.
 
-**Claim** (Shen et al. 2020, PowerNorm, Lemma 1). Under PN-V, with `g = dL/dx_hat` and lengths over
-the n positions of a channel, `|dL/dx|^2 = (|g|^2 - <g, x_hat>^2 / n) / psi_B^2`, which is at most
-`|g|^2 / psi_B^2`. So the Lipschitz constant of the loss in the input of the norm is at most
-`gamma / psi_B` times that in its output.
-
-**Method.** What can be measured is the share `|dL/dx|^2 psi^2 / |g|^2` in each channel, not the
-Lipschitz constant, which is a maximum over all inputs. x and g are taken from each norm of the
-encoder of the full model. There is no layer-scale, and gamma is 1. PN divides by the running psi
-and subtracts `nu x_hat` in place of the mean; nothing is stated of its share in one batch, and how
-far it exceeds 1 can only be measured. PN sees the batches several times first, so that its running
-statistics have settled.
+Shen et al. 2020 (PowerNorm), Lemma 1. Under PN-V, with `g = dL/dx_hat` and lengths over the n
+positions of a channel, `|dL/dx|^2 = (|g|^2 - <g, x_hat>^2 / n) / psi_B^2`, which is at most
+`|g|^2 / psi_B^2`. PN divides by the running psi and subtracts `nu x_hat` in place of the mean;
+nothing is stated of its share `|dL/dx|^2 psi^2 / |g|^2`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
@@ -24,7 +17,7 @@ from torch import Tensor
 
 from norm_plugin.analysis.figures import style
 from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, like_first, verdict
-from norm_plugin.analysis.theory.stacks import Activations, encoder_activations
+from norm_plugin.analysis.theory.models import Activations
 from norm_plugin.norms import Norm, build_norm
 
 EXACT, APPROXIMATE = "powernorm-v", "powernorm"
@@ -32,23 +25,8 @@ ROUNDING = 1e-6
 """Far above what float64 is off, far below any real effect."""
 EPOCHS = 5
 """How often PN sees the batches, so that its running statistics have settled."""
-
-
-class Shares(NamedTuple):
-    """Of a norm over positions, by channel, (C,) each.
-
-    Attributes:
-        measured: |dL/dx|^2 psi^2 / |g|^2; at most 1 under PN-V.
-        by_formula: 1 - <g, x_hat>^2 / (n |g|^2), which the identity of PN-V gives.
-    """
-
-    measured: Tensor
-    by_formula: Tensor
-
-
-def exact_norm(dim: int) -> Norm:
-    """PN-V without layer-scale, in float64; eps is 0, as in the identity."""
-    return build_norm(EXACT, dim, layer_scale_groups=0, eps=0.0).double().train()
+Shares = tuple[Tensor, Tensor]
+"""|dL/dx|^2 psi^2 / |g|^2, and 1 - <g, x_hat>^2 / (n |g|^2), its value by the identity; (C,)."""
 
 
 def running_norm(dim: int) -> Norm:
@@ -57,8 +35,9 @@ def running_norm(dim: int) -> Norm:
 
 
 def exact_shares(x: Tensor, g: Tensor) -> Shares:
-    """Those of PN-V with gamma = 1. x, g: (n, C)."""
-    return _shares(exact_norm(x.size(-1)), x, g, psi2=x.square().mean(dim=0))
+    """Those of PN-V with gamma = 1, without layer-scale; eps is 0. x, g: (n, C)."""
+    norm = build_norm(EXACT, x.size(-1), layer_scale_groups=0, eps=0.0).double().train()
+    return _shares(norm, x, g, psi2=x.square().mean(dim=0))
 
 
 def running_shares(norm: Any, x: Tensor, g: Tensor) -> Shares:
@@ -72,44 +51,36 @@ def _shares(norm: Norm, x: Tensor, g: Tensor, psi2: Tensor) -> Shares:
     (dx,) = torch.autograd.grad(x_hat, leaf, g)
     length = g.square().sum(dim=0)
     product = (g * x_hat.detach()).sum(dim=0)
-    return Shares(
-        dx.square().sum(dim=0) * psi2 / length, 1 - product.square() / (x.size(0) * length)
-    )
-
-
-def measure(options: Options, placement: str) -> Iterator[Row]:
-    """Both norms at each norm of the encoder of a full model; of main placements only."""
-    for where, at_site in at_sites(options, placement):
-        exact = [exact_shares(one.x, one.g) for one in at_site]
-        for norm, shares in ((EXACT, exact), (APPROXIMATE, last_epoch(at_site))):
-            for batch, share in enumerate(shares):
-                yield {
-                    **where,
-                    "batch": batch,
-                    "norm": norm,
-                    "identity_error": float((share.measured - share.by_formula).abs().max()),
-                    "least_share": float(share.measured.min()),
-                    "mean_share": float(share.measured.mean()),
-                    "largest_share": float(share.measured.max()),
-                    "channels_above": float((share.measured > 1 + ROUNDING).double().mean()),
-                }
-
-
-def at_sites(options: Options, placement: str) -> Iterator[tuple[Row, tuple[Activations, ...]]]:
-    """What each norm of the encoder of a full model sees in every batch, and its columns."""
-    for batches in options.main_batches_of(placement):
-        model = options.model(placement, batches, seed=0)
-        seen = [encoder_activations(model, batches, seed) for seed in range(options.seeds)]
-        for at_site in zip(*seen):
-            site = at_site[0].site
-            yield {"tokens": batches.kind, "placement": placement, "site": site}, at_site
+    return dx.square().sum(dim=0) * psi2 / length, 1 - product.square() / (x.size(0) * length)
 
 
 def last_epoch(batches: Sequence[Activations]) -> list[Shares]:
     """Those of PN in the last of its epochs over these batches."""
     norm = running_norm(batches[0].x.size(-1))
-    epochs = [[running_shares(norm, one.x, one.g) for one in batches] for _ in range(EPOCHS)]
+    epochs = [[running_shares(norm, at.x, at.g) for at in batches] for _ in range(EPOCHS)]
     return epochs[-1]
+
+
+def measure(options: Options, placement: str) -> pd.DataFrame:
+    """Both norms at each norm of the encoder of a full model; of main placements only."""
+    return pd.DataFrame(
+        {
+            **where,
+            "batch": batch,
+            "norm": norm,
+            "identity_error": float((share - by_identity).abs().max()),
+            "least_share": float(share.min()),
+            "mean_share": float(share.mean()),
+            "largest_share": float(share.max()),
+            "channels_above": float((share > 1 + ROUNDING).double().mean()),
+        }
+        for where, at_site in options.activations_by_site(placement)
+        for norm, shares in (
+            (EXACT, [exact_shares(at.x, at.g) for at in at_site]),
+            (APPROXIMATE, last_epoch(at_site)),
+        )
+        for batch, (share, by_identity) in enumerate(shares)
+    )
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
@@ -117,12 +88,10 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     for (norm, tokens), some in groups(frame, "norm", "tokens"):
         row = {"norm": norm, "tokens": tokens}
         largest, error = some["largest_share"].max(), some["identity_error"].max()
+        bound = verdict("-", f"{largest:.4f} at most", None)
         if norm == EXACT:
-            met = error <= ROUNDING
-            yield {**row, **verdict("the identity", f"off by {error:.1e}", met)}
+            yield {**row, **verdict("the identity", f"off by {error:.1e}", error <= ROUNDING)}
             bound = verdict("share <= 1", f"{largest:.4f} at most", largest <= 1 + ROUNDING)
-        else:
-            bound = verdict("-", f"{largest:.4f} at most", None)
         yield {
             **row,
             **bound,
@@ -133,22 +102,15 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
     """The range of the share by placement."""
-    rows = [
-        {
-            "norm": norm,
-            "tokens": tokens,
-            "placement": placement,
-            "least share": f"{some['least_share'].min():.4f}",
-            "largest share": f"{some['largest_share'].max():.4f}",
-        }
-        for (norm, tokens, placement), some in groups(frame, "norm", "tokens", "placement")
-    ]
-    return [pd.DataFrame(rows)]
+    by = ["norm", "tokens", "placement"]
+    ranges = frame.groupby(by, sort=False).agg(
+        **{"least share": ("least_share", "min"), "largest share": ("largest_share", "max")}
+    )
+    return [ranges.map("{:.4f}".format).reset_index()]
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
     """Mean and largest share by norm of the encoder, of the first placement and tokens."""
-    first = frame.iloc[0]
     shown = like_first(frame, "tokens", "placement")
     for place, (norm, some) in enumerate(groups(shown, "norm")):
         sites = some.groupby("site", sort=False)
@@ -157,15 +119,13 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
         axes.plot(range(len(mean)), mean, linestyle="-", label=f"{norm}, mean", **look)
         axes.plot(range(len(mean)), largest, linestyle=":", label=f"{norm}, largest", **look)
     axes.axhline(1.0, color="#888888", linewidth=1)
-    axes.set_xlabel(f"norm of the encoder, from below ({first['placement']})")
+    axes.set_xlabel(f"norm of the encoder, from below ({frame['placement'].iloc[0]})")
     axes.set_ylabel("|dL/dx|^2 psi^2 / |g|^2")
     axes.legend(loc="lower right", fontsize=8)
 
 
 CLAIM = Claim(
-    name="lipschitz",
     place=9,
-    text=__doc__,
     caption="Squared length of the gradient by the input of the norm, as a share of |g|^2 / psi^2.",
     case=("placement", "norm", "tokens"),
     measure=measure,

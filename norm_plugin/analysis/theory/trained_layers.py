@@ -1,14 +1,8 @@
 """The gradient of every layer after the warm-up.
 
-**Claim** (Xiong et al. 2020, section 3.3). The paper explains the need for a warm-up by the large
-gradients near the output of post-norm at the start of training. Measured here is how the gradients
-of the layers compare after the warm-up of a real run. Beside the measured factor from a layer to
-the one below it stands that of section 3, which the paper states of the start of training: nothing
-is stated of a trained model, so nothing can hold.
-
-**Method.** Checkpoints of real runs, on the first 8 batches of their training data, without
-dropout. Each placement has one run: the interval is over these batches, and says nothing about
-other seeds.
+Xiong et al. 2020, section 3.3, explain the need for a warm-up by the large gradients near the
+output of post-norm at the start of training. Measured here are the gradients of the layers after
+the warm-up of real runs, of which nothing is stated.
 """
 
 from __future__ import annotations
@@ -23,10 +17,10 @@ import pandas as pd
 from fairseq.modules import FairseqDropout
 from torch import nn
 
-from norm_plugin.analysis.figures import style
-from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, verdict
+from norm_plugin.analysis.theory.batches import batch_of
+from norm_plugin.analysis.theory.claim import Claim, Options, Row, draw_lines, groups, verdict
 from norm_plugin.analysis.theory.every_layer import PAPER, factor
-from norm_plugin.analysis.theory.stacks import layer_gradients, mean_loss, of_sample
+from norm_plugin.analysis.theory.models import layer_gradients, of_model
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import load_checkpoint, num_updates
 from norm_plugin.checkpoints.reestimate import train_batches
@@ -38,10 +32,11 @@ STACK = ("placement", "norm", "updates", "stack", "checkpoint")
 """The columns that tell one stack of one model apart."""
 
 
-def measure_once(options: Options) -> Iterator[Row]:
+def measure_once(options: Options) -> pd.DataFrame:
     """The gradient of W^2 of each layer of each checkpoint, in the first batches of its data."""
-    for name, path in short_names(options.checkpoints).items():
-        yield from of_checkpoint(path, name, options.data)
+    names = short_names(options.checkpoints)
+    rows = (row for name, path in names.items() for row in of_checkpoint(path, name, options.data))
+    return pd.DataFrame(rows)
 
 
 def short_names(paths: Iterable[Path]) -> dict[str, Path]:
@@ -77,8 +72,8 @@ def of_checkpoint(path: Path, name: str, data: Path | None) -> Iterator[Row]:
         for number, layer in enumerate(getattr(model, side).layers, start=1)
     ]
     for seed, sample in enumerate(itertools.islice(train_batches(model, cfg, task), BATCHES)):
-        loss = mean_loss(model, of_sample(sample), task.target_dictionary.pad())
-        gradients = layer_gradients([layer for *_, layer in layers], loss)
+        setting = of_model(model, batch_of(sample), task.target_dictionary.pad())
+        gradients = layer_gradients([layer for *_, layer in layers], setting.mean_loss())
         for (side, number, _), gradient in zip(layers, gradients):
             yield {
                 "checkpoint": name,
@@ -101,13 +96,13 @@ def without_dropout(model: nn.Module) -> None:
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """The factor of each stack of each checkpoint; its file is named where others read the same."""
-    stacks = [dict(zip(STACK, key)) for key, _ in by_stack(frame)]
-    named = any(pd.DataFrame(stacks).duplicated(["placement", "norm", "updates", "stack"]))
+    stacks = pd.DataFrame([key for key, _ in by_stack(frame)], columns=STACK)
+    named = stacks.duplicated(["placement", "norm", "updates", "stack"]).any()
     for key, some in by_stack(frame):
         row = {name: str(value) for name, value in zip(STACK, key) if name != "checkpoint" or named}
-        found = factor(some)
         stated = PAPER.get(row["placement"])
-        row |= verdict("-" if stated is None else f"{stated:.3f}", found or "undefined", None)
+        measured = factor(some) or "undefined"
+        row |= verdict("-" if stated is None else f"{stated:.3f}", measured, None)
         means = some.groupby("layer")["gradient"].mean()
         ratio = f"{means.iloc[0] / means.iloc[-1]:.3f}" if means.iloc[-1] else "undefined"
         yield {**row, "first layer / last layer": ratio}
@@ -120,24 +115,19 @@ def by_stack(frame: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
     """The gradient over the layers, a line a stack of a checkpoint."""
-    keys = pd.DataFrame([key for key, _ in by_stack(frame)], columns=STACK)
-    shared = keys.duplicated(["placement", "updates", "stack"], keep=False)
-    for place, (key, some) in enumerate(by_stack(frame)):
-        placement, norm, updates, stack, checkpoint = key
+    stacks = pd.DataFrame([key for key, _ in by_stack(frame)], columns=STACK)
+    shared = stacks.duplicated(["placement", "updates", "stack"], keep=False)
+    lines = []
+    for place, ((placement, norm, updates, stack, checkpoint), some) in enumerate(by_stack(frame)):
         which = f", {checkpoint or norm}" if shared[place] else ""
-        means = some.groupby("layer")["gradient"].mean()
         label = f"{placement}, {updates} updates, {stack}{which}"
-        axes.plot(means.index, means, **style(place), label=label)
-    axes.set_yscale("log")
-    axes.set_xlabel("layer l")
-    axes.set_ylabel("gradient of W^2")
+        lines.append((label, some.groupby("layer")["gradient"].mean()))
+    draw_lines(axes, lines, xlabel="layer l", ylabel="gradient of W^2", yscale="log")
     axes.legend(loc="best", fontsize=7)
 
 
 CLAIM = Claim(
-    name="trained-layers",
     place=4,
-    text=__doc__,
     caption="Gradient of each layer's W^2 in trained models, mean over batches.",
     case=("placement", "stack", "norm", "updates", "checkpoint"),
     measure_once=measure_once,

@@ -1,4 +1,4 @@
-"""The models that the claims are measured on, their batches, and passes through them.
+"""The models that the claims are measured on, and passes through them.
 
 Both models are built of the same layers, placements and norms as those that users train, without
 dropout:
@@ -21,24 +21,19 @@ import argparse
 import copy
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from fairseq.data import Dictionary
-from fairseq.data.data_utils import infer_language_pair
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.transformer.transformer_base import Embedding
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor, nn
 
-from norm_plugin.checkpoints.building import UNFIT
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.analysis.theory.batches import Batch, Batches
 from norm_plugin.models.config import build_config
 from norm_plugin.models.initialization import (
     XAVIER,
@@ -55,144 +50,53 @@ from norm_plugin.models.translation import NormTransformerModel
 from norm_plugin.norms import Norm
 from norm_plugin.placements import SUM
 
-VOCABULARY = 1000
-"""Types of random tokens, without fairseq's symbols."""
-SENTENCES, LENGTH = 8, 16
-"""Of a batch; sentences of a corpus have their own lengths."""
-RANDOM, REAL = "random", "real"
 HEAD_CHANNELS = 64
 WARMUP_UPDATES = 4000
 """Of a norm that has a warm-up: at the first update it is within it."""
 
 
-class Batch(NamedTuple):
-    """Tokens of one batch, (B, T) each; the sides may differ in T.
+@dataclass(frozen=True)
+class Setting:
+    """A model with a batch for it.
 
     Attributes:
-        source: padded on the left.
-        previous: the target shifted by one, as the decoder gets it.
-        target: padded on the right.
+        model: in training mode.
+        layers: of the stack whose output is the logits'.
+        dim: d of its hidden states; a layer may give more than its output, which comes first.
+        run: gives the logits of the batch, (T, B, V) or (B, T, V), and what goes into the first
+            layer and comes out of each, where the model tells it, each (T, B, d or more).
+        labels: as the logits without their last dimension; ``pad`` where there is no loss.
+        real: positions of the hidden states, (T, B).
     """
 
-    source: Tensor
-    previous: Tensor
-    target: Tensor
-
-
-@dataclass(frozen=True, eq=False)  # equal to itself only: fairseq's dictionaries have no hash
-class Batches:
-    """Where batches come from.
-
-    Attributes:
-        source_words, target_words: the dictionaries.
-        read: batches of a corpus; empty: batches are made up.
-    """
-
-    source_words: Dictionary
-    target_words: Dictionary
-    read: tuple[Batch, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        """``random`` or ``real``."""
-        return REAL if self.read else RANDOM
-
-    def draw(self, seed: int) -> Batch:
-        """The batch of a seed; made-up ones are uniform tokens without padding."""
-        if self.read:
-            return self.read[seed]
-        words, generator = self.target_words, torch.Generator().manual_seed(seed)
-        source, target = (
-            torch.randint(words.nspecial, len(words), (SENTENCES, LENGTH), generator=generator)
-            for _ in range(2)
-        )
-        first = torch.full((SENTENCES, 1), words.eos())
-        return Batch(source, torch.cat([first, target[:, :-1]], dim=1), target)
-
-
-def random_batches() -> Batches:
-    """Batches of a made-up dictionary."""
-    words = Dictionary()
-    for word in range(VOCABULARY):
-        words.add_symbol(f"w{word}")
-    return Batches(words, words)
-
-
-def real_batches(data: Path, seeds: int) -> Batches:
-    """The first sentences of the training data in ``data``, a batch for each seed.
-
-    Raises:
-        CommandError: ``data`` is no folder of fairseq-preprocess, or has too few sentences.
-    """
-    if not data.is_dir():
-        raise CommandError(f"--data {data} is not a folder; give one with binarized data")
-    source, target = infer_language_pair(str(data))
-    if source is None or target is None:
-        raise CommandError(
-            f"{data} has no file such as train.en-de.en.idx; give --data the folder of "
-            "binarized data, which ends in bin"
-        )
-    settings = TranslationConfig(
-        data=str(data),
-        source_lang=source,
-        target_lang=target,
-        # fairseq would interpolate these from sections that are not here
-        dataset_impl=None,
-        train_subset="train",
-        required_seq_len_multiple=1,
-    )
-    try:
-        task = TranslationTask.setup_task(settings)
-        task.load_dataset("train")
-    except UNFIT as error:
-        raise CommandError(f"cannot read the binarized data in {data}: {error}") from error
-    pairs = task.dataset("train")
-    if len(pairs) < seeds * SENTENCES:
-        raise CommandError(
-            f"{data} has {len(pairs)} sentences for training, and --seeds {seeds} needs "
-            f"{SENTENCES} for each seed"
-        )
-    batches = tuple(
-        of_sample(pairs.collater([pairs[SENTENCES * seed + index] for index in range(SENTENCES)]))
-        for seed in range(seeds)
-    )
-    return Batches(task.source_dictionary, task.target_dictionary, batches)
-
-
-def of_sample(sample: Any) -> Batch:
-    """The tokens of a batch of fairseq's translation task."""
-    tokens = sample["net_input"]
-    return Batch(tokens["src_tokens"], tokens["prev_output_tokens"], sample["target"])
-
-
-# The models
-
-
-class Setting(NamedTuple):
-    """The simplified setting with fresh weights, and a batch for it.
-
-    Attributes:
-        stack: in training mode.
-        tokens: (B, T).
-        output_matrix: W^emb of the softmax over words, normal with variance 1/d, (words, d).
-        labels: of the real positions of ``tokens``; padding elsewhere. (T, B).
-    """
-
-    stack: NormTransformerEncoder
-    tokens: Tensor
-    output_matrix: Tensor
+    model: Any
+    layers: list[Any]
+    dim: int
+    run: Callable[[], tuple[Tensor, list[Tensor]]]
     labels: Tensor
+    pad: int
+    real: Tensor
 
-    def logits(self, output: Any) -> Tensor:
-        """(T, B, words), of what the forward of the stack has returned."""
-        x: Tensor = output["encoder_out"][0]
-        return x @ self.output_matrix.t()
+    def total_loss(self, logits: Tensor) -> Tensor:
+        """The cross-entropy in nats, summed over the positions that have a label."""
+        logits, labels = logits.flatten(0, 1), self.labels.flatten()
+        return F.cross_entropy(logits, labels, ignore_index=self.pad, reduction="sum")
+
+    def mean_loss(self, logits: Tensor | None = None) -> Tensor:
+        """The same a label; runs the model without ``logits``."""
+        logits = self.run()[0] if logits is None else logits
+        return self.total_loss(logits) / self.labels.ne(self.pad).sum()
+
+    def squared_lengths(self, xs: Sequence[Tensor]) -> Tensor:
+        """|x|^2 / d of hidden states at the n real positions, (len(xs), n)."""
+        lengths = [x.detach()[..., : self.dim][self.real].square().mean(dim=-1) for x in xs]
+        return torch.stack(lengths)
 
 
 def simplified(
     placement: str, norm_type: str, layers: int, dim: int, batches: Batches, seed: int
 ) -> Setting:
-    """The simplified setting; ``seed`` draws the weights and chooses the batch.
+    """The simplified setting; ``seed`` draws the weights and the labels and chooses the batch.
 
     Raises:
         ValueError: what the plan of a model refuses.
@@ -207,10 +111,16 @@ def simplified(
             initialize(layer, initialization, layer.placement.place)
         _simplify(layer, keep_weights=initialization != XAVIER)
     words, tokens = batches.source_words, batches.draw(seed).source
-    matrix = torch.randn(len(words), dim) / math.sqrt(dim)
+    embedding = torch.randn(len(words), dim) / math.sqrt(dim)  # W^emb
     labels = torch.randint(words.nspecial, len(words), tokens.shape)
     labels = torch.where(tokens.eq(words.pad()), tokens, labels).t()
-    return Setting(stack, tokens, matrix, labels)
+
+    def run() -> tuple[Tensor, list[Tensor]]:
+        output = stack(tokens, None, return_all_hiddens=True)
+        return output["encoder_out"][0] @ embedding.t(), output["encoder_states"]
+
+    real = labels.ne(words.pad())
+    return Setting(stack, list(stack.layers.children()), dim, run, labels, words.pad(), real)
 
 
 @functools.lru_cache(maxsize=1)
@@ -241,8 +151,8 @@ def _simplify(layer: nn.Module, keep_weights: bool) -> None:
 
 def full(
     placement: str, norm_type: str, layers: int, dim: int, batches: Batches, seed: int
-) -> NormTransformerModel:
-    """The full model with the weights of ``seed``, in training mode.
+) -> Setting:
+    """The full model with the weights and the batch of ``seed``.
 
     Raises:
         ValueError: what the plan of a model refuses.
@@ -258,7 +168,17 @@ def full(
         source_dictionary=batches.source_words, target_dictionary=batches.target_words
     )
     model: Any = NormTransformerModel.build_model(args, task)
-    return model.train()
+    return of_model(model.train(), batches.draw(seed), batches.target_words.pad())
+
+
+def of_model(model: Any, batch: Batch, pad: int) -> Setting:
+    """A translation model of fairseq with a batch."""
+
+    def run() -> tuple[Tensor, list[Tensor]]:
+        return model(batch.source, None, batch.previous)[0], []
+
+    decoder, real = model.decoder, batch.target.ne(pad).t()
+    return Setting(model, list(decoder.layers), decoder.embed_dim, run, batch.target, pad, real)
 
 
 def _settings(
@@ -279,51 +199,30 @@ def _settings(
 # Passes
 
 
-def total_loss(logits: Tensor, labels: Tensor, pad: int) -> Tensor:
-    """The cross-entropy in nats, summed over the positions that have a label."""
-    return F.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), ignore_index=pad, reduction="sum"
-    )
-
-
-def mean_loss(model: Any, batch: Batch, pad: int) -> Tensor:
-    """The cross-entropy of a full model in nats a target token."""
-    logits, _ = model(batch.source, None, batch.previous)
-    return total_loss(logits, batch.target, pad) / batch.target.ne(pad).sum()
-
-
 def layer_gradients(layers: Sequence[Any], loss: Tensor) -> list[float]:
     """The Frobenius norm of the gradient of ``loss`` by W^2, ``fc2`` in fairseq, of each layer."""
     gradients = torch.autograd.grad(loss, [layer.fc2.weight for layer in layers])
     return [float(torch.linalg.matrix_norm(gradient)) for gradient in gradients]
 
 
-def watch_sums(stack: Any) -> dict[str, list[Tensor]]:
+def watch_sums(layers: Sequence[Any]) -> dict[str, list[Tensor]]:
     """Collect, in the next forward, what the norm on the sum of each branch gets, by branch.
 
     A list has an entry for each layer that has such a norm.
     """
-    watched: dict[str, list[Tensor]] = {}
+    sums: dict[str, list[Tensor]] = {}
 
-    def keep(branch: str, norm: nn.Module, inputs: tuple[Any, ...]) -> None:
-        watched.setdefault(branch, []).append(inputs[0].detach())
+    def collect(branch: str, norm: nn.Module, inputs: tuple[Any, ...]) -> None:
+        sums.setdefault(branch, []).append(inputs[0].detach())
 
-    for layer in stack.layers.children():
+    for layer in layers:
         place = layer.placement.place
         for branch in place.branches:
             site = branch_sites(place.side, branch, (SUM,))[SUM]
             if layer.positions.get(site.attribute) == SUM:
                 norm = getattr(layer, site.attribute)
-                norm.register_forward_pre_hook(partial(keep, branch), prepend=True)
-    return watched
-
-
-def squared_lengths(xs: Sequence[Tensor], real: Tensor, dim: int) -> Tensor:
-    """|x|^2 / d at the n real positions, (len(xs), n).
-
-    A layer may give more than its output, which comes first. xs: (T, B, C or more); real: (T, B).
-    """
-    return torch.stack([x.detach()[..., :dim][real].square().mean(dim=-1) for x in xs])
+                norm.register_forward_pre_hook(partial(collect, branch), prepend=True)
+    return sums
 
 
 class StackPass(NamedTuple):
@@ -347,22 +246,16 @@ def stack_pass(
 ) -> StackPass:
     """One forward and backward pass through the simplified setting, looked at by layer."""
     setting = simplified(placement, norm_type, layers, dim, batches, seed)
-    stack, pad = setting.stack, batches.source_words.pad()
-    stack.requires_grad_(False)
-    for layer in stack.layers.children():
+    setting.model.requires_grad_(False)
+    for layer in setting.layers:
         layer.fc2.requires_grad_(True)
-    real = setting.labels.ne(pad)
-    watched = watch_sums(stack)
-    output = stack(setting.tokens, None, return_all_hiddens=True)
-    loss = total_loss(setting.logits(output), setting.labels, pad) / real.sum()
+    sums = watch_sums(setting.layers)
+    logits, states = setting.run()
+    lengths = {branch: setting.squared_lengths(xs) for branch, xs in sums.items()}
     return StackPass(
-        squared_lengths(output["encoder_states"], real, dim),
-        {
-            branch: squared_lengths(xs, real, dim)
-            for branch, xs in watched.items()
-            if len(xs) == layers
-        },
-        layer_gradients(list(stack.layers.children()), loss),
+        setting.squared_lengths(states),
+        {branch: of_branch for branch, of_branch in lengths.items() if len(of_branch) == layers},
+        layer_gradients(setting.layers, setting.mean_loss(logits)),
     )
 
 
@@ -387,21 +280,19 @@ def encoder_activations(model: Any, batches: Batches, seed: int) -> list[Activat
         for path, module in model.encoder.named_modules()
         if isinstance(module, Norm)
     }
+    if not norms:
+        return []
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}
 
-    def keep(path: str, norm: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
-        inputs[path], outputs[path] = given[0].detach(), output
+    def collect(path: str, norm: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        inputs[path], outputs[path] = args[0].detach(), output
 
-    handles = [norm.register_forward_hook(partial(keep, path)) for path, norm in norms.items()]
+    handles = [norm.register_forward_hook(partial(collect, path)) for path, norm in norms.items()]
     batch = batches.draw(seed)
-    try:
-        loss = mean_loss(model, batch, batches.target_words.pad())
-    finally:
-        for handle in handles:
-            handle.remove()
-    if not norms:
-        return []
+    loss = of_model(model, batch, batches.target_words.pad()).mean_loss()
+    for handle in handles:
+        handle.remove()
     gradients = torch.autograd.grad(loss, [outputs[path] for path in norms])
     real = batch.source.ne(batches.source_words.pad()).t()
     return [

@@ -17,7 +17,6 @@ from norm_plugin.analysis.theory import CLAIMS
 from norm_plugin.analysis.theory.claim import finite_cases
 from norm_plugin.analysis.theory_command import MADE, main, read_made, read_measurements
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.placements import PLACEMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results" / "theory"
@@ -183,8 +182,3 @@ def test_a_case_that_is_not_finite_is_named_and_left_out(name, value, tmp_path):
         assert f"| not finite in {1 if shown is frame else len(some)} of {len(some)} |" in text
         assert not re.search(r"\| *(nan|inf)\b", text)
         ElementTree.parse(tmp_path / f"{name}.svg")
-
-
-def test_the_committed_results_are_of_every_placement():
-    frame = read_measurements(CLAIMS["last-layer"], RESULTS)
-    assert set(frame["placement"]) == set(PLACEMENTS)

@@ -1,7 +1,7 @@
-"""The AdaNorm paper's numbers and claims on classification, beside what several seeds give here.
+"""What studies declare, beside what several seeds give: the AdaNorm paper's claims among it.
 
-The paper has one run a norm. On RT the norms of one seed have the same random split, so two norms
-are compared seed by seed; on SST5, which has a split of its own, as independent samples.
+The paper has one run a norm. Its claims on RT and SST5 are the primary comparisons of the studies
+adanorm_rt and adanorm_sst5.
 """
 
 from __future__ import annotations
@@ -9,53 +9,62 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from norm_plugin.analysis.report import p_text
-from norm_plugin.analysis.stats import CONFIDENCE, LEVEL, compare_arms
+from norm_plugin.analysis.stats import (
+    Verdict,
+    compare_arms,
+    compare_primary,
+    describe,
+    outcome_values,
+    split_ratio,
+)
 from norm_plugin.experiments.comparable import (
     TRAINING,
     check_same_data,
     check_settings_alike,
     half_interval,
 )
+from norm_plugin.experiments.metrics import find_metric
 from norm_plugin.experiments.results import read_results
+from norm_plugin.experiments.studies import (
+    EQUIVALENCE,
+    LOSSES,
+    SCORE,
+    PrimaryComparison,
+    read_study_file,
+    study_path,
+)
 from norm_plugin.experiments.tables import markdown
 from published import numbers_of
 
 NOT_RUN = "not run"
-ONE_SEED = "one seed: no test"
-SHOWN, NOT_SHOWN, CONTRADICTED = "shown", "not shown", "contradicted"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A sentence of the paper: the scores of ``better`` are above those of ``worse``."""
-
-    text: str
-    better: str
-    worse: str
-
-
-CLAIMS = (
-    Claim("AdaNorm is better than LayerNorm", "adanorm", "layernorm"),
-    Claim("LayerNorm is better than no norm", "layernorm", "none"),
-    Claim("LayerNorm is better without gain and bias", "layernorm-simple", "layernorm"),
-    Claim("Without its derivatives, LayerNorm is worse than no norm", "none", "detachnorm"),
-    Claim(
-        "The derivative of the variance matters more than that of the mean",
+SHOWN, CONTRADICTED = "shown", "contradicted"
+PAPER = "adanorm_{}"
+"""The study that declares the paper's claims on an experiment."""
+CLAIMS = {
+    ("adanorm", "layernorm"): "AdaNorm is better than LayerNorm",
+    ("layernorm", "none"): "LayerNorm is better than no norm",
+    ("layernorm-simple", "layernorm"): "Gain and bias do not matter",
+    ("none", "detachnorm"): "Without its derivatives, LayerNorm is worse than no norm",
+    ("layernorm-simple", "detachnorm"): "Without its derivatives, LayerNorm-simple is worse",
+    (
         "detachnorm-mean",
         "detachnorm-std",
-    ),
-)
-"""Sections 2 to 4 of Xu et al. 2019. In the last one, what is detached is what is missed."""
-CONTROLS = (
-    Claim("AdaNorm is better, both with Kaiming's weights", "adanorm", "layernorm-kaiming"),
-    Claim("LayerNorm is better with Kaiming's weights", "layernorm-kaiming", "layernorm"),
-)
+    ): "The derivative of the variance matters more than that of the mean",
+}
+"""Sections 2 to 4 of Xu et al. 2019, by the comparison: the first arm is the better one.
+
+In the last claim, what is detached is what is missed.
+"""
+CONTROLS = {
+    ("adanorm", "layernorm-kaiming"): "AdaNorm is better, both with Kaiming's weights",
+    ("layernorm-kaiming", "layernorm"): "LayerNorm is better with Kaiming's weights",
+}
 """Ours: with `adanorm` the initial weights are Kaiming's, and with the other norms they are not."""
 
 
@@ -67,13 +76,15 @@ def reproduction_table(experiment: str, results: Path) -> str:
     """
     runs = read_runs(results / experiment)
     published = {row.norm: float(row.score) for row in numbers_of(experiment)}
+    ratio = split_ratio(runs) if len(runs) else 0.0
     rows = []
     for norm in dict.fromkeys([*published, *runs["norm"]]):
-        number, scores = published.get(norm), runs.loc[runs["norm"] == norm, "score"].tolist()
+        number, of_norm = published.get(norm), runs[runs["norm"] == norm]
+        scores = outcome_values(of_norm).tolist() if len(of_norm) else []
         row = {"norm": f"`{norm}`", "published": "-" if number is None else f"{number:.2f}"}
         row["mean here"] = f"{statistics.mean(scores):.2f}" if scores else NOT_RUN
         row["seeds"] = str(len(scores))
-        row |= dict(zip(INTERVALS, _intervals(scores, number)))
+        row |= dict(zip(INTERVALS, _intervals(scores, number, ratio)))
         rows.append(row)
     return markdown(pd.DataFrame(rows).rename(columns={name: name.rstrip() for name in INTERVALS}))
 
@@ -84,60 +95,126 @@ INTERVALS = (
 )
 
 
-def _intervals(scores: Sequence[float], published: float | None) -> list[str]:
+def _intervals(scores: Sequence[float], published: float | None, ratio: float) -> list[str]:
     """Of the mean and of one more seed, each with whether the published number lies inside."""
     if len(scores) < 2:
         return ["-"] * len(INTERVALS)
-    mean, half, cells = statistics.mean(scores), half_interval(scores, CONFIDENCE), []
-    for width in (half, half * math.sqrt(len(scores) + 1)):
-        low, high = mean - width, mean + width
+    sample, cells = describe(scores, ratio), []
+    one_more = half_interval(scores) * math.sqrt(len(scores) + 1)
+    for low, high in (
+        sample.interval or (math.nan, math.nan),
+        (sample.mean - one_more, sample.mean + one_more),
+    ):
         inside = "-" if published is None else "yes" if low <= published <= high else "no"
         cells += [f"{low:.2f} to {high:.2f}", inside]
     return cells
 
 
-def claims_table(experiment: str, results: Path, claims: Sequence[Claim] = CLAIMS) -> str:
-    """Markdown: each claim with the published difference, the measured one and the verdict."""
+def claims_table(experiment: str, results: Path, outcome: str = SCORE) -> str:
+    """Markdown: each claim of the paper with the measured difference and the verdict.
+
+    The score is the outcome that the study declares, with the published difference beside it.
+    Another outcome is exploratory: each claim is one of superiority, but that of equivalence, which
+    declares no margin for it and is left out.
+    """
     runs = read_runs(results / experiment)
+    primary = read_study_file(study_path(PAPER.format(experiment))).primary
+    if outcome != SCORE:
+        primary = tuple(each for each in primary if each.test != EQUIVALENCE)
     published = {row.norm: float(row.score) for row in numbers_of(experiment)}
-    norms = set(runs["norm"])
-    run = [claim for claim in claims if {claim.better, claim.worse} <= norms]
-    tests: dict[Claim, dict[str, float]] = {}
-    if run:
-        pairs = [(claim.better, claim.worse) for claim in run]
-        table = compare_arms(runs.assign(arm=runs["norm"]), pairs)
-        tests = dict(zip(run, table.to_dict("records")))
     rows = []
-    for claim in claims:
-        both = {claim.better, claim.worse} <= published.keys()
-        difference = published[claim.better] - published[claim.worse] if both else math.nan
-        row = {"claim": claim.text, "difference": f"`{claim.better}` less `{claim.worse}`"}
-        row["published"] = f"{difference:+.2f}" if both else "-"
-        rows.append(row | _measured(tests.get(claim)))
+    for each, test in _tests(runs, primary, outcome).items():
+        row = {"claim": CLAIMS[each.arm, each.baseline]}
+        row["difference"] = f"`{each.arm}` less `{each.baseline}`"
+        if outcome == SCORE:
+            row["published"] = f"{published[each.arm] - published[each.baseline]:+.2f}"
+        rows.append(row | _measured(each, test, runs))
     return markdown(pd.DataFrame(rows))
 
 
-def _measured(test: dict[str, float] | None) -> dict[str, str]:
+def controls_table(experiment: str, results: Path) -> str:
+    """Markdown: what of a difference is due to the initial weights; exploratory."""
+    runs = read_runs(results / experiment)
+    controls = [PrimaryComparison(*pair) for pair in CONTROLS]
+    return markdown(
+        pd.DataFrame(
+            {
+                "claim": CONTROLS[each.arm, each.baseline],
+                "difference": f"`{each.arm}` less `{each.baseline}`",
+                **_measured(each, test, runs),
+            }
+            for each, test in _tests(runs, controls, None).items()
+        )
+    )
+
+
+def _tests(
+    runs: pd.DataFrame, comparisons: Sequence[PrimaryComparison], outcome: str | None
+) -> dict[PrimaryComparison, dict[str, Any] | None]:
+    """The tests of comparisons, None where an arm was not run.
+
+    Args:
+        outcome: the score, as declared; a loss, or None for the score, as exploratory.
+    """
+    arms = set(runs["norm"])
+    run = [each for each in comparisons if {each.arm, each.baseline} <= arms]
+    tests: dict[PrimaryComparison, dict[str, Any] | None] = dict.fromkeys(comparisons)
+    if run:
+        runs = runs.assign(arm=runs["norm"])
+        pairs = [(each.arm, each.baseline) for each in run]
+        declared = outcome == SCORE
+        table = (
+            compare_primary(runs, run) if declared else compare_arms(runs, pairs, outcome or SCORE)
+        )
+        tests |= dict(zip(run, table.to_dict("records")))
+    return tests
+
+
+def _measured(
+    claim: PrimaryComparison, test: dict[str, Any] | None, runs: pd.DataFrame
+) -> dict[str, str]:
+    row = dict.fromkeys(("here", "95 % interval", "p", "p (Holm)", "p (permutation)"), "-")
     if test is None:
-        return {"here": "-", "95 % interval": "-", "p (Holm)": "-", "verdict": NOT_RUN}
-    here = {"here": f"{test['difference']:+.2f}"}
-    if math.isnan(test["p"]):
-        return here | {"95 % interval": "-", "p (Holm)": "-", "verdict": ONE_SEED}
+        return row | {"verdict": NOT_RUN}
+    digits = 3 if test["outcome"] in LOSSES else find_metric(runs["metric"].iloc[0]).digits
     ends = [test["difference_low"], test["difference_high"]]
-    interval = "-" if math.isnan(ends[0]) else " to ".join(f"{end:+.2f}" for end in ends)
-    p = test["p_holm"]
-    return here | {
-        "95 % interval": interval,
-        "p (Holm)": p_text(p),
-        "verdict": verdict(test["difference"], p),
-    }
+    row["here"] = f"{test['difference']:+.{digits}f}"
+    if not math.isnan(ends[0]):
+        row["95 % interval"] = " to ".join(f"{end:+.{digits}f}" for end in ends)
+    p = ("p", "p_holm", "p_permutation")
+    row |= dict(zip(("p", "p (Holm)", "p (permutation)"), (p_text(test[name]) for name in p)))
+    return row | {"verdict": verdict(claim, test["verdict"])}
 
 
-def verdict(mean: float, p: float) -> str:
-    """What may be said of a claim that the mean difference is above 0."""
-    if p >= LEVEL:
-        return NOT_SHOWN
-    return SHOWN if mean > 0 else CONTRADICTED
+def verdict(claim: PrimaryComparison, verdict: Verdict) -> str:
+    """What a verdict says of a claim that the first arm is better, or both are equivalent."""
+    if verdict in (Verdict.UNDECIDED, Verdict.NOT_TESTED):
+        return str(verdict)
+    wanted = Verdict.EQUIVALENT if claim.test == EQUIVALENCE else Verdict.BETTER
+    return SHOWN if verdict == wanted else CONTRADICTED
+
+
+def primary_table(study: str, results: Path) -> str:
+    """Markdown: what a study declares, with what its runs give.
+
+    Args:
+        study: its name, which is that of the folder of its results.
+    """
+    runs = read_runs(results / study)
+    primary = read_study_file(study_path(study)).primary
+    tests = _tests(runs, primary, SCORE)
+    return markdown(
+        pd.DataFrame(
+            {
+                "difference": f"`{each.arm}` less `{each.baseline}`",
+                "outcome": each.outcome,
+                "seeds": "-" if test is None else str(len(test["by_seed"])),
+                **_measured(each, test, runs),
+                "verdict": NOT_RUN if test is None else str(test["verdict"]),
+            }
+            for each, test in tests.items()
+        )
+    )
 
 
 def read_runs(folder: Path) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from pathlib import Path
 # whose rows are what the tables of speed show
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from claims import CONTROLS, claims_table, reproduction_table
+from claims import claims_table, controls_table, primary_table, reproduction_table
 from declared_tables import (
     front_table,
     norms_table,
@@ -29,6 +29,7 @@ from declared_tables import (
     sites_table,
 )
 from example_runs import example_table
+from inference_table import inference_table
 from norm_plugin.analysis.deep_stacks_page import deep_stacks_block
 from norm_plugin.analysis.theory_command import block as theory_block
 from norm_plugin.analysis.warmup import published_table as warmup_table
@@ -93,7 +94,10 @@ def generators(root: Path) -> Generators:
         "results/": lambda name: score_table(read_results(results / name)),
         "reproduction/": lambda name: reproduction_table(name, results),
         "claims/": lambda name: claims_table(name, results),
-        "controls/": lambda name: claims_table(name, results, CONTROLS),
+        "losses/": lambda name: claims_table(name, results, "valid_loss"),
+        "controls/": lambda name: controls_table(name, results),
+        "primary/": lambda name: primary_table(name, results),
+        "inference": lambda _: inference_table(root),
         "parts/": lambda name: parts_table(results / name),
         "published/": lambda name: published_table(name, results),
         "speed/": lambda name: speed_table(name, root),

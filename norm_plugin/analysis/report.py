@@ -106,16 +106,14 @@ def _ended(failures: pd.DataFrame) -> list[str]:
 
 def sentences_table(table: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Every run against the baseline's with the same seed, over sentences."""
-    names = {"bootstrap_p": "p (bootstrap)", "bootstrap_p_holm": "Holm"}
-    names |= {"randomization_p": "p (randomization)", "randomization_p_holm": "Holm "}
     shown = table[["arm", "seed"]].rename(columns={"arm": "setting"})
     shown["difference"] = [
         NOTHING if pd.isna(value) else metric.text(value, sign="+") for value in table["difference"]
     ]
+    names = {"p": "p", "p_holm": "Holm", "control_p": "p between two of its seeds"}
     for column, name in names.items():
-        values = table[column] if column in table else [None] * len(table)
-        shown[name] = [NOTHING if pd.isna(value) else f"{value:.4f}" for value in values]
-    return shown.assign(**{"what is shown": table["verdict"]})
+        shown[name] = [NOTHING if pd.isna(value) else f"{value:.4f}" for value in table[column]]
+    return shown.assign(verdict=table["verdict"])
 
 
 def least_loss(study: Study) -> float | None:

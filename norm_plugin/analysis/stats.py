@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ TIE = 1e-9
 order, and equal."""
 MOST_SEEDS = 10**9
 PRIMARY, EXPLORATORY = "primary", "exploratory"
+Scores = Sequence[float] | np.ndarray
 
 
 class Verdict(StrEnum):
@@ -91,8 +93,8 @@ class Comparison:
         mean: of the first arm less the second, in the unit of the outcome.
         standard_error: of the mean; 0 where nothing varies.
         degrees: of freedom of the t distribution.
-        p: of the two-sided t test. Where nothing varies, t is undefined and p is 1: equal
-            differences come of rounding, or of arms that are one model.
+        p: of the two-sided t test. Where nothing varies, t is undefined, and the p of every t test
+            is 1: equal differences come of rounding, or of arms that are one model.
         p_permutation: of the two-sided permutation test.
         exact: whether the permutation test took every assignment.
         test: the name of the t test.
@@ -129,7 +131,7 @@ class Comparison:
         if not margin > 0:
             raise ValueError(f"the margin is {margin}; it must be above 0")
         if self.standard_error == 0:
-            return float(abs(self.mean) >= margin)
+            return 1.0
         least = (margin - abs(self.mean)) / self.standard_error
         return float(stats.t.sf(least, self.degrees))
 
@@ -171,7 +173,7 @@ def compare(
     return compare_independent(list(arm.values()), list(baseline.values()))
 
 
-def compare_paired(differences: Sequence[float], test_to_train: float = 0.0) -> Comparison:
+def compare_paired(differences: Scores, test_to_train: float = 0.0) -> Comparison:
     """The mean of differences by seed: Student's t test and the sign-flip permutation test.
 
     Random splits of one corpus overlap, so their differences are correlated. Nadeau and Bengio
@@ -192,7 +194,7 @@ def compare_paired(differences: Sequence[float], test_to_train: float = 0.0) -> 
     return Comparison(mean, error, n - 1, _t_p(mean, error, n - 1), p, exact, test, n, by_seed)
 
 
-def compare_independent(arm: Sequence[float], baseline: Sequence[float]) -> Comparison:
+def compare_independent(arm: Scores, baseline: Scores) -> Comparison:
     """The difference of two means: Welch's t test and the permutation test of two samples."""
     ours, theirs = _finite(arm), _finite(baseline)
     mean, n = float(ours.mean() - theirs.mean()), min(len(ours), len(theirs))
@@ -239,8 +241,14 @@ def division_p(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, bool]:
     size, observed = len(ours), float(pooled[: len(ours)].sum())
     if math.comb(len(pooled), size) <= EXACT_DIVISIONS:
         return _share(_sums_of_subsets(pooled, size), observed), True
-    orders = np.random.default_rng(0).random((DRAWS, len(pooled))).argsort(axis=1)
-    return _share(np.append(pooled[orders[:, :size]].sum(axis=1), observed), observed), False
+    divisions = _sample_of_divisions(len(pooled), size)
+    return _share(np.append(pooled[divisions].sum(axis=1), observed), observed), False
+
+
+@lru_cache(maxsize=4)
+def _sample_of_divisions(count: int, size: int) -> np.ndarray:
+    """(DRAWS, size): the indices of one group of each division."""
+    return np.random.default_rng(0).random((DRAWS, count)).argsort(axis=1)[:, :size]
 
 
 def _sums_of_subsets(values: np.ndarray, size: int) -> np.ndarray:
@@ -320,10 +328,11 @@ def compare_arms(
         :data:`COLUMNS`. ``n``, ``mean``, ``standard_deviation``, ``low`` and ``high`` are of the
         arm; ``difference`` and its 95 % interval of the arm less the baseline; ``test`` names the
         test of ``p``, which for a declared equivalence is that of two one-sided tests within
-        ``margin``. ``family`` is primary or exploratory. A comparison that was declared after the
-        runs is exploratory, and ``declared`` says so. ``seeds_paired`` and ``seeds_unpaired`` are
-        how many seeds an arm would show the metric's difference of interest, by the deviations of
-        this pair; NaN for losses, and where no number would. What there is not is NaN.
+        ``margin``; it has no permutation test. ``family`` is primary or exploratory. A comparison
+        that was declared after the runs is exploratory, and ``declared`` says so.
+        ``seeds_paired`` and ``seeds_unpaired`` are how many seeds an arm would show the metric's
+        difference of interest, by the deviations of this pair; NaN for losses, and where no number
+        would. What there is not is NaN.
 
     Raises:
         CommandError: an outcome that the metric does not have or no run has.
@@ -387,7 +396,7 @@ def _row(
     row |= {name: getattr(comparison, name) for name in ("test", "p", "p_permutation", "exact")}
     row |= {"by_seed": comparison.by_seed}
     if declared is not None and declared.test == EQUIVALENCE and comparison.n > 1:
-        row["margin"] = declared.size
+        row["margin"], row["p_permutation"] = declared.size, math.nan
         row["equivalence_p"] = comparison.equivalence_p(row["margin"])
         row["test"] = f"two one-sided tests, {comparison.test}"
     return row | _seeds(ours, theirs, comparison.by_seed, ratio, of_interest(runs, outcome))
@@ -578,7 +587,7 @@ def _standard_deviation(values: np.ndarray) -> float:
     return float(values.std(ddof=1)) if np.ptp(values) > TIE * largest else 0.0
 
 
-def _finite(scores: Sequence[float] | np.ndarray) -> np.ndarray:
+def _finite(scores: Scores) -> np.ndarray:
     values = np.asarray(scores, dtype=float)
     if not len(values) or not np.isfinite(values).all():
         raise ValueError(f"the scores are {list(scores)}; at least one is needed, all finite")

@@ -22,7 +22,12 @@ from norm_plugin.experiments.comparable import (
     check_settings_alike,
 )
 from norm_plugin.experiments.metrics import Metric, find_metric
-from norm_plugin.experiments.naming import Differences, norm_of_label, short_label
+from norm_plugin.experiments.naming import (
+    Differences,
+    common_settings,
+    norm_of_label,
+    short_label,
+)
 from norm_plugin.experiments.results import (
     RUN_KEY,
     read_curves,
@@ -178,8 +183,10 @@ def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
     arms: dict[str, str] = {}
     seeds: dict[str, set[int]] = {}
     for arm, of_arm in runs.groupby("arm", sort=False):
-        for name in (arm, *of_arm["norm"]):
-            arms[name], seeds[name] = arm, set(of_arm["seed"])
+        for run in of_arm.to_dict("records"):
+            short = short_label(run["norm"], differences_of(run), study.common)
+            for name in (arm, run["norm"], short):
+                arms[name], seeds[name] = arm, set(of_arm["seed"])
     check_study(file, study.metric, seeds)
     comparisons: dict[tuple[str, str, str], PrimaryComparison] = {}
     for each in file.primary:
@@ -205,12 +212,7 @@ def arm_names(
         CommandError: a name in ``labels`` that is not that of one arm.
     """
     arms = {(run["norm"], run["placement"]): differences_of(run) for run in runs.to_dict("records")}
-    first, missing = next(iter(arms.values())), object()
-    common = {
-        key: value
-        for key, value in first.items()
-        if len(arms) > 1 and all(one.get(key, missing) == value for one in arms.values())
-    }
+    common = common_settings(arms.values())
     short = {key: short_label(key[0], differs, common) for key, differs in arms.items()}
     names = {key: _name(label, key[1]) for key, label in short.items()}
     for old, new in labels.items():

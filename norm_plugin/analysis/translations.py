@@ -1,7 +1,11 @@
-"""Two runs on one test set: sacrebleu's paired tests on their translations.
+"""Two runs on one test set: approximate randomization of their translations, by sacrebleu.
 
-These tests ask what another test set of the same kind would show for the *same two models*. They
-say nothing about other seeds: for that, see :mod:`norm_plugin.analysis.stats`.
+The test asks what another test set of the same kind would show for the *same two models*. It says
+nothing about other seeds: for that, see :mod:`norm_plugin.analysis.stats`. The control beside it is
+the same test of two seeds of one norm: where its p is small too, the test tells models apart and
+not norms.
+
+sacrebleu's bootstrap is not used: its p is about half of a two-sided one.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import pandas as pd
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest, Result
 
-from norm_plugin.analysis.stats import LEVEL, holm
+from norm_plugin.analysis.stats import holm, verdict
 from norm_plugin.analysis.study import Study
 from norm_plugin.commands.command_line import CommandError, read_json, read_lines
 from norm_plugin.experiments.bleu import score_sacrebleu
@@ -24,13 +28,9 @@ from norm_plugin.experiments.kept import TRANSLATIONS, read_kept
 from norm_plugin.experiments.metrics.bleu import reference_file, text_form
 from norm_plugin.experiments.score import plain_references
 
-RESAMPLES = 1000  # sacrebleu's own default for the bootstrap (Koehn 2004)
-TRIALS = 10_000  # and for approximate randomization (Riezler and Maxwell 2005)
-
+TRIALS = 10_000  # sacrebleu's own default (Riezler and Maxwell 2005)
 NO_TRANSLATIONS = "no translations kept"
 NO_BASELINE = "the baseline has no such seed"
-SHOWN = {True: "higher on this test set", False: "lower on this test set"}
-NOT_SHOWN = "no difference shown"
 
 
 @dataclass(frozen=True)
@@ -65,50 +65,60 @@ def read_references(study: Study, data: Path) -> References:
 
 
 def compare_translations(
-    study: Study, references: References, resamples: int = RESAMPLES, trials: int = TRIALS
+    study: Study, references: References, trials: int = TRIALS
 ) -> pd.DataFrame:
     """Each run of each arm but the baseline against the baseline's run of the same seed.
 
+    The control of a row is the test of two seeds of its arm: of its own seed and of the next one
+    with translations, the first one after the last.
+
     Args:
-        resamples: of the bootstrap.
         trials: of approximate randomization.
 
     Returns:
-        columns ``arm``, ``seed``, ``difference`` in BLEU, ``bootstrap_p``, ``randomization_p`` and
-        each with ``_holm`` after Holm's correction over the rows, ``signature`` and ``verdict``: a
-        difference is shown where both corrected p are below 5 %.
+        columns ``arm``, ``seed``, ``difference`` in BLEU, ``p``, ``p_holm`` after Holm's correction
+        over the rows, ``control_seed`` and ``control_p``, ``signature`` and ``verdict``. What there
+        is not is NaN.
 
     Raises:
         CommandError: kept translations that are not those of the result, or references that the
             result was not scored against.
     """
-    runs = study.runs.to_dict("records")
-    texts = {
-        run["seed"]: _translations(run, references) for run in runs if run["arm"] == study.baseline
-    }
-    rows = []
-    for run in (run for run in runs if run["arm"] != study.baseline):
-        ours, theirs = _translations(run, references), texts.get(run["seed"])
-        row = {"arm": run["arm"], "seed": run["seed"]}
-        if run["seed"] not in texts:
-            row["verdict"] = NO_BASELINE
-        elif ours is None or theirs is None:
-            row["verdict"] = NO_TRANSLATIONS
-        else:
-            lines, lowercase = references.lines, references.lowercase
-            row |= vars(paired_tests(ours, theirs, lines, lowercase, resamples, trials))
-        rows.append(row)
-    columns = ["arm", "seed", "difference", "bootstrap_p", "randomization_p", "signature"]
-    table = pd.DataFrame(rows, columns=[*columns, "verdict"])
-    tested = table["difference"].notna()
-    for p in ("bootstrap_p", "randomization_p"):
-        table.loc[tested, f"{p}_holm"] = holm(table.loc[tested, p].tolist())
-    greatest = table.reindex(columns=["bootstrap_p_holm", "randomization_p_holm"]).max(
-        axis="columns"
-    )
+    texts: dict[str, dict[int, list[str] | None]] = {}
+    for run in study.runs.to_dict("records"):
+        texts.setdefault(run["arm"], {})[run["seed"]] = _translations(run, references)
+    rows: list[dict[str, Any]] = []
+    for arm, by_seed in texts.items():
+        if arm == study.baseline:
+            continue
+        with_texts = [seed for seed, lines in by_seed.items() if lines is not None]
+        controls = dict(zip(with_texts, [*with_texts[1:], *with_texts[:1]]))
+        tests: dict[frozenset[int], PairedScores] = {}
+        for seed, lines in by_seed.items():
+            row: dict[str, Any] = {"arm": arm, "seed": seed}
+            baseline = texts[study.baseline].get(seed)
+            if seed not in texts[study.baseline]:
+                row["verdict"] = NO_BASELINE
+            elif lines is None or baseline is None:
+                row["verdict"] = NO_TRANSLATIONS
+            else:
+                row |= vars(randomization_test(lines, baseline, references, trials))
+                other = by_seed[controls[seed]]
+                if controls[seed] != seed and other is not None:
+                    pair = frozenset((seed, controls[seed]))
+                    tests[pair] = tests.get(pair) or randomization_test(
+                        lines, other, references, trials
+                    )
+                    row |= {"control_seed": controls[seed], "control_p": tests[pair].p}
+            rows.append(row)
+    columns = ["arm", "seed", "difference", "p", "p_holm", "control_seed", "control_p"]
+    table = pd.DataFrame(rows, columns=[*columns, "signature", "verdict"])
+    table["p_holm"] = holm(table["p"].astype(float).tolist())
     table["verdict"] = [
-        (SHOWN[row["difference"] > 0] if p < LEVEL else NOT_SHOWN) if is_tested else row["verdict"]
-        for row, p, is_tested in zip(table.to_dict("records"), greatest, tested)
+        row["verdict"]
+        if pd.isna(row["p"])
+        else verdict(row["difference"], row["p_holm"], higher_is_better=True)
+        for row in table.to_dict("records")
     ]
     return table
 
@@ -136,38 +146,34 @@ def _translations(run: Mapping[str, Any], references: References) -> list[str] |
 
 @dataclass(frozen=True)
 class PairedScores:
-    """One system against the baseline on one test set.
+    """One system against another on one test set.
 
     Attributes:
-        difference: BLEU of the system less BLEU of the baseline.
-        bootstrap_p: of the paired bootstrap.
-        randomization_p: of approximate randomization.
-        signature: sacrebleu's, of the metric and the tests.
+        difference: BLEU of the first less BLEU of the second.
+        p: of approximate randomization, two-sided.
+        signature: sacrebleu's, of the metric and the test.
     """
 
     difference: float
-    bootstrap_p: float
-    randomization_p: float
+    p: float
     signature: str
 
 
-def paired_tests(
+def randomization_test(
     system: Sequence[str],
     baseline: Sequence[str],
-    references: Sequence[str],
-    lowercase: bool = False,
-    resamples: int = RESAMPLES,
+    references: References,
     trials: int = TRIALS,
 ) -> PairedScores:
-    """Both of sacrebleu's paired tests of two systems' translations, a line a sentence.
+    """sacrebleu's approximate randomization of two systems' translations, a line a sentence.
 
     Raises:
         ValueError: the numbers of lines differ.
     """
-    counts = {len(system), len(baseline), len(references)}
+    counts = {len(system), len(baseline), len(references.lines)}
     if len(counts) > 1:
         raise ValueError(
-            f"{len(system)} and {len(baseline)} translations of {len(references)} sentences; "
+            f"{len(system)} and {len(baseline)} translations of {len(references.lines)} sentences; "
             "compare runs on one test set"
         )
     systems: list[tuple[str, Sequence[str]]] = [
@@ -176,26 +182,16 @@ def paired_tests(
     ]
     # Importing fairseq lets its reports on every test through
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
-    metrics = {"BLEU": BLEU(lowercase=lowercase, references=[list(references)])}
-    found = {}
-    signatures = []
-    for kind, samples in (("bs", resamples), ("ar", trials)):
-        test = PairedTest(systems, metrics, None, test_type=kind, n_samples=samples)
-        signature, scores = test()
-        found[kind] = [_result(entry) for entry in scores["BLEU"]]
-        signatures.append(str(signature["BLEU"]))
-    theirs, ours = found["ar"]
+    metrics = {"BLEU": BLEU(lowercase=references.lowercase, references=[list(references.lines)])}
+    test = PairedTest(systems, metrics, None, test_type="ar", n_samples=trials)
+    signature, scores = test()
+    theirs, ours = (_result(entry) for entry in scores["BLEU"])
+    assert ours.p_value is not None  # the baseline has none
     # sacrebleu counts the samples that lie beyond the difference, and ties do not: it gives two
     # equal systems, or two that differ in a sentence, its smallest p. No test tells those apart.
-    equal = ours.score == theirs.score
-    bootstrap, randomization = (1.0 if equal else found[kind][1].p_value for kind in ("bs", "ar"))
-    assert bootstrap is not None and randomization is not None  # a system has p, the baseline none
-    return PairedScores(
-        ours.score - theirs.score,
-        float(bootstrap),
-        max(float(randomization), least_randomization_p(system, baseline)),
-        "; ".join(signatures),
-    )
+    least = 1.0 if ours.score == theirs.score else least_randomization_p(system, baseline)
+    p = max(float(ours.p_value), least)
+    return PairedScores(ours.score - theirs.score, p, str(signature["BLEU"]))
 
 
 def least_randomization_p(system: Sequence[str], baseline: Sequence[str]) -> float:

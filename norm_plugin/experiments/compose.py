@@ -36,7 +36,14 @@ from norm_plugin.experiments.experiment import (
     find_experiment,
 )
 from norm_plugin.experiments.metrics import find_metric
-from norm_plugin.experiments.naming import LOGGING, flag_settings, run_label, without_logging
+from norm_plugin.experiments.naming import (
+    LOGGING,
+    common_settings,
+    flag_settings,
+    run_label,
+    short_label,
+    without_logging,
+)
 from norm_plugin.experiments.recipes import (
     AUTO,
     Recipe,
@@ -117,9 +124,11 @@ def read_runs(args: argparse.Namespace) -> dict[str, Any]:
                 "setting that differs from the recipe"
             )
     if given is None:
+        common = common_settings({spec.label: spec.differs for spec, _ in runs.values()}.values())
         seeds: dict[str, set[int]] = {}
         for spec, _ in runs.values():
-            seeds.setdefault(spec.label, set()).add(spec.seed)
+            for arm in {spec.label, short_label(spec.label, spec.differs, common)}:
+                seeds.setdefault(arm, set()).add(spec.seed)
         check_study(study, find_metric(next(iter(runs.values()))[0].metric), seeds)
     return {
         "runs": [spec.to_json() for spec, _ in runs.values()],

@@ -64,6 +64,17 @@ def run_label(norm: str, settings: Mapping[str, Any]) -> str:
     return label
 
 
+def common_settings(settings: Iterable[Mapping[str, Any]]) -> Differences:
+    """The settings that all of several arms share; none where there is one arm."""
+    arms = list(settings)
+    missing = object()
+    return {
+        key: value
+        for key, value in (arms[0] if len(arms) > 1 else {}).items()
+        if all(arm.get(key, missing) == value for arm in arms)
+    }
+
+
 def short_label(label: str, settings: Mapping[str, Any], left_out: Iterable[str]) -> str:
     """The label of a run with ``settings`` without the parts of those in ``left_out``."""
     for key in left_out:

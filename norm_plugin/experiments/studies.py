@@ -14,8 +14,8 @@
       outcome: valid_loss
       bound: [0.0001, 0.01]              # to which the grid of the first key may be extended
 
-An arm is named as in the files of its results: ``powernorm``, ``layernorm-kaiming``. This module
-imports no torch, as the process that supervises runs reads it too.
+An arm is named as the files of its results are, ``layernorm-kaiming``; the settings that all arms
+share may be left out. This module imports no torch, as the process that supervises runs reads it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Paired tests on translations: sacrebleu's scores, and what the tests say of clear cases."""
+"""Randomization tests on translations: sacrebleu's scores, and what is said of clear cases."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import pytest
 import sacrebleu
 
 from made_up_results import folder_of, made_up, with_translations, write_corpus
-from norm_plugin.analysis.stats import holm
+from norm_plugin.analysis.stats import Verdict, holm
 from norm_plugin.analysis.study import read_study
 from norm_plugin.analysis.translations import (
     NO_BASELINE,
     NO_TRANSLATIONS,
-    NOT_SHOWN,
-    SHOWN,
+    References,
     compare_translations,
-    paired_tests,
+    randomization_test,
     read_references,
 )
 from norm_plugin.commands.command_line import CommandError
@@ -25,39 +24,39 @@ ALIKE = [line.replace("grüne", "rote") if i % 6 == 1 else line for i, line in e
 BAD = [line.replace("hund läuft", "katze sitzt") for line in REFERENCES]
 
 
+def randomized(system, baseline, lowercase=False):
+    return randomization_test(system, baseline, References(REFERENCES, lowercase), trials=200)
+
+
 def test_the_difference_is_that_of_sacrebleus_scores():
-    found = paired_tests(GOOD, BAD, REFERENCES, resamples=100, trials=200)
+    test = randomized(GOOD, BAD)
     ours, theirs = (sacrebleu.corpus_bleu(lines, [REFERENCES]).score for lines in (GOOD, BAD))
-    assert found.difference == pytest.approx(ours - theirs, abs=1e-9)
-    assert found.bootstrap_p < 0.05 and found.randomization_p < 0.05
-    assert "bs:100" in found.signature and "ar:200" in found.signature
+    assert test.difference == pytest.approx(ours - theirs, abs=1e-9)
+    assert test.p < 0.05 and "ar:200" in test.signature
 
 
 def test_equal_translations_show_nothing():
-    found = paired_tests(GOOD, list(GOOD), REFERENCES, resamples=100, trials=200)
-    assert found.difference == 0
-    assert found.randomization_p == 1 and found.bootstrap_p == 1
+    test = randomized(GOOD, list(GOOD))
+    assert (test.difference, test.p) == (0, 1)
 
 
 @pytest.mark.parametrize(("changed", "least"), [(1, 1.0), (3, 0.25)])
 def test_a_few_sentences_that_all_become_worse_show_nothing(changed, least):
     """Of the ways to exchange them, two have this difference; sacrebleu alone would give 1/201."""
-    worse = BAD[:changed] + REFERENCES[changed:]
-    found = paired_tests(worse, REFERENCES, REFERENCES, resamples=10, trials=200)
-    assert found.difference < 0
-    assert found.randomization_p == pytest.approx(least)
+    test = randomized(BAD[:changed] + REFERENCES[changed:], REFERENCES)
+    assert test.difference < 0
+    assert test.p == pytest.approx(least)
 
 
 def test_case_counts_unless_told_not_to():
     upper = [line.upper() for line in GOOD]
-    assert paired_tests(upper, GOOD, REFERENCES, resamples=10, trials=10).difference < 0
-    alike = paired_tests(upper, GOOD, REFERENCES, lowercase=True, resamples=10, trials=10)
-    assert alike.difference == 0
+    assert randomized(upper, GOOD).difference < 0
+    assert randomized(upper, GOOD, lowercase=True).difference == 0
 
 
 def test_another_test_set_is_refused():
     with pytest.raises(ValueError, match="59 and 60 translations of 60"):
-        paired_tests(GOOD[1:], BAD, REFERENCES)
+        randomized(GOOD[1:], BAD)
 
 
 def write_study(tmp_path, *runs):
@@ -83,23 +82,34 @@ def test_every_run_is_compared_with_the_same_seed_of_the_baseline(tmp_path):
         ("older", 1, None),
     )
     references = read_references(study, write_corpus(tmp_path / "corpus", REFERENCES))
-    table = compare_translations(study, references, resamples=100, trials=200)
+    table = compare_translations(study, references, trials=200)
     verdicts = {(row.arm, row.seed): row.verdict for row in table.itertuples()}
-    assert verdicts["alike, pre", 1] == NOT_SHOWN
-    assert verdicts["far, pre", 1] == SHOWN[False]
+    assert verdicts["alike, pre", 1] == Verdict.UNDECIDED
+    assert verdicts["far, pre", 1] == Verdict.WORSE
     assert verdicts["far, pre", 2] == verdicts["older, pre", 1] == NO_TRANSLATIONS
     assert verdicts["far, pre", 3] == NO_BASELINE
-    tested = table[table["difference"].notna()]
-    assert set(tested["arm"]) == {"alike, pre", "far, pre"}
-    for p in ("bootstrap_p", "randomization_p"):
-        assert list(tested[f"{p}_holm"]) == pytest.approx(holm(list(tested[p])))
+    rows = table[table["difference"].notna()]
+    assert set(rows["arm"]) == {"alike, pre", "far, pre"}
+    assert list(rows["p_holm"]) == pytest.approx(holm(list(rows["p"])))
+
+
+def test_the_control_is_the_test_of_two_seeds_of_one_norm(tmp_path):
+    runs = [("layernorm", seed, GOOD) for seed in (1, 2, 3)]
+    runs += [("far", seed, lines) for seed, lines in ((1, BAD), (2, GOOD), (3, None))]
+    study = write_study(tmp_path, *runs, ("alone", 1, BAD))
+    references = read_references(study, write_corpus(tmp_path / "corpus", REFERENCES))
+    table = compare_translations(study, references, trials=200).set_index(["arm", "seed"])
+    far = table.loc["far, pre"]
+    assert list(far["control_seed"])[:2] == [2, 1]
+    assert far.loc[1, "control_p"] == far.loc[2, "control_p"] == randomized(BAD, GOOD).p
+    assert table["control_p"].isna()[[("far, pre", 3), ("alone, pre", 1)]].all()
 
 
 def test_all_runs_may_be_tested(tmp_path):
     study = write_study(tmp_path, ("layernorm", 1, GOOD), ("far", 1, BAD))
     references = read_references(study, write_corpus(tmp_path / "corpus", REFERENCES))
-    (verdict,) = compare_translations(study, references, resamples=100, trials=200)["verdict"]
-    assert verdict == SHOWN[False]
+    (verdict,) = compare_translations(study, references, trials=200)["verdict"]
+    assert verdict == Verdict.WORSE
 
 
 def test_another_corpus_is_refused(tmp_path):

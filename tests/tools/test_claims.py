@@ -7,22 +7,27 @@ import pytest
 from claims import (
     CLAIMS,
     CONTRADICTED,
-    CONTROLS,
     NOT_RUN,
-    NOT_SHOWN,
-    ONE_SEED,
+    PAPER,
     SHOWN,
     claims_table,
+    controls_table,
+    primary_table,
     read_runs,
     reproduction_table,
 )
+from inference_table import inference_table
+from norm_plugin.analysis.stats import Verdict
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.results import SCHEMA, write_result
+from norm_plugin.experiments.studies import read_study_file, study_path
 from norm_plugin.norms import NORM_TYPES
 from published import PUBLISHED
 
+UNTESTED = ["-", "-", "-", "-", "-", NOT_RUN]
 
-def write(folder, norm, *scores, experiment="rt", lr=0.001):
+
+def write(folder, norm, *scores, experiment="rt", lr=0.001, losses=()):
     """A result for each score, with seeds from 1, each of RT on a split of its own."""
     for seed, score in enumerate(scores, 1):
         data = {"corpus": experiment, "checksum": "the same"}
@@ -33,6 +38,8 @@ def write(folder, norm, *scores, experiment="rt", lr=0.001):
         result |= {"metric": "accuracy", "data": data}
         result["scores"] = {"accuracy": {"score": score, "sentences": 100}}
         result["settings"] = {"optimization": {"lr": [lr]}}
+        if losses:
+            result["curves"] = {"valid": [{"epoch": 1, "updates": 9, "loss": losses[seed - 1]}]}
         write_result(result, folder)
 
 
@@ -43,7 +50,7 @@ def row(table, beginning):
 
 def test_nothing_is_measured_until_it_is_run(tmp_path):
     assert row(reproduction_table("rt", tmp_path), "`adanorm`")[1:4] == ["77.50", NOT_RUN, "0"]
-    assert row(claims_table("rt", tmp_path), "AdaNorm is")[2:] == ["+0.29", "-", "-", "-", NOT_RUN]
+    assert row(claims_table("rt", tmp_path), "AdaNorm is")[2:] == ["+0.29", *UNTESTED]
     assert row(claims_table("sst5", tmp_path), "AdaNorm is")[2] == "+1.31"
 
 
@@ -60,20 +67,24 @@ def test_the_two_intervals(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("differences", "expected"),
+    ("claim", "differences", "expected"),
     [
-        ((1.0, 1.1, 0.9, 1.0), SHOWN),
-        ((-1.0, -1.1, -0.9, -1.0), CONTRADICTED),
-        ((1.0, -1.1, 0.9, -1.0), NOT_SHOWN),
-        ((0.0, 0.0, 0.0, 0.0), NOT_SHOWN),
-        ((1.0,), ONE_SEED),
+        ("AdaNorm is", (1.0, 1.1, 0.9, 1.0), SHOWN),
+        ("AdaNorm is", (-1.0, -1.1, -0.9, -1.0), CONTRADICTED),
+        ("AdaNorm is", (1.0, -1.1, 0.9, -1.0), Verdict.UNDECIDED),
+        ("AdaNorm is", (0.5, 0.5, 0.5, 0.5), Verdict.UNDECIDED),  # nothing varies
+        ("AdaNorm is", (1.0,), Verdict.NOT_TESTED),
+        ("Gain and bias", (0.1, -0.1, 0.1, 0.0), SHOWN),  # within 0.3 points
+        ("Gain and bias", (1.0, 1.1, 0.9, 1.0), CONTRADICTED),
+        ("Gain and bias", (1.0, -1.1, 0.9, -1.0), Verdict.UNDECIDED),
     ],
 )
-def test_the_verdicts_are_of_differences_seed_by_seed(tmp_path, differences, expected):
+def test_the_verdicts_are_of_differences_seed_by_seed(tmp_path, claim, differences, expected):
     splits = (60.0, 90.0, 70.0, 80.0)  # far apart, which no unpaired test would forgive
+    arm = {"AdaNorm is": "adanorm", "Gain and bias": "layernorm-simple"}[claim]
     write(tmp_path, "layernorm", *splits)
-    write(tmp_path, "adanorm", *(a + b for a, b in zip(splits, differences)))
-    cells = row(claims_table("rt", tmp_path), "AdaNorm is better")
+    write(tmp_path, arm, *(a + b for a, b in zip(splits, differences)))
+    cells = row(claims_table("rt", tmp_path), claim)
     assert cells[-1] == expected
     assert cells[3] == f"{sum(differences) / len(differences):+.2f}"
 
@@ -83,16 +94,44 @@ def test_seeds_of_a_corpus_with_a_split_of_its_own_are_paired_too(tmp_path):
     write(tmp_path, "adanorm", 41.0, 43.0, 43.0, experiment="sst5")
     cells = row(claims_table("sst5", tmp_path), "AdaNorm is better")
     # 1, 1 and 2: deviation 0.577, t is 4.303 at 2 degrees of freedom
-    assert cells[3:5] == ["+1.33", "-0.10 to +2.77"] and cells[-1] == NOT_SHOWN
+    assert cells[3:5] == ["+1.33", "-0.10 to +2.77"] and cells[-1] == Verdict.UNDECIDED
 
 
 def test_p_is_corrected_for_all_claims_that_are_tested(tmp_path):
     write(tmp_path, "layernorm", 70.0, 70.0, 70.0)
     write(tmp_path, "adanorm", 71.0, 71.1, 70.9)
-    alone = float(row(claims_table("rt", tmp_path), "AdaNorm is")[5])
+    alone, corrected = row(claims_table("rt", tmp_path), "AdaNorm is")[5:7]
+    assert alone == corrected
     write(tmp_path, "none", 69.0, 70.0, 71.0)  # of a second claim, with a large p
-    both = float(row(claims_table("rt", tmp_path), "AdaNorm is")[5])
-    assert both == pytest.approx(2 * alone, abs=1e-3)  # printed with three digits
+    both = float(row(claims_table("rt", tmp_path), "AdaNorm is")[6])
+    assert both == pytest.approx(2 * float(alone), abs=1e-3)  # printed with three digits
+
+
+def test_a_loss_is_another_family_and_lower_is_better(tmp_path):
+    for norm, losses in {"adanorm": (1.0, 1.1, 0.9), "layernorm": (1.5, 1.61, 1.39)}.items():
+        write(tmp_path, norm, *(70.0, 70.0, 70.0), experiment="sst5", losses=losses)
+    table = claims_table("sst5", tmp_path, "valid_loss")
+    cells = row(table, "AdaNorm is")
+    assert (cells[2], cells[-1]) == ("-0.500", SHOWN)
+    assert "Gain and bias" not in table  # no margin is declared for it
+
+
+def test_a_study_with_its_primary_comparisons(tmp_path):
+    for norm, scores in {"layernorm": (40.0, 41.0), "adanorm": (41.0, 42.5)}.items():
+        write(tmp_path, norm, *scores, experiment="sst5", losses=(1.0, 1.0))
+    (tmp_path / "sst5").rename(tmp_path / "sst5_confirmed")
+    lines = primary_table("sst5_confirmed", tmp_path).splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [line[1:4] for line in cells[:2]] == [
+        ["score", "2", "+1.25"],
+        ["valid_loss", "2", "+0.000"],
+    ]
+    assert [line[-1] for line in cells] == [Verdict.UNDECIDED] * 2 + [NOT_RUN] * 2
+
+
+def test_the_simulation_as_a_table():
+    rows = inference_table(study_path("warmup").parents[2]).splitlines()
+    assert len(rows) == 2 + 4 * 2 * 4  # kinds of pairs, differences, seeds
 
 
 def test_runs_on_other_data_are_refused(tmp_path):
@@ -112,23 +151,16 @@ def test_runs_that_were_trained_otherwise_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("experiment", ["rt", "sst5"])
-def test_the_claims_are_about_published_norms(experiment):
+def test_the_claims_are_those_that_the_study_declares_and_of_published_norms(experiment):
+    primary = read_study_file(study_path(PAPER.format(experiment))).primary
+    assert [(each.arm, each.baseline) for each in primary] == list(CLAIMS)
     norms = {row.norm for row in PUBLISHED[experiment]}
-    assert norms <= set(NORM_TYPES)
-    assert {norm for claim in CLAIMS for norm in (claim.better, claim.worse)} <= norms
+    assert norms <= set(NORM_TYPES) and set().union(*CLAIMS) <= norms
 
 
 def test_a_control_has_no_published_difference(tmp_path):
     write(tmp_path, "adanorm", 41.0, 42.0, 43.0, experiment="sst5")
     write(tmp_path, "layernorm-kaiming", 40.0, 41.0, 42.0, experiment="sst5")
-    table = claims_table("sst5", tmp_path, CONTROLS)
-    assert row(table, "AdaNorm is better, both")[2:4] == ["-", "+1.00"]
-    assert row(table, "LayerNorm is better with")[2:] == ["-", "-", "-", "-", NOT_RUN]
-
-
-def test_equal_differences_show_nothing(tmp_path):
-    """76.9 - 76.4 and 77.1 - 76.6 are not the same float."""
-    write(tmp_path, "adanorm", 76.9, 77.1)
-    write(tmp_path, "layernorm", 76.4, 76.6)
-    cells = row(claims_table("rt", tmp_path), "AdaNorm is better")
-    assert cells[3] == "+0.50" and cells[5:] == ["1.000", NOT_SHOWN]
+    table = controls_table("sst5", tmp_path)
+    assert row(table, "AdaNorm is better, both")[2] == "+1.00"
+    assert row(table, "LayerNorm is better with")[2:] == UNTESTED

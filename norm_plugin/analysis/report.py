@@ -379,6 +379,7 @@ def commands_of(args: argparse.Namespace) -> dict[str, str]:
     """The command that makes the page, and the one of a figure, whose name follows."""
     words = ["norm-plugin", "report", *map(str, args.folders), "--baseline", args.baseline]
     words += [word for old, new in args.labels for word in ("--label", f"{old}={new}")]
+    words += [word for key in args.vary for word in ("--vary", key)]
     out = ["--out", str(args.out)]
     more = [] if args.data is None else ["--data", str(args.data)]
     more += [] if args.loss is None else ["--loss", str(args.loss)]
@@ -425,6 +426,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="STUDY",
         help="the study whose file declares the primary comparisons",
     )
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="a setting in which the runs may differ, such as optimization.lr; may be repeated",
+    )
     parser.add_argument("--title", help="default: the names of the experiments")
     parser.add_argument(
         "--data",
@@ -442,7 +450,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     require_packages()
     file = None if args.study is None else read_study_file(study_path(args.study))
-    study = read_study(args.folders, args.baseline, dict(args.labels), file)
+    study = read_study(args.folders, args.baseline, dict(args.labels), file, args.vary)
     if args.figure is not None:
         figure = FIGURES[args.figure][1](study)
         if figure is None:

@@ -6,7 +6,7 @@ seed alone. A run that failed or diverged has no result, and a row among the fai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,7 @@ def read_study(
     baseline: str = "layernorm",
     labels: Mapping[str, str] | None = None,
     file: StudyFile | None = None,
+    vary: Sequence[str] = (),
 ) -> Study:
     """Read the results in ``folders`` as one comparison.
 
@@ -140,7 +141,9 @@ def read_study(
         folders: of one experiment each.
         baseline: the norm, or the name of the row, that the others are compared with.
         labels: other names of rows, by their names.
-        file: of the study, which may declare comparisons.
+        file: of the study, which may declare comparisons, and vary the keys of its tuning.
+        vary: further keys in which runs may differ, ``optimization.lr``. Where each arm has one
+            value of them, the names of the arms leave them out.
 
     Raises:
         CommandError: no results, a file that is none, no run of ``baseline``, runs that cannot be
@@ -152,11 +155,12 @@ def read_study(
     runs = runs.reindex(columns=[*runs, *(name for name in OPTIONAL if name not in runs)])
     check_same_data(runs)
     check_alike(runs, "test set", ["split"])
-    check_settings_alike(runs, TRAINING)
+    vary = (*vary, *(file.tune.grid if file is not None and file.tune is not None else ()))
+    check_settings_alike(runs, TRAINING, vary)
     failures = read_failures(*folders)
     failures["placement"] = [_placement_of_failure(r, runs) for r in failures.to_dict("records")]
     every = pd.concat([runs, failures], ignore_index=True)
-    common, names = arm_names(every, labels or {})
+    common, names = arm_names(every, labels or {}, vary)
     for table in (runs, failures):
         table["arm"] = [names[key] for key in zip(table["norm"], table["placement"])]
     for _, of_arm in runs.groupby("arm"):
@@ -184,7 +188,8 @@ def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
     seeds: dict[str, set[int]] = {}
     for arm, of_arm in runs.groupby("arm", sort=False):
         for run in of_arm.to_dict("records"):
-            short = short_label(run["norm"], differences_of(run), study.common)
+            varied = (*study.common, *(file.tune.grid if file.tune is not None else ()))
+            short = _short(run["norm"], differences_of(run), varied)
             for name in (arm, run["norm"], short):
                 arms[name], seeds[name] = arm, set(of_arm["seed"])
     check_study(file, study.metric, seeds)
@@ -197,13 +202,14 @@ def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
 
 
 def arm_names(
-    runs: pd.DataFrame, labels: Mapping[str, str]
+    runs: pd.DataFrame, labels: Mapping[str, str], vary: Sequence[str] = ()
 ) -> tuple[Differences, dict[tuple[str, str], str]]:
     """The settings that all arms share, and the name of each arm, which leaves them out.
 
     Args:
         runs: with and without a result; columns ``norm``, ``placement`` and ``differs``.
         labels: other names, by the name of an arm, its label or its norm.
+        vary: keys that the names leave out too, unless two arms differ in these alone.
 
     Returns:
         the names by norm and placement.
@@ -213,7 +219,9 @@ def arm_names(
     """
     arms = {(run["norm"], run["placement"]): differences_of(run) for run in runs.to_dict("records")}
     common = common_settings(arms.values())
-    short = {key: short_label(key[0], differs, common) for key, differs in arms.items()}
+    short = {key: _short(key[0], differs, (*common, *vary)) for key, differs in arms.items()}
+    if len({(name, placement) for (_, placement), name in short.items()}) < len(arms):
+        short = {key: _short(key[0], differs, common) for key, differs in arms.items()}
     names = {key: _name(label, key[1]) for key, label in short.items()}
     for old, new in labels.items():
         rows = {names[key] for key in names if old in (names[key], short[key], key[0])}
@@ -224,6 +232,10 @@ def arm_names(
             )
         names = {key: new if name in rows else name for key, name in names.items()}
     return common, names
+
+
+def _short(label: str, differs: Differences, left_out: Iterable[str]) -> str:
+    return short_label(label, differs, [key for key in left_out if key in differs])
 
 
 def differences_of(run: Mapping[str, Any]) -> Differences:

@@ -30,7 +30,7 @@ def check_alike(runs: pd.DataFrame, what: str, columns: Iterable[str]) -> None:
     sides = (", ".join(f"{name} {run[name]}" for name in changed) for run in (first, other))
     raise CommandError(
         f"{_names(first, other)} differ in {what} ({'; '.join(sides)}); run them with the same "
-        "settings, or rename one experiment"
+        "settings, or name what the study varies by --vary KEY"
     )
 
 
@@ -47,14 +47,20 @@ def _names(first: pd.Series, other: pd.Series) -> str:
     return f"{ours} and {theirs} of {other['experiment']}"
 
 
-def check_settings_alike(runs: pd.DataFrame, sections: Sequence[str]) -> None:
+def check_settings_alike(
+    runs: pd.DataFrame, sections: Sequence[str], vary: Sequence[str] = ()
+) -> None:
     """Raise CommandError where runs differ in one of these sections of their settings.
 
     The seed does not count, which some tasks repeat among their settings.
+
+    Args:
+        vary: keys in which the runs may differ, ``optimization.lr``.
     """
     for section in sections:
         prefix = f"settings.{section}."
-        names = [name for name in runs if name.startswith(prefix) and name != f"{prefix}seed"]
+        free = {f"{prefix}seed", *(f"settings.{key}" for key in vary)}
+        names = [name for name in runs if name.startswith(prefix) and name not in free]
         check_alike(runs, f"settings of {section}", names)
 
 

@@ -8,6 +8,7 @@ from made_up_results import folder_of, made_up, study_of_three, write_failure
 from norm_plugin.analysis.study import read_study
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.results import SCHEMA, read_results
+from norm_plugin.experiments.studies import read_study_file
 from norm_plugin.experiments.tables import score_table
 
 
@@ -126,6 +127,66 @@ def test_a_norm_whose_settings_all_have_differences_is_no_clear_baseline(tmp_pat
         read_study(folders, "mynorm")
     assert read_study(folders, "mynorm-lr-0.2").baseline == "mynorm-lr-0.2, pre"
     assert read_study(folders[:1], "layernorm").baseline == "layernorm, pre"
+
+
+def tuned(tmp_path, *runs):
+    """Results of norms at learning rates of their own."""
+    results = []
+    for norm, seed, rate in runs:
+        result = made_up(f"{norm}-lr-{rate}", seed, differs={"optimization.lr": [rate]})
+        result["settings"]["optimization"] = {"lr": [rate]}
+        results.append(result)
+    return folder_of(tmp_path, *results)
+
+
+def test_arms_at_values_of_their_own_keep_their_names(tmp_path):
+    runs = [(norm, seed, r) for norm, r in (("layernorm", 0.1), ("dyt", 0.2)) for seed in (1, 2)]
+    folders = tuned(tmp_path, *runs)
+    with pytest.raises(CommandError, match="optimization.* name what the study varies by --vary"):
+        read_study(folders)
+    assert read_study(folders, vary=["optimization.lr"]).names == ["layernorm, pre", "dyt, pre"]
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "experiment: toy\ntune: {grid: {optimization.lr: [0.1, 0.2]}, seeds: [101]}\n"
+        "primary: [{arm: dyt, baseline: layernorm}]\n"
+    )
+    study = read_study(folders, file=read_study_file(path))
+    (declared,) = study.primary
+    assert (declared.arm, declared.baseline) == ("dyt, pre", "layernorm, pre")
+
+
+def test_a_grid_has_its_values_in_the_names(tmp_path):
+    folders = tuned(tmp_path, *(("layernorm", seed, r) for r in (0.1, 0.2) for seed in (1, 2)))
+    study = read_study(folders, "layernorm-lr-0.1", vary=["optimization.lr"])
+    assert study.names == ["layernorm-lr-0.1, pre", "layernorm-lr-0.2, pre"]
+
+
+@pytest.mark.parametrize("field", ["arm", "baseline"])
+def test_a_declared_arm_that_was_not_run_is_refused(tmp_path, field):
+    path = tmp_path / "mine.yaml"
+    declared = {"arm": "alike", "baseline": "layernorm", field: "unified"}
+    path.write_text(f"experiment: toy\nprimary: [{declared}]\n")
+    with pytest.raises(CommandError, match="names the arm unified; choose from alike"):
+        read_study(study_of_three(tmp_path), file=read_study_file(path))
+
+
+def test_pairs_stay_within_a_placement(tmp_path):
+    def without_norms(placement):
+        return made_up("none", placement=placement, sites={"encoder-ffn": "none"})
+
+    runs = [made_up(), made_up(seed=2), made_up("dyt"), made_up("layernorm-post", placement="post")]
+    runs += [made_up("dyt-post", placement="post"), without_norms("pre"), without_norms("post")]
+    study = read_study(folder_of(tmp_path, *runs))
+    assert study.same == {"none, post": "none, pre"}
+    assert set(study.pairs) == {
+        ("layernorm, pre", "layernorm, pre"),
+        ("layernorm, post", "layernorm, pre"),
+        *((f"{norm}, {p}", f"layernorm, {p}") for norm in ("dyt", "none") for p in ("pre", "post")),
+    }
+    without_post = [run for run in runs if run["norm"] != "layernorm-post"]
+    folders = folder_of(tmp_path / "other", *without_post)
+    counted = [arm for arm, _ in read_study(folders).pairs if arm.startswith("none")]
+    assert counted == ["none, pre"] or counted == ["none, post"]  # one model, one comparison
 
 
 def test_rows_are_renamed(tmp_path):

@@ -361,7 +361,7 @@ def prepared_data(
     raw: Path | None,
     pretrained: Path | None,
 ) -> tuple[Path, tuple[str, ...]]:
-    """The folder of the prepared corpus, and the command that prepares it, without the stage."""
+    """The folder of the prepared corpus, and the command that prepares it."""
     name, options = experiment.data_name, []
     if raw is not None:
         options += ["--raw", str(raw)]

@@ -25,8 +25,8 @@ from norm_plugin.experiments.processes import CommandFailedError, last_lines
 from norm_plugin.experiments.progress import LinesMeter, Meter, Screen, TrainingMeter
 from norm_plugin.experiments.spec import RunSpec, changed_sources, command_root
 from norm_plugin.experiments.stages import (
-    DATA_STAGES,
     PLUGIN,
+    PREPARE,
     Stage,
     data_command,
     data_key,
@@ -151,14 +151,13 @@ class Execution:
         self.screen.say(f"result: {self.spec.result}")
 
     def prepare(self) -> None:
-        """Raw text to binarized data; several runs share it, so the commands lock it themselves."""
+        """Raw text to binarized data; several runs share it, so the command locks it itself."""
         if is_prepared(self.spec):
             return
-        for name in DATA_STAGES:
-            begin = time.monotonic()
-            self.begin(name, Meter())
-            self.command(name, data_command(self.spec, name), Meter())
-            self.screen.end(name, time.monotonic() - begin)
+        begin = time.monotonic()
+        self.begin(PREPARE, Meter())
+        self.command(PREPARE, data_command(self.spec), Meter())
+        self.screen.end(PREPARE, time.monotonic() - begin)
         stamps = Stamps(self.spec.data.parent)
         stamps.write(f"{self.spec.data.name}.prepared", data_key(self.spec))
 
@@ -313,7 +312,7 @@ class Execution:
         log = str(error.log)
         status = Status(error.state, error.stage, text=self.text, reason=error.reason, log=log)
         self.write(status)
-        if error.stage not in DATA_STAGES and not is_finished(self.spec):
+        if error.stage != PREPARE and not is_finished(self.spec):
             write_failure(self.spec, status)
 
     def write(self, status: Status) -> None:
@@ -401,8 +400,7 @@ def print_commands(spec: RunSpec) -> None:
     print(shlex.join(["cd", str(command_root())]))
     print(shlex.join(["mkdir", "-p", str(spec.folder)]))
     if not is_prepared(spec):
-        for name in DATA_STAGES:
-            print(f"# {spec.name}: {name}\n{shlex.join(data_command(spec, name))}")
+        print(f"# {spec.name}: {PREPARE}\n{shlex.join(data_command(spec))}")
     stamps = Stamps(spec.stages)
     for stage in run_stages(spec):
         if stamps.read(stage.name) == stage.key and has_content(stage.product):

@@ -44,7 +44,7 @@ class RunSpec:
         training: the flags of ``fairseq-train``.
         identity: the same with the recipe's own flags of logging, which identify no run.
         averaging: those of ``norm-plugin average``.
-        preparation: the command of data preparation, without the stage.
+        preparation: the command of data preparation.
         data: the folder of the prepared corpus.
         user_dir: the user's own ``--user-dir``.
         sources: the digests of the files of the user dir that the training rests on.

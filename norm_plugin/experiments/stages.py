@@ -17,7 +17,8 @@ from pathlib import Path
 from norm_plugin.experiments import processes
 from norm_plugin.experiments.spec import AVERAGE, ROOT, RunSpec, python_path
 
-DATA_STAGES = ("fetch", "prepare", "binarize")
+PREPARE = "prepare"
+"""The stage that makes the data, which several runs share: from raw text to binary files."""
 PLUGIN = ("-m", "norm_plugin")
 
 
@@ -44,9 +45,9 @@ class Stage:
     later: tuple[str, ...] = ()
 
 
-def data_command(spec: RunSpec, stage: str) -> tuple[str, ...]:
-    """The command of a stage of data preparation."""
-    command = (*processes.PYTHON, *spec.preparation, "--only", stage)
+def data_command(spec: RunSpec) -> tuple[str, ...]:
+    """The command of data preparation, which leaves out what is done."""
+    command = (*processes.PYTHON, *spec.preparation)
     if not os.path.isabs(spec.preparation[0]):
         return command
     # outside the checkout, it imports the helpers of data-prep

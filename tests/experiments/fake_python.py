@@ -54,15 +54,16 @@ def data_prep(argv):
     """Each stage makes its file from the one before, unless that is done."""
     if os.environ.get("FAKE_DATA") == "fails":
         sys.exit("error: no corpus")
-    out, stage = Path(value(argv, "--out")), value(argv, "--only")
-    file, source = {
-        "fetch": (out.with_name(f"{out.name}.download"), None),
-        "prepare": (out / "manifest.json", out.with_name(f"{out.name}.download")),
-        "binarize": (out / "bin/data", out / "manifest.json"),
-    }[stage]
-    if not file.exists():
-        content = digest(stage, source.read_text() if source else "")
-        write(file, json.dumps({"checksum": content}) if stage == "prepare" else content)
+    out, content = Path(value(argv, "--out")), ""
+    for stage, file in (
+        ("fetch", out.with_name(f"{out.name}.download")),
+        ("prepare", out / "manifest.json"),
+        ("binarize", out / "bin/data"),
+    ):
+        if not file.exists():
+            content = digest(stage, content)
+            write(file, json.dumps({"checksum": content}) if stage == "prepare" else content)
+        content = file.read_text()
 
 
 def train(argv):

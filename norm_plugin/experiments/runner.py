@@ -188,11 +188,11 @@ class Execution:
 
     def train(self, stage: Stage) -> None:
         """Train; the checkpoints are looked at in the process that averages them."""
+        meter = TrainingMeter(self.spec.training)
+        self.begin("train", meter)
         if self.spec.checkpoints.is_dir() and any(self.spec.checkpoints.iterdir()):
             repair = (*processes.PYTHON, *PLUGIN, "repair", str(self.spec.checkpoints))
             self.command("train", repair, Meter())
-        meter = TrainingMeter(self.spec.training)
-        self.begin("train", meter)
         launch = SRUN if self.spec.srun else ()
         memory = self.command("train", (*launch, *processes.PYTHON, *stage.command), meter)
         if memory and not self.spec.srun:  # of srun, it says nothing of what that starts

@@ -105,6 +105,7 @@ def repair(argv):
     whole = sorted(folder.glob("checkpoint?.pt"))
     if whole and not (last.exists() and last.read_text()):
         write(last, whole[-1].read_text())
+        print("checkpoint_last.pt was damaged")
     for path in folder.glob("*.new"):
         path.unlink()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
@@ -204,20 +203,11 @@ def _fold_of(cls: type[Placement], branch: str) -> str:
 
 # ---- patches --------------------------------------------------------------------------------
 
-ENTRY = re.compile(
-    r"^(fairseq[\w.]+)\n    why: (.+(?:\n {8}.+)*)\n    test: (.+)$", flags=re.MULTILINE
-)
-
-
-def patches_by_function() -> dict[str, tuple[str, str]]:
-    """Why each function of fairseq is wrapped, and the test of that."""
-    return {
-        function: (" ".join(why.split()), test)
-        for function, why, test in ENTRY.findall(patches.__doc__ or "")
-    }
-
 
 def patches_table() -> str:
     """Markdown: a row for each function."""
-    rows = [(f"`{name}`", why, f"`{test}`") for name, (why, test) in patches_by_function().items()]
+    rows = [
+        (f"`{patch.path}`", " ".join((patch.around.__doc__ or "").split()), f"`{patch.test}`")
+        for patch in patches.PATCHES
+    ]
     return _table(rows, "function", "reason", "test")

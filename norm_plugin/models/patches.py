@@ -1,52 +1,10 @@
 """Every function of fairseq that the plugin wraps, since fairseq has no hook for these moments.
 
-A wrapper calls the function that it wraps. Except for the first one, the end of a resumed run and
-how several workers load a checkpoint, it does nothing more for a model without norms of this
-plugin. All workers of a run call these functions, so a wrapper may wait for the other workers. The
-functions are those of fairseq 0.12.2, as in fairseq-fixed 0.12.3.1.
-
-fairseq.data.token_block_dataset.TokenBlockDataset.__init__
-    why: one sentence a block, as with `--sample-break-mode eos` and in whatever is scored or
-        continued by a language model, needs `numpy.compat.long`, which numpy 2 does not have
-    test: tests/models/test_language_model.py
-fairseq.tasks.fairseq_task.FairseqTask.train_step
-    why: norms with statistics of gradients need the scale of the loss and the number of updates,
-        and must ignore dummy batches, which a worker without data computes to keep step
-    test: tests/models/test_patches.py
-fairseq.trainer.Trainer.__init__
-    why: wraps the `train_step` of the run's task in the same way: that of `translation_lev`,
-        `online_backtranslation` and others does not call `FairseqTask.train_step`; and makes the
-        recorder of `--norm-record`
-    test: tests/models/test_patches.py
-fairseq.trainer.Trainer.train_step
-    why: `--norm-record` looks at the norms in some updates
-    test: tests/models/test_recording.py
-fairseq.trainer.Trainer.load_checkpoint
-    why: a run must not continue from a checkpoint that was trained with other norms; a run that
-        has ended must train no more, and `--patience` must count on; and each of several workers
-        must read the checkpoint itself, since torch's safe loader refuses what fairseq would send
-    test: tests/models/test_resuming.py
-fairseq.trainer.Trainer.save_checkpoint
-    why: what `--patience` has counted is stored for a run that is resumed
-    test: tests/models/test_run_end.py
-fairseq.trainer.Trainer.begin_valid_epoch
-    why: running statistics are averaged over the workers before a validation
-    test: tests/models/test_two_workers.py
-fairseq.checkpoint_utils.save_checkpoint
-    why: running statistics are averaged over the workers before a checkpoint is saved
-    test: tests/models/test_two_workers.py
-fairseq.models.ema.ema.EMA.__init__
-    why: `--store-ema` must copy counters, not average them
-    test: tests/models/test_fairseq_features.py
-fairseq.checkpoint_utils.load_checkpoint_to_cpu
-    why: stored settings that fairseq evaluates must not run as code
-    test: tests/checkpoints/test_unsafe_checkpoints.py
-fairseq.options.parse_args_and_arch
-    why: adds `--fold-norms` to the commands that load models
-    test: tests/models/test_fold_norms_flag.py
-fairseq.checkpoint_utils.load_model_ensemble_and_task
-    why: folds the norms of the models that it has loaded
-    test: tests/models/test_fold_norms_flag.py
+Each function below is called in place of the one of fairseq that its decorator names, which it gets
+as its first argument and calls. Except for the first one, the end of a resumed run and how several
+workers load a checkpoint, it does nothing more for a model without norms of this plugin. All
+workers of a run call these functions, so one may wait for the other workers. The functions are
+those of fairseq 0.12.2, as in fairseq-fixed 0.12.3.1.
 """
 
 from __future__ import annotations
@@ -57,7 +15,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -82,31 +40,56 @@ from norm_plugin.models.stored_settings import allow_stored_flags, check_setting
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm, average_running_statistics
 
 Function = Callable[..., Any]
-Around = Callable[[Function], Function]
 MARK = "wrapped_by_the_norms"
-PATCHES: dict[str, tuple[Any, str, Around]] = {}
-"""By the full name of the function: its owner, its name there, and what is put around it."""
 
 
-def patches(owner: Any, name: str) -> Callable[[Around], Around]:
-    """Decorator: what it decorates makes a wrapper of ``owner.name``, a function of fairseq."""
-    module = getattr(owner, "__module__", None)
-    path = f"{module}.{owner.__qualname__}" if module else owner.__name__
+class Patch(NamedTuple):
+    """One wrapped function.
 
-    def register(around: Around) -> Around:
-        PATCHES[f"{path}.{name}"] = (owner, name, around)
+    Attributes:
+        owner: the module or class that has it.
+        around: what is called in its place, with it as the first argument.
+        test: the file of its test.
+    """
+
+    owner: Any
+    name: str
+    around: Function
+    test: str
+
+    @property
+    def path(self) -> str:
+        """The full name of the function."""
+        module = getattr(self.owner, "__module__", None)
+        owner = f"{module}.{self.owner.__qualname__}" if module else self.owner.__name__
+        return f"{owner}.{self.name}"
+
+
+PATCHES: list[Patch] = []
+
+
+def wraps(owner: Any, name: str, test: str) -> Callable[[Function], Function]:
+    """Decorator: what it decorates is called in place of ``owner.name``; its docstring says why."""
+
+    def register(around: Function) -> Function:
+        PATCHES.append(Patch(owner, name, around, test))
         return around
 
     return register
 
 
-def wrap_once(owner: Any, name: str, around: Around) -> None:
-    """Put ``around(function)`` in the place of ``owner.name``, once a process."""
+def wrap_once(owner: Any, name: str, around: Function) -> None:
+    """Let ``around(function, ...)`` be called in place of ``owner.name``, once a process."""
     function = getattr(owner, name)
-    if not hasattr(function, MARK):
-        wrapper = around(function)
-        setattr(wrapper, MARK, True)
-        setattr(owner, name, wrapper)
+    if hasattr(function, MARK):
+        return
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return around(function, *args, **kwargs)
+
+    setattr(wrapper, MARK, True)
+    setattr(owner, name, wrapper)
 
 
 def install() -> None:
@@ -116,13 +99,16 @@ def install() -> None:
     line as a Namespace. Allowing that one class keeps the safe loader on.
     """
     allow_stored_flags()
-    for owner, name, around in PATCHES.values():
-        wrap_once(owner, name, around)
+    for patch in PATCHES:
+        wrap_once(patch.owner, patch.name, patch.around)
+
+
+# ---- training -------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def numpy_compat() -> Iterator[None]:
-    """Within this context numpy has ``compat.long``, which numpy 2 no longer has."""
+    """Within this context numpy has the name; other code that looks for it does not see it."""
     names = vars(np)
     if "compat" in names:
         yield
@@ -134,16 +120,12 @@ def numpy_compat() -> Iterator[None]:
         del names["compat"]
 
 
-@patches(TokenBlockDataset, "__init__")
-def around_token_blocks(init: Function) -> Function:
-    """Around ``TokenBlockDataset.__init__``."""
-
-    @functools.wraps(init)
-    def wrapper(*args: Any, **kwargs: Any) -> None:
-        with numpy_compat():
-            init(*args, **kwargs)
-
-    return wrapper
+@wraps(TokenBlockDataset, "__init__", "tests/models/test_language_model.py")
+def around_token_blocks(init: Function, *args: Any, **kwargs: Any) -> None:
+    """One sentence a block, as with `--sample-break-mode eos` and in whatever is scored or
+    continued by a language model, needs `numpy.compat.long`, which numpy 2 does not have."""
+    with numpy_compat():
+        init(*args, **kwargs)
 
 
 def loss_scale(optimizer: Any, like: Tensor) -> float | Tensor:
@@ -171,188 +153,151 @@ TRAIN_STEP = ("sample", "model", "criterion", "optimizer", "update_num", "ignore
 """The arguments of ``FairseqTask.train_step``; the trainer gives them by name."""
 
 
-@patches(FairseqTask, "train_step")
-def around_train_step(train_step: Function) -> Function:
-    """Around the ``train_step`` of a task. One that calls its super's may be wrapped as well."""
-
-    @functools.wraps(train_step)
-    def wrapper(task: Any, *args: Any, **kwargs: Any) -> Any:
-        given = {**dict(zip(TRAIN_STEP, args)), **kwargs}
-        tell_norms(given["model"], given["optimizer"], given["update_num"])
-        dummy: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-        if given.get("ignore_grad", False):
-            dummy = ignoring_every_position(given["model"])
-        with dummy:
-            return train_step(task, *args, **kwargs)
-
-    return wrapper
+@wraps(FairseqTask, "train_step", "tests/models/test_patches.py")
+def around_train_step(train_step: Function, task: Any, *args: Any, **kwargs: Any) -> Any:
+    """Norms with statistics of gradients need the scale of the loss and the number of updates,
+    and must ignore dummy batches, which a worker without data computes to keep step."""
+    given = {**dict(zip(TRAIN_STEP, args)), **kwargs}
+    tell_norms(given["model"], given["optimizer"], given["update_num"])
+    dummy: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if given.get("ignore_grad", False):
+        dummy = ignoring_every_position(given["model"])
+    with dummy:
+        return train_step(task, *args, **kwargs)
 
 
-@patches(Trainer, "__init__")
-def around_trainer_init(init: Function) -> Function:
-    """Around ``Trainer.__init__``: the task's own ``train_step`` tells the norms too."""
-
-    @functools.wraps(init)
-    def wrapper(trainer: Any, cfg: Any, task: Any, *args: Any, **kwargs: Any) -> None:
-        init(trainer, cfg, task, *args, **kwargs)
-        # Where it is defined, so that no class holds a copy of what it inherits
-        owner = next((cls for cls in type(task).__mro__ if "train_step" in vars(cls)), None)
-        if owner is not None:
-            wrap_once(owner, "train_step", around_train_step)
-        trainer.norm_recorder = make_recorder(trainer)
-
-    return wrapper
-
-
-@patches(Trainer, "train_step")
-def around_update(train_step: Function) -> Function:
-    """Around ``Trainer.train_step``, which is one update."""
-
-    @functools.wraps(train_step)
-    def wrapper(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = trainer.norm_recorder
-        if recorder is None:
-            return train_step(trainer, *args, **kwargs)
-        scale = loss_scale(trainer.optimizer, next(trainer.get_model().parameters()))
-        with recorder.recording(trainer.criterion, trainer.get_num_updates, scale):
-            return train_step(trainer, *args, **kwargs)
-
-    return wrapper
+@wraps(Trainer, "__init__", "tests/models/test_patches.py")
+def around_trainer_init(
+    init: Function, trainer: Any, cfg: Any, task: Any, *args: Any, **kwargs: Any
+) -> None:
+    """It wraps the `train_step` of the run's task in the same way: that of `translation_lev`,
+    `online_backtranslation` and others does not call `FairseqTask.train_step`. And it makes the
+    recorder of `--norm-record`."""
+    init(trainer, cfg, task, *args, **kwargs)
+    # Where it is defined, so that no class holds a copy of what it inherits
+    owner = next((cls for cls in type(task).__mro__ if "train_step" in vars(cls)), None)
+    if owner is not None:
+        wrap_once(owner, "train_step", around_train_step)
+    trainer.norm_recorder = make_recorder(trainer)
 
 
-@patches(Trainer, "load_checkpoint")
-def around_load_checkpoint(load_checkpoint: Function) -> Function:
-    """Around ``Trainer.load_checkpoint``: every worker reads it, and refuses one of other norms."""
-
-    @functools.wraps(load_checkpoint)
-    def wrapper(
-        trainer: Any,
-        filename: str,
-        reset_optimizer: bool = False,
-        *args: Any,
-        reset_meters: bool = False,
-        **kwargs: Any,
-    ) -> Any:
-        model = trainer.get_model()
-        transformer = isinstance(model, (NormModel, TransformerModelBase, TransformerLanguageModel))
-        if transformer and PathManager.isfile(filename):
-            plan = model.cfg.plan if isinstance(model, NormModel) else None
-            check_resuming(filename, trainer.cfg.model, reset_optimizer, sides_of(model), plan)
-        kwargs["reset_meters"] = reset_meters
-        with reading_on_every_worker(trainer):
-            extra_state = load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)
-        if extra_state is not None:
-            resume(trainer, extra_state, anew=reset_optimizer or reset_meters)
-        return extra_state
-
-    return wrapper
+@wraps(Trainer, "train_step", "tests/models/test_recording.py")
+def around_update(train_step: Function, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """`--norm-record` looks at the norms in some updates."""
+    recorder = trainer.norm_recorder
+    if recorder is None:
+        return train_step(trainer, *args, **kwargs)
+    scale = loss_scale(trainer.optimizer, next(trainer.get_model().parameters()))
+    with recorder.recording(trainer.criterion, trainer.get_num_updates, scale):
+        return train_step(trainer, *args, **kwargs)
 
 
-@patches(Trainer, "save_checkpoint")
-def around_trainer_save(save_checkpoint: Function) -> Function:
-    """Around ``Trainer.save_checkpoint``."""
-
-    @functools.wraps(save_checkpoint)
-    def wrapper(trainer: Any, filename: str, extra_state: dict[str, Any]) -> Any:
-        count = patience_count()
-        more = {} if count is None else {KEY: count}
-        return save_checkpoint(trainer, filename, {**extra_state, **more})
-
-    return wrapper
+@wraps(Trainer, "begin_valid_epoch", "tests/models/test_two_workers.py")
+def around_begin_valid_epoch(begin_valid_epoch: Function, trainer: Any, epoch: int) -> Any:
+    """Running statistics are averaged over the workers before a validation."""
+    average_running_statistics(trainer.get_model())
+    return begin_valid_epoch(trainer, epoch)
 
 
-@patches(Trainer, "begin_valid_epoch")
-def around_begin_valid_epoch(begin_valid_epoch: Function) -> Function:
-    """Around ``Trainer.begin_valid_epoch``."""
-
-    @functools.wraps(begin_valid_epoch)
-    def wrapper(trainer: Any, epoch: int) -> Any:
-        average_running_statistics(trainer.get_model())
-        return begin_valid_epoch(trainer, epoch)
-
-    return wrapper
+@wraps(EMA, "__init__", "tests/models/test_fairseq_features.py")
+def around_ema_init(init: Function, ema: Any, model: nn.Module, *args: Any, **kwargs: Any) -> None:
+    """`--store-ema` must copy counters, not average them."""
+    init(ema, model, *args, **kwargs)
+    counters = {name for name, value in model.named_buffers() if not value.is_floating_point()}
+    ema.skip_keys = {*ema.skip_keys, *counters}
 
 
-@patches(checkpoint_utils, "save_checkpoint")
-def around_save_checkpoint(save_checkpoint: Function) -> Function:
-    """Around ``checkpoint_utils.save_checkpoint``."""
-
-    @functools.wraps(save_checkpoint)
-    def wrapper(cfg: Any, trainer: Any, *args: Any) -> Any:
-        average_running_statistics(trainer.get_model())
-        return save_checkpoint(cfg, trainer, *args)
-
-    return wrapper
+# ---- checkpoints ----------------------------------------------------------------------------
 
 
-@patches(EMA, "__init__")
-def around_ema_init(init: Function) -> Function:
-    """Around ``EMA.__init__``: counters are copied from the model, not averaged."""
-
-    @functools.wraps(init)
-    def wrapper(ema: Any, model: nn.Module, *args: Any, **kwargs: Any) -> None:
-        init(ema, model, *args, **kwargs)
-        counters = {name for name, value in model.named_buffers() if not value.is_floating_point()}
-        ema.skip_keys = {*ema.skip_keys, *counters}
-
-    return wrapper
+@wraps(checkpoint_utils, "save_checkpoint", "tests/models/test_two_workers.py")
+def around_save_checkpoint(save_checkpoint: Function, cfg: Any, trainer: Any, *args: Any) -> Any:
+    """Running statistics are averaged over the workers before a checkpoint is saved."""
+    average_running_statistics(trainer.get_model())
+    return save_checkpoint(cfg, trainer, *args)
 
 
-@patches(checkpoint_utils, "load_checkpoint_to_cpu")
-def around_read_checkpoint(load: Function) -> Function:
-    """Around ``checkpoint_utils.load_checkpoint_to_cpu``."""
+@wraps(Trainer, "save_checkpoint", "tests/models/test_run_end.py")
+def around_trainer_save(
+    save_checkpoint: Function, trainer: Any, filename: str, extra_state: dict[str, Any]
+) -> Any:
+    """What `--patience` has counted is stored for a run that is resumed."""
+    count = patience_count()
+    more = {} if count is None else {KEY: count}
+    return save_checkpoint(trainer, filename, {**extra_state, **more})
 
-    @functools.wraps(load)
-    def wrapper(path: str, *args: Any, **kwargs: Any) -> Any:
-        state = load(path, *args, **kwargs)
-        for name in ("cfg", "args"):
-            check_settings(plain(state.get(name)), path)
-        return state
 
-    return wrapper
+@wraps(Trainer, "load_checkpoint", "tests/models/test_resuming.py")
+def around_load_checkpoint(
+    load_checkpoint: Function,
+    trainer: Any,
+    filename: str,
+    reset_optimizer: bool = False,
+    *args: Any,
+    reset_meters: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """A run must not continue from a checkpoint that was trained with other norms; a run that has
+    ended must train no more, and `--patience` must count on; and each of several workers must read
+    the checkpoint itself, since torch's safe loader refuses what fairseq would send."""
+    model = trainer.get_model()
+    transformer = isinstance(model, (NormModel, TransformerModelBase, TransformerLanguageModel))
+    if transformer and PathManager.isfile(filename):
+        plan = model.cfg.plan if isinstance(model, NormModel) else None
+        check_resuming(filename, trainer.cfg.model, reset_optimizer, sides_of(model), plan)
+    kwargs["reset_meters"] = reset_meters
+    with reading_on_every_worker(trainer):
+        extra_state = load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)
+    if extra_state is not None:
+        resume(trainer, extra_state, anew=reset_optimizer or reset_meters)
+    return extra_state
 
+
+@wraps(checkpoint_utils, "load_checkpoint_to_cpu", "tests/checkpoints/test_unsafe_checkpoints.py")
+def around_read_checkpoint(load: Function, path: str, *args: Any, **kwargs: Any) -> Any:
+    """Stored settings that fairseq evaluates must not run as code."""
+    state = load(path, *args, **kwargs)
+    for name in ("cfg", "args"):
+        check_settings(plain(state.get(name)), path)
+    return state
+
+
+# ---- use of trained models ------------------------------------------------------------------
 
 OVERRIDE = "fold_norms"
 HELP = "fold norms with running statistics into the linear maps after them where possible"
 
 
-@patches(options, "parse_args_and_arch")
-def around_parse_args(parse_args: Function) -> Function:
-    """Around ``options.parse_args_and_arch``."""
-
-    @functools.wraps(parse_args)
-    def wrapper(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-        # the commands that load models to use them are those with --model-overrides
-        evaluates = parser.get_default("model_overrides") is not None
-        if evaluates and parser.get_default(OVERRIDE) is None:
-            parser.add_argument("--fold-norms", action="store_true", help=HELP)
-        parsed = parse_args(parser, *args, **kwargs)
-        namespace = parsed[0] if isinstance(parsed, tuple) else parsed
-        if getattr(namespace, OVERRIDE, False):
-            given = ast.literal_eval(getattr(namespace, "model_overrides", "{}"))
-            namespace.model_overrides = repr({**given, OVERRIDE: True})
-        return parsed
-
-    return wrapper
+@wraps(options, "parse_args_and_arch", "tests/models/test_fold_norms_flag.py")
+def around_parse_args(
+    parse_args: Function, parser: argparse.ArgumentParser, *args: Any, **kwargs: Any
+) -> Any:
+    """It adds `--fold-norms` to the commands that load models."""
+    # the commands that load models to use them are those with --model-overrides
+    evaluates = parser.get_default("model_overrides") is not None
+    if evaluates and parser.get_default(OVERRIDE) is None:
+        parser.add_argument("--fold-norms", action="store_true", help=HELP)
+    parsed = parse_args(parser, *args, **kwargs)
+    namespace = parsed[0] if isinstance(parsed, tuple) else parsed
+    if getattr(namespace, OVERRIDE, False):
+        given = ast.literal_eval(getattr(namespace, "model_overrides", "{}"))
+        namespace.model_overrides = repr({**given, OVERRIDE: True})
+    return parsed
 
 
-@patches(checkpoint_utils, "load_model_ensemble_and_task")
-def around_load_models(load: Function) -> Function:
-    """Around ``checkpoint_utils.load_model_ensemble_and_task``."""
-
-    @functools.wraps(load)
-    def wrapper(
-        filenames: Sequence[str],
-        arg_overrides: dict[str, Any] | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        overrides = dict(arg_overrides or {})
-        fold = overrides.pop(OVERRIDE, False)
-        models, cfg, task = load(filenames, overrides if fold else arg_overrides, *args, **kwargs)
-        if fold:
-            for filename, model in zip(filenames, models):
-                fold_and_log(filename, model)
-        return models, cfg, task
-
-    return wrapper
+@wraps(checkpoint_utils, "load_model_ensemble_and_task", "tests/models/test_fold_norms_flag.py")
+def around_load_models(
+    load: Function,
+    filenames: Sequence[str],
+    arg_overrides: dict[str, Any] | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """It folds the norms of the models that were loaded."""
+    overrides = dict(arg_overrides or {})
+    fold = overrides.pop(OVERRIDE, False)
+    models, cfg, task = load(filenames, overrides if fold else arg_overrides, *args, **kwargs)
+    if fold:
+        for filename, model in zip(filenames, models):
+            fold_and_log(filename, model)
+    return models, cfg, task

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from composed import composed
 from fairseq import models, options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.trainer import Trainer
 
 from commands import ROOT
-from declared_tables import patches_by_function, patches_table
+from declared_tables import patches_table
 from norm_plugin.models import patches
 from norm_plugin.models.patches import MARK, PATCHES, install, loss_scale
 from norm_plugin.norms import NORM_TYPES, norm_spec
@@ -108,7 +108,7 @@ def settings():
     command = ["DATA", "--arch", "norm_transformer_multi30k_tiny", "--cpu", "--lr", "0.1"]
     command += ["--lr-scheduler", "inverse_sqrt", "--optimizer", "sgd"]
     args = options.parse_args_and_arch(options.get_training_parser(), command)
-    return convert_namespace_to_omegaconf(args)
+    return composed(args)
 
 
 @pytest.fixture
@@ -167,18 +167,16 @@ def test_multilingual_translation_refuses_the_model(build, monkeypatch):
 
 
 def test_fairseq_is_wrapped_once():
-    owners = [(owner, name) for owner, name, _ in PATCHES.values()]
+    owners = [(patch.owner, patch.name) for patch in PATCHES]
     before = [getattr(owner, name) for owner, name in owners]
     install()
     assert [getattr(owner, name) for owner, name in owners] == before
     assert all(hasattr(function, MARK) for function in before)
 
 
-def test_the_table_has_every_wrapped_function_and_its_test():
-    rows = patches_by_function()
-    assert list(rows) and set(rows) == set(PATCHES)
-    for why, test in rows.values():
-        assert why and (ROOT / test).is_file()
+def test_each_says_why_and_has_a_test():
+    for patch in PATCHES:
+        assert patch.around.__doc__ and (ROOT / patch.test).is_file(), patch.path
 
 
 def test_the_architecture_page_has_the_table():
@@ -196,8 +194,7 @@ def test_statistics_are_averaged_before_validating_and_saving(monkeypatch):
     Trainer.begin_valid_epoch(trainer, 1)
     assert seen == [True, "validation"]
     seen.clear()
-    around = patches.around_save_checkpoint(lambda *args: seen.append("saved"))
-    around(None, trainer, None, None)
+    patches.around_save_checkpoint(lambda *args: seen.append("saved"), None, trainer, None, None)
     assert seen == [True, "saved"]
 
 

@@ -23,8 +23,9 @@ given twice, also as a copy under another name.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +33,20 @@ import torch
 
 from norm_plugin.checkpoints.files import (
     State,
+    check_finite,
+    is_averaged,
     load_checkpoint,
     num_updates,
     numbered_checkpoints,
     save_checkpoint,
 )
-from norm_plugin.checkpoints.inputs import (
-    check_distinct,
-    check_finite,
-    differing_norms,
-    is_averaged,
-)
-from norm_plugin.checkpoints.reestimate import DEFAULT_BATCHES, reestimate
-from norm_plugin.checkpoints.running_stats import MODES, running_statistics
+from norm_plugin.checkpoints.reestimate import DEFAULT_BATCHES, reestimate, running_statistics
 from norm_plugin.checkpoints.user_dirs import add_user_dir, check_user_dir, import_user_dir
-from norm_plugin.commands.command_line import CommandError, at_least, check_output, run_command
+from norm_plugin.commands.command_line import CommandError, at_least, check_output, reading
+from norm_plugin.models.resuming import differences, plan_of, settings_of, stacks_of
+
+MODES = ("average", "last", "reestimate")
+"""Of --running-stats: see above."""
 
 
 class RunningMean:
@@ -71,11 +71,14 @@ class RunningMean:
         state.pop("last_optimizer_state", None)
         model = state["model"]
         check_finite(path, model)
-        kept = self._taken_from_newest(path, state)
+        of_newest: set[str] = set()
+        if self.running_stats == "last":
+            check_user_dir(state, path)
+            of_newest = running_statistics(model)
         averaged = {
             name: value
             for name, value in model.items()
-            if is_averaged(name, value) and name not in kept
+            if is_averaged(name, value) and name not in of_newest
         }
         if self.paths:
             self._check_same_model(path, state, averaged)
@@ -94,38 +97,26 @@ class RunningMean:
             model.update(dict.fromkeys(averaged))  # only the sums are needed from here on
         self.paths.append(path)
 
-    def _taken_from_newest(self, path: Path, state: State) -> set[str]:
-        if self.running_stats != "last":
-            return set()
-        check_user_dir(state, path)
-        return running_statistics(state["model"])
-
     def _check_same_model(self, path: Path, state: State, averaged: State) -> None:
-        here, there = set(state["model"]), set(self.newest["model"])
+        """Raise CommandError where a checkpoint has other entries, shapes or norms."""
         first = self.paths[0].name
-        if here != there:
-            name = min(here ^ there)
-            owner, other = (path.name, first) if name in here else (first, path.name)
+        problem = ""
+        if differing := set(state["model"]) ^ set(self.newest["model"]):
+            name = min(differing)
+            owner, other = (path.name, first) if name in state["model"] else (first, path.name)
             problem = f"{owner} has the entry '{name}', {other} has not"
-        else:
-            problem = self._differing_entry(path, averaged, first) or differing_norms(
-                path, state, self.newest_path, self.newest
-            )
+        elif differing := set(averaged) ^ set(self.sums):
+            problem = f"'{min(differing)}' is a floating tensor in only one of them"
+        for name, total in self.sums.items():
+            if not problem and averaged[name].shape != total.shape:
+                shape, expected = tuple(averaged[name].shape), tuple(total.shape)
+                problem = f"'{name}' has shape {shape} in {path.name} and {expected} in {first}"
+        problem = problem or differing_norms(path, state, self.newest_path, self.newest)
         if problem:
             raise CommandError(
                 f"cannot average {path} with {first}: {problem}; "
                 "give only checkpoints of one run, or of runs with the same model"
             )
-
-    def _differing_entry(self, path: Path, averaged: State, first: str) -> str:
-        different_kind = set(averaged) ^ set(self.sums)
-        if different_kind:
-            return f"'{min(different_kind)}' is a floating tensor in only one of them"
-        for name, tensor in averaged.items():
-            shape, expected = tuple(tensor.shape), tuple(self.sums[name].shape)
-            if shape != expected:
-                return f"'{name}' has shape {shape} in {path.name} and {expected} in {first}"
-        return ""
 
     def result(self) -> State:
         """The checkpoint with the mean weights.
@@ -172,18 +163,66 @@ def average_checkpoints(paths: Sequence[Path], running_stats: str = "average") -
     return mean_of(paths, running_stats).result()
 
 
+def differing_norms(path: Path, state: State, other_path: Path, other: State) -> str:
+    """How the norms and placements of two checkpoints differ, as their settings say; else empty.
+
+    Many norms have the same entries in the model's state, so these do not tell norms apart.
+
+    Raises:
+        CommandError: to compare them, a ``--user-dir`` is needed that was not imported.
+    """
+    mine, theirs = (settings_of(each) for each in (state, other))
+    if mine is None or theirs is None or _of_norms(mine) == _of_norms(theirs):
+        return ""
+    check_user_dir(state, path)
+    check_user_dir(other, other_path)
+    try:
+        before, here = (plan_of(settings, stacks_of(settings)) for settings in (theirs, mine))
+    except ValueError as error:
+        raise CommandError(
+            f"cannot compare the norms of {path} with those of {other_path}: {error}"
+        ) from error
+    # Each run may have a schedule and initial weights of its own
+    names = (other_path.name, path.name)
+    return "; ".join(differences(before, here, anew=True, names=names))
+
+
+def _of_norms(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in settings.items() if k.startswith("norm_") and v is not None}
+
+
+def check_distinct(paths: Sequence[Path]) -> None:
+    """Raise CommandError where two paths lead to one file, or to copies of one."""
+    seen: dict[tuple[Any, ...], Path] = {}
+    for path in paths:
+        for mark in (("file", os.path.realpath(path)), ("content", _digest(path))):
+            if mark in seen:
+                other = seen[mark]
+                how = "the same file as" if mark[0] == "file" else "a copy of"
+                raise CommandError(
+                    f"{path} is {how} {other}: it would count twice in the mean; give each "
+                    "checkpoint once (checkpoint_best.pt and checkpoint_last.pt are copies)"
+                )
+            seen[mark] = path
+
+
+def _digest(path: Path) -> bytes:
+    with reading(path) as stream:
+        return hashlib.file_digest(stream, "sha256").digest()
+
+
 def select_checkpoints(folder: Path, kind: str, count: int, upper_bound: int | None) -> list[Path]:
     """The last ``count`` "epoch" or "update" checkpoints, oldest first, up to ``upper_bound``."""
-    found = numbered_checkpoints(folder, kind)
+    numbered = numbered_checkpoints(folder, kind)
     if upper_bound is not None:
-        found = [(number, path) for number, path in found if number <= upper_bound]
-    if len(found) < count:
+        numbered = [(number, path) for number, path in numbered if number <= upper_bound]
+    if len(numbered) < count:
         bound = "" if upper_bound is None else f" up to {kind} {upper_bound}"
         raise CommandError(
-            f"{count} {kind} checkpoints are asked for and {len(found)} found in {folder}{bound}; "
-            "train longer, keep more of them (fairseq's --keep-... flags) or ask for fewer"
+            f"{count} {kind} checkpoints are asked for and {len(numbered)} found in {folder}{bound}"
+            "; train longer, keep more of them (fairseq's --keep-... flags) or ask for fewer"
         )
-    return [path for _, path in reversed(found[:count])]
+    return [path for _, path in reversed(numbered[:count])]
 
 
 def _inputs(args: argparse.Namespace) -> list[Path]:
@@ -237,15 +276,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="leave out later epochs or updates than this",
     )
-    _add_running_stats(parser)
-    add_user_dir(parser)
-    args = parser.parse_args(argv)
-    if args.running_stats != "reestimate" and (args.batches or args.data):
-        parser.error("--batches and --data belong to --running-stats reestimate")
-    return args
-
-
-def _add_running_stats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--running-stats",
         choices=MODES,
@@ -265,6 +295,11 @@ def _add_running_stats(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="with --running-stats reestimate: the binarized data (default: the folder of the run)",
     )
+    add_user_dir(parser)
+    args = parser.parse_args(argv)
+    if args.running_stats != "reestimate" and (args.batches or args.data):
+        parser.error("--batches and --data belong to --running-stats reestimate")
+    return args
 
 
 def _settle_statistics(args: argparse.Namespace, state: State, newest: Path) -> str:
@@ -292,7 +327,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     save_checkpoint(state, args.output)
     print(f"averaged {', '.join(path.name for path in paths)} into {args.output}")
     return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -40,6 +40,9 @@ UNREADABLE = (
     struct.error,
     zipfile.BadZipFile,
 )
+# Buffers of fairseq's adaptive input and softmax that tell a dtype and a device. Their one number
+# is what the memory held when the model was built, a NaN for instance, and is never read.
+UNREAD = "_float_tensor"
 PICKLE_START = b"\x80"  # torch before 1.6 wrote a bare pickle, not an archive
 
 
@@ -106,3 +109,19 @@ def numbered_checkpoints(folder: Path, kind: str) -> list[tuple[int, Path]]:
         raise CommandError(f"checkpoint folder {folder} does not exist")
     matches = ((NAMES[kind].fullmatch(path.name), path) for path in folder.iterdir())
     return sorted(((int(match.group(1)), path) for match, path in matches if match), reverse=True)
+
+
+def is_averaged(name: str, value: Any) -> bool:
+    """Whether an entry of a model's state becomes a mean, and is not taken from the newest."""
+    floating = torch.is_tensor(value) and value.is_floating_point()
+    return floating and name.rpartition(".")[2] != UNREAD
+
+
+def check_finite(path: Path, model: State) -> None:
+    """Raise CommandError where a tensor holds a NaN or an infinity."""
+    for name, value in model.items():
+        if is_averaged(name, value) and not torch.isfinite(value).all():
+            raise CommandError(
+                f"'{name}' of {path} holds a NaN or an infinity: the run has diverged; give only "
+                "checkpoints from before that (average has --upper-bound)"
+            )

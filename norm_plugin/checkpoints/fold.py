@@ -17,10 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from norm_plugin.checkpoints.building import build_model
-from norm_plugin.checkpoints.files import FOLDED, State, load_checkpoint, save_checkpoint
-from norm_plugin.checkpoints.inputs import check_finite
+from norm_plugin.checkpoints.files import (
+    FOLDED,
+    State,
+    check_finite,
+    load_checkpoint,
+    save_checkpoint,
+)
 from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
-from norm_plugin.commands.command_line import CommandError, check_output, run_command
+from norm_plugin.commands.command_line import CommandError, check_output
 
 
 def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, list[Any]]:
@@ -96,7 +101,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(folding)
     print(f"folded {args.checkpoint} into {args.output}")
     return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

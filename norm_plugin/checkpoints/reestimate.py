@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,42 @@ from tqdm import tqdm
 
 from norm_plugin.checkpoints.building import UNFIT, build_model
 from norm_plugin.checkpoints.files import State
-from norm_plugin.checkpoints.running_stats import running_statistics
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.norms import Norm
+from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 # About 400,000 tokens in the papers' recipes: an epoch of Multi30k.
 DEFAULT_BATCHES = 100
+
+
+_DIM = 8  # of the norms built here to read their buffers; every width has the same
+
+
+def running_statistics(model: State) -> set[str]:
+    """Names of the entries of a model's state that are running statistics of its norms.
+
+    Those are the floating buffers of its norms with batch statistics. A module counts as such a
+    norm where it has every buffer that the norm declares, its count of updates among them, so a
+    parameter, or a statistic of a module from elsewhere, is not taken for one by its name.
+    """
+    modules: dict[str, dict[str, str]] = {}
+    for entry in model:
+        module, _, name = entry.rpartition(".")
+        modules.setdefault(module, {})[name] = entry
+    declared = [_buffer_names(spec) for spec in map(norm_spec, NORM_TYPES) if spec.batch_statistics]
+    return {
+        entries[name]
+        for entries in modules.values()
+        for buffers in declared
+        if buffers <= set(entries)
+        for name in buffers
+        if model[entries[name]].is_floating_point()
+    }
+
+
+@cache
+def _buffer_names(spec: NormSpec) -> frozenset[str]:
+    return frozenset(name for name, _ in spec.build(_DIM).named_buffers(recurse=False))
 
 
 def reestimate(
@@ -63,9 +93,10 @@ def reestimate(
     moved = {name for norm in norms.values() for name in norm.moved_by_forwards}
     state["running_stats_batches"] = batches
     names = {entry.rpartition(".")[2] for entry in running_statistics(state["model"])}
-    kept = sorted(names - moved)
     line = f"running statistics re-estimated from {batches} batches of {cfg.task.data}"
-    return line + (f"; {', '.join(kept)} of the backward pass as averaged" if kept else "")
+    if of_backward := ", ".join(sorted(names - moved)):
+        line += f"; {of_backward} of the backward pass as averaged"
+    return line
 
 
 def start_plain_means(model: nn.Module) -> dict[str, BatchStatisticsNorm]:

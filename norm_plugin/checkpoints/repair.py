@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from norm_plugin.checkpoints.files import FOLDED, LAST, DamagedError, load_checkpoint, num_updates
-from norm_plugin.commands.command_line import CommandError, reading, replacing, run_command
+from norm_plugin.commands.command_line import CommandError, reading, replacing
 
 TEMPORARY = re.compile(r"checkpoint.*\.pt\.tmp|.+\.pt\.\d+\.tmp")  # fairseq's, and ours
 ARCHIVE_START = b"PK"
@@ -132,7 +132,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     for message in repair(args.folder):
         print(f"repair: {message}", file=sys.stderr)
     return 0
-
-
-if __name__ == "__main__":
-    run_command(main)

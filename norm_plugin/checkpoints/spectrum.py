@@ -56,28 +56,28 @@ def read_spectra(path: Path) -> list[Spectrum]:
     Raises:
         CommandError: it cannot be read, has no embedding, or one that is zero or not finite.
     """
-    found = spectra_of(load_checkpoint(path), path)
-    if not found:
+    spectra = spectra_of(load_checkpoint(path), path)
+    if not spectra:
         raise CommandError(f"{path} has no entry that ends in {EMBEDDING}")
-    return found
+    return spectra
 
 
 def spectra_of(state: State, path: Path) -> list[Spectrum]:
     """The same for the content of the checkpoint ``path``; empty for a model without embeddings."""
-    found = {
+    embeddings = {
         name.split(".")[0]: weight
         for name, weight in state["model"].items()
         if name.endswith(EMBEDDING)
     }
-    weights = list(found.values())
+    weights = list(embeddings.values())
     if len(weights) > 1 and all(torch.equal(weights[0], other) for other in weights):
-        found = {"shared": weights[0]}
+        embeddings = {"shared": weights[0]}
     norm = norm_of(state)
     return [
         Spectrum(
             path, norm, side, tuple(weight.shape), singular_values(weight, f"{side} of {path}")
         )
-        for side, weight in found.items()
+        for side, weight in embeddings.items()
     ]
 
 

@@ -10,7 +10,7 @@ from tiny_run import run_state, write_dictionaries
 
 from norm_plugin.checkpoints.average import average_checkpoints, main
 from norm_plugin.checkpoints.files import load_checkpoint
-from norm_plugin.checkpoints.running_stats import running_statistics
+from norm_plugin.checkpoints.reestimate import running_statistics
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 

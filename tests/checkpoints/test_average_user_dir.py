@@ -95,7 +95,7 @@ def test_its_norms_are_known(tmp_path, data, mode, expected, line) -> None:
     words = ["--running-stats", mode, *(["--batches", 3] if mode == "reestimate" else [])]
     output = tmp_path / "average.pt"
     words += ["--user-dir", plugin, "--inputs", *paths, "--output", output]
-    done = run_forked("norm_plugin.checkpoints.average", *words)
+    done = run_forked("norm_plugin", "average", *words)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.startswith(line)
     model = load_checkpoint(output)["model"]

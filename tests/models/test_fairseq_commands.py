@@ -62,7 +62,7 @@ def test_average_generate_interactive_validate_and_hub(toy, trained, tmp_path):
     _, folder = trained
     averaged = tmp_path / "averaged.pt"
     run(
-        *("norm_plugin.checkpoints.average", "--inputs", folder, "--last-updates", 2),
+        *("norm_plugin", "average", "--inputs", folder, "--last-updates", 2),
         *("--output", averaged),
     )
     translations = generate(toy, averaged)

@@ -140,11 +140,13 @@ def model_facts(checkpoint: Path, binarized: Path) -> dict[str, Any]:
     Raises:
         CommandError: model and data do not fit together.
     """
+    from norm_plugin.models.norm_model import NormModel
     from norm_plugin.models.plan import make_plan
     from norm_plugin.models.sites import sides_of
 
     model, cfg, _ = build_model(checkpoint, binarized)
-    plan = make_plan(cfg.model, sides_of(model))
+    ours = isinstance(model, NormModel)
+    plan = model.cfg.plan if ours else make_plan(cfg.model, sides_of(model))
     norms = {
         parameter
         for choice in plan.sites
@@ -152,7 +154,6 @@ def model_facts(checkpoint: Path, binarized: Path) -> dict[str, Any]:
         if choice.site.is_at(path)
         for parameter in module.parameters()
     }
-    ours = getattr(cfg.model, "norm_type", None) is not None
     return {
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "norm_parameters": sum(p.numel() for p in norms if p.requires_grad),

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fairseq.models import (
@@ -28,7 +29,6 @@ from norm_plugin.models import language_model as language_model
 from norm_plugin.models import translation as translation
 from norm_plugin.models.config import check_keys
 from norm_plugin.models.plan import LAYERNORM, apply_placement, default_warmup, make_plan
-from norm_plugin.models.sites import SIDES
 
 
 def set_missing(args: Any, **values: Any) -> None:
@@ -113,44 +113,39 @@ def fill_in(args: Any, fill_defaults: Callable[[Any], None]) -> None:
         setattr(args, name, value)
 
 
-def register(
-    model: str,
-    name: str,
-    fill_defaults: Callable[[Any], None],
-    placement: str = "",
-    sides: Sequence[str] = SIDES,
-) -> None:
-    """Register one architecture; fairseq calls it on flags and on YAML alike.
+def register(model: str, architectures: Mapping[str, Callable[[Any], None]]) -> None:
+    """Register architectures of a model, each also with its placement in the name.
+
+    fairseq calls them on flags and on YAML alike.
 
     Args:
-        model: the registered name of its model.
-        fill_defaults: a stock architecture function.
-        placement: what its name fixes, or nothing.
-        sides: the stacks that the model has.
+        model: the registered name of the model.
+        architectures: by name, a function that completes the settings, such as fairseq's own.
     """
+    for name, fill_defaults in architectures.items():
+        for suffix, placement in SUFFIXES.items():
+            architecture = functools.partial(_complete, model, fill_defaults, placement)
+            register_model_architecture(model, name + suffix)(architecture)
 
-    def architecture(args: Any) -> None:
-        if OmegaConf.is_config(args):
-            stock_keys = argparse.Namespace()
-            fill_defaults(stock_keys)
-            cls = MODEL_REGISTRY[model]
-            check_keys(args, {*vars(stock_keys), *cls.other_keys()}, cls.stock_settings)
-        apply_placement(args, placement, sides)
-        before = {key: getattr(args, key, None) for key in map(NORMALIZE_BEFORE.format, sides)}
-        fill_in(args, fill_defaults)
-        for key, value in before.items():  # fairseq's language models overwrite it
-            if value is not None:
-                setattr(args, key, value)
-        if getattr(args, "norm_type", None) is None:
-            args.norm_type = LAYERNORM
-        default_warmup(args, sides)
-        make_plan(args, sides)  # so that a wrong flag stops the command before it makes anything
 
-    register_model_architecture(model, name)(architecture)
+def _complete(model: str, fill_defaults: Callable[[Any], None], placement: str, args: Any) -> None:
+    """Complete the settings of an architecture, which may fix the placement, and check them."""
+    cls = MODEL_REGISTRY[model]
+    if OmegaConf.is_config(args):
+        stock_keys = argparse.Namespace()
+        fill_defaults(stock_keys)
+        check_keys(args, {*vars(stock_keys), *cls.other_keys()}, cls.stock_settings)
+    apply_placement(args, placement, cls.sides)
+    before = {key: getattr(args, key, None) for key in map(NORMALIZE_BEFORE.format, cls.sides)}
+    fill_in(args, fill_defaults)
+    for key, value in before.items():  # fairseq's language models overwrite it
+        if value is not None:
+            setattr(args, key, value)
+    if getattr(args, "norm_type", None) is None:
+        args.norm_type = LAYERNORM
+    default_warmup(args, cls.sides)
+    make_plan(args, cls.sides)  # so that a wrong flag stops the command before it makes anything
 
 
 for _model, _architectures in ARCHITECTURES.items():
-    for _name, _fill_defaults in _architectures.items():
-        for _suffix, _placement in SUFFIXES.items():
-            _sides = MODEL_REGISTRY[_model].sides
-            register(_model, _name + _suffix, _fill_defaults, _placement, _sides)
+    register(_model, _architectures)

@@ -22,7 +22,7 @@ from fairseq.models.transformer import transformer_legacy as stock
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from norm_plugin.models.architectures import SUFFIXES, register
+from norm_plugin.models.architectures import register, set_missing
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.stacks import NormTransformerEncoder
@@ -106,13 +106,11 @@ class NormTextClassifier(NormModel, FairseqEncoderModel):
         Args:
             src_tokens: (B, T).
             src_lengths: (B,); not used, as the padding tells it.
-            features_only: True; this model predicts no words.
+            features_only: not used, as this model predicts no words.
 
         Raises:
-            ValueError: a head that was not registered, or ``features_only`` is False.
+            ValueError: a head that was not registered.
         """
-        if not features_only:
-            raise ValueError(f"{MODEL} has no output over words; pass features_only=True")
         encoded = super().forward(src_tokens, src_lengths)
         x = encoded["encoder_out"][0]
         if classification_head_name is None:
@@ -185,20 +183,12 @@ def rt_architecture(args: Any) -> None:
     The paper does not give the rest. FFN 256 and 4 heads are those of Transformer-Tiny (Wu et al.
     2021), which has the same width.
     """
-    for name, value in (
-        ("encoder_layers", 4),
-        ("encoder_embed_dim", 128),
-        ("encoder_ffn_embed_dim", 256),
-        ("encoder_attention_heads", 4),
-        ("encoder_normalize_before", True),
-        ("dropout", 0.2),
-    ):
-        setattr(args, name, getattr(args, name, value))
+    size = {"embed_dim": 128, "ffn_embed_dim": 256, "layers": 4, "attention_heads": 4}
+    set_missing(args, **{f"encoder_{name}": value for name, value in size.items()})
+    set_missing(args, encoder_normalize_before=True, dropout=0.2)
     base_architecture(args)
 
 
 ARCHITECTURES = {MODEL: base_architecture, f"{MODEL}_rt": rt_architecture}
 
-for _name, _fill_defaults in ARCHITECTURES.items():
-    for _suffix, _placement in SUFFIXES.items():
-        register(MODEL, _name + _suffix, _fill_defaults, _placement, NormTextClassifier.sides)
+register(MODEL, ARCHITECTURES)

@@ -22,7 +22,8 @@ from norm_plugin.models.flags import (
 )
 from norm_plugin.models.plan import LAYERNORM, Plan, make_plan
 from norm_plugin.models.sites import SIDES
-from norm_plugin.norms import NORM_TYPES, declared_options
+from norm_plugin.norms import NORM_TYPES, declared_options, norm_spec
+from norm_plugin.placements import PLACEMENTS, REFUSED
 
 NESTED = ("encoder", "decoder", "quant_noise")
 """fairseq's groups of settings; on a command line and in YAML their names are flat."""
@@ -39,26 +40,39 @@ class NormConfig(TransformerConfig):
 def config_class(stock: type[FairseqDataclass] = NormConfig) -> Any:
     """The settings ``stock`` of a model of fairseq, with a field for each flag of this plugin.
 
-    It is made again at each call, so that norms and placements that were registered after import
-    have their flags. Every field except ``norm_type`` is None when not given.
+    Norms and placements that were registered after import have their flags too. Every field except
+    ``norm_type`` is None when not given.
     """
+    norms = (norm_spec(name).cls for name in NORM_TYPES)
+    registered = (*norms, *PLACEMENTS.values(), *REFUSED)
+    if (stock, registered) not in _classes:
+        _classes[stock, registered] = _config_class(stock)
+    return _classes[stock, registered]
+
+
+_classes: dict[tuple[Any, ...], Any] = {}
+
+
+def _config_class(stock: type[FairseqDataclass]) -> Any:
     names: Any = ChoiceEnum(list(NORM_TYPES))
     text = "norm of all sites; in translation, one with batch statistics: of those in the encoder"
     fields = [("norm_type", names, _field(LAYERNORM, text))]
-    for name, choice in CHOICES.items():
-        values: Any = ChoiceEnum(list(choice.choices()))
-        # Optional[...], here and below: OmegaConf 2.0 does not know X | None
-        fields.append((name, Optional[values], _field(None, choice.help)))  # noqa: UP045
-    for name, value in VALUES.items():
-        fields.append((name, Optional[value.type], _field(None, value.help)))  # noqa: UP045
+
+    def add(key: str, kind: Any, text: str) -> None:
+        # Optional[...]: OmegaConf 2.0 does not know X | None
+        fields.append((key, Optional[kind], _field(None, text)))  # noqa: UP045
+
+    for key, choice in CHOICES.items():
+        add(key, ChoiceEnum(list(choice.choices())), choice.help)
+    for key, value in VALUES.items():
+        add(key, value.type, value.help)
     for flag, text in SITE_FLAGS.items():
-        fields.append((norm_type_field(flag), Optional[names], _field(None, text)))  # noqa: UP045
+        add(norm_type_field(flag), names, text)
     for name, owners in declared_options().items():
         option = owners[0][1]
         choices = list(dict.fromkeys(choice for _, form in owners for choice in form.choices))
-        kind: Any = ChoiceEnum(choices) if choices else option.type
         text = f"{option.help} [{', '.join(owner for owner, _ in owners)}]"
-        fields.append((option_field(name), Optional[kind], _field(None, text)))  # noqa: UP045
+        add(option_field(name), ChoiceEnum(choices) if choices else option.type, text)
     return dataclasses.make_dataclass("NormTransformerConfig", fields, bases=(stock,))
 
 

@@ -16,12 +16,7 @@ from fairseq.models.roberta import model as stock
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import nn
 
-from norm_plugin.models.architectures import (
-    SUFFIXES,
-    register,
-    set_missing,
-    stock_architectures,
-)
+from norm_plugin.models.architectures import register, set_missing, stock_architectures
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.embeddings import FIXNORM
 from norm_plugin.models.flags import EMBEDDING, flag_of
@@ -106,6 +101,4 @@ ARCHITECTURES = {
     f"{MODEL}_tiny": tiny,
 }
 
-for _name, _fill_defaults in ARCHITECTURES.items():
-    for _suffix, _placement in SUFFIXES.items():
-        register(MODEL, _name + _suffix, _fill_defaults, _placement, NormMaskedLanguageModel.sides)
+register(MODEL, ARCHITECTURES)

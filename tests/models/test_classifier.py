@@ -100,12 +100,10 @@ def test_gradients_are_those_of_finite_differences(classifier, sentences):
     assert expected != 0
 
 
-def test_what_is_no_head_and_no_word_is_refused(classifier, sentences):
+def test_what_is_no_head_is_refused(classifier, sentences):
     model = classifier()
     with pytest.raises(ValueError, match=rf"no classification head other; heads: {HEAD}"):
         model(**sentences, classification_head_name="other")
-    with pytest.raises(ValueError, match="has no output over words"):
-        model(**sentences, features_only=False)
 
 
 def test_a_decoder_is_refused(classifier):

@@ -238,5 +238,5 @@ def test_the_plan_is_made_once(task, monkeypatch):
     settings = argparse.Namespace(**vars(args), _name=args.arch)  # as fairseq hands them over
     model = models.build_model(settings, task)
     assert len(made) == 1
-    other = argparse.Namespace(**{**vars(args), "norm_type": "batchnorm"})
+    other = argparse.Namespace(**{**vars(args), "norm_type": "mabn"})
     assert plan.make_plan(other) != model.cfg.plan

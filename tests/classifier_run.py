@@ -7,9 +7,9 @@ from pathlib import Path
 
 import fairseq_cli.train
 import torch
+from composed import composed
 from fairseq import checkpoint_utils, options
 from fairseq.data import indexed_dataset
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 import norm_plugin.models  # noqa: F401  registers the architectures
 
@@ -61,5 +61,5 @@ def train_classifier(data: Path, save_dir: Path, *flags: str) -> Path:
     args = options.parse_args_and_arch(options.get_training_parser(), words)
     if hasattr(checkpoint_utils.save_checkpoint, "best"):  # of a training before, in this process
         del checkpoint_utils.save_checkpoint.best
-    fairseq_cli.train.main(convert_namespace_to_omegaconf(args))
+    fairseq_cli.train.main(composed(args))
     return save_dir

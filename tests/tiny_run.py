@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from composed import composed
 from fairseq import options, tasks
 from fairseq.data import indexed_dataset
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
 import norm_plugin.models  # noqa: F401  registers the architectures
@@ -48,7 +48,7 @@ def run_settings(data: Path, *flags: str) -> Any:
         arguments += [f"--{side}-ffn-embed-dim={FFN}", f"--{side}-attention-heads=2"]
     arguments += ["--max-tokens=100", "--save-dir=/home/someone/checkpoints", *flags]
     args = options.parse_args_and_arch(options.get_training_parser(), arguments)
-    return convert_namespace_to_omegaconf(args)
+    return composed(args)
 
 
 def run_state(data: Path, *flags: str, updates: int = 90, seed: int = 0) -> dict[str, Any]:

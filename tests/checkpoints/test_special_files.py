@@ -57,15 +57,8 @@ def test_an_output_that_is_no_regular_file_is_refused(
     assert (output.stat().st_mode, output.stat().st_ino) == (before.st_mode, before.st_ino)
 
 
-@pytest.mark.parametrize("output", ["", ".", ".."])
-def test_a_folder_as_output_is_one_line(inputs, output) -> None:
-    with pytest.raises(CommandError, match="it is not a regular file"):
-        averaged(*inputs, output=output)
-
-
-@pytest.mark.parametrize("letter", ["a", "é", "𝄞"])
-def test_the_longest_name_works(tmp_path, letter) -> None:
-    name = letter * (255 // len(letter.encode()))
+def test_the_longest_name_works(tmp_path) -> None:
+    name = "𝄞" * (255 // len("𝄞".encode()))
     write_text(tmp_path / name, "text")
     assert os.listdir(tmp_path) == [name]
     assert read_text(tmp_path / name) == "text"
@@ -139,7 +132,7 @@ def flip(path: Path, places: list[int], bit: int = 3) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_flipped_bits_are_noticed(tmp_path, save_checkpoint_file, seed) -> None:
     weight = torch.linspace(-1, 1, 100_000).view(1000, 100)  # nearly all of the file
     for name, updates in (("checkpoint1", 1), ("checkpoint2", 2), ("checkpoint_last", 2)):

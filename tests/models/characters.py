@@ -6,9 +6,9 @@ import argparse
 import functools
 
 import torch
+from composed import composed
 from fairseq import models, options, tasks
 from fairseq.data import Dictionary, indexed_dataset
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 import norm_plugin.models  # noqa: F401  registers the architectures
 
@@ -57,7 +57,7 @@ def parse(data, *flags, arch="norm_transformer_lm_char"):
 @functools.cache
 def task_of(data):
     """The task of such flags. hydra takes most of a second for it."""
-    return tasks.setup_task(convert_namespace_to_omegaconf(parse(data)).task)
+    return tasks.setup_task(composed(parse(data)).task)
 
 
 def build(data, arch="norm_transformer_lm_char", seed=1, **settings):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import os
 
 import fairseq_cli.train
+from composed import composed
 from fairseq import checkpoint_utils, options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 
 from commands import SMALL
@@ -28,41 +27,17 @@ def everywhere(name, warmup=4):
     return flags
 
 
-PLACES = {
-    **dict.fromkeys(("save_dir", "restore_file", "finetune_from_model"), "checkpoint"),
-    "data": "task",
-}
-"""What differs from run to run in the settings that are not the model's, and their group."""
 CPU = ("--cpu",) if os.environ.get("NORM_TEST_DEVICE", "cpu") == "cpu" else ()
-_composed = {}
 
 
 def configure(data, save_dir, *flags):
-    """The configuration of fairseq-train for these flags.
-
-    hydra takes most of a second to compose what only differs in places and in the model's own
-    flags, which it does not look at, so that is done once.
-    """
+    """The configuration of fairseq-train for these flags."""
     small = [word for pair in SMALL.items() for word in pair]
     words = [data, *CPU, "--arch", "norm_transformer_multi30k_tiny", *small, *NARROW]
     words += ["--encoder-attention-heads", 2, "--decoder-attention-heads", 2]
     words += ["--save-dir", save_dir, *flags]
     parser = options.get_training_parser()
-    args = options.parse_args_and_arch(parser, [str(word) for word in words])
-    others = {
-        name: value
-        for name, value in vars(args).items()
-        if name not in PLACES and not name.startswith("norm_")
-    }
-    key = repr(sorted(others.items()))
-    if key not in _composed:
-        _composed[key] = convert_namespace_to_omegaconf(args)
-    cfg = copy.deepcopy(_composed[key])
-    for name, group in PLACES.items():
-        cfg[group][name] = getattr(args, name)
-    vars(cfg.model).clear()
-    vars(cfg.model).update(vars(args), _name=args.arch)
-    return cfg
+    return composed(options.parse_args_and_arch(parser, [str(word) for word in words]))
 
 
 def train_here(monkeypatch, data, save_dir, *flags, prepare=None):

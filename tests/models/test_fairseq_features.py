@@ -10,7 +10,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from in_process import everywhere, train_here
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 
-every_norm = pytest.mark.parametrize("name", NORM_TYPES)
+WITH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
 FEATURES = (
     *("--encoder-layers", 2, "--decoder-layers", 2, "--encoder-layerdrop", 0.3),
     *("--decoder-layerdrop", 0.3, "--quant-noise-pq", 0.2, "--quant-noise-pq-block-size", 4),
@@ -19,7 +19,7 @@ FEATURES = (
 )
 
 
-@every_norm
+@pytest.mark.parametrize("name", [*WITH_STATISTICS, "layernorm"])
 def test_ema_layerdrop_quant_noise_and_shared_embeddings(name, toy, tmp_path, monkeypatch):
     seen = []
 

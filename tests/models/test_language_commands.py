@@ -9,6 +9,7 @@ import fairseq_cli.interactive
 import fairseq_cli.train
 import pytest
 import torch
+from composed import composed
 from fairseq import checkpoint_utils, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
@@ -33,7 +34,7 @@ def train(data, save_dir, *flags):
     args = parse(data, *SIZE, "--save-dir", save_dir, "--no-epoch-checkpoints", *flags)
     if hasattr(checkpoint_utils.save_checkpoint, "best"):  # of a training before
         del checkpoint_utils.save_checkpoint.best
-    fairseq_cli.train.main(convert_namespace_to_omegaconf(args))
+    fairseq_cli.train.main(composed(args))
     return torch.load(save_dir / "checkpoint_last.pt", weights_only=True)["model"]
 
 
@@ -125,4 +126,4 @@ def test_records(folder):
 def test_one_sentence_a_sample_trains(text, tmp_path):
     flags = ("--sample-break-mode", "eos", "--max-update", 1, "--no-save", "--disable-validation")
     args = parse(text, *SIZE, "--save-dir", tmp_path, *flags)
-    fairseq_cli.train.main(convert_namespace_to_omegaconf(args))
+    fairseq_cli.train.main(composed(args))

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import fairseq_cli.train
 import pytest
 import torch
+from composed import composed
 from fairseq import checkpoint_utils, models, options
 from fairseq.criterions.masked_lm import MaskedLmLoss
 from fairseq.data import Dictionary, indexed_dataset
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_INV_REGISTRY
 from omegaconf import OmegaConf
 
@@ -95,8 +95,9 @@ def test_layernorm_gives_the_loss_and_the_gradients_of_stock(name, task):
     assert not gradients
 
 
-@pytest.mark.parametrize("placement", ["pre", "post"])
-@pytest.mark.parametrize("name", NORM_TYPES)
+@pytest.mark.parametrize(
+    ("name", "placement"), [*((name, "pre") for name in NORM_TYPES), ("powernorm", "post")]
+)
 def test_every_norm_trains_and_does_not_see_padding(name, placement, task):
     settings = {"norm_type": name, "norm_placement": placement}
     if norm_spec(name).has_option("warmup_updates"):
@@ -177,7 +178,7 @@ def train(data, save_dir, *flags):
     args = options.parse_args_and_arch(options.get_training_parser(), [str(one) for one in words])
     if hasattr(checkpoint_utils.save_checkpoint, "best"):  # of a training before
         del checkpoint_utils.save_checkpoint.best
-    fairseq_cli.train.main(convert_namespace_to_omegaconf(args))
+    fairseq_cli.train.main(composed(args))
     return save_dir / "checkpoint_last.pt"
 
 

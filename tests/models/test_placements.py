@@ -115,8 +115,23 @@ def test_checkpointed_activations_give_the_same_gradients(name, build, batch):
 CHECKPOINT = "--checkpoint-activations"
 
 
-@every_placement
-@pytest.mark.parametrize("norm", NORM_TYPES)
+BOUNDED = [name for name in PLACEMENTS if PLACEMENTS[name].needs_bounded_norms]
+# A placement calls a norm, and a norm does not see where it stands: each norm in the two placements
+# that differ most, each placement with a norm over channels, one with statistics, and one of the
+# rest in turn; and the two where one refuses the other.
+COVERING = [
+    *((placement, norm) for norm in NORM_TYPES for placement in ("pre", "post")),
+    *(
+        (placement, norm)
+        for placement in [*PLACEMENTS, *OWN]
+        for norm in ("layernorm", "powernorm")
+    ),
+    *zip([*PLACEMENTS, *OWN], NORM_TYPES),
+    *((placement, norm) for placement in BOUNDED for norm in NORM_TYPES),
+]
+
+
+@pytest.mark.parametrize(("name", "norm"), dict.fromkeys(COVERING))
 def test_three_updates_reach_every_parameter(name, norm, build, batch):
     """And the model that they give decodes step by step as it decodes at once."""
     flags = ("--norm-type", norm, "--norm-type-decoder", norm)
@@ -160,12 +175,53 @@ def test_a_resumed_run_with_dropped_layers_ends_bit_equal(name, toy, tmp_path, m
     flags = ("--norm-placement", name, "--encoder-layerdrop", 0.4, "--decoder-layerdrop", 0.4)
     flags += ("--max-update", 6, "--save-interval-updates", 3, "--no-epoch-checkpoints")
     flags += ("--disable-validation", "--store-ema", "--checkpoint-activations")
+    flags += ("--norm-record", 1)
     through = train_here(monkeypatch, toy, tmp_path / "through", *flags)
     (halfway,) = (tmp_path / "through").glob("checkpoint_*_3.pt")
     resumed = train_here(monkeypatch, toy, tmp_path / "resumed", *flags, "--restore-file", halfway)
     others = resumed.get_model().state_dict()
     for key, value in through.get_model().state_dict().items():
         assert torch.equal(others[key], value), key
+    check_records(through.get_model(), tmp_path / "through" / "norm_record.jsonl.gz")
+    check_average(tmp_path / "through", toy)
+
+
+def check_records(model, file):
+    """Every norm and every layer are recorded, but those that an update drops.
+
+    The encoder gets no gradient where the one layer of the decoder is dropped.
+    """
+    norms = {path for path, module in model.named_modules() if isinstance(module, Norm)}
+    layers = {path for path, module in model.named_modules() if isinstance(module, PlannedLayer)}
+    records = read_records(file)[1:]
+    assert [record["update"] for record in records] == [1, 2, 3, 4, 5, 6]
+    for part, paths, key in (
+        ("sites", norms, "output_gradient_variance"),
+        ("layers", layers, "hidden_gradient_norm"),
+    ):
+        values = [
+            (path, measures[key])
+            for record in records
+            for path, measures in record[part].items()
+            if key in measures
+        ]
+        assert {path for path, _ in values} == paths
+        assert all(isfinite(value) for _, value in values)
+
+
+def check_average(folder, toy):
+    """The mean of two checkpoints is loaded by the hub, and translates."""
+    averaged = folder / "averaged.pt"
+    average(["--inputs", str(folder), "--last-updates", "2", "--output", str(averaged)])
+    one, two = (
+        load_checkpoint_to_cpu(str(path))["model"] for path in folder.glob("checkpoint_?_?.pt")
+    )
+    hub = NormTransformerModel.from_pretrained(str(folder), averaged.name, str(toy))
+    for key, value in hub.models[0].state_dict().items():
+        if value.is_floating_point():
+            # the mean of two is rounded once
+            torch.testing.assert_close(value, (one[key] + two[key]) / 2, rtol=1e-6, atol=1e-7)
+    assert isinstance(hub.translate("the dog sees the cat .", beam=1, max_len_b=3), str)
 
 
 @every_placement
@@ -204,29 +260,3 @@ def test_a_nan_is_reported_by_the_first_norm_that_sees_it(name, build, batch):
     with pytest.raises(FloatingPointError) as stopped:
         model(**batch)
     assert str(stopped.value).startswith(f"{seen[0]} (")
-
-
-@every_placement
-def test_a_run_is_recorded_averaged_and_loaded_by_the_hub(name, toy, tmp_path, monkeypatch):
-    flags = ("--norm-placement", name, "--norm-record", 1, "--max-update", 2)
-    flags += ("--save-interval-updates", 1, "--no-epoch-checkpoints", "--disable-validation")
-    model = train_here(monkeypatch, toy, tmp_path, *flags).get_model()
-    norms = [path for path, module in model.named_modules() if isinstance(module, Norm)]
-    layers = [path for path, module in model.named_modules() if isinstance(module, PlannedLayer)]
-    for line in read_records(tmp_path / "norm_record.jsonl.gz")[1:]:
-        assert set(line["sites"]) == set(norms)
-        assert all("output_gradient_variance" in found for found in line["sites"].values())
-        assert list(line["layers"]) == layers
-        assert all(isfinite(found["hidden_gradient_norm"]) for found in line["layers"].values())
-
-    averaged = tmp_path / "averaged.pt"
-    average(["--inputs", str(tmp_path), "--last-updates", "2", "--output", str(averaged)])
-    one, two = (
-        load_checkpoint_to_cpu(str(path))["model"] for path in tmp_path.glob("checkpoint_1_?.pt")
-    )
-    hub = NormTransformerModel.from_pretrained(str(tmp_path), averaged.name, str(toy))
-    for key, value in hub.models[0].state_dict().items():
-        if value.is_floating_point():
-            # the mean of two is rounded once
-            torch.testing.assert_close(value, (one[key] + two[key]) / 2, rtol=1e-6, atol=1e-7)
-    assert isinstance(hub.translate("the dog sees the cat .", beam=1, max_len_b=3), str)

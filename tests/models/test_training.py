@@ -12,10 +12,16 @@ from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec
 from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
-every_norm = pytest.mark.parametrize("name", NORM_TYPES)
-with_statistics = pytest.mark.parametrize(
-    "name", [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
-)
+WITH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
+WITHOUT = [name for name in NORM_TYPES if name not in WITH_STATISTICS]
+
+
+def test_the_others_have_no_state():
+    """So one of them stands for all where a state is what is tested."""
+    for name in WITHOUT:
+        assert not list(build_norm(name, 16).buffers()), name
+
+
 QUIET = ("--no-save", "--disable-validation")
 
 
@@ -23,7 +29,7 @@ def saved(folder, name="checkpoint_last.pt"):
     return torch.load(folder / name, weights_only=True)["model"]
 
 
-@every_norm
+@pytest.mark.parametrize("name", [*WITH_STATISTICS, "layernorm"])
 def test_a_resumed_run_ends_bit_equal(name, toy, tmp_path, monkeypatch):
     """20 updates in one go, and 10 of them after those of a run that was killed at 10.
 
@@ -84,8 +90,10 @@ def test_statistics_move_once_for_each_micro_batch(checkpointed, toy, tmp_path, 
         assert norms[key].updates_counted == 3
 
 
-@with_statistics
-@pytest.mark.parametrize("flag", ["--memory-efficient-fp16", "--amp"])
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [*((name, "--memory-efficient-fp16") for name in WITH_STATISTICS), ("powernorm", "--amp")],
+)
 def test_low_precision_keeps_statistics_in_float32(name, flag, toy, tmp_path, monkeypatch):
     """What of low precision fairseq can run on a CPU; the rest is shown on the built model."""
     flags = (*everywhere(name, warmup=2), flag, "--max-update", 6, *QUIET)
@@ -103,8 +111,10 @@ def test_low_precision_keeps_statistics_in_float32(name, flag, toy, tmp_path, mo
             assert norm.loss_scale == (trainer.optimizer.scaler.loss_scale if half else 1.0)
 
 
-@with_statistics
-@pytest.mark.parametrize("flag", ["--reset-optimizer", "--finetune-from-model"])
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [*((name, "--reset-optimizer") for name in WITH_STATISTICS), ("mabn", "--finetune-from-model")],
+)
 def test_a_new_start_keeps_statistics_and_restarts_the_warmup(
     name, flag, toy, tmp_path, monkeypatch, caplog
 ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,6 @@ def loss_figure(runs: pd.DataFrame) -> Figure:
     """The training loss over updates at the depth of the figures."""
     layers = depth_of_figures(runs)
     losses = losses_of(runs[runs["layers"] == layers])
-    name = f"loss-{layers}"
 
     def plot(axes: Any) -> None:
         for place, placement in enumerate(runs["placement"].unique()):
@@ -129,15 +128,12 @@ def loss_figure(runs: pd.DataFrame) -> Figure:
             axes.plot(some["updates"], some["loss"], **style(place), label=placement)
         axes.axhline(runs["unigram"].iloc[0], color="#888888", linewidth=0.8)
         axes.set(xlabel="updates", ylabel="training loss, bits a token")
-        axes.legend(fontsize=8, ncols=2)
 
-    return Figure(
-        name,
+    title = (
         f"Training loss with {layers} + {layers} layers. The gray line is the loss of word "
-        "frequencies alone.",
-        draw(plot, height=4.2, name=name),
-        losses[["placement", "updates", "loss"]],
+        "frequencies alone."
     )
+    return _figure(f"loss-{layers}", title, plot, losses[["placement", "updates", "loss"]])
 
 
 def gradient_figure(runs: pd.DataFrame, update: int, name: str) -> Figure:
@@ -157,14 +153,20 @@ def gradient_figure(runs: pd.DataFrame, update: int, name: str) -> Figure:
                 axes.plot(some["layer"], some["gradient_norm"], **style(place), label=label)
         label = "norm of the gradient of the second FFN matrix"
         axes.set(xlabel=f"layer: encoder 1 to {layers}, then decoder", ylabel=label, yscale="log")
+
+    title = f"Gradient norms in update {update} with {layers} + {layers} layers."
+    columns = ["placement", "layer", "side", "gradient_norm"]
+    return _figure(name, title, plot, gradients[columns])
+
+
+def _figure(name: str, title: str, plot: Callable[[Any], None], data: pd.DataFrame) -> Figure:
+    """A figure with a legend of placements."""
+
+    def with_legend(axes: Any) -> None:
+        plot(axes)
         axes.legend(fontsize=8, ncols=2)
 
-    return Figure(
-        name,
-        f"Gradient norms in update {update} with {layers} + {layers} layers.",
-        draw(plot, height=4.2, name=name),
-        gradients[["placement", "layer", "side", "gradient_norm"]],
-    )
+    return Figure(name, title, draw(with_legend, height=4.2, name=name), data)
 
 
 def figures(runs: pd.DataFrame) -> dict[str, list[Figure]]:
@@ -207,7 +209,7 @@ def deep_stacks_block(name: str, folder: Path) -> str:
         return provenance(read_json(folder / ABOUT), runs)
     table = {"losses": loss_table, "gradients": gradient_table}[name](runs)
     place = "/".join(folder.parts[-2:])
-    drawn = [f"![{one.title}](../{place}/{one.name}.svg)" for one in figures(runs)[name]]
+    drawn = [f"![{fig.title}](../{place}/{fig.name}.svg)" for fig in figures(runs)[name]]
     return "\n\n".join([table, *drawn])
 
 

@@ -68,9 +68,24 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    every = tuple(CLAIMS)
+    for name, of_type, default, text in (
+        ("norm-type", str, DEFAULTS.norm_type, "the norm at every site"),
+        ("depth", at_least(2), DEFAULTS.depth, "layers of a stack that is looked at by layer"),
+        ("dim", at_least(4), DEFAULTS.dim, "channels in the simplified setting"),
+        ("full-dim", at_least(4), DEFAULTS.full_dim, "channels of the full model"),
+        ("seeds", at_least(1), DEFAULTS.seeds, "of post and pre; other placements have half of it"),
+        ("workers", at_least(1), 2, "processes, each of one thread if there are several"),
+        ("out", Path, Path("results/theory"), "the folder of the files"),
+        ("page", Path, Path("docs/theory.md"), "the page"),
+    ):
+        text += " (default: %(default)s)"
+        flags.add_argument(f"--{name}", type=of_type, default=default, help=text)
+    layers = f"numbers of layers, two or more (default: {','.join(map(str, DEFAULTS.layers))})"
     flags.add_argument(
-        "--claims", type=names, metavar="C,...", help=f"default: all of {', '.join(every)}"
+        "--layers", type=numbers, default=DEFAULTS.layers, metavar="L,...", help=layers
+    )
+    flags.add_argument(
+        "--claims", type=names, metavar="C,...", help=f"default: all of {', '.join(CLAIMS)}"
     )
     flags.add_argument(
         "--placement",
@@ -80,30 +95,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="P,...",
         help="default: every placement",
     )
-    flags.add_argument(
-        "--norm-type", default=DEFAULTS.norm_type, metavar="N", help="default: %(default)s"
-    )
-    flags.add_argument(
-        "--layers",
-        type=numbers,
-        default=DEFAULTS.layers,
-        metavar="L,...",
-        help=f"numbers of layers, two or more (default: {','.join(map(str, DEFAULTS.layers))})",
-    )
-    for name, least, default, text in (
-        ("depth", 2, DEFAULTS.depth, "layers of the stacks that are looked at layer by layer"),
-        ("dim", 4, DEFAULTS.dim, "channels in the simplified setting"),
-        ("full-dim", 4, DEFAULTS.full_dim, "channels of the full model"),
-        ("seeds", 1, DEFAULTS.seeds, "seeds of post and pre; other placements have half as many"),
-        ("workers", 1, 2, "processes, each of one thread if there are several"),
-    ):
-        flags.add_argument(
-            f"--{name}",
-            type=at_least(least),
-            default=default,
-            metavar="N",
-            help=f"{text} (default: %(default)s)",
-        )
     flags.add_argument(
         "--data", type=Path, metavar="BIN", help="binarized data, for batches of real text too"
     )
@@ -117,10 +108,6 @@ def parser() -> argparse.ArgumentParser:
         help="trained models, for the claim trained-layers",
     )
     add_user_dir(flags)
-    for name, path in (("out", "results/theory"), ("page", "docs/theory.md")):
-        flags.add_argument(
-            f"--{name}", type=Path, default=Path(path), metavar="PATH", help="default: %(default)s"
-        )
     flags.add_argument(
         "--only-page",
         action="store_true",

@@ -189,5 +189,5 @@ def test_losses_and_gradients_are_means_over_seeds():
         ]
     )
     assert losses_of(runs)[["updates", "loss"]].to_numpy().tolist() == [[10, 6.0], [20, 4.0]]
-    found = gradients_of(runs)[["side", "layer", "gradient_norm"]]
-    assert found.to_numpy().tolist() == [["encoder", 1, 2.0], ["decoder", 1, 2.0]]
+    gradients = gradients_of(runs)[["side", "layer", "gradient_norm"]]
+    assert gradients.to_numpy().tolist() == [["encoder", 1, 2.0], ["decoder", 1, 2.0]]

@@ -197,7 +197,7 @@ def gradients_by_hand(setting):
     logits, labels = setting.run()[0].flatten(0, 1), LABELS.flatten()
     losses = [nn.functional.cross_entropy(logits[i], labels[i]) for i in range(7)]
     weight = setting.model.fc2.weight
-    return torch.stack([torch.autograd.grad(one, weight, retain_graph=True)[0] for one in losses])
+    return torch.stack([torch.autograd.grad(loss, weight, retain_graph=True)[0] for loss in losses])
 
 
 def test_the_last_layers_gradient_is_that_of_each_position(setting):
@@ -252,18 +252,18 @@ def lengths(values_of_seeds, placement, place):
 
 
 @pytest.mark.parametrize(
-    ("length", "rows"),
+    ("length", "expected"),
     [
         (2.9, [("1", "yes"), ("3", "yes"), ("1 to 3", "yes")]),
         (5.0, [("1", "yes"), ("2", "no"), ("3", "yes"), ("1 to 3", "no")]),  # above
         (1.0, [("1", "yes"), ("2", "no"), ("3", "yes"), ("1 to 3", "no")]),  # below
     ],
 )
-def test_the_bounds_of_a_single_layer_are_checked(length, rows):
+def test_the_bounds_of_a_single_layer_are_checked(length, expected):
     measured = [[1.6, length, 3.9], [1.7, length + 0.01, 3.8]]
-    found = verdicts(hidden_states, lengths(measured, "pre", hidden_states.OUTPUT))
-    assert [(row["layer"], row["holds"]) for row in found] == rows
-    assert (found[0]["stated"], found[0]["measured"]) == ("1.50 to 2.50", "1.65")
+    rows = verdicts(hidden_states, lengths(measured, "pre", hidden_states.OUTPUT))
+    assert [(row["layer"], row["holds"]) for row in rows] == expected
+    assert (rows[0]["stated"], rows[0]["measured"]) == ("1.50 to 2.50", "1.65")
 
 
 @pytest.mark.parametrize(("values", "met"), [((1.49, 1.51), "yes"), ((1.6, 1.61), "no")])

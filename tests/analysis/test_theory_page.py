@@ -126,8 +126,10 @@ class PoolInThisProcess:
 def test_several_processes_measure_what_one_does(tmp_path, monkeypatch):
     monkeypatch.setattr(theory_command, "ProcessPoolExecutor", PoolInThisProcess)
     what = ("--placement", "post,pre", "--claims", "hidden-states")
-    one, two = (run(tmp_path / n, *what, "--workers", n)[0] / "hidden-states.csv" for n in "12")
-    assert one.read_text(encoding="utf-8") == two.read_text(encoding="utf-8")
+    single, several = (
+        run(tmp_path / n, *what, "--workers", n)[0] / "hidden-states.csv" for n in "12"
+    )
+    assert single.read_text(encoding="utf-8") == several.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

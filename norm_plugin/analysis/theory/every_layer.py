@@ -51,22 +51,25 @@ def measure(options: Options, placement: str) -> pd.DataFrame:
     rows = []
     unknown, depth = [math.nan] * options.depth, options.depth
     for where, batches, seed in options.draws(placement):
-        one = options.stack_pass(placement, batches, seed)
-        two = full(placement, options.norm_type, depth, options.full_dim, batches, seed)
-        sums = watch_sums(two.layers)
-        gradients = layer_gradients([*two.model.encoder.layers, *two.layers], two.mean_loss())
+        stack = options.stack_pass(placement, batches, seed)
+        lengths = stack.outputs[1:].mean(dim=1).tolist()
+        setting = full(placement, options.norm_type, depth, options.full_dim, batches, seed)
+        sums = watch_sums(setting.layers)
+        gradients = layer_gradients(
+            [*setting.model.encoder.layers, *setting.layers], setting.mean_loss()
+        )
         crosses = sums.get("cross", [])
         if len(crosses) == depth:  # every layer has a norm on that sum
-            cross_sums = two.squared_lengths(crosses).mean(dim=1).tolist()
+            cross_sums = setting.squared_lengths(crosses).mean(dim=1).tolist()
         else:
             cross_sums = unknown
-        for stack, *columns in (
-            ("simplified", one.gradients, one.outputs[1:].mean(dim=1).tolist(), unknown),
+        for name, *columns in (
+            ("simplified", stack.gradients, lengths, unknown),
             ("encoder", gradients[:depth], unknown, unknown),
             ("decoder", gradients[depth:], unknown, cross_sums),
         ):
             for layer, (gradient, length, cross) in enumerate(zip(*columns), start=1):
-                row = {"stack": stack, **where, "layer": layer, "gradient": gradient}
+                row = {"stack": name, **where, "layer": layer, "gradient": gradient}
                 rows.append({**row, "squared_length": length, "cross_sum": cross})
     return pd.DataFrame(rows)
 

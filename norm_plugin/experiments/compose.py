@@ -233,6 +233,8 @@ def compose_run(args: argparse.Namespace, name: str, overrides: Sequence[str]) -
         change_batch=args.change_batch,
         srun=args.srun,
     )
+    if recipe["common"].get("log_interval") == base["common"].get("log_interval"):
+        trained["common"] = {**trained["common"], **experiment.logging}
     training = [*training_flags(trained), *args.further]
     logging_of_base = {key: base["common"].get(key) for key in LOGGING}
     unlogged = {**trained, "common": {**trained["common"], **logging_of_base}}

@@ -1,7 +1,9 @@
 """Losses over training, from the log of a training.
 
-At the end of an epoch fairseq prints a line for the training, and one for each validation:
+At the end of an epoch fairseq prints a line for the training, and one for each validation; within
+it, a line each ``--log-interval`` updates:
 
+    2026-01-01 11:59:59 | INFO | train_inner | epoch 001: 25 / 30 loss=10.5, ..., num_updates=25
     2026-01-01 12:00:00 | INFO | train | epoch 001 | loss 10.1 | ... | num_updates 30 | ...
     2026-01-01 12:00:01 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 9.8 | ...
 
@@ -18,8 +20,8 @@ from pathlib import Path
 
 from norm_plugin.commands.command_line import read_lines
 
-LINE = re.compile(r"\| INFO \| (train|valid) \| epoch (\d+) \|(.*)")
-SUBSETS = ("train", "valid")
+LINE = re.compile(r"\| INFO \| (train|valid|train_inner) \| epoch (\d+)(?: \||:)(.*)")
+SUBSETS = ("train", "valid", "train_inner")
 VALUES = ("loss", "nll_loss")
 """What is kept of a line: the criterion and the negative log-likelihood, in bits a token."""
 Curves = dict[str, list[dict[str, float]]]
@@ -29,8 +31,9 @@ def curves_of_log(log: Path) -> Curves:
     """Losses by subset, in order of updates.
 
     Returns:
-        For ``train`` and ``valid`` a list of points, each with ``epoch``, ``updates`` and those of
-        VALUES that the line has and that are finite.
+        For ``train`` (means over epochs), ``valid`` and ``train_inner`` (means since the line
+        before) a list of points, each with ``epoch``, ``updates`` and those of VALUES that the line
+        has and that are finite.
 
     Raises:
         CommandError: the file cannot be read.
@@ -46,8 +49,9 @@ def curves_of_log(log: Path) -> Curves:
 
 
 def _point(epoch: int, text: str) -> dict[str, float]:
-    """A point of a curve from ``key value`` pairs between bars."""
-    fields = dict(re.findall(r"(\w+) (\S+)(?= \||$)", text.strip()))
+    """A point of a curve from ``key value`` pairs between bars, or ``key=value`` between commas."""
+    pairs = r"(\w+) (\S+)(?= \||$)" if " | " in text else r"(\w+)=([^,\s]+),"
+    fields = dict(re.findall(pairs, text.strip()))
     point: dict[str, float] = {"epoch": epoch}
     if "num_updates" in fields:
         point["updates"] = int(fields["num_updates"])

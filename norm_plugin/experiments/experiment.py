@@ -11,6 +11,8 @@ not read itself, in ``hydra.runtime.choices``. It has these keys; corpus and met
     split_by_seed: true     # each seed has a random split of the corpus of its own
     merges: 10000           # of BPE, where they are not the corpus' own
     recipe: adanorm         # of the group recipe, where none is named
+    log_interval: 5         # updates between two points of the training curve, of 50 or more; it
+                            # stands here, as it is no part of what identifies a run
     preset: cpu             # what `preset=` calls this file
     default: true           # of several files with one name, the one without `preset=`
     presets: {short: {recipe: short}}   # further presets of this file
@@ -53,6 +55,12 @@ class Experiment:
     split_by_seed: bool = False
     merges: int | None = None
     recipe: str | None = None
+    log_interval: int | None = None
+
+    @property
+    def logging(self) -> Facts:
+        """What is logged beyond the hyperparameters, under ``common``."""
+        return {} if self.log_interval is None else {"log_interval": self.log_interval}
 
     @property
     def data_name(self) -> str:

@@ -29,10 +29,11 @@ def test_losses_by_update_and_the_last_of_an_epoch_trained_twice(tmp_path):
             {"epoch": 1, "updates": 30, "loss": 9.75, "nll_loss": 8.5},
             {"epoch": 2, "updates": 60},
         ],
+        "train_inner": [{"epoch": 1, "updates": 25, "loss": 10.5, "nll_loss": 10.0}],
     }
 
 
 def test_a_log_without_losses_has_none(tmp_path):
     log = tmp_path / "train.log"
     log.write_text("training on 1 devices\n")
-    assert curves_of_log(log) == {"train": [], "valid": []}
+    assert curves_of_log(log) == {"train": [], "valid": [], "train_inner": []}

@@ -14,7 +14,6 @@ from typing import Any
 
 import pandas as pd
 
-from norm_plugin.analysis.report import p_text
 from norm_plugin.analysis.stats import (
     Verdict,
     compare_arms,
@@ -23,6 +22,7 @@ from norm_plugin.analysis.stats import (
     outcome_values,
     split_ratio,
 )
+from norm_plugin.analysis.tables import p_text
 from norm_plugin.experiments.comparable import (
     TRAINING,
     check_same_data,

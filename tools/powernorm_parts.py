@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from norm_plugin.analysis.report import TESTED, difference_cells
 from norm_plugin.analysis.stats import compare_arms
 from norm_plugin.analysis.study import read_study
+from norm_plugin.analysis.tables import COMPARED, formatted
 from norm_plugin.experiments.tables import markdown
 
 NOT_RUN = "not run"
+KEYS = ["with_it", "without"]
 
 
 @dataclass(frozen=True)
@@ -42,18 +43,11 @@ def parts_table(folder: Path) -> str:
     runs = study.runs[study.runs["placement"] == placement]
     runs = runs.assign(arm=runs["norm"])
     run = [part for part in PARTS if {part.with_it, part.without} <= set(runs["norm"])]
-    cells = dict.fromkeys(PARTS, dict.fromkeys(TESTED.values(), "-") | {"verdict": NOT_RUN})
-    if run:
-        table = compare_arms(runs, [(part.with_it, part.without) for part in run])
-        for part, row in zip(run, table.to_dict("records")):
-            cells[part] = difference_cells(row, study.metric)
-    rows = [
-        {
-            "part": part.name,
-            "with it": f"`{part.with_it}`",
-            "without: the baseline": f"`{part.without}`",
-            **cells[part],
-        }
-        for part in PARTS
-    ]
-    return markdown(pd.DataFrame(rows))
+    table = pd.DataFrame({part.name: vars(part) for part in PARTS}).T
+    tests = compare_arms(runs, [(part.with_it, part.without) for part in run])
+    table = table.merge(tests, how="left", left_on=KEYS, right_on=["arm", "baseline"])
+    table["verdict"] = table["verdict"].fillna(NOT_RUN)
+    for key in KEYS:
+        table[key] = "`" + table[key] + "`"
+    text = formatted(table[["name", *KEYS, "verdict", *COMPARED]], study.metric)
+    return markdown(text.rename(columns={"name": "part", "without": "without: the baseline"}))

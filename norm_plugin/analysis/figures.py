@@ -1,21 +1,24 @@
-"""Figures of a report as inline SVG, with the data that they draw.
+"""Figures of a report, with the data that they draw.
 
-A figure of the report is a function of a study under the decorator :func:`figure`.
+A figure of the report is one function of a study under the decorator :func:`figure`.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
 import logging
 import math
 import re
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student
 
 from norm_plugin.analysis.records import (
     RECORDED,
@@ -26,31 +29,115 @@ from norm_plugin.analysis.records import (
     short_value,
     statistics_of,
 )
-from norm_plugin.analysis.stats import compare_arms, describe
+from norm_plugin.analysis.stats import CONFIDENCE, Verdict, compare_arms, describe
 from norm_plugin.analysis.study import Study
+from norm_plugin.analysis.tables import SAME_SPEED, by_placement, placements_of, speed_spread
 from norm_plugin.experiments.naming import run_label
 
 # Okabe and Ito's colors, which the color-blind tell apart and which stand out on black and white;
-# their black is left out.
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b8a800")
-DASHES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
+# without their black and their yellow, which is hard to tell from the orange.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
 INK = "#010203"
 """Stands for the page's own text color, which the theme of the page decides."""
 INK_ON_PAPER = "#777777"
 """For an SVG file, which no page tells a color: it stands out on black and on white."""
 WIDTH = 6.4
 """Of a drawing, in inches."""
+SMALL = 10
+"""Points of the letters in legends and panels; a phone shows the drawing at about half its size."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it is found, scales, and takes the page's font
     "svg.hashsalt": "norm_plugin",  # equal data draw equal files
+    "pdf.fonttype": 42,  # text, not outlines, as publishers demand
     "font.family": "sans-serif",
-    "font.size": 10,
+    "font.size": 11,
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), INK),
     "axes.spines.top": False,
     "axes.spines.right": False,
     "legend.frameon": False,
+    "legend.handlelength": 3.5,  # two periods of the longest dash, beside a marker
 }
+MOST_LINES = 6
+"""Of a panel, the baseline included; more arms have a panel each."""
+FEWEST_POINTS = 3
+"""A curve has this many; a line through fewer shows no course."""
+OUTLIER = 3
+"""An arm this many times as large as the next smaller one would flatten the others."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What is drawn on fresh axes, as SVG or PDF, 6.4 inches wide.
+
+    Attributes:
+        plot: draws on the axes; of several panels, on an array of them.
+        height: in inches.
+        name: with which every id in the SVG begins, since a page holds several figures.
+        grid: rows and columns of panels; None for a single one.
+        options: of matplotlib's ``subplots``.
+    """
+
+    plot: Callable[[Any], None]
+    height: float
+    name: str
+    grid: tuple[int, int] | None
+    options: Mapping[str, Any]
+
+    @cached_property
+    def svg(self) -> str:
+        """An element of the page, in whose text color it is drawn, and as wide as there is room."""
+        text = self._render("svg", transparent=True, metadata={"Date": None}).decode()
+        text = text[text.index("<svg") :]
+        text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+        text = re.sub(r'\b[dxy]="[^"]*"', _shortened, text)
+        text = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{self.name}-", text)
+        text = re.sub(r'<svg ([^>]*?)width="[^"]+" height="[^"]+"|<svg ', _scaled, text, count=1)
+        return text.replace(INK, "currentColor")
+
+    @property
+    def standalone(self) -> str:
+        """A file of SVG, which inherits no color from a page."""
+        return self.svg.replace("currentColor", INK_ON_PAPER) + "\n"
+
+    @property
+    def pdf(self) -> bytes:
+        """A file for LaTeX."""
+        return self._render("pdf", metadata={"CreationDate": None})
+
+    def _render(self, form: str, **options: Any) -> bytes:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+
+        with pyplot.rc_context(STYLE):
+            rows, columns = self.grid or (1, 1)
+            size = (WIDTH, self.height)
+            whole, axes = pyplot.subplots(
+                rows, columns, figsize=size, layout="constrained", squeeze=False, **self.options
+            )
+            self.plot(axes if self.grid else axes[0, 0])
+            file = io.BytesIO()
+            whole.savefig(file, format=form, **options)
+            pyplot.close(whole)
+        return file.getvalue()
+
+
+def draw(
+    plot: Callable[[Any], None],
+    height: float,
+    name: str,
+    grid: tuple[int, int] | None = None,
+    **options: Any,
+) -> Drawing:
+    """See :class:`Drawing`; ImportError without matplotlib."""
+    # Importing fairseq lets the debug lines of all libraries through
+    for library in ("matplotlib", "fontTools"):
+        logging.getLogger(library).setLevel(logging.WARNING)
+    importlib.import_module("matplotlib")
+    return Drawing(plot, height, name, grid, options)
 
 
 @dataclass(frozen=True)
@@ -59,154 +146,509 @@ class Figure:
 
     Attributes:
         name: of its files and its anchor in the page.
-        title: what it shows, a sentence.
-        svg: an ``<svg>`` element for the page, in whose text color it is drawn.
+        title: what it shows, in sentences.
         data: that it draws.
     """
 
     name: str
     title: str
-    svg: str
+    drawing: Drawing
     data: pd.DataFrame
+
+    @property
+    def svg(self) -> str:
+        """See :attr:`Drawing.svg`."""
+        return self.drawing.svg
+
+    @property
+    def standalone(self) -> str:
+        """See :attr:`Drawing.standalone`."""
+        return self.drawing.standalone
 
     @property
     def csv(self) -> str:
         """The data as CSV."""
         return str(self.data.to_csv(index=False, float_format="%.10g"))
 
-    @property
-    def standalone(self) -> str:
-        """The drawing as a file of its own, which inherits no color from a page."""
-        return self.svg.replace("currentColor", INK_ON_PAPER) + "\n"
+
+def style(place: int) -> dict[str, Any]:
+    """How the line with this number is drawn, from 0: 36 are told apart, by colors or dashes.
+
+    Two of the first six differ in both.
+    """
+    turn, color = divmod(place, len(COLORS))
+    dash = DASHES[(place + turn) % len(DASHES)]
+    return {"color": COLORS[color], "linestyle": dash, "linewidth": 1.5}
 
 
-Drawing = Callable[[Study], Figure | None]
+def legend_below(axes: Any, handles: Mapping[str, Any] | None = None) -> None:
+    """The names of the lines under the axes, in columns. handles: by name; None: all lines."""
+    lines, names = axes.get_legend_handles_labels()
+    by_name = dict(zip(names, lines)) if handles is None else handles
+    axes.figure.legend(
+        by_name.values(),
+        by_name.keys(),
+        loc="outside lower center",
+        ncols=_legend_columns(list(by_name)),
+        fontsize=SMALL,
+    )
+
+
+def legend_height(names: Sequence[str]) -> float:
+    """Inches that ``legend_below`` needs for these names."""
+    return 0.1 + 0.2 * math.ceil(len(names) / _legend_columns(names))
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+    """As many as fit side by side; in points, at about 5 a letter and 50 for a line's sample."""
+    widest = 50 + 5 * max(map(len, names), default=0)
+    return max(1, min(3, int(WIDTH * 72 / widest)))
+
+
+def _shortened(match: re.Match[str]) -> str:
+    """Coordinates to a hundredth of a point, which no eye tells from a millionth."""
+    return re.sub(r"(?<=\d\.\d\d)\d+", "", match.group())
+
+
+def _scaled(match: re.Match[str]) -> str:
+    return f'<svg role="img" width="100%" {match.group(1) or ""}'
+
+
+def outliers(sizes: Mapping[str, float]) -> list[str]:
+    """The arms that have a scale of their own, as they would flatten the others.
+
+    Of the larger half of the arms, those from the first on that is :data:`OUTLIER` times as large
+    as the next smaller one.
+
+    Args:
+        sizes: how far each arm reaches from what is in the middle.
+    """
+    ranked = sorted(sizes, key=lambda arm: sizes[arm])
+    for place in range(max(2, (len(ranked) + 1) // 2), len(ranked)):
+        if sizes[ranked[place]] > OUTLIER * sizes[ranked[place - 1]]:
+            return ranked[place:]
+    return []
+
+
+Registered = Callable[[Study], Figure | None]
 """None where the study has no data for it."""
-FIGURES: dict[str, tuple[str, Drawing]] = {}
+FIGURES: dict[str, tuple[str, Registered]] = {}
 """Section of the page and drawing of each figure by its name, in the order of the page."""
 
 
-def figure(name: str, section: str) -> Callable[[Drawing], Drawing]:
+def figure(name: str, section: str) -> Callable[[Registered], Registered]:
     """Decorator: the report has this figure, under this section of the template."""
 
-    def register(drawing: Drawing) -> Drawing:
+    def register(drawing: Registered) -> Registered:
         FIGURES[name] = (section, drawing)
         return drawing
 
     return register
 
 
-@figure("scores", "scores")
+def rows_drawing(rows: pd.DataFrame, name: str, axis: str, zero: bool = False) -> Drawing:
+    """A row for each arm: its seeds as dots, and a mark with its interval.
+
+    Arms stand under the heading of their group. Those that would flatten the others are drawn in a
+    panel on the right with a scale of its own.
+
+    Args:
+        rows: columns ``arm``, ``label``, ``group``, ``mean``, ``low``, ``high``; ``values``, of the
+            seeds; and ``filled``, whether the mark is.
+        axis: its label.
+        zero: draw a line at 0, from which outliers are measured, and not from the median.
+    """
+    center = 0.0 if zero else float(rows["mean"].median())
+    ends = rows[["mean", "low", "high"]].sub(center).abs().max(axis="columns")
+    rows = rows.assign(out=rows["arm"].isin(outliers(dict(zip(rows["arm"], ends)))))
+    headed = rows["group"].nunique() > 1
+    lines: list[tuple[str, dict[str, Any] | None]] = []
+    for group, of_group in rows.groupby("group", sort=False):
+        lines += [(str(group), None)] if headed else []
+        for row in of_group.to_dict("records"):
+            lines.append((short_name(row["label"], str(group)), row))
+    dots = {"color": COLORS[5], "alpha": 0.8, "markersize": 3.5, "markeredgewidth": 0}
+    mark = {"color": INK, "markersize": 6, "markeredgecolor": INK}
+
+    def plot(grid: Any) -> None:
+        left, right = grid[0, 0], grid[0, -1]
+        for place, (_, row) in enumerate(lines):
+            if row is None:
+                continue
+            axes = right if row["out"] else left
+            axes.plot([row["low"], row["high"]], [place, place], "-", color=INK, linewidth=1.2)
+            face = {"markerfacecolor": INK if row["filled"] else "none"}
+            axes.plot([row["mean"]], [place], "D", **mark, **face)
+            axes.plot(row["values"], [place] * len(row["values"]), "o", **dots)
+        left.set_yticks(range(len(lines)), [text for text, _ in lines])
+        left.set_ylim(len(lines) - 0.5, -0.5)
+        for tick, (_, row) in zip(left.get_yticklabels(), lines):
+            tick.set_fontweight("bold" if row is None else "normal")
+        for axes in grid.flat:
+            axes.tick_params(axis="y", length=0, labelsize=SMALL)
+            axes.tick_params(axis="x", labelsize=SMALL)
+        if zero:
+            left.axvline(0, color=INK, linewidth=0.8, alpha=0.6)
+        left.set_xlabel(axis)
+        if right is not left:
+            right.spines["left"].set_linestyle((0, (1, 3)))
+            right.set_xlabel("own scale")
+            right.locator_params(axis="x", nbins=3)
+
+    options = {"sharey": True, **({"width_ratios": [3, 1]} if rows["out"].any() else {})}
+    grid = (1, 1 + int(rows["out"].any()))
+    return draw(plot, 0.7 + 0.26 * len(lines), name, grid, **options)
+
+
+def short_name(arm: str, placement: str) -> str:
+    """The name of an arm under the heading of its placement."""
+    return arm.removesuffix(f", {placement}")
+
+
+@figure("differences", "verdicts")
+def differences(study: Study) -> Figure | None:
+    """A forest plot: every arm less its baseline, with its interval and its seeds."""
+    table = compare_arms(study.runs, study.pairs, primary=study.primary)
+    table = table[table["difference"].notna()]
+    if table.empty:
+        return None
+    placements = placements_of(study)
+    rows = table[["arm"]].assign(
+        group=table["arm"].map(placements),
+        label=[_difference_label(row, placements) for row in table.to_dict("records")],
+        mean=table["difference"],
+        low=table["difference_low"],
+        high=table["difference_high"],
+        values=table["by_seed"],
+        filled=table["verdict"].isin([Verdict.BETTER, Verdict.WORSE]),
+    )
+    rows = by_placement(rows, study)
+    metric = study.metric
+    better = "right" if metric.higher_is_better else "left"
+    return Figure(
+        "differences",
+        f"{metric.title}: difference to {_baselines(study)}, with its 95 % interval, not corrected "
+        f"for the number of comparisons; better is on the {better}. A dot is a seed. A mark is "
+        "filled where the verdict, after correction, is better or worse.",
+        rows_drawing(rows, "differences", f"difference in {metric.title}", zero=True),
+        rows.drop(columns=["values", "label"]),
+    )
+
+
+def _difference_label(row: Mapping[str, Any], placements: Mapping[str, str]) -> str:
+    """The arm; and the baseline, where that has another placement."""
+    arm, baseline = row["arm"], row["baseline"]
+    if placements[arm] == placements[baseline]:
+        return str(arm)
+    return f"{short_name(arm, placements[arm])} less\n{baseline}"
+
+
+@figure("scores", "verdicts")
 def scores(study: Study) -> Figure:
-    """The score of every seed, with mean and interval, a line an arm."""
-    metric, arms = study.metric, study.arms
-    table = compare_arms(study.runs, [(arm, arm) for arm in arms]).set_index("arm")
-
-    def plot(axes: Any) -> None:
-        for place, arm in enumerate(reversed(arms)):
-            color = COLORS[0] if arm == study.baseline else INK
-            values = study.runs.loc[study.runs["arm"] == arm, "score"]
-            axes.plot(values, [place] * len(values), "o", color=color, alpha=0.5, markersize=4)
-            mean, *interval = table.loc[arm, ["mean", "low", "high"]]
-            axes.plot([mean], [place], "|", color=color, markersize=16)
-            if not math.isnan(interval[0]):
-                axes.plot(interval, [place, place], "-", color=color, linewidth=1.5)
-        axes.set_yticks(range(len(arms)), list(reversed(arms)))
-        axes.set_xlabel(metric.title)
-
+    """The score of every seed, with mean and interval, a row an arm."""
+    table = compare_arms(study.runs, [(arm, arm) for arm in study.arms])
+    values = study.runs.groupby("arm")["score"].agg(tuple)
+    rows = table[["arm", "mean", "low", "high"]].assign(
+        group=table["arm"].map(placements_of(study)),
+        label=table["arm"],
+        values=table["arm"].map(values),
+        filled=table["arm"].isin({baseline for _, baseline in study.pairs}),
+    )
     return Figure(
         "scores",
-        f"{metric.title} of every seed; the bars are the mean and its 95 % interval.",
-        draw(plot, height=0.9 + 0.34 * len(arms), name="scores"),
+        f"{study.metric.title} of every seed, a dot each, with the mean and its 95 % interval. The "
+        "marks of baselines are filled.",
+        rows_drawing(rows, "scores", study.metric.title),
         study.runs[["norm", "placement", "seed", "score"]],
     )
 
 
-def losses(study: Study, subset: str, kind: str) -> Figure | None:
-    """Loss over updates, a line an arm: mean over seeds, with the range of the seeds as a band.
+def _baselines(study: Study) -> str:
+    """With what the arms are compared, for a sentence."""
+    names = dict.fromkeys(baseline for _, baseline in study.pairs)
+    return " or ".join(names)
 
-    A run that failed or diverged is a thin line of its own, with a cross where it ends. None where
-    no run has curves, which runs scored by an older version do not have.
+
+@dataclass(frozen=True)
+class Panel:
+    """Some arms that are drawn on the same axes.
+
+    Attributes:
+        title: above them.
+        names: the name of each arm in the legend.
+        own_scale: whether the arms would flatten the others.
     """
-    points = study.curves[(study.curves["subset"] == subset)]
-    bands = [(arm, line) for arm in study.arms if not (line := band(study, arm, points)).empty]
-    ended = []
-    for run in study.failures.to_dict("records"):
-        same = points[["experiment", "norm", "seed"]] == [
-            run["experiment"],
-            run["norm"],
-            run["seed"],
-        ]
-        line = points[same.all(axis="columns") & points["loss"].notna()]
-        if not line.empty:
-            ended.append((run, line))
-    if not bands and not ended:
-        return None
-    labels = [f"{run['arm']}, seed {run['seed']} ({run['state']})" for run, _ in ended]
 
-    def plot(axes: Any) -> None:
-        for arm, line in bands:
-            look = style(study.names.index(arm))
-            (mean,) = axes.plot(line["updates"], line["mean"], **look, label=arm)
-            low, high, color = line["least"], line["most"], mean.get_color()
-            axes.fill_between(line["updates"], low, high, color=color, alpha=0.18, linewidth=0)
-        for (run, line), label in zip(ended, labels):
-            look = {**style(study.names.index(run["arm"])), "linewidth": 0.8, "label": label}
-            cross = {"marker": "x", "markevery": [-1], "markersize": 8}
-            axes.plot(line["updates"], line["loss"], **look, **cross)
-        axes.set_xlabel("updates")
-        axes.set_ylabel(f"{kind} loss, {study.metric.loss_unit}")
-        legend_below(axes)
-
-    text = (
-        f"{kind.capitalize()} loss: mean over seeds; the band spans the seeds (AdaNorm paper, "
-        "Figures 1 to 3)."
-    )
-    if ended:
-        text += " A cross marks the last loss of a run that failed or diverged."
-    columns = ["norm", "placement", "runs", "updates", "mean", "least", "most"]
-    tables = [line.reindex(columns=columns) for _, line in bands]
-    for run, line in ended:
-        loss = dict.fromkeys(("mean", "least", "most"), line["loss"])
-        runs = f"{run['seed']} {run['state']}"
-        line = line.assign(placement=run["placement"], runs=runs, **loss)
-        tables.append(line.reindex(columns=columns))
-    height = 3.4 + legend_height([*(arm for arm, _ in bands), *labels])
-    name = f"{subset}-loss"
-    return Figure(name, text, draw(plot, height, name), pd.concat(tables, ignore_index=True))
+    title: str
+    names: Mapping[str, str]
+    own_scale: bool = False
 
 
-figure("train-loss", "training")(partial(losses, subset="train", kind="training"))
-figure("valid-loss", "training")(partial(losses, subset="valid", kind="validation"))
+def panels(groups: Mapping[str, Mapping[str, str]], out: Sequence[str] = ()) -> list[Panel]:
+    """What is drawn on the same axes: a group, or one arm where a group has too many.
 
-
-def band(study: Study, arm: str, points: pd.DataFrame) -> pd.DataFrame:
-    """The mean, least and greatest loss where every run of an arm was measured.
-
-    Points are matched by epoch and number within the epoch: where each seed has another split, its
-    epochs have another length, and the updates are a mean too.
+    Args:
+        groups: by the name of each group, the short name of each of its arms, without baselines.
+        out: the arms with a scale of their own.
     """
-    runs = study.runs[study.runs["arm"] == arm]
+    crowded = any(len(set(names) - set(out)) >= MOST_LINES for names in groups.values())
+    together, apart = [], []
+    for group, names in groups.items():
+        titles = {
+            arm: name if len(groups) == 1 else f"{name}, {group}" for arm, name in names.items()
+        }
+        inside = {arm: name for arm, name in names.items() if arm not in out}
+        if crowded:
+            together += [Panel(titles[arm], {arm: name}) for arm, name in inside.items()]
+        elif inside:
+            together.append(Panel(group, inside))
+        apart += [Panel(titles[arm], {arm: names[arm]}, True) for arm in names if arm in out]
+    return together + apart
+
+
+def panels_drawing(
+    name: str,
+    lines: pd.DataFrame,
+    shown: Sequence[Panel],
+    labels: tuple[str, str],
+    baseline: Callable[[Panel], pd.DataFrame] | None = None,
+    more: Callable[[Any, Panel], None] | None = None,
+    settled: float = 0,
+    log: bool = False,
+) -> Drawing:
+    """Lines with bands, in panels on one scale, but for those that have their own.
+
+    Args:
+        lines: columns ``arm``, ``x``, ``mean``, ``low`` and ``high``.
+        labels: of both axes.
+        baseline: the line of the baseline in a panel, columns ``x`` and ``mean``.
+        more: draws further on the axes of a panel.
+        settled: the share of the x axis before which a line may leave its panel.
+        log: a logarithmic x axis.
+    """
+    alone = all(len(panel.names) == 1 for panel in shown)
+    columns = min(len(shown), 3 if alone else 2)
+    rows = math.ceil(len(shown) / columns)
+    names = dict.fromkeys(name for panel in shown for name in panel.names.values())
+    looks = {name: style(0 if alone and rows > 1 else place) for place, name in enumerate(names)}
+    drawn = []
+    for panel in shown:
+        of_panel = [lines[lines["arm"].isin(panel.names)]]
+        of_panel += [] if baseline is None else [baseline(panel)]
+        both = pd.concat(of_panel)
+        late = both[both["x"] >= settled * both["x"].max()]
+        drawn.append(late[["mean", "low", "high"]].stack())
+    together = [ends for ends, panel in zip(drawn, shown) if not panel.own_scale]
+
+    def plot(grid: Any) -> None:
+        handles = {}
+        for axes, panel, ends in zip(grid.flat, shown, drawn):
+            if baseline is not None:
+                line = baseline(panel)
+                (handles["baseline"],) = axes.plot(line["x"], line["mean"], **BASELINE_LINE)
+            for arm, short in panel.names.items():
+                line = lines[lines["arm"] == arm]
+                (mean,) = axes.plot(line["x"], line["mean"], **looks[short])
+                band = {"color": looks[short]["color"], "alpha": 0.2, "linewidth": 0}
+                axes.fill_between(line["x"], line["low"], line["high"], **band)
+                if len(panel.names) > 1 or len(shown) == 1:
+                    handles[short] = mean
+            if more is not None:
+                more(axes, panel)
+            if len(shown) > 1:
+                title = f"{panel.title} (own scale)" if panel.own_scale else panel.title
+                axes.set_title(textwrap.fill(title, 60 // columns), fontsize=SMALL)
+            scaled = ends if panel.own_scale else pd.concat(together)
+            if not scaled.empty:
+                pad = 0.05 * (scaled.max() - scaled.min()) or 0.05
+                axes.set_ylim(scaled.min() - pad, scaled.max() + pad)
+            axes.tick_params(labelsize=SMALL - 1.5)
+            if log:
+                axes.set_xscale("log")
+            else:
+                axes.locator_params(axis="x", nbins=4)
+        for axes in grid.flat[len(shown) :]:
+            axes.set_visible(False)
+        for axes in grid.flat[max(0, len(shown) - columns) : len(shown)]:
+            axes.set_xlabel(labels[0], fontsize=SMALL)
+        grid[0, 0].figure.supylabel(labels[1], fontsize=SMALL)
+        legend_below(grid[0, 0], handles)
+
+    height = 3.2 if rows == 1 else 0.5 + (1.5 if columns == 3 else 2.2) * rows
+    return draw(plot, height + legend_height(list(names)), name, (rows, columns))
+
+
+def interval_of_means(points: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
+    """Mean and band of a value: the 95 % interval of the mean; of two seeds, both of them.
+
+    Args:
+        points: a row for each seed and group; the column ``x`` is averaged too.
+        by: the columns of a group.
+
+    Returns:
+        the columns of ``by``, ``x``, ``mean``, ``low``, ``high`` and ``seeds``. One seed has no
+        band.
+    """
+    of_value = points.groupby(list(by), sort=False)
+    table = of_value.agg(
+        x=("x", "mean"),
+        mean=(value, "mean"),
+        low=(value, "min"),
+        high=(value, "max"),
+        error=(value, "sem"),
+        seeds=(value, "size"),
+    ).reset_index()
+    quantile = student.ppf((1 + CONFIDENCE) / 2, table["seeds"] - 1)
+    for end, sign in (("low", -1), ("high", 1)):
+        ends = table["mean"] + sign * quantile * table["error"]
+        table[end] = table[end].where(table["seeds"] == 2, ends)
+    return table.drop(columns="error")
+
+
+POINT = ["seed", "epoch", "number"]
+"""Points of runs are matched by these. Where each seed has another split, its epochs have another
+length, and the updates are a mean too."""
+
+
+def _logged(study: Study, kind: str) -> pd.DataFrame:
+    """The finite losses of all runs, of the subset that is logged most often."""
+    curves = study.curves[study.curves["loss"].notna()]
+    logged = [curves[curves["subset"] == subset] for subset in SUBSETS[kind]]
+    return next((points for points in logged if len(points)), logged[0])
+
+
+def curve_points(study: Study, kind: str) -> pd.DataFrame:
+    """The finite losses of the finished runs: ``arm``, ``seed``, ``epoch``, ``number``, ``x``,
+    ``loss``, where x is in updates and the number counts within an epoch."""
     keys = ["experiment", "norm", "seed"]
-    line = runs[keys].merge(points, on=keys)
-    line["number"] = line.groupby([*keys, "epoch"]).cumcount()
-    line = line[line["loss"].notna()]
-    places = line.groupby(["epoch", "number"])
-    shared = places.agg(
-        updates=("updates", "mean"),
-        mean=("loss", "mean"),
-        least=("loss", "min"),
-        most=("loss", "max"),
-        count=("loss", "size"),
+    points = study.runs[["arm", *keys]].merge(_logged(study, kind).drop(columns="arm"), on=keys)
+    points["number"] = points.groupby([*keys, "epoch"]).cumcount()
+    return points.rename(columns={"updates": "x"})[["arm", *POINT, "x", "loss"]]
+
+
+def mean_curves(points: pd.DataFrame) -> pd.DataFrame:
+    """The mean loss of each arm where all its seeds were measured; see interval_of_means."""
+    lines = interval_of_means(points, ["arm", "epoch", "number"], "loss")
+    return lines[lines["seeds"] == lines["arm"].map(points.groupby("arm")["seed"].nunique())]
+
+
+def curve_differences(points: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
+    """The same of the loss less that of the baseline, seed by seed."""
+    tables = [points.iloc[:0]]
+    for arm, baseline in pairs:
+        if arm != baseline:
+            ours, theirs = (points[points["arm"] == name] for name in (arm, baseline))
+            both = ours.merge(theirs[[*POINT, "loss"]], on=POINT, suffixes=("", "_of_baseline"))
+            tables.append(both.assign(loss=both["loss"] - both["loss_of_baseline"]))
+    return mean_curves(pd.concat(tables, ignore_index=True))
+
+
+BASELINE_LINE = {"color": INK, "linewidth": 1.2, "alpha": 0.7}
+BAND = "The band is the 95 % interval of the mean at each point, and of two seeds, both of them."
+SETTLED = 0.1
+"""Of the updates; before, the losses are so high that they would flatten what follows."""
+EARLY = "In the first tenth of the updates, a line may leave its panel."
+SUBSETS = {"validation": ["valid"], "training": ["train_inner", "train"]}
+"""Where the curves of each loss are looked up; a run logs the first of training more often."""
+
+
+def _panels(study: Study, points: pd.DataFrame) -> list[Panel]:
+    """The same for the differences and for the losses themselves."""
+    differences = curve_differences(points, study.pairs)
+    last = differences[differences["x"] >= differences["x"].max() / 2]
+    sizes = last["mean"].abs().groupby(last["arm"]).max()
+    placements, baselines = placements_of(study), dict(study.pairs)
+    groups: dict[str, dict[str, str]] = {placement: {} for placement in placements.values()}
+    for arm, placement in placements.items():
+        if arm not in {*baselines.values(), *study.same}:
+            groups[placement][arm] = short_name(arm, placement)
+    return panels(groups, outliers(sizes.to_dict()))
+
+
+def loss_differences(study: Study, name: str, kind: str) -> Figure | None:
+    """The loss less the baseline's of the same seed, over updates."""
+    points = curve_points(study, kind)
+    lines = curve_differences(points, study.pairs)
+    lines = lines[lines.groupby("arm")["x"].transform("size") >= FEWEST_POINTS]
+    if lines.empty:
+        return None
+    drawing = panels_drawing(
+        name,
+        lines,
+        [panel for panel in _panels(study, points) if set(panel.names) & set(lines["arm"])],
+        ("updates", f"difference in {kind} loss, {study.metric.loss_unit}"),
+        baseline=lambda _: pd.DataFrame({"x": [0, lines["x"].max()], "mean": 0.0}),
+        settled=SETTLED,
     )
-    shared = shared[shared["count"] == len(runs)].reset_index()
-    first, seeds = runs.iloc[0], " ".join(map(str, runs["seed"]))
-    return shared.assign(norm=first["norm"], placement=first["placement"], runs=seeds)
+    title = (
+        f"{kind.capitalize()} loss less that of {_baselines(study)} with the same seed; below 0 is "
+        f"better. {BAND} {EARLY}"
+    )
+    return Figure(name, title, drawing, lines.rename(columns={"x": "updates"}))
+
+
+def losses(study: Study, name: str, kind: str) -> Figure | None:
+    """Loss over updates. A run that failed or diverged is a thin line with a cross at its end.
+
+    None where no run has curves, which runs scored by an older version do not have.
+    """
+    points = curve_points(study, kind)
+    lines = mean_curves(points)
+    lines = lines[lines.groupby("arm")["x"].transform("size") >= FEWEST_POINTS]
+    failed = failed_curves(study, kind)
+    shown = _panels(study, points) or [Panel("", {study.baseline: study.baseline})]
+    shown = [panel for panel in shown if set(panel.names) & {*lines["arm"], *failed["arm"]}]
+    if not shown:
+        return None
+    baselines = dict(study.pairs)
+
+    def of_baseline(panel: Panel) -> pd.DataFrame:
+        name = next((baselines[arm] for arm in panel.names if arm in baselines), study.baseline)
+        return lines[lines["arm"] == name]
+
+    def of_failed(axes: Any, panel: Panel) -> None:
+        for (arm, _), line in failed.groupby(["arm", "seed"], sort=False):
+            if arm in panel.names or (arm == study.baseline and panel is shown[0]):
+                look = {"color": INK, "linewidth": 0.6, "marker": "x", "markevery": [-1]}
+                axes.plot(line["x"], line["loss"], **look)
+                seed, state = line[["seed", "state"]].iloc[-1]
+                end = tuple(line[["x", "loss"]].iloc[-1])
+                axes.annotate(f" seed {seed} {state}", end, fontsize=SMALL - 2)
+
+    drawing = panels_drawing(
+        name,
+        lines,
+        shown,
+        ("updates", f"{kind} loss, {study.metric.loss_unit}"),
+        baseline=of_baseline,
+        more=of_failed,
+        settled=SETTLED,
+    )
+    title = f"{kind.capitalize()} loss: mean over seeds. {BAND} {EARLY}"
+    if len(failed):
+        title += " A cross marks the last loss of a run that failed or diverged."
+    data = pd.concat([lines, failed.rename(columns={"loss": "mean"})], ignore_index=True)
+    return Figure(name, title, drawing, data.rename(columns={"x": "updates"}))
+
+
+def failed_curves(study: Study, kind: str) -> pd.DataFrame:
+    """The finite losses of runs without a result: ``arm``, ``seed``, ``state``, ``x``, ``loss``."""
+    keys = ["experiment", "norm", "seed"]
+    points = _logged(study, kind)
+    points = study.failures[[*keys, "state"]].merge(points, on=keys)
+    return points.rename(columns={"updates": "x"})[["arm", "seed", "state", "x", "loss"]]
+
+
+for name, kind in (("valid", "validation"), ("train", "training")):
+    for end, drawing in (("difference", loss_differences), ("loss", losses)):
+        figure(f"{name}-{end}", "training")(partial(drawing, name=f"{name}-{end}", kind=kind))
 
 
 @figure("speed", "speed")
-def speed(study: Study) -> Figure:
-    """The score against training time, a point an arm."""
+def speed(study: Study) -> Figure | None:
+    """The score against training time, a point an arm; None where times cannot be compared."""
+    if speed_spread(study.runs) > SAME_SPEED:
+        return None
     title = study.metric.title
     points = study.runs.assign(minutes=study.runs["training.seconds"] / 60)
     arms = points.groupby("arm", sort=False)
@@ -228,8 +670,7 @@ def speed(study: Study) -> Figure:
 
     return Figure(
         "speed",
-        f"{title} against the time of training, means over seeds. Times of runs that shared a "
-        "machine with other work cannot be compared.",
+        f"{title} against the time of training, means over seeds.",
         draw(plot, height=3.6, name="speed"),
         points.reset_index(drop=True),
     )
@@ -242,8 +683,9 @@ LOGARITHMIC = 20
 def small_multiples(study: Study, name: str, what: Recorded) -> Figure | None:
     """Recorded statistics: a row of panels for each value, a column for each of up to four places.
 
-    A line is the mean over the seeds of an arm, at the updates that all its records have.
-    PowerNorm's figures look at the encoder, whose first norm is the one of the paper.
+    A line is the mean over the seeds of an arm, at the updates that all its records have. More than
+    six arms have further rows, each with the baseline. PowerNorm's figures look at the encoder,
+    whose first norm is the one of the paper.
     """
     values = recorded(study.runs, what)
     places = drawn_places(values, what)
@@ -254,37 +696,52 @@ def small_multiples(study: Study, name: str, what: Recorded) -> Figure | None:
     lines = lines[lines["size"] == lines["arm"].map(records)]
     if lines.empty:
         return None
-    rows = [value for value in what.values if value in set(lines["value"])]
+    shown = [value for value in what.values if value in set(lines["value"])]
     arms = [arm for arm in study.arms if arm in set(lines["arm"])]
+    groups = [arms]
+    if len(arms) > MOST_LINES:
+        others = [arm for arm in arms if arm != study.baseline]
+        groups = [
+            [*({study.baseline} & set(arms)), *others[at : at + MOST_LINES - 1]]
+            for at in range(0, len(others), MOST_LINES - 1)
+        ]
+    rows = [(value, group) for value in shown for group in groups]
+    looks = {arm: {**style(place), "linewidth": 1} for place, arm in enumerate(arms)}
 
     def plot(grid: Any) -> None:
         handles = {}
-        for (arm, value, place), line in lines.groupby(["arm", "value", "place"], sort=False):
-            axes = grid[rows.index(value), places.index(place)]
-            look = {**style(study.names.index(arm)), "linewidth": 1}
-            line = line.sort_values("update")
-            (handles[arm],) = axes.plot(line["update"], line["mean"], **look)
-        for row, value in enumerate(rows):
-            numbers = lines.loc[lines["value"] == value, "mean"]
-            if numbers.min() > 0 and numbers.max() > LOGARITHMIC * numbers.min():
-                grid[row, 0].set_yscale("log")
-            grid[row, 0].set_ylabel(short_value(value), fontsize=8)
-        for column, place in enumerate(places):
-            grid[0, column].set_title(short_place(place), fontsize=8)
-            grid[-1, column].set_xlabel("updates", fontsize=8)
+        for (value, group), panels_of_row in zip(rows, grid):
+            of_row = lines[(lines["value"] == value) & lines["arm"].isin(group)]
+            for (arm, place), line in of_row.groupby(["arm", "place"], sort=False):
+                line = line.sort_values("update")
+                axes = panels_of_row[places.index(place)]
+                (handles[arm],) = axes.plot(line["update"], line["mean"], **looks[arm])
+            if (
+                of_row["mean"].min() > 0
+                and of_row["mean"].max() > LOGARITHMIC * of_row["mean"].min()
+            ):
+                panels_of_row[0].set_yscale("log")
+            panels_of_row[0].set_ylabel(short_value(value), fontsize=SMALL - 1.5)
+        for place, top, bottom in zip(places, grid[0], grid[-1]):
+            top.set_title(short_place(place), fontsize=SMALL - 1)
+            bottom.set_xlabel("updates", fontsize=SMALL - 1)
         for axes in grid.flat:
-            axes.tick_params(labelsize=7)
+            axes.tick_params(labelsize=SMALL - 2)
             axes.minorticks_off()  # each would be an element of the file
-        legend_below(grid[0, 0], {arm: handles[arm] for arm in arms})
+        legend_below(grid[0, 0], {arm: handles[arm] for arm in arms if arm in handles})
 
     height = 0.5 + 1.35 * len(rows) + legend_height(arms)
     data = lines.pivot_table(index=["arm", "value", "update"], columns="place", values="mean")
-    order = pd.MultiIndex.from_product([arms, rows], names=["arm", "value"])
+    order = pd.MultiIndex.from_product([arms, shown], names=["arm", "value"])
     data = data.reindex(columns=places).map(lambda number: float(f"{number:.4g}")).reset_index()
     data["order"] = order.get_indexer(data[["arm", "value"]].itertuples(index=False, name=None))
     data = data.sort_values(["order", "update"]).drop(columns="order")
-    text = f"{what.title}. Means over seeds, at up to four places."
-    return Figure(name, text, draw(plot, height, name, (len(rows), len(places))), data)
+    inside = bool(what.stack) and all(place.startswith(what.stack) for place in places)
+    source = f" Compare {what.source}." if what.source and inside else ""
+    text = f"{what.title}: means over seeds, at up to four places.{source}"
+    grid = (len(rows), len(places))
+    drawing = draw(plot, height, name, grid, sharex=True, sharey="row")
+    return Figure(name, text, drawing, data)
 
 
 for name, what in RECORDED.items():
@@ -319,8 +776,8 @@ def spectrum(study: Study) -> Figure | None:
 
     return Figure(
         "spectrum",
-        "Singular values of the embeddings, divided by the largest: mean over seeds (PowerNorm "
-        "paper, Figure 6).",
+        "Singular values of the embeddings, divided by the largest: mean over seeds."
+        + (" Compare the PowerNorm paper, Figure 6." if study.metric.keeps_texts else ""),
         draw(plot, 3.4 + legend_height(list(labels.values())), "spectrum"),
         data.assign(normalized=data["normalized"].map("{:.5g}".format)),
     )
@@ -377,87 +834,43 @@ def stat_tokens(study: Study) -> Figure | None:
     return Figure(
         "stat-tokens",
         f"{study.metric.title} against the batch of the statistics: mean over seeds and its 95 % "
-        "interval (PowerNorm paper, Figure 5).",
+        "interval. Compare the PowerNorm paper, Figure 5.",
         draw(plot, 3.4 + legend_height(families), "stat-tokens"),
         data,
     )
 
 
-def style(place: int) -> dict[str, Any]:
-    """How the line with this number is drawn, from 0: 42 are told apart."""
-    dash = DASHES[place // len(COLORS) % len(DASHES)]
-    return {"color": COLORS[place % len(COLORS)], "linestyle": dash, "linewidth": 1.5}
-
-
-def draw(
-    plot: Callable[[Any], None], height: float, name: str, grid: tuple[int, int] | None = None
-) -> str:
-    """The SVG element that ``plot`` draws on fresh axes, 6.4 inches wide.
-
-    Every id in it begins with ``name``, since a page holds several figures.
+def sensitivity_figure(
+    trials: pd.DataFrame,
+    chosen: Mapping[str, float],
+    outcome: str = "least validation loss",
+    key: str = "learning rate",
+) -> Figure:
+    """The outcome of tuning against the learning rate, an arm a line, the chosen value marked.
 
     Args:
-        grid: rows and columns of small multiples; ``plot`` then gets their axes as an array.
+        trials: columns ``arm``, ``lr``, ``seed``, ``outcome`` and ``diverged``.
+        chosen: the value of each arm.
+        outcome: by which the values were chosen, with its unit.
+        key: what ``lr`` holds.
     """
-    # Importing fairseq lets the debug lines of all libraries through
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)
-    import matplotlib
+    diverged = trials["diverged"].astype(bool)
+    finished = trials[~diverged].sort_values("lr").assign(x=lambda table: table["lr"])
+    lines = interval_of_means(finished, ["arm", "lr"], "outcome")
+    shown = panels({"": {str(arm): str(arm) for arm in trials["arm"].unique()}})
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    def marks(axes: Any, panel: Panel) -> None:
+        for arm in panel.names:
+            at = lines[(lines["arm"] == arm) & (lines["x"] == chosen.get(arm))]
+            axes.plot(at["x"], at["mean"], "D", color=INK, markersize=5, zorder=3)
+            lost = trials.loc[diverged & (trials["arm"] == arm), "lr"].unique()
+            top = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+            axes.plot(lost, [1.0] * len(lost), "x", color=INK, markersize=6, **top)
 
-    with pyplot.rc_context(STYLE):
-        rows, columns = grid or (1, 1)
-        figure, axes = pyplot.subplots(
-            rows,
-            columns,
-            figsize=(WIDTH, height),
-            layout="constrained",
-            sharex=True,
-            sharey="row",
-            squeeze=False,
-        )
-        plot(axes if grid else axes[0, 0])
-        file = io.StringIO()
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-        pyplot.close(figure)
-    svg = file.getvalue()[file.getvalue().index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
-    svg = re.sub(r'\b[dxy]="[^"]*"', _shortened, svg)
-    svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
-    # The drawing takes the width of the page and keeps its proportions.
-    svg = re.sub(r'<svg ([^>]*?)width="[^"]+" height="[^"]+"|<svg ', _scaled, svg, count=1)
-    return svg.replace(INK, "currentColor")
-
-
-def legend_below(axes: Any, handles: dict[str, Any] | None = None) -> None:
-    """The names of the lines under the axes, in columns. handles: by name; None: all lines."""
-    found, names = axes.get_legend_handles_labels()
-    lines = handles or dict(zip(names, found))
-    axes.figure.legend(
-        lines.values(),
-        lines.keys(),
-        loc="outside lower center",
-        ncols=_legend_columns(list(lines)),
-        fontsize=8,
+    labels = (key, outcome)
+    drawing = panels_drawing("sensitivity", lines, shown, labels, more=marks, log=True)
+    title = (
+        f"{outcome} of the trials against {key}: mean over seeds. {BAND} A diamond is "
+        "the chosen value; a cross at the top, a value at which a trial diverged."
     )
-
-
-def legend_height(names: Sequence[str]) -> float:
-    """Inches that ``legend_below`` needs for these names."""
-    return 0.2 * math.ceil(len(names) / _legend_columns(names))
-
-
-def _legend_columns(names: Sequence[str]) -> int:
-    """As many as fit side by side; in points, at about 4.3 a letter and 30 for a line's sample."""
-    widest = 30 + 4.3 * max(map(len, names), default=0)
-    return max(1, min(3, int(WIDTH * 72 / widest)))
-
-
-def _shortened(match: re.Match[str]) -> str:
-    """Coordinates to a hundredth of a point, which no eye tells from a millionth."""
-    return re.sub(r"(?<=\d\.\d\d)\d+", "", match.group())
-
-
-def _scaled(match: re.Match[str]) -> str:
-    return f'<svg role="img" width="100%" {match.group(1) or ""}'
+    return Figure("sensitivity", title, drawing, lines.drop(columns="x"))

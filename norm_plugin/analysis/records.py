@@ -49,7 +49,7 @@ class Recorded:
         part: of a record, SITES or LAYERS.
         stack: the one in which the paper looks; all where it is empty.
         by_channel: the values are quantiles over channels.
-        source: the figure of a paper that shows the same.
+        source: the figure of a paper that shows the same values, of another model.
     """
 
     text: str
@@ -61,9 +61,8 @@ class Recorded:
 
     @property
     def title(self) -> str:
-        """A line for a caption, without a full stop."""
-        text = f"{self.text[0].upper()}{self.text[1:]}"
-        return f"{text} ({self.source})" if self.source else text
+        """For a caption, without a full stop."""
+        return f"{self.text[0].upper()}{self.text[1:]}"
 
     @property
     def values(self) -> list[str]:
@@ -83,21 +82,21 @@ RECORDED: dict[str, Recorded] = {
         SITES,
         ("distance_mean", "distance_variance"),
         "encoder",
-        source="PowerNorm paper, Figure 2",
+        source="the PowerNorm paper, Figure 2",
     ),
     "powernorm-3": Recorded(
         "gradient parts of mean and variance",
         SITES,
         ("g_mu", "g_sigma2"),
         "encoder",
-        source="PowerNorm paper, Figure 3",
+        source="the PowerNorm paper, Figure 3",
     ),
     "powernorm-4": Recorded(
         "variance against quadratic mean: distances, and gradient parts",
         SITES,
         ("distance_variance", "distance_square", "g_sigma2", "g_psi2"),
         "encoder",
-        source="PowerNorm paper, Figure 4",
+        source="the PowerNorm paper, Figure 4",
     ),
     "powernorm-7": Recorded(
         "gamma / psi_B over the channels",
@@ -105,13 +104,13 @@ RECORDED: dict[str, Recorded] = {
         ("gamma_over_psi",),
         "encoder",
         by_channel=True,
-        source="PowerNorm paper, Figure 7",
+        source="the PowerNorm paper, Figure 7",
     ),
     "adanorm-gradients": Recorded(
         "mean and variance of the gradient before and after a norm",
         SITES,
         (*_both("mean"), *_both("variance")),
-        source="AdaNorm paper, section 3",
+        source="the AdaNorm paper, section 3",
     ),
     "outliers": Recorded(
         "size and outliers of the inputs of norms", SITES, ("rms", "largest", "outlier_share")
@@ -243,7 +242,10 @@ def short_value(value: str) -> str:
 def summary(record: Mapping[str, Any]) -> str:
     """What a file holds, as text."""
     updates = record["updates"]
-    figures = [f"    {name}: {what.title}" for name, what in RECORDED.items()]
+    figures = [
+        f"    {name}: {what.title}{f' ({what.source})' if what.source else ''}"
+        for name, what in RECORDED.items()
+    ]
     return "\n".join(
         [
             f"{len(updates)} records of updates {updates[0]} to {updates[-1]}, every "

@@ -1,9 +1,11 @@
-"""One page on a comparison: table with tests, curves, speed; as HTML and as Markdown.
+"""One page on a comparison: verdicts, intervals, curves, speed; as HTML, Markdown and LaTeX.
 
     norm-plugin report results/multi30k_cpu --out report/
 
-``index.html`` needs nothing beside it. ``report.md`` shows the same, with its figures as files. Its
-text is in ``templates/report.md.jinja``; its tables are made here, and its figures in figures.py.
+``index.html`` needs nothing beside it. ``report.md`` shows the same, with its figures as files, and
+``comparisons.csv`` has the numbers behind the verdicts. With ``--format latex``, each table is a
+file for a paper too, each figure a PDF, and ``report.tex`` shows them all. The text of the page is
+in ``templates/report.md.jinja``, its tables are made in tables.py, and its figures in figures.py.
 """
 
 from __future__ import annotations
@@ -14,240 +16,171 @@ import importlib.util
 import logging
 import re
 import shlex
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from norm_plugin.analysis.figures import FIGURES, Figure
+from norm_plugin.analysis import tables, tuning
+from norm_plugin.analysis.figures import FIGURES, Figure, sensitivity_figure
+from norm_plugin.analysis.latex import latex_files
 from norm_plugin.analysis.records import statistics_of
-from norm_plugin.analysis.stats import LEVEL, compare_arms, resolution
+from norm_plugin.analysis.stats import compare_arms, compare_primary, resolution
 from norm_plugin.analysis.study import Study, read_study
+from norm_plugin.analysis.tables import SAME_SPEED, Table, commits
 from norm_plugin.analysis.translations import compare_translations, read_references
-from norm_plugin.commands.command_line import CommandError, write_text
+from norm_plugin.analysis.tuning import Tuned, read_tuned, tuned_on_itself
+from norm_plugin.commands.command_line import CommandError, replacing
 from norm_plugin.experiments.comparable import span
 from norm_plugin.experiments.metrics import Metric
 from norm_plugin.experiments.provenance import git_state, short_commit
-from norm_plugin.experiments.studies import read_study_file, study_path
+from norm_plugin.experiments.studies import LOSSES, SCORE, read_study_file, study_path
 from norm_plugin.experiments.tables import distinct, markdown
 
 TEMPLATES = Path(__file__).parent / "templates"
-NOTHING = "-"
-TESTED = {
-    "difference": "difference",
-    "difference_low": "95 % interval of it",
-    "p": "p",
-    "p_holm": "Holm",
-    "p_permutation": "p (permutation)",
-    "verdict": "verdict",
-}
-"""The columns from the difference on."""
+HTML, LATEX = "html", "latex"
+TUNED = ".tuned.json"
+"""What ``norm-plugin tune`` writes beside the file of a study."""
 
 
-def p_text(value: float | None) -> str:
-    """Three digits, and more where they would hide on which side of the 5 % level p is."""
-    if value is None or pd.isna(value):
-        return NOTHING
-    if value < 0.0005:
-        return "<0.001"
-    text = f"{value:.3f}"
-    return f"{value:.6f}".rstrip("0") if float(text) == LEVEL else text
-
-
-def _interval(metric: Metric, low: float, high: float, sign: str = "") -> str:
-    return NOTHING if pd.isna(low) else " to ".join(metric.text(end, sign) for end in (low, high))
-
-
-def difference_cells(row: dict[str, Any], metric: Metric) -> dict[str, str]:
-    """The cells of a row of :func:`compare_arms` from its difference on."""
-    difference = row["difference"]
-    return {
-        "difference": NOTHING if pd.isna(difference) else metric.text(difference, sign="+"),
-        "95 % interval of it": _interval(
-            metric, row["difference_low"], row["difference_high"], "+"
-        ),
-        **{TESTED[p]: p_text(row[p]) for p in ("p", "p_holm", "p_permutation")},
-        "verdict": row["verdict"],
-    }
-
-
-def scores_table(study: Study, table: pd.DataFrame) -> pd.DataFrame:
-    """Every arm against the baseline, over seeds; those without a result last."""
-    metric, rows = study.metric, []
-    for row in table.to_dict("records"):
-        ended = _ended(study.failures[study.failures["arm"] == row["arm"]])
-        deviation = row["standard_deviation"]
-        seeds = study.runs.loc[study.runs["arm"] == row["arm"], "seed"]
-        rows.append(
-            {
-                "setting": row["arm"],
-                "seeds": "; ".join([", ".join(map(str, seeds)), *ended]),
-                "score": metric.text(row["mean"]),
-                "deviation": NOTHING if pd.isna(deviation) else metric.text(deviation),
-                "95 % interval": _interval(metric, row["low"], row["high"]),
-                **difference_cells(row, metric),
-            }
-        )
-    for arm in study.failed_arms:
-        ended = _ended(study.failures[study.failures["arm"] == arm])
-        dashes = dict.fromkeys(rows[0], NOTHING)
-        rows.append(
-            dashes | {"setting": arm, "seeds": "; ".join(ended), "verdict": "no run has a result"}
-        )
-    return pd.DataFrame(rows)
-
-
-def _ended(failures: pd.DataFrame) -> list[str]:
-    """``2, 3 diverged``."""
-    return [f"{', '.join(map(str, of['seed']))} {state}" for state, of in failures.groupby("state")]
-
-
-def sentences_table(table: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Every run against the baseline's with the same seed, over sentences."""
-    shown = table[["arm", "seed"]].rename(columns={"arm": "setting"})
-    shown["difference"] = [
-        NOTHING if pd.isna(value) else metric.text(value, sign="+") for value in table["difference"]
+def comparisons_of(study: Study) -> pd.DataFrame:
+    """Every arm against its baseline in every outcome that the runs have, the score first."""
+    outcomes = [SCORE, *(loss for loss in LOSSES if study.runs[loss].notna().any())]
+    tables_of = [
+        compare_arms(study.runs, study.pairs, outcome, study.primary) for outcome in outcomes
     ]
-    names = {"p": "p", "p_holm": "Holm", "control_p": "p between two of its seeds"}
-    for column, name in names.items():
-        shown[name] = [NOTHING if pd.isna(value) else f"{value:.4f}" for value in table[column]]
-    return shown.assign(verdict=table["verdict"])
+    return pd.concat(tables_of, ignore_index=True)
 
 
-def least_loss(study: Study) -> float | None:
-    """The least validation loss of the baseline, the largest over its seeds; None without curves.
-
-    Every seed of the baseline reaches it. The last loss would not do: where the models overfit, it
-    is so high that every run is below it from the start.
-    """
-    losses = study.runs.loc[study.runs["arm"] == study.baseline, "valid_loss"].dropna()
-    return None if losses.empty else float(losses.max())
-
-
-def reached(study: Study, loss: float) -> pd.DataFrame:
-    """When the runs of each arm first had a validation loss of at most ``loss``.
-
-    Returns:
-        columns ``arm``, ``finished`` (runs), ``failed``, ``reaching``; ``updates`` and ``seconds``,
-        means over the runs that reach it; and ``least``, the smallest loss of any run. The updates
-        of a run take equally long, as far as a result can tell.
-    """
-    keys = ["experiment", "norm", "seed"]
-    curves = study.curves[study.curves["subset"] == "valid"].dropna(subset="loss")
-    first = curves[curves["loss"] <= loss].drop_duplicates(keys)
-    runs = study.runs.merge(first[[*keys, "updates"]], how="left", on=keys)
-    runs["seconds"] = runs["training.seconds"] * runs["updates"] / runs["training.updates"]
-    rows = []
-    for arm in study.names:
-        of_arm = runs[runs["arm"] == arm]
-        reach = of_arm[of_arm["updates"].notna()]
-        rows.append(
-            {
-                "arm": arm,
-                "finished": len(of_arm),
-                "failed": int((study.failures["arm"] == arm).sum()),
-                "reaching": len(reach),
-                "updates": reach["updates"].mean(),
-                "seconds": reach["seconds"].mean(skipna=False),
-                "least": of_arm["valid_loss"].min(),
-            }
-        )
-    return pd.DataFrame(rows)
+def comparisons_csv(study: Study) -> str:
+    """The numbers of all comparisons, those that the study declares first."""
+    both = [compare_primary(study.runs, study.primary), comparisons_of(study)]
+    table = pd.concat([table for table in both if len(table)])
+    table = table.drop_duplicates(["arm", "baseline", "outcome"])
+    table["by_seed"] = table["by_seed"].map(lambda values: " ".join(map("{:.10g}".format, values)))
+    return str(table.to_csv(index=False, float_format="%.10g"))
 
 
-def reached_table(study: Study, loss: float) -> pd.DataFrame:
-    """The same as text."""
-    rows = []
-    for row in reached(study, loss).to_dict("records"):
-        none = "not reached" if row["finished"] else NOTHING
-        minutes = "unknown" if pd.isna(row["seconds"]) else f"{row['seconds'] / 60:.1f}"
-        unknown = "unknown" if row["finished"] else NOTHING
-        rows.append(
-            {
-                "setting": row["arm"],
-                "finished seeds that reach it": f"{row['reaching']} of "
-                f"{row['finished'] + row['failed']}",
-                "updates": f"{row['updates']:,.0f}" if row["reaching"] else none,
-                "minutes": minutes if row["reaching"] else none,
-                "least loss": unknown if pd.isna(row["least"]) else f"{row['least']:.3f}",
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def speed_table(study: Study) -> pd.DataFrame:
-    """Size, speed and memory beside the score: means over the seeds of an arm."""
-    rows = []
-    for arm, runs in study.runs.groupby("arm", sort=False):
-        rows.append(
-            {
-                "setting": arm,
-                "score": study.metric.text(statistics.mean(runs["score"].tolist())),
-                "parameters": span(runs["model.parameters"]),
-                "of norms": span(runs["model.norm_parameters"]),
-                "updates": _mean(runs, "training.updates", "{:,.0f}"),
-                "updates/s": _mean(runs, "training.updates_per_second", "{:.2f}"),
-                "minutes": _mean(runs, "training.seconds", "{:.0f}", 60),
-                "peak host memory, MiB": _mean(runs, "training.peak_memory", "{:,.0f}", 2**20),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _mean(runs: pd.DataFrame, column: str, form: str, unit: float = 1) -> str:
-    if runs[column].isna().any():
-        return "unknown"
-    return form.format(sum(runs[column].tolist()) / len(runs) / unit)
-
-
-def failures_table(study: Study) -> pd.DataFrame | None:
-    """The runs without a result, and why; None where there is none."""
-    names = {"arm": "setting", "seed": "seed", "state": "state", "stage": "in"}
-    names |= {"progress": "it had come to", "reason": "reason"}
-    table = study.failures[list(names)].replace({"progress": {"": NOTHING}})
-    return None if table.empty else table.rename(columns=names)
-
-
-def runs_table(study: Study) -> pd.DataFrame:
-    """Every run with its commit."""
-    table = study.runs[["arm", "seed"]].rename(columns={"arm": "setting"})
-    table["score"] = study.runs["score"].map(study.metric.text)
-    return table.assign(commit=commits(study.runs), date=study.runs["date"])
-
-
-def commits(runs: pd.DataFrame) -> list[str]:
-    """The commit that scored each run, for a reader."""
-    states = runs[["commit", "dirty"]].astype(object)
-    states = states.where(states.notna(), None)
-    return [short_commit(state) for state in states.to_dict("records")]
-
-
-def content_of(study: Study, data: Path | None = None, loss: float | None = None) -> dict[str, Any]:
-    """What the template shows of a study.
+def tables_of(study: Study, data: Path | None, loss: float | None) -> dict[str, Table]:
+    """The tables of the page, by name; those without a row are left out.
 
     Args:
         data: the prepared corpus, whose references the tests on translations need.
-        loss: the validation loss to reach; None: the least one of the baseline.
+        loss: the validation loss to reach.
     """
-    runs, metric = study.runs, study.metric
-    table = compare_arms(runs, study.pairs, primary=study.primary)
-    counts = runs["arm"].value_counts()
-    can_show = resolution(table, metric.of_interest)
-    can_show["value"] = can_show["value"].map(
-        lambda value: "none is enough" if pd.isna(value) else f"{value:.3g}"
+    metric = study.metric
+    made: dict[str, Table] = {}
+
+    def add(
+        name: str, caption: str, data: pd.DataFrame, note: str = "", outcome: str = SCORE
+    ) -> None:
+        if len(data):
+            made[name] = Table(name, caption, data, metric, note, outcome)
+
+    primary = compare_primary(study.runs, study.primary)
+    if len(primary):
+        declared = " and ".join(dict.fromkeys(primary["declared"]))
+        add(
+            "primary",
+            f"Comparisons that the study declares, {declared}.",
+            tables.primary_table(primary),
+            tables.test_note(primary),
+        )
+    comparisons = comparisons_of(study)
+    for outcome, of_outcome in comparisons.groupby("outcome", sort=False):
+        title = tables.outcome_title(str(outcome), metric)
+        add(
+            f"comparison-{outcome}".replace("_", "-"),
+            f"Every arm against its baseline: {title}.",
+            tables.outcome_table(of_outcome, study),
+            tables.test_note(of_outcome),
+            str(outcome),
+        )
+    scores = comparisons[comparisons["outcome"] == SCORE]
+    add(
+        "power",
+        f"Seeds an arm with which a t test shows a difference of {metric.of_interest:g} in "
+        f"{metric.title} at the 5 % level with a power of 80 %, by the deviations of each pair.",
+        tables.power_table(scores),
     )
-    target = least_loss(study) if loss is None else loss
-    sentences = None
+    add(
+        "resolution",
+        "The same over all arms.",
+        resolution(scores, metric.of_interest),
+    )
     if metric.keeps_texts and data is not None:
         sentences = compare_translations(study, read_references(study, data))
+        add(
+            "sentences",
+            "The same trained models on other sentences.",
+            tables.sentences_table(sentences),
+            f"Tests: {'; '.join(distinct(sentences['signature']))}.",
+        )
+    if loss is not None:
+        add(
+            "reached",
+            f"When the validation loss was {loss:.3f} or less for the first time, means over the "
+            "finished seeds that reach it.",
+            tables.reached_table(study, loss),
+        )
+    add("speed", "Speed and size, means over seeds.", tables.speed_table(study))
+    add("failures", "Failed and diverged runs.", tables.failures_table(study))
+    add("runs", "Every run.", tables.runs_table(study))
+    return made
+
+
+def tuning_tables(tuned: Tuned, metric: Metric) -> dict[str, Table]:
+    """The chosen values, and how much the choice matters."""
+    chosen = Table(
+        "tuned",
+        f"The chosen {tuned.key} of each arm, with the next best one.",
+        tuning.chosen_table(tuned.trials, tuned.chosen),
+        metric,
+        "A curve is flat where the next best value is behind by less than the standard deviation "
+        "between seeds.",
+        tuning.OUTCOME,
+    )
+    sensitivity = Table(
+        "sensitivity",
+        f"Sensitivity to {tuned.key}.",
+        tuning.learning_rate_sensitivity(tuned.trials),
+        metric,
+        "The mean over the grid of min(loss, loss at the start) less the least loss (Wortsman et "
+        "al. 2023), with its 95 % interval over seeds. The worst loss of any trial stands for the "
+        "loss at the start.",
+        tuning.OUTCOME,
+    )
+    return {table.name: table for table in (chosen, sensitivity)}
+
+
+def content_of(
+    study: Study,
+    data: Path | None = None,
+    loss: float | None = None,
+    tuned: Tuned | None = None,
+) -> dict[str, Any]:
+    """What the template shows of a study.
+
+    Args:
+        data: as for :func:`tables_of`.
+        loss: the validation loss to reach; None: the least one of the baseline.
+        tuned: how each arm came to its own value of a key; None: it did not.
+    """
+    runs, metric = study.runs, study.metric
+    counts = runs["arm"].value_counts()
+    target = tables.least_loss(study) if loss is None else loss
     figures: dict[str, list[Figure]] = {section: [] for section, _ in FIGURES.values()}
     for section, drawing in FIGURES.values():
         figures[section] += [drawn] if (drawn := drawing(study)) is not None else []
+    figures["tuning"] = []
+    if tuned is not None:
+        outcome = f"least validation loss, {metric.loss_unit}"
+        figures["tuning"] = [sensitivity_figure(tuned.trials, tuned.chosen, outcome, tuned.key)]
     versions = runs[[name for name in runs if name.startswith("versions.")]]
     versions.columns = [name.partition(".")[2] for name in versions]
     pairs = runs["data.training_pairs"].dropna()
+    spread = tables.speed_spread(runs)
     return {
         "study": study,
         "metric": metric,
@@ -262,20 +195,17 @@ def content_of(study: Study, data: Path | None = None, loss: float | None = None
         ),
         "common": [f"{key}={value}" for key, value in study.common.items()],
         "labels": distinct(runs[f"scores.{metric.headline}.label"]),
-        "paired": bool(runs.loc[runs["arm"] == study.baseline, "split_seed"].notna().all()),
         "unequal": counts.nunique() > 1,
         "one_seed": counts.min() == 1,
-        "scores": scores_table(study, table),
-        "resolution": None if can_show.empty else can_show,
-        "sentences": None if sentences is None else sentences_table(sentences, metric),
-        "signatures": [] if sentences is None else distinct(sentences["signature"]),
-        "reached": None if target is None else reached_table(study, target),
-        "loss": target,
+        "tables": {
+            **tables_of(study, data, target),
+            **({} if tuned is None else tuning_tables(tuned, metric)),
+        },
+        "tuned": tuned,
+        "declared": " and ".join(dict.fromkeys(each.declared for each in study.primary)),
         "loss_given": loss is not None,
-        "speed": speed_table(study),
+        "spread": spread if spread > SAME_SPEED else None,
         "records": sum(_has_record(run) for run in runs.to_dict("records")),
-        "failures": failures_table(study),
-        "runs": runs_table(study),
         "scored": distinct(commits(runs)),
         "figures": figures,
     }
@@ -286,7 +216,7 @@ def _has_record(run: dict[str, Any]) -> bool:
 
 
 def render(content: dict[str, Any]) -> dict[str, str]:
-    """``index.html`` and ``report.md`` from what the template shows."""
+    """The page as ``index.html`` and as ``report.md``, from one template."""
     import jinja2
     from markdown_it import MarkdownIt
     from markupsafe import Markup
@@ -320,7 +250,7 @@ def render(content: dict[str, Any]) -> dict[str, str]:
 
     body = MarkdownIt().render(
         page(
-            table=lambda table: insert("table.html.jinja", table=table),
+            table=lambda table: insert("table.html.jinja", table=table, left=tables.LEFT),
             figure=lambda figure: insert("figure.html.jinja", figure=figure),
         )
     )
@@ -328,9 +258,7 @@ def render(content: dict[str, Any]) -> dict[str, str]:
     return {
         "index.html": html.get_template("page.html.jinja").render(content, body=body) + "\n",
         "report.md": page(
-            table=lambda table: Markup(
-                _plain(markdown(table.rename(columns=str.strip), _align(table)))
-            ),
+            table=lambda table: Markup(_plain(_markdown(table))),
             figure=lambda figure: Markup(
                 text.get_template("figure.md.jinja").render(drawn, figure=figure)
             ),
@@ -343,29 +271,30 @@ def _plain(text: str) -> str:
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
-def _align(table: pd.DataFrame) -> list[str]:
-    """Numbers to the right; the first column and the last hold words."""
-    return ["---", *["---:"] * (len(table.columns) - 2), "---"]
+def _markdown(table: Table) -> str:
+    align = ["---" if name in tables.LEFT else "---:" for name in table.text]
+    parts = [table.caption, markdown(table.text, align), table.note]
+    return "\n\n".join(part for part in parts if part)
 
 
-def write_files(texts: dict[str, str], out: Path) -> list[Path]:
-    """Write texts by file name into a folder, which is made if it is missing."""
+def write_files(contents: Mapping[str, str | bytes], out: Path) -> list[Path]:
+    """Write files by name into a folder, which is made if it is missing."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CommandError(f"cannot make {out}: {error.strerror}") from error
-    for name, text in texts.items():
-        write_text(out / name, text)
-    return [out / name for name in texts]
+    for name, content in contents.items():
+        with replacing(out / name) as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+    return [out / name for name in contents]
 
 
-def figure_files(figures: Iterable[Figure]) -> dict[str, str]:
+def figure_files(figures: Sequence[Figure]) -> dict[str, str]:
     """Figures and their data as files, by name."""
-    return {
-        name: text
-        for one in figures
-        for name, text in ((f"{one.name}.svg", one.standalone), (f"{one.name}.csv", one.csv))
-    }
+    files: dict[str, str] = {}
+    for drawn in figures:
+        files |= {f"{drawn.name}.svg": drawn.standalone, f"{drawn.name}.csv": drawn.csv}
+    return files
 
 
 def require_packages() -> None:
@@ -377,17 +306,17 @@ def require_packages() -> None:
 
 def commands_of(args: argparse.Namespace) -> dict[str, str]:
     """The command that makes the page, and the one of a figure, whose name follows."""
-    words = ["norm-plugin", "report", *map(str, args.folders), "--baseline", args.baseline]
-    words += [word for old, new in args.labels for word in ("--label", f"{old}={new}")]
-    words += [word for key in args.vary for word in ("--vary", key)]
+    argv = ["norm-plugin", "report", *map(str, args.folders), "--baseline", args.baseline]
+    argv += [] if args.study is None else ["--study", args.study]
+    argv += [part for key in args.vary for part in ("--vary", key)]
+    argv += [part for old, new in args.labels for part in ("--label", f"{old}={new}")]
     out = ["--out", str(args.out)]
     more = [] if args.data is None else ["--data", str(args.data)]
     more += [] if args.loss is None else ["--loss", str(args.loss)]
-    more += [] if args.study is None else ["--study", args.study]
     more += [] if args.title is None else ["--title", args.title]
     return {
-        "command": shlex.join([*words, *more, *out]),
-        "figure_command": shlex.join([*words, *out]),
+        "command": shlex.join([*argv, *more, *out]),
+        "figure_command": shlex.join([*argv, *out]),
     }
 
 
@@ -398,11 +327,12 @@ def _renaming(text: str) -> tuple[str, str]:
     return old, new
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command ``report``."""
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options of the command ``report``."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin report",
-        description="Write a page on a comparison: OUT/index.html, and OUT/report.md.",
+        description="Write a page on a comparison: OUT/index.html, OUT/report.md and "
+        "OUT/comparisons.csv.",
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="RESULTS", help="of experiments")
     parser.add_argument("--out", type=Path, default=Path("report"), help="default: %(default)s")
@@ -411,15 +341,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         default="layernorm",
         metavar="NORM",
         help="the norm, or the row, that the others are compared with (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--label",
-        type=_renaming,
-        action="append",
-        default=[],
-        dest="labels",
-        metavar="A=B",
-        help="name the row A of the table B; may be repeated",
     )
     parser.add_argument(
         "--study",
@@ -431,7 +352,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="KEY",
-        help="a setting in which the runs may differ, such as optimization.lr; may be repeated",
+        help="a key in which runs may differ, such as optimization.lr: compare each arm at its "
+        "best value, and show all values. If repeated, arms differ in the values of all keys",
+    )
+    parser.add_argument(
+        "--label",
+        type=_renaming,
+        action="append",
+        default=[],
+        dest="labels",
+        metavar="A=B",
+        help="name the row A of the table B; may be repeated",
     )
     parser.add_argument("--title", help="default: the names of the experiments")
     parser.add_argument(
@@ -446,25 +377,46 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=float,
         help="show the time to this validation loss (default: the least one of the baseline)",
     )
+    parser.add_argument(
+        "--format",
+        choices=(HTML, LATEX),
+        default=HTML,
+        help="latex: also a file of LaTeX for each table, a PDF for each figure, and report.tex "
+        "(default: %(default)s)",
+    )
     parser.add_argument("--figure", choices=FIGURES, help="write only this figure and its data")
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command ``report``."""
+    args = parse(argv)
     require_packages()
     file = None if args.study is None else read_study_file(study_path(args.study))
     study = read_study(args.folders, args.baseline, dict(args.labels), file, args.vary)
+    tuned = None
+    if len(args.vary) == 1:
+        study, tuned = tuned_on_itself(study, args.vary[0])
+    elif file is not None and file.path.with_suffix(TUNED).exists():
+        tuned = read_tuned(study, file.path.with_suffix(TUNED))
     if args.figure is not None:
-        figure = FIGURES[args.figure][1](study)
-        if figure is None:
+        drawn = FIGURES[args.figure][1](study)
+        if drawn is None:
             raise CommandError(f"there is no data for the figure {args.figure} in these results")
-        print(*write_files(figure_files([figure]), args.out), sep="\n")
+        print(*write_files(figure_files([drawn]), args.out), sep="\n")
         return 0
     content = {
-        **content_of(study, args.data, args.loss),
+        **content_of(study, args.data, args.loss, tuned),
         **commands_of(args),
         "title": args.title or " and ".join(distinct(study.runs["experiment"])),
         "commit": short_commit(git_state(Path(__file__).parent)),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }
-    figures = [one for of_section in content["figures"].values() for one in of_section]
-    written = write_files(render(content) | figure_files(figures), args.out)
+    figures = [drawn for of_section in content["figures"].values() for drawn in of_section]
+    files: dict[str, str | bytes] = {**render(content), **figure_files(figures)}
+    files["comparisons.csv"] = comparisons_csv(study)
+    if args.format == LATEX:
+        files |= latex_files(content["title"], list(content["tables"].values()), figures)
+    written = write_files(files, args.out)
     print(f"{len(study.runs)} runs of {len(study.arms)} settings: {written[0]}")
     return 0

@@ -222,7 +222,7 @@ def arm_names(
     short = {key: _short(key[0], differs, (*common, *vary)) for key, differs in arms.items()}
     if len({(name, placement) for (_, placement), name in short.items()}) < len(arms):
         short = {key: _short(key[0], differs, common) for key, differs in arms.items()}
-    names = {key: _name(label, key[1]) for key, label in short.items()}
+    names = {key: arm_name(label, key[1]) for key, label in short.items()}
     for old, new in labels.items():
         rows = {names[key] for key in names if old in (names[key], short[key], key[0])}
         if len(rows) != 1:
@@ -244,7 +244,7 @@ def differences_of(run: Mapping[str, Any]) -> Differences:
     return differs if isinstance(differs, dict) else {}
 
 
-def _name(label: str, placement: str) -> str:
+def arm_name(label: str, placement: str) -> str:
     """``powernorm-released, pre``.
 
     A run that has not the placement of its recipe has it in its label too.
@@ -257,7 +257,7 @@ def _baselines(runs: pd.DataFrame, baseline: str) -> set[str]:
     arms = runs.drop_duplicates("arm").to_dict("records")
     chosen = (
         [run for run in arms if baseline in (run["arm"], run["norm"])]
-        or [run for run in arms if run["arm"] == _name(baseline, run["placement"])]
+        or [run for run in arms if run["arm"] == arm_name(baseline, run["placement"])]
         or [run for run in arms if norm_of_label(run["norm"], differences_of(run)) == baseline]
     )
     names = "; ".join(sorted(run["arm"] for run in chosen or arms))

@@ -33,7 +33,7 @@ import pandas as pd
 import torch
 
 import norm_plugin
-from norm_plugin.analysis.figures import INK_ON_PAPER, draw
+from norm_plugin.analysis.figures import draw
 from norm_plugin.analysis.theory import CLAIMS
 from norm_plugin.analysis.theory.batches import random_batches, real_batches
 from norm_plugin.analysis.theory.claim import INTERVAL, Claim, Options, Row, finite_cases
@@ -323,12 +323,11 @@ def drawing(claim: Claim, frame: pd.DataFrame) -> str:
             claim.plot(finite, axes)
 
     try:
-        svg = draw(plot, claim.height, claim.name)
+        return draw(plot, claim.height, claim.name).standalone
     except ImportError as error:
         raise CommandError(
             f"the figures need {error.name}; pip install 'norm_plugin[analysis]'"
         ) from error
-    return svg.replace("currentColor", INK_ON_PAPER) + "\n"
 
 
 def block(name: str, folder: Path, page: Path) -> str:

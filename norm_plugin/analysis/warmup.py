@@ -17,7 +17,8 @@ from typing import Any
 import pandas as pd
 
 from norm_plugin.analysis.figures import COLORS, Figure, draw
-from norm_plugin.analysis.report import commits, figure_files, write_files
+from norm_plugin.analysis.report import figure_files, write_files
+from norm_plugin.analysis.tables import commits
 from norm_plugin.commands.command_line import CommandError, read_text
 from norm_plugin.experiments import options
 from norm_plugin.experiments.metrics import find_metric

@@ -37,6 +37,5 @@ def main(argv: Sequence[str]) -> int:
     results = sorted({str(spec.result.parent) for spec in composed.runs})
     page = args.out or folder / "page"
     print(flush=True)
-    return report.main(
-        [*results, "--study", str(path), "--baseline", args.baseline, "--out", str(page)]
-    )
+    shown = ["--study", str(path), "--baseline", args.baseline, "--format", report.LATEX]
+    return report.main([*results, *shown, "--out", str(page)])

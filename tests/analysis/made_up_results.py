@@ -15,6 +15,11 @@ from norm_plugin.experiments.results import SCHEMA, result_name, write_result
 SECTIONS = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
 
 
+def level(loss: float) -> list[dict[str, float]]:
+    """A curve of three points with one loss."""
+    return [{"epoch": e, "updates": 20 + 10 * e, "loss": loss} for e in (1, 2, 3)]
+
+
 def made_up(norm="layernorm", seed=1, bleu=35.0, placement="pre", **changes) -> dict[str, Any]:
     """A result; ``changes`` replace what stands under their names, such as data__checksum."""
     result = {
@@ -33,8 +38,8 @@ def made_up(norm="layernorm", seed=1, bleu=35.0, placement="pre", **changes) -> 
             "best_valid": {"metric": "loss", "value": 3.5 + seed / 100},
         },
         "curves": {
-            "train": [{"epoch": 1, "updates": 30, "loss": 9.0 + seed}, {"epoch": 2, "updates": 60}],
-            "valid": [{"epoch": 1, "updates": 30, "loss": 8.0 + seed}],
+            "train": [*level(9.0 + seed), {"epoch": 4, "updates": 60}],
+            "valid": level(8.0 + seed),
         },
         "settings": {
             **{section: {"key": 1} for section in SECTIONS},

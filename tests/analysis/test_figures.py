@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 
+import pandas as pd
 import pytest
 
 from made_up_results import folder_of, made_up, with_statistics
-from norm_plugin.analysis.figures import FIGURES
+from norm_plugin.analysis.figures import (
+    COLORS,
+    FIGURES,
+    MOST_LINES,
+    curve_differences,
+    interval_of_means,
+    outliers,
+    panels,
+    sensitivity_figure,
+    style,
+)
 from norm_plugin.analysis.records import (
     MOST_PLACES,
     RECORDED,
@@ -153,3 +164,129 @@ def test_a_norm_is_a_line_over_the_batches_of_its_statistics(tmp_path):
         ("batchnorm, pre", 4096, 1, 35.0),
     ]
     assert data["low"].iloc[0] < 33.5 < data["high"].iloc[0] and data["low"].isna().iloc[1]
+
+
+def test_no_two_lines_look_alike():
+    """36 styles; of the first six, two differ both in color and in dash."""
+    looks = [style(place) for place in range(36)]
+    assert len({(look["color"], str(look["linestyle"])) for look in looks}) == 36
+    for key in ("color", "linestyle"):
+        assert len({str(look[key]) for look in looks[:6]}) == 6
+    channels = [[int(color[at : at + 2], 16) for at in (1, 3, 5)] for color in COLORS]
+    distances = [
+        sum((a - b) ** 2 for a, b in zip(one, other)) ** 0.5
+        for place, one in enumerate(channels)
+        for other in channels[:place]
+    ]
+    assert min(distances) > 60  # the two golds that were once among them were 47 apart
+
+
+def test_an_arm_far_from_the_others_has_a_scale_of_its_own():
+    sizes = {"a": 0.1, "b": 0.05, "c": 0.0, "d": 0.2, "e": 0.9}
+    assert outliers(sizes) == ["e"]
+    assert outliers({**sizes, "e": 0.59}) == []
+    assert outliers({"a": 0.0, "b": 5.0}) == []  # of two, neither is the rule
+
+
+def test_a_panel_has_at_most_six_lines():
+    """The baseline is one of them; more arms have a panel each."""
+    few = {f"a{i}, pre": f"a{i}" for i in range(MOST_LINES - 1)}
+    both = {"pre": few, "post": {"b, post": "b"}}
+    assert [(p.title, len(p.names)) for p in panels(both)] == [("pre", 5), ("post", 1)]
+    apart = panels(both, out=["b, post", "a0, pre"])
+    assert [(p.title, p.own_scale) for p in apart] == [
+        ("pre", False),
+        ("a0, pre", True),
+        ("b, post", True),
+    ]
+    many = panels({"pre": {**few, "a9, pre": "a9"}})
+    assert [p.title for p in many] == [f"a{i}" for i in (0, 1, 2, 3, 4, 9)]
+
+
+def points(*losses, arm="a"):
+    """A point of each seed, from 1."""
+    rows = [(arm, seed, 1, 0, 10 * seed, loss) for seed, loss in enumerate(losses, start=1)]
+    return pd.DataFrame(rows, columns=["arm", "seed", "epoch", "number", "x", "loss"])
+
+
+@pytest.mark.parametrize(
+    ("losses", "band"),
+    [
+        ((1.0, 2.0, 3.0), (2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5)),  # t with 2 degrees
+        ((1.0, 2.0), (1.0, 2.0)),
+        ((2.0,), (None, None)),
+    ],
+)
+def test_the_band_is_the_interval_of_the_mean(losses, band):
+    (row,) = interval_of_means(points(*losses), ["arm", "epoch"], "loss").to_dict("records")
+    assert row["mean"] == pytest.approx(sum(losses) / len(losses))
+    assert row["x"] == 5 * (1 + len(losses))  # where each seed has another split
+    if len(losses) == 1:
+        assert pd.isna(row["low"]) and pd.isna(row["high"])
+    else:
+        assert (row["low"], row["high"]) == pytest.approx(band)
+
+
+def test_curves_are_paired_by_seed():
+    """Where every seed of the arm was measured."""
+    ours, theirs = points(3.0, 5.0, 9.0), points(1.0, 4.0, arm="base")
+    second = ours.iloc[:1].assign(number=1)
+    table = pd.concat([ours.iloc[:2], second, theirs, theirs.assign(number=1)])
+    (row,) = curve_differences(table, [("base", "base"), ("a", "base")]).to_dict("records")
+    assert (row["arm"], row["number"], row["mean"], row["seeds"]) == ("a", 0, 1.5, 2)
+    assert (row["low"], row["high"]) == (1.0, 2.0)
+
+
+def curves_of(*losses, subset="valid", length=30):
+    points = [{"epoch": e, "updates": e * length, "loss": x} for e, x in enumerate(losses, 1)]
+    return {"train": [], "valid": [], subset: points}
+
+
+def test_curves_of_seeds_with_epochs_of_other_lengths_are_matched_by_epoch(tmp_path):
+    """As on a corpus that is split anew for each seed."""
+    runs = [
+        made_up(seed=seed, curves=curves_of(9.0 - seed, 8.0 - seed, 7.0 - seed, length=length))
+        for seed, length in ((1, 30), (2, 32))
+    ]
+    data = drawn(read_study(folder_of(tmp_path, *runs)), "valid-loss").data
+    rows = data[["updates", "mean", "low", "high"]].itertuples(index=False, name=None)
+    assert list(rows) == [(31, 7.5, 7, 8), (62, 6.5, 6, 7), (93, 5.5, 5, 6)]
+
+
+def test_a_curve_of_two_points_is_not_drawn(tmp_path):
+    """And the training loss is drawn where it was logged most often."""
+    two, three = curves_of(9.0, 8.0, subset="train"), curves_of(9.0, 8.0, 7.0, subset="train_inner")
+    folders = folder_of(tmp_path, made_up(curves=two))
+    assert drawn(read_study(folders), "train-loss") is None
+    folders = folder_of(tmp_path, made_up(curves={**two, **three, "train": two["train"]}))
+    assert list(drawn(read_study(folders), "train-loss").data["mean"]) == [9.0, 8.0, 7.0]
+
+
+def test_the_forest_plot_has_an_arm_a_row(tmp_path):
+    runs = [
+        made_up(f"{norm}{end}", seed, bleu, placement=placement)
+        for placement, end in (("pre", ""), ("post", "-post"))
+        for norm, bleu in (("layernorm", 35.0), ("a", 35.5), ("b", 34.0), ("far", 3.0))
+        for seed in (1, 2)
+    ]
+    figure = drawn(read_study(folder_of(tmp_path, *runs)), "differences")
+    rows = figure.data[["group", "arm", "mean"]].itertuples(index=False, name=None)
+    assert [row for row in rows if row[0] == "pre"] == [
+        ("pre", "a, pre", 0.5),
+        ("pre", "b, pre", -1.0),
+        ("pre", "far, pre", -32.0),
+    ]
+    assert list(figure.data["group"]) == ["pre"] * 3 + ["post"] * 4
+    assert figure.svg.count("own scale") == 1
+    assert "layernorm less" in figure.svg  # of another placement than its baseline
+
+
+def test_the_figure_of_sensitivity_marks_what_was_chosen():
+    rows = [("a", 0.1, seed, 2.0 + seed, False) for seed in (1, 2)]
+    rows += [("a", 1.0, seed, 3.0 + seed, False) for seed in (1, 2)]
+    rows.append(("a", 10.0, 1, None, True))
+    trials = pd.DataFrame(rows, columns=["arm", "lr", "seed", "outcome", "diverged"])
+    figure = sensitivity_figure(trials, {"a": 0.1})
+    assert list(figure.data["lr"]) == [0.1, 1.0] and list(figure.data["mean"]) == [3.5, 4.5]
+    ElementTree.fromstring(figure.standalone)
+    assert figure.drawing.pdf.startswith(b"%PDF")

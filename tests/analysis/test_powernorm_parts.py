@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from made_up_results import folder_of, made_up
-from norm_plugin.analysis.report import p_text
 from norm_plugin.analysis.stats import compare, holm
+from norm_plugin.analysis.tables import p_text
 from powernorm_parts import NOT_RUN, PARTS, parts_table
 
 SCORES = {
@@ -42,9 +42,9 @@ def test_a_row_for_each_part(tmp_path):
     corrected = holm([test.p for test in tests])
     for part, row in zip(PARTS, rows):
         if part not in run:
-            assert set(row[3:-1]) == {"-"} and row[-1] == NOT_RUN
+            assert set(row[4:]) == {"-"} and row[3] == NOT_RUN
             continue
         test, p = tests[run.index(part)], corrected[run.index(part)]
-        assert row[3] == f"{test.mean:+.2f}"
-        assert row[5:8] == [p_text(test.p), p_text(p), p_text(test.p_permutation)]
-        assert (row[8] == "better") == (p < 0.05)
+        assert row[4] == f"{test.mean:+.2f}"
+        assert row[6:] == [p_text(test.p), p_text(test.p_permutation), p_text(p)]
+        assert (row[3] == "better") == (p < 0.05)

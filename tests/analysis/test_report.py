@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
+import pandas as pd
 import pytest
 
 from made_up_results import (
@@ -19,13 +18,21 @@ from made_up_results import (
     write_corpus,
     write_failure,
 )
-from norm_plugin.analysis.report import least_loss, main, reached, scores_table
-from norm_plugin.analysis.stats import compare_arms
+from norm_plugin.analysis.report import main
 from norm_plugin.analysis.study import read_study
+from norm_plugin.analysis.tables import (
+    SAME_SPEED,
+    formatted,
+    least_loss,
+    p_text,
+    reached_table,
+    speed_spread,
+)
 from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.metrics import find_metric
 
 SECTIONS = (
-    "Scores against layernorm, pre",
+    "Verdicts",
     "The same models on other sentences",
     "Training",
     "Speed and size",
@@ -43,7 +50,7 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.open, self.ids, self.cells, self.outside = [], [], [], []
-        self.classes, self.loose = [], []
+        self.classes, self.loose, self.labels = [], [], []
         self.feed(text)
         assert self.open == []
 
@@ -52,8 +59,10 @@ class Page(HTMLParser):
         self.ids += [values["id"]] if "id" in values else []
         links = [values.get(key) or "" for key in ("src", "href", "xlink:href")]
         self.outside += [link for link in links if link and not link.startswith("#")]
-        if tag in ("table", "svg") and "wide" not in self.classes:
+        if tag == "table" and "wide" not in self.classes:
             self.loose.append(tag)
+        if tag == "td":
+            self.labels.append(values["data-label"])
         if tag not in VOID:
             self.open.append(tag)
             self.classes.append(values.get("class"))
@@ -79,11 +88,12 @@ WORSE = [line.replace("hund", "affe") for line in REFERENCES]
 def write_study(tmp_path):
     """Three settings with three seeds; seeds that diverged; statistics; two kept translations."""
     folders = study_of_three(tmp_path)
-    curves = {"train": [], "valid": [{"epoch": 1, "updates": 30, "loss": 9.5}]}
+    losses = [{"epoch": e, "updates": 30 * e, "loss": 9.5 - e} for e in (1, 2)]
+    curves = {"train": [], "valid": losses[1:]}
     write_failure(folders[0], "far", 4, curves=curves)
     write_failure(folders[0], "gone", 1, reason="the loss is nan | or inf")
-    for norm, lines in (("layernorm", REFERENCES), ("far", WORSE)):
-        run = with_translations(made_up(norm, bleu=35.0), tmp_path, lines, REFERENCES)
+    for norm, bleu, lines in (("layernorm", 35.0, REFERENCES), ("far", 38.0, WORSE)):
+        run = with_translations(made_up(norm, bleu=bleu), tmp_path, lines, REFERENCES)
         kept = with_statistics(run, tmp_path, g_mu=0.5, distance_mean=0.1)["kept"]
         folder_of(tmp_path, {**run, "kept": {**run["kept"], **kept}})
     return folders
@@ -108,12 +118,14 @@ def test_the_page_is_whole_and_needs_nothing_else(written):
     assert "<script" not in (out / "index.html").read_text()
 
 
-def test_what_is_wider_than_a_phone_scrolls_by_itself(written):
+def test_the_page_fits_a_phone(written):
     out, _ = written
     text = (out / "index.html").read_text()
     page = Page(text)
-    assert page.loose == []
+    assert page.loose == []  # a table that is wider than the page scrolls by itself
+    assert "" not in page.labels  # on a phone, each cell has the name of its column beside it
     assert text.count("<svg") == len(list(out.glob("*.svg"))) > 5
+    assert text.count('<svg role="img" width="100%"') == text.count("<svg")
     assert '<meta name="viewport" content="width=device-width' in text
     assert "color-scheme: light dark" in text
 
@@ -125,14 +137,62 @@ def test_the_sections_stand_in_order(written):
     assert re.findall(r"^## (.*)", (out / "report.md").read_text(), re.M) == headings
 
 
-def test_every_row_of_the_table_stands_in_both_forms(written):
-    out, study = written
-    page, markdown = Page((out / "index.html").read_text()), (out / "report.md").read_text()
-    table = scores_table(study, compare_arms(study.runs, study.pairs))
-    start, width = page.cells.index("setting"), len(table.columns)
-    for place, expected in enumerate(table.itertuples(index=False), start=1):
-        assert page.cells[start + place * width : start + (place + 1) * width] == list(expected)
-        assert f"| {' | '.join(expected)} |" in markdown
+def rows_of(markdown, caption):
+    """The rows of a table as dictionaries, by its caption."""
+    lines = markdown.split(f"\n{caption}")[1].strip().split("\n\n")[0].splitlines()
+    lines = (
+        lines
+        if lines[0].startswith("|")
+        else markdown.split(caption)[1].split("\n\n")[1].splitlines()
+    )
+    head, _, *body = [[c.strip() for c in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(head, row, strict=True)) for row in body]
+
+
+ARMS = "Every arm against its baseline: BLEU."
+
+
+def test_the_verdict_comes_first(written):
+    """In both forms; with the number of seeds, and not their list."""
+    out, _ = written
+    markdown = (out / "report.md").read_text()
+    base, alike, far, gone = rows_of(markdown, ARMS)
+    assert list(base)[:4] == ["setting", "verdict", "n", "no result"]
+    assert (base["verdict"], alike["verdict"]) == ("baseline", "undecided")
+    assert (far["setting"], far["verdict"], far["n"]) == ("far, pre", "better", "3")
+    assert far["difference"] == "+3.10" and far["no result"] == "1 diverged"
+    assert (gone["verdict"], gone["n"], gone["mean"]) == ("no run has a result", "0", "-")
+    page = Page((out / "index.html").read_text())
+    start = page.cells.index("setting")
+    for number, row in enumerate((base, alike, far, gone), start=1):
+        first = start + number * len(base)
+        assert page.cells[first : first + len(base)] == list(row.values())
+
+
+def test_the_numbers_of_all_comparisons_are_a_table(written):
+    out, _ = written
+    table = pd.read_csv(out / "comparisons.csv").set_index(["outcome", "arm"])
+    assert set(table.index.get_level_values(0)) == {"score", "valid_loss", "train_loss"}
+    far = table.loc[("score", "far, pre")]
+    assert far["difference"] == pytest.approx(3.1) and far["verdict"] == "better"
+    assert [float(value) for value in far["by_seed"].split()] == pytest.approx([3.0, 3.1, 3.2])
+
+
+def test_declared_comparisons_have_a_table_of_their_own(tmp_path):
+    folders = study_of_three(tmp_path)
+    study = tmp_path / "mine.yaml"
+    study.write_text(
+        "experiment: toy\nprimary:\n  - {arm: far, baseline: alike}\n"
+        "  - {arm: alike, baseline: layernorm, test: equivalence, margin: 2 BLEU}\n"
+    )
+    main([*map(str, folders), "--out", str(tmp_path / "out"), "--study", str(study)])
+    text = (tmp_path / "out" / "report.md").read_text()
+    primary = rows_of(text, "Comparisons that the study declares, before the runs.")
+    assert [row["less"] for row in primary] == ["alike, pre", "layernorm, pre"]
+    assert primary[0]["verdict"] == "better" and primary[1]["margin"] == "2"
+    assert "Everything below is\nexploratory" in text
+    assert "two one-sided tests of equivalence within the margin" in text
+    assert f"--study {study}" in text
 
 
 def section(text, title):
@@ -143,24 +203,24 @@ def section(text, title):
 def test_runs_that_diverged_are_in_tables_and_curves(written):
     out, _ = written
     markdown = (out / "report.md").read_text()
-    assert "| far, pre | 1, 2, 3; 4 diverged |" in markdown
-    assert "| gone, pre | 1 diverged | - |" in markdown
     failed = section(markdown, "Failed and diverged runs")
     assert "| far, pre | 4 | diverged | train | 40 of 60 updates | the loss is nan |" in failed
     assert r"the loss is nan \| or inf |" in failed  # a bar would begin another cell
-    assert "| gone, pre | 0 of 1 | - | - | - |" in section(markdown, "Training")
-    curves = list(csv.DictReader(io.StringIO((out / "valid-loss.csv").read_text())))
-    (ended,) = [row for row in curves if row["runs"] == "4 diverged"]
-    assert (ended["norm"], ended["updates"], ended["mean"]) == ("far", "30", "9.5")
+    assert "| gone, pre | 0 of 1 | not reached | unknown | unknown |" in section(
+        markdown, "Training"
+    )
+    curves = pd.read_csv(out / "valid-loss.csv")
+    (ended,) = curves[curves["state"] == "diverged"].to_dict("records")
+    assert (ended["arm"], ended["updates"], ended["mean"]) == ("far, pre", 60, 7.5)
 
 
 def test_the_tests_on_translations_say_what_they_ask(written):
     out, _ = written
-    found = section((out / "report.md").read_text(), "The same models on other sentences")
-    assert "They say nothing about other seeds" in found
-    rows = [line for line in found.splitlines() if line.startswith("| far, pre | 1 |")]
-    assert rows[0].endswith("| worse |")
-    assert "| alike, pre | 1 | - | - | - | - | no translations kept |" in found
+    text = section((out / "report.md").read_text(), "The same models on other sentences")
+    assert "They say nothing about other seeds" in text
+    rows = {(row["setting"], row["seed"]): row for row in rows_of(text, "The same trained models")}
+    assert rows["far, pre", "1"]["verdict"] == "worse"
+    assert rows["alike, pre", "1"]["verdict"] == "no translations kept"
 
 
 def test_without_references_nothing_is_tested_on_them(tmp_path):
@@ -199,7 +259,7 @@ def test_the_time_to_a_loss_that_was_asked_for(tmp_path):
     main([*map(str, folders), "--out", str(tmp_path / "out"), "--loss", "9.5"])
     text = (tmp_path / "out" / "report.md").read_text()
     training = section(text, "Training")
-    assert "Time until the validation loss is 9.500 or less (as given)" in training
+    assert "When the validation loss was 9.500 or less for the first time" in training
     # its training of 60 updates took two minutes, and its first loss was 9
     assert "| layernorm, pre | 1 of 1 | 30 | 1.0 | 9.000 |" in training
     assert "--loss 9.5" in section(text, "How this page was made")
@@ -208,9 +268,20 @@ def test_the_time_to_a_loss_that_was_asked_for(tmp_path):
 def test_memory_is_unknown_unless_it_was_measured(tmp_path):
     folders = folder_of(tmp_path, made_up(), made_up("far", training__peak_memory=3 * 2**30))
     main([*map(str, folders), "--out", str(tmp_path / "out")])
-    speed = section((tmp_path / "out" / "report.md").read_text(), "Speed and size")
-    ends = [line.split("|")[-2].strip() for line in speed.splitlines() if ", pre |" in line]
-    assert ends == ["unknown", "3,072"]
+    speed = rows_of(
+        (tmp_path / "out" / "report.md").read_text(), "Speed and size, means over seeds."
+    )
+    assert [row["peak host memory, MiB"] for row in speed] == ["unknown", "3,072"]
+
+
+def test_times_of_runs_that_shared_the_machine_are_not_drawn(tmp_path):
+    speeds = ((1, 0.5), (2, 0.5 * SAME_SPEED * 1.01))
+    runs = [made_up(seed=seed, training__updates_per_second=speed) for seed, speed in speeds]
+    (folder,) = folder_of(tmp_path / "results", *runs)
+    assert speed_spread(read_study([folder]).runs) == pytest.approx(SAME_SPEED * 1.01)
+    main([str(folder), "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out" / "speed.svg").exists()
+    assert "The times cannot be compared" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_the_title_is_text_and_no_markup(written):
@@ -223,51 +294,34 @@ def test_every_figure_is_a_drawing_with_its_data(written):
     out, study = written
     markdown = (out / "report.md").read_text()
     drawings = sorted(out.glob("*.svg"))
-    assert {path.stem for path in drawings} == {path.stem for path in out.glob("*.csv")}
+    data = {path.stem for path in out.glob("*.csv")} - {"comparisons"}
+    assert {path.stem for path in drawings} == data
     for path in drawings:
         ElementTree.fromstring(path.read_text())
         assert f"]({path.name})" in markdown and f"`{path.stem}.csv`" in markdown
-    scores = list(csv.DictReader(io.StringIO((out / "scores.csv").read_text())))
-    assert sorted(float(row["score"]) for row in scores) == sorted(study.runs["score"])
+    scores = pd.read_csv(out / "scores.csv")
+    assert sorted(scores["score"]) == sorted(study.runs["score"])
 
 
-def test_the_band_of_a_curve_spans_the_seeds(written):
-    out, _ = written
-    rows = list(csv.DictReader(io.StringIO((out / "train-loss.csv").read_text())))
-    # losses of 9 and the seed, of seeds 1 to 3; the second point of every run holds no loss
-    assert [row["updates"] for row in rows] == ["30"] * 3
-    assert {(row["least"], row["mean"], row["most"]) for row in rows} == {("10", "11", "12")}
-
-
-def test_curves_of_seeds_with_epochs_of_other_lengths_are_matched_by_epoch(tmp_path):
-    """As on a corpus that is split anew for each seed."""
-    runs = []
-    for seed, length in ((1, 30), (2, 32)):
-        curve = [{"epoch": e, "updates": e * length, "loss": 9.0 - e - seed} for e in (1, 2)]
-        valid = [{"epoch": 1, "updates": 20, "loss": 9.0}, *curve]  # also within the first epoch
-        runs.append(made_up(seed=seed, curves={"train": curve, "valid": valid}))
-    (folder,) = folder_of(tmp_path, *runs)
-    ends = [("31", "6.5", "6", "7"), ("62", "5.5", "5", "6")]
-    for subset, expected in (("train", ends), ("valid", [("20", "9", "9", "9"), *ends])):
-        main([str(folder), "--out", str(tmp_path / "out"), "--figure", f"{subset}-loss"])
-        rows = csv.DictReader(io.StringIO((tmp_path / "out" / f"{subset}-loss.csv").read_text()))
-        found = [tuple(row[key] for key in ("updates", "mean", "least", "most")) for row in rows]
-        assert found == expected
-
-
-def test_tables_have_the_digits_of_the_metric(tmp_path):
-    scores = {"loss": {"score": 1.2345, "label": "bits a character"}}
-    runs = [
-        made_up(norm, seed, metric="bits", scores__loss=scores["loss"] | {"score": score})
-        for norm, both in (("layernorm", (1.2345, 1.2385)), ("less", (1.2301, 1.2325)))
-        for seed, score in enumerate(both, start=1)
+def test_a_table_has_the_digits_of_its_outcome():
+    rows = [
+        {"arm": "a", "outcome": "score", "mean": 35.126, "low": 35.0, "high": 35.25, "p": 0.04999},
+        {
+            "arm": "b",
+            "outcome": "valid_loss",
+            "mean": 2.12345,
+            "low": None,
+            "high": None,
+            "p": None,
+        },
     ]
-    folders = folder_of(tmp_path, *runs)
-    main([*map(str, folders), "--out", str(tmp_path / "out")])
-    page = (tmp_path / "out" / "report.md").read_text()
-    (row,) = [line for line in page.splitlines() if line.startswith("| less, pre | 1, 2 | 1.231 |")]
-    assert "| 0.002 | 1.216 to 1.247 | -0.005 | -0.0" in row
-    assert "The score is bits a character: bits a character. Lower is better." in page
+    text = formatted(pd.DataFrame(rows), find_metric("bleu")).set_index("setting")
+    assert list(text["mean"]) == ["35.13", "2.123"]
+    assert list(text["95 % interval"]) == ["35.00 to 35.25", "-"]
+    assert list(text["p"]) == ["0.04999", "-"]  # 0.050 would hide on which side of 5 % it is
+    assert p_text(0.0001) == "<0.001"
+    losses = formatted(pd.DataFrame({"mean": [2.12345]}), find_metric("bleu"), "valid_loss")
+    assert list(losses["mean"]) == ["2.123"]
 
 
 def test_results_without_curves_say_so(tmp_path):
@@ -302,8 +356,8 @@ def test_when_a_loss_was_reached(tmp_path):
     )
     study = read_study(folder_of(tmp_path, *runs))
     assert least_loss(study) == 4.1  # every seed of the baseline reaches it
-    table = reached(study, 4.1).set_index("arm")
-    assert list(table["reaching"]) == [2, 2, 1, 0]
+    table = reached_table(study, 4.1).set_index("arm")
+    assert list(table["reaching"]) == ["2 of 2", "2 of 2", "1 of 2", "0 of 1"]
     assert list(table["updates"])[:3] == [60.0, 45.0, 60.0]  # of quick: 30 and 60
     assert list(table["seconds"])[:3] == [120.0, 90.0, 120.0]
     assert list(table["least"])[:3] == [4.0, 4.0, 4.05]
@@ -312,4 +366,4 @@ def test_when_a_loss_was_reached(tmp_path):
 
 def test_a_length_that_is_not_known_gives_no_seconds(tmp_path):
     (folder,) = folder_of(tmp_path, made_up(training__seconds=None, curves=curve(4.0)))
-    assert reached(read_study([folder]), 4.1)["seconds"].isna().all()
+    assert reached_table(read_study([folder]), 4.1)["seconds"].isna().all()

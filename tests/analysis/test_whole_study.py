@@ -49,7 +49,7 @@ def test_the_page_is_of_the_studys_own_runs(steps, tmp_path):
         ("sweep", str(folder)),
         (
             *("report", str(folder / "toy"), "--study", str(steps.study)),
-            *("--baseline", "none", "--out", str(folder / "page")),
+            *("--baseline", "none", "--format", "latex", "--out", str(folder / "page")),
         ),
     ]
 

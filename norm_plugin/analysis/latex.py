@@ -1,0 +1,90 @@
+"""A report as LaTeX: its tables with booktabs, its figures as PDF, and a document of both.
+
+Each table is a file of its own, for ``\\input`` in a paper; it needs ``booktabs``, and one of more
+than a page ``longtable``. ``report.tex`` compiles as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from norm_plugin.analysis.figures import Figure
+from norm_plugin.analysis.tables import LEFT, Table
+
+LONGEST = 40
+"""Rows that fit on a page."""
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+DOCUMENT = r"""\documentclass{article}
+\usepackage[T1]{fontenc}
+\usepackage[utf8]{inputenc}
+\usepackage[a4paper,landscape,margin=15mm]{geometry}
+\usepackage{booktabs,graphicx,longtable}
+\begin{document}
+\section*{%s}
+%s
+\end{document}
+"""
+
+
+def escaped(text: str) -> str:
+    """Text that LaTeX prints as it is; a minus sign stays one."""
+    return "".join(SPECIAL.get(character, character) for character in text)
+
+
+def latex_table(table: Table) -> str:
+    """A table with its caption, and the note on its tests under it."""
+    text = table.text.map(_cell).rename(columns=escaped)
+    caption = escaped(f"{table.caption} {table.note}".strip())
+    columns = "".join("l" if name in LEFT else "r" for name in table.text)
+    options = {"index": False, "caption": caption, "label": f"tab:{table.name}"}
+    if len(table.text) > LONGEST:
+        long: str = text.to_latex(longtable=True, column_format=columns, **options)
+        return "{\\small\n" + long + "}\n"
+    body: str = text.to_latex(column_format=columns, position="htbp", **options)
+    return body.replace("\\begin{tabular}", "\\centering\\small\n\\begin{tabular}", 1)
+
+
+def _cell(text: str) -> str:
+    """A number with a sign is set as mathematics, with a minus and no hyphen."""
+    if text == "-":
+        return "--"
+    words = text.split(" ")
+    return " ".join(f"${word}$" if _is_signed(word) else escaped(word) for word in words)
+
+
+def _is_signed(word: str) -> bool:
+    return word[:1] in "+-" and word[1:2].isdigit()
+
+
+def latex_figure(figure: Figure) -> str:
+    """The figure in the file of its name, with its caption."""
+    return "\n".join(
+        [
+            r"\begin{figure}[htbp]",
+            r"\centering",
+            rf"\includegraphics[width=0.6\textwidth]{{{figure.name}.pdf}}",
+            rf"\caption{{{escaped(figure.title)}}}",
+            rf"\label{{fig:{figure.name}}}",
+            r"\end{figure}",
+        ]
+    )
+
+
+def latex_files(
+    title: str, tables: Sequence[Table], figures: Sequence[Figure]
+) -> dict[str, str | bytes]:
+    """The files of the tables and figures, and ``report.tex``, by name."""
+    parts = [rf"\input{{{table.name}.tex}}" for table in tables]
+    parts += [latex_figure(figure) for figure in figures]
+    return {
+        **{f"{table.name}.tex": latex_table(table) for table in tables},
+        **{f"{figure.name}.pdf": figure.drawing.pdf for figure in figures},
+        "report.tex": DOCUMENT % (escaped(title), "\n\\clearpage\n".join(parts)),
+    }

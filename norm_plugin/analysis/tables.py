@@ -1,0 +1,367 @@
+"""The tables of a report: from data frames to data frames, and how each column is shown.
+
+A table is computed as numbers, under the names of :data:`COLUMNS`. :func:`formatted` turns it into
+text, for HTML, Markdown and LaTeX alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from norm_plugin.analysis.stats import LEVEL
+from norm_plugin.analysis.study import Study
+from norm_plugin.experiments.comparable import span
+from norm_plugin.experiments.metrics import Metric
+from norm_plugin.experiments.provenance import short_commit
+from norm_plugin.experiments.studies import LOSSES, SCORE
+
+NOTHING, UNKNOWN = "-", "unknown"
+NO_RESULT = "no run has a result"
+RUN = ["experiment", "norm", "seed"]
+SAME_SPEED = 1.1
+"""Seeds of an arm train equally fast on an idle machine, up to this factor."""
+LOSS_DIGITS = 3
+Row = Mapping[str, Any]
+
+
+Text = Callable[[Any, Row, Metric], str]
+"""The text of a value, from the value, its row and the metric."""
+
+
+def p_text(value: float | None) -> str:
+    """Three digits, and more where they would hide on which side of the 5 % level p is."""
+    if value is None or pd.isna(value):
+        return NOTHING
+    if value < 0.0005:
+        return "<0.001"
+    text = f"{value:.3f}"
+    return f"{value:.6f}".rstrip("0") if float(text) == LEVEL else text
+
+
+def in_units(value: float, row: Row, metric: Metric, sign: str = "") -> str:
+    """A value in the units of the row's outcome; with ``+`` for ``sign``, a difference."""
+    if pd.isna(value):
+        return NOTHING
+    if row["outcome"] in LOSSES:
+        return f"{value:{sign}.{LOSS_DIGITS}f}"
+    return metric.text(value, sign)
+
+
+def _interval(high: str, sign: str = "") -> Text:
+    """The interval from this value to that in the column ``high``."""
+
+    def text(low: float, row: Row, metric: Metric) -> str:
+        ends = [in_units(end, row, metric, sign) for end in (low, row[high])]
+        return NOTHING if NOTHING in ends else " to ".join(ends)
+
+    return text
+
+
+def _as(form: str, missing: str = NOTHING, unit: float = 1) -> Text:
+    """A number in this format and unit; other text as it is."""
+
+    def text(value: Any, row: Row, metric: Metric) -> str:
+        if isinstance(value, str):
+            return value or missing
+        return missing if pd.isna(value) else form.format(value / unit)
+
+    return text
+
+
+def _plain(value: Any, row: Row, metric: Metric) -> str:
+    """A value as it is; a whole number without a point, also where the column has gaps."""
+    if not isinstance(value, str) and pd.isna(value):
+        return NOTHING
+    whole = isinstance(value, float) and value.is_integer()
+    return f"{value:.0f}" if whole else str(value) or NOTHING
+
+
+def _signed(value: float, row: Row, metric: Metric) -> str:
+    return in_units(value, row, metric, "+")
+
+
+def _p(value: float, row: Row, metric: Metric) -> str:
+    return p_text(value)
+
+
+COLUMNS: dict[str, tuple[str, Text]] = {
+    "arm": ("setting", _as("{}")),
+    "baseline": ("less", _plain),
+    "outcome": ("outcome", lambda value, row, metric: outcome_title(value, metric)),
+    "n": ("n", _as("{:g}")),
+    "mean": ("mean", in_units),
+    "standard_deviation": ("standard deviation", in_units),
+    "low": ("95 % interval", _interval("high")),
+    "difference": ("difference", _signed),
+    "difference_low": ("95 % interval of the difference", _interval("difference_high", "+")),
+    "p": ("p", _p),
+    "p_permutation": ("p (permutation)", _p),
+    "p_holm": ("p (Holm)", _p),
+    "control_p": ("p between two of its seeds", _p),
+    "seeds_paired": ("seeds, paired", _as("{:,.0f}")),
+    "seeds_unpaired": ("seeds, unpaired", _as("{:,.0f}")),
+    "lr": ("chosen", _as("{:g}")),
+    "tuned": ("validation loss", in_units),
+    "next_lr": ("next best", _as("{:g}")),
+    "behind": ("behind by", in_units),
+    "spread": ("deviation between seeds", in_units),
+    "sensitivity": ("sensitivity", in_units),
+    "sensitivity_low": ("95 % interval", _interval("sensitivity_high")),
+    "from_lr": ("from", _as("{:g}")),
+    "to_lr": ("to", _as("{:g}")),
+    "score": ("score", in_units),
+    "reaching": ("seeds that reach it", _as("{:,.0f}")),
+    "updates": ("updates", _as("{:,.0f}", "not reached")),
+    "seconds": ("minutes", _as("{:.1f}", UNKNOWN, 60)),
+    "least": ("least loss", _as("{:.3f}", UNKNOWN)),
+    "norm_parameters": ("of norms", _as("{}")),
+    "updates_per_second": ("updates/s", _as("{:.2f}", UNKNOWN)),
+    "peak_memory": ("peak host memory, MiB", _as("{:,.0f}", UNKNOWN, 2**20)),
+    "value": ("value", _as("{:.3g}", "none is enough")),
+    "stage": ("in", _as("{}")),
+    "progress": ("it had come to", _as("{}")),
+}
+"""Title and text of each column. Another column has its own name, and its values as they are.
+
+The columns that hold the upper end of an interval are shown with the lower one.
+"""
+SHOWN_WITH_ANOTHER = {"high", "difference_high", "sensitivity_high"}
+LEFT = {"setting", "less", "verdict", "outcome", "quantity", "note", "state", "reason", "commit"}
+"""The columns that hold text, by title; the others are aligned to the right."""
+
+
+def formatted(table: pd.DataFrame, metric: Metric, outcome: str = SCORE) -> pd.DataFrame:
+    """The same as text, under the titles of the columns.
+
+    Args:
+        outcome: of a table without a column of that name.
+    """
+    rows = [{"outcome": outcome, **row} for row in table.to_dict("records")]
+    shown = {}
+    for name in table.columns.difference(SHOWN_WITH_ANOTHER, sort=False):
+        title, text = COLUMNS.get(name, (str(name).replace("_", " "), _plain))
+        shown[title] = [text(row[name], row, metric) for row in rows]
+    return pd.DataFrame(shown)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page.
+
+    Attributes:
+        name: of its files and its anchor in the page.
+        caption: what it shows, in sentences.
+        data: the numbers.
+        metric: in whose units scores are.
+        note: on its tests, in sentences.
+        outcome: of all rows, where no column names it.
+    """
+
+    name: str
+    caption: str
+    data: pd.DataFrame
+    metric: Metric
+    note: str = ""
+    outcome: str = SCORE
+
+    @cached_property
+    def text(self) -> pd.DataFrame:
+        """See :func:`formatted`."""
+        return formatted(self.data, self.metric, self.outcome)
+
+
+def outcome_title(outcome: str, metric: Metric) -> str:
+    """``score`` is the metric; ``valid_loss`` the least validation loss."""
+    titles = {
+        "score": metric.title,
+        "valid_loss": f"least validation loss, {metric.loss_unit}",
+        "train_loss": f"final training loss, {metric.loss_unit}",
+    }
+    return titles.get(outcome, metric.columns.get(outcome, outcome))
+
+
+COMPARED = ["difference", "difference_low", "difference_high", "p", "p_permutation", "p_holm"]
+DESCRIBED = ["n", "mean", "standard_deviation", "low", "high"]
+
+
+def primary_table(comparisons: pd.DataFrame) -> pd.DataFrame:
+    """What a study declared, of :func:`~norm_plugin.analysis.stats.compare_primary`."""
+    columns = ["arm", "baseline", "verdict", "outcome", "n", *COMPARED]
+    columns += [] if comparisons["margin"].isna().all() else ["margin"]
+    return comparisons[columns]
+
+
+def placements_of(study: Study) -> dict[str, str]:
+    """The placement of each arm, the baseline first; arms without a result last."""
+    both = pd.concat([study.runs[["arm", "placement"]], study.failures[["arm", "placement"]]])
+    return dict(both.itertuples(index=False, name=None))
+
+
+def by_placement(table: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """A table with a column ``arm`` in the order of placements, that of the baseline first."""
+    placements = placements_of(study)
+    order = list(dict.fromkeys(placements.values()))
+    place = table["arm"].map(placements).map(order.index)
+    return table.loc[place.sort_values(kind="stable").index]
+
+
+def outcome_table(comparisons: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """Every arm against its baseline in one outcome; arms without any result last.
+
+    Args:
+        comparisons: of :func:`~norm_plugin.analysis.stats.compare_arms`.
+    """
+    columns = ["arm", "verdict", *DESCRIBED, *COMPARED]
+    own = comparisons["arm"] == comparisons["baseline"]
+    comparisons = comparisons.assign(baseline=comparisons["baseline"].mask(own, ""))
+    if len(set(comparisons.loc[~own, "baseline"])) > 1:
+        columns.insert(columns.index("difference"), "baseline")
+    without = pd.DataFrame({"arm": study.failed_arms}).assign(verdict=NO_RESULT, n=0, baseline="")
+    tables = [comparisons[columns], without.reindex(columns=columns)]
+    table = by_placement(
+        pd.concat([table for table in tables if len(table)], ignore_index=True), study
+    )
+    if len(study.failures):
+        counts = study.failures.groupby(["arm", "state"]).size().reset_index(name="count")
+        texts = (counts["count"].astype(str) + " " + counts["state"]).groupby(counts["arm"])
+        failed = table["arm"].map(texts.agg(", ".join))
+        table.insert(columns.index("n") + 1, "no result", failed.fillna(""))
+    return table
+
+
+def power_table(comparisons: pd.DataFrame) -> pd.DataFrame:
+    """How many seeds an arm show a difference of interest, by each pair's own deviations."""
+    table = comparisons[["arm", "baseline", "seeds_paired", "seeds_unpaired"]]
+    return table.dropna(how="all", subset=["seeds_paired", "seeds_unpaired"])
+
+
+def sentences_table(comparisons: pd.DataFrame) -> pd.DataFrame:
+    """Every run against the baseline's with the same seed, over sentences."""
+    return comparisons[["arm", "seed", "verdict", "difference", "p", "p_holm", "control_p"]]
+
+
+TESTS = {
+    "paired t": "Student's t test of the differences by seed",
+    "paired t, overlapping splits": "Student's t test of the differences by seed, with the "
+    "variance that overlapping random splits need (Nadeau and Bengio 2003)",
+    "Welch": "Welch's t test of independent samples",
+    "two one-sided tests, ": "two one-sided tests of equivalence within the margin, by ",
+}
+"""The tests as a sentence has them."""
+
+
+def test_note(comparisons: pd.DataFrame) -> str:
+    """The sentence on the tests of a table of comparisons; empty where nothing is tested."""
+    tested = comparisons[comparisons["p"].notna()]
+    if tested.empty:
+        return ""
+    names = []
+    for test in dict.fromkeys(tested["test"]):
+        both, rest = "two one-sided tests, ", test.removeprefix("two one-sided tests, ")
+        names.append(f"{TESTS[both] if rest != test else ''}{TESTS.get(rest, rest)}")
+    kind = "exact"
+    if not tested["exact"].all():
+        kind = "of a fixed sample of the permutations where there are too many"
+    declared = int((tested["declared"] != "").sum())
+    others = len(tested) - declared
+    parts = [f"the {others} exploratory comparisons of this table"] if others else []
+    parts = [*(["all comparisons that the study declares"] if declared else []), *parts]
+    return (
+        f"p is of {' or '.join(names)}; p (permutation) of the permutation test, {kind}. p (Holm) "
+        f"is p corrected over its family, {' or '.join(parts)}. The verdict follows it at the 5 % "
+        "level. Intervals are not corrected."
+    )
+
+
+def least_loss(study: Study) -> float | None:
+    """The least validation loss of the baseline, the largest over its seeds; None without curves.
+
+    Every seed of the baseline reaches it. The last loss would not do: where the models overfit, it
+    is so high that every run is below it from the start.
+    """
+    losses = study.runs.loc[study.runs["arm"] == study.baseline, "valid_loss"].dropna()
+    return None if losses.empty else float(losses.max())
+
+
+def reached_table(study: Study, loss: float) -> pd.DataFrame:
+    """When the runs of each arm first had a validation loss of at most ``loss``.
+
+    Returns:
+        columns ``arm``; ``reaching``, of how many runs; ``updates`` and ``seconds``, means over the
+        runs that reach it; and ``least``, the smallest loss of any run. The updates of a run take
+        equally long, as far as a result can tell.
+    """
+    curves = study.curves[study.curves["subset"] == "valid"].dropna(subset="loss")
+    first = curves[curves["loss"] <= loss].drop_duplicates(RUN)
+    runs = study.runs.merge(first[[*RUN, "updates"]], how="left", on=RUN)
+    runs["seconds"] = runs["training.seconds"] * runs["updates"] / runs["training.updates"]
+    failed = study.failures["arm"].value_counts()
+    rows = []
+    for arm in study.names:
+        of_arm = runs[runs["arm"] == arm]
+        reach = of_arm[of_arm["updates"].notna()]
+        rows.append(
+            {
+                "arm": arm,
+                "reaching": f"{len(reach)} of {len(of_arm) + failed.get(arm, 0)}",
+                "updates": reach["updates"].mean(),
+                "seconds": reach["seconds"].mean(skipna=False),
+                "least": of_arm["valid_loss"].min(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def speed_table(study: Study) -> pd.DataFrame:
+    """Size, speed and memory beside the score: means over the seeds of an arm."""
+    arms = study.runs.groupby("arm", sort=False)
+
+    def mean(column: str) -> pd.Series:
+        return arms[column].agg(lambda values: values.mean(skipna=False))
+
+    table = pd.DataFrame(
+        {
+            "score": mean("score"),
+            "parameters": arms["model.parameters"].agg(span),
+            "norm_parameters": arms["model.norm_parameters"].agg(span),
+            "updates": mean("training.updates"),
+            "updates_per_second": mean("training.updates_per_second"),
+            "seconds": mean("training.seconds"),
+            "peak_memory": mean("training.peak_memory"),
+        }
+    )
+    return table.reset_index()
+
+
+def speed_spread(runs: pd.DataFrame) -> float:
+    """The largest factor between the speeds of two seeds of an arm; 1 where it is not known.
+
+    Above :data:`SAME_SPEED` the runs shared the machine with other work, and their times cannot be
+    compared.
+    """
+    speeds = runs.groupby("arm")["training.updates_per_second"]
+    factor = (speeds.max() / speeds.min()).max()
+    return 1.0 if pd.isna(factor) else float(factor)
+
+
+def failures_table(study: Study) -> pd.DataFrame:
+    """The runs without a result, and why; progress is empty where it had not begun."""
+    return study.failures[["arm", "seed", "state", "stage", "progress", "reason"]]
+
+
+def runs_table(study: Study) -> pd.DataFrame:
+    """Every run with its commit."""
+    table = study.runs[["arm", "seed", "score"]]
+    return table.assign(commit=commits(study.runs), date=study.runs["date"])
+
+
+def commits(runs: pd.DataFrame) -> list[str]:
+    """The commit that scored each run, for a reader."""
+    states = runs[["commit", "dirty"]].astype(object)
+    states = states.where(states.notna(), None)
+    return [short_commit(state) for state in states.to_dict("records")]

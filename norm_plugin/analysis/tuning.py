@@ -1,0 +1,234 @@
+"""What tuning shows: the chosen values, whether the choice matters, and how sensitive each arm is.
+
+A table of trials has the columns ``arm``, ``lr``, ``seed``, ``outcome`` and ``diverged``; the
+outcome of a trial that diverged does not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from norm_plugin.analysis.stats import describe, pooled_standard_deviation
+from norm_plugin.analysis.study import Study, arm_name, differences_of
+from norm_plugin.commands.command_line import CommandError, read_json
+from norm_plugin.experiments.naming import short_label
+
+OUTCOME = "valid_loss"
+"""By which values are chosen: the least validation loss of a run."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """How each arm came to its value of a key.
+
+    Attributes:
+        key: ``optimization.lr``.
+        trials: see above; ``lr`` holds the values of the key.
+        chosen: the value of each arm.
+        rule: how it was chosen, in sentences.
+    """
+
+    key: str
+    trials: pd.DataFrame
+    chosen: Mapping[str, float]
+    rule: str
+
+
+def tuned_on_itself(study: Study, key: str) -> tuple[Study, Tuned]:
+    """A study with runs at several values of a key: each arm at its best, and all as trials.
+
+    Raises:
+        CommandError: the key is no setting of the runs, or its values are no numbers.
+    """
+    runs, failures = (_by_value(table, study, key) for table in (study.runs, study.failures))
+    both = pd.concat([runs, failures[failures["state"] == "diverged"]], ignore_index=True)
+    trials = both[["arm", "seed", "lr"]].assign(
+        outcome=both[OUTCOME].astype(float), diverged=both["score"].isna()
+    )
+    trials = trials[trials["outcome"].notna() | trials["diverged"]]
+    if trials.groupby("arm")["lr"].nunique().max() < 2:
+        raise CommandError(f"no arm has runs at two values of {key}; there is nothing to vary")
+    chosen = choose_rates(trials)
+    baseline = runs.loc[study.runs["arm"] == study.baseline, "arm"].iloc[0]
+    runs, failures = (
+        table[table["lr"] == table["arm"].map(chosen)].drop(columns="lr")
+        for table in (runs, failures)
+    )
+    runs = runs.sort_values("arm", key=lambda arms: arms != baseline, kind="stable")
+    rule = (
+        f"Each arm is compared at the value of {key} with its least mean validation loss. The same "
+        "runs chose the value and are compared, so the comparisons are exploratory."
+    )
+    study = replace(
+        study,
+        runs=runs.reset_index(drop=True),
+        failures=failures.reset_index(drop=True),
+        baseline=baseline,
+    )
+    return study, Tuned(key, trials.reset_index(drop=True), chosen, rule)
+
+
+def _by_value(table: pd.DataFrame, study: Study, key: str) -> pd.DataFrame:
+    """A table of runs with the values of a key as ``lr``, and arms whose names leave it out."""
+    column = f"settings.{key}"
+    if column not in study.runs:
+        raise CommandError(f"no run has a setting {key}; name another to vary")
+    records = study.runs.to_dict("records")
+    of_recipe = [run[column] for run in records if key not in differences_of(run)]
+    values, arms = [], []
+    for run in table.to_dict("records"):
+        value = differences_of(run).get(key, *(of_recipe[:1] or [math.nan]))
+        values.append(value[0] if isinstance(value, list) else value)
+        label = label_without(run, (*study.common, key))
+        arms.append(arm_name(label, run["placement"]))
+    try:
+        return table.assign(lr=[float(value) for value in values], arm=arms)
+    except (TypeError, ValueError) as error:
+        raise CommandError(f"the values of {key} are no numbers: {error}") from error
+
+
+def label_without(run: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """The label of a run without the words of these settings."""
+    differs = differences_of(run)
+    return short_label(run["norm"], differs, [key for key in keys if key in differs])
+
+
+def read_tuned(study: Study, path: Path) -> Tuned:
+    """The trials in the file that ``norm-plugin tune`` wrote, by the arms of a study.
+
+    Of a grid of two keys, those at the chosen value of the second one.
+    """
+    content = read_json(path)
+    key, *others = content["grid"]
+    both = pd.concat([study.runs, study.failures]).to_dict("records")
+    arms = {label_without(run, content["grid"]): run["arm"] for run in both}
+    chosen = {label: entry["chosen"] for label, entry in content["arms"].items()}
+    trials = pd.DataFrame(content["trials"])
+    for other in others:
+        best = trials["arm"].map({label: values[other] for label, values in chosen.items()})
+        trials = trials[np.isclose(trials[other], best)]
+    outcome = trials[OUTCOME].astype(float)
+    trials = pd.DataFrame(
+        {
+            "arm": trials["arm"].map(lambda label: arms.get(label, label)),
+            "lr": trials[key],
+            "seed": trials["seed"],
+            "outcome": outcome,
+            "diverged": outcome.isna(),
+        }
+    )
+    by_arm = {arms.get(label, label): float(values[key]) for label, values in chosen.items()}
+    rule = (
+        "Before the runs, each arm was tuned over the same grid with other seeds: "
+        f"{content['rule']} is chosen."
+    )
+    return Tuned(key, trials, by_arm, rule)
+
+
+def mean_outcomes(trials: pd.DataFrame, higher_is_better: bool = False) -> pd.Series:
+    """The mean outcome by arm and learning rate; what diverged with any seed counts as worst."""
+    worst = -math.inf if higher_is_better else math.inf
+    outcomes = trials["outcome"].where(~trials["diverged"].astype(bool), worst)
+    return outcomes.groupby([trials["arm"], trials["lr"]], sort=False).mean()
+
+
+def choose_rates(trials: pd.DataFrame, higher_is_better: bool = False) -> dict[str, float]:
+    """The learning rate of each arm with the best mean outcome; the smaller one of equal ones."""
+    means = mean_outcomes(trials, higher_is_better).sort_index(level="lr")
+    best = means.groupby(level="arm", sort=False)
+    places = best.idxmax() if higher_is_better else best.idxmin()
+    chosen = dict(places.to_numpy())
+    return {str(arm): float(chosen[arm]) for arm in trials["arm"].unique()}
+
+
+def chosen_table(
+    trials: pd.DataFrame,
+    chosen: Mapping[str, float] | None = None,
+    higher_is_better: bool = False,
+) -> pd.DataFrame:
+    """The chosen learning rate of each arm beside the next best one, and whether the curve is flat.
+
+    Args:
+        chosen: by arm; None: as :func:`choose_rates` has it.
+
+    Returns:
+        columns ``arm``, ``lr``, ``n`` (seeds), ``tuned`` (the mean outcome), ``next_lr``,
+        ``behind`` (how much worse its mean is), ``spread`` (the standard deviation between seeds,
+        pooled over both rates) and ``note``: the choice does not matter where the next best rate is
+        behind by less than the spread. ``grid`` holds the rates, and ``diverged`` those that
+        diverged.
+    """
+    rows = []
+    means = mean_outcomes(trials, higher_is_better)
+    for arm, lr in (chosen or choose_rates(trials, higher_is_better)).items():
+        of_arm = trials[trials["arm"] == arm]
+        others = means[arm].drop(lr).sort_values(ascending=not higher_is_better)
+        next_lr = float(others.index[0]) if len(others) else math.nan
+        behind = abs(others.iloc[0] - means[arm][lr]) if len(others) else math.nan
+        samples = [of_arm.loc[of_arm["lr"] == rate, "outcome"].dropna() for rate in (lr, next_lr)]
+        spread = pooled_standard_deviation([sample.tolist() for sample in samples])
+        lost = of_arm.loc[of_arm["diverged"].astype(bool), "lr"]
+        notes = ["flat: the choice does not matter"] if behind < spread else []
+        if lr in (of_arm["lr"].min(), of_arm["lr"].max()):
+            notes.append("on the edge of the grid")
+        rows.append(
+            {
+                "arm": arm,
+                "lr": lr,
+                "n": of_arm["seed"].nunique(),
+                "tuned": means[arm][lr],
+                "next_lr": next_lr,
+                "behind": behind,
+                "spread": spread,
+                "note": "; ".join(notes),
+                "grid": _rates(of_arm["lr"]),
+                "diverged": _rates(lost),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _rates(values: pd.Series) -> str:
+    return ", ".join(f"{value:g}" for value in sorted(set(values)))
+
+
+def learning_rate_sensitivity(
+    trials: pd.DataFrame, at_start: float | None = None, higher_is_better: bool = False
+) -> pd.DataFrame:
+    """How much worse than its best an arm is over the rates of the grid, on average.
+
+    Wortsman et al. (2023, arXiv 2309.14322, section 2.3): the mean over a range of learning rates
+    of ``min(loss(rate), loss at the start) - least loss``. The range is that of the grid, whose
+    rates count equally. It is computed for each seed; the interval is Student's over seeds.
+
+    Args:
+        trials: every arm and seed at every rate of the grid; what diverged counts as ``at_start``.
+        at_start: the outcome of the untrained model; None: the worst outcome of any trial stands
+            for it.
+        higher_is_better: for a score in place of a loss.
+
+    Returns:
+        columns ``arm``, ``n`` (seeds), ``sensitivity``, ``sensitivity_low`` and
+        ``sensitivity_high``, and the range ``from_lr``, ``to_lr``.
+    """
+    sign = -1 if higher_is_better else 1
+    losses = sign * trials["outcome"].where(~trials["diverged"].astype(bool))
+    start = losses.max() if at_start is None else sign * at_start
+    losses = losses.fillna(start).clip(upper=start)
+    rows = []
+    for arm, of_arm in losses.groupby(trials["arm"], sort=False):
+        by_seed = of_arm.groupby(trials["seed"]).agg(lambda values: (values - values.min()).mean())
+        sample = describe(by_seed.tolist())
+        low, high = sample.interval or (np.nan, np.nan)
+        rates = trials.loc[trials["arm"] == arm, "lr"]
+        row = {"arm": arm, "n": sample.count, "sensitivity": sample.mean}
+        row |= {"sensitivity_low": low, "sensitivity_high": high}
+        rows.append(row | {"from_lr": rates.min(), "to_lr": rates.max()})
+    return pd.DataFrame(rows)

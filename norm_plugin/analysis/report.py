@@ -16,7 +16,7 @@ import importlib.util
 import logging
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +289,7 @@ def write_files(contents: Mapping[str, str | bytes], out: Path) -> list[Path]:
     return [out / name for name in contents]
 
 
-def figure_files(figures: Sequence[Figure]) -> dict[str, str]:
+def figure_files(figures: Iterable[Figure]) -> dict[str, str]:
     """Figures and their data as files, by name."""
     files: dict[str, str] = {}
     for drawn in figures:

@@ -65,7 +65,8 @@ def _end(trainer: Any, extra_state: Mapping[str, Any], anew: bool) -> str:
         return f"{updates} updates are done, and --max-update is {limits.max_update}"
     if anew:
         return ""
-    hours = trainer.cumulative_training_time() / 3600
+    # As stored, which is the same for all workers
+    hours = extra_state.get("previous_training_time", 0) / 3600
     if 0 < limits.stop_time_hours < hours:
         return f"the run has taken {hours:.4g} h, and --stop-time-hours is {limits.stop_time_hours}"
     count, patience = extra_state.get(KEY, {}).get("num_runs", 0), trainer.cfg.checkpoint.patience

@@ -60,17 +60,17 @@ class State:
         """The 18 words of Chen and Manning 2014, section 3.1; the last 12 are dependents."""
         s1, s2, s3 = [*reversed(self.stack[-3:]), *[NOTHING] * 3][:3]
         ahead = range(self.next, self.next + 3)
-        found = [s1, s2, s3, *(word if word <= self.size else NOTHING for word in ahead)]
+        words = [s1, s2, s3, *(word if word <= self.size else NOTHING for word in ahead)]
         for word in (s1, s2):
             left1, left2 = self._side(word, -1)
             right1, right2 = self._side(word, 1)
-            found += [left1, right1, left2, right2, self._side(left1, -1)[0]]
-            found += [self._side(right1, 1)[0]]
-        return found
+            words += [left1, right1, left2, right2, self._side(left1, -1)[0]]
+            words += [self._side(right1, 1)[0]]
+        return words
 
     def _side(self, word: int, side: int) -> tuple[int, int]:
         """The two outermost children of ``word`` to its left (-1) or right (1)."""
-        children = [one for one in self.children.get(word, []) if (one - word) * side > 0]
+        children = [child for child in self.children.get(word, []) if (child - word) * side > 0]
         first, second = [*children[::-side], NOTHING, NOTHING][:2]
         return first, second
 

@@ -52,7 +52,7 @@ class Parser(nn.Module):
         self.labels = numbered(label for tree in trees for label in tree.labels)
         self.moves = sorted(set(moves))
         sizes = (self.words, self.tags, self.labels)
-        self.embeddings = nn.ModuleList(nn.Embedding(len(one), EMBEDDING) for one in sizes)
+        self.embeddings = nn.ModuleList(nn.Embedding(len(names), EMBEDDING) for names in sizes)
         self.hidden = nn.Linear((WORDS + WORDS + ARCS) * EMBEDDING, HIDDEN)
         self.norm, self.dropout = new_norm(HIDDEN), nn.Dropout(DROPOUT)
         self.output = nn.Linear(HIDDEN, len(self.moves))
@@ -65,10 +65,10 @@ class Parser(nn.Module):
 
     def features(self, state: State, tree: Sentence) -> list[int]:
         """The numbers of 18 words, their 18 tags, and 12 labels of arcs."""
-        found = state.features()
+        places = state.features()
         parts: list[tuple[dict[str, int], Any, list[int]]] = [
-            *((self.words, tree.words, found), (self.tags, tree.tags, found)),
-            (self.labels, state.labels, found[-ARCS:]),
+            *((self.words, tree.words, places), (self.tags, tree.tags, places)),
+            (self.labels, state.labels, places[-ARCS:]),
         ]
         return [
             0 if word == NOTHING else numbers.get(values[word], 1)
@@ -82,7 +82,7 @@ class Parser(nn.Module):
         self.eval()
         states = [State(len(tree.words) - 1) for tree in trees]
         while going := [(state, tree) for state, tree in zip(states, trees) if not state.done]:
-            scores = self(torch.tensor([self.features(*one) for one in going]))
+            scores = self(torch.tensor([self.features(*pair) for pair in going]))
             for (state, _), order in zip(going, scores.argsort(descending=True).tolist()):
                 state.apply(next(self.moves[i] for i in order if state.allows(self.moves[i][0])))
         return [state.heads for state in states]
@@ -132,9 +132,9 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         dev_uas = uas(parser.parse(dev), dev, False)
         print(f"epoch {epoch}: loss {loss.item():.3f}, dev UAS {dev_uas:.2f}")
         if dev_uas > best["dev UAS"]:
-            found = parser.parse(test)
-            best = {"dev UAS": dev_uas, "test UAS": uas(found, test, False)}
-            best["test UAS with punctuation"] = uas(found, test, True)
+            heads = parser.parse(test)
+            best = {"dev UAS": dev_uas, "test UAS": uas(heads, test, False)}
+            best["test UAS with punctuation"] = uas(heads, test, True)
     shown = ", ".join(f"{name} {score:.2f}" for name, score in best.items())
     print(f"{args.norm_type}, seed {args.seed}: {shown}")
     return best
@@ -143,5 +143,5 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
 if __name__ == "__main__":
     try:
         main()
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")

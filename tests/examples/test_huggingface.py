@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 
+import huggingface
 from norm_plugin.norms import NORM_TYPES, norm_spec, replace_norms
 
 pytest.importorskip("transformers", reason="no transformers: pip install norm_plugin[huggingface]")
@@ -16,15 +17,11 @@ NORMS_OF = {"bert": "layernorm", "gpt2": "layernorm", "llama": "rmsnorm"}
 
 
 def new_model(name):
-    import huggingface
-
     torch.manual_seed(1)
     return huggingface.new_model(name)
 
 
 def new_batch():
-    import huggingface
-
     torch.manual_seed(2)
     return huggingface.make_batch()
 
@@ -53,8 +50,6 @@ def test_the_norm_that_was_there_changes_nothing(name):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("norm", BATCH_NORMS)
 def test_padding_changes_no_statistic(name, norm):
-    import huggingface
-
     batch = new_batch()
     assert (batch["attention_mask"] == 0).any()
     models = []
@@ -65,8 +60,8 @@ def test_padding_changes_no_statistic(name, norm):
         replace_norms(model, norm)
         step(model, batch)
         models.append(model)
-    for one, two in zip(*(model.buffers() for model in models)):
-        torch.testing.assert_close(one, two)
+    for first, second in zip(*(model.buffers() for model in models)):
+        torch.testing.assert_close(first, second)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -88,15 +83,13 @@ def test_gradient_checkpointing(name):
     batch = new_batch()
     for model in models:
         step(model, batch)
-    for one, two in zip(*(model.parameters() for model in models)):
-        torch.testing.assert_close(one.grad, two.grad)
-    for one, two in zip(*(model.buffers() for model in models)):
-        torch.testing.assert_close(one, two)
+    for first, second in zip(*(model.parameters() for model in models)):
+        torch.testing.assert_close(first.grad, second.grad)
+    for first, second in zip(*(model.buffers() for model in models)):
+        torch.testing.assert_close(first, second)
 
 
 def test_the_example(capsys):
-    import huggingface
-
     scores = huggingface.main(["--norm-type", "powernorm", "--updates", "20"])
     printed = capsys.readouterr().out
     assert "bert.encoder.layer.0.attention.output.LayerNorm: LayerNorm -> PowerNorm" in printed
@@ -105,8 +98,6 @@ def test_the_example(capsys):
 
 
 def test_a_model_that_diverges_has_no_score(monkeypatch):
-    import huggingface
-
     monkeypatch.setattr(huggingface, "LEARNING_RATE", float("inf"))
     with pytest.raises(ValueError, match="after update 1 the model has weights that are NaN"):
         huggingface.main(["--norm-type", "rmsnorm", "--updates", "2"])

@@ -8,7 +8,10 @@ import random
 
 import pytest
 
+import parsing
+from arc_standard import LEFT, NOTHING, RIGHT, SHIFT, State, oracle
 from norm_plugin.norms import NORM_TYPES, build_norm
+from treebank import read_conllu, uas
 
 # Heads of words 1 to n. In the second the arcs 1 <- 3 and 2 -> 4 cross.
 PROJECTIVE, CROSSING = [2, 0, 5, 5, 2], [3, 0, 2, 2]
@@ -46,8 +49,6 @@ def folder(tmp_path):
 
 
 def test_it_learns(folder, monkeypatch, capsys):
-    import parsing
-
     monkeypatch.setattr(parsing, "BATCH", 32)
     words = ["--data", str(folder), "--epochs", "8", "--norm-type", "adanorm"]
     scores = parsing.main(words)
@@ -62,8 +63,6 @@ def test_it_learns(folder, monkeypatch, capsys):
 
 
 def test_the_epoch_with_the_best_dev_score_counts(folder, monkeypatch):
-    import parsing
-
     # dev; where it is the best so far test follows, without and with punctuation
     scores = iter([50, 1, 2, 70, 3, 4, 60])
     monkeypatch.setattr(parsing, "uas", lambda *args: next(scores))
@@ -72,8 +71,6 @@ def test_the_epoch_with_the_best_dev_score_counts(folder, monkeypatch):
 
 
 def test_a_training_that_diverges_has_no_score(folder, monkeypatch):
-    import parsing
-
     monkeypatch.setattr(parsing.F, "cross_entropy", lambda scores, moves: math.nan * scores.sum())
     with pytest.raises(ValueError, match="the loss of epoch 1 is nan: the training has diverged"):
         parsing.main(["--data", str(folder), "--epochs", "1"])
@@ -81,14 +78,11 @@ def test_a_training_that_diverges_has_no_score(folder, monkeypatch):
 
 @pytest.mark.parametrize("name", NORM_TYPES)
 def test_every_norm_trains(folder, name):
-    import parsing
-
     assert parsing.main(["--data", str(folder), "--epochs", "1", "--norm-type", name])
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_moves_build_the_tree(tmp_path, seed):
-    from arc_standard import State, oracle
     from treebank import read_conllu
 
     heads = random_tree(random.Random(seed), 1, 9, 0)
@@ -104,7 +98,6 @@ def test_the_moves_build_the_tree(tmp_path, seed):
 
 
 def test_no_moves_build_a_tree_with_crossing_arcs(tmp_path):
-    from arc_standard import oracle
     from treebank import read_conllu
 
     (tmp_path / "two.conllu").write_text(conllu(PROJECTIVE) + conllu(CROSSING))
@@ -116,8 +109,6 @@ def test_no_moves_build_a_tree_with_crossing_arcs(tmp_path):
 
 
 def test_the_moves_that_are_possible():
-    from arc_standard import LEFT, RIGHT, SHIFT, State
-
     def possible(stack, next_word):
         state = State(3, stack, next_word)
         return {kind for kind in (SHIFT, LEFT, RIGHT) if state.allows(kind)}
@@ -130,7 +121,6 @@ def test_the_moves_that_are_possible():
 
 
 def test_no_moves_build_a_tree_with_two_roots(tmp_path):
-    from arc_standard import oracle
     from treebank import read_conllu
 
     (tmp_path / "a.conllu").write_text(conllu([0, 0]))
@@ -139,8 +129,6 @@ def test_no_moves_build_a_tree_with_two_roots(tmp_path):
 
 @pytest.mark.parametrize(("words", "scale"), [([], 1.0), (["--norm-scale", "0.3"], 0.3)])
 def test_adanorm_has_the_c_of_the_paper(folder, monkeypatch, words, scale):
-    import parsing
-
     built = []
 
     def build(*args, **options):
@@ -153,8 +141,6 @@ def test_adanorm_has_the_c_of_the_paper(folder, monkeypatch, words, scale):
 
 
 def test_the_features_of_a_state():
-    from arc_standard import NOTHING, State
-
     # on the stack the root, 4 and 9, each with two children on both sides, of which 2 and 10 have
     # children of their own; 12 to 13 are in the buffer
     children = {4: [2, 3, 5, 6], 2: [1], 9: [7, 8, 10, 11], 11: [12]}
@@ -167,8 +153,6 @@ def test_the_features_of_a_state():
 
 
 def test_words_of_several_tokens_and_empty_nodes_are_left_out(tmp_path):
-    from treebank import read_conllu
-
     head, first, *others = conllu([2, 0]).splitlines()
     joined, empty = "1-2\t" + "\t".join("_" * 9), "1.1\t" + "\t".join("_" * 9)
     (tmp_path / "a.conllu").write_text("\n".join([head, joined, first, empty, *others]) + "\n\n")
@@ -177,8 +161,6 @@ def test_words_of_several_tokens_and_empty_nodes_are_left_out(tmp_path):
 
 
 def test_a_line_ends_where_the_file_says_so(tmp_path):
-    from treebank import read_conllu
-
     text = conllu([2, 0]).replace("w2", "w\u2028")  # Python's splitlines would end a line there
     (tmp_path / "a.conllu").write_text(text, encoding="utf-8")
     (tree,) = read_conllu(tmp_path / "a.conllu")
@@ -186,75 +168,35 @@ def test_a_line_ends_where_the_file_says_so(tmp_path):
 
 
 def test_punctuation_counts_only_where_it_is_asked_for(tmp_path):
-    from treebank import read_conllu, uas
-
     (tmp_path / "a.conllu").write_text(conllu([2, 0, 2], tags=["A", "B", "PUNCT"]))
     trees = read_conllu(tmp_path / "a.conllu")
     assert uas([{1: 2, 2: 0, 3: 1}], trees, punctuation=False) == 100
     assert uas([{1: 0, 2: 0, 3: 2}], trees, punctuation=False) == 50
     assert uas([{1: 0, 2: 0, 3: 2}], trees, punctuation=True) == pytest.approx(100 * 2 / 3)
-    (tmp_path / "a.conllu").write_text(conllu([0], tags=["PUNCT"]))
-    with pytest.raises(ValueError, match="no word to score"):
-        uas([{1: 0}], read_conllu(tmp_path / "a.conllu"), punctuation=False)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (conllu([0, 3, 4, 2]), r"line 6: .*cycle.*: 2 \(w3\) -> 3 \(w4\) -> 4 \(w2\) -> 2 \(w3\)"),
-        (conllu([1]), r"cycle.*: 1 \(w1\) -> 1"),
-        (conllu([7, 0]), r"word 1 \(w7\) has the head 7"),
-        (conllu([0]).replace("\t0\t", "\t_\t"), r"line 6: word 1 \(w0\) has the head '_', not"),
-        ("1\tno\tcolumns\n\n", "no CoNLL-U line"),
-        (conllu([2, 0, 2]).replace("\n3\t", "\n4\t"), "line 6: word 3 has the number 4"),
-        (conllu([2, 0, 2]).replace("\n3\t", "\n3x\t"), "line 6: word 3 has the number 3x"),
+        (conllu([0, 3, 4, 2]), r"sentence 2: the heads form no tree: \[2, 3, 4\] leads to 2"),
+        (conllu([1]), r"no tree: \[1\] leads to 1"),
+        (conllu([7, 0]), r"no tree: \[1\] leads to 7"),
+        (conllu([2, 0, 2]).replace("\n3\t", "\n4\t"), "sentence 2: the words are not numbered"),
     ],
 )
 def test_what_is_no_tree(folder, text, message):
-    import parsing
-
     path = folder / "en-train.conllu.gz"
     path.write_bytes(gzip.compress((conllu([2, 0, 2]) + text).encode()))
     with pytest.raises(ValueError, match=message):
         parsing.main(["--data", str(folder)])
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"no gzip", "Not a gzipped file"),
-        (gzip.compress(b"a")[:-4], "ended before the end-of-stream marker"),
-        (gzip.compress(b"")[:10] + b"\xff", "Error -3 while decompressing"),
-        (gzip.compress(b"\xff"), "'utf-8' codec can't decode byte 0xff"),
-    ],
-    ids=["not packed", "cut off", "damaged", "not UTF-8"],
-)
-def test_a_file_that_cannot_be_read(folder, content, message):
-    import parsing
-
-    (folder / "en-train.conllu.gz").write_bytes(content)
-    with pytest.raises(ValueError, match=f"cannot read .*en-train.conllu.gz: .*{message}"):
-        parsing.main(["--data", str(folder)])
-
-
-def test_a_file_without_a_tree(folder):
-    import parsing
-
-    (folder / "en-dev.conllu.gz").write_bytes(gzip.compress(b"# a comment\n\n"))
-    with pytest.raises(ValueError, match="en-dev.conllu.gz has no tree"):
-        parsing.main(["--data", str(folder)])
-
-
 def test_a_folder_without_the_files(tmp_path):
-    import parsing
-
     with pytest.raises(ValueError, match=r"has 0 files \*train\*"):
         parsing.main(["--data", str(tmp_path)])
 
 
 def test_a_treebank_of_which_nothing_can_be_learned(folder):
-    import parsing
-
     (folder / "en-train.conllu.gz").write_bytes(gzip.compress(conllu(CROSSING).encode()))
     with pytest.raises(ValueError, match="not one of the trees to train on is projective"):
         parsing.main(["--data", str(folder)])

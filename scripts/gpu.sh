@@ -153,7 +153,7 @@ if [[ ! -x $python ]]; then
     install "$python" >"$out/logs/install.log" 2>&1 || die "cannot install, see $out/logs/install.log"
     python=$out/venv/bin/python
   else
-    scripts/setup.sh
+    scripts/setup.sh --tests
     python=$venv/bin/python
   fi
 fi

@@ -9,16 +9,20 @@ readonly BUILD_TOOLS=(torch numpy cython setuptools wheel ninja)  # fairseq's bu
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$(cd "$root" && realpath -m -- "${NORM_VENV:-.venv}")
 stamp=$venv/setup.stamp
+tests_stamp=$venv/setup-tests.stamp
+tests=  # not empty: with what only the tests need
 log=$venv/setup.log
+fairseq_log=$venv/setup-fairseq.log
 
 usage() {
   cat <<EOF
-Usage: scripts/setup.sh [--help]
+Usage: scripts/setup.sh [--tests]
 
 Creates the virtual environment .venv in the root of the checkout. Installs there the versions in
-requirements.lock, the versions in requirements-cpu.lock if torch is a CPU build, and the project
-itself (editable). If nothing has changed, prints nothing and returns at once. An interrupted setup is
-finished by the next one. A second setup that starts meanwhile waits for the first.
+requirements.lock and the project itself (editable); those at the end of the file, which only the
+tests need, with --tests alone, and then those in requirements-cpu.lock too if torch is a CPU build.
+If nothing has changed, prints nothing and returns at once. An interrupted setup is finished by the
+next one. A second setup that starts meanwhile waits for the first.
 
 Needs Python 3.$OLDEST_MINOR to 3.$NEWEST_WORKING with its venv module and headers, a C++ compiler, and
 a package index for pip.
@@ -58,7 +62,8 @@ digest() {  # of everything that decides what the environment holds; fails witho
 
 up_to_date() {
   local now
-  [[ -r $stamp ]] && now=$(digest) && [[ $(<"$stamp") == "$now" ]]
+  [[ -r $stamp ]] && now=$(digest) && [[ $(<"$stamp") == "$now" ]] &&
+    { [[ -z $tests ]] || [[ -r $tests_stamp && $(<"$tests_stamp") == "$now" ]]; }
 }
 
 # --- what the machine must have -------------------------------------------------------------
@@ -181,8 +186,10 @@ step() {  # step TITLE COMMAND...: one line on screen, all output in the log
   "$@" >>"$log" 2>&1 </dev/null || explain_failure "$title"
 }
 
+readonly PIP=(-m pip install --disable-pip-version-check --no-input --progress-bar off --retries 2)
+
 pip_install() {
-  "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off --retries 2 "$@"
+  "$venv/bin/python" "${PIP[@]}" "$@"
 }
 
 torch_brings_triton() {  # as its builds for a GPU do, in the version that they work with
@@ -196,12 +203,22 @@ install_all() {
   # fairseq builds CUDA code as soon as this is set, which needs an nvcc of torch's own version.
   unset CUDA_HOME
   step "installing torch and the build tools" pip_install -c "$lock" "${BUILD_TOOLS[@]}"
-  step "installing fairseq (compiles for two to four minutes the first time)" \
-    pip_install --no-build-isolation --no-deps -c "$lock" fairseq-fixed
-  step "installing the other libraries" pip_install --no-build-isolation --no-deps -r "$lock"
-  torch_brings_triton ||
+  # fairseq compiles on one core for minutes. Meanwhile the others do all that does not need it.
+  say "installing fairseq (compiles for two to four minutes the first time)"
+  "$venv/bin/python" "${PIP[@]}" --no-build-isolation --no-deps -c "$lock" fairseq-fixed \
+    &>"$fairseq_log" </dev/null &
+  local fairseq=$!
+  trap 'kill "$fairseq" 2>/dev/null' EXIT
+  local end=${tests:+nothing}
+  sed "/^# ${end:-For tests only}/,\$d; /^fairseq-fixed==/d" "$lock" >"$venv/libraries.txt"
+  step "installing the other libraries" \
+    pip_install --no-build-isolation --no-deps -r "$venv/libraries.txt"
+  [[ -z $tests ]] || torch_brings_triton ||
     step "installing triton" pip_install --no-deps -r "$root/requirements-cpu.lock"
   step "installing the project" pip_install --no-build-isolation --no-deps -e "$root"
+  say "waiting for fairseq"
+  wait "$fairseq" || { log=$fairseq_log; explain_failure "installing fairseq"; }
+  trap - EXIT
   # A wheel that pip kept from a build with another torch installs well and does not load.
   step "checking that fairseq loads" "$venv/bin/python" -c \
     'import torch, fairseq.libnat, fairseq.libbleu, fairseq.data.token_block_utils_fast'
@@ -211,6 +228,7 @@ main() {
   case ${1:-} in
     '') ;;
     -h | --help) usage; return ;;
+    --tests) tests=1 ;;
     *) die "unknown argument $1; see scripts/setup.sh --help" ;;
   esac
   if up_to_date; then return; fi
@@ -241,6 +259,7 @@ main() {
   fi
   digest >"$stamp.new"  # before installing, so that a file changed meanwhile is seen next time
   install_all
+  if [[ $tests ]]; then cp "$stamp.new" "$tests_stamp"; fi
   mv "$stamp.new" "$stamp"
   say "ready"
 }

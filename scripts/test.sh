@@ -9,7 +9,7 @@ usage() {
   cat <<EOF
 Usage: scripts/test.sh [PYTEST ARGUMENT...]
 
-Runs scripts/setup.sh, ruff (lint and format), shellcheck, mypy and pytest. Stops at the first that
+Runs scripts/setup.sh --tests, ruff (lint and format), shellcheck, mypy and pytest. Stops at the first that
 fails. Arguments go to pytest: scripts/test.sh tests/norms -k powernorm
 
 Environment variables:
@@ -41,7 +41,7 @@ main() {
   esac
   local -a scripts
   cd "$root"
-  scripts/setup.sh
+  scripts/setup.sh --tests
   mapfile -t scripts < <(shell_scripts)
 
   section "ruff check" "$bin/ruff" check

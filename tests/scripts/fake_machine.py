@@ -15,7 +15,7 @@ COPIED = (
 )
 TOOLS = (
     *("awk", "bash", "cat", "cp", "dirname", "env", "flock", "grep", "ls"),
-    *("mkdir", "mv", "nproc", "realpath", "rm", "sha256sum"),
+    *("mkdir", "mv", "nproc", "realpath", "rm", "sed", "sha256sum"),
 )
 
 # Answers what setup.sh asks of an interpreter, and notes what it is told to do in $FAKE_CALLS.
@@ -35,6 +35,7 @@ case "$*" in
   "-m pip install "*)
     echo "pip $* CUDA_HOME=${{CUDA_HOME-none}}" >>"$FAKE_CALLS"
     [[ -z ${{FAKE_PIP_KILLS_SETUP:-}} ]] || kill -KILL $PPID
+    [[ $* == *"${{FAKE_PIP_FAILS:-}}"* ]] || exit 0
     [[ -z ${{FAKE_PIP_ERROR:-}} ]] || {{ echo "$FAKE_PIP_ERROR"; exit 1; }} ;;
   *) echo "the stand-in for Python has no answer to: $*" >&2; exit 99 ;;
 esac

@@ -24,7 +24,7 @@ def test_first_run_installs_everything_in_order(machine: FakeMachine) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert all(line.startswith("setup: ") for line in lines)
-    assert len(lines) == 7  # the environment, four installations, the check, ready
+    assert len(lines) == 8  # the environment, four installations, waiting, the check, ready
     calls = machine.take_calls()
     # fairseq is built without its CUDA parts
     assert all(call.endswith(" CUDA_HOME=none") for call in calls[1:])
@@ -32,9 +32,17 @@ def test_first_run_installs_everything_in_order(machine: FakeMachine) -> None:
     assert kinds(calls) == ["venv", "pip", "pip", "pip", "pip"]
     lock = machine.root / "requirements.lock"
     assert f"-c {lock} torch " in calls[1]
-    assert calls[2].endswith(f"--no-build-isolation --no-deps -c {lock} fairseq-fixed")
-    assert calls[3].endswith(f"--no-build-isolation --no-deps -r {lock}")
-    assert calls[4].endswith(f"--no-build-isolation --no-deps -e {machine.root}")
+    # fairseq is built beside the others
+    fairseq, *others = sorted(calls[2:], key=lambda call: "fairseq-fixed" not in call)
+    assert fairseq.endswith(f"--no-build-isolation --no-deps -c {lock} fairseq-fixed")
+    libraries = machine.venv / "libraries.txt"
+    assert others[0].endswith(f"--no-build-isolation --no-deps -r {libraries}")
+    assert others[1].endswith(f"--no-build-isolation --no-deps -e {machine.root}")
+    base, _, tests = lock.read_text().partition("# For tests only")
+    installed = libraries.read_text()
+    assert "\ntorch==" in installed and "fairseq-fixed==" not in installed
+    assert set(installed.splitlines()) < set(base.splitlines())
+    assert "\npytest==" in tests and "pytest" not in installed
     assert machine.stamp.is_file()
 
 
@@ -47,12 +55,15 @@ def test_nothing_to_do_is_silent_and_needs_nothing(ready: FakeMachine) -> None:
     assert ready.take_calls() == []
 
 
-def test_triton_is_installed_where_torch_is_for_the_cpu_and_brings_none(
-    machine: FakeMachine,
-) -> None:
-    assert machine.run(FAKE_CPU_TORCH="1").returncode == 0
-    (call,) = [call for call in machine.take_calls() if "requirements-cpu.lock" in call]
-    assert f"--no-deps -r {machine.root}/requirements-cpu.lock" in call
+def test_what_only_the_tests_need_is_installed_when_they_ask_for_it(ready: FakeMachine) -> None:
+    cpu = {"FAKE_CPU_TORCH": "1"}  # a torch that brings no triton
+    assert ready.run(**cpu).returncode == 0 and ready.take_calls() == []
+    assert ready.run("--tests", **cpu).returncode == 0
+    assert "\npytest==" in (ready.venv / "libraries.txt").read_text()
+    (call,) = [call for call in ready.take_calls() if "requirements-cpu.lock" in call]
+    assert f"--no-deps -r {ready.root}/requirements-cpu.lock" in call
+    for flags in ([], ["--tests"]):
+        assert ready.run(*flags, **cpu).returncode == 0 and ready.take_calls() == []
 
 
 @pytest.mark.parametrize(
@@ -92,7 +103,7 @@ def test_a_checkout_that_takes_over_an_environment_installs_itself(
     done = other.run(NORM_VENV=str(ready.venv))
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"-e {other.root} " in other.take_calls()[-1]
+    assert any(f"-e {other.root} " in call for call in other.take_calls())
 
 
 def test_norm_venv_counts_from_the_root_of_the_checkout(machine: FakeMachine) -> None:

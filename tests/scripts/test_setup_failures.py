@@ -102,6 +102,17 @@ def test_a_failure_of_pip_is_one_line_that_names_the_log(
     assert not machine.stamp.exists()
 
 
+def test_a_failure_of_fairseq_beside_the_others_names_its_own_log(machine: FakeMachine) -> None:
+    error = "ERROR: Failed building wheel for fairseq-fixed"
+    done = machine.run(FAKE_PIP_ERROR=error, FAKE_PIP_FAILS="fairseq-fixed")
+
+    assert done.returncode == 1
+    log = machine.venv / "setup-fairseq.log"
+    assert done.stderr == f"error: installing fairseq: the build failed; see the log (log: {log})\n"
+    assert error in log.read_text()
+    assert not machine.stamp.exists()
+
+
 def test_a_failure_of_venv_is_one_line_and_the_next_run_starts_over(machine: FakeMachine) -> None:
     done = machine.run(FAKE_VENV_ERROR="Error: Command 'ensurepip' died")
 

@@ -23,8 +23,8 @@ def dictionary_of(words: int) -> Dictionary:
 
 def build_model(dictionary: Dictionary, *flags: object) -> Any:
     """The model of the flags of ``fairseq-train``, from the first seed, with one dictionary."""
-    words = ["DATA", "--lr-scheduler", "inverse_sqrt", *map(str, flags)]
-    args = options.parse_args_and_arch(options.get_training_parser(), words)
+    argv = ["DATA", "--lr-scheduler", "inverse_sqrt", *map(str, flags)]
+    args = options.parse_args_and_arch(options.get_training_parser(), argv)
     task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
     torch.manual_seed(1)
     return models.build_model(convert_namespace_to_omegaconf(args).model, task)

@@ -84,10 +84,10 @@ def of_reference(setup: Setup, data: Data, direction: str) -> Call | None:
 
     channels = data.x.size(-1)
     norm = setup.build(channels)
-    given = setup.values()
+    values = setup.values()
     options = {
-        one.name: one.parse(given.get(one.name, one.default))
-        for one in norm_spec(setup.norm).options
+        option.name: option.parse(values.get(option.name, option.default))
+        for option in norm_spec(setup.norm).options
     }
     names = {"weight": "gamma", "bias": "beta"}
     parameters = {

@@ -61,14 +61,14 @@ def provenance(gpu: bool = False) -> Record:
     ``vector`` is the level of vector instructions that torch uses, and the C++ kernels after it; of
     a GPU it is the version of CUDA.
     """
-    found = versions()
+    installed = versions()
     return {
         "date": date.today().isoformat(),
         "commit": commit(),
         "device": torch.cuda.get_device_name() if gpu else cpu_model(),
         "vector": cuda_version() if gpu else torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        **{name: found[name] for name in ("python", "torch", "norm_plugin")},
+        **{name: installed[name] for name in ("python", "torch", "norm_plugin")},
     }
 
 

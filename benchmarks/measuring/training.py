@@ -26,7 +26,7 @@ STOCK = Setup("stock")
 """fairseq's own Transformer with LayerNorm."""
 
 
-def training_words(setup: Setup, data: Path, tiny: bool = False, device: str = CPU) -> list[str]:
+def training_argv(setup: Setup, data: Path, tiny: bool = False, device: str = CPU) -> list[str]:
     """The command line of fairseq-train: the recipe on ``device``, with ``setup`` in its place.
 
     Args:
@@ -41,9 +41,9 @@ def training_words(setup: Setup, data: Path, tiny: bool = False, device: str = C
     recipe["task"].update(data=None, source_lang=None, target_lang=None)
     model = recipe["model"]
     if setup == STOCK:
-        kept = {name: value for name, value in model.items() if not name.startswith("norm_")}
+        stock = {name: value for name, value in model.items() if not name.startswith("norm_")}
         before = {f"{stack}_normalize_before": True for stack in ("encoder", "decoder")}
-        recipe["model"] = {**kept, "_name": model["_name"].replace("norm_", "", 1), **before}
+        recipe["model"] = {**stock, "_name": model["_name"].replace("norm_", "", 1), **before}
     else:
         model.update({option_field(name): value for name, value in setup.values().items()})
     return [str(data), *training_flags(recipe)]
@@ -68,7 +68,7 @@ class Run:
         if len(list(data.glob("dict.*.txt"))) != 2:
             raise CommandError(f"{data} lacks dict.*.txt; give a folder of fairseq-preprocess")
         parser = options.get_training_parser()
-        args = options.parse_args_and_arch(parser, training_words(setup, data, tiny, device))
+        args = options.parse_args_and_arch(parser, training_argv(setup, data, tiny, device))
         self.device = device
         self.cfg = convert_namespace_to_omegaconf(args)
         self.task = tasks.setup_task(self.cfg.task)

@@ -39,7 +39,7 @@ def learn_merges(words: Mapping[str, int], most: int) -> Iterator[tuple[str, str
 
 
 class _PairCounts:
-    """How often each pair occurs. Rare pairs are set aside, so that the best is found quickly."""
+    """How often each pair occurs. Rare pairs are set aside, so that the best is unique quickly."""
 
     def __init__(self, counts: dict[int, int], symbols: list[str]) -> None:
         self._symbols = symbols
@@ -171,6 +171,6 @@ class _Text:
         starts = starts[self._next[starts] >= 0]
         pairs = self._symbol[starts].astype(np.int64) << SHIFT
         pairs |= self._symbol[self._next[starts]]
-        found, which = np.unique(pairs, return_inverse=True)
-        counts = np.bincount(which, self._frequency[self._word[starts]], len(found))
-        return zip(found.tolist(), counts.astype(np.int64).tolist())
+        unique, which = np.unique(pairs, return_inverse=True)
+        counts = np.bincount(which, self._frequency[self._word[starts]], len(unique))
+        return zip(unique.tolist(), counts.astype(np.int64).tolist())

@@ -15,8 +15,9 @@ import shutil
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -30,15 +31,6 @@ from prep.text import TextRules, apply_rules
 TEXT, SECOND, LABEL = "input0", "input1", "label"  # as the task names them
 
 
-class Example(NamedTuple):
-    """A sentence, or two, with their label, and where they stand, for errors."""
-
-    text: str
-    label: str
-    place: str  # "FILE, line 7,"
-    second: str = ""
-
-
 class LabeledFiles(RawFiles):
     """The raw files of a corpus."""
 
@@ -48,8 +40,17 @@ class LabeledFiles(RawFiles):
     """Whether the label is that of two sentences."""
 
     @abstractmethod
-    def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, list[Example]]:
-        """The sentences of each split; raises CommandError for files of another size."""
+    def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, pd.DataFrame]:
+        """A row for each label of a split, named by its place in a file, for errors.
+
+        Raises CommandError for files of another size.
+        """
+
+
+def with_places(table: pd.DataFrame, name: str, first: int = 1) -> pd.DataFrame:
+    """The lines of a file from ``first`` on, named ``FILE, line 7``."""
+    table.index = [f"{name}, line {first + number:,}" for number in range(len(table))]
+    return table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +60,12 @@ class FileOfSplit(LabeledFiles):
     lines: Mapping[str, int]
     """The published number of lines of each split."""
 
-    def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, list[Example]]:
-        splits: dict[str, list[Example]] = {}
+    def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, pd.DataFrame]:
+        splits = {}
         for split, name in self.members.items():
-            splits[split] = []
-            for number, line in enumerate(lines_of(paths[name]), 1):
-                label, _, text = line.partition(" ")
-                splits[split].append(Example(text, label, f"{name}, line {number:,},"))
-            check_count(name, len(splits[split]), self.lines[split])
+            rows = [line.partition(" ")[::2] for line in lines_of(paths[name])]
+            check_count(name, len(rows), self.lines[split])
+            splits[split] = with_places(pd.DataFrame(rows, columns=[LABEL, TEXT]), name)
         return splits
 
 
@@ -82,21 +81,18 @@ class FileOfLabel(LabeledFiles):
     """The first in which a file can be read is taken."""
     random_split = True
 
-    def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, list[Example]]:
+    def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, pd.DataFrame]:
         """The splits that a seed draws; what is left over is in none of them."""
-        examples = []
+        tables = []
         for label, name in self.members.items():
             lines = self._decoded(paths[name])
             check_count(name, len(lines), self.lines)
-            for number, text in enumerate(lines, 1):
-                examples.append(Example(text, label, f"{name}, line {number:,},"))
+            tables.append(with_places(pd.DataFrame({TEXT: lines, LABEL: label}), name))
+        table = pd.concat(tables)
         draw = random.Random(split_seed).random  # its sequence is the same in every Python
-        keys = [draw() for _ in examples]
-        order = iter(sorted(range(len(examples)), key=keys.__getitem__))
-        return {
-            split: [examples[next(order)] for _ in range(size)]
-            for split, size in self.sizes.items()
-        }
+        keys = [draw() for _ in range(len(table))]
+        order = iter(sorted(range(len(table)), key=keys.__getitem__))
+        return {split: table.iloc[list(islice(order, size))] for split, size in self.sizes.items()}
 
     def _decoded(self, path: Path) -> list[str]:
         content = path.read_bytes()
@@ -121,7 +117,7 @@ class Tables(LabeledFiles):
     """The published number of pairs of train and of valid."""
     pairs = True
 
-    def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, list[Example]]:
+    def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, pd.DataFrame]:
         splits = {}
         for split, name in self.members.items():
             try:
@@ -129,10 +125,7 @@ class Tables(LabeledFiles):
             except (KeyError, ValueError) as error:
                 raise CommandError(f"{name} is another table: {error}") from error
             check_count(name, len(table), self.lines[split], "pairs")
-            splits[split] = [
-                Example(first, label, f"{name}, line {number:,},", second)
-                for number, (first, second, label) in enumerate(table.itertuples(index=False), 2)
-            ]
+            splits[split] = with_places(table, name, first=2)
         return {**splits, "test": splits["valid"]}
 
     def _table(self, path: Path) -> pd.DataFrame:
@@ -146,7 +139,7 @@ class Tables(LabeledFiles):
             keep_default_na=False,
             encoding="utf-8-sig",
         )
-        return table[list(self.columns)]
+        return table[list(self.columns)].set_axis([TEXT, SECOND, LABEL], axis="columns")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,22 +201,26 @@ class LabeledCorpus(RawCorpus):
         self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path
     ) -> dict[str, Counts]:
         counts = {}
-        for split, examples in self.raw.read(paths, args.split_seed).items():
-            check_examples(examples, self.labels, self.raw.pairs)
-            columns = {
-                TEXT: [example.text for example in examples],
-                SECOND: [example.second for example in examples],
-            }
+        for split, table in self.raw.read(paths, args.split_seed).items():
+            self._check(table)
             for side in self.texts:
-                text = apply_rules(columns[side], "en", self.rules)
-                write_lines(work / "tok" / f"{split}.{side}", text)
-                tokens = sum(len(line.split()) for line in columns[side])
-                counts[f"{split}.{side}"] = {"lines": len(examples), "tokens": tokens}
-            labels = [example.label for example in examples]
-            write_lines(work / "tok" / f"{split}.{LABEL}", labels)
-            report(f"write {split}: {len(examples):,} examples")
+                text = table[side].tolist()
+                write_lines(work / "tok" / f"{split}.{side}", apply_rules(text, "en", self.rules))
+                tokens = sum(len(line.split()) for line in text)
+                counts[f"{split}.{side}"] = {"lines": len(table), "tokens": tokens}
+            write_lines(work / "tok" / f"{split}.{LABEL}", table[LABEL])
+            report(f"write {split}: {len(table):,} examples")
         self._write_dictionaries(args.dictionary, work)
         return counts
+
+    def _check(self, table: pd.DataFrame) -> None:
+        """Raise CommandError for an unknown label and for a sentence without a word."""
+        for place, label in table[LABEL][~table[LABEL].isin(self.labels)].items():
+            labels = ", ".join(self.labels)
+            raise CommandError(f"{place}, has the label {label[:40]!r}; the labels are {labels}")
+        for side in self.texts:
+            for place in table.index[table[side].str.strip() == ""]:
+                raise CommandError(f"{place}, has an empty sentence")
 
     def _write_dictionaries(self, given: Path | None, work: Path) -> None:
         """The same dictionary beside each text, where fairseq expects it, and that of labels."""
@@ -248,15 +245,3 @@ def check_dictionary(path: Path) -> None:
         Dictionary.load(str(path))
     except ValueError as error:
         raise CommandError(f"--dictionary {path} is no dict.txt of a model: {error}") from error
-
-
-def check_examples(examples: Sequence[Example], labels: tuple[str, ...], pairs: bool) -> None:
-    """Raise CommandError for an unknown label and for a sentence without a word."""
-    for example in examples:
-        if example.label not in labels:
-            raise CommandError(
-                f"{example.place} has the label {example.label[:40]!r}; the labels are "
-                f"{', '.join(labels)}"
-            )
-        if not example.text.strip() or (pairs and not example.second.strip()):
-            raise CommandError(f"{example.place} has an empty sentence")

@@ -60,7 +60,7 @@ def test_the_norms_without_a_fused_form_have_no_row_of_one():
     data = make_data(16, 16)
     calls = {setup: make_calls(setup, data, BOTH, EAGER) for setup in layer_setups()}
     without = {setup for setup in calls if "fused" not in calls[setup]}
-    assert without == {one for one in calls if not has_fused_form(norm_spec(one.norm).cls)}
+    assert without == {setup for setup in calls if not has_fused_form(norm_spec(setup.norm).cls)}
     assert not without & set(layers.TARGETS)
 
 
@@ -75,9 +75,9 @@ def test_the_reference_is_given_the_options():
     setup = Setup("adanorm", "variant=released scale=0.5")
     call = make_calls(setup, data, BOTH, ["reference"])["reference"]
     inside = [cell.cell_contents for cell in call.__closure__]
-    (options,) = [one.options for one in inside if hasattr(one, "options")]
+    (options,) = [cell.options for cell in inside if hasattr(cell, "options")]
     assert options == {
-        **{one.name: one.default for one in norm_spec("adanorm").options},
+        **{option.name: option.default for option in norm_spec("adanorm").options},
         "variant": "released",
         "scale": 0.5,
     }
@@ -87,8 +87,8 @@ def test_rows_are_written_and_read(tmp_path, capsys, monkeypatch):
     for module in (layers, speed_tables):
         monkeypatch.setattr(module, "SIZES", ((16, 8), (16, 16)))
     output = tmp_path / "layers.csv"
-    words = ["--quick", "--threads", "1", "--output", str(output), "--norms", "adanorm", "none"]
-    assert layers.main([*words, "--providers", *EAGER[1:], "--rows", "16"]) == 0
+    argv = ["--quick", "--threads", "1", "--output", str(output), "--norms", "adanorm", "none"]
+    assert layers.main([*argv, "--providers", *EAGER[1:], "--rows", "16"]) == 0
     lines = output.read_text(encoding="utf-8").splitlines()
     assert len(lines) == 1 + 2 * 2 * 4 + 2 * 3
     assert "norm adanorm  options variant=released  rows 16" in capsys.readouterr().out
@@ -99,8 +99,8 @@ def test_rows_are_written_and_read(tmp_path, capsys, monkeypatch):
 
 
 def test_check_tells_which_target_is_missed(tmp_path, capsys):
-    words = ["--quick", "--no-csv", "--threads", "1", "--norms", "dyt", "--providers", "fused"]
-    assert layers.main([*words, "--check"]) == 1
+    argv = ["--quick", "--no-csv", "--threads", "1", "--norms", "dyt", "--providers", "fused"]
+    assert layers.main([*argv, "--check"]) == 1
     out = capsys.readouterr().out
     assert "missed: dyt at 4,096 x 512: not measured; at most 1.0 is wanted" in out
 
@@ -113,9 +113,9 @@ def test_check_tells_which_target_is_missed(tmp_path, capsys):
     ],
 )
 def test_a_size_that_cannot_be(size, message):
-    words = ["--no-csv", "--threads", "1", "--norms", "dyt", "--providers", "fused"]
+    argv = ["--no-csv", "--threads", "1", "--norms", "dyt", "--providers", "fused"]
     with pytest.raises(layers.CommandError, match=message):
-        layers.main([*words, *size])
+        layers.main([*argv, *size])
 
 
 def test_misses():
@@ -131,7 +131,7 @@ def test_misses():
 
 
 def test_sizes():
-    sizes = [layers.sizes_of(layers.parse_args(words)) for words in ([], ["--quick"], ["--growth"])]
+    sizes = [layers.sizes_of(layers.parse_args(argv)) for argv in ([], ["--quick"], ["--growth"])]
     assert sizes[0] == list(SIZES)
     assert len(sizes[1]) == 1
     rows = [n for n, channels in sizes[2] if channels == 512]

@@ -93,14 +93,14 @@ def test_provenance(monkeypatch, tmp_path):
     facts = tmp_path / "cpuinfo"
     facts.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\n")
     monkeypatch.setattr(records, "CPU_FACTS", facts)
-    found = provenance()
-    assert found["commit"] == "0123456+"
-    assert found["device"] == "Some CPU @ 2 GHz"
+    origin = provenance()
+    assert origin["commit"] == "0123456+"
+    assert origin["device"] == "Some CPU @ 2 GHz"
     state.update(dirty=False)
     assert provenance()["commit"] == "0123456"
     state.update(commit=None, dirty=None)
     assert provenance()["commit"] == ""
-    assert all(str(value) for name, value in found.items()), found
+    assert all(str(value) for name, value in origin.items()), origin
 
 
 def test_rows_are_appended_under_one_header(tmp_path):
@@ -147,8 +147,10 @@ print(memory.resident_mib() - before, memory.peak_mib() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
-@pytest.mark.parametrize(("name", "kept"), [("keep_freed_memory", 16), ("return_freed_memory", 0)])
-def test_what_becomes_of_freed_memory(name, kept):
+@pytest.mark.parametrize(
+    ("name", "expected"), [("keep_freed_memory", 16), ("return_freed_memory", 0)]
+)
+def test_what_becomes_of_freed_memory(name, expected):
     command = [sys.executable, "-c", MEMORY.format(name=name)]
     done = subprocess.run(
         command, cwd=BENCHMARKS, capture_output=True, text=True, timeout=60, check=True
@@ -156,7 +158,7 @@ def test_what_becomes_of_freed_memory(name, kept):
     left, peak = map(float, done.stdout.split())
     # All of the block or nothing. A quarter of it leaves room for an arena of Python's own objects
     # (1 MiB) and for the batches of pages in which the kernel counts.
-    assert left == pytest.approx(kept, abs=4)
+    assert left == pytest.approx(expected, abs=4)
     assert peak == pytest.approx(16, abs=4)
     assert done.stderr == ""
 
@@ -164,8 +166,8 @@ def test_what_becomes_of_freed_memory(name, kept):
 def test_a_row_of_a_gpu_names_it(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
     monkeypatch.setattr(torch.version, "cuda", "12.8")
-    found = provenance(gpu=True)
-    assert (found["device"], found["vector"]) == ("Some GPU", "CUDA 12.8")
+    origin = provenance(gpu=True)
+    assert (origin["device"], origin["vector"]) == ("Some GPU", "CUDA 12.8")
     assert provenance()["device"] == cpu_model()
     monkeypatch.setattr(torch.version, "hip", "6.4")
     assert provenance(gpu=True)["vector"] == "ROCm 6.4"

@@ -59,6 +59,6 @@ def test_a_text_that_repeats_is_learned(tmp_path, monkeypatch, capsys):
     text = tmp_path / "input.txt"
     text.write_text("abcdefgh" * 200)
     recipe.main([str(text), "--seed", "3"])
-    said = capsys.readouterr().out
-    assert said.startswith("seed 3: 60 updates in ")
-    assert float(said.split()[-1]) < math.log(8) / 4
+    printed = capsys.readouterr().out
+    assert printed.startswith("seed 3: 60 updates in ")
+    assert float(printed.split()[-1]) < math.log(8) / 4

@@ -43,8 +43,7 @@ def slopes(rows):
 def test_slopes():
     # adanorm's time is that of its rows; torch's doubles where the rows are four times as many
     noise = [timed(4096, 9.0, channels=64), timed(4096, 9.0, direction="forward")]
-    found = slopes([*GROWTH, *noise])
-    assert found == {
+    assert slopes([*GROWTH, *noise]) == {
         "adanorm, fused": pytest.approx(1.0),
         "adanorm, torch": pytest.approx(0.5),
     }

@@ -20,8 +20,8 @@ class OfOneSize(recording.RecordFile):
 def test_a_row_has_the_cost_and_the_size(toy, tmp_path, capsys, monkeypatch, cpu_kernels):
     monkeypatch.setattr(recording, "RecordFile", OfOneSize)
     output = tmp_path / "recording.csv"
-    words = ["--data", str(toy), "--quick", "--updates", "2", "--threads", "1"]
-    assert recording.main([*words, "--norms", "batchnorm", "--output", str(output)]) == 0
+    argv = ["--data", str(toy), "--quick", "--updates", "2", "--threads", "1"]
+    assert recording.main([*argv, "--norms", "batchnorm", "--output", str(output)]) == 0
     assert capsys.readouterr().out.startswith("norm batchnorm ")
     (row,) = pd.read_csv(output).to_dict("records")
     share = row["added_p50_ms"] / row["plain_p50_ms"]

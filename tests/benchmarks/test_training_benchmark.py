@@ -10,7 +10,7 @@ import training
 from measuring.command import choose_setups
 from measuring.records import SAME_TRAINING, read_rows
 from measuring.setups import Setup, parse_setup
-from measuring.training import STOCK, Run, training_words
+from measuring.training import STOCK, Run, training_argv
 from norm_plugin.models.flags import option_field
 from norm_plugin.norms import NORM_TYPES
 
@@ -21,7 +21,7 @@ def row(norm="dyt", speed=1.0, peak=1.0, kernels="auto"):
 
 
 def test_the_two_models_differ_in_the_norm_alone(toy):
-    stock, ours = (Run(one, toy, "auto", tiny=True) for one in (STOCK, Setup("layernorm")))
+    stock, ours = (Run(setup, toy, "auto", tiny=True) for setup in (STOCK, Setup("layernorm")))
     theirs = stock.model.state_dict()
     assert stock.cfg.model.arch == "transformer_iwslt_de_en"
     assert ours.cfg.model.arch == "norm_transformer_iwslt_de_en"
@@ -33,8 +33,8 @@ def test_the_two_models_differ_in_the_norm_alone(toy):
         assert run.model.decoder.layers[0].normalize_before
         assert run.cfg.model.dropout == 0.3 and run.cfg.dataset.max_tokens == 4096
     pairs = zip(stock.batches(3), ours.batches(3))
-    for one, other in pairs:
-        assert torch.equal(one["net_input"]["src_tokens"], other["net_input"]["src_tokens"])
+    for first, second in pairs:
+        assert torch.equal(first["net_input"]["src_tokens"], second["net_input"]["src_tokens"])
 
 
 def test_an_update_is_one_of_the_trainer(toy):
@@ -51,11 +51,11 @@ def test_an_update_is_one_of_the_trainer(toy):
 
 
 def test_options_become_flags(tmp_path):
-    words = training_words(parse_setup("powernorm:warmup_updates=0,variant=released"), tmp_path)
+    argv = training_argv(parse_setup("powernorm:warmup_updates=0,variant=released"), tmp_path)
     for name, value in (("warmup_updates", "0"), ("variant", "released")):
         flag = "--" + option_field(name).replace("_", "-")
-        assert words[words.index(flag) + 1] == value
-    assert not [word for word in training_words(STOCK, tmp_path) if word.startswith("--norm-")]
+        assert argv[argv.index(flag) + 1] == value
+    assert not [word for word in training_argv(STOCK, tmp_path) if word.startswith("--norm-")]
 
 
 def test_every_norm_is_trained():
@@ -87,11 +87,13 @@ def test_rows_are_written_and_read(toy, tmp_path, capsys, monkeypatch, cpu_kerne
 
     monkeypatch.setattr(training, "alternate", timed)
     output = tmp_path / "training.csv"
-    words = ["--data", str(toy), "--quick", "--updates", "2", "--threads", "1"]
-    words += ["--norms", "adanorm", "--output", str(output), "--memory-updates", "1"]
-    assert training.main(words) == 0
+    argv = ["--data", str(toy), "--quick", "--updates", "2", "--threads", "1"]
+    argv += ["--norms", "adanorm", "--output", str(output), "--memory-updates", "1"]
+    assert training.main(argv) == 0
     assert capsys.readouterr().out.startswith("norm adanorm  options ")
-    (line,) = [one for one in speed_tables.training_table(output).split("\n") if "`adanorm`" in one]
+    (line,) = [
+        line for line in speed_tables.training_table(output).split("\n") if "`adanorm`" in line
+    ]
     assert "not measured" not in line
     columns = ("updates_per_s", "ratio_p50", "peak_mib", "peak_ratio")
     (written,) = read_rows(output, SAME_TRAINING, columns).to_dict("records")

@@ -83,8 +83,8 @@ for number in (signal.SIGTERM, signal.SIGHUP):  # whatever the tests themselves 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, getattr(signal, sys.argv[4]))
 def wait(lines):
-    with open(sys.argv[3], "w") as said:
-        said.write(f"{os.getpid()}\\n")
+    with open(sys.argv[3], "w") as pipe:
+        pipe.write(f"{os.getpid()}\\n")
     signal.pause()
 def build(work):
     (work / "half").write_text("")
@@ -106,14 +106,14 @@ def wait_for(descriptor):
 def test_no_process_outlives_the_command(tmp_path, number):
     script, out = tmp_path / "never_ends.py", tmp_path / "a b" / "out"
     script.write_text(NEVER_ENDS)
-    os.mkfifo(tmp_path / "said")
-    said = os.open(tmp_path / "said", os.O_RDWR)  # also a writer, so that it has no end
-    command = [sys.executable, script, DATA_PREP, out, tmp_path / "said", "SIG_DFL"]
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)  # also a writer, so that it has no end
+    command = [sys.executable, script, DATA_PREP, out, tmp_path / "pipe", "SIG_DFL"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         pids = ""
         while pids.count("\n") < 2:
-            wait_for(said)
-            pids += os.read(said, 1000).decode()
+            wait_for(pipe)
+            pids += os.read(pipe, 1000).decode()
         assert (out.parent / ".out.tmp/new/half").exists()
         descriptors = [os.pidfd_open(int(pid)) for pid in pids.split()]
         if number == signal.SIGKILL:
@@ -127,7 +127,7 @@ def test_no_process_outlives_the_command(tmp_path, number):
         for descriptor in descriptors:
             wait_for(descriptor)
             os.close(descriptor)
-    os.close(said)
+    os.close(pipe)
     left = sorted(path.name for path in out.parent.iterdir())
     with FileLock(out.parent / ".out.lock", blocking=False):  # nobody holds it
         pass

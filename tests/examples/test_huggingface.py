@@ -37,11 +37,13 @@ def step(model, batch):
 def test_the_norm_that_was_there_changes_nothing(name):
     stock = new_model(name)
     ours = copy.deepcopy(stock)
-    found = replace_norms(ours, NORMS_OF[name])
+    replaced = replace_norms(ours, NORMS_OF[name])
     exact = NORMS_OF[name] == "layernorm"  # the same kernel of torch
     close = {"rtol": 0, "atol": 0} if exact else {}
     batch = new_batch()
-    assert len(found) == sum(type(one).__name__.endswith("Norm") for one in stock.modules())
+    assert len(replaced) == sum(
+        type(module).__name__.endswith("Norm") for module in stock.modules()
+    )
     torch.testing.assert_close(step(ours, batch), step(stock, batch), **close)
     for mine, theirs in zip(ours.parameters(), stock.parameters()):
         torch.testing.assert_close(mine.grad, theirs.grad, **close)

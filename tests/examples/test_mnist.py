@@ -35,21 +35,21 @@ def digits(tmp_path):
 
 
 def test_it_learns(digits, capsys):
-    words = ["--data", str(digits), "--epochs", "3", "--norm-type", "adanorm"]
-    scores = mnist.main(words)
+    argv = ["--data", str(digits), "--epochs", "3", "--norm-type", "adanorm"]
+    scores = mnist.main(argv)
     assert scores["test accuracy"] > 80  # chance is 10
     printed = capsys.readouterr().out
     assert "has the test images only" in printed
     assert f"adanorm, seed 1: test accuracy {scores['test accuracy']:.2f}" in printed
-    assert mnist.main(words) == scores
+    assert mnist.main(argv) == scores
 
 
 def test_the_epoch_with_the_best_validation_accuracy_counts(digits, monkeypatch):
     scores = iter([50, 1, 70, 2, 60, 3])  # of validation and test, epoch by epoch
     monkeypatch.setattr(mnist, "accuracy", lambda *args: next(scores))
     monkeypatch.setattr(mnist, "train_epoch", lambda *args: 0.0)
-    found = mnist.main(["--data", str(digits), "--epochs", "3"])
-    assert found == {"valid accuracy": 70, "test accuracy": 2}
+    best = mnist.main(["--data", str(digits), "--epochs", "3"])
+    assert best == {"valid accuracy": 70, "test accuracy": 2}
 
 
 def test_a_training_that_diverges_has_no_score(digits, monkeypatch):
@@ -81,7 +81,7 @@ def test_the_norm_of_the_score_is_that_of_inference():
     model = mnist.Network(lambda dim: mnist.build_norm("batchnorm", dim))
     images, labels = torch.rand(4, 1, 28, 28), torch.tensor([1, 2, 3, 4])
     before = {name: value.clone() for name, value in model.named_buffers()}
-    alone = [mnist.accuracy(model.train(), *one) for one in zip(images.split(1), labels.split(1))]
+    alone = [mnist.accuracy(model.train(), *pair) for pair in zip(images.split(1), labels.split(1))]
     assert mnist.accuracy(model.train(), images, labels) == pytest.approx(sum(alone) / 4)
     assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
 

@@ -50,24 +50,22 @@ def folder(tmp_path):
 
 def test_it_learns(folder, monkeypatch, capsys):
     monkeypatch.setattr(parsing, "BATCH", 32)
-    words = ["--data", str(folder), "--epochs", "8", "--norm-type", "adanorm"]
-    scores = parsing.main(words)
+    argv = ["--data", str(folder), "--epochs", "8", "--norm-type", "adanorm"]
+    scores = parsing.main(argv)
     # chance is below 40; a tag says everything, but no moves build the one tree that crosses
     assert scores["test UAS"] > 70
     printed = capsys.readouterr().out
     assert "60 of 61 trees are projective" in printed
     assert f"adanorm, seed 1: dev UAS {scores['dev UAS']:.2f}, test UAS" in printed
-    assert parsing.main([*words[:2], "--epochs", "1"]) == parsing.main(
-        [*words[:2], "--epochs", "1"]
-    )
+    assert parsing.main([*argv[:2], "--epochs", "1"]) == parsing.main([*argv[:2], "--epochs", "1"])
 
 
 def test_the_epoch_with_the_best_dev_score_counts(folder, monkeypatch):
     # dev; where it is the best so far test follows, without and with punctuation
     scores = iter([50, 1, 2, 70, 3, 4, 60])
     monkeypatch.setattr(parsing, "uas", lambda *args: next(scores))
-    found = parsing.main(["--data", str(folder), "--epochs", "3"])
-    assert list(found.values()) == [70, 3, 4]
+    best = parsing.main(["--data", str(folder), "--epochs", "3"])
+    assert list(best.values()) == [70, 3, 4]
 
 
 def test_a_training_that_diverges_has_no_score(folder, monkeypatch):

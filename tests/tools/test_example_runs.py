@@ -19,8 +19,8 @@ def calls(monkeypatch):
     """An example whose scores follow from its command line; the list of its command lines."""
     seen = []
 
-    def main(words):
-        seen.append(words)
+    def main(argv):
+        seen.append(argv)
         return {"test accuracy": 90.0 + len(seen)}
 
     monkeypatch.setitem(sys.modules, "mnist", SimpleNamespace(main=main))
@@ -32,9 +32,9 @@ def test_runs_are_kept_and_not_repeated(tmp_path, calls):
     data, out = tmp_path / "data", tmp_path / RESULTS
     data.mkdir()
     (data / "a").write_text("b")
-    words = ["mnist", "--data", str(data), "--out", str(out), "--norms", "none", "adanorm"]
-    example_runs.main([*words, "--seeds", "1"])
-    example_runs.main([*words, "--seeds", "1", "2"])
+    argv = ["mnist", "--data", str(data), "--out", str(out), "--norms", "none", "adanorm"]
+    example_runs.main([*argv, "--seeds", "1"])
+    example_runs.main([*argv, "--seeds", "1", "2"])
     assert [call[call.index("--norm-type") + 1 :] for call in calls] == [
         [norm, "--seed", seed] for seed in "12" for norm in ("none", "adanorm")
     ]
@@ -54,13 +54,13 @@ def test_runs_are_kept_and_not_repeated(tmp_path, calls):
 
 @pytest.fixture
 def stored(tmp_path, calls):
-    """The words of a command that has run once, and the folder of its results."""
+    """The argv of a command that has run once, and the folder of its results."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a").write_text("b")
-    words = ["mnist", "--data", str(tmp_path / "data"), "--out", str(tmp_path / RESULTS)]
-    words += ["--norms", "none", "--seeds", "1"]
-    example_runs.main(words)
-    return words, tmp_path / RESULTS / "mnist"
+    argv = ["mnist", "--data", str(tmp_path / "data"), "--out", str(tmp_path / RESULTS)]
+    argv += ["--norms", "none", "--seeds", "1"]
+    example_runs.main(argv)
+    return argv, tmp_path / RESULTS / "mnist"
 
 
 @pytest.mark.parametrize("key", example_runs.SHARED)
@@ -79,30 +79,30 @@ def test_runs_that_differ_in_more_than_norm_and_seed_have_no_table(tmp_path, sto
 
 
 def test_the_seeds_of_a_table_are_in_order(tmp_path, stored):
-    words, _ = stored
-    example_runs.main([*words, "--seeds", "10", "2"])
+    argv, _ = stored
+    example_runs.main([*argv, "--seeds", "10", "2"])
     assert "| `none` | 1, 2, 10 |" in example_table("mnist", tmp_path)
 
 
 def test_runs_are_not_continued_with_other_data_or_flags(tmp_path, stored, calls):
-    words, _ = stored
+    argv, _ = stored
     with pytest.raises(CommandError, match="have another command: .* another --out"):
-        example_runs.main([*words, "--seeds", "2", "--epochs", "9"])
+        example_runs.main([*argv, "--seeds", "2", "--epochs", "9"])
     (tmp_path / "data" / "a").write_text("other")
     with pytest.raises(CommandError, match="have another data: .* another --out"):
-        example_runs.main([*words, "--seeds", "2"])
+        example_runs.main([*argv, "--seeds", "2"])
     assert len(calls) == 1
 
 
 def test_a_run_that_diverges_is_one_line_and_no_file(tmp_path, stored, monkeypatch):
-    words, folder = stored
+    argv, folder = stored
 
     def diverge(_):
         raise ValueError("the loss of epoch 5 is nan")
 
     monkeypatch.setattr(sys.modules["mnist"], "main", diverge)
     with pytest.raises(CommandError, match="mnist, none, seed 2: the loss of epoch 5 is nan"):
-        example_runs.main([*words, "--seeds", "2"])
+        example_runs.main([*argv, "--seeds", "2"])
     assert [path.name for path in folder.iterdir()] == ["none-seed1.json"]
 
 
@@ -113,7 +113,7 @@ def test_nothing_was_run(tmp_path):
 
 
 def test_a_folder_that_is_none_is_refused_before_the_run(tmp_path, calls):
-    words = ["mnist", "--data", str(tmp_path / "none"), "--out", str(tmp_path)]
+    argv = ["mnist", "--data", str(tmp_path / "none"), "--out", str(tmp_path)]
     with pytest.raises(CommandError, match="--data .*none is no folder"):
-        example_runs.main(words)
+        example_runs.main(argv)
     assert not calls

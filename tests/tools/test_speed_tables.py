@@ -83,7 +83,9 @@ def test_the_newest_row_of_each_kind_counts(table):
 
 
 def test_layernorm_shows_no_figure_of_a_compiler_that_finds_nothing_to_compile(table):
-    rows = [layer(name, one, 0.9) for name in ("layernorm", "dyt") for one in ("plain", "compile")]
+    rows = [
+        layer(name, form, 0.9) for name in ("layernorm", "dyt") for form in ("plain", "compile")
+    ]
     text = table("layers", layers=rows)
     ((_, _, _, compiled, plain, _),) = cells(text, "layernorm")
     assert compiled == "—" and plain.startswith("0.90")

@@ -84,7 +84,9 @@ def test_every_room_is_in_the_table_of_rooms():
 
 def test_every_python_command_it_names_exists():
     text = TEXT + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    modules = set(re.findall(r"python -m (norm_plugin[\w.]*)", text))
+    # A "Measured on" line names the command of its own commit.
+    lines = [line for line in text.splitlines() if not line.startswith("Measured on")]
+    modules = set(re.findall(r"python -m (norm_plugin[\w.]*)", "\n".join(lines)))
     assert "norm_plugin" in modules
     assert [name for name in modules if importlib.util.find_spec(name) is None] == []
     verbs = set(re.findall(r"^norm-plugin ([\w-]+)|`norm-plugin ([\w-]+)", text, re.MULTILINE))

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from claims import claims_table, reproduction_table
+from claims import reproduction_table
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.recipes import read_recipe, training_flags
 from norm_plugin.experiments.results import SCHEMA, write_result
@@ -64,7 +64,7 @@ def test_every_norm_of_the_papers_is_one_of_ours():
     assert {row.norm for rows in PUBLISHED.values() for row in rows} <= set(NORM_TYPES)
 
 
-@pytest.mark.parametrize("make", [published_table, reproduction_table, claims_table])
+@pytest.mark.parametrize("make", [published_table, reproduction_table])
 def test_an_unknown_experiment_is_refused(make, tmp_path):
     with pytest.raises(CommandError, match="no published numbers of toy; of iwslt14_de_en"):
         make("toy", tmp_path)

@@ -11,7 +11,6 @@
     tune:
       grid: {optimization.lr: [0.0005, 0.001, 0.002]}
       seeds: [101, 102]                  # none of the study's own
-      outcome: valid_loss
       bound: [0.0001, 0.01]              # to which the grid of the first key may be extended
 
 An arm is named as the files of its results are, ``layernorm-kaiming``; the settings that all arms
@@ -81,14 +80,12 @@ class Tuning:
     Attributes:
         grid: two or more values of each key.
         seeds: of the trials.
-        outcome: by which the values are chosen.
         bound: the least and the largest value to which the grid of the first key may be extended;
             None: it is not.
     """
 
     grid: Mapping[str, tuple[float, ...]]
     seeds: tuple[int, ...]
-    outcome: str = "valid_loss"
     bound: tuple[float, float] | None = None
 
 
@@ -203,7 +200,6 @@ def _tuning(content: Any, where: str) -> Tuning:
     return Tuning(
         grid={key: tuple(sorted(values)) for key, values in grid.items()},
         seeds=tuple(tuning.seeds),
-        outcome=tuning.outcome,
         bound=None if bound is None else (min(bound), max(bound)),
     )
 
@@ -254,7 +250,6 @@ def check_study(study: StudyFile, metric: Metric, seeds: Mapping[str, set[int]])
         if each.margin:
             _check_margin(each.margin, unit, where)
     if study.tune is not None:
-        outcome_unit(study.tune.outcome, metric, f"{study.path}: tune")
         common = sorted(set(study.tune.seeds) & set().union(*seeds.values()))
         if common:
             raise CommandError(

@@ -72,9 +72,10 @@ def main(args: argparse.Namespace) -> int:
         print(f"{path} has the tuned values; remove it to tune again")
         return 0
     arms, grid, bound = arms_of(composed), tuning_of(study).grid, bounds(study)
+    args = with_own_results(args)
     while True:
         points = list(trial_points(arms, grid, tuning_of(study).seeds))
-        trials = compose_trials(args, study, arms, tuple(grid), points)
+        trials = compose_trials(args, arms, tuple(grid), points)
         status = run_grid(args, trials)
         if status or args.dry_run or not all(map(has_ended, trials.runs)):
             return status
@@ -154,21 +155,24 @@ def trial_points(
         yield arm, point, seed
 
 
+def with_own_results(args: argparse.Namespace) -> argparse.Namespace:
+    """A command line whose results lie apart from the study's, in ``tuning/``."""
+    results = args.results or Path(args.work or ROOT / "work", "results")
+    return argparse.Namespace(**{**vars(args), "results": str(Path(results, "tuning"))})
+
+
 def compose_trials(
     args: argparse.Namespace,
-    study: StudyFile,
     arms: Mapping[str, Arm],
     keys: Sequence[str],
     points: Sequence[tuple[str, Point, int]],
 ) -> Composed:
-    """The runs of the trials, in the same order. Their results lie apart, in ``tuning/``."""
+    """The runs of the trials, in the same order."""
     overrides = [
         [*arms[arm].overrides, *point_overrides(keys, point), f"seed={seed}"]
         for arm, point, seed in points
     ]
-    results = args.results or Path(args.work or ROOT / "work", "results")
-    changed = {"arms": overrides, "results": str(Path(results, "tuning"))}
-    return read_specs(argparse.Namespace(**{**vars(args), **changed}))
+    return read_specs(argparse.Namespace(**{**vars(args), "arms": overrides}))
 
 
 def has_ended(spec: RunSpec) -> bool:

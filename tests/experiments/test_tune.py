@@ -11,7 +11,17 @@ import pandas as pd
 import pytest
 
 from fake_runs import FakeRuns, value
-from norm_plugin.experiments.tune import choose, extend, growth_bound, point_overrides
+from norm_plugin.experiments import options
+from norm_plugin.experiments.sweep import run_command_line
+from norm_plugin.experiments.tune import (
+    Arm,
+    choose,
+    compose_trials,
+    extend,
+    growth_bound,
+    point_overrides,
+    with_own_results,
+)
 
 LR = "optimization.lr"
 STUDY = """experiment: toy
@@ -209,3 +219,13 @@ def test_what_diverges_is_the_worst(runs, study):
     done = command(runs, "tune", study, FAKE_TRAINING_OF_SEED=json.dumps({"1": "diverges"}))
     assert done.returncode == 0, done.stderr
     assert set(chosen(study).values()) == {0.001}
+
+
+def test_a_slurm_job_writes_where_its_trial_is_looked_for(study, tmp_path):
+    argv = [str(study), "--launcher", "submitit_slurm", "--results", str(tmp_path / "out")]
+    args = with_own_results(options.parse(options.sweep_parser("tune"), argv))
+    composed = compose_trials(args, {"a": Arm(("norm=none",), "", {})}, [LR], [("a", (0.1,), 7)])
+    job = run_command_line(args, composed, 0)
+    assert value(job, "--results") == str(tmp_path / "out/tuning")
+    assert {"toy", "norm=none", f"{LR}=[0.1]", "seed=7"} <= set(job)
+    assert composed.runs[0].result.parent == tmp_path / "out/tuning/toy"

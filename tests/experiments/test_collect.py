@@ -160,7 +160,8 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     assert result["settings"]["common"]["seed"] == 3
     assert result["training"]["updates"] == 90
     assert result["training"]["peak_memory"] == 3 * 2**30
-    assert result["curves"] == {"train": [{"epoch": 1, "updates": 30, "loss": 9.5}], "valid": []}
+    train = [{"epoch": 1, "updates": 30, "loss": 9.5}]
+    assert result["curves"] == {"train": train, "train_inner": [], "valid": []}
     assert result["sites"]["encoder-self"] == "rmsnorm"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", result["date"])
     assert not re.search(r'"[^"]*(/home|/tmp|~/)', text)

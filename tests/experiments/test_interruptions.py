@@ -178,7 +178,11 @@ def test_a_failure_is_recorded_with_its_reason_until_the_run_succeeds(runs):
     (record,) = runs.work.glob("results/toy/failed/layernorm-seed1.json")
     facts = json.loads(record.read_text())
     assert (facts["state"], facts["reason"]) == ("failed", "the disk is full")
-    assert facts["curves"] == {"train": [], "valid": []}  # as its log says nothing
+    assert facts["curves"] == {
+        "train": [],
+        "train_inner": [],
+        "valid": [],
+    }  # as its log says nothing
     assert facts["progress"].startswith("3 ")  # updates
     # one that was killed is said to be so, whatever it printed before
     killed = runs.run("toy", FAKE_TRAINING="is killed")
@@ -204,7 +208,11 @@ def test_a_run_that_diverged_is_recorded_and_not_trained_again(runs):
     (record,) = runs.work.glob("results/toy/failed/layernorm-seed1.json")
     facts = json.loads(record.read_text())
     assert facts["state"] == "diverged" and "has a NaN" in facts["reason"]
-    assert facts["curves"] == {"train": [], "valid": []}  # the fake log has no such line
+    assert facts["curves"] == {
+        "train": [],
+        "train_inner": [],
+        "valid": [],
+    }  # the fake log has no such line
     runs.take_calls()
     again = runs.run("toy")
     assert again.returncode == 1 and "train diverged" in again.stderr

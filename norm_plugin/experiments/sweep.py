@@ -121,7 +121,7 @@ def run_demo(args: argparse.Namespace) -> int:
             table, cwd=command_root(), stdout=subprocess.PIPE, text=True, check=True
         )
         print(f"\n{done.stdout}")
-        print("One seed on a toy corpus: it shows that all runs, not which norm is better.")
+        print("One seed on a toy corpus: it shows that everything runs, not which norm is better.")
         print(f"Checkpoints and translations: {specs[0].folder.parent}\nResults: {results}")
     return 0
 

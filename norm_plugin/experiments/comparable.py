@@ -55,12 +55,14 @@ def check_settings_alike(
     The seed does not count, which some tasks repeat among their settings.
 
     Args:
-        vary: keys in which the runs may differ, ``optimization.lr``.
+        vary: keys in which the runs may differ, ``optimization.lr``. fairseq repeats the learning
+            rate among the settings of the optimizer and of the schedule, where it is free too.
     """
+    free = {"seed", *(key.rpartition(".")[2] for key in vary)}
     for section in sections:
         prefix = f"settings.{section}."
-        free = {f"{prefix}seed", *(f"settings.{key}" for key in vary)}
-        names = [name for name in runs if name.startswith(prefix) and name not in free]
+        settings = [name for name in runs if name.startswith(prefix)]
+        names = [name for name in settings if name.removeprefix(prefix) not in free]
         check_alike(runs, f"settings of {section}", names)
 
 

@@ -134,7 +134,9 @@ def tuned(tmp_path, *runs):
     results = []
     for norm, seed, rate in runs:
         result = made_up(f"{norm}-lr-{rate}", seed, differs={"optimization.lr": [rate]})
-        result["settings"]["optimization"] = {"lr": [rate]}
+        # as fairseq stores it
+        for section in ("optimization", "optimizer", "lr_scheduler"):
+            result["settings"][section] = {"lr": [rate]}
         results.append(result)
     return folder_of(tmp_path, *results)
 

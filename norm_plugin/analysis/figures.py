@@ -453,6 +453,10 @@ def panels_drawing(
                 axes.fill_between(line["x"], line["low"], line["high"], **band)
                 if len(panel.names) > 1 or len(shown) == 1:
                     handles[short] = mean
+            if log:
+                axes.set_xscale("log")
+            else:
+                axes.locator_params(axis="x", nbins=4)
             if more is not None:
                 more(axes, panel)
             if len(shown) > 1:
@@ -463,10 +467,6 @@ def panels_drawing(
                 pad = 0.05 * (scaled.max() - scaled.min()) or 0.05
                 axes.set_ylim(scaled.min() - pad, scaled.max() + pad)
             axes.tick_params(labelsize=SMALL - 1.5)
-            if log:
-                axes.set_xscale("log")
-            else:
-                axes.locator_params(axis="x", nbins=4)
         for axes in grid.flat[len(shown) :]:
             axes.set_visible(False)
         for axes in grid.flat[max(0, len(shown) - columns) : len(shown)]:
@@ -859,7 +859,11 @@ def sensitivity_figure(
     lines = interval_of_means(finished, ["arm", "lr"], "outcome")
     shown = panels({"": {str(arm): str(arm) for arm in trials["arm"].unique()}})
 
+    values = sorted(trials["lr"].unique())
+
     def marks(axes: Any, panel: Panel) -> None:
+        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.minorticks_off()  # their labels would overlap those of the grid
         for arm in panel.names:
             at = lines[(lines["arm"] == arm) & (lines["x"] == chosen.get(arm))]
             axes.plot(at["x"], at["mean"], "D", color=INK, markersize=5, zorder=3)

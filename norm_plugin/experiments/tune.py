@@ -44,6 +44,7 @@ OUTCOME = "valid_loss"
 GROWTH = 4
 CODE = ("norms", "placements", "kernels", "models", "checkpoints")
 """The packages whose code a training runs."""
+SOURCES = (".py", ".cpp", ".h", ".inc")
 LIST_KEY = "optimization.lr"
 """fairseq takes a list of learning rates, one an epoch."""
 
@@ -323,7 +324,7 @@ def code_digest() -> dict[str, str]:
     """What a training computes with: our own code, as a digest, and versions of libraries."""
     package = ROOT / "norm_plugin"
     files = [path for name in CODE for path in sorted((package / name).rglob("*.*"))]
-    sources = [path for path in files if path.suffix in (".py", ".cpp", ".h")]
+    sources = [path for path in files if path.suffix in SOURCES]
     ours = _digest(b"".join(path.read_bytes() for path in sources))
     return {"norm_plugin": ours, "torch": version("torch"), "fairseq": version("fairseq-fixed")}
 

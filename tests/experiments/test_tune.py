@@ -11,9 +11,11 @@ import pandas as pd
 import pytest
 
 from fake_runs import FakeRuns, value
-from norm_plugin.experiments import options
+from norm_plugin.experiments import options, tune
+from norm_plugin.experiments.spec import ROOT
 from norm_plugin.experiments.sweep import run_command_line
 from norm_plugin.experiments.tune import (
+    CODE,
     Arm,
     choose,
     compose_trials,
@@ -229,3 +231,17 @@ def test_a_slurm_job_writes_where_its_trial_is_looked_for(study, tmp_path):
     assert value(job, "--results") == str(tmp_path / "out/tuning")
     assert {"toy", "norm=none", f"{LR}=[0.1]", "seed=7"} <= set(job)
     assert composed.runs[0].result.parent == tmp_path / "out/tuning/toy"
+
+
+KINDS = {path.suffix for name in CODE for path in (ROOT / "norm_plugin" / name).rglob("*.*")}
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS - {".so", ".pyc"}))
+def test_a_change_of_any_source_is_other_code(kind, tmp_path, monkeypatch):
+    source = tmp_path / "norm_plugin" / "kernels" / "cpu" / f"columns{kind}"
+    source.parent.mkdir(parents=True)
+    source.write_text("before")
+    monkeypatch.setattr(tune, "ROOT", tmp_path)
+    before = tune.code_digest()
+    source.write_text("after")
+    assert tune.code_digest() != before

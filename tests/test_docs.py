@@ -42,7 +42,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_readme_links_every_page():
-    linked = set(re.findall(r"\]\((docs/[^)#]+)\)", PAGES[0].read_text(encoding="utf-8")))
+    linked = set(re.findall(r"\]\((docs/[^)#]+\.md)\)", PAGES[0].read_text(encoding="utf-8")))
     assert linked == {f"docs/{page.name}" for page in PAGES[1:]}
 
 

@@ -104,6 +104,10 @@ def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = S
     plan = make_plan(args, sides)
     cfg: NormConfig = cls.from_namespace(args)
     cfg.plan = plan
+    for side, places in plan.layers.items():
+        stack = getattr(cfg, side)
+        if stack.layers_to_keep:  # not every model of fairseq does so
+            stack.layers = len(places)
     return cfg
 
 

@@ -43,12 +43,13 @@ from norm_plugin.models.sites import (
     PROJECTIONS,
     SIDES,
     Site,
+    layer_places,
     present_sites,
 )
 from norm_plugin.norms import NORM_TYPES, Norm, declared_options, norm_spec
 from norm_plugin.norms.base.mixing import check_declaration
 from norm_plugin.norms.base.registry import OptionValue
-from norm_plugin.placements import INPUT, PLACEMENTS, placement_class
+from norm_plugin.placements import INPUT, PLACEMENTS, LayerPlace, placement_class
 
 LAYERNORM = "layernorm"
 IDENTITY = "none"
@@ -117,6 +118,7 @@ class Plan:
 
     Attributes:
         placement: by side.
+        layers: the places of the layers, from below, by side.
         sites: the norm of each site that the model has.
         initialization: by side, a value of ``--norm-init``.
         kernels: a value of ``--norm-kernels``.
@@ -129,6 +131,7 @@ class Plan:
     """
 
     placement: Mapping[str, str]
+    layers: Mapping[str, list[LayerPlace]]
     sites: tuple[SiteChoice, ...]
     initialization: Mapping[str, str]
     kernels: str
@@ -214,12 +217,18 @@ def _make_plan(settings: object, sides: Sequence[str]) -> Plan:
     sites = present_sites(settings, placement, sides)
     _check_site_flags(settings, sites, sides)
     norms = {site: norm_type_of(settings, site, sides) for site in sites}
+    for field in _idle(settings, norms, sides):
+        raise ValueError(
+            f"{flag_of(field)} {getattr(settings, field)} would stand nowhere: the placement has "
+            "no site for it, or more specific flags choose the norm of each; drop it"
+        )
     _check_norms(norms, placement)
     _check_options(settings, set(norms.values()))
     embedding = choices[EMBEDDING] or PLAIN
     check_embedding(settings, embedding)
     return Plan(
         placement,
+        {side: layer_places(settings, side, sides) for side in sides},
         tuple(
             SiteChoice(site, name, _options(settings, site, name)) for site, name in norms.items()
         ),
@@ -342,6 +351,17 @@ def _check_site_flags(settings: object, sites: Iterable[Site], sides: Sequence[s
                 f"--norm-type-{flag} {given}: this model has no such site; its sites are "
                 f"{', '.join(sorted(present))} ({meaning})"
             )
+
+
+def _idle(settings: object, norms: Mapping[Site, str], sides: Sequence[str]) -> list[str]:
+    """The keys that ask for a norm everywhere, or on a side, where it stands nowhere."""
+    within = {"norm_type": sides} | {norm_type_field(side): [side] for side in sides}
+    return [
+        field
+        for field, where in within.items()
+        if getattr(settings, field, None)
+        not in (None, LAYERNORM, *(norm for site, norm in norms.items() if site.side in where))
+    ]
 
 
 def _check_options(settings: object, norms: set[str]) -> None:
@@ -487,10 +507,11 @@ def store_folded(
     """
     for site in sites:
         setattr(args, norm_type_field(site.flag), IDENTITY)
-    left = {
-        norm_type_of(args, site, sides)
-        for site in present_sites(args, chosen_placement(args, sides), sides)
-    }
+    present = present_sites(args, chosen_placement(args, sides), sides)
+    norms = {site: norm_type_of(args, site, sides) for site in present}
+    left = set(norms.values())
+    for field in _idle(args, norms, sides):
+        setattr(args, field, LAYERNORM)
     for name, owners in declared_options().items():
         if not left.intersection(owner for owner, _ in owners):
             setattr(args, option_field(name), None)

@@ -85,23 +85,30 @@ def branch_sites(side: str, branch: str, positions: Sequence[str]) -> dict[str, 
     }
 
 
-def layer_place(
-    settings: object, side: str, index: int, sides: Sequence[str] = SIDES
-) -> LayerPlace:
-    """The place of layer ``index``, from 1, of a stack of the model with these settings."""
+def layer_places(settings: object, side: str, sides: Sequence[str] = SIDES) -> list[LayerPlace]:
+    """The places of the layers of a stack of the model with these settings, from below.
+
+    Layers that ``--encoder-layers-to-keep`` leaves in a trained model keep the places where they
+    were trained.
+    """
     layers = {name: getattr(settings, f"{name}_layers", None) or 1 for name in sides}
     crosses = (
         side == "decoder" and "encoder" in sides and not getattr(settings, "no_cross_attention", 0)
     )
-    return LayerPlace(
-        side,
-        index,
-        encoder_layers=layers.get("encoder", 0),
-        decoder_layers=layers.get("decoder", 0),
-        dim=getattr(settings, f"{side}_embed_dim", None) or 1,
-        branches=("self", "cross", "ffn") if crosses else ("self", "ffn"),
-        heads=getattr(settings, f"{side}_attention_heads", None) or 1,
-    )
+    kept = getattr(settings, f"{side}_layers_to_keep", None)
+    indices = sorted(map(int, kept.split(","))) if kept else range(layers[side])
+    return [
+        LayerPlace(
+            side,
+            index + 1,
+            encoder_layers=layers.get("encoder", 0),
+            decoder_layers=layers.get("decoder", 0),
+            dim=getattr(settings, f"{side}_embed_dim", None) or 1,
+            branches=("self", "cross", "ffn") if crosses else ("self", "ffn"),
+            heads=getattr(settings, f"{side}_attention_heads", None) or 1,
+        )
+        for index in indices
+    ]
 
 
 def present_sites(
@@ -117,14 +124,13 @@ def present_sites(
     sites: dict[Site, None] = {}  # a set that keeps the order
     for side in sides:
         cls = placement_class(placement[side])
-        first = layer_place(settings, side, 1, sides)
-        for branch in first.branches:
+        places = layer_places(settings, side, sides)
+        for branch in places[0].branches:
             for flag, site in head_sites(side, branch).items():
                 if getattr(settings, norm_type_field(flag), None) is not None:
                     sites[site] = None
-            for index in range(1, first.layers + 1):
-                at = cls.at(layer_place(settings, side, index, sides))
-                positions = at.norms_of(branch)
+            for place in places:
+                positions = cls.at(place).norms_of(branch)
                 sites.update(dict.fromkeys(branch_sites(side, branch, positions).values()))
         dropped = side == "decoder" and getattr(settings, "no_decoder_final_norm", False)
         if dropped and overrides(cls, "after_final_norm"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +21,7 @@ from norm_plugin.models.layers import (
     planned_norm,
     wrap_layer,
 )
-from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, layer_place
+from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 from norm_plugin.norms.base.workers import worker_count
@@ -44,6 +45,15 @@ class AroundFinalNorm:
         return self.placement.after_final_norm(self.given.pop(), y)
 
 
+class LayerDrop(LayerDropModuleList):
+    """fairseq's, which leaves out no layer while a placement measures the whole stack."""
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        layers: list[Any] = list(self.children())
+        whole = any(layer.placement.needs_whole_stack() for layer in layers)
+        return iter(layers) if whole else super().__iter__()
+
+
 def follow_plan(
     stack: TransformerEncoderBase | TransformerDecoderBase, cfg: NormConfig, side: str
 ) -> None:
@@ -64,35 +74,29 @@ def follow_plan(
         # first of all hooks: those of the mask and of the NaN check see what the norm sees
         stack.layer_norm.register_forward_pre_hook(around.before, prepend=True)
         stack.layer_norm.register_forward_hook(around.after)
-    place = layer_place(cfg, side, 1, cfg.plan.sides)
     if cfg.plan.embedding == FIXNORM:
         stack.embed_tokens = fix_embedding(stack.embed_tokens)
-    initialize_embedding(stack.embed_tokens, cfg.plan.initialization[side], place)
+    initialize_embedding(
+        stack.embed_tokens, cfg.plan.initialization[side], cfg.plan.layers[side][0]
+    )
+    if isinstance(stack.layers, LayerDropModuleList):
+        stack.layers = LayerDrop(stack.layers.p, stack.layers.children())
     for below, layer in pairwise(stack.layers.children()):
         layer.placement.follow(below.placement)
 
 
 def check_layer_drop(stack: Any) -> None:
-    """Raise ValueError for LayerDrop with layers that sum over several workers.
+    """Raise ValueError for LayerDrop with norms that sum over several workers.
 
-    Synced norms and some placements do so in a forward, so all workers must call the same layers.
-    With LayerDrop each worker leaves out others.
+    All workers must call the same ones. With LayerDrop each worker leaves out others.
     """
     if not isinstance(stack.layers, LayerDropModuleList) or worker_count() == 1:
         return
-    reason = (
-        f"LayerDrop ({stack.layers.p}) leaves out different layers on each of the "
-        f"{worker_count()} workers, but"
-    )
-    if any(isinstance(m, Placement) and m.sums_over_workers for m in stack.modules()):
-        raise ValueError(
-            f"{reason} this placement sums over the workers in each layer: choose another one, or "
-            "give no --encoder-layerdrop and --decoder-layerdrop"
-        )
     if any(isinstance(m, BatchStatisticsNorm) and m.sync for m in stack.modules()):
         raise ValueError(
-            f"{reason} synced norms need the same layers on all: give --norm-sync off, or no "
-            "--encoder-layerdrop and --decoder-layerdrop"
+            f"LayerDrop ({stack.layers.p}) leaves out different layers on each of the "
+            f"{worker_count()} workers, but synced norms need the same layers on all: give "
+            "--norm-sync off, or no --encoder-layerdrop and --decoder-layerdrop"
         )
 
 
@@ -105,8 +109,8 @@ class NormTransformerEncoder(TransformerEncoderBase):
         follow_plan(self, cfg, "encoder")
 
     def build_encoder_layer(self, cfg: NormConfig) -> nn.Module:
+        place = cfg.plan.layers["encoder"][self.layers_built]
         self.layers_built += 1
-        place = layer_place(cfg, "encoder", self.layers_built, cfg.plan.sides)
         return wrap_layer(NormTransformerEncoderLayer(cfg, place, self.return_fc), cfg)
 
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -127,8 +131,8 @@ class NormTransformerDecoder(TransformerDecoderBase):
         follow_plan(self, cfg, "decoder")
 
     def build_decoder_layer(self, cfg: NormConfig, no_encoder_attn: bool = False) -> nn.Module:
+        place = cfg.plan.layers["decoder"][self.layers_built]
         self.layers_built += 1
-        place = layer_place(cfg, "decoder", self.layers_built, cfg.plan.sides)
         return wrap_layer(NormTransformerDecoderLayer(cfg, place, no_encoder_attn), cfg)
 
     def build_output_projection(self, cfg: NormConfig, *args: Any) -> None:

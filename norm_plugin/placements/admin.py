@@ -1,7 +1,7 @@
 """Admin: norm(omega * x + f(x)), omega set by what the first batch shows of the branches.
 
 omega is a learned vector a branch. Its start is one number for all channels. With the branches of a
-stack numbered from 1, and variances over all values of the first training batch:
+stack numbered from 1, and variances over all values of the first training batch, padding included:
 
     omega_1^2     = 1
     omega_(i+1)^2 = Var[omega_i x_i] + Var[f_i(x_i)]
@@ -13,7 +13,8 @@ and the authors' code (LiyuanLucasLiu/Transformer-Clinic, transformer_layer.py),
 was read, and which the recursion is from. The paper's text was not read. By secondary accounts it
 sets omega_i^2 to the sum of Var[f_j], j < i, measured in a forward with omega = 1. The authors
 measure in a run of one update of its own, and then start a second run. Here the first training
-forward sets each omega just before it is used, so one run does both.
+forward sets each omega just before it is used, so one run does both. LayerDrop leaves out no layer
+in that forward.
 
 omega is kept as a constant start plus a learned change from 0: an optimizer may hold a copy of its
 parameters, as fairseq's for float16 does, which would undo what is written into them later.
@@ -45,7 +46,6 @@ class Admin(Placement):
     """
 
     norms = (SUM,)
-    sums_over_workers = True
     needs_bounded_norms = (
         "omega_i^2 is the variance of the sum before, which squares from branch to branch where no "
         "norm sets it back"
@@ -67,21 +67,16 @@ class Admin(Placement):
     def follow(self, below: Placement) -> None:
         self.below = (below,)
 
+    def needs_whole_stack(self) -> bool:
+        return not self.measured.item()
+
     def begin(self, x: Tensor) -> Tensor:
         self.measuring = self.training and not self.measured.item()
         if self.measuring:
-            self.variance.copy_(self.variance_below())
+            for below in self.below:
+                assert isinstance(below, Admin)
+                self.variance.copy_(below.variance)
         return x
-
-    def variance_below(self) -> Tensor:
-        """The variance of the last sum below that was measured; 1 at the bottom of the stack.
-
-        LayerDrop may have left the layers in between out of the first forward.
-        """
-        for below in self.below:
-            assert isinstance(below, Admin)
-            return below.variance if below.measured.item() else below.variance_below()
-        return torch.ones_like(self.variance)
 
     def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
         index = self.place.branches.index(branch)

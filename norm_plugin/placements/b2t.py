@@ -1,9 +1,9 @@
 """B2T: post-norm with a connection from the bottom of each layer to its top.
 
-Source: Takase et al. 2022, "On Layer Normalizations and Residual Connections in Transformers",
-arXiv 2206.00330. The attentions are as under ``post``. The last branch, the feed-forward
-network, also gets the input of the layer, which no norm of the layer has touched:
-norm(x_layer + x + f(x)). The paper was not read for this file; the authors' code
+Source: Takase et al. 2023, "B2T Connection: Serving Stability and Performance in Deep
+Transformers", Findings of ACL 2023, arXiv 2206.00330. The attentions are as under ``post``. The
+last branch, the feed-forward network, also gets the input of the layer, which no norm of the layer
+has touched: norm(x_layer + x + f(x)). The paper was not read for this file; the authors' code
 (takase/b2t_connection, transformer_layer.py) was, and agrees. That code also divides the initial
 weights of every linear map of a layer by the root of the number of layers, "for deep transformers";
 here they stay fairseq's.
@@ -19,7 +19,7 @@ from norm_plugin.placements.base import SUM, Placement, register_placement
 @register_placement(
     "b2t",
     equation="attention: norm(x + f(x));  FFN: norm(x_layer + x + f(x))",
-    paper="Takase et al. 2022, B2T connection",
+    paper="Takase et al. 2023, B2T Connection",
     paper_read=False,
 )
 class BottomToTop(Placement):

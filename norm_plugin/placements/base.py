@@ -75,7 +75,6 @@ class Placement(nn.Module):
         final_norm: whether a norm stands after the stack.
         needs_bounded_norms: why no norm of the placement may be one whose output grows with its
             input without bound; empty: it may.
-        sums_over_workers: whether a training forward sums over the workers of a run.
         norm_before_dropout: whether dropout comes after the norm at OUTPUT of a branch, not before.
         normalize_before: the value of fairseq's flag of that name that asks for this placement;
             None where stock fairseq does not have it.
@@ -87,7 +86,6 @@ class Placement(nn.Module):
     norms: ClassVar[tuple[str, ...]] = ()
     final_norm: ClassVar[bool] = False
     needs_bounded_norms: ClassVar[str] = ""
-    sums_over_workers: ClassVar[bool] = False
     norm_before_dropout: ClassVar[bool] = False
     normalize_before: ClassVar[bool | None] = None
 
@@ -108,6 +106,10 @@ class Placement(nn.Module):
     def follow(self, below: Placement) -> None:
         """Called once, when the stack is built, with the placement of the layer below."""
         return
+
+    def needs_whole_stack(self) -> bool:
+        """Whether LayerDrop must leave out no layer of the next training forward."""
+        return False
 
     def begin(self, x: Tensor) -> Tensor:
         """The stream before the first branch of the layer, from its input x, (T, B, C)."""

@@ -15,7 +15,6 @@ from norm_plugin.models.architectures import ARCHITECTURES, SUFFIXES
 from norm_plugin.models.config import config_class
 from norm_plugin.norms import Norm, declared_options, register_norm
 from norm_plugin.norms.base import registry as registry
-from norm_plugin.placements import PLACEMENTS
 
 
 def encoder_norm(model):
@@ -195,14 +194,23 @@ def test_layer_drop_with_synced_norms_on_two_workers_is_refused(build, monkeypat
     build(*flags[:2], "--decoder-layerdrop", "0.5")  # the decoder keeps layernorm
 
 
-def test_layer_drop_with_a_placement_that_sums_over_workers_is_refused(build, monkeypatch):
-    monkeypatch.setattr(stacks, "worker_count", lambda: 2)
-    summing = [name for name, cls in PLACEMENTS.items() if cls.sums_over_workers]
-    for name in summing:
-        build("--norm-placement", name)
-        with pytest.raises(ValueError, match=r"LayerDrop \(0.5\) .*: choose another one"):
-            build("--norm-placement", name, "--encoder-layerdrop", "0.5")
-    assert summing
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        (("--norm-placement", "rezero", "--norm-type", "powernorm"), "--norm-type powernorm"),
+        (
+            ("--norm-type-encoder", "rmsnorm", "--norm-placement-encoder", "rezero"),
+            "--norm-type-encoder rmsnorm",
+        ),
+        (
+            ("--norm-type", "dyt", "--norm-type-encoder", "rmsnorm", "--norm-type-decoder", "none"),
+            "--norm-type dyt",
+        ),
+    ],
+)
+def test_a_norm_that_would_stand_nowhere_is_refused(flags, fault, build):
+    with pytest.raises(ValueError, match=f"{fault} would stand nowhere"):
+        build(*flags)
 
 
 def test_a_flag_has_the_words_of_all_norms_that_have_the_option(build, own_norms):

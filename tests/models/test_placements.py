@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from argparse import Namespace
 from functools import partial
 from math import isfinite
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from reference.placements import EQUATIONS
+from torch import nn
 
 from in_process import train_here
 from norm_plugin.checkpoints.average import main as average
@@ -142,7 +144,11 @@ def test_three_updates_reach_every_parameter(name, norm, build, batch):
         with pytest.raises(ValueError, match=f"is {norm}, which does not bound its output"):
             build(*flags)
         return
-    if norm_spec(norm).has_option("warmup_updates") and build(*flags).cfg.plan.sites:
+    if norm != "layernorm" and not build(*NARROW, "--norm-placement", name).cfg.plan.sites:
+        with pytest.raises(ValueError, match=f"--norm-type {norm} would stand nowhere"):
+            build(*flags)
+        return
+    if norm_spec(norm).has_option("warmup_updates"):
         flags += ("--norm-warmup-updates", "1")
     model = build(*flags).double()
     reached = {key: False for key, _ in model.named_parameters()}
@@ -239,6 +245,19 @@ def test_folding_changes_no_logits(name, build, batch):
     assert {folding.site for folding in foldings if folding.reason} == kept
     # the products of folding are rounded to float64
     torch.testing.assert_close(model(**batch)[0], before, rtol=1e-9, atol=1e-9)
+
+
+@every_placement
+def test_a_pruned_model_computes_with_the_layers_that_it_kept(name, build_yaml, batch):
+    """As they were trained: not with the constants of a stack of that depth."""
+    settings = {"norm_placement": name, "encoder_layers": 5, "decoder_layers": 4}
+    kept = {"encoder_layers_to_keep": "0,2,4", "decoder_layers_to_keep": "1,3"}
+    whole = shaken(build_yaml(**settings))
+    pruned = build_yaml(**settings, **kept).double().eval()
+    pruned.load_state_dict(whole.state_dict(), model_cfg=Namespace(arch="any", **kept))
+    for stack, layers in ((whole.encoder, (0, 2, 4)), (whole.decoder, (1, 3))):
+        stack.layers = nn.ModuleList(stack.layers[layer] for layer in layers)
+    assert torch.equal(pruned(**batch)[0], whole(**batch)[0])
 
 
 @every_placement

@@ -1,20 +1,24 @@
-"""Folding norms into the linear maps that follow them, for inference.
+"""Folding norms into the linear maps beside them, for inference.
 
 A norm whose statistics are constants in inference computes y = gain * x + offset. If it stands on
 the input of a branch, as in x + f(norm(x)), y goes into linear maps only. For each of them
 
     W y + b = (W diag(gain)) x + (b + W offset)
 
-so new weights and biases replace the norm. These maps are
+and on the output of a branch, as in x + norm(f(x)), x comes from a linear map:
+
+    gain * (W h + b) + offset = (diag(gain) W) h + (gain * b + offset)
+
+so new weights and biases replace the norm. The maps after a norm are
 
     encoder-self, decoder-self    q_proj, k_proj and v_proj of the attention
     decoder-cross                 q_proj of the attention over the encoder
     encoder-ffn, decoder-ffn      fc1
     encoder-final                 k_proj and v_proj over the encoder, in every decoder layer
 
-After folding the final norm of the encoder, the encoder returns the input of that norm. Under a
-placement with a norm inside a branch, that norm is folded into the last map of the branch: out_proj
-of the attention, or fc2. The norms of a site, and the sites of one flag, are folded in all layers
+After folding the final norm of the encoder, the encoder returns the input of that norm. A norm
+inside a branch or on its output is folded into the last map of the branch: out_proj of the
+attention, or fc2. The norms of a site, and the sites of one flag, are folded in all layers
 or in none. The products are computed in float64 and rounded once, so logits differ by rounding. The
 placement declares at which positions a norm can fold.
 """
@@ -38,7 +42,7 @@ from norm_plugin.models.plan import IDENTITY
 from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, LAST_MAPS, PROJECTIONS, Site
 from norm_plugin.norms import Norm, build_norm
 from norm_plugin.norms.base.inference import CannotFold, ChannelMap
-from norm_plugin.placements import FINAL, INNER, INPUT, ON_THE_STREAM, placement_class
+from norm_plugin.placements import FINAL, INNER, INPUT, ON_THE_STREAM, OUTPUT, placement_class
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +121,7 @@ def fold_and_log(filename: str, model: nn.Module) -> None:
 
 
 Step = tuple[nn.Module, ChannelMap, list[nn.Linear]]
-"""The owner of a norm, the norm as a map, and the linear maps that take its output."""
+"""The owner of a norm, the norm as a map, and the linear maps to fold it into."""
 
 
 def _fold_flag(model: NormModel, sites: Sequence[Site]) -> list[Folding]:
@@ -127,7 +131,7 @@ def _fold_flag(model: NormModel, sites: Sequence[Site]) -> list[Folding]:
     for site in sites:
         try:
             steps[site] = [
-                (owner, _inference_map(model, owner, site), _maps_after(model, owner, site))
+                (owner, _inference_map(model, owner, site), _maps_beside(model, owner, site))
                 for owner in _owners(model, site)
             ]
         except CannotFold as reason:
@@ -152,7 +156,10 @@ def _fold_site(model: NormModel, site: Site, steps: Iterable[Step]) -> Folding:
         norms.append(paths[norm])
         maps.extend(paths[linear] for linear in linears)
         for linear in linears:
-            fold_into(linear, channel_map)
+            if site.position == OUTPUT:
+                fold_into_map_before(linear, channel_map)
+            else:
+                fold_into(linear, channel_map)
         identity = build_norm(IDENTITY, norm.dim)
         if isinstance(owner, PlannedLayer):
             owner.put(site.attribute, identity, type(owner.placement))
@@ -169,6 +176,13 @@ def fold_into(linear: nn.Linear, channel_map: ChannelMap) -> None:
         weight = linear.weight.double()
         linear.bias.copy_(linear.bias.double() + weight @ channel_map.offset)
         linear.weight.copy_(weight * channel_map.gain)
+
+
+def fold_into_map_before(linear: nn.Linear, channel_map: ChannelMap) -> None:
+    """Let ``linear`` give gain * y + offset where it gave y, (..., C); in place."""
+    with torch.no_grad():
+        linear.bias.copy_(channel_map.gain * linear.bias.double() + channel_map.offset)
+        linear.weight.copy_(channel_map.gain.unsqueeze(-1) * linear.weight.double())
 
 
 def _owners(model: NormModel, site: Site) -> list[nn.Module]:
@@ -207,8 +221,8 @@ def _check_placement(reason: str) -> None:
         raise CannotFold(reason)
 
 
-def _maps_after(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Linear]:
-    """The linear maps that take the output of the norm of ``site`` in ``owner``, all foldable."""
+def _maps_beside(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Linear]:
+    """The linear maps to fold the norm of ``site`` in ``owner`` into, all of which can take it."""
     if site.flag in CROSS_SELF and model.cfg.cross_self_attention:
         raise CannotFold("k_proj and v_proj take the encoder's output and the decoder's alike")
     if site == FINAL_SITES["decoder"]:
@@ -218,7 +232,7 @@ def _maps_after(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Linea
         layers = [layer for layer in stack if _attends(layer)]
         maps = [(layer, path) for layer in layers for path in MAPS_OVER_ENCODER]
         maps += model.maps_after_encoder()
-    elif site.position == INNER:
+    elif site.position in (INNER, OUTPUT):
         maps = [(owner, LAST_MAPS[site.flag.rpartition("-")[2]])]
     else:
         maps = [(owner, path) for path in MAPS_OF_LAYER[site.flag]]

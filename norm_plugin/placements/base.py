@@ -164,12 +164,13 @@ class Placement(nn.Module):
 
     @classmethod
     def why_it_stays(cls, position: str) -> str:
-        """Why a norm at ``position`` cannot be folded into the linear maps after it; empty: it can.
+        """Why a norm at ``position`` cannot be folded into linear maps; empty: it can.
 
         The output of a norm on the input of a branch, before the last map of a branch, or after
-        the stack goes into linear maps only.
+        the stack goes into linear maps only; the input of one on the output of a branch comes from
+        the last map.
         """
-        return "" if position in (INPUT, INNER, FINAL) else ON_THE_STREAM
+        return ON_THE_STREAM if position == SUM else ""
 
 
 def overrides(cls: type[Placement], method: str) -> bool:

@@ -122,10 +122,7 @@ def test_what_folds_under_which_placement(build):
     assert found["scaled-pre"] == dict.fromkeys(
         ("encoder-self", "encoder-ffn", "encoder-final"), ""
     )
-    sandwich = found["sandwich"]
-    assert sandwich["encoder-self"] == "it shares its flag with encoder-self-output, which stays"
-    assert sandwich["encoder-self-output"].startswith("its output is the residual stream")
-    assert sandwich["encoder-final"] == ""
+    assert set(found["sandwich"].values()) == {""}
     assert found["residual"]["encoder-final"] == "its output is added to the other stream, x"
 
 

@@ -34,8 +34,9 @@ def logs():
 
 functions, logged, loaded = state(), logs(), set(sys.modules)
 allowed = list(torch.serialization.get_safe_globals())
-from norm_plugin.norms import build_norm
-build_norm("powernorm", 8)(torch.ones(2, 3, 8))
+from norm_plugin.norms import NORM_TYPES, build_norm
+for name in NORM_TYPES:
+    assert build_norm(name, 8)(torch.ones(2, 3, 8)).shape == (2, 3, 8), name
 after = state()
 print(json.dumps({
     "packages": sorted({name.partition(".")[0] for name in set(sys.modules) - loaded}),

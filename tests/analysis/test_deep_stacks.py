@@ -5,14 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 from fairseq.data import Dictionary
+from forked import ROOT, run_forked
 
 from norm_plugin.analysis import deep_stacks
 from norm_plugin.analysis.deep_stacks_page import (
@@ -25,7 +23,6 @@ from norm_plugin.analysis.deep_stacks_page import (
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.locking import only_one
 
-ROOT = Path(__file__).resolve().parents[2]
 UPDATES = 3
 
 
@@ -34,8 +31,7 @@ def data(tmp_path_factory):
     """A toy corpus."""
     out = tmp_path_factory.mktemp("data") / "toy"
     argv = ["--out", out, "--train", 100, "--valid", 20, "--test", 20, "--workers", 1]
-    command = [sys.executable, ROOT / "data-prep" / "toy.py", *argv]
-    subprocess.run(list(map(str, command)), check=True, capture_output=True)
+    assert run_forked(ROOT / "data-prep" / "toy.py", *argv).returncode == 0
     return out / "bin"
 
 

@@ -162,22 +162,35 @@ def test_a_number_that_makes_no_sense_is_refused(argv, capsys):
 
 @pytest.mark.parametrize("name", MEASURED)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_case_that_is_not_finite_is_named_and_left_out(name, value, tmp_path):
-    claim, frame = CLAIMS[name], read_measurements(CLAIMS[name], RESULTS)
-    numbers = [column for column in frame.select_dtypes("number") if column not in claim.may_lack]
-    frame = frame.astype({numbers[-1]: float})
+def test_a_case_that_is_not_finite_is_named_and_left_out(name, value):
+    claim, frame, number = measurements(name)
     assert not finite_cases(claim, frame)[1]
-    frame.loc[frame.index[-1], numbers[-1]] = value
+    frame.loc[frame.index[-1], number] = value
     finite, (row,) = finite_cases(claim, frame)
     case = [column for column in claim.case if column in frame]
     some = frame[(frame[case] == frame[case].iloc[-1]).all(axis=1)]
     assert row["measured"] == f"not finite in 1 of {len(some)}"
     assert [row[column] for column in case] == list(frame[case].iloc[-1])
     assert len(finite) == len(frame) - len(some)
+
+
+def measurements(name):
+    """A claim, its committed measurements, and a column that has to be finite."""
+    claim, frame = CLAIMS[name], read_measurements(CLAIMS[name], RESULTS)
+    numbers = [column for column in frame.select_dtypes("number") if column not in claim.may_lack]
+    return claim, frame.astype({numbers[-1]: float}), numbers[-1]
+
+
+def test_the_page_shows_a_case_that_is_not_finite(tmp_path):
+    name = MEASURED[0]
+    claim, frame, number = measurements(name)
+    frame.loc[frame.index[-1], number] = math.nan
+    case = [column for column in claim.case if column in frame]
+    some = frame[(frame[case] == frame[case].iloc[-1]).all(axis=1)]
     made = {name: json.loads((RESULTS / MADE).read_text(encoding="utf-8"))[name]}
     (tmp_path / MADE).write_text(json.dumps(made), encoding="utf-8")
     page = ["--only-page", "--out", str(tmp_path), "--page", str(tmp_path / "page.md")]
-    for shown in (frame, frame.assign(**{numbers[-1]: value})):  # the second has no finite case
+    for shown in (frame, frame.assign(**{number: math.inf})):  # the second has no finite case
         shown.to_csv(tmp_path / f"{name}.csv", index=False)
         main(page)
         text = (tmp_path / "page.md").read_text(encoding="utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +24,6 @@ from norm_plugin.kernels.cpu import loading as cpu
 from norm_plugin.norms import build_norm
 
 ROOT = Path(__file__).resolve().parents[2]
-LEVEL_VARIABLES = (cpu.VARIABLE, "ATEN_CPU_CAPABILITY")
 
 
 @pytest.fixture(autouse=True)
@@ -98,32 +96,17 @@ def test_kernels_of_one_device_leave_the_tensors_of_another_to_the_plain_form(ch
     assert (choices.ops_for(choice, torch.empty(3, 8)) is not None) == served
 
 
-def describe_with(**variables):
-    """What a new process with these variables, and none of the others of a level, says of cpu."""
-    inherited = {key: value for key, value in os.environ.items() if key not in LEVEL_VARIABLES}
-    return subprocess.run(
-        [sys.executable, "-c", "from norm_plugin.kernels import describe; print(describe('cpu'))"],
-        env={**inherited, **variables},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-
-
-@pytest.mark.parametrize(("capability", "level"), [("default", "plain"), ("avx2", "avx2")])
-def test_torchs_own_variable_sets_the_level(capability, level, native):
+@pytest.mark.parametrize(("capability", "level"), [("DEFAULT", "plain"), ("AVX2", "avx2")])
+def test_torchs_own_level_is_taken_unless_our_variable_names_one(
+    capability, level, native, monkeypatch
+):
     if not native.machine_has(level):
         pytest.skip(f"this machine has no {level}")
-    assert describe_with(ATEN_CPU_CAPABILITY=capability) == f"cpu: cpu (C++, {level})\n"
-
-
-@pytest.mark.parametrize("level", ["plain", "avx2", "avx512"])
-def test_our_own_variable_wins_over_torchs(level, native):
-    if not native.machine_has(level):
-        pytest.skip(f"this machine has no {level}")
-    asked = {cpu.VARIABLE: level, "ATEN_CPU_CAPABILITY": "default"}
-    assert describe_with(**asked) == f"cpu: cpu (C++, {level})\n"
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.delenv(cpu.VARIABLE, raising=False)
+    assert cpu.chosen_level(native) == level
+    monkeypatch.setenv(cpu.VARIABLE, "plain")
+    assert cpu.chosen_level(native) == "plain"
 
 
 def test_an_unknown_level_is_refused_with_those_that_there_are(native, monkeypatch):
@@ -142,11 +125,10 @@ def test_a_level_that_the_machine_lacks_is_refused(native):
     torch.backends.cpu.get_cpu_capability() == "DEFAULT",
     reason="torch.compile writes C++ that does not compile under ATEN_CPU_CAPABILITY=default",
 )
-@pytest.mark.parametrize("name", ["adanorm", "rmsnorm"])
-def test_compile_equals_the_plain_form(name):
+def test_compile_equals_the_plain_form():
     torch.manual_seed(0)
     x = torch.randn(6, 8)
-    compiled, plain = build_norm(name, 8), build_norm(name, 8)
+    compiled, plain = build_norm("adanorm", 8), build_norm("adanorm", 8)
     set_kernels(compiled, "compile")
     set_kernels(plain, OFF)
     one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
@@ -163,9 +145,9 @@ def test_compile_leaves_statistics_over_positions_alone():
     assert norm.fused is None
 
 
-def test_importing_the_kernels_loads_neither_the_extension_nor_triton():
+def test_importing_the_norms_and_kernels_loads_neither_the_extension_nor_triton():
     asked = (
-        "import sys, norm_plugin.norms\n"
+        "import sys, norm_plugin.norms, norm_plugin.kernels\n"
         "print({'triton', 'norm_plugin.kernels.cpu._native'} & set(sys.modules))"
     )
     done = subprocess.run(

@@ -1,6 +1,6 @@
 """The kernels of a device against the plain forms there: every norm, in three precisions.
 
-``scripts/gpu.sh`` runs this on a GPU. Elsewhere the device is the CPU.
+``scripts/gpu.sh`` runs this on a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ TIME, BATCH, DIM = 9, 4, 64
 MASK = torch.arange(TIME) >= torch.tensor([[9], [7], [2], [1]])
 SYNCED = [name for name in NORM_TYPES if norm_spec(name).has_option("sync")]
 LIMIT = 300  # seconds until workers that hang are ended
-pytestmark = pytest.mark.device
+pytestmark = [
+    pytest.mark.device,
+    pytest.mark.skipif(
+        "NORM_TEST_DEVICE" not in os.environ, reason="of the CPU, test_fused_norms.py shows it"
+    ),
+]
 
 
 def new_norm(name, device, dtype, kernels, **options):
@@ -91,14 +96,10 @@ def work(rank, address, names, queue):
     dist.destroy_process_group()
 
 
-def missing_devices():
-    if DEVICE == "cuda":
-        return torch.cuda.device_count() < 2
-    return "NORM_TEST_DEVICE" not in os.environ  # tests/norms/test_workers.py does it on the CPU
-
-
 @pytest.mark.two_gpus
-@pytest.mark.skipif(missing_devices(), reason="there are no two GPUs")
+@pytest.mark.skipif(
+    DEVICE == "cuda" and torch.cuda.device_count() < 2, reason="there are no two GPUs"
+)
 def test_two_devices_take_statistics_over_both(tmp_path):
     context = mp.get_context("spawn")
     queue = context.Queue()

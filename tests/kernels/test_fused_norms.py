@@ -13,10 +13,9 @@ from norm_plugin.kernels import has_fused_form, set_kernels
 from norm_plugin.kernels.fused_forms import _FORMS
 from norm_plugin.norms import build_norm, norm_spec
 
-LEVELS = ("plain", "avx2", "avx512")
 # The steps are the same code at each level of vector instructions: the long run, past every warm-up
 # and window, is at the one that all machines have.
-STEPS = {"plain": 25, "avx2": 6, "avx512": 6}
+RUNS = [("plain", torch.float64, 25), ("avx2", torch.float32, 6), ("avx512", torch.float32, 6)]
 DIM = 36  # which the options of every case divide, and no vector of the CPU does
 FUSED = [
     (name, options)
@@ -29,6 +28,8 @@ FUSED = [
 # formulas; it leaves room for psi and nu, which do not forget in all options.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6}
 every_fused = pytest.mark.parametrize(("name", "options"), FUSED, ids=str)
+every_norm = pytest.mark.parametrize(("name", "options"), dict(reversed(FUSED)).items(), ids=str)
+"""Each fused norm with the first of its options."""
 
 
 def test_a_fused_form_has_the_stem_of_its_norms_file():
@@ -73,47 +74,35 @@ def train_both(plain, fused, batches, dtype):
 
 
 @every_fused
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_values_gradients_and_statistics(name, options, level, dtype, pair, draw, native):
+@pytest.mark.parametrize(("level", "dtype", "steps"), RUNS)
+def test_values_gradients_and_statistics(name, options, level, dtype, steps, pair, draw, native):
     if not native.machine_has(level):
         pytest.skip(f"this machine has no {level}")
     native.use_level(level)
     plain, fused = pair(name, options, DIM, dtype)
-    train_both(plain, fused, [draw(step, DIM, dtype) for step in range(STEPS[level])], dtype)
+    train_both(plain, fused, [draw(step, DIM, dtype) for step in range(steps)], dtype)
     plain.eval()
     fused.eval()
-    x, mask, _ = draw(STEPS[level], DIM, dtype)
+    x, mask, _ = draw(steps, DIM, dtype)
     with torch.no_grad():
         close(fused(x, mask), plain(x, mask), "y in inference", dtype)
 
 
 @every_fused
-def test_inference_with_a_gradient_is_that_of_the_plain_form(name, options, pair, draw):
-    plain, fused = pair(name, options, DIM)
-    x, mask, g = draw(0, DIM)
-    gradients = []
-    for norm in (plain.eval(), fused.eval()):
-        z = x.clone().requires_grad_()
-        norm(z, mask).backward(g)
-        gradients.append(z.grad)
-    close(gradients[1], gradients[0], "dx", torch.float64)
-
-
-@every_fused
-def test_inference_with_one_parameter_that_learns(name, options, pair, draw):
+def test_inference_where_one_thing_learns(name, options, pair, draw):
     plain, fused = pair(name, options, DIM)
     x, mask, g = draw(0, DIM)
     plain(x, mask)
     fused.load_state_dict(plain.state_dict())
-    for learning, _ in plain.named_parameters():
+    for learning in ("x", *dict(plain.named_parameters())):
         gradients = []
         for norm in (plain.eval(), fused.eval()):
-            for key, parameter in norm.named_parameters():
-                parameter.requires_grad_(key == learning)
-            y = norm(x, mask)
+            leaves = {"x": x.clone(), **dict(norm.named_parameters())}
+            for key, leaf in leaves.items():
+                leaf.requires_grad_(key == learning)
+            y = norm(leaves["x"], mask)
             assert y.requires_grad, learning
-            gradients += torch.autograd.grad(y, norm.get_parameter(learning), g)
+            gradients += torch.autograd.grad(y, leaves[learning], g)
         close(gradients[1], gradients[0], learning, torch.float64)
 
 
@@ -135,12 +124,11 @@ def test_x_without_gradient_moves_what_it_moves_in_the_plain_form(name, options,
 
 
 @every_fused
-@pytest.mark.parametrize("training", [True, False])
-def test_inference_mode(name, options, training, pair, draw):
+def test_inference_mode(name, options, pair, draw):
     """Of torch, which a norm in training meets too: it moves its statistics, without a graph."""
     plain, fused = pair(name, options, DIM)
     with torch.inference_mode():
-        for step in range(3):
+        for step, training in enumerate((True, True, False)):
             x, mask, _ = draw(step, DIM)
             y = plain.train(training)(x, mask)
             close(fused.train(training)(x, mask), y, f"y at step {step}", torch.float64)
@@ -148,7 +136,7 @@ def test_inference_mode(name, options, training, pair, draw):
             close(ours, theirs, key, torch.float64)
 
 
-@every_fused
+@every_norm
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # checks of shapes, made once
 def test_a_trace_computes_what_the_norm_does(name, options, pair, draw):
     _, fused = pair(name, options, DIM)
@@ -161,7 +149,7 @@ def test_a_trace_computes_what_the_norm_does(name, options, pair, draw):
         close(traced(other, other_mask), fused(other, other_mask), "y", torch.float64)
 
 
-@every_fused
+@every_norm
 @pytest.mark.parametrize("layout", ["transposed", "strided", "expanded"])
 def test_layout_does_not_matter(name, options, layout, pair, draw):
     x, mask, g = draw(0, DIM)
@@ -181,7 +169,7 @@ def test_layout_does_not_matter(name, options, layout, pair, draw):
     close(two.grad, one.grad, "dx", torch.float64)
 
 
-@every_fused
+@every_norm
 @pytest.mark.parametrize("shape", [(0, 4, DIM), (3, 0, DIM)])
 def test_nothing_in_is_nothing_out(name, options, shape, pair):
     _, fused = pair(name, options, DIM)
@@ -196,7 +184,7 @@ def test_nothing_in_is_nothing_out(name, options, shape, pair):
         assert key == "num_updates" or torch.equal(value, before[key]), key
 
 
-@every_fused
+@every_norm
 def test_a_second_derivative_is_refused(name, options, pair, draw):
     _, fused = pair(name, options, DIM)
     x, mask, _ = draw(0, DIM)
@@ -205,7 +193,7 @@ def test_a_second_derivative_is_refused(name, options, pair, draw):
         torch.autograd.grad(y.sum(), x, create_graph=True)
 
 
-@every_fused
+@every_norm
 def test_the_backward_pass_keeps_the_input_and_little_else(name, options, pair, draw):
     _, fused = pair(name, options, DIM)
     x, mask, _ = draw(0, DIM)
@@ -219,7 +207,7 @@ def test_the_backward_pass_keeps_the_input_and_little_else(name, options, pair, 
     assert storages == {x.untyped_storage().data_ptr()}
 
 
-@every_fused
+@every_norm
 def test_threads_and_runs_agree_to_the_bit(name, options, pair, draw):
     """Blocks of rows are of one size and their sums are added in order, whoever does them."""
     rows = 2000  # enough for torch to take a second thread

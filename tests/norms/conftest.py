@@ -10,9 +10,19 @@ from norm_plugin.kernels import VARIABLE
 TIME, BATCH, DIM = 7, 4, 12
 
 
-@pytest.fixture(scope="module", autouse=True, params=["off", "cpu"])
+PLAIN_ALONE = ("arguments", "inference_map", "position_norms", "registry", "replacing", "updates")
+"""The tests of what a fused form leaves to the norm, or takes over unchanged."""
+
+
+def pytest_generate_tests(metafunc):
+    plain_alone = metafunc.module.__name__.removeprefix("test_") in PLAIN_ALONE
+    choices = ["off"] if plain_alone else ["off", "cpu"]
+    metafunc.parametrize("kernels", choices, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module", autouse=True)
 def kernels(request):
-    """Everything here holds of the plain norms and of their fused forms."""
+    """The other tests hold of the plain norms and of their fused forms."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, request.param)
         yield request.param

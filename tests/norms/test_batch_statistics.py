@@ -38,15 +38,14 @@ def test_a_batch_of_padding_moves_no_statistic(name, options, ragged):
 
 
 @every_form
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_padding_that_is_not_finite_gets_no_gradient(name, options, value, ragged):
+def test_padding_that_is_not_finite_gets_no_gradient(name, options, ragged):
     norm = new_norm(name, **options)
     if transcription(name, norm, **options).pulls_padding:
         pytest.skip("padding gets a gradient in this released code")
     for seed in range(3):
         x, mask = ragged(seed)
         padding = mask.t().unsqueeze(-1)
-        _, dx = step(norm, x.masked_fill(padding, value), mask, upstream(x, mask))
+        _, dx = step(norm, x.masked_fill(padding, torch.nan), mask, upstream(x, mask))
         assert dx.isfinite().all() and not dx[mask.t()].any(), seed
 
 
@@ -69,8 +68,7 @@ def test_recomputing_repeats_a_forward_and_moves_nothing(name, options, reentran
 
 
 @every_form
-@pytest.mark.parametrize("at_once", [True, False])
-def test_two_forwards_before_a_backward_are_repeated_each(name, options, at_once, ragged):
+def test_two_forwards_before_a_backward_are_repeated_each(name, options, ragged):
     plain, checkpointed = new_norm(name, **options), new_norm(name, **options)
     for seed in range(0, 8, 2):
         grads = []
@@ -83,7 +81,7 @@ def test_two_forwards_before_a_backward_are_repeated_each(name, options, at_once
                 for x in xs
             ]
             losses = [(y * upstream(ragged(9)[0], mask).sign()).square().sum() for y in ys]
-            if at_once:
+            if seed % 4:
                 sum(losses).backward()
             else:
                 for loss in losses:
@@ -115,26 +113,6 @@ def test_saving_and_loading_in_between_changes_no_bit(name, options, ragged):
         y, dx = step(through, x, mask, g)
         other_y, other_dx = step(resumed, x, mask, g)
         assert torch.equal(other_y, y) and torch.equal(other_dx, dx), seed
-
-
-@pytest.mark.parametrize("form", FORMS, ids=str)
-def test_padding_columns_change_nothing_but_in_released_code(form, ragged):
-    name, options = form
-    plain, padded = new_norm(name, **options), new_norm(name, **options)
-    apart = 0.0
-    for seed in range(8):
-        x, mask = ragged(seed)
-        g = upstream(x, mask)
-        y, dx = step(plain, x, mask, g)
-        more = torch.full((3, *x.shape[1:]), 1e3, dtype=x.dtype)
-        wide_mask = torch.cat([mask, mask.new_ones(len(mask), 3)], dim=1)
-        wide_g = torch.cat([g, torch.zeros_like(more)])
-        wide_y, wide_dx = step(padded, torch.cat([x, more]), wide_mask, wide_g)
-        real = (~mask.t()).unsqueeze(-1)
-        for ours, theirs in ((wide_y[: len(x)], y), (wide_dx[: len(x)], dx)):
-            apart = max(apart, ((ours - theirs) * real).abs().max().item())
-    averages_padding = transcription(name, plain, **options).averages_padding
-    assert (apart > 1e-3) if averages_padding else (apart < 1e-10)
 
 
 @every_form
@@ -187,14 +165,13 @@ def test_an_overflow_of_the_first_batch_fills_no_window(name, options, ragged):
 
 
 @every_form
-@pytest.mark.parametrize("where", ["x", "g"])
-def test_an_overflow_leaves_every_statistic_finite(name, options, where, ragged):
+def test_an_overflow_leaves_every_statistic_finite(name, options, ragged):
     norm = new_norm(name, **options)
     for seed in range(6):
         x, mask = ragged(seed)
         g = upstream(x, mask)
-        if seed == 3:
-            (x if where == "x" else g)[0, 0, 5] = float("inf")
+        if seed in (3, 4):
+            (x if seed == 3 else g)[0, 0, 5] = float("inf")
         step(norm, x, mask, g)
         for key, value in norm.named_buffers():
             assert torch.isfinite(value).all(), (key, seed)

@@ -16,8 +16,11 @@ from norm_plugin.norms import build_norm
 pytestmark = pytest.mark.filterwarnings("error")
 
 # Derandomized: the same batches in every run. No deadline: a busy machine is no failure.
-bounded = settings(max_examples=30, derandomize=True, deadline=None, database=None)
+bounded = settings(max_examples=15, derandomize=True, deadline=None, database=None)
 every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+every_norm = pytest.mark.parametrize(
+    ("name", "options"), dict(reversed(CASES)).items(), ids=str
+)  # with the first of its options
 
 HALF = (torch.bfloat16, torch.float16)
 DTYPES = (torch.float64, torch.float32, *HALF)
@@ -119,7 +122,7 @@ def test_keeps_shape_and_dtype_and_stays_finite(name, options, batch):
         assert value.isfinite().all(), key
 
 
-@every_case
+@every_norm
 @bounded
 @given(batch=batches())
 def test_strides_change_nothing(name, options, batch):
@@ -157,7 +160,7 @@ def of_constant_rows(x, computed_in):
     return largest * torch.finfo(computed_in).eps / 1e-5**0.5
 
 
-@every_case
+@every_norm
 @bounded
 @given(batch=batches(dtypes=[torch.bfloat16]))
 def test_bfloat16_is_float32_but_for_its_rounding(name, options, batch):
@@ -169,7 +172,7 @@ def test_bfloat16_is_float32_but_for_its_rounding(name, options, batch):
     torch.testing.assert_close(y.float(), expected, rtol=2e-2, atol=atol)
 
 
-@every_case
+@every_norm
 @bounded
 @given(batch=batches(dtypes=HALF))
 def test_a_half_model_takes_its_own_output_again(name, options, batch):
@@ -178,15 +181,14 @@ def test_a_half_model_takes_its_own_output_again(name, options, batch):
     assert norm(norm(batch.x, batch.mask), batch.mask).isfinite().all()
 
 
-@every_case
-@pytest.mark.parametrize("training", [True, False])
-def test_many_rows(name, options, training):
+@every_norm
+def test_many_rows(name, options):
     """More rows than the 16 bits of a grid dimension or an index can count."""
     torch.manual_seed(0)
     rows = 2**16 + 100
     x = torch.randn(rows, 1, 12) + 3  # off centre, so that sums grow long
     mask = torch.rand(1, rows) < 0.1
-    one, wide = (build_norm(name, 12, **options).train(training) for _ in range(2))
+    one, wide = (build_norm(name, 12, **options) for _ in range(2))
     y, expected = one(x, mask), wide.double()(x.double(), mask)
     # float32 sums over 2^16 rows of numbers near 3, in pairs: a few hundred units of 6e-8
     torch.testing.assert_close(y.double(), expected, rtol=1e-4, atol=1e-4)

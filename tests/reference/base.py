@@ -19,11 +19,9 @@ class Reference:
 
     Attributes:
         own: what the running statistics of inference move towards, by the name of the buffer.
-        averages_padding: padding enters the statistics, as in some released code.
         pulls_padding: padding gets a gradient, as in some released code.
     """
 
-    averages_padding = False
     pulls_padding = False
 
     def __init__(self, dim, gamma=None, beta=None, **options):

@@ -92,7 +92,7 @@ class PowerNorm(Reference):
 class ReleasedPowerNorm(Reference):
     """The released code, with m = nu / (1 - a_b) as it keeps it."""
 
-    averages_padding = pulls_padding = True
+    pulls_padding = True
 
     def __init__(self, dim, **kwargs):
         super().__init__(dim, **kwargs)

@@ -10,7 +10,11 @@ from fairseq import checkpoint_utils, options
 from fairseq.trainer import Trainer
 
 from commands import SMALL
-from norm_plugin.norms import norm_spec
+from norm_plugin.norms import NORM_TYPES, norm_spec
+
+WITH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
+DISTINCT = [*WITH_STATISTICS, next(name for name in NORM_TYPES if name not in WITH_STATISTICS)]
+"""What a model has to keep apart: one norm without a state stands for all of them."""
 
 NARROW = tuple(
     word

@@ -13,7 +13,7 @@ from tiny_run import run_state, write_dictionaries
 from norm_plugin.models import fold_norms
 from norm_plugin.models.classifier import NormTextClassifier, mean_over_words
 from norm_plugin.models.resuming import check_resuming
-from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.norms import norm_spec
 
 HEAD = "sentence_classification_head"
 SMALL = (
@@ -150,8 +150,8 @@ def test_fairseqs_task_builds_it_from_yaml(data, sentences):
         task.build_model(bad.model)
 
 
-@pytest.mark.parametrize("norm", NORM_TYPES)
-def test_every_norm_trains(norm, classifier, sentences):
+@pytest.mark.parametrize("norm", ["powernorm", "adanorm"])
+def test_it_trains(norm, classifier, sentences):
     model = classifier("--norm-type", norm, "--warmup-updates", "1").train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = {name: value.clone() for name, value in model.named_parameters()}

@@ -41,9 +41,9 @@ def checkpoints(toy, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         flags = (*FOLDABLE, *OTHERS, "--share-all-embeddings", "--user-dir", PLUGIN)
         flags += ("--encoder-embed-dim", 64, "--decoder-embed-dim", 64)
-        more = ("--lr", 0.01, "--max-update", 150, "--save-interval-updates", 50)
+        more = ("--lr", 0.01, "--max-update", 80, "--save-interval-updates", 40)
         train_here(patch, toy, folder, *flags, *more, "--no-epoch-checkpoints", prepare=shake)
-    return sorted(folder.glob("checkpoint_*_1[05]0.pt"))
+    return sorted(folder.glob("checkpoint_*_[48]0.pt"))
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def translations(command):
     """What fairseq-generate makes of the test set: its words, by sentence."""
 
     def generate(path, *words):
-        more = ("--beam", 2, "--required-batch-size-multiple", 1, "--max-len-b", 20)
+        more = ("--beam", 2, "--required-batch-size-multiple", 1, "--max-len-b", 10)
         out = command(fairseq_cli.generate, path, *more, *words)
         lines = [line.split("\t") for line in out.splitlines() if line.startswith("H-")]
         return {number: words for number, _, words in lines}
@@ -147,7 +147,7 @@ def test_validation_gives_the_same_loss(checkpoints, command, monkeypatch):
 def test_interactive(checkpoints, command, toy, said, monkeypatch, translations):
     text = (toy.parent / "tok" / "test.en").read_text().splitlines()[0]
     monkeypatch.setattr(sys, "stdin", io.StringIO(text + "\n"))
-    words = ("--beam", 2, "--max-len-b", 20, "--fold-norms")
+    words = ("--beam", 2, "--max-len-b", 10, "--fold-norms")
     out = command(fairseq_cli.interactive, checkpoints[0], *words)
     (spoken,) = [line.split("\t")[2] for line in out.splitlines() if line[:2] == "H-"]
     assert said()

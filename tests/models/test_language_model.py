@@ -18,11 +18,12 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY
 from omegaconf import OmegaConf
 
 from characters import batch, build, parse, task_of, write_text
+from in_process import DISTINCT
 from norm_plugin.models.architectures import ARCHITECTURES
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
-every_norm = pytest.mark.parametrize("name", NORM_TYPES)
+every_norm = pytest.mark.parametrize("name", DISTINCT)
 CUTOFFS = {"adaptive_input_cutoff": "8,12", "adaptive_softmax_cutoff": "8,12"}
 EQUAL = [
     ("transformer_lm", {}),  # post-norm, with projections to and from 512
@@ -97,10 +98,14 @@ def test_a_stock_checkpoint_loads(text):
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
-@pytest.mark.parametrize("arch", ARCHITECTURES["norm_transformer_lm"])
-def test_placement_of_architectures(placement, arch):
+def test_placement_of_architectures(placement):
     """fairseq's architecture functions set pre-norm, whatever was asked for."""
-    for name, settings in ((f"{arch}_{placement}ln", {}), (arch, {"norm_placement": placement})):
+    cases = [
+        case
+        for arch in ARCHITECTURES["norm_transformer_lm"]
+        for case in ((f"{arch}_{placement}ln", {}), (arch, {"norm_placement": placement}))
+    ]
+    for name, settings in cases:
         args = argparse.Namespace(**settings)
         ARCH_CONFIG_REGISTRY[name](args)
         assert args.decoder_normalize_before == (placement == "pre")

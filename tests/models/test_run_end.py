@@ -79,7 +79,7 @@ def epochs_and_count(state):
     return state["train_iterator"]["epoch"] - 1, state[KEY]["num_runs"]
 
 
-@pytest.mark.parametrize("stopped_after", [1, 2, 3])
+@pytest.mark.parametrize("stopped_after", [1, 3])
 def test_patience_counts_on(stopped_after, toy, tmp_path, monkeypatch):
     before = train_once(monkeypatch, toy, tmp_path, *SAME_LOSS, "--max-epoch", stopped_after)
     assert epochs_and_count(before) == (stopped_after, stopped_after - 1)

@@ -49,12 +49,12 @@ def test_a_stock_state_dict_loads_and_gives_the_same_output(build, batch):
     assert torch.equal(ours(**batch)[0], stock(**batch)[0])
 
 
-@pytest.mark.parametrize("name", NORM_TYPES)
-def test_all_norms_share_one_initialization(name, build):
+def test_all_norms_share_one_initialization(build):
     reference = build("--norm-placement", "pre").state_dict()
-    other = build("--norm-placement", "pre", "--norm-type", name).state_dict()
     shared = [key for key in reference if "norm" not in key]
-    assert shared and all(torch.equal(other[key], reference[key]) for key in shared)
+    for name in NORM_TYPES:
+        other = build("--norm-placement", "pre", "--norm-type", name).state_dict()
+        assert all(torch.equal(other[key], reference[key]) for key in shared), name
 
 
 def test_encoder_layers_keep_off_the_fused_layernorm(build):

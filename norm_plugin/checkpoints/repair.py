@@ -10,10 +10,8 @@ in that folder crashes on it. So before each run:
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shutil
-import stat
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -32,8 +30,7 @@ def repair(folder: Path) -> list[str]:
     Left-over temporary files and truncated checkpoints are removed. Where checkpoint_last.pt is
     missing or damaged, the readable checkpoint with the most updates takes its place. A file that
     cannot be loaded for another reason (no permission, a class that the safe loader refuses) stays
-    as it is and raises CommandError. Only regular files are removed or replaced; a training makes
-    no others.
+    as it is and raises CommandError.
     """
     if not folder.is_dir():
         return []
@@ -46,16 +43,14 @@ def repair(folder: Path) -> list[str]:
 
 
 def _remove_leftovers(folder: Path) -> list[str]:
-    leftovers = sorted(
-        path for path in folder.iterdir() if TEMPORARY.fullmatch(path.name) and _is_regular(path)
-    )
+    leftovers = sorted(path for path in folder.iterdir() if TEMPORARY.fullmatch(path.name))
     for path in leftovers:
         path.unlink()
     return [f"removed {path}, left over from a save that was cut off" for path in leftovers]
 
 
 def _remove_truncated(folder: Path) -> list[str]:
-    truncated = [path for path in _candidates(folder) if _is_regular(path) and _is_truncated(path)]
+    truncated = [path for path in _candidates(folder) if _is_truncated(path)]
     for path in truncated:
         path.unlink()
     return [f"removed {path}, which was truncated" for path in truncated]
@@ -64,10 +59,6 @@ def _remove_truncated(folder: Path) -> list[str]:
 def _candidates(folder: Path) -> list[Path]:
     """Every checkpoint of the folder but the last, by name."""
     return sorted(path for path in folder.glob("checkpoint*.pt") if path.name != LAST)
-
-
-def _is_regular(path: Path) -> bool:
-    return stat.S_ISREG(path.lstat().st_mode)  # no symlink either
 
 
 def _is_truncated(path: Path) -> bool:
@@ -83,13 +74,11 @@ def _is_truncated(path: Path) -> bool:
 def _restore_last(folder: Path) -> list[str]:
     last = folder / LAST
     state = "missing"
-    if os.path.lexists(last):
+    if last.exists():
         try:
             load_checkpoint(last)
             return []
         except DamagedError:
-            if not _is_regular(last):
-                raise
             state = "damaged"
     source, messages = _most_updates(folder)
     if source is not None:

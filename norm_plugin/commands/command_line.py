@@ -143,13 +143,8 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[BufferedReader]:
-    """Open a regular file, symlinks followed, in binary; CommandError names what is wrong.
-
-    Anything else is refused: a FIFO can block for ever, and a device may have no end.
-    """
+    """Open a file in binary; CommandError names what is wrong."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise CommandError(f"cannot read {path}: it is not a regular file")
         with open(path, "rb") as stream:
             yield stream
     except OSError as error:

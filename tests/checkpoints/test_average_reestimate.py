@@ -115,8 +115,6 @@ def test_the_plain_mean_over_batches(tmp_path, data, name) -> None:
 
 CASES = {name: flags_of(name) for name in WITH_STATISTICS}
 CASES["powernorm released"] = [*flags_of("powernorm"), "--norm-variant=released"]
-CASES["batchnorm released"] = [*flags_of("batchnorm"), "--norm-variant=released"]
-CASES["powernorm in its warm-up"] = [*flags_of("powernorm"), "--norm-warmup-updates=4000"]
 CASES["powernorm released in its warm-up"] = [
     *(*flags_of("powernorm"), "--norm-variant=released", "--norm-warmup-updates=4000")
 ]

@@ -1,4 +1,4 @@
-"""Inputs and outputs that are no regular files, and checkpoints whose bits have changed."""
+"""Outputs that are no regular files, and checkpoints whose bits have changed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 from norm_plugin.analysis import spectrum
 from norm_plugin.checkpoints import average, repair
-from norm_plugin.checkpoints.files import load_checkpoint, num_updates
-from norm_plugin.commands.command_line import CommandError, read_text, write_text
+from norm_plugin.checkpoints.files import load_checkpoint
+from norm_plugin.commands.command_line import CommandError
 
 
 def averaged(*inputs: Path, output: str | Path) -> None:
@@ -35,94 +35,12 @@ def test_the_file_that_a_symlink_points_to_is_replaced(tmp_path, inputs) -> None
     assert os.listdir(target.parent) == ["target.pt"]
 
 
-@pytest.mark.parametrize("through_a_link", [False, True])
-@pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
-def test_an_output_that_is_no_regular_file_is_refused(
-    tmp_path, inputs, kind, through_a_link
-) -> None:
-    # a link to the device: no test endangers the device itself
+def test_an_output_that_is_no_regular_file_is_refused(tmp_path, inputs) -> None:
     output = tmp_path / "special"
-    if kind == "device":
-        output.symlink_to("/dev/full")
-    if kind == "fifo":
-        os.mkfifo(output)
-    if kind == "folder":
-        output.mkdir()
-    if through_a_link:
-        (tmp_path / "link").symlink_to(output)
-    before = output.stat()
-    path = tmp_path / "link" if through_a_link else output
+    os.mkfifo(output)
     with pytest.raises(CommandError, match="it is not a regular file; choose another name"):
-        averaged(*inputs, output=path)
-    assert (output.stat().st_mode, output.stat().st_ino) == (before.st_mode, before.st_ino)
-
-
-def test_the_longest_name_works(tmp_path) -> None:
-    name = "𝄞" * (255 // len("𝄞".encode()))
-    write_text(tmp_path / name, "text")
-    assert os.listdir(tmp_path) == [name]
-    assert read_text(tmp_path / name) == "text"
-
-
-def special(kind: str, path: Path) -> Path:
-    """A FIFO without a writer, or a link to a device without an end."""
-    if kind == "fifo":
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero")
-    return path
-
-
-@pytest.mark.parametrize("kind", ["fifo", "device"])
-def test_an_input_that_is_no_regular_file_is_refused(tmp_path, inputs, kind) -> None:
-    path = special(kind, tmp_path / "special.pt")
-    for command in (
-        lambda: averaged(*inputs, path, output=tmp_path / "out.pt"),
-        lambda: spectrum.main([str(path)]),
-        lambda: read_text(path),
-    ):
-        with pytest.raises(CommandError, match=r"cannot read .*special\.pt: it is not a regular"):
-            command()
-
-
-def test_a_symlink_to_itself_is_one_line(tmp_path, inputs) -> None:
-    loop = tmp_path / "loop.pt"
-    loop.symlink_to("loop.pt")
-    with pytest.raises(CommandError, match=r"cannot read .*loop\.pt: Too many levels"):
-        averaged(*inputs, loop, output=tmp_path / "out.pt")
-    with pytest.raises(CommandError, match=r"cannot write .*loop\.pt: Too many levels"):
-        averaged(*inputs, output=loop)
-
-
-@pytest.mark.parametrize("kind", ["fifo", "device"])
-def test_repair_neither_reads_nor_removes_what_is_no_regular_file(
-    tmp_path, save_checkpoint_file, kind
-) -> None:
-    save_checkpoint_file(tmp_path / "checkpoint1.pt", updates=5)
-    names = ["checkpoint2.pt", "checkpoint3.pt.tmp", "averaged.pt.12.tmp"]
-    paths = [special(kind, tmp_path / name) for name in names]
-    (tmp_path / "checkpoint4.pt.tmp").mkdir()
-    (tmp_path / "notes.pt.tmp").touch()
-    repair.repair(tmp_path)
-    assert all(os.path.lexists(path) and not path.is_file() for path in paths)
-    assert (tmp_path / "notes.pt.tmp").exists()
-    assert num_updates(load_checkpoint(tmp_path / "checkpoint_last.pt")) == 5
-    (tmp_path / "checkpoint_last.pt").unlink()
-    special(kind, tmp_path / "checkpoint_last.pt")
-    with pytest.raises(CommandError, match=r"checkpoint_last\.pt: it is not a regular file"):
-        repair.repair(tmp_path)
-
-
-def test_repair_does_not_replace_a_symlink(tmp_path, save_checkpoint_file) -> None:
-    # checkpoint2.pt must not take the content of checkpoint1.pt
-    save_checkpoint_file(tmp_path / "checkpoint1.pt", updates=5)
-    path = save_checkpoint_file(tmp_path / "checkpoint2.pt", updates=6)
-    flip(path, [path.stat().st_size // 2])
-    (tmp_path / "checkpoint_last.pt").symlink_to("checkpoint2.pt")
-    before = path.read_bytes()
-    with pytest.raises(CommandError, match="truncated or damaged"):
-        repair.repair(tmp_path)
-    assert path.read_bytes() == before
+        averaged(*inputs, output=output)
+    assert output.is_fifo()
 
 
 def flip(path: Path, places: list[int], bit: int = 3) -> None:
@@ -132,8 +50,7 @@ def flip(path: Path, places: list[int], bit: int = 3) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_flipped_bits_are_noticed(tmp_path, save_checkpoint_file, seed) -> None:
+def test_flipped_bits_are_noticed(tmp_path, save_checkpoint_file) -> None:
     weight = torch.linspace(-1, 1, 100_000).view(1000, 100)  # nearly all of the file
     for name, updates in (("checkpoint1", 1), ("checkpoint2", 2), ("checkpoint_last", 2)):
         save_checkpoint_file(
@@ -141,7 +58,7 @@ def test_flipped_bits_are_noticed(tmp_path, save_checkpoint_file, seed) -> None:
         )
     last = tmp_path / "checkpoint_last.pt"
     middle = range(last.stat().st_size // 4, last.stat().st_size // 2)  # numbers of the weight
-    flip(last, random.Random(seed).sample(middle, 40), bit=seed % 8)
+    flip(last, random.Random(0).sample(middle, 40))
     for command in (
         lambda: averaged(tmp_path / "checkpoint1.pt", last, output=tmp_path / "out.pt"),
         lambda: spectrum.main([str(last)]),

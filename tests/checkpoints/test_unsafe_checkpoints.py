@@ -102,19 +102,9 @@ def as_interpolation(state, payload):
     return "model.adaptive_softmax_cutoff"
 
 
-def as_bytes(state, payload):
-    state["cfg"]["optimizer"] = {"_name": "adam", "adam_betas": payload.encode()}
-    return "optimizer.adam_betas"
-
-
 def of_the_optimizer(state, payload):
     state["cfg"]["optimizer"] = {"_name": "adam", "adam_betas": payload}
     return "optimizer.adam_betas"
-
-
-def of_the_criterion(state, payload):
-    state["cfg"]["criterion"] = {"_name": "ctc", "wer_args": payload}
-    return "criterion.wer_args"
 
 
 def of_one_side(state, payload):
@@ -122,18 +112,7 @@ def of_one_side(state, payload):
     return "model.decoder_xformers_att_config"
 
 
-def of_a_convolution(state, payload):
-    state["cfg"]["model"].encoder_layers = payload
-    return "model.encoder_layers"
-
-
-def of_the_task(state, payload):
-    state["cfg"]["task"]["left_pad_source"] = payload
-    return "task.left_pad_source"
-
-
-SETTINGS = (as_flag, as_yaml, as_old_arguments, as_interpolation, as_bytes, of_the_optimizer)
-SETTINGS += (of_the_criterion, of_one_side, of_a_convolution, of_the_task)
+SETTINGS = (as_flag, as_yaml, as_old_arguments, as_interpolation, of_the_optimizer, of_one_side)
 
 
 # --- the commands

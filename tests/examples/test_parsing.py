@@ -10,7 +10,7 @@ import pytest
 
 import parsing
 from arc_standard import LEFT, NOTHING, RIGHT, SHIFT, State, oracle
-from norm_plugin.norms import NORM_TYPES, build_norm
+from norm_plugin.norms import build_norm
 from treebank import read_conllu, uas
 
 # Heads of words 1 to n. In the second the arcs 1 <- 3 and 2 -> 4 cross.
@@ -74,30 +74,21 @@ def test_a_training_that_diverges_has_no_score(folder, monkeypatch):
         parsing.main(["--data", str(folder), "--epochs", "1"])
 
 
-@pytest.mark.parametrize("name", NORM_TYPES)
-def test_every_norm_trains(folder, name):
-    assert parsing.main(["--data", str(folder), "--epochs", "1", "--norm-type", name])
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_moves_build_the_tree(tmp_path, seed):
-    from treebank import read_conllu
-
-    heads = random_tree(random.Random(seed), 1, 9, 0)
-    (tmp_path / "one.conllu").write_text(conllu(heads))
-    (tree,) = read_conllu(tmp_path / "one.conllu")
-    state = State(len(heads))
-    for move in oracle(tree):
-        assert state.allows(move[0])
-        state.apply(move)
-    assert state.done
-    assert [state.heads[word] for word in range(1, 10)] == heads == tree.heads[1:]
-    assert state.labels == dict(enumerate(tree.labels[1:], 1))
+def test_the_moves_build_the_tree(tmp_path):
+    for seed in range(20):
+        heads = random_tree(random.Random(seed), 1, 9, 0)
+        (tmp_path / "one.conllu").write_text(conllu(heads))
+        (tree,) = read_conllu(tmp_path / "one.conllu")
+        state = State(len(heads))
+        for move in oracle(tree):
+            assert state.allows(move[0])
+            state.apply(move)
+        assert state.done
+        assert [state.heads[word] for word in range(1, 10)] == heads == tree.heads[1:]
+        assert state.labels == dict(enumerate(tree.labels[1:], 1))
 
 
 def test_no_moves_build_a_tree_with_crossing_arcs(tmp_path):
-    from treebank import read_conllu
-
     (tmp_path / "two.conllu").write_text(conllu(PROJECTIVE) + conllu(CROSSING))
     projective, crossing = read_conllu(tmp_path / "two.conllu")
     assert oracle(crossing) is None
@@ -119,8 +110,6 @@ def test_the_moves_that_are_possible():
 
 
 def test_no_moves_build_a_tree_with_two_roots(tmp_path):
-    from treebank import read_conllu
-
     (tmp_path / "a.conllu").write_text(conllu([0, 0]))
     assert oracle(*read_conllu(tmp_path / "a.conllu")) is None
 

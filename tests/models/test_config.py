@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Literal
 
 import pytest
 import torch
@@ -12,8 +11,7 @@ from omegaconf import OmegaConf
 
 from norm_plugin.models import plan, stacks
 from norm_plugin.models.architectures import ARCHITECTURES, SUFFIXES
-from norm_plugin.models.config import config_class
-from norm_plugin.norms import Norm, declared_options, register_norm
+from norm_plugin.norms import Norm, register_norm
 from norm_plugin.norms.base import registry as registry
 
 
@@ -38,12 +36,6 @@ def test_yaml_keys_reach_the_norm_in_their_types(build_yaml):
 def test_a_switch_may_come_as_a_boolean_of_yaml(word, sync, build_yaml):
     # YAML 1.1 reads a bare `on` as true
     assert encoder_norm(build_yaml(norm_type="powernorm", norm_sync=word)).sync is sync
-
-
-def test_every_option_has_a_field_that_is_unset():
-    cfg = config_class()()
-    for name in declared_options():
-        assert getattr(cfg, f"norm_{name}") is None
 
 
 def test_an_option_goes_to_each_chosen_norm_that_has_it(build):
@@ -211,28 +203,6 @@ def test_layer_drop_with_synced_norms_on_two_workers_is_refused(build, monkeypat
 def test_a_norm_that_would_stand_nowhere_is_refused(flags, fault, build):
     with pytest.raises(ValueError, match=f"{fault} would stand nowhere"):
         build(*flags)
-
-
-def test_a_flag_has_the_words_of_all_norms_that_have_the_option(build, own_norms):
-    @register_norm("worded", formula="x", paper="a user's own")
-    class Worded(Norm):
-        """Worded.
-
-        Options:
-            variant: one of its own
-        """
-
-        def __init__(self, dim: int, *, variant: Literal["plain", "other"] = "plain") -> None:
-            super().__init__(dim)
-            self.variant = variant
-
-        def normalize(self, x, valid):
-            return x
-
-    model = build("--norm-type", "worded", "--norm-variant", "other")
-    assert encoder_norm(model).variant == "other"
-    with pytest.raises(ValueError, match="variant is 'released'; choose from plain, other"):
-        build("--norm-type", "worded", "--norm-variant", "released")
 
 
 def test_the_plan_is_made_once(task, monkeypatch):

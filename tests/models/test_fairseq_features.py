@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
-from fairseq.sequence_generator import SequenceGenerator
 
-from in_process import DISTINCT, everywhere, train_here
+from in_process import everywhere, train_here
 from norm_plugin.norms import Norm, norm_spec
 
 FEATURES = (
@@ -48,44 +46,3 @@ def test_ema_layerdrop_quant_noise_and_shared_embeddings(name, toy, tmp_path, mo
         if not any(word in key for word in left_out):
             # three averages in float32, each of three roundings (6e-8) of values of size 1
             torch.testing.assert_close(value, expected[key], rtol=1e-5, atol=1e-6, msg=key)
-
-
-@pytest.fixture(scope="module")
-def ensemble_members(toy, tmp_path_factory):
-    """A checkpoint for each norm, after two updates."""
-    folder = tmp_path_factory.mktemp("members")
-    with pytest.MonkeyPatch.context() as patch:
-        for name in DISTINCT:
-            train_here(
-                patch, toy, folder / name, *everywhere(name), "--max-update", 2,
-                "--disable-validation",
-            )  # fmt: skip
-    return [str(folder / name / "checkpoint_last.pt") for name in DISTINCT]
-
-
-def test_an_ensemble_of_several_norms_decodes(ensemble_members):
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task(ensemble_members)
-    kinds = [type(model.encoder.layers[0].self_attn_layer_norm) for model in models]
-    assert kinds == [norm_spec(name).cls for name in DISTINCT]
-    task.load_dataset("test")
-    sample = task.dataset("test").collater([task.dataset("test")[i] for i in range(3)])
-    generator = SequenceGenerator(models, task.target_dictionary, beam_size=2, max_len_b=8)
-    # an ensemble averages probabilities
-    probabilities = [first_token_probabilities(model.eval(), sample, task) for model in models]
-    mean = torch.stack(probabilities).mean(dim=0).log()
-    for row, found in enumerate(generator.generate(models, sample)):
-        token = found[0]["tokens"][0]
-        # float32 logits of one step, alone and with others: some hundred roundings of 6e-8 at most
-        # on the way through a layer a side; a mean of logarithms would be tenths away
-        torch.testing.assert_close(
-            found[0]["positional_scores"][0], mean[row, token], rtol=1e-4, atol=1e-4
-        )
-
-
-def first_token_probabilities(model, sample, task):
-    """(B, V), of the first target token."""
-    net_input = dict(sample["net_input"])
-    start = task.target_dictionary.eos()
-    net_input["prev_output_tokens"] = net_input["prev_output_tokens"][:, :1].fill_(start)
-    with torch.no_grad():
-        return model(**net_input)[0][:, 0].softmax(dim=-1)

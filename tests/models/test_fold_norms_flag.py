@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import io
 import logging
 import sys
 
@@ -123,35 +122,6 @@ def test_the_overrides_of_the_caller_stay_as_they_are(checkpoints, said):
         checkpoint_utils.load_model_ensemble_and_task([str(checkpoints[0])], overrides)
     assert overrides == {"fold_norms": True}
     assert sum("encoder-self: batchnorm folded" in line for line in said()) == 2
-
-
-def test_validation_gives_the_same_loss(checkpoints, command, monkeypatch):
-    losses, folded = [], []
-    fold = folding.fold_norms
-    monkeypatch.setattr(folding, "fold_norms", lambda model: folded.append(model) or fold(model))
-    progress_bar = fairseq_cli.validate.progress_bar.progress_bar
-
-    def recording(*args, **kwargs):
-        bar = progress_bar(*args, **kwargs)
-        bar.print = lambda stats, **_: losses.append(float(stats["loss"]))
-        return bar
-
-    monkeypatch.setattr(fairseq_cli.validate.progress_bar, "progress_bar", recording)
-    for words in ((), ("--fold-norms",)):
-        more = ("--valid-subset", "valid", "--max-tokens", 512, "--task", "translation", *words)
-        command(fairseq_cli.validate, checkpoints[0], *more)
-    assert len(folded) == 1
-    assert losses[0] == pytest.approx(losses[1], abs=0.002)  # fairseq rounds to three digits
-
-
-def test_interactive(checkpoints, command, toy, said, monkeypatch, translations):
-    text = (toy.parent / "tok" / "test.en").read_text().splitlines()[0]
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text + "\n"))
-    words = ("--beam", 2, "--max-len-b", 10, "--fold-norms")
-    out = command(fairseq_cli.interactive, checkpoints[0], *words)
-    (spoken,) = [line.split("\t")[2] for line in out.splitlines() if line[:2] == "H-"]
-    assert said()
-    assert spoken == translations(checkpoints[0])["H-0"]
 
 
 def test_the_hub_folds_where_asked(checkpoints, toy):

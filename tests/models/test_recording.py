@@ -340,26 +340,6 @@ def test_yaml_may_ask_for_records(build_yaml):
     assert build_yaml().cfg.plan.record is None
 
 
-def test_a_file_of_another_run_is_not_touched(tmp_path):
-    path = tmp_path / "new" / "record.gz"
-    RecordFile(path, {"norms": "a", "every": 1}).append({"update": 1})
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match="another run, which differ in norms: move it away"):
-        RecordFile(path, {"norms": "b", "every": 1})
-    assert path.read_bytes() == before
-    assert len(gzip.decompress(before).splitlines()) == 2  # zcat reads it
-
-
-def test_norms_of_queries_and_keys_are_left_out(toy, tmp_path, monkeypatch):
-    """They normalize head by head, and get no padding mask."""
-    flags = ("--norm-type-query", "rmsnorm", "--norm-type-key", "rmsnorm", "--norm-record", 1)
-    plain, heads = tmp_path / "plain", tmp_path / "heads"
-    for folder, words in ((plain, flags[-2:]), (heads, flags)):
-        train_here(monkeypatch, toy, folder, *words, "--max-update", 1, *QUIET)
-    assert recorded(heads)[0]["sites"] == recorded(plain)[0]["sites"]
-    assert set(recorded(heads)[1]["sites"]) == set(recorded(plain)[1]["sites"])
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -53,6 +53,7 @@ TEST_REQUIREMENTS = [
     *ANALYSIS_REQUIREMENTS,
     *HUGGINGFACE_REQUIREMENTS,
     "hypothesis",
+    "mkdocs-material",
     "mypy",
     "pre-commit",
     "pytest",

@@ -107,21 +107,15 @@ class Drawing:
         return self._render("pdf", metadata={"CreationDate": None})
 
     def _render(self, form: str, **options: Any) -> bytes:
-        import matplotlib
+        import matplotlib.figure
 
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-
-        with pyplot.rc_context(STYLE):
+        with matplotlib.rc_context(STYLE):  # without pyplot, whose figures are a notebook's own
             rows, columns = self.grid or (1, 1)
-            size = (WIDTH, self.height)
-            whole, axes = pyplot.subplots(
-                rows, columns, figsize=size, layout="constrained", squeeze=False, **self.options
-            )
+            whole = matplotlib.figure.Figure((WIDTH, self.height), layout="constrained")
+            axes = whole.subplots(rows, columns, squeeze=False, **self.options)
             self.plot(axes if self.grid else axes[0, 0])
             file = io.BytesIO()
             whole.savefig(file, format=form, **options)
-            pyplot.close(whole)
         return file.getvalue()
 
 

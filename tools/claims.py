@@ -19,16 +19,12 @@ from norm_plugin.analysis.stats import (
     compare_arms,
     compare_primary,
     describe,
+    half_interval,
     outcome_values,
     split_ratio,
 )
-from norm_plugin.analysis.tables import p_text
-from norm_plugin.experiments.comparable import (
-    TRAINING,
-    check_same_data,
-    check_settings_alike,
-    half_interval,
-)
+from norm_plugin.analysis.study import TRAINING, check_same_data, check_settings_alike
+from norm_plugin.analysis.tables import markdown, p_text
 from norm_plugin.experiments.metrics import find_metric
 from norm_plugin.experiments.results import read_results
 from norm_plugin.experiments.studies import (
@@ -39,7 +35,6 @@ from norm_plugin.experiments.studies import (
     read_study_file,
     study_path,
 )
-from norm_plugin.experiments.tables import markdown
 from published import numbers_of
 
 NOT_RUN = "not run"

@@ -31,11 +31,11 @@ from declared_tables import (
 from example_runs import example_table
 from inference_table import inference_table
 from norm_plugin.analysis.deep_stacks_page import deep_stacks_block
+from norm_plugin.analysis.tables import score_table
 from norm_plugin.analysis.theory_command import block as theory_block
 from norm_plugin.analysis.warmup import published_table as warmup_table
 from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
 from norm_plugin.experiments.results import read_results
-from norm_plugin.experiments.tables import score_table
 from powernorm_parts import parts_table
 from published import published_table
 from recipe_commands import command_lines

@@ -25,6 +25,8 @@ from typing import Any
 import pandas as pd
 import torch
 
+from norm_plugin.analysis.stats import half_interval
+from norm_plugin.analysis.tables import markdown
 from norm_plugin.commands.command_line import (
     CommandError,
     at_least,
@@ -32,10 +34,8 @@ from norm_plugin.commands.command_line import (
     run_command,
     write_text,
 )
-from norm_plugin.experiments.comparable import half_interval
-from norm_plugin.experiments.provenance import git_state, machine, versions
+from norm_plugin.experiments.collect import git_state, machine, versions
 from norm_plugin.experiments.results import result_name
-from norm_plugin.experiments.tables import markdown
 from norm_plugin.norms import NORM_TYPES
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,8 +9,7 @@ import pandas as pd
 
 from norm_plugin.analysis.stats import compare_arms
 from norm_plugin.analysis.study import read_study
-from norm_plugin.analysis.tables import COMPARED, formatted
-from norm_plugin.experiments.tables import markdown
+from norm_plugin.analysis.tables import COMPARED, formatted, markdown
 
 NOT_RUN = "not run"
 KEYS = ["with_it", "without"]

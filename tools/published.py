@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from norm_plugin.analysis.tables import markdown
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.results import read_results
-from norm_plugin.experiments.tables import markdown
 
 NOT_RUN = "not run: needs the full corpus and a GPU"
 POWERNORM = ("PowerNorm (Shen et al. 2020)", "powernorm")

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.experiment import experiment_metrics
+from norm_plugin.experiments.compose import experiment_metrics
 from norm_plugin.experiments.metrics import AVERAGE, Metric, find_metric
 from norm_plugin.experiments.recipes import (
     averaging_flags,

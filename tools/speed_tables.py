@@ -10,8 +10,8 @@ import pandas as pd
 from measuring.providers import BOTH, NOT_COMPILED
 from measuring.records import ORIGIN, SAME_LAYER, SAME_TRAINING, read_rows
 from measuring.setups import SIZES
+from norm_plugin.analysis.tables import markdown
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.tables import markdown
 from norm_plugin.norms import NORM_TYPES
 
 RESULTS = Path("benchmarks") / "results"

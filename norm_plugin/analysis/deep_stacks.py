@@ -47,9 +47,9 @@ from norm_plugin.commands.command_line import (
     read_text,
     write_text,
 )
-from norm_plugin.experiments.locking import only_one
-from norm_plugin.experiments.provenance import git_state, machine, versions
+from norm_plugin.experiments.collect import git_state, machine, versions
 from norm_plugin.experiments.recipes import read_recipe, training_flags
+from norm_plugin.experiments.state import only_one
 from norm_plugin.models.plan import RECORDS
 from norm_plugin.placements import PLACEMENTS
 

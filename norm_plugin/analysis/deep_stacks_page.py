@@ -11,9 +11,9 @@ import pandas as pd
 
 from norm_plugin.analysis.figures import Figure, draw, style
 from norm_plugin.analysis.report import figure_files, write_files
+from norm_plugin.analysis.tables import markdown
 from norm_plugin.commands.command_line import CommandError, read_json, read_lines
-from norm_plugin.experiments.provenance import short_commit
-from norm_plugin.experiments.tables import markdown
+from norm_plugin.experiments.collect import short_commit
 
 ABOUT, RUNS = "about.json", "runs.jsonl"
 ORIGIN = ("git", "command")

@@ -32,7 +32,7 @@ from norm_plugin.analysis.records import (
 from norm_plugin.analysis.stats import CONFIDENCE, Verdict, compare_arms, describe
 from norm_plugin.analysis.study import Study
 from norm_plugin.analysis.tables import SAME_SPEED, by_placement, placements_of, speed_spread
-from norm_plugin.experiments.naming import run_label
+from norm_plugin.experiments.spec import run_label
 
 # Okabe and Ito's colors, which the color-blind tell apart and which stand out on black and white;
 # without their black and their yellow, which is hard to tell from the orange.

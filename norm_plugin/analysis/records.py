@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.kept import (
+from norm_plugin.experiments.results import (
     ENDINGS,
     STATISTICS,
     compact,

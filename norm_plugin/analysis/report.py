@@ -28,15 +28,13 @@ from norm_plugin.analysis.latex import latex_files
 from norm_plugin.analysis.records import statistics_of
 from norm_plugin.analysis.stats import compare_arms, compare_primary, resolution
 from norm_plugin.analysis.study import Study, read_study
-from norm_plugin.analysis.tables import SAME_SPEED, Table, commits
+from norm_plugin.analysis.tables import SAME_SPEED, Table, commits, distinct, markdown, span
 from norm_plugin.analysis.translations import compare_translations, read_references
 from norm_plugin.analysis.tuning import Tuned, read_tuned, tuned_on_itself
 from norm_plugin.commands.command_line import CommandError, replacing
-from norm_plugin.experiments.comparable import span
+from norm_plugin.experiments.collect import git_state, short_commit
 from norm_plugin.experiments.metrics import Metric
-from norm_plugin.experiments.provenance import git_state, short_commit
 from norm_plugin.experiments.studies import LOSSES, SCORE, read_study_file, study_path
-from norm_plugin.experiments.tables import distinct, markdown
 
 TEMPLATES = Path(__file__).parent / "templates"
 HTML, LATEX = "html", "latex"

@@ -27,7 +27,6 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.comparable import half_interval
 from norm_plugin.experiments.metrics import find_metric
 from norm_plugin.experiments.studies import (
     BEFORE,
@@ -55,6 +54,12 @@ order, and equal."""
 MOST_SEEDS = 10**9
 PRIMARY, EXPLORATORY = "primary", "exploratory"
 Scores = Sequence[float] | np.ndarray
+
+
+def half_interval(values: Scores, confidence: float = 0.95) -> float:
+    """Half the width of the confidence interval of the mean, by Student's t; two values or more."""
+    quantile = stats.t.ppf((1 + confidence) / 2, len(values) - 1)
+    return float(quantile * stats.sem(values))
 
 
 class Verdict(StrEnum):

@@ -6,6 +6,7 @@ seed alone. A run that failed or diverged has no result, and a row among the fai
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,20 +15,7 @@ from typing import Any
 import pandas as pd
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.comparable import (
-    TRAINING,
-    check_alike,
-    check_same_data,
-    check_same_sources,
-    check_settings_alike,
-)
 from norm_plugin.experiments.metrics import Metric, find_metric
-from norm_plugin.experiments.naming import (
-    Differences,
-    common_settings,
-    norm_of_label,
-    short_label,
-)
 from norm_plugin.experiments.results import (
     RUN_KEY,
     read_curves,
@@ -35,8 +23,19 @@ from norm_plugin.experiments.results import (
     read_results,
     result_name,
 )
+from norm_plugin.experiments.spec import (
+    Differences,
+    changed_sources,
+    common_settings,
+    norm_of_label,
+    short_label,
+)
 from norm_plugin.experiments.studies import PrimaryComparison, StudyFile, check_study
 
+TRAINING = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
+"""The sections of the settings that say how a model was trained."""
+SPLIT_SEED = "data.settings.split_seed"
+"""The seed with which a prepared corpus was split at random."""
 REQUIRED = (
     *("split", "model.parameters", "training.updates", "data.checksum", "versions.torch"),
     "settings.model",
@@ -311,3 +310,85 @@ def _placement_of_failure(record: dict[str, Any], runs: pd.DataFrame) -> str:
         if run["norm"] == record["norm"] or not changed:
             return str(run["placement"])
     return "placement of the recipe"
+
+
+# --- which runs may be compared -----------------------------------------------------------------
+
+
+def check_alike(runs: pd.DataFrame, what: str, columns: Iterable[str]) -> None:
+    """Raise CommandError that names two runs which differ in one of ``columns``."""
+    values = runs[[name for name in columns if name in runs]].map(_comparable)
+    differs = (values != values.iloc[0]).any(axis="columns")
+    if not differs.any():
+        return
+    first, other = runs.iloc[0], runs.loc[differs.idxmax()]
+    changed = [name for name in values if values[name].iloc[0] != values.loc[other.name, name]]
+    sides = (", ".join(f"{name} {run[name]}" for name in changed) for run in (first, other))
+    raise CommandError(
+        f"{_names(first, other)} differ in {what} ({'; '.join(sides)}); run them with the same "
+        "settings, or name what the study varies by --vary KEY"
+    )
+
+
+def _comparable(value: Any) -> str:
+    """A value as text; lists have no hash, and a missing value is not equal to itself."""
+    missing = value is None or (isinstance(value, float) and value != value)
+    return "" if missing else json.dumps(value, default=str)
+
+
+def _names(first: pd.Series, other: pd.Series) -> str:
+    ours, theirs = (f"{run['norm']} seed {run['seed']}" for run in (first, other))
+    if first["experiment"] != other["experiment"]:
+        ours += f" of {first['experiment']}"
+    return f"{ours} and {theirs} of {other['experiment']}"
+
+
+def check_settings_alike(
+    runs: pd.DataFrame, sections: Sequence[str], vary: Sequence[str] = ()
+) -> None:
+    """Raise CommandError where runs differ in one of these sections of their settings.
+
+    The seed does not count, which some tasks repeat among their settings.
+
+    Args:
+        vary: keys in which the runs may differ, ``optimization.lr``. fairseq repeats the learning
+            rate among the settings of the optimizer and of the schedule, where it is free too.
+    """
+    free = {"seed", *(key.rpartition(".")[2] for key in vary)}
+    for section in sections:
+        prefix = f"settings.{section}."
+        settings = [name for name in runs if name.startswith(prefix)]
+        names = [name for name in settings if name.removeprefix(prefix) not in free]
+        check_alike(runs, f"settings of {section}", names)
+
+
+def check_same_sources(runs: pd.DataFrame) -> None:
+    """Raise CommandError that names the file of the user dir of which runs have other versions."""
+    if "sources" not in runs:
+        return
+    first = runs.iloc[0]
+    for _, other in runs.iloc[1:].iterrows():
+        sources = (run["sources"] for run in (first, other))
+        changed = changed_sources(*(files if isinstance(files, dict) else {} for files in sources))
+        if changed:
+            raise CommandError(
+                f"{_names(first, other)} were trained with different versions of "
+                f"{', '.join(changed)}; remove the runs and results of one version, and run them "
+                "again"
+            )
+
+
+def check_same_data(runs: pd.DataFrame) -> None:
+    """Raise CommandError that names two runs with other data, or scored by another metric.
+
+    A corpus without a split of its own is split anew for each seed. Then the runs of each split
+    must have the same data, and the splits must be of one corpus.
+    """
+    check_alike(runs, "metric", ["metric"])
+    splits = [split for _, split in runs.groupby("split_seed", dropna=False)]
+    for split in splits:
+        check_alike(split, "data checksum", ["data.checksum"])
+    if len(splits) > 1:
+        check_alike(runs, "corpus", ["data.corpus"])
+        settings = [name for name in runs if name.startswith("data.settings.")]
+        check_alike(runs, "settings of the data", [n for n in settings if n != SPLIT_SEED])

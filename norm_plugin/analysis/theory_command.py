@@ -34,6 +34,7 @@ import torch
 
 import norm_plugin
 from norm_plugin.analysis.figures import draw
+from norm_plugin.analysis.tables import markdown
 from norm_plugin.analysis.theory import CLAIMS
 from norm_plugin.analysis.theory.batches import random_batches, real_batches
 from norm_plugin.analysis.theory.claim import INTERVAL, Claim, Options, Row, finite_cases
@@ -46,8 +47,7 @@ from norm_plugin.commands.command_line import (
     read_text,
     write_text,
 )
-from norm_plugin.experiments.provenance import git_state, short_commit, versions
-from norm_plugin.experiments.tables import markdown
+from norm_plugin.experiments.collect import git_state, short_commit, versions
 from norm_plugin.norms import norm_spec
 from norm_plugin.placements import PLACEMENTS, placement_class
 

@@ -23,10 +23,13 @@ from sacrebleu.significance import PairedTest, Result
 from norm_plugin.analysis.stats import holm, verdict
 from norm_plugin.analysis.study import Study
 from norm_plugin.commands.command_line import CommandError, read_json, read_lines
-from norm_plugin.experiments.bleu import score_sacrebleu
-from norm_plugin.experiments.kept import TRANSLATIONS, read_kept
-from norm_plugin.experiments.metrics.bleu import reference_file, text_form
-from norm_plugin.experiments.score import plain_references
+from norm_plugin.experiments.metrics.bleu import (
+    plain_references,
+    reference_file,
+    score_sacrebleu,
+    text_form,
+)
+from norm_plugin.experiments.results import TRANSLATIONS, read_kept
 
 TRIALS = 10_000  # sacrebleu's own default (Riezler and Maxwell 2005)
 NO_TRANSLATIONS = "no translations kept"

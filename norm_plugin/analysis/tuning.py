@@ -18,7 +18,7 @@ import pandas as pd
 from norm_plugin.analysis.stats import describe, pooled_standard_deviation
 from norm_plugin.analysis.study import Study, arm_name, differences_of
 from norm_plugin.commands.command_line import CommandError, read_json
-from norm_plugin.experiments.naming import short_label
+from norm_plugin.experiments.spec import short_label
 
 OUTCOME = "valid_loss"
 """By which values are chosen: the least validation loss of a run."""

@@ -18,14 +18,13 @@ import pandas as pd
 
 from norm_plugin.analysis.figures import COLORS, Figure, draw
 from norm_plugin.analysis.report import figure_files, write_files
-from norm_plugin.analysis.tables import commits
+from norm_plugin.analysis.tables import commits, distinct, markdown
 from norm_plugin.commands.command_line import CommandError, read_text
 from norm_plugin.experiments import options
 from norm_plugin.experiments.metrics import find_metric
-from norm_plugin.experiments.naming import flag_settings
 from norm_plugin.experiments.results import RUN_KEY, read_curves, read_failures, read_results
-from norm_plugin.experiments.spec import RunSpec, read_specs
-from norm_plugin.experiments.tables import distinct, markdown
+from norm_plugin.experiments.spec import RunSpec, flag_settings
+from norm_plugin.experiments.sweep import read_specs
 
 STUDY = "warmup"
 FINISHED, NOT_RUN = "finished", "not run"

@@ -10,12 +10,15 @@ overrides; fairseq's own parser and the norms check the flags, before anything i
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import json
 import logging
 import os
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from itertools import product
 from pathlib import Path
@@ -25,27 +28,16 @@ import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+import norm_plugin
 from norm_plugin.checkpoints.user_dirs import import_user_dir
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.experiment import (
-    Experiment,
-    experiment_names,
-    facts_in,
-    find_experiment,
-)
 from norm_plugin.experiments.metrics import find_metric
-from norm_plugin.experiments.naming import (
-    LOGGING,
-    common_settings,
-    flag_settings,
-    run_label,
-    short_label,
-    without_logging,
-)
 from norm_plugin.experiments.recipes import (
     AUTO,
+    CONFIGS,
     Recipe,
     averaging_flags,
     differences,
@@ -55,8 +47,18 @@ from norm_plugin.experiments.recipes import (
     training_flags,
     without_defaults,
 )
-from norm_plugin.experiments.sources import sources_in_use
-from norm_plugin.experiments.spec import AVERAGE, ROOT, RunSpec
+from norm_plugin.experiments.spec import (
+    AVERAGE,
+    LOGGING,
+    ROOT,
+    RunSpec,
+    Sources,
+    common_settings,
+    flag_settings,
+    run_label,
+    short_label,
+    without_logging,
+)
 from norm_plugin.experiments.studies import (
     STUDIES,
     StudyFile,
@@ -65,6 +67,8 @@ from norm_plugin.experiments.studies import (
     read_yaml,
     study_path,
 )
+from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.placements import PLACEMENTS, placement_class
 
 SUBWORDS = ("subword-nmt", "sentencepiece")
 CHOICES = ("norm", "seed", "preset", "recipe", "subword")
@@ -93,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def read_runs(args: argparse.Namespace) -> dict[str, Any]:
-    """The runs that a command line asks for, as :class:`~norm_plugin.experiments.spec.Composed`.
+    """The runs that a command line asks for, as :class:`~norm_plugin.experiments.sweep.Composed`.
 
     Every run is checked. Two that come to the same are one. Raises CommandError that names the
     first wrong one, or for a study that cannot be read.
@@ -506,3 +510,263 @@ def _check_norms(args: Any) -> None:
         )
     for choice in sites:
         choice.build(getattr(args, f"{choice.site.side}_embed_dim"))
+
+
+# --- the YAML file of an experiment --------------------------------------------------------------
+#
+# fairseq allows no other keys beside its own, so ``experiment`` stands where hydra keeps what it
+# does not read itself, in ``hydra.runtime.choices``. corpus and metric are needed:
+#
+#     name: multi30k          # of `norm-plugin run`; by default that of the file
+#     corpus: multi30k        # a file of data-prep/, or a path beside the YAML file
+#     metric: bleu            # a file of norm_plugin/experiments/metrics/
+#     smoke: smoke            # the file of configs/size/ that --smoke stands for
+#     words: true             # no subword units
+#     split_by_seed: true     # each seed has a random split of the corpus of its own
+#     merges: 10000           # of BPE, where they are not the corpus' own
+#     recipe: adanorm         # of the group recipe, where none is named
+#     log_interval: 5         # updates between two points of the training curve, of 50 or more; it
+#                             # stands here, as it is no part of what identifies a run
+#     preset: cpu             # what `preset=` calls this file
+#     default: true           # of several files with one name, the one without `preset=`
+#     presets: {short: {recipe: short}}   # further presets of this file
+
+KEY = "experiment"
+Facts = dict[str, Any]
+"""What a YAML file has under KEY."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What distinguishes one experiment from another, besides its hyperparameters.
+
+    The attributes are the keys of the YAML file, see above.
+
+    Attributes:
+        config: the YAML file.
+    """
+
+    name: str
+    config: Path
+    corpus: str
+    metric: str
+    smoke: str = "smoke"
+    words: bool = False
+    split_by_seed: bool = False
+    merges: int | None = None
+    recipe: str | None = None
+    log_interval: int | None = None
+
+    @property
+    def logging(self) -> Facts:
+        """What is logged beyond the hyperparameters, under ``common``."""
+        return {} if self.log_interval is None else {"log_interval": self.log_interval}
+
+    @property
+    def data_name(self) -> str:
+        """The name of the prepared data, without the subword method."""
+        name = Path(self.corpus).stem
+        return name if self.merges is None else f"{name}-{self.merges}"
+
+    @property
+    def preparation(self) -> str:
+        """The program that prepares the corpus."""
+        if self.corpus.endswith(".py"):
+            return str(self.config.parent / self.corpus)
+        return f"data-prep/{self.corpus}.py"
+
+
+def experiment_names() -> list[str]:
+    """The names of all experiments in ``configs/``."""
+    return sorted({facts["name"] for facts in _files().values()})
+
+
+def experiment_metrics() -> dict[str, str]:
+    """The metric of each file in ``configs/`` that is an experiment, by the name of the file."""
+    return {path.stem: facts["metric"] for path, facts in _files().items()}
+
+
+def find_experiment(name: str, preset: str | None = None, recipe: str | None = None) -> Experiment:
+    """An experiment by its name or the path of its YAML file, under a preset and a recipe.
+
+    Raises CommandError for an unknown experiment or preset, and for a wrong key. An unknown recipe
+    is noticed when the hyperparameters are composed.
+    """
+    if name.endswith(".yaml"):
+        files = _users_file(Path(os.path.abspath(name)))
+    else:
+        files = {path: facts for path, facts in _files().items() if facts["name"] == name}
+    if not files:
+        raise CommandError(
+            f"no experiment {name}; choose from {', '.join(experiment_names())}, or give the path "
+            "of a file NAME.yaml"
+        )
+    presets: dict[str | None, Experiment] = {}
+    for path, facts in files.items():
+        if len(files) == 1 or facts.get("default"):
+            presets[None] = _experiment(path, facts)
+        if "preset" in facts:
+            presets[facts["preset"]] = _experiment(path, facts)
+        for key, more in facts.get("presets", {}).items():
+            presets[key] = _experiment(path, facts | more)
+    if preset not in presets:
+        known = " or ".join(filter(None, presets)) or "none, as it has no presets"
+        raise CommandError(f"preset of {name} is {preset}; choose {known}")
+    return presets[preset] if recipe is None else replace(presets[preset], recipe=recipe)
+
+
+def _experiment(path: Path, facts: Facts) -> Experiment:
+    """Facts without those that only choose the file."""
+    facts = {key: facts[key] for key in facts if key not in ("preset", "presets", "default")}
+    wrong = set(facts) - {field.name for field in fields(Experiment)}
+    if wrong or not {"corpus", "metric"} <= set(facts):
+        raise CommandError(
+            f"{path}: {KEY} needs corpus and metric, and has no key {', '.join(wrong)}"
+        )
+    return Experiment(config=path, **facts)
+
+
+def _users_file(path: Path) -> dict[Path, Facts]:
+    """A YAML file of the user's own; CommandError for one with the name of a file of ours."""
+    facts = _facts(path)
+    for own, folder in ((path, "configs"), (path.parent / facts.get("corpus", ""), "data-prep")):
+        other = CONFIGS.parent / folder / own.name
+        if own.suffix and other.is_file() and not other.samefile(own):
+            raise CommandError(
+                f"{own} has the name of a file of {folder}/, and its data and results would be "
+                "mixed with those of that one; rename it"
+            )
+    return {path: facts}
+
+
+@cache
+def _files() -> dict[Path, Facts]:
+    """The YAML files of experiments in ``configs/``, and their keys."""
+    files = {path: _facts(path) for path in sorted(CONFIGS.glob("*.yaml"))}
+    return {path: facts for path, facts in files.items() if "corpus" in facts}
+
+
+def _facts(path: Path) -> Facts:
+    if not path.is_file():
+        raise CommandError(f"no experiment {path}: there is no such file")
+    facts = facts_in(OmegaConf.to_container(OmegaConf.load(path)))
+    return {"name": path.stem, **(facts or {})}
+
+
+def facts_in(content: Any) -> Facts | None:
+    """What the content of a YAML file has under ``experiment``; None for another file."""
+    for key in ("hydra", "runtime", "choices", KEY):
+        content = content.get(key) if isinstance(content, dict) else None
+    return content if isinstance(content, dict) else None
+
+
+# --- the files of a user dir that a run rests on -------------------------------------------------
+#
+# A change of these files makes another run. A change of others, such as a second norm in the same
+# folder, does not. A run rests on
+#
+# - the files that define the norms, placements, models, tasks and other components that its flags
+#   name, and what those files import from the user dir or name themselves;
+# - the imported files that do something when they are imported, such as replacing a function of
+#   another package: whom that concerns is not known.
+
+DIGITS = 16  # of a SHA-256, in hexadecimal
+
+
+def sources_in_use(user_dir: Path | None, flags: Sequence[str]) -> Sources:
+    """The files of ``user_dir``, which is imported, that a training with ``flags`` rests on."""
+    if user_dir is None or user_dir.name == norm_plugin.__name__:
+        return {}
+    folder = Path(os.path.abspath(user_dir))
+    names = {part for flag in flags for part in (flag, flag.partition("=")[2])}
+    used = {path for path in _imported_files(folder) if _acts(path)}
+    used |= _defining(names, folder)
+    waiting = list(used)
+    while waiting:
+        tree = ast.parse(waiting[-1].read_bytes())
+        new = set(_imports(tree, waiting.pop(), folder)) | _defining(_texts(tree), folder)
+        waiting += new - used
+        used |= new
+    return {str(path.relative_to(folder.parent)): _digest(path) for path in sorted(used)}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]
+
+
+def _defining(names: Iterable[str], folder: Path) -> set[Path]:
+    """The files in ``folder`` that define what is registered under one of ``names``."""
+    modules = (sys.modules.get(each.__module__) for each in _components(names))
+    paths = {Path(name) for module in modules if (name := getattr(module, "__file__", None))}
+    return {path for path in paths if path.is_relative_to(folder)}
+
+
+def _components(names: Iterable[str]) -> Iterator[Any]:
+    """The classes and functions that are registered under one of ``names``."""
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+    from fairseq.registry import REGISTRIES
+    from fairseq.tasks import TASK_REGISTRY
+
+    registries = [ARCH_MODEL_REGISTRY, ARCH_CONFIG_REGISTRY, TASK_REGISTRY]
+    registries += [each["registry"] for each in REGISTRIES.values()]
+    for name in names:
+        yield from (registry[name] for registry in registries if name in registry)
+        if name in NORM_TYPES:
+            yield norm_spec(name).cls
+        if name in PLACEMENTS:
+            yield placement_class(name)
+
+
+def _imported_files(folder: Path) -> list[Path]:
+    names = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    start = f"{folder}{os.sep}"
+    return [Path(name) for name in names if name and name.startswith(start)]
+
+
+def _acts(path: Path) -> bool:
+    """Whether importing a file does more than to import others and to define names."""
+    defines = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.AnnAssign)
+    for statement in ast.parse(path.read_bytes()).body:
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            continue  # a docstring
+        if isinstance(statement, ast.Assign) and all(map(_is_name, statement.targets)):
+            continue
+        if not isinstance(statement, defines):
+            return True
+    return False
+
+
+def _is_name(target: ast.expr) -> bool:
+    elements = target.elts if isinstance(target, ast.Tuple) else [target]
+    return all(isinstance(element, ast.Name) for element in elements)
+
+
+def _texts(tree: ast.Module) -> set[str]:
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return {value for value in constants if isinstance(value, str)}
+
+
+def _imports(tree: ast.Module, path: Path, folder: Path) -> Iterator[Path]:
+    """The files in ``folder`` that the file ``path`` imports, anywhere in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            package = path.parent.relative_to(folder.parent).parts
+            start = package[: len(package) + 1 - node.level] if node.level else ()
+            module = ".".join([*start, *([node.module] if node.module else [])])
+            # a name may be a module of the package, or stand in the package's own file
+            modules = [f"{module}.{alias.name}" for alias in node.names]
+            names = [each if _module_file(each, folder) else module for each in modules]
+        else:
+            continue
+        yield from filter(None, (_module_file(name, folder) for name in names))
+
+
+def _module_file(name: str, folder: Path) -> Path | None:
+    """The file of a module of the user dir by its full name; None for any other module."""
+    stem = folder.parent.joinpath(*name.split("."))
+    if not stem.is_relative_to(folder):
+        return None
+    files = (stem.with_name(f"{stem.name}.py"), stem / "__init__.py")
+    return next((path for path in files if path.is_file()), None)

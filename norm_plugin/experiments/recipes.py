@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from norm_plugin.checkpoints.user_dirs import import_user_dir
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.naming import LOGGING, Differences
+from norm_plugin.experiments.spec import LOGGING, Differences
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS
 

@@ -7,27 +7,33 @@ everything after it another: the checkpoints are averaged, evaluated and scored 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shlex
+import signal
+import subprocess
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
 from itertools import dropwhile
 from pathlib import Path
+from typing import Any, TextIO
 
-from norm_plugin.commands.command_line import CommandError, read_lines, write_text
-from norm_plugin.experiments import processes
-from norm_plugin.experiments.curves import curves_of_log
-from norm_plugin.experiments.locking import only_one
+from norm_plugin.commands.command_line import CommandError, read_lines, run_command, write_text
 from norm_plugin.experiments.metrics import score_lines
-from norm_plugin.experiments.processes import CommandFailedError, last_lines
-from norm_plugin.experiments.progress import LinesMeter, Meter, Screen, TrainingMeter
-from norm_plugin.experiments.spec import RunSpec, changed_sources, command_root
-from norm_plugin.experiments.stages import (
+from norm_plugin.experiments.spec import (
     PLUGIN,
     PREPARE,
+    PYTHON,
+    RunSpec,
     Stage,
+    changed_sources,
+    command_root,
     data_command,
     data_key,
     has_content,
@@ -38,10 +44,16 @@ from norm_plugin.experiments.state import (
     DONE,
     FAILED,
     RUNNING,
+    LinesMeter,
+    Meter,
+    Screen,
     Stamps,
     Status,
+    TrainingMeter,
+    curves_of_log,
     is_finished,
     is_prepared,
+    only_one,
     read_status,
     usual_seconds,
     write_status,
@@ -90,7 +102,7 @@ def execute(
             are of other settings or data.
         RunFailedError: a stage failed.
     """
-    processes.require_setpriv()
+    require_setpriv()
     make_folder(spec.stages, "--work")
     make_folder(spec.result.parent, "--results")
     screen = screen or Screen(spec.name)
@@ -191,10 +203,10 @@ class Execution:
         meter = TrainingMeter(self.spec.training)
         self.begin("train", meter)
         if self.spec.checkpoints.is_dir() and any(self.spec.checkpoints.iterdir()):
-            repair = (*processes.PYTHON, *PLUGIN, "repair", str(self.spec.checkpoints))
+            repair = (*PYTHON, *PLUGIN, "repair", str(self.spec.checkpoints))
             self.command("train", repair, Meter())
         launch = SRUN if self.spec.srun else ()
-        memory = self.command("train", (*launch, *processes.PYTHON, *stage.command), meter)
+        memory = self.command("train", (*launch, *PYTHON, *stage.command), meter)
         if memory and not self.spec.srun:  # of srun, it says nothing of what that starts
             self.stamps.measured("train", memory)
         if not has_content(stage.product):
@@ -230,7 +242,7 @@ class Execution:
                 self.progress(current.name, meter)
 
         starts = {stage.name: _size(self.spec.log_of(stage.name)) for stage in stages}
-        command = (*processes.PYTHON, *PLUGIN, "stages", json.dumps(steps))
+        command = (*PYTHON, *PLUGIN, "stages", json.dumps(steps))
         try:
             self.start(command, self.spec.log_of(current.name), read, copied=False)
         except CommandFailedError as failed:
@@ -268,7 +280,7 @@ class Execution:
         self, command: Sequence[str], log: Path, read: Callable[[str], None], copied: bool = True
     ) -> int:
         """Run a command with the environment and the lock of this run."""
-        return processes.run_command(
+        return run_process(
             command,
             folder=command_root(),
             environment=self.environment,
@@ -409,4 +421,273 @@ def print_commands(spec: RunSpec) -> None:
         launch = SRUN if spec.srun and stage.name == "train" else ()
         output = "" if stage.output is None else f" >{shlex.quote(str(stage.output))}"
         print(f"# {spec.name}: {stage.name}")
-        print(f"{shlex.join([*launch, *processes.PYTHON, *stage.command])}{output}")
+        print(f"{shlex.join([*launch, *PYTHON, *stage.command])}{output}")
+
+
+# --- children that end with their parent, and whose output goes to a log -------------------------
+
+TIED = ("setpriv", "--pdeathsig", "TERM", "--")
+"""Before a command: it ends when this process does, even if that is killed."""
+SETTINGS = "{'_name': None, 'common'"
+"""In the line of 15,000 characters in which fairseq prints its configuration."""
+KEEP_FREED_MEMORY = (
+    "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.hugetlb=1"
+)
+"""GLIBC_TUNABLES with which a process keeps the memory that it frees, in large pages where the
+system has them. By default, a training on a CPU takes the memory of each batch from the system
+anew, and every page of it faults."""
+TAIL = 200  # lines kept of a command that failed: a traceback may hide its cause behind another
+
+
+class CommandFailedError(Exception):
+    """A command ended with another status than 0.
+
+    Attributes:
+        reason: one line, for a person.
+        tail: the last lines that it printed.
+    """
+
+    def __init__(self, reason: str, tail: Sequence[str]) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.tail = list(tail)
+
+
+def require_setpriv() -> None:
+    """Raise CommandError where children cannot be tied to this process."""
+    try:
+        subprocess.run([*TIED, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CommandError(
+            "no setpriv command that knows --pdeathsig; install util-linux 2.33 or newer"
+        ) from error
+
+
+def run_process(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    environment: dict[str, str],
+    log: Path,
+    read: Callable[[str], None],
+    lock: int,
+    copied: bool = True,
+) -> int:
+    """Run a command to its end; raises CommandFailedError.
+
+    Returns the peak memory of its process in bytes, as it was when the last line was printed; 0
+    where it printed none to the log, or ``/proc`` does not tell.
+
+    Args:
+        folder: where it runs.
+        log: what it prints is appended here, without fairseq's settings.
+        read: called with each line of its stdout, and of its stderr where they are copied.
+        lock: a file descriptor that it inherits, so that the lock is held until it has ended.
+        copied: whether its stdout goes to the log; if not, only its stderr does.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    tail: deque[str] = deque(maxlen=TAIL)
+    memory = 0
+    with (
+        open(log, "a", encoding="utf-8", errors="replace") as stream,
+        subprocess.Popen(
+            [*TIED, *command],
+            cwd=folder,
+            env={
+                "PYTHONWARNINGS": "ignore",
+                "PYTHONUNBUFFERED": "1",
+                "GLIBC_TUNABLES": KEEP_FREED_MEMORY,
+                **environment,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if copied else stream,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            pass_fds=(lock,),
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if copied and SETTINGS in line:
+                    continue
+                if copied:
+                    stream.write(line)
+                    stream.flush()
+                    tail.append(line.rstrip("\n"))
+                memory = max(memory, peak_memory(process.pid))
+                read(line)
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if code != 0:
+        raise CommandFailedError(exit_reason(code), tail)
+    return memory
+
+
+def peak_memory(pid: int) -> int:
+    """The largest resident set of a process so far, in bytes; 0 where it is not known.
+
+    The kernel's account of a child that has ended will not do: it begins with that of the parent.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return 0  # not Linux, or the process has just ended
+    peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return int(peak[1]) * 1024 if peak else 0
+
+
+def last_lines(log: Path, start: int = 0) -> list[str]:
+    """The last lines of a log after its byte ``start``."""
+    with open(log, "rb") as stream:
+        stream.seek(max(start, log.stat().st_size - 100_000))
+        lines = stream.read().decode("utf-8", "replace").splitlines()
+    return [line for line in lines if SETTINGS not in line][-TAIL:]
+
+
+def exit_reason(code: int) -> str:
+    """How a process ended: ``exit status 1``, or the signal."""
+    if code >= 0:
+        return f"exit status {code}"
+    hint = ", perhaps for lack of memory" if -code == signal.SIGKILL else ""
+    return f"killed by {signal.Signals(-code).name}{hint}"
+
+
+# --- several stages in one process ---------------------------------------------------------------
+#
+# The process imports torch and fairseq once for all of its stages.
+
+
+class Counted:
+    """A stream that also announces each line with a certain beginning."""
+
+    def __init__(self, stream: TextIO, beginning: str, progress: TextIO) -> None:
+        self.stream, self.beginning, self.progress = stream, beginning, progress
+
+    def write(self, text: str) -> int:
+        """Called by print with a whole line, then with its end."""
+        if text.startswith(self.beginning):
+            print("item", file=self.progress, flush=True)
+        return self.stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command ``stages``: several stages of a run in one process.
+
+    JSON is a list of steps: name, log, command without Python or null, output where its stdout
+    becomes a file, item, how each line begins that stands for one item, and check, what is given to
+    check_product. On stdout it prints "begin NAME", "end NAME", and "item" for each item. A step
+    that fails ends it with status 1, and the reason is in the step's log.
+    """
+    if list(argv) in (["-h"], ["--help"]):
+        print(f"usage: norm-plugin stages JSON\n\n{main.__doc__}")
+        return 0
+    progress = os.fdopen(os.dup(1), "w")
+    for step in json.loads(argv[0]):
+        print("begin", step["name"], file=progress, flush=True)
+        run_step(step, progress)
+        print("end", step["name"], file=progress, flush=True)
+    return 0
+
+
+def run_step(step: dict[str, Any], progress: TextIO) -> None:
+    """Run a step; the stdout of its command becomes its output, all else its log."""
+    logging.root.handlers.clear()  # those of the step before write to its files
+    with open(step["log"], "a", encoding="utf-8", errors="replace") as log:
+        _redirect(sys.stderr, log)
+        _redirect(sys.stdout, log)
+        if step["output"]:
+            write_output(step, log, progress)
+        elif step["command"]:
+            run_in_process(step["command"])
+        if step["check"]:
+            or_exit(lambda: check_product(*step["check"]))
+        sys.stdout.flush()
+
+
+def write_output(step: dict[str, Any], log: TextIO, progress: TextIO) -> None:
+    """Run a command whose stdout becomes a file, whole or not at all."""
+    output = Path(step["output"])
+    new = output.with_name(f"{output.name}.tmp")
+    stdout = sys.stdout
+    with open(new, "w", encoding="utf-8") as stream:
+        _redirect(stdout, stream)
+        if step["item"]:
+            sys.stdout = Counted(stdout, step["item"], progress)
+        try:
+            run_in_process(step["command"])
+        finally:
+            sys.stdout = stdout
+            stdout.flush()
+        os.fsync(stream.fileno())
+    _redirect(stdout, log)
+    os.replace(new, output)
+
+
+def _redirect(stream: TextIO, target: TextIO) -> None:
+    """Let a standard stream of this process, and of what it starts, go to a file."""
+    stream.flush()
+    os.dup2(target.fileno(), stream.fileno())
+
+
+def run_in_process(command: Sequence[str]) -> None:
+    """What ``python COMMAND`` does, for a verb of this package or a command of fairseq.
+
+    Ends the process with status 1 where the command fails.
+    """
+    import norm_plugin.models  # noqa: F401  fairseq does not import a --user-dir twice
+    from norm_plugin import cli
+
+    _, module, *argv = command
+    if module == "norm_plugin":
+        or_exit(partial(cli.call, argv[0], argv[1:]))
+    else:
+        sys.argv = [module, *argv]
+        or_exit(import_module(module).cli_main)
+
+
+def or_exit(call: Callable[[], int | None]) -> None:
+    """Call a command, and end the process where it fails."""
+    try:
+        run_command(lambda: call() or 0)
+    except SystemExit as end:
+        if end.code:
+            raise
+
+
+def check_product(stage: str, *arguments: str) -> None:
+    """Raise CommandError unless what a stage made is whole.
+
+    A training that finds no GPU may end without an error and without a checkpoint; a translation
+    may end early.
+
+    Args:
+        arguments: of "training" its ``--save-dir``, and the flags of ``norm-plugin average``
+            where checkpoints are averaged; of "evaluation" its output, the prepared corpus and
+            the metric.
+    """
+    from norm_plugin.checkpoints.average import select_checkpoints
+    from norm_plugin.checkpoints.files import LAST, load_checkpoint
+    from norm_plugin.experiments.metrics import find_metric
+
+    if stage == "evaluation":
+        log, data, metric = arguments
+        find_metric(metric).check_log(Path(log), Path(data))
+        return
+    folder, *averaging = arguments
+    paths = [Path(folder) / LAST]
+    if averaging:
+        kind = "epoch" if averaging[0] == "--last-epochs" else "update"
+        paths += select_checkpoints(Path(folder), kind, int(averaging[1]), None)
+    else:
+        paths.append(Path(folder) / "checkpoint_best.pt")
+    for path in paths:
+        load_checkpoint(path)

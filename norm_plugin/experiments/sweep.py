@@ -23,15 +23,15 @@ from threading import Event, Thread
 from typing import Any
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments import processes
-from norm_plugin.experiments.progress import duration
-from norm_plugin.experiments.runner import execute, print_commands
+from norm_plugin.experiments.runner import TIED, execute, exit_reason, print_commands
 from norm_plugin.experiments.spec import (
-    Composed,
+    PYTHON,
+    ROOT,
     RunSpec,
+    as_tuples,
     command_root,
+    python_path,
     read_spec,
-    read_specs,
     write_spec,
 )
 from norm_plugin.experiments.state import (
@@ -42,6 +42,7 @@ from norm_plugin.experiments.state import (
     STOPPED,
     WAITING,
     Status,
+    duration,
     state_of,
 )
 
@@ -61,6 +62,53 @@ GENERIC = {
     *("tasks_per_node", "stderr_to_stdout", "max_num_timeout"),
 }
 """Options that submitit has for every cluster; the others begin with ``slurm_`` there."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What a command line asks for.
+
+    Attributes:
+        runs: each with the overrides that it alone stands for.
+        experiment: of all runs.
+        launcher: overrides of the launcher of jobs, such as ``hydra.launcher.partition=gpu``.
+        gpus: of this machine, as ``CUDA_VISIBLE_DEVICES`` names them.
+    """
+
+    runs: tuple[RunSpec, ...]
+    overrides: tuple[tuple[str, ...], ...]
+    experiment: str
+    launcher: tuple[str, ...]
+    gpus: tuple[str, ...]
+
+
+def read_specs(args: argparse.Namespace) -> Composed:
+    """Compose and check every run that a command line asks for, in a child process.
+
+    Raises CommandError for the first that cannot be, before anything is made.
+    """
+    done = subprocess.run(
+        [*PYTHON, "-m", "norm_plugin", "compose", json.dumps(vars(args))],
+        env={
+            **os.environ,
+            "PYTHONWARNINGS": "ignore",
+            "PYTHONSAFEPATH": "1",  # a folder norm_plugin where the user stands is not meant
+            "PYTHONPATH": python_path(ROOT),
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        *traceback, last = done.stderr.splitlines() or [""]
+        if not last.startswith("error: "):
+            print(*traceback, sep="\n", file=sys.stderr)
+        reason = last.removeprefix("error: ") or exit_reason(done.returncode)
+        raise CommandError(reason)
+    content = json.loads(done.stdout.splitlines()[-1])
+    runs = tuple(map(RunSpec.from_json, content.pop("runs")))
+    return Composed(runs=runs, **{key: as_tuples(value) for key, value in content.items()})
 
 
 def main(args: argparse.Namespace) -> int:
@@ -116,7 +164,7 @@ def run_demo(args: argparse.Namespace) -> int:
             execute(spec, os.environ, args.retry)
     if not args.dry_run:
         results = specs[0].result.parent
-        table = [*processes.PYTHON, "-m", "norm_plugin", "table", str(results)]
+        table = [*PYTHON, "-m", "norm_plugin", "table", str(results)]
         done = subprocess.run(
             table, cwd=command_root(), stdout=subprocess.PIPE, text=True, check=True
         )
@@ -163,7 +211,7 @@ def run_here(
     def job(number: int) -> None:
         spec = folder / f"{number}.json"
         write_spec(composed.runs[number], spec)
-        command = [*processes.PYTHON, "-m", "norm_plugin", "job", str(spec)]
+        command = [*PYTHON, "-m", "norm_plugin", "job", str(spec)]
         place = places.get()
         try:
             run_job([*command, *(["--retry"] if args.retry else [])], spec, place)
@@ -178,7 +226,7 @@ def run_job(command: Sequence[str], spec: Path, environment: Mapping[str, str]) 
     """Run a command whose output goes beside its spec; it ends when this process ends."""
     with open(spec.with_suffix(".log"), "a", encoding="utf-8") as log:
         return subprocess.run(
-            [*processes.TIED, *command],
+            [*TIED, *command],
             cwd=command_root(),
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
@@ -259,7 +307,7 @@ class SlurmJob:
 
 def run_command_line(args: argparse.Namespace, composed: Composed, number: int) -> list[str]:
     """The command line of one run of the grid; folders are absolute in it."""
-    command = [*processes.PYTHON, "-m", "norm_plugin", "run", composed.experiment]
+    command = [*PYTHON, "-m", "norm_plugin", "run", composed.experiment]
     command += composed.overrides[number]
     for name in ("user_dir", "raw", "pretrained", "work", "results"):
         if getattr(args, name) is not None:

@@ -31,10 +31,10 @@ import pandas as pd
 
 from norm_plugin.commands.command_line import CommandError, read_json, write_text
 from norm_plugin.experiments.results import RUN_KEY, read_results
-from norm_plugin.experiments.spec import ROOT, Composed, RunSpec, read_specs
+from norm_plugin.experiments.spec import ROOT, RunSpec
 from norm_plugin.experiments.state import DIVERGED, DONE, state_of
 from norm_plugin.experiments.studies import StudyFile, Tuning, read_study_file, study_path
-from norm_plugin.experiments.sweep import run_grid
+from norm_plugin.experiments.sweep import Composed, read_specs, run_grid
 
 Point = tuple[float, ...]
 """A value of each key of the grid."""

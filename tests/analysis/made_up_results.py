@@ -8,9 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.experiments.bleu import score_sacrebleu
-from norm_plugin.experiments.kept import FORMAT, STATISTICS, TRANSLATIONS, compact, write_kept
-from norm_plugin.experiments.results import SCHEMA, result_name, write_result
+from norm_plugin.experiments.metrics.bleu import score_sacrebleu
+from norm_plugin.experiments.results import (
+    FORMAT,
+    SCHEMA,
+    STATISTICS,
+    TRANSLATIONS,
+    compact,
+    result_name,
+    write_kept,
+    write_result,
+)
 
 SECTIONS = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
 

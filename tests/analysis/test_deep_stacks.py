@@ -21,7 +21,7 @@ from norm_plugin.analysis.deep_stacks_page import (
     losses_of,
 )
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.locking import only_one
+from norm_plugin.experiments.state import only_one
 
 UPDATES = 3
 

@@ -18,13 +18,15 @@ from made_up_results import (
 )
 from norm_plugin.analysis.records import statistics_of
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.kept import STATISTICS, TRANSLATIONS, read_kept
 from norm_plugin.experiments.results import (
     SCHEMA,
+    STATISTICS,
+    TRANSLATIONS,
     main,
     publish,
     read_curves,
     read_failures,
+    read_kept,
     read_results,
     write_result,
 )

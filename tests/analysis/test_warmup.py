@@ -13,8 +13,8 @@ from made_up_results import made_up
 from norm_plugin.analysis import warmup
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments import compose, options
-from norm_plugin.experiments.naming import flag_settings
-from norm_plugin.experiments.spec import Composed, RunSpec
+from norm_plugin.experiments.spec import RunSpec, flag_settings
+from norm_plugin.experiments.sweep import Composed
 
 LOSSES = {"train": [], "valid": [{"epoch": 1, "updates": 50, "loss": 7.5}, {"updates": 100}]}
 

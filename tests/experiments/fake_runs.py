@@ -22,8 +22,8 @@ from forked import serve
 import fake_python
 from norm_plugin.cli import main
 from norm_plugin.commands.command_line import run_command
-from norm_plugin.experiments import chain, compose, options, processes
-from norm_plugin.experiments.experiment import experiment_names
+from norm_plugin.experiments import compose, options, runner, spec
+from norm_plugin.experiments.compose import experiment_names
 from norm_plugin.experiments.spec import RunSpec
 
 PYTHON = [sys.executable, "-S", "-E", fake_python.__file__]
@@ -33,9 +33,9 @@ NOT_COMPARED = (".seconds", ".memory", ".lock", ".new")
 
 def fake_command(argv: Sequence[str]) -> int:
     """A command of norm_plugin.experiments in this process, from now on with fake commands."""
-    processes.PYTHON[:] = PYTHON
-    chain.run_in_process = lambda command: fake_python.main(list(command))
-    chain.check_product = lambda *_: None  # tested by itself
+    spec.PYTHON[:] = PYTHON
+    runner.run_in_process = lambda command: fake_python.main(list(command))
+    runner.check_product = lambda *_: None  # tested by itself
     replace, fsync = os.replace, os.fsync
     synced = set()
 

@@ -13,12 +13,16 @@ from tiny_run import DIM, FFN, WORDS, run_state, write_dictionaries
 from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.files import save_checkpoint
 from norm_plugin.commands.command_line import CommandError, read_lines, run_command
-from norm_plugin.experiments.bleu import score_sacrebleu
 from norm_plugin.experiments.collect import main, model_facts, training_facts
-from norm_plugin.experiments.kept import STATISTICS, TRANSLATIONS, read_kept, read_statistics
-from norm_plugin.experiments.metrics.bleu import text_form
-from norm_plugin.experiments.results import read_result_files, read_results
-from norm_plugin.experiments.score import TextForm
+from norm_plugin.experiments.metrics.bleu import TextForm, score_sacrebleu, text_form
+from norm_plugin.experiments.results import (
+    STATISTICS,
+    TRANSLATIONS,
+    read_kept,
+    read_result_files,
+    read_results,
+    read_statistics,
+)
 from norm_plugin.models.recording import RecordFile
 
 DATA = Path(__file__).parent / "data"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.kept import (
+from norm_plugin.experiments.results import (
     ENDINGS,
     STATISTICS,
     TRANSLATIONS,

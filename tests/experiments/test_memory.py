@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from norm_plugin.experiments.processes import run_command
+from norm_plugin.experiments.runner import run_command
 from norm_plugin.experiments.state import Stamps
 
 MIB = 2**20

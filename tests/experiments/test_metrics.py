@@ -10,10 +10,10 @@ from classifier_run import train_classifier, write_sentences
 from tiny_run import run_state, write_dictionaries
 
 from fake_runs import spec_of
+from norm_plugin.analysis.tables import score_table
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.chain import check_product
 from norm_plugin.experiments.collect import main as collect
-from norm_plugin.experiments.experiment import experiment_names, find_experiment
+from norm_plugin.experiments.compose import experiment_names, find_experiment
 from norm_plugin.experiments.metrics import (
     AVERAGE,
     BEST,
@@ -31,8 +31,8 @@ from norm_plugin.experiments.metrics.accuracy import (
 from norm_plugin.experiments.metrics.accuracy import main as predict
 from norm_plugin.experiments.recipes import read_recipe
 from norm_plugin.experiments.results import read_results
-from norm_plugin.experiments.stages import next_key, run_stages
-from norm_plugin.experiments.tables import score_table
+from norm_plugin.experiments.runner import check_product
+from norm_plugin.experiments.spec import next_key, run_stages
 
 FOUND = [Prediction(0, "1", "0", -0.5), Prediction(1, "0", "0", -0.25)]
 

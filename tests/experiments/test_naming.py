@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from norm_plugin.experiments.naming import MOST_CHARACTERS, flag_settings, run_label
 from norm_plugin.experiments.recipes import differences
+from norm_plugin.experiments.spec import MOST_CHARACTERS, flag_settings, run_label
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from fake_runs import spec_of
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.stages import run_stages
+from norm_plugin.experiments.spec import run_stages
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.chain import check_product
-from norm_plugin.experiments.processes import CommandFailedError
-from norm_plugin.experiments.runner import explain
+from norm_plugin.experiments.runner import CommandFailedError, check_product, explain
 from norm_plugin.experiments.state import DIVERGED, FAILED
 
 LOG = """T-0\tein hund

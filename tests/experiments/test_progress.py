@@ -7,8 +7,14 @@ import io
 import pytest
 
 from fake_runs import spec_of
-from norm_plugin.experiments.progress import LinesMeter, Meter, Screen, TrainingMeter, duration
-from norm_plugin.experiments.state import usual_seconds
+from norm_plugin.experiments.state import (
+    LinesMeter,
+    Meter,
+    Screen,
+    TrainingMeter,
+    duration,
+    usual_seconds,
+)
 
 HEAD = "2026-01-01 00:00:00 | INFO | "
 

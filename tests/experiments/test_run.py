@@ -9,9 +9,9 @@ import pytest
 
 from fake_runs import FakeRuns, of_stage, spec_of, value
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.experiment import experiment_names
+from norm_plugin.experiments.compose import experiment_names
 from norm_plugin.experiments.options import DEMO_NORMS
-from norm_plugin.experiments.stages import run_stages
+from norm_plugin.experiments.spec import run_stages
 
 EXPERIMENTS = ("iwslt15", "multi30k", "toy")
 STAGES = ["prepare", "train", "average", "generate", "score"]

@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.bleu import detokenize, exact_bleu, fairseq_bleu, split_compounds
-from norm_plugin.experiments.score import TextForm, main, read_generate_log, score_log
+from norm_plugin.experiments.metrics.bleu import (
+    TextForm,
+    detokenize,
+    exact_bleu,
+    fairseq_bleu,
+    main,
+    read_generate_log,
+    score_log,
+    split_compounds,
+)
 
 # What fairseq-generate --remove-bpe printed for a small model and eight sentences, one of them
 # with words that the dictionary lacks; out of order, as always.

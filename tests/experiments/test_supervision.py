@@ -41,9 +41,9 @@ def test_a_run_of_a_sweep_imports_nothing_heavy(tmp_path):
     assert RunSpec.from_json(spec.to_json()) == spec
     write_spec(spec, tmp_path / "0.json")
     code = f"""
-from norm_plugin.experiments import processes
+from norm_plugin.experiments import runner
 from norm_plugin.commands.command_line import CommandError
-processes.require_setpriv = lambda: (_ for _ in ()).throw(CommandError("no setpriv"))
+runner.require_setpriv = lambda: (_ for _ in ()).throw(CommandError("no setpriv"))
 try:
     from norm_plugin.cli import main
     main(["job", {str(tmp_path / "0.json")!r}])

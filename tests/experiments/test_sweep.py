@@ -13,12 +13,13 @@ from fake_runs import FakeRuns, value
 from norm_plugin.cli import main
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments import compose, options
-from norm_plugin.experiments.experiment import experiment_names
+from norm_plugin.experiments.compose import experiment_names
 from norm_plugin.experiments.recipes import CONFIGS
-from norm_plugin.experiments.spec import Composed, RunSpec
+from norm_plugin.experiments.spec import RunSpec
 from norm_plugin.experiments.state import DIVERGED, DONE, FAILED, RUNNING, WAITING, Status
 from norm_plugin.experiments.studies import STUDIES
 from norm_plugin.experiments.sweep import (
+    Composed,
     count_jobs,
     gpus_of,
     run_here,

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from norm_plugin.analysis.stats import half_interval
+from norm_plugin.analysis.tables import main, score_table
 from norm_plugin.commands.command_line import CommandError, run_command
-from norm_plugin.experiments.comparable import half_interval
 from norm_plugin.experiments.results import SCHEMA, read_results, write_result
-from norm_plugin.experiments.tables import main, score_table
 
 SIGNATURE = "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"
 SECTIONS = ("model", "task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")

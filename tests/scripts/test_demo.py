@@ -15,7 +15,7 @@ from forked import ROOT, WARM_PYTHON, be, forget, serve
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.cli import main
 from norm_plugin.commands.command_line import run_command
-from norm_plugin.experiments import processes
+from norm_plugin.experiments import spec
 
 # One layer and a few updates an epoch, on the small validation set: everything runs, nothing is
 # learned. With eight epochs there are six left for the kill after the second.
@@ -70,7 +70,7 @@ def demo(argv):
     """The command; returns its exit status."""
     forget()
     serve()
-    processes.PYTHON[:] = WARM_PYTHON
+    spec.PYTHON[:] = WARM_PYTHON
     try:
         run_command(partial(main, argv))
     except SystemExit as end:

@@ -11,7 +11,7 @@ import pytest
 from fake_runs import spec_of
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.cpu_worker import ADDRESS, RANK, worker_flags
-from norm_plugin.experiments.stages import run_stages
+from norm_plugin.experiments.spec import run_stages
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = {"SLURM_JOB_ID": "12345", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "4"}

@@ -120,6 +120,7 @@ def test_no_marks_of_unfinished_work() -> None:
         f"{name_of(path)}: {mark}"
         for path in FILES
         for mark in LEFTOVER_MARKS
-        if mark in text_of(path)
+        if path.suffix != ".ipynb"  # the text of a picture in it may hold any mark
+        and mark in text_of(path)
     ]
     assert marked == []

@@ -128,7 +128,7 @@ def read_record(path: Path) -> dict[str, Any]:
     """The record in a file of ``--norm-record``, or in the file kept beside a result.
 
     Returns:
-        as :func:`norm_plugin.experiments.kept.compact` gives it.
+        as :func:`norm_plugin.experiments.results.compact` gives it.
 
     Raises:
         CommandError: no such file, no records in it, or of another version.

@@ -302,7 +302,7 @@ class Stage:
         command: what is run, in the root of the checkout, without Python.
         product: the file that it makes.
         output: the file that its stdout becomes; None where that goes to the log.
-        check: what :func:`norm_plugin.experiments.chain.check_product` is given before the stage
+        check: what :func:`norm_plugin.experiments.runner.check_product` is given before the stage
             counts as done.
         later: the stages that rest on it.
     """

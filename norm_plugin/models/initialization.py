@@ -10,26 +10,35 @@ A flag of its own, so that any norm and placement can be compared under any of t
 
 and those that depend on the width d or on the number of layers, with l the number of a layer, N
 encoder and M decoder layers, and L the number of branches of a stack. The text of none of their
-papers was read; the formulas are quoted from notes and are what is generally said of them:
+papers was read; the formulas are quoted from notes, and where it is named the code was read:
 
     small          Nguyen and Salazar 2019, arXiv 1910.05895, "SmallInit": w normal of variance
-                   2 / (d + 4 d), which is Xavier normal for a map from d to 4 d
+                   2 / (d + 4 d) in attentions and 2 / (d + d_ff) in feed-forward networks, as in
+                   the authors' code (tnq177/transformers_without_tears, layers.py)
     depth-scaled   Zhang, Titov and Sennrich 2019, D19-1083, "DS-Init" with alpha = 1: w uniform
-                   within sqrt(6 / (fan_in + fan_out)) / sqrt(l)
+                   within sqrt(6 / (fan_in + fan_out)) / sqrt(l). The authors' code (bzhangGo/zero,
+                   models/transformer.py) divides the variance by sqrt(l), so the weights by
+                   l^(1/4): ``depth-scaled-released``
     fixup          Zhang, Dauphin and Ma 2019, arXiv 1901.09321: the last map of each branch is 0,
                    and the others are scaled by L^(-1 / (2 m - 2)), with m = 2 maps in a branch. An
                    attention is taken as W_V and W_O. The authors take it as four maps, and scale
-                   W_Q, W_K and W_V by L^(-1/6) (hongyi-zhang/Fixup, issue 8). The learned scales
-                   and offsets of the paper, and its 0 for the output projection, are not part of
-                   this: a flag for initial weights adds no parameters, and the projection may be
-                   shared with the embeddings
+                   W_Q, W_K and W_V by L^(-1/6), with L = 2 N + 3 M over both stacks
+                   (hongyi-zhang/Fixup, multihead_attention_zero.py and issue 8):
+                   ``fixup-released``. The learned scales and offsets of the paper, and its 0 for
+                   the output projection, are not part of this: a flag for initial weights adds no
+                   parameters, and the projection may be shared with the embeddings
     t-fixup        Huang et al. 2020, "Improving Transformer Optimization Through Better
                    Initialization": Xavier uniform; W_V, W_O, W_1 and W_2 are scaled by
                    0.67 N^(-1/4) in the encoder and (9 M)^(-1/4) in the decoder; embeddings are
-                   normal of standard deviation d^(-1/2), scaled by (9 M)^(-1/4). A stack alone
-                   has (9 L)^(-1/4). The paper then trains without norms: ``--norm-type none``.
-                   The authors' code (layer6ai-labs/T-Fixup) was read and agrees, except that it
-                   leaves W_Q and W_K as fairseq draws them, with a gain of 1 / sqrt(2)
+                   normal of standard deviation d^(-1/2), scaled by (9 L)^(-1/4), with the number
+                   of layers of their own stack. A stack alone has (9 L)^(-1/4) throughout. The
+                   paper then trains without norms and without warm-up: ``--norm-type none``. The
+                   authors' code (layer6ai-labs/T-Fixup) was read and agrees, except that it leaves
+                   W_Q and W_K as fairseq draws them, with a gain of 1 / sqrt(2)
+    gpt2           Radford et al. 2019, section 2.3: the last map of each branch is divided by
+                   sqrt(L), which is sqrt(2 N) in a stack of N layers with two branches. Its normal
+                   weights of standard deviation 0.02 are not part of this: the others stay
+                   fairseq's
 
 A placement may bring weights of its own; its name is then one more value of the flag. Embeddings
 and the output projection stay fairseq's, but for ``t-fixup``.
@@ -46,6 +55,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from fairseq.modules import MultiheadAttention
 from torch import nn
@@ -112,25 +122,48 @@ def _draw(linear: nn.Linear) -> None:
 def small(layer: nn.Module, place: LayerPlace) -> None:
     """SmallInit of every linear map of ``layer``; biases 0."""
     for linear in linear_maps(layer):
-        nn.init.normal_(linear.weight, std=(2 / (5 * place.dim)) ** 0.5)
+        nn.init.xavier_normal_(linear.weight)
         _no_bias(linear)
+    for linear in attention_projections(layer):
+        nn.init.normal_(linear.weight, std=(2 / (5 * place.dim)) ** 0.5)
 
 
-def depth_scaled(layer: nn.Module, place: LayerPlace) -> None:
-    """DS-Init of every linear map of ``layer``; biases 0."""
+def depth_scaled(layer: nn.Module, place: LayerPlace, power: float = -1 / 2) -> None:
+    """DS-Init of every linear map of ``layer``, times l^power; biases 0."""
     for linear in linear_maps(layer):
-        nn.init.xavier_uniform_(linear.weight, gain=place.index**-0.5)
+        nn.init.xavier_uniform_(linear.weight, gain=place.index**power)
         _no_bias(linear)
 
 
 def fixup(layer: nn.Module, place: LayerPlace) -> None:
     """Fixup of a layer that fairseq has built; what it does not name stays fairseq's."""
-    branches = place.layers * len(place.branches)
     for linear in value_maps(layer):
+        linear.weight.data.mul_(place.branches_of_stack ** (-1 / 2))  # m = 2
+    _no_last_maps(layer)
+
+
+def fixup_released(layer: nn.Module, place: LayerPlace) -> None:
+    """The same with an attention of four maps, and L counted over both stacks."""
+    branches = place.branches_of_stack
+    if place.encoder_layers and place.decoder_layers:
+        branches = 2 * place.encoder_layers + 3 * place.decoder_layers
+    for linear in linear_maps(layer):
         linear.weight.data.mul_(branches ** (-1 / 2))  # m = 2
+    for linear in attention_projections(layer):
+        linear.weight.data.mul_(branches ** (1 / 2 - 1 / 6))  # m = 4
+    _no_last_maps(layer)
+
+
+def _no_last_maps(layer: nn.Module) -> None:
     for linear in last_maps(layer):
         nn.init.zeros_(linear.weight)
         _no_bias(linear)
+
+
+def gpt2(layer: nn.Module, place: LayerPlace) -> None:
+    """The last map of each branch of a layer that fairseq has built, divided by sqrt(L)."""
+    for linear in last_maps(layer):
+        linear.weight.data.mul_(place.branches_of_stack ** (-1 / 2))
 
 
 def t_fixup(layer: nn.Module, place: LayerPlace) -> None:
@@ -149,8 +182,7 @@ def t_fixup(layer: nn.Module, place: LayerPlace) -> None:
 
 def t_fixup_embedding(embedding: nn.Embedding, place: LayerPlace) -> None:
     """T-Fixup of the embeddings of a stack; that of padding is 0."""
-    layers = place.decoder_layers or place.encoder_layers
-    std = embedding.embedding_dim ** (-1 / 2) * (9 * layers) ** (-1 / 4)
+    std = embedding.embedding_dim ** (-1 / 2) * (9 * place.layers) ** (-1 / 4)
     nn.init.normal_(embedding.weight, std=std)
     if embedding.padding_idx is not None:
         nn.init.zeros_(embedding.weight[embedding.padding_idx])
@@ -167,8 +199,11 @@ INITIALIZATIONS: dict[str, Callable[[nn.Module, LayerPlace], None]] = {
     "kaiming-attention": kaiming_attention,
     "small": small,
     "depth-scaled": depth_scaled,
+    "depth-scaled-released": partial(depth_scaled, power=-1 / 4),
     "fixup": fixup,
+    "fixup-released": fixup_released,
     "t-fixup": t_fixup,
+    "gpt2": gpt2,
 }
 """What is done to a layer that fairseq has built, by the value of ``--norm-init``."""
 
@@ -199,7 +234,7 @@ def initialize(layer: nn.Module, init: str, place: LayerPlace) -> None:
 def initialize_embedding(embedding: nn.Module, init: str, place: LayerPlace) -> None:
     """Draw the embeddings of a stack whose layers have ``place``, by a value of ``--norm-init``.
 
-    Embeddings that the stacks share are drawn once for each, from the same distribution.
+    Embeddings that the stacks share are drawn for each, so the decoder's draw is what stays.
     """
     if init in OF_EMBEDDINGS and isinstance(embedding, nn.Embedding):
         OF_EMBEDDINGS[init](embedding, place)

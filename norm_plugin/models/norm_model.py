@@ -18,7 +18,7 @@ from torch import nn
 from norm_plugin.kernels import AUTO, describe, resolve, set_kernels, there
 from norm_plugin.models.config import KERNELS_FOUND, NormConfig, build_config, config_class
 from norm_plugin.models.divergence import DivergenceWatch
-from norm_plugin.models.plan import Plan
+from norm_plugin.models.plan import IDENTITY, Plan
 from norm_plugin.models.sites import SIDES
 from norm_plugin.models.stacks import check_layer_drop
 from norm_plugin.norms import Norm, norm_spec
@@ -67,7 +67,7 @@ class NormModel(BaseFairseqModel):
             for name, value in {**plan.stored(), KERNELS_FOUND: describe(kernels)}.items():
                 setattr(args, name, value)
         logger.info(describe_plan(plan))
-        for line in describe_leaks(plan):
+        for line in (*describe_leaks(plan), *describe_initialization(plan)):
             logger.warning(line)
         model = cls.build_planned(cfg, task)
         if plan.stat_tokens is not None:
@@ -200,6 +200,17 @@ def describe_leaks(plan: Plan) -> list[str]:
         f"{when} each target position sees its future through the batch statistics of "
         + ", ".join(sites)
         for when, sites in leaking.items()
+    ]
+
+
+def describe_initialization(plan: Plan) -> list[str]:
+    """What is unusual about norms and initial weights together, one line each."""
+    normed = {choice.site.side for choice in plan.sites if choice.norm != IDENTITY}
+    return [
+        "--norm-init t-fixup takes the place of norms and of the warm-up of the learning rate, but "
+        f"the {side} has norms; give --norm-type none for T-Fixup"
+        for side, init in plan.initialization.items()
+        if init == "t-fixup" and side in normed
     ]
 
 

@@ -4,16 +4,15 @@ Source: Takase et al. 2023, "B2T Connection: Serving Stability and Performance i
 Transformers", Findings of ACL 2023, arXiv 2206.00330. The attentions are as under ``post``. The
 last branch, the feed-forward network, also gets the input of the layer, which no norm of the layer
 has touched: norm(x_layer + x + f(x)). The paper was not read for this file; the authors' code
-(takase/b2t_connection, transformer_layer.py) was, and agrees. That code also divides the initial
-weights of every linear map of a layer by the root of the number of layers, "for deep transformers";
-here they stay fairseq's.
+(takase/b2t_connection, transformer_layer.py) was, and agrees. With the connection it always divides
+the initial weights of every linear map of a layer by the root of the number of layers of the stack.
 """
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from norm_plugin.placements.base import SUM, Placement, register_placement
+from norm_plugin.placements.base import SUM, LayerPlace, Placement, register_placement
 
 
 @register_placement(
@@ -26,6 +25,13 @@ class BottomToTop(Placement):
     """Post-norm; x_layer, the input of the layer, joins the stream again before its last norm."""
 
     norms = (SUM,)
+
+    @staticmethod
+    def initialize(layer: nn.Module, place: LayerPlace) -> None:
+        """fairseq's own, divided by sqrt(L), L the number of layers of the stack; biases stay."""
+        for module in layer.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.data.mul_(place.layers ** (-1 / 2))
 
     def begin(self, x: Tensor) -> Tensor:
         self.x_layer = x

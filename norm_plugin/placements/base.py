@@ -64,6 +64,11 @@ class LayerPlace:
         """L, the number of layers of the stack."""
         return self.encoder_layers if self.side == "encoder" else self.decoder_layers
 
+    @property
+    def branches_of_stack(self) -> int:
+        """The number of branches of the stack."""
+        return self.layers * len(self.branches)
+
 
 class Placement(nn.Module):
     """A placement in one layer. Parameters of a subclass are trained and saved with the layer.

@@ -96,13 +96,23 @@ VARIANCES = {
     "xavier": lambda w: w.fairseq,
     "kaiming": lambda w: w.torch,
     "kaiming-attention": lambda w: w.torch,
-    "small": lambda w: 2 / (D + 4 * D),
+    "small": lambda w: w.xavier if w.kind in "12" else 2 / (D + 4 * D),
     "depth-scaled": lambda w: w.xavier / w.l,
+    "depth-scaled-released": lambda w: w.xavier / w.l**0.5,
     "fixup": lambda w: (
         0.0
         if w.kind in "o2"
         else w.fairseq * w.scaled({"encoder": 2 * N, "decoder": 3 * M}[w.side] ** -0.5)
     ),
+    "fixup-released": lambda w: (
+        0.0
+        if w.kind in "o2"
+        else w.fairseq * (2 * N + 3 * M) ** (-1.0 if w.kind == "1" else -1 / 3)
+    ),
+    "gpt2": lambda w: (
+        w.fairseq / {"encoder": 2 * N, "decoder": 3 * M}[w.side] if w.kind in "o2" else w.fairseq
+    ),
+    "b2t": lambda w: w.fairseq / {"encoder": N, "decoder": M}[w.side],
     "t-fixup": lambda w: (
         w.xavier * w.scaled({"encoder": 0.67 * N**-0.25, "decoder": (9 * M) ** -0.25}[w.side])
     ),
@@ -119,7 +129,7 @@ def maps_of(layer, side, number):
         yield linear, Map(kind, linear.in_features, linear.out_features, side, number)
 
 
-@pytest.mark.parametrize("word", INITIALIZATIONS)
+@pytest.mark.parametrize("word", [*INITIALIZATIONS, "b2t"])
 def test_weights_have_the_variance_of_the_formula(word, build):
     model = build("--encoder-layers", str(N), "--decoder-layers", str(M), "--norm-init", word)
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
@@ -135,15 +145,22 @@ def test_weights_have_the_variance_of_the_formula(word, build):
                 )
 
 
-def test_t_fixup_scales_the_embeddings(build):
-    model = build("--decoder-layers", str(M), "--norm-init", "t-fixup", "--norm-type", "none")
-    for stack in (model.encoder, model.decoder):
+def test_t_fixup_scales_the_embeddings(build, caplog):
+    layers = ("--encoder-layers", str(N), "--decoder-layers", str(M))
+    model = build(*layers, "--norm-init", "t-fixup", "--norm-type", "none")
+    assert "takes the place of norms" not in caplog.text
+    for stack, number in ((model.encoder, N), (model.decoder, M)):
         weight = stack.embed_tokens.weight
         assert not weight[stack.padding_idx].any()
         real = weight[[row for row in range(len(weight)) if row != stack.padding_idx]]
         # 35 x 128 values: the standard error of their variance is 2 % of it
-        wanted = 1 / D * (9 * M) ** -0.5
+        wanted = 1 / D * (9 * number) ** -0.5
         torch.testing.assert_close(real.var().item(), wanted, rtol=0.1, atol=0)
+    build("--norm-init", "t-fixup", "--norm-placement-encoder", "rezero")
+    assert "takes the place of norms and of the warm-up of the learning rate, but the decod" in (
+        caplog.text
+    )
+    assert "but the encoder has norms" not in caplog.text
 
 
 @pytest.mark.parametrize(

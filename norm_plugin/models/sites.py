@@ -140,6 +140,8 @@ def present_sites(
             )
         if cls.final_norm and not dropped:
             sites[FINAL_SITES[side]] = None
-    if getattr(settings, "layernorm_embedding", False):
-        sites.update({EMBEDDING_SITES[side]: None for side in sides})
+    for side in sides:
+        cls = placement_class(placement[side])
+        if getattr(settings, "layernorm_embedding", False) or cls.embedding_norm:
+            sites[EMBEDDING_SITES[side]] = None
     return list(sites)

@@ -78,6 +78,8 @@ class Placement(nn.Module):
         norms: the positions at which each branch of a layer has a norm; a placement whose branches
             differ overrides :meth:`norms_of`.
         final_norm: whether a norm stands after the stack.
+        embedding_norm: whether a norm of the embeddings stands before it, without
+            ``--layernorm-embedding`` too.
         needs_bounded_norms: why no norm of the placement may be one whose output grows with its
             input without bound; empty: it may.
         norm_before_dropout: whether dropout comes after the norm at OUTPUT of a branch, not before.
@@ -90,6 +92,7 @@ class Placement(nn.Module):
     paper_read: ClassVar[bool]
     norms: ClassVar[tuple[str, ...]] = ()
     final_norm: ClassVar[bool] = False
+    embedding_norm: ClassVar[bool] = False
     needs_bounded_norms: ClassVar[str] = ""
     norm_before_dropout: ClassVar[bool] = False
     normalize_before: ClassVar[bool | None] = None

@@ -8,6 +8,9 @@ was not read for this file. It describes language models without attention over 
 treated here as the self-attention is. The code released with it is in fairseq (scale_heads,
 scale_attn and scale_fc in its decoder layer) and was read; it scales slices of the output of W_O,
 instead of the heads that go into W_O. As there, dropout comes after the norm that follows W_O.
+
+``normformer-res-scale`` has the paper's ResScale too, which fairseq calls scale_resids:
+r * x + W_2 norm(act(W_1 norm(x))) in the feed-forward network, r a learned vector that starts at 1.
 """
 
 from __future__ import annotations
@@ -60,3 +63,24 @@ class NormFormer(Placement):
             return h
         heads = h.unflatten(-1, (self.place.heads, -1))
         return (self.head_scale[branch].unsqueeze(-1) * heads).flatten(-2)
+
+
+@register_placement(
+    "normformer-res-scale",
+    equation="attention: as normformer;  FFN: r x + W_2 norm(h(norm(x)))",
+    paper="Shleifer et al. 2021, NormFormer with ResScale",
+    paper_read=False,
+)
+class NormFormerResScale(NormFormer):
+    """``normformer`` with a learned scale of the stream where the FFN joins it.
+
+    Attributes:
+        res_scale: r, (C,).
+    """
+
+    def __init__(self, place: LayerPlace) -> None:
+        super().__init__(place)
+        self.res_scale = nn.Parameter(torch.ones(place.dim))
+
+    def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
+        return self.res_scale * x + fx if branch == "ffn" else x + fx

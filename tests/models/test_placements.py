@@ -22,7 +22,7 @@ from norm_plugin.models.recording import read_records
 from norm_plugin.models.translation import NormTransformerModel
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 from norm_plugin.placements import INPUT, PLACEMENTS, SUM, Placement, register_placement
-from stacks_by_hand import NARROW, check_decoding, shaken, stack_of
+from stacks_by_hand import NARROW, check_decoding, layer_norm, shaken, stack_of
 
 
 class AroundTheSum(Placement):
@@ -84,6 +84,8 @@ def test_forward_and_gradients_are_those_of_the_equation(name, flags, build, bat
     memory = equation(x.transpose(0, 1), stack_of(model.encoder, "encoder", mask))
     y = model.decoder.embed_scale * model.decoder.embed_tokens(prev)
     y = (y + model.decoder.embed_positions(prev)).transpose(0, 1)
+    if model.decoder.layernorm_embedding is not None:
+        y = layer_norm(model.decoder.layernorm_embedding, y)
     y = equation(y, stack_of(model.decoder, "decoder", prev.eq(pad), memory, mask))
     by_hand = model.decoder.output_projection(y.transpose(0, 1))
     # float64 sums in another order, through five layers: far below any real effect

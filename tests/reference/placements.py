@@ -78,11 +78,13 @@ branch_by_branch("post", lambda x, f: f.sum(x + f(x)))
 branch_by_branch("pre", lambda x, f: x + f(f.input(x)), final_norm=True)
 branch_by_branch("res-post", lambda x, f: x + f.output(f(x)), final_norm=True)
 branch_by_branch("sandwich", lambda x, f: x + f.output(f(f.input(x))), final_norm=True)
+branch_by_branch("peri-ln", lambda x, f: x + f.output(f(f.input(x))), final_norm=True)
 branch_by_branch("scaled-pre", lambda x, f: x + f(f.input(x) / sqrt(f.l)), final_norm=True)
 branch_by_branch("rezero", lambda x, f: x + f.learned["a"] * f(x))
 branch_by_branch(
     "layer-scale", lambda x, f: x + f.learned[f"scale.{f.name}"] * f(f.input(x)), final_norm=True
 )
+branch_by_branch("admin-torch", lambda x, f: f.sum(f.learned[f"omega.{f.name}"] * x + f(x)))
 branch_by_branch("sublayer", lambda x, f: x + f.W(f.inner(f.h(f.input(x)))), final_norm=True)
 
 
@@ -149,11 +151,13 @@ def residual(x, stack):
 
 
 @transcribes("normformer")
+@transcribes("normformer-res-scale")
 def normformer(x, stack):
     for layer in stack.layers:
         for f in layer:
             if f.name == "ffn":
-                x = x + f.W(f.inner(f.h(f.input(x))))
+                r = f.learned.get("res_scale", 1)
+                x = r * x + f.W(f.inner(f.h(f.input(x))))
             else:
                 s = f.learned[f"head_scale.{f.name}"]
                 each = f.h(f.input(x)).chunk(len(s), dim=-1)

@@ -96,11 +96,13 @@ def outcome(work):
 def finished(tmp_path_factory):
     """An undisturbed run: what it printed, and where it worked."""
     work = tmp_path_factory.mktemp("demo")
-    return run(work), work
+    log = work.with_suffix(".txt")
+    assert status_of(*fork(work, log)) == 0, log.read_text()
+    return log.read_text(), work
 
 
 def test_the_demo_ends_with_a_table_and_a_result(finished):
-    done, work = finished
+    printed, work = finished
     result, _ = outcome(work)
     assert result["norm"].startswith("powernorm-decoder-layers-1-")  # flags make another run
     assert result["differs"]["max-epoch"] == "8"
@@ -109,12 +111,10 @@ def test_the_demo_ends_with_a_table_and_a_result(finished):
     manifest = json.loads((work / "data/toy/manifest.json").read_text())
     assert result["data"]["checksum"] == manifest["checksum"]
     assert result["settings"]["model"]["norm_warmup_updates"] == 100
-    row = only(
-        [line for line in done.stdout.splitlines() if line.startswith(f"| {result['norm']}")]
-    )
+    row = only([line for line in printed.splitlines() if line.startswith(f"| {result['norm']}")])
     assert f"| {result['scores']['tokenized']['score']:.2f} |" in row
-    assert result["scores"]["sacrebleu"]["signature"] in done.stdout
-    assert f"Results: {work}/results/toy" in done.stdout
+    assert result["scores"]["sacrebleu"]["signature"] in printed
+    assert f"Results: {work}/results/toy" in printed
 
 
 def test_a_finished_demo_does_nothing(finished):

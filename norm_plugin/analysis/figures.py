@@ -843,14 +843,14 @@ def sensitivity_figure(
     """The outcome of tuning against the learning rate, an arm a line, the chosen value marked.
 
     Args:
-        trials: columns ``arm``, ``lr``, ``seed``, ``outcome`` and ``diverged``.
+        trials: as of :mod:`norm_plugin.analysis.tuning`.
         chosen: the value of each arm.
         outcome: by which the values were chosen, with its unit.
         key: what ``lr`` holds.
     """
-    diverged = trials["diverged"].astype(bool)
+    diverged = np.isinf(trials["valid_loss"])
     finished = trials[~diverged].sort_values("lr").assign(x=lambda table: table["lr"])
-    lines = interval_of_means(finished, ["arm", "lr"], "outcome")
+    lines = interval_of_means(finished, ["arm", "lr"], "valid_loss")
     shown = panels({"": {str(arm): str(arm) for arm in trials["arm"].unique()}})
 
     values = sorted(trials["lr"].unique())

@@ -35,6 +35,7 @@ from norm_plugin.commands.command_line import CommandError, replacing
 from norm_plugin.experiments.collect import git_state, short_commit
 from norm_plugin.experiments.metrics import Metric
 from norm_plugin.experiments.studies import LOSSES, SCORE, read_study_file, study_path
+from norm_plugin.experiments.tune import OUTCOME
 
 TEMPLATES = Path(__file__).parent / "templates"
 HTML, LATEX = "html", "latex"
@@ -137,7 +138,7 @@ def tuning_tables(tuned: Tuned, metric: Metric) -> dict[str, Table]:
         metric,
         "A curve is flat where the next best value is behind by less than the standard deviation "
         "between seeds.",
-        tuning.OUTCOME,
+        OUTCOME,
     )
     sensitivity = Table(
         "sensitivity",
@@ -147,7 +148,7 @@ def tuning_tables(tuned: Tuned, metric: Metric) -> dict[str, Table]:
         "The mean over the grid of min(loss, loss at the start) less the least loss (Wortsman et "
         "al. 2023), with its 95 % interval over seeds. The worst loss of any trial stands for the "
         "loss at the start.",
-        tuning.OUTCOME,
+        OUTCOME,
     )
     return {table.name: table for table in (chosen, sensitivity)}
 

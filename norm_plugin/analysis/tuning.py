@@ -1,7 +1,7 @@
 """What tuning shows: the chosen values, whether the choice matters, and how sensitive each arm is.
 
-A table of trials has the columns ``arm``, ``lr``, ``seed``, ``outcome`` and ``diverged``; the
-outcome of a trial that diverged does not count.
+A table of trials has the columns ``arm``, ``lr`` (the value of the key), ``seed`` and
+``valid_loss``, which is infinite where the trial diverged.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from norm_plugin.analysis.stats import describe, pooled_standard_deviation
 from norm_plugin.analysis.study import Study, arm_name, differences_of
 from norm_plugin.commands.command_line import CommandError, read_json
 from norm_plugin.experiments.spec import short_label
-
-OUTCOME = "valid_loss"
-"""By which values are chosen: the least validation loss of a run."""
+from norm_plugin.experiments.tune import OUTCOME, choose
 
 
 @dataclass(frozen=True)
@@ -49,13 +47,11 @@ def tuned_on_itself(study: Study, key: str) -> tuple[Study, Tuned]:
     """
     runs, failures = (_by_value(table, study, key) for table in (study.runs, study.failures))
     both = pd.concat([runs, failures[failures["state"] == "diverged"]], ignore_index=True)
-    trials = both[["arm", "seed", "lr"]].assign(
-        outcome=both[OUTCOME].astype(float), diverged=both["score"].isna()
-    )
-    trials = trials[trials["outcome"].notna() | trials["diverged"]]
+    losses = both[OUTCOME].astype(float).mask(both["score"].isna(), math.inf)
+    trials = both[["arm", "seed", "lr"]].assign(**{OUTCOME: losses}).dropna(subset=OUTCOME)
     if trials.groupby("arm")["lr"].nunique().max() < 2:
         raise CommandError(f"no arm has runs at two values of {key}; there is nothing to vary")
-    chosen = choose_rates(trials)
+    chosen = {arm: value for arm, (value,) in choose(trials, ["lr"]).items()}
     baseline = runs.loc[study.runs["arm"] == study.baseline, "arm"].iloc[0]
     runs, failures = (
         table[table["lr"] == table["arm"].map(chosen)].drop(columns="lr")
@@ -114,14 +110,12 @@ def read_tuned(study: Study, path: Path) -> Tuned:
     for other in others:
         best = trials["arm"].map({label: values[other] for label, values in chosen.items()})
         trials = trials[np.isclose(trials[other], best)]
-    outcome = trials[OUTCOME].astype(float)
     trials = pd.DataFrame(
         {
             "arm": trials["arm"].map(lambda label: arms.get(label, label)),
             "lr": trials[key],
             "seed": trials["seed"],
-            "outcome": outcome,
-            "diverged": outcome.isna(),
+            OUTCOME: trials[OUTCOME].astype(float).fillna(math.inf),
         }
     )
     by_arm = {arms.get(label, label): float(values[key]) for label, values in chosen.items()}
@@ -132,103 +126,75 @@ def read_tuned(study: Study, path: Path) -> Tuned:
     return Tuned(key, trials, by_arm, rule)
 
 
-def mean_outcomes(trials: pd.DataFrame, higher_is_better: bool = False) -> pd.Series:
-    """The mean outcome by arm and learning rate; what diverged with any seed counts as worst."""
-    worst = -math.inf if higher_is_better else math.inf
-    outcomes = trials["outcome"].where(~trials["diverged"].astype(bool), worst)
-    return outcomes.groupby([trials["arm"], trials["lr"]], sort=False).mean()
-
-
-def choose_rates(trials: pd.DataFrame, higher_is_better: bool = False) -> dict[str, float]:
-    """The learning rate of each arm with the best mean outcome; the smaller one of equal ones."""
-    means = mean_outcomes(trials, higher_is_better).sort_index(level="lr")
-    best = means.groupby(level="arm", sort=False)
-    places = best.idxmax() if higher_is_better else best.idxmin()
-    chosen = dict(places.to_numpy())
-    return {str(arm): float(chosen[arm]) for arm in trials["arm"].unique()}
-
-
-def chosen_table(
-    trials: pd.DataFrame,
-    chosen: Mapping[str, float] | None = None,
-    higher_is_better: bool = False,
-) -> pd.DataFrame:
-    """The chosen learning rate of each arm beside the next best one, and whether the curve is flat.
-
-    Args:
-        chosen: by arm; None: as :func:`choose_rates` has it.
+def chosen_table(trials: pd.DataFrame, chosen: Mapping[str, float]) -> pd.DataFrame:
+    """The chosen value of each arm beside the next best one, and whether the curve is flat.
 
     Returns:
         columns ``arm``, ``lr``, ``n`` (seeds), ``tuned`` (the mean outcome), ``next_lr``,
         ``behind`` (how much worse its mean is), ``spread`` (the standard deviation between seeds,
-        pooled over both rates) and ``note``: the choice does not matter where the next best rate is
-        behind by less than the spread. ``grid`` holds the rates, and ``diverged`` those that
+        pooled over both values) and ``note``: the choice does not matter where the next best value
+        is behind by less than the spread. ``grid`` holds the values, and ``diverged`` those that
         diverged.
     """
     rows = []
-    means = mean_outcomes(trials, higher_is_better)
-    for arm, lr in (chosen or choose_rates(trials, higher_is_better)).items():
+    for arm, lr in chosen.items():
         of_arm = trials[trials["arm"] == arm]
-        others = means[arm].drop(lr).sort_values(ascending=not higher_is_better)
+        by_value = of_arm.groupby("lr")[OUTCOME]
+        means = by_value.mean()
+        others = means.drop(lr).sort_values()
         next_lr = float(others.index[0]) if len(others) else math.nan
-        behind = abs(others.iloc[0] - means[arm][lr]) if len(others) else math.nan
-        samples = [of_arm.loc[of_arm["lr"] == rate, "outcome"].dropna() for rate in (lr, next_lr)]
+        behind = others.iloc[0] - means[lr] if len(others) else math.nan
+        samples = [
+            values[np.isfinite(values)] for rate, values in by_value if rate in (lr, next_lr)
+        ]
         spread = pooled_standard_deviation([sample.tolist() for sample in samples])
-        lost = of_arm.loc[of_arm["diverged"].astype(bool), "lr"]
         notes = ["flat: the choice does not matter"] if behind < spread else []
-        if lr in (of_arm["lr"].min(), of_arm["lr"].max()):
+        if lr in (means.index.min(), means.index.max()):
             notes.append("on the edge of the grid")
         rows.append(
             {
                 "arm": arm,
                 "lr": lr,
                 "n": of_arm["seed"].nunique(),
-                "tuned": means[arm][lr],
+                "tuned": means[lr],
                 "next_lr": next_lr,
                 "behind": behind,
                 "spread": spread,
                 "note": "; ".join(notes),
-                "grid": _rates(of_arm["lr"]),
-                "diverged": _rates(lost),
+                "grid": _values(means.index),
+                "diverged": _values(means.index[np.isinf(means)]),
             }
         )
     return pd.DataFrame(rows)
 
 
-def _rates(values: pd.Series) -> str:
-    return ", ".join(f"{value:g}" for value in sorted(set(values)))
+def _values(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
 
 
-def learning_rate_sensitivity(
-    trials: pd.DataFrame, at_start: float | None = None, higher_is_better: bool = False
-) -> pd.DataFrame:
-    """How much worse than its best an arm is over the rates of the grid, on average.
+def learning_rate_sensitivity(trials: pd.DataFrame) -> pd.DataFrame:
+    """How much worse than its best an arm is over the values of the grid, on average.
 
     Wortsman et al. (2023, arXiv 2309.14322, section 2.3): the mean over a range of learning rates
     of ``min(loss(rate), loss at the start) - least loss``. The range is that of the grid, whose
-    rates count equally. It is computed for each seed; the interval is Student's over seeds.
+    values count equally, and the worst finite loss of any trial stands for the loss at the start.
+    It is computed for each seed; the interval is Student's over seeds.
 
     Args:
-        trials: every arm and seed at every rate of the grid; what diverged counts as ``at_start``.
-        at_start: the outcome of the untrained model; None: the worst outcome of any trial stands
-            for it.
-        higher_is_better: for a score in place of a loss.
+        trials: every arm and seed at every value of the grid.
 
     Returns:
         columns ``arm``, ``n`` (seeds), ``sensitivity``, ``sensitivity_low`` and
         ``sensitivity_high``, and the range ``from_lr``, ``to_lr``.
     """
-    sign = -1 if higher_is_better else 1
-    losses = sign * trials["outcome"].where(~trials["diverged"].astype(bool))
-    start = losses.max() if at_start is None else sign * at_start
-    losses = losses.fillna(start).clip(upper=start)
+    start = trials.loc[np.isfinite(trials[OUTCOME]), OUTCOME].max()
+    losses = trials.assign(loss=trials[OUTCOME].clip(upper=start))
     rows = []
-    for arm, of_arm in losses.groupby(trials["arm"], sort=False):
-        by_seed = of_arm.groupby(trials["seed"]).agg(lambda values: (values - values.min()).mean())
+    for arm, of_arm in losses.groupby("arm", sort=False):
+        by_seed = of_arm.groupby("seed")["loss"].agg(lambda values: (values - values.min()).mean())
         sample = describe(by_seed.tolist())
-        low, high = sample.interval or (np.nan, np.nan)
-        rates = trials.loc[trials["arm"] == arm, "lr"]
+        low, high = sample.interval or (math.nan, math.nan)
         row = {"arm": arm, "n": sample.count, "sensitivity": sample.mean}
         row |= {"sensitivity_low": low, "sensitivity_high": high}
-        rows.append(row | {"from_lr": rates.min(), "to_lr": rates.max()})
+        rows.append(row | {"from_lr": of_arm["lr"].min(), "to_lr": of_arm["lr"].max()})
     return pd.DataFrame(rows)

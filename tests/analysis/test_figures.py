@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import xml.etree.ElementTree as ElementTree
 
 import pandas as pd
@@ -282,10 +283,10 @@ def test_the_forest_plot_has_an_arm_a_row(tmp_path):
 
 
 def test_the_figure_of_sensitivity_marks_what_was_chosen():
-    rows = [("a", 0.1, seed, 2.0 + seed, False) for seed in (1, 2)]
-    rows += [("a", 1.0, seed, 3.0 + seed, False) for seed in (1, 2)]
-    rows.append(("a", 10.0, 1, None, True))
-    trials = pd.DataFrame(rows, columns=["arm", "lr", "seed", "outcome", "diverged"])
+    rows = [("a", 0.1, seed, 2.0 + seed) for seed in (1, 2)]
+    rows += [("a", 1.0, seed, 3.0 + seed) for seed in (1, 2)]
+    rows.append(("a", 10.0, 1, math.inf))
+    trials = pd.DataFrame(rows, columns=["arm", "lr", "seed", "valid_loss"])
     figure = sensitivity_figure(trials, {"a": 0.1})
     assert list(figure.data["lr"]) == [0.1, 1.0] and list(figure.data["mean"]) == [3.5, 4.5]
     ElementTree.fromstring(figure.standalone)

@@ -67,12 +67,6 @@ def test_a_worker_takes_its_rank_from_slurm():
     ]
 
 
-def test_a_batch_that_the_job_would_change_is_refused():
-    done = job("run_iwslt14", "--dry-run", **JOB)
-    assert done.returncode == 1
-    assert "8 GPUs of --max-tokens 4096 cannot share the recipe's batch of 4096 x 2" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("argv", "environment", "message"),
     [

@@ -48,10 +48,6 @@ def assert_survived(done, checkout):
     assert not list((checkout / PACKAGE).rglob("*.so"))
 
 
-def test_without_a_compiler(checkout):
-    assert_survived(build(checkout), checkout)
-
-
 def test_with_a_compiler_that_fails(checkout):
     broken = checkout / "bin" / "c++"
     broken.write_text("#!/bin/sh\necho 'internal compiler error' >&2\nexit 1\n")

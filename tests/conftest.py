@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from pathlib import Path
@@ -22,6 +23,11 @@ if not torch.cuda.is_available():
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Name bytes by their argument: packed ones hold the time, and each worker would differ."""
     return argname if isinstance(val, bytes) else None
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported out of garbage collections, some of which statsmodels asks for."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -27,7 +27,7 @@ from norm_plugin.norms import (
 )
 from norm_plugin.norms.base import registry as registry
 from norm_plugin.norms.base.mixing import check_declaration, mixes_positions
-from norm_plugin.placements import PLACEMENTS, REFUSED, SUM, Placement
+from norm_plugin.placements import PLACEMENTS, SUM, Placement
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
 
@@ -41,7 +41,6 @@ def own_registry(monkeypatch):
     registry.NORM_TYPES[:] = names
     PLACEMENTS.clear()
     PLACEMENTS.update(placements)
-    REFUSED.clear()
     for name in set(sys.modules) - modules:
         if name.startswith("own_"):
             del sys.modules[name]
@@ -68,7 +67,8 @@ def test_the_example_of_the_documentation_passes(tmp_path, monkeypatch, capsys):
     check(write(tmp_path / "own_example", "\n".join(sources)))
     lines = capsys.readouterr().out.splitlines()
     wanted = [f"ok   {norm}: {c}" for norm in ("tanhnorm", "meannorm") for c in CHECKS]
-    wanted += [f"ok   placement pre-post: {c}" for c in placement_checks.CHECKS]
+    for placement in ("pre-post", "crossed"):
+        wanted += [f"ok   placement {placement}: {c}" for c in placement_checks.CHECKS]
     assert sorted(lines) == sorted(wanted)
 
 
@@ -394,24 +394,3 @@ class Narrowing(OnTheSum):
 )
 def test_each_check_of_placements_finds_its_fault(cls, check_name, fault):
     assert fault in failure(placement_checks.CHECKS[check_name], cls)
-
-
-def test_a_refused_placement_fails_and_the_others_are_checked(tmp_path, monkeypatch, capsys):
-    source = (
-        "from norm_plugin.placements import Placement, register_placement\n"
-        '@register_placement("own-wrong", equation="x", paper="none")\n'
-        "class Wrong(Placement):\n"
-        "    @classmethod\n"
-        "    def norms_of(cls, branch):\n"
-        '        return ("sum",) if branch == "ffn" else ("input",)\n'
-        '@register_placement("own-right", equation="x", paper="none")\n'
-        "class Right(Placement):\n"
-        '    norms = ("sum",)\n'
-    )
-    with pytest.raises(CommandError, match=r"^1 of 5 checks failed$"):
-        check(write(tmp_path / "own_placements", source))
-    out = capsys.readouterr().out
-    assert (
-        "FAIL placement own-wrong: declaration: Wrong.norms_of gives self and cross a norm" in out
-    )
-    assert all(f"ok   placement own-right: {name}" in out for name in placement_checks.CHECKS)

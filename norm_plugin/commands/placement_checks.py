@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -17,13 +18,15 @@ from norm_plugin.commands.norm_checks import close, expect
 from norm_plugin.norms import build_norm
 from norm_plugin.placements import (
     BRANCHES,
+    IN_ATTENTION,
     INNER,
     INPUT,
     OUTPUT,
+    STREAM,
     SUM,
     LayerPlace,
     Placement,
-    overrides,
+    split_streams,
 )
 
 DIM, TIME, BATCH, HEADS, LAYERS = 24, 5, 3, 4, 4
@@ -41,20 +44,24 @@ class Branch(nn.Module):
     def __init__(self, cls: type[Placement], branch: str) -> None:
         super().__init__()
         self.branch, inner = branch, 2 * DIM if branch == "ffn" else DIM
-        widths = {INPUT: DIM, INNER: inner, OUTPUT: DIM, SUM: DIM}
+        widths = {INNER: inner}
         self.norms = nn.ModuleDict(
-            {at: build_norm("layernorm", widths[at]) for at in cls.norms_of(branch)}
+            {at: build_norm("layernorm", widths.get(at, DIM)) for at in cls.norms_of(branch)}
         )
         self.first, self.last = nn.Linear(DIM, inner), nn.Linear(inner, DIM)
 
     def forward(self, x: Tensor, placement: Placement) -> Tensor:
         """The new stream, from x, (T, B, C)."""
-        y = placement.enter(self._norm(INPUT, x), self.branch)
-        h = placement.inside(torch.tanh(self.first(y)), self.branch)
-        fx = self._norm(OUTPUT, self.last(self._norm(INNER, h)))
-        return self._norm(SUM, placement.join(x, fx, self.branch))
+        x, z = placement.read(self.norm(STREAM, x), self.branch)
+        h = self.first(placement.enter(self.norm(INPUT, z), self.branch))
+        for head in IN_ATTENTION:  # no attention here; their norms stand one after the other
+            h = self.norm(head, h)
+        h = placement.inside(torch.tanh(h), self.branch)
+        fx = self.norm(OUTPUT, self.last(self.norm(INNER, h)))
+        return self.norm(SUM, placement.join(x, fx, self.branch))
 
-    def _norm(self, position: str, x: Tensor) -> Tensor:
+    def norm(self, position: str, x: Tensor) -> Tensor:
+        """The norm at a position; x itself where there is none."""
         return self.norms[position](x) if position in self.norms else x
 
 
@@ -68,25 +75,37 @@ class Stack(nn.Module):
         for index in range(1, LAYERS + 1):
             place = LayerPlace(side, index, encoder_layers, decoder_layers, DIM, branches, HEADS)
             at = cls.at(place)
-            self.placements.append(at(place))
-            self.layers.append(nn.ModuleList(Branch(at, branch) for branch in branches))
+            layer = nn.ModuleDict({branch: Branch(at, branch) for branch in branches})
+            self.layers.append(layer)
+            placement = at(place)
+            placement.norm = partial(_norm_of, layer)
+            self.placements.append(placement)
         for below, above in pairwise(self.placements):
             assert isinstance(above, Placement) and isinstance(below, Placement)
             above.follow(below)
+        self.final_norms = nn.ModuleDict(
+            {word: build_norm("layernorm", DIM) for word in cls.final_norms}
+        )
         self.final_norm = build_norm("layernorm", DIM) if cls.final_norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         """The output of the stack, from the embeddings x, (T, B, C)."""
         for placement, branches in zip(self.placements, self.layers):
-            assert isinstance(placement, Placement) and isinstance(branches, nn.ModuleList)
+            assert isinstance(placement, Placement) and isinstance(branches, nn.ModuleDict)
             x = placement.begin(x)
-            for branch in branches:
+            for branch in branches.values():
                 x = branch(x, placement)
             x = placement.end(x)
-        if not overrides(self.cls, "after_final_norm"):
-            y: Tensor = self.final_norm(x)
-            return y
-        return self.cls.after_final_norm(x, self.final_norm(self.cls.before_final_norm(x, DIM)))
+        streams = split_streams(x, DIM, self.cls.streams)
+        x = self.cls.before_final_norm(streams, lambda word, z: self.final_norms[word](z))
+        return self.cls.after_final_norm(streams, self.final_norm(x))
+
+
+def _norm_of(layer: nn.ModuleDict, branch: str, position: str, x: Tensor) -> Tensor:
+    """What a placement calls for a norm of its own."""
+    norms = layer[branch]
+    assert isinstance(norms, Branch)
+    return norms.norm(position, x)
 
 
 def _stacks(cls: type[Placement]) -> Iterator[tuple[str, Stack]]:
@@ -130,8 +149,8 @@ def check_gradient(cls: type[Placement]) -> None:
             if name.startswith("placements."):
                 gradients[f"its parameter {name.split('.', 2)[2]}"] = parameter.grad
         for index, branches in enumerate(stack.layers, start=1):
-            assert isinstance(branches, nn.ModuleList)
-            for branch in branches:
+            assert isinstance(branches, nn.ModuleDict)
+            for branch in branches.values():
                 assert isinstance(branch, Branch)
                 gradients[f"branch {branch.branch} of layer {index}"] = branch.last.weight.grad
         for name, gradient in gradients.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 from norm_plugin.commands import norm_checks, placement_checks
 from norm_plugin.commands.norm_checks import BrokenContractError
 from norm_plugin.norms import NORM_TYPES, norm_spec
-from norm_plugin.placements import PLACEMENTS, REFUSED
+from norm_plugin.placements import PLACEMENTS
 
 RAISED = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
@@ -33,9 +32,7 @@ def import_folder(user_dir: Path) -> Path:
         raise ValueError(f"{user_dir} is not a folder; give the folder that you give to --user-dir")
     sys.path.insert(0, str(folder.parent))
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "placement .* is refused")  # a line says so
-            module = importlib.import_module(folder.name)
+        module = importlib.import_module(folder.name)
     except (ImportError, SyntaxError, ValueError) as error:
         raise ValueError(f"cannot import {user_dir}: {error}") from error
     finally:
@@ -66,8 +63,7 @@ def run_checks(user_dir: Path) -> Iterator[tuple[str, bool]]:
     folder = import_folder(user_dir)
     specs = [spec for spec in map(norm_spec, NORM_TYPES) if _lies_in(spec.cls, folder)]
     own = {name: cls for name, cls in PLACEMENTS.items() if _lies_in(cls, folder)}
-    refused = {name: why for name, (cls, why) in REFUSED.items() if _lies_in(cls, folder)}
-    if not (specs or own or refused):
+    if not (specs or own):
         raise ValueError(
             f"{user_dir} registers no norm and no placement: import the file with @register_norm "
             "or @register_placement in it"
@@ -75,8 +71,6 @@ def run_checks(user_dir: Path) -> Iterator[tuple[str, bool]]:
     for spec in specs:
         for name, check in norm_checks.CHECKS.items():
             yield _outcome(f"{spec.name}: {name}", failure(partial(check, spec)))
-    for placement, why in refused.items():
-        yield _outcome(f"placement {placement}: declaration", why)
     for placement, cls in own.items():
         for name, check_placement in placement_checks.CHECKS.items():
             outcome = failure(partial(check_placement, cls))

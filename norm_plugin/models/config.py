@@ -23,7 +23,7 @@ from norm_plugin.models.flags import (
 from norm_plugin.models.plan import LAYERNORM, Plan, make_plan
 from norm_plugin.models.sites import SIDES
 from norm_plugin.norms import NORM_TYPES, declared_options, norm_spec
-from norm_plugin.placements import PLACEMENTS, REFUSED
+from norm_plugin.placements import PLACEMENTS
 
 NESTED = ("encoder", "decoder", "quant_noise")
 """fairseq's groups of settings; on a command line and in YAML their names are flat."""
@@ -44,7 +44,7 @@ def config_class(stock: type[FairseqDataclass] = NormConfig) -> Any:
     ``norm_type`` is None when not given.
     """
     norms = (norm_spec(name).cls for name in NORM_TYPES)
-    registered = (*norms, *PLACEMENTS.values(), *REFUSED)
+    registered = (*norms, *PLACEMENTS.values())
     if (stock, registered) not in _classes:
         _classes[stock, registered] = _config_class(stock)
     return _classes[stock, registered]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from norm_plugin.kernels import AUTO, KERNELS, VARIABLE
 from norm_plugin.models.embeddings import EMBEDDINGS, PLAIN
 from norm_plugin.models.initialization import XAVIER, initializations
-from norm_plugin.placements import PLACEMENTS, REFUSED
+from norm_plugin.placements import PLACEMENTS
 
 ON_OFF = ("on", "off")
 PLACEMENT, INIT = "norm_placement", "norm_init"
@@ -19,6 +19,8 @@ PLACEMENT_OF = {side: f"{PLACEMENT}_{side}" for side in ("encoder", "decoder")}
 KERNELS_CHOICE, NAN_CHECK, ALLOW = "norm_kernels", "norm_nan_check", "norm_allow_change"
 EMBEDDING, STAT_TOKENS = "norm_embedding", "norm_stat_tokens"
 FUSED_DROPOUT = "norm_fused_dropout"
+HEAD_WIDTH = "norm_head_width"
+HEAD, FULL = "head", "full"
 RECORD, RECORD_SITES, RECORD_FILE = "norm_record", "norm_record_sites", "norm_record_file"
 
 
@@ -34,20 +36,15 @@ class Choice(NamedTuple):
     help: str
 
 
-def _placements() -> list[str]:
-    """With those that are refused: choosing one says why."""
-    return [*PLACEMENTS, *REFUSED]
-
-
 CHOICES = {
     PLACEMENT: Choice(
-        _placements, None, "where the norms stand; sets --{encoder,decoder}-normalize-before"
+        lambda: PLACEMENTS, None, "where the norms stand; sets --{encoder,decoder}-normalize-before"
     ),
     PLACEMENT_OF["encoder"]: Choice(
-        _placements, None, "placement of the encoder; overrides --norm-placement"
+        lambda: PLACEMENTS, None, "placement of the encoder; overrides --norm-placement"
     ),
     PLACEMENT_OF["decoder"]: Choice(
-        _placements, None, "placement of the decoder; overrides --norm-placement"
+        lambda: PLACEMENTS, None, "placement of the decoder; overrides --norm-placement"
     ),
     INIT: Choice(
         initializations,
@@ -61,6 +58,12 @@ CHOICES = {
         lambda: EMBEDDINGS,
         PLAIN,
         "fixnorm: each word embedding is divided by its length (Nguyen and Salazar 2019)",
+    ),
+    HEAD_WIDTH: Choice(
+        lambda: (HEAD, FULL),
+        HEAD,
+        "what a norm of queries, keys or values is taken over: the channels of each head, or all "
+        "channels before the heads are split (OLMo 2)",
     ),
     NAN_CHECK: Choice(
         lambda: ON_OFF, "on", "stop training when the input of a norm is NaN or infinite"
@@ -129,6 +132,7 @@ SITE_FLAGS: dict[str, str] = {
     "embedding": "norm of the embeddings (with --layernorm-embedding)",
     "query": "norm of each head's query in every attention; there is none by default",
     "key": "norm of each head's key in every attention; there is none by default",
+    "value": "norm of each head's value in every attention; there is none by default",
 }
 """``--norm-type-<key>``: the more specific flag wins over the less specific one."""
 

@@ -192,7 +192,7 @@ def _owners(model: NormModel, site: Site) -> list[nn.Module]:
         return [stack]
     # children(): to iterate over layers under LayerDrop drops some of them
     layers = stack.layers.children()
-    return [layer for layer in layers if getattr(layer, site.attribute, None) is not None]
+    return [layer for layer in layers if isinstance(getattr(layer, site.attribute, None), Norm)]
 
 
 def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> ChannelMap:
@@ -204,7 +204,7 @@ def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> ChannelMap
         raise CannotFold(ON_THE_STREAM)
     if not isinstance(owner, PlannedLayer):
         placement = placement_class(model.cfg.plan.placement[site.side])
-        _check_placement(placement.why_it_stays(FINAL))
+        _check_placement(placement.why_it_stays(site.position or FINAL))
         return norm.inference_map()
     position = owner.positions[site.attribute]
     _check_placement(owner.placement.why_it_stays(position))

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from norm_plugin.kernels import ByKernels, resolve
 from norm_plugin.kernels.dropout import dropout_sum
 from norm_plugin.models.config import NormConfig
-from norm_plugin.models.flags import FUSED_DROPOUT, flag_of
+from norm_plugin.models.flags import FULL, FUSED_DROPOUT, flag_of
 from norm_plugin.models.initialization import initialize
 from norm_plugin.models.plan import SiteChoice
 from norm_plugin.models.sites import (
@@ -37,12 +37,14 @@ from norm_plugin.models.sites import (
     SLOTS,
     branch_sites,
     head_sites,
+    normalizes_before,
 )
 from norm_plugin.norms import Norm
 from norm_plugin.placements import (
+    IN_ATTENTION,
     INNER,
-    INPUT,
     OUTPUT,
+    STREAM,
     SUM,
     LayerPlace,
     Placement,
@@ -166,15 +168,17 @@ class PlannedLayer(nn.Module):
         """Put norms, placement and initial weights of the plan into a layer of fairseq."""
         plan = cfg.plan
         cls = placement_class(plan.placement[place.side]).at(place)
-        self.normalize_before = all(INPUT in cls.norms_of(branch) for branch in place.branches)
+        self.normalize_before = normalizes_before(cls, place.branches)
         self.padding = PaddingMask()
         self.positions = {}
         self._branches: list[str] = []
+        self._stream: Tensor | None = None  # what the branch in work joins, if not fairseq's x
         for branch in place.branches:
             positions = cls.norms_of(branch)
-            if not {INPUT, SUM}.intersection(positions):
-                setattr(self, SLOTS[branch], nn.Identity())
-            for position, site in branch_sites(place.side, branch, positions).items():
+            self.put(SLOTS[branch], nn.Identity(), cls)
+            for position, site in branch_sites(place, branch, cls).items():
+                if position in IN_ATTENTION:
+                    continue
                 last_map = attrgetter(LAST_MAPS[branch])(self)
                 dim = last_map.in_features if position == INNER else self.embed_dim
                 self.positions[site.attribute] = position
@@ -185,18 +189,31 @@ class PlannedLayer(nn.Module):
                 self._last_map(branch).register_forward_hook(partial(self._after_last_map, branch))
             for flag, site in head_sites(place.side, branch).items():
                 if plan.has(site):
-                    self._normalize_heads(branch, flag, site.attribute, plan.at(site))
+                    full = plan.head_width == FULL
+                    self._normalize_heads(branch, flag, site.attribute, plan.at(site), full)
         self.placement = cls(place)
+        self.placement.norm = self._extra_norm
         if plan.fused_dropout:
             self.dropout_module = fuse_dropout(self.dropout_module, self.placement)
         initialize(self, plan.initialization[place.side], place)
 
-    def put(self, attribute: str, norm: Norm, cls: type[Placement]) -> None:
+    def put(self, attribute: str, norm: nn.Module, cls: type[Placement]) -> None:
         """Let ``norm`` be the one named ``attribute``; ``cls`` is the layer's placement."""
         setattr(self, attribute, norm)
-        if self.positions[attribute] == INPUT and overrides(cls, "enter"):
-            branch = next(name for name, slot in SLOTS.items() if slot == attribute)
-            norm.register_forward_hook(partial(self._enter, branch))
+        for branch, slot in SLOTS.items():
+            if slot != attribute or not self.normalize_before:
+                continue
+            if STREAM in cls.norms_of(branch) or overrides(cls, "read"):
+                # before all hooks: those of the mask and of the NaN check see what the norm sees
+                norm.register_forward_pre_hook(partial(self._read, branch), prepend=True)
+            if overrides(cls, "enter"):
+                norm.register_forward_hook(partial(self._enter, branch))
+
+    def _read(self, branch: str, norm: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The hook before the module on the input of a branch, which fairseq gives the stream."""
+        x = self._extra_norm(branch, STREAM, inputs[0])
+        self._stream, z = self.placement.read(x, branch)
+        return (z, *inputs[1:])
 
     def _enter(self, branch: str, norm: nn.Module, inputs: Any, y: Tensor) -> Tensor:
         """The hook after a norm on the input of a branch."""
@@ -222,17 +239,20 @@ class PlannedLayer(nn.Module):
         attention._set_skip_embed_dim_check()
         return attention
 
-    def _normalize_heads(self, branch: str, flag: str, attribute: str, choice: SiteChoice) -> None:
-        """Put a norm on each head's query, or key, in the attention of ``branch``."""
+    def _normalize_heads(
+        self, branch: str, flag: str, attribute: str, choice: SiteChoice, full: bool
+    ) -> None:
+        """Put a norm on the queries, keys or values of the attention of ``branch``."""
         attention = self._step_by_step(branch)
-        setattr(self, attribute, choice.build(attention.head_dim))
-        hook = partial(self._after_projection, attribute, attention.num_heads)
+        heads = 1 if full else attention.num_heads
+        setattr(self, attribute, choice.build(attention.embed_dim // heads))
+        hook = partial(self._after_projection, attribute, heads)
         getattr(attention, PROJECTIONS[flag]).register_forward_hook(hook)
 
     def _after_projection(
         self, attribute: str, heads: int, projection: nn.Module, inputs: Any, x: Tensor
     ) -> Tensor:
-        """The hook after a projection: its output x, (T, B, C), normalized head by head."""
+        """The hook after a projection: its output x, (T, B, C), normalized in ``heads`` parts."""
         normalized: Tensor = getattr(self, attribute)(x.unflatten(-1, (heads, -1)))
         return normalized.flatten(-2)
 
@@ -256,6 +276,8 @@ class PlannedLayer(nn.Module):
     def residual_connection(self, x: Tensor, residual: Tensor) -> Tensor:
         """fairseq's: the output of a branch and the stream, both (T, B, C), to the new stream."""
         branch = self._branches.pop()
+        if self._stream is not None:
+            residual, self._stream = self._stream, None
         if isinstance(self.dropout_module, DeferredDropout):
             return self._extra_norm(branch, SUM, self.dropout_module.sum(residual, x))
         fx = x if self.placement.norm_before_dropout else self._extra_norm(branch, OUTPUT, x)

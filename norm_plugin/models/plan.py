@@ -22,6 +22,8 @@ from norm_plugin.models.flags import (
     CHOICES,
     EMBEDDING,
     FUSED_DROPOUT,
+    HEAD,
+    HEAD_WIDTH,
     INIT,
     KERNELS_CHOICE,
     NAN_CHECK,
@@ -44,12 +46,13 @@ from norm_plugin.models.sites import (
     SIDES,
     Site,
     layer_places,
+    normalizes_before,
     present_sites,
 )
 from norm_plugin.norms import NORM_TYPES, Norm, declared_options, norm_spec
 from norm_plugin.norms.base.mixing import check_declaration
 from norm_plugin.norms.base.registry import OptionValue
-from norm_plugin.placements import INPUT, PLACEMENTS, LayerPlace, placement_class
+from norm_plugin.placements import PLACEMENTS, LayerPlace, placement_class
 
 LAYERNORM = "layernorm"
 IDENTITY = "none"
@@ -128,6 +131,7 @@ class Plan:
         record: what training records of the norms; None: nothing.
         stat_tokens: how many tokens batch statistics are taken over; None: those of the batch.
         embedding: a value of ``--norm-embedding``.
+        head_width: a value of ``--norm-head-width``.
     """
 
     placement: Mapping[str, str]
@@ -141,6 +145,7 @@ class Plan:
     record: RecordSettings | None = None
     stat_tokens: int | None = None
     embedding: str = PLAIN
+    head_width: str = HEAD
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -164,6 +169,7 @@ class Plan:
         """The settings that are stored with a run, by their keys."""
         values = {
             EMBEDDING: self.embedding,
+            HEAD_WIDTH: self.head_width,
             KERNELS_CHOICE: self.kernels,
             FUSED_DROPOUT: "on" if self.fused_dropout else "off",
             NAN_CHECK: "on" if self.nan_check else "off",
@@ -240,6 +246,7 @@ def _make_plan(settings: object, sides: Sequence[str]) -> Plan:
         _record(settings, sites),
         _stat_tokens(settings, set(norms.values())),
         embedding,
+        choices[HEAD_WIDTH] or HEAD,
     )
 
 
@@ -299,7 +306,9 @@ def apply_placement(
             )
         if placement := given or arch_placement:
             key = f"{side}_normalize_before"
-            before = INPUT in placement_class(placement).norms_of("self")
+            places = layer_places(settings, side, sides)
+            cls = placement_class(placement)
+            before = all(normalizes_before(cls.at(at), at.branches) for at in places)
             stock = getattr(settings, key, None)
             if stock is not None and stock != before:
                 raise ValueError(
@@ -319,7 +328,8 @@ def norm_type_of(settings: object, site: Site, sides: Sequence[str] = SIDES) -> 
 
     A norm with batch statistics that only ``--norm-type`` asks for leaves the decoder on LayerNorm,
     as in the PowerNorm paper: there each position would see its future. In a model that is a
-    decoder alone it stands at every site, or the flag would do nothing.
+    decoder alone it stands at every site, or the flag would do nothing. Queries, keys and values,
+    which some placements normalize, are left on LayerNorm too.
     """
     for flag in (site.flag, site.side):
         given = getattr(settings, norm_type_field(flag), None)
@@ -328,14 +338,14 @@ def norm_type_of(settings: object, site: Site, sides: Sequence[str] = SIDES) -> 
         spec = norm_spec(str(given))
         if flag in PROJECTIONS and spec.batch_statistics:
             raise ValueError(
-                f"--norm-type-{flag} is {given!r}, which mixes positions; queries and keys are "
-                "normalized position by position: choose a norm over channels"
+                f"--norm-type-{flag} is {given!r}, which mixes positions; queries, keys and values "
+                "are normalized position by position: choose a norm over channels"
             )
-        return spec.name
+        if site.flag not in PROJECTIONS or not spec.batch_statistics:
+            return spec.name
     everywhere = norm_spec(str(getattr(settings, "norm_type", None) or LAYERNORM))
-    if site.side == "decoder" and "encoder" in sides and everywhere.batch_statistics:
-        return LAYERNORM
-    return everywhere.name
+    apart = site.flag in PROJECTIONS or (site.side == "decoder" and "encoder" in sides)
+    return LAYERNORM if apart and everywhere.batch_statistics else everywhere.name
 
 
 def _check_site_flags(settings: object, sites: Iterable[Site], sides: Sequence[str]) -> None:

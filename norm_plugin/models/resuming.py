@@ -19,9 +19,9 @@ import torch
 from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from norm_plugin.models.flags import ALLOW, EMBEDDING, INIT, STAT_TOKENS, flag_of
+from norm_plugin.models.flags import ALLOW, EMBEDDING, HEAD_WIDTH, INIT, STAT_TOKENS, flag_of
 from norm_plugin.models.plan import Plan, make_plan
-from norm_plugin.models.sites import SIDES
+from norm_plugin.models.sites import PROJECTIONS, SIDES
 from norm_plugin.models.stored_settings import check_settings
 
 logger = logging.getLogger(__name__)
@@ -108,6 +108,8 @@ def differences(
                 compare(f"{name} of {old.norm}", value, new.all_options[name], site.name)
     compare(STAT_TOKENS, stored.stat_tokens, given.stat_tokens, "all sites")
     compare(EMBEDDING, stored.embedding, given.embedding, "the words")
+    if any(choice.site.flag in PROJECTIONS for choice in stored.sites):
+        compare(HEAD_WIDTH, stored.head_width, given.head_width, "queries, keys and values")
     if not anew:
         for side, init in stored.initialization.items():
             compare(INIT, init, given.initialization[side], f"{side} layers")

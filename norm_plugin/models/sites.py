@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from norm_plugin.models.flags import norm_type_field
-from norm_plugin.placements import INPUT, SUM, LayerPlace, overrides, placement_class
+from norm_plugin.placements import (
+    INPUT,
+    STREAM,
+    SUM,
+    LayerPlace,
+    Placement,
+    overrides,
+    placement_class,
+)
 
 SIDES = ("encoder", "decoder")
 
@@ -34,7 +42,8 @@ class Site(NamedTuple):
         side: ``encoder`` or ``decoder``.
         attribute: name of the norm in its layer or stack.
         position: that of a norm in its branch, where fairseq itself has none; the branch itself
-            for the norm of queries and keys; else empty.
+            for the norm of queries, keys and values; the word of a placement's own norm; else
+            empty.
     """
 
     flag: str
@@ -56,14 +65,14 @@ class Site(NamedTuple):
         return parts[0] == self.side and parts[-1] == self.attribute
 
 
-PROJECTIONS = {"query": "q_proj", "key": "k_proj"}
-"""By flag of a site within attentions, the map whose output its norm gets, head by head."""
+PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
+"""By flag of a site within attentions, the map whose output its norm gets."""
 ATTENTIONS = {"self": "self_attn", "cross": "encoder_attn"}
 """By branch, fairseq's attention in a layer."""
 
 
 def head_sites(side: str, branch: str) -> dict[str, Site]:
-    """The sites of an attention's queries and keys, by flag; none for the feed-forward network."""
+    """The sites of an attention's queries, keys and values, by flag; none for the FFN."""
     if branch not in ATTENTIONS:
         return {}
     return {flag: Site(flag, side, f"{branch}_{flag}_norm", branch) for flag in PROJECTIONS}
@@ -73,16 +82,29 @@ FINAL_SITES = {side: Site(f"{side}-final", side, "layer_norm") for side in SIDES
 EMBEDDING_SITES = {side: Site("embedding", side, "layernorm_embedding") for side in SIDES}
 
 
-def branch_sites(side: str, branch: str, positions: Sequence[str]) -> dict[str, Site]:
+def normalizes_before(cls: type[Placement], branches: Sequence[str]) -> bool:
+    """Whether fairseq calls its own norms before the branches of a layer with this placement."""
+    positions = {position for branch in branches for position in cls.norms_of(branch)}
+    return bool({INPUT, STREAM} & positions) or overrides(cls, "read")
+
+
+def branch_sites(place: LayerPlace, branch: str, cls: type[Placement]) -> dict[str, Site]:
     """The sites of a branch, by position: one is fairseq's own, others have a name of ours."""
-    slot = INPUT if INPUT in positions else SUM
-    flag = f"{side}-{branch}"
+    slot = INPUT if normalizes_before(cls, place.branches) else SUM
+    flag, heads = f"{place.side}-{branch}", head_sites(place.side, branch)
     return {
-        position: Site(flag, side, SLOTS[branch])
+        position: Site(flag, place.side, SLOTS[branch])
         if position == slot
-        else Site(flag, side, f"{branch}_{position}_norm", position)
-        for position in positions
+        else heads.get(position, Site(flag, place.side, f"{branch}_{position}_norm", position))
+        for position in cls.norms_of(branch)
     }
+
+
+def final_sites(side: str, cls: type[Placement]) -> list[Site]:
+    """The sites after a stack: that of the final norm, and those of the placement's own norms."""
+    flag = FINAL_SITES[side].flag
+    own = [Site(flag, side, f"final_{word}_norm", word) for word in cls.final_norms]
+    return [FINAL_SITES[side], *own]
 
 
 def layer_places(settings: object, side: str, sides: Sequence[str] = SIDES) -> list[LayerPlace]:
@@ -130,16 +152,15 @@ def present_sites(
                 if getattr(settings, norm_type_field(flag), None) is not None:
                     sites[site] = None
             for place in places:
-                positions = cls.at(place).norms_of(branch)
-                sites.update(dict.fromkeys(branch_sites(side, branch, positions).values()))
+                sites.update(dict.fromkeys(branch_sites(place, branch, cls.at(place)).values()))
         dropped = side == "decoder" and getattr(settings, "no_decoder_final_norm", False)
-        if dropped and overrides(cls, "after_final_norm"):
+        if dropped and cls.streams > 1:
             raise ValueError(
                 f"with placement {placement[side]} the output of the decoder is made at its final "
                 "norm: drop --no-decoder-final-norm, or choose another placement"
             )
         if cls.final_norm and not dropped:
-            sites[FINAL_SITES[side]] = None
+            sites.update(dict.fromkeys(final_sites(side, cls)))
     for side in sides:
         cls = placement_class(placement[side])
         if getattr(settings, "layernorm_embedding", False) or cls.embedding_norm:

@@ -21,24 +21,30 @@ from norm_plugin.models.layers import (
     planned_norm,
     wrap_layer,
 )
-from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES
+from norm_plugin.models.sites import EMBEDDING_SITES, final_sites
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 from norm_plugin.norms.base.workers import worker_count
-from norm_plugin.placements import Placement, overrides, placement_class
+from norm_plugin.placements import Placement, placement_class, split_streams
 
 
 class AroundFinalNorm:
-    """Hooks around the final norm of a stack, for a placement whose layers give more than x."""
+    """Hooks around the final norm of a stack, for a placement with several streams."""
 
-    def __init__(self, placement: type[Placement]) -> None:
-        self.placement = placement
-        self.given: list[Tensor] = []
+    def __init__(self, placement: type[Placement], stack: nn.Module) -> None:
+        self.placement, self.stack = placement, stack
+        self.given: list[tuple[Tensor, ...]] = []
 
     def before(self, norm: Norm, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The hook before the norm: keep the output of the last layer."""
-        self.given.append(inputs[0])
-        return (self.placement.before_final_norm(inputs[0], norm.dim), *inputs[1:])
+        streams = split_streams(inputs[0], norm.dim, self.placement.streams)
+        self.given.append(streams)
+        return (self.placement.before_final_norm(streams, self.own_norm), *inputs[1:])
+
+    def own_norm(self, word: str, x: Tensor) -> Tensor:
+        """One of the norms of the placement's own after the stack, of x, (T, B, C)."""
+        y: Tensor = getattr(self.stack, f"final_{word}_norm")(x)
+        return y
 
     def after(self, norm: nn.Module, inputs: tuple[Any, ...], y: Tensor) -> Tensor:
         """The hook after the norm."""
@@ -60,17 +66,17 @@ def follow_plan(
     """Put the final norm and the norm of the embeddings of the plan into a stack of fairseq."""
     stack.padding = PaddingMask()
     stack.embedding_padding = EmbeddingPaddingMask()
+    placement = placement_class(cfg.plan.placement[side])
     for site, padding in (
-        (FINAL_SITES[side], stack.padding),
+        *((site, stack.padding) for site in final_sites(side, placement)),
         (EMBEDDING_SITES[side], stack.embedding_padding),
     ):
         norm = None
         if cfg.plan.has(site):
             norm = planned_norm(cfg.plan.at(site), getattr(cfg, side).embed_dim, padding)
         setattr(stack, site.attribute, norm)
-    placement = placement_class(cfg.plan.placement[side])
-    if overrides(placement, "after_final_norm"):
-        around = AroundFinalNorm(placement)
+    if placement.streams > 1:
+        around = AroundFinalNorm(placement, stack)
         # first of all hooks: those of the mask and of the NaN check see what the norm sees
         stack.layer_norm.register_forward_pre_hook(around.before, prepend=True)
         stack.layer_norm.register_forward_hook(around.after)

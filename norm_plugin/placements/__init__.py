@@ -12,18 +12,20 @@ import pkgutil
 from norm_plugin.placements.base import (
     BRANCHES,
     FINAL,
+    IN_ATTENTION,
     INNER,
     INPUT,
     ON_THE_STREAM,
     OUTPUT,
     PLACEMENTS,
-    REFUSED,
+    STREAM,
     SUM,
     LayerPlace,
     Placement,
     overrides,
     placement_class,
     register_placement,
+    split_streams,
 )
 
 __all__ = [
@@ -31,16 +33,18 @@ __all__ = [
     "FINAL",
     "INNER",
     "INPUT",
+    "IN_ATTENTION",
     "ON_THE_STREAM",
     "OUTPUT",
     "PLACEMENTS",
-    "REFUSED",
+    "STREAM",
     "SUM",
     "LayerPlace",
     "Placement",
     "overrides",
     "placement_class",
     "register_placement",
+    "split_streams",
 ]
 
 for _module in pkgutil.iter_modules(__path__):

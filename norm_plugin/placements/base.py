@@ -2,29 +2,37 @@
 
 A branch f is an attention or a feed-forward network without its norms. It ends in a linear map:
 f(y) = W h(y), where h(y) are the heads of an attention, side by side, or the activations of a
-feed-forward network. With x the input of the branch, every placement computes
+feed-forward network. With x the stream before the branch, every placement computes
 
-    y  = enter(norm_input(x))
+    x, z = read(norm_stream(x))
+    y  = enter(norm_input(z))
     fx = norm_output(W norm_inner(inside(h(y))))
     x' = norm_sum(join(x, fx))
 
-and says which of the four norms exist (``norms``) and how the branch joins the stream (``join``,
-x + f by default). ``enter`` and ``inside`` change nothing by default. ``begin`` and ``end`` see the
-stream before the first branch of a layer and after its last one; ``before_final_norm`` and
-``after_final_norm`` see it around the norm after the stack.
+and says which of these norms exist (``norms``) and how the branch joins the stream (``join``,
+x + f by default). In an attention there may also be norms of the queries, the keys and the values.
+``read`` gives the stream and the input of the branch, both x by default; ``enter`` and ``inside``
+change nothing by default. ``begin`` and ``end`` see the stream before the first branch of a layer
+and after its last one; ``before_final_norm`` and ``after_final_norm`` see it around the norm after
+the stack.
+
+A placement with several ``streams`` has the others in ``others``, where ``read`` and ``join`` may
+set them. It may name norms of its own among ``norms`` and ``final_norms``, and call them.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
+import torch
 from torch import Tensor, nn
 
-INPUT, INNER, OUTPUT, SUM = "input", "inner", "output", "sum"
+STREAM, INPUT, INNER, OUTPUT, SUM = "stream", "input", "inner", "output", "sum"
 """The positions of a norm in a branch."""
+IN_ATTENTION = ("query", "key", "value")
+"""Those in an attention; its queries, keys and values are normalized."""
 FINAL = "final"
 """The position of the norm after a stack."""
 BRANCHES = ("self", "cross", "ffn")
@@ -33,8 +41,6 @@ ON_THE_STREAM = "its output is the residual stream, not only the input of linear
 
 PLACEMENTS: dict[str, type[Placement]] = {}
 """Every placement by the word of ``--norm-placement``, in the order of registration."""
-REFUSED: dict[str, tuple[type[Placement], str]] = {}
-"""Placements that no layer can have, with the reason, which whoever chooses one is told."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +82,13 @@ class Placement(nn.Module):
     Attributes:
         equation, paper, paper_read: set by :func:`register_placement`.
         norms: the positions at which each branch of a layer has a norm; a placement whose branches
-            differ overrides :meth:`norms_of`.
+            differ overrides :meth:`norms_of`. Any other word is a norm of the placement's own,
+            which it calls by ``self.norm(branch, word, x)``.
+        streams: how many residual streams a layer hands to the next; all start as the embeddings.
+        others: those beside the first, (T, B, C) each, within a layer.
+        norm: computes a norm of a branch, from branch, position and x, (T, B, C).
         final_norm: whether a norm stands after the stack.
+        final_norms: words for other norms there, which :meth:`before_final_norm` gets.
         embedding_norm: whether a norm of the embeddings stands before it, without
             ``--layernorm-embedding`` too.
         needs_bounded_norms: why no norm of the placement may be one whose output grows with its
@@ -91,15 +102,20 @@ class Placement(nn.Module):
     paper: ClassVar[str]
     paper_read: ClassVar[bool]
     norms: ClassVar[tuple[str, ...]] = ()
+    streams: ClassVar[int] = 1
     final_norm: ClassVar[bool] = False
+    final_norms: ClassVar[tuple[str, ...]] = ()
     embedding_norm: ClassVar[bool] = False
     needs_bounded_norms: ClassVar[str] = ""
     norm_before_dropout: ClassVar[bool] = False
     normalize_before: ClassVar[bool | None] = None
 
+    norm: Callable[[str, str, Tensor], Tensor]
+
     def __init__(self, place: LayerPlace) -> None:
         super().__init__()
         self.place = place
+        self.others: list[Tensor] = []
 
     @classmethod
     def at(cls, place: LayerPlace) -> type[Placement]:
@@ -108,7 +124,7 @@ class Placement(nn.Module):
 
     @classmethod
     def norms_of(cls, branch: str) -> tuple[str, ...]:
-        """The positions at which ``branch`` has a norm. All branches have one at INPUT, or none."""
+        """The positions at which ``branch`` has a norm."""
         return cls.norms
 
     def follow(self, below: Placement) -> None:
@@ -120,8 +136,16 @@ class Placement(nn.Module):
         return False
 
     def begin(self, x: Tensor) -> Tensor:
-        """The stream before the first branch of the layer, from its input x, (T, B, C)."""
+        """The stream before the first branch of the layer, (T, B, C), from its input x."""
+        x, *self.others = split_streams(x, self.place.dim, self.streams)
         return x
+
+    def read(self, x: Tensor, branch: str) -> tuple[Tensor, Tensor]:
+        """The stream that the branch joins, and the branch's input before its norm at INPUT.
+
+        Both are x, (T, B, C), or come from it. A norm at STREAM stands before this.
+        """
+        return x, x
 
     def enter(self, y: Tensor, branch: str) -> Tensor:
         """The input of a branch, from the output y of its norm at INPUT, (T, B, C).
@@ -142,20 +166,30 @@ class Placement(nn.Module):
         return x + fx
 
     def end(self, x: Tensor) -> Tensor:
-        """The output of the layer, from the stream after its last branch, (T, B, C)."""
-        return x
+        """The output of the layer, from the stream after its last branch, (T, B, C).
 
-    @staticmethod
-    def before_final_norm(x: Tensor, dim: int) -> Tensor:
-        """The input of the final norm, (T, B, dim), from the output x of the last layer.
-
-        LayerDrop may have left out every layer; x is then the embeddings.
+        Streams are side by side in it, (T, B, streams C), so that what repeats the forward of a
+        layer, as ``--checkpoint-activations`` does, has the gradients of all.
         """
+        if self.streams > 1:
+            x = torch.cat([x, *self.others], dim=-1)
+            self.others = []  # a model that holds a tensor with a history cannot be copied
         return x
 
     @staticmethod
-    def after_final_norm(x: Tensor, y: Tensor) -> Tensor:
-        """The output of the stack, from that of the last layer, x, and of the final norm, y."""
+    def before_final_norm(
+        streams: Sequence[Tensor], norm: Callable[[str, Tensor], Tensor]
+    ) -> Tensor:
+        """The input of the final norm from the streams after the last layer, (T, B, C) each.
+
+        Args:
+            norm: computes one of ``final_norms``.
+        """
+        return streams[0]
+
+    @staticmethod
+    def after_final_norm(streams: Sequence[Tensor], y: Tensor) -> Tensor:
+        """The output of the stack from these streams and the output y of the final norm."""
         return y
 
     @staticmethod
@@ -178,7 +212,12 @@ class Placement(nn.Module):
         the stack goes into linear maps only; the input of one on the output of a branch comes from
         the last map.
         """
-        return ON_THE_STREAM if position == SUM else ""
+        return "" if position in (INPUT, INNER, OUTPUT, FINAL) else ON_THE_STREAM
+
+
+def split_streams(x: Tensor, dim: int, streams: int) -> tuple[Tensor, ...]:
+    """The residual streams in the output x of a layer, or in the embeddings, (T, B, dim) each."""
+    return x.chunk(streams, dim=-1) if x.size(-1) > dim else (x,) * streams
 
 
 def overrides(cls: type[Placement], method: str) -> bool:
@@ -201,9 +240,6 @@ def register_placement(
         paper_read: False where the paper itself could not be read; the placement's file says what
             it follows instead.
 
-    A placement that cannot be built is refused with a warning, and again where it is chosen. So one
-    wrong file does not keep the other files of its folder from being imported.
-
     Raises:
         ValueError: the name is taken.
     """
@@ -214,46 +250,14 @@ def register_placement(
                 f"placement {name!r} is registered twice: {PLACEMENTS[name]} and {cls}"
             )
         cls.equation, cls.paper, cls.paper_read = equation, paper, paper_read
-        reason = why_refused(cls)
-        if reason:
-            REFUSED[name] = (cls, reason)
-            warnings.warn(f"placement {name!r} is refused: {reason}", stacklevel=2)
-        else:
-            PLACEMENTS[name] = cls
+        PLACEMENTS[name] = cls
         return cls
 
     return register
 
 
-def why_refused(cls: type[Placement]) -> str:
-    """Why no layer can have the placement ``cls``; empty: it can.
-
-    A position is unknown, or only some branches have a norm at INPUT.
-    """
-    by_branch = {branch: cls.norms_of(branch) for branch in BRANCHES}
-    unknown = {position for norms in by_branch.values() for position in norms}
-    unknown -= {INPUT, INNER, OUTPUT, SUM}
-    if unknown:
-        return (
-            f"{cls.__name__}.norms names {', '.join(sorted(unknown))}; a branch has a norm at "
-            f"{INPUT}, {INNER}, {OUTPUT} or {SUM}"
-        )
-    before = [branch for branch in BRANCHES if INPUT in by_branch[branch]]
-    after = [branch for branch in BRANCHES if INPUT not in by_branch[branch]]
-    if before and after:
-        return (
-            f"{cls.__name__}.norms_of gives {' and '.join(before)} a norm at {INPUT}, and "
-            f"{' and '.join(after)} none. A layer of fairseq has one switch, normalize_before, "
-            "which puts the norm before all of its branches or after all of them. Give all "
-            "branches a norm at input, or none; layers may differ, see Placement.at"
-        )
-    return ""
-
-
 def placement_class(name: str) -> type[Placement]:
-    """The placement ``name``; raises ValueError if it was refused, or listing all if unknown."""
-    if name in REFUSED:
-        raise ValueError(f"placement {name!r} is refused: {REFUSED[name][1]}")
+    """The placement ``name``; raises ValueError listing all if unknown."""
     if name not in PLACEMENTS:
         raise ValueError(f"norm_placement is {name!r}; choose from {', '.join(PLACEMENTS)}")
     return PLACEMENTS[name]

@@ -49,41 +49,47 @@ def heads(attention, norms, masked, y, memory=None):
     """The heads of an attention, side by side, (T, B, C).
 
     Args:
-        norms: that of queries and that of keys, or nothing.
+        norms: those of queries, keys and values, each over what it is wide; None: there is none.
         masked: (B, 1, T, S), True where a query may not look; or what broadcasts to it.
         y, memory: queries (T, B, C), and keys and values (S, B, C) if they are others.
     """
     memory = y if memory is None else memory
     q, k, v = (
-        linear(projection, z).unflatten(-1, (attention.num_heads, -1))
-        for projection, z in (
-            (attention.q_proj, y),
-            (attention.k_proj, memory),
-            (attention.v_proj, memory),
+        normalized(linear(projection, z), norm).unflatten(-1, (attention.num_heads, -1))
+        for projection, z, norm in zip(
+            (attention.q_proj, attention.k_proj, attention.v_proj), (y, memory, memory), norms
         )
     )
-    query_norm, key_norm = norms
-    q = layer_norm(query_norm, q) if query_norm else q
-    k = layer_norm(key_norm, k) if key_norm else k
     scores = torch.einsum("tbhd,sbhd->bhts", q, k) / q.size(-1) ** 0.5
     weights = scores.masked_fill(masked, -torch.inf).softmax(-1)
     return torch.einsum("bhts,sbhd->tbhd", weights, v).flatten(-2)
 
 
+def normalized(x, norm):
+    """x, (T, B, C), each part of it that is as wide as ``norm`` normalized on its own."""
+    if norm is None:
+        return x
+    return torch.cat([layer_norm(norm, part) for part in x.split(norm.dim, dim=-1)], dim=-1)
+
+
 def head_norms(layer, branch):
-    """The norm of the queries and that of the keys of an attention, if it has them."""
-    return [getattr(layer, f"{branch}_{flag}_norm", None) for flag in ("query", "key")]
+    """The norms of the queries, keys and values of an attention, if it has them."""
+    return [getattr(layer, f"{branch}_{flag}_norm", None) for flag in ("query", "key", "value")]
 
 
 def branch_of(layer, name, number, h):
     """Branch ``name`` of a layer, as its equation sees it."""
     slot = INPUT if layer.normalize_before else SUM
-    found = {slot: SLOTS[name]}
-    found |= {one: f"{name}_{one}_norm" for one in ("inner", "output", "sum") if one != slot}
+    kept = f"{name}_"
+    found = {
+        attribute.removeprefix(kept).removesuffix("_norm"): norm
+        for attribute, norm in layer.named_children()
+        if attribute.startswith(kept) and attribute.endswith("_norm")
+    } | {slot: getattr(layer, SLOTS[name])}
     norms = {
-        position: partial(layer_norm, getattr(layer, attribute))
-        for position, attribute in found.items()
-        if isinstance(getattr(layer, attribute, None), Norm)
+        position: partial(layer_norm, norm)
+        for position, norm in found.items()
+        if isinstance(norm, Norm)
     }
     last = layer.get_submodule(LAST_MAPS[name])
     learned = dict([*layer.placement.named_parameters(), *layer.placement.named_buffers()])
@@ -106,7 +112,12 @@ def stack_of(stack, side, mask, memory=None, memory_mask=None):
         h["ffn"] = lambda y, fc1=layer.fc1: linear(fc1, y).relu()
         layers.append([branch_of(layer, name, number, one) for name, one in h.items()])
     final = stack.layer_norm and partial(layer_norm, stack.layer_norm)
-    return Stack(layers, final, side, LAYERS["encoder"], LAYERS["decoder"])
+    own = {
+        attribute: partial(layer_norm, norm)
+        for attribute, norm in stack.named_children()
+        if attribute.startswith("final_")
+    }
+    return Stack(layers, final, side, LAYERS["encoder"], LAYERS["decoder"], own)
 
 
 def check_decoding(model, batch):

@@ -21,13 +21,12 @@ from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import (
     OUTPUT,
     PLACEMENTS,
-    REFUSED,
     LayerPlace,
     Placement,
     placement_class,
     register_placement,
 )
-from stacks_by_hand import NARROW, check_decoding
+from stacks_by_hand import NARROW, check_decoding, shaken, stack_of
 
 
 def test_a_flag_of_a_branch_reaches_all_its_norms(build):
@@ -252,55 +251,41 @@ def test_a_placement_that_inherits_is_not_the_default(parent, build):
         del PLACEMENTS["heir"]
 
 
-@pytest.fixture
-def refused():
-    yield REFUSED
-    REFUSED.clear()
-
-
-def test_a_norm_on_the_input_of_some_branches_only_is_refused_with_its_reason(refused, build):
-    class Some(Placement):
-        @classmethod
-        def norms_of(cls, branch):
-            return ("sum",) if branch == "ffn" else ("input",)
-
-    reason = "Some.norms_of gives self and cross a norm at input, and ffn none. .*normalize_before"
-    with pytest.warns(UserWarning, match=f"placement 'some' is refused: {reason}"):
-        register_placement("some", equation="none", paper="none")(Some)
-    with pytest.raises(ValueError, match=reason):
-        build("--norm-placement", "some")
-    assert "some" not in PLACEMENTS
-
-
-def test_one_wrong_placement_does_not_keep_the_others_of_its_folder_out(refused, tmp_path):
-    folder = tmp_path / "my_placements"
-    folder.mkdir()
-    lines = ["from norm_plugin.placements import Placement, register_placement"]
-    for name, position in (("first", "middle"), ("second", "sum")):
-        lines += [
-            f"@register_placement({name!r}, equation='x', paper='none')",
-            f"class {name.title()}(Placement):",
-            f"    norms = ({position!r},)",
-        ]
-    (folder / "__init__.py").write_text("\n".join(lines), encoding="utf-8")
-    with pytest.warns(UserWarning, match="'first' is refused: First.norms names middle"):
-        utils.import_user_module(SimpleNamespace(user_dir=str(folder)))
-    try:
-        assert placement_class("second").norms == ("sum",)
-        with pytest.raises(ValueError, match="'first' is refused: First.norms names middle"):
-            placement_class("first")
-    finally:
-        del PLACEMENTS["second"]
-
-
-def test_an_unknown_position_and_a_name_that_is_taken_are_refused(refused):
-    class Wrong(Placement):
-        norms = ("middle",)
-
-    with pytest.warns(UserWarning, match="Wrong.norms names middle; .* at input, inner, output or"):
-        register_placement("wrong", equation="none", paper="none")(Wrong)
+def test_a_name_that_is_taken_is_refused():
     with pytest.raises(ValueError, match="placement 'pre' is registered twice"):
-        register_placement("pre", equation="none", paper="none")(Wrong)
+        register_placement("pre", equation="none", paper="none")(Placement)
+
+
+def crossed(x, stack):
+    y = x
+    for layer in stack.layers:
+        for f in layer:
+            x, y = y + f(f.input(x + f.own(y))), x
+    return stack.final(x + stack.own["final_last_norm"](y))
+
+
+def test_a_two_stream_placement_of_a_user_dir_is_one_file(build, batch, tmp_path, task):
+    """The other example of docs/extending.md."""
+    page = Path(__file__).parents[2] / "docs" / "extending.md"
+    code = re.search(
+        r'@register_placement\("crossed".*?(?=```)', page.read_text("utf-8"), re.DOTALL
+    )
+    folder = tmp_path / "my_streams"
+    folder.mkdir()
+    imports = "from norm_plugin.placements import INPUT, Placement, register_placement\n"
+    (folder / "__init__.py").write_text(imports + code.group(), encoding="utf-8")
+    utils.import_user_module(SimpleNamespace(user_dir=str(folder)))
+    try:
+        model = shaken(build(*NARROW, "--norm-placement", "crossed"))
+        mask = batch["src_tokens"].eq(task.source_dictionary.pad())
+        x = model.encoder.forward_embedding(batch["src_tokens"])[0] * ~mask.unsqueeze(-1)
+        by_hand = crossed(x.transpose(0, 1), stack_of(model.encoder, "encoder", mask))
+        found = model.encoder(batch["src_tokens"], batch["src_lengths"])["encoder_out"][0]
+        real = ~mask.t()
+        torch.testing.assert_close(found[real], by_hand[real], rtol=1e-9, atol=1e-9)
+        check_decoding(model, batch)
+    finally:
+        del PLACEMENTS["crossed"]
 
 
 @pytest.mark.parametrize(("layers", "start"), [(18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6)])

@@ -64,10 +64,13 @@ every_placement = pytest.mark.parametrize("name", [*PLACEMENTS, *OWN])
 
 
 QUERY_AND_KEY = ("--norm-type-query", "layernorm", "--norm-type-key", "layernorm")
+OVER_ALL_CHANNELS = (*QUERY_AND_KEY, "--norm-type-value", "layernorm", "--norm-head-width", "full")
 
 
 @every_placement
-@pytest.mark.parametrize("flags", [(), QUERY_AND_KEY], ids=["plain", "qk-norm"])
+@pytest.mark.parametrize(
+    "flags", [(), QUERY_AND_KEY, OVER_ALL_CHANNELS], ids=["plain", "qk-norm", "full-width"]
+)
 @pytest.mark.usefixtures("softmax_in_float64")
 def test_forward_and_gradients_are_those_of_the_equation(name, flags, build, batch, task):
     model = shaken(build(*NARROW, "--norm-placement", name, *flags))

@@ -3,14 +3,15 @@
 A transcription takes x, (T, B, C), and a :class:`Stack`, and returns the output of the stack. It
 knows nothing of the package: norms, branches and parameters are handed to it.
 
-Each branch f has f(x) = f.W(f.h(x)), its norms f.input, f.inner, f.output and f.sum, the number of
-its layer f.l, from 1, and what the placement learned there, f.learned.
+Each branch f has f(x) = f.W(f.h(x)), its norms f.input, f.inner, f.output, f.sum and so on, the
+number of its layer f.l, from 1, and what the placement learned there, f.learned. Norms of queries,
+keys and values are part of f.h.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log, sqrt
 from typing import Any
 
@@ -44,13 +45,15 @@ class Branch:
 
 @dataclass
 class Stack:
-    """The layers, each a list of branches, the final norm, and the numbers of layers N and M."""
+    """The layers, each a list of branches, the final norm, the numbers of layers N and M, and the
+    placement's own norms after the stack."""
 
     layers: list[list[Branch]]
     final: Callable[..., Any] | None
     side: str
     N: int
     M: int
+    own: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 def transcribes(name):
@@ -148,6 +151,34 @@ def residual(x, stack):
             fx = f(x)
             x, d = f.sum(x + fx), d + fx
     return x + stack.final(d)
+
+
+@transcribes("hybrid")
+def hybrid(x, stack):
+    for layer in stack.layers:
+        for f in layer:
+            y = f.stream(x) if f.name == "ffn" else x
+            x = y + f(y)
+    return stack.final(x)
+
+
+@transcribes("hybrid-star")
+def hybrid_star(x, stack):
+    first, *others = stack.layers
+    for f in first:
+        x = x + f(f.input(x))
+    return hybrid(x, replace(stack, layers=others))
+
+
+@transcribes("siamese")
+def siamese(x, stack):
+    y = x
+    for layer in stack.layers:
+        for f in layer:
+            x = f.stream(x)
+            z = f(f.input(x + f.other(y)))
+            x, y = x + z / sqrt(2 * f.l), y + z
+    return stack.final(stack.own["final_first_norm"](x) + stack.own["final_second_norm"](y))
 
 
 @transcribes("normformer")

@@ -280,10 +280,12 @@ class Execution:
         self, command: Sequence[str], log: Path, read: Callable[[str], None], copied: bool = True
     ) -> int:
         """Run a command with the environment and the lock of this run."""
+        # Weights & Biases would name each run after its folder of checkpoints, and write into ours
+        wandb = {"WANDB_NAME": self.spec.name, "WANDB_DIR": str(self.spec.folder)}
         return run_process(
             command,
             folder=command_root(),
-            environment=self.environment,
+            environment={**wandb, **self.environment},
             log=log,
             read=read,
             lock=self.lock,

@@ -153,6 +153,9 @@ def test_logging_is_no_setting_of_a_run(argv, runs):
     # the recipe's own is 25; that of the experiment makes a curve of 50 points, and the same run
     assert value(train, "--log-interval") == ("7" if argv[0] == LOGGING[0] else "5")
     assert ("--wandb-project" in train) == ("--" in argv)
+    folder = runs.work / "runs/toy/layernorm-seed1"
+    log = (folder / "logs/train.log").read_text()
+    assert f"wandb: toy layernorm, seed 1 in {folder}\n" in log
     assert runs.run("toy").stdout.count(DONE) == STAMPED
 
 

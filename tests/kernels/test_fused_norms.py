@@ -167,6 +167,8 @@ def test_layout_does_not_matter(name, options, layout, pair, draw):
     fused_y.backward(strange(g))
     close(fused_y, y, "y", torch.float64)
     close(two.grad, one.grad, "dx", torch.float64)
+    with torch.no_grad():
+        close(fused.eval()(two, mask), plain.eval()(one, mask), "y in inference", torch.float64)
 
 
 @every_norm

@@ -63,8 +63,8 @@ def dropout_mask(shape: torch.Size, p: float, seed: int, device: torch.device) -
 def plain_dropout_sum(stream: Tensor | None, branch: Tensor, p: float, seed: int) -> Tensor:
     """The same as :meth:`Ops.dropout_sum`, in plain torch."""
     mask = dropout_mask(branch.shape, p, seed, branch.device)
-    wide = branch.to(statistics_dtype(branch))
-    dropped = torch.where(mask, wide / (1 - p), 0)
+    upcast = branch.to(statistics_dtype(branch))
+    dropped = torch.where(mask, upcast / (1 - p), 0)
     return (dropped if stream is None else stream + dropped).to(branch.dtype)
 
 
@@ -90,9 +90,9 @@ class DropoutSum(torch.autograd.Function):
 def _compute(stream: Tensor | None, branch: Tensor, p: float, seed: int, ops: Ops | None) -> Tensor:
     if ops is None:
         return plain_dropout_sum(stream, branch, p, seed)
-    wide = branch.float() if branch.dtype in HALF and not ops.takes(branch) else branch
-    along = None if stream is None else stream.to(wide.dtype).contiguous()
-    return ops.dropout_sum(along, wide.contiguous(), p, seed).to(branch.dtype)
+    upcast = branch.float() if branch.dtype in HALF and not ops.takes(branch) else branch
+    along = None if stream is None else stream.to(upcast.dtype).contiguous()
+    return ops.dropout_sum(along, upcast.contiguous(), p, seed).to(branch.dtype)
 
 
 def dropout_sum(stream: Tensor, branch: Tensor, p: float, choice: str) -> Tensor:

@@ -58,10 +58,10 @@ class Fused:
         ops = choices.ops_for(self.choice, x)
         if ops is None:
             return None
-        wide = x.float() if x.dtype in HALF and not ops.takes(x) else x
-        if not ops.takes(wide):
+        upcast = x.float() if x.dtype in HALF and not ops.takes(x) else x
+        if not ops.takes(upcast):
             return None
-        rows = wide.reshape(-1, norm.dim)
+        rows = upcast.reshape(-1, norm.dim)
         y = self.form(norm, rows, None if valid is None else valid.reshape(-1), ops)
         return None if y is None else y.view(x.shape).to(x.dtype)
 

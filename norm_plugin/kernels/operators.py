@@ -30,22 +30,22 @@ def row_norm(
     bias: Tensor | None,
     eps: float,
     groups: int,
-    centre: bool,
+    center: bool,
     released: bool,
     through_mean: bool,
-    through_rate: bool,
-    bend: Sequence[float] | None,
+    through_rstd: bool,
+    phi: Sequence[float] | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y, mean and rate of ``row_forward``; the mean is empty without ``centre``."""
-    rule = _rule(eps, groups, centre, released, through_mean, through_rate, bend)
-    y, mean, rate = backend_of(x).row_forward(x, weight, bias, rule)
-    return y, rate.new_empty(0) if mean is None else mean, rate
+    """y, mean and rstd of ``row_forward``; the mean is empty without ``center``."""
+    rule = _rule(eps, groups, center, released, through_mean, through_rstd, phi)
+    y, mean, rstd = backend_of(x).row_forward(x, weight, bias, rule)
+    return y, rstd.new_empty(0) if mean is None else mean, rstd
 
 
 @row_norm.register_fake
-def _(x: Tensor, weight: Any, bias: Any, eps: float, groups: int, centre: bool, *_: Any) -> Any:
-    rate = x.new_empty((x.size(0), groups), dtype=statistics_dtype(x))
-    return torch.empty_like(x), torch.empty_like(rate) if centre else rate.new_empty(0), rate
+def _(x: Tensor, weight: Any, bias: Any, eps: float, groups: int, center: bool, *_: Any) -> Any:
+    rstd = x.new_empty((x.size(0), groups), dtype=statistics_dtype(x))
+    return torch.empty_like(x), torch.empty_like(rstd) if center else rstd.new_empty(0), rstd
 
 
 @torch.library.custom_op("norm_plugin::row_norm_backward", mutates_args=())
@@ -53,53 +53,53 @@ def row_norm_backward(
     dy: Tensor,
     x: Tensor,
     mean: Tensor,
-    rate: Tensor,
+    rstd: Tensor,
     weight: Tensor | None,
     eps: float,
     groups: int,
-    centre: bool,
+    center: bool,
     released: bool,
     through_mean: bool,
-    through_rate: bool,
-    bend: Sequence[float] | None,
+    through_rstd: bool,
+    phi: Sequence[float] | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dx and the gradients of weight and bias of ``row_backward``; empty where there is none."""
-    rule = _rule(eps, groups, centre, released, through_mean, through_rate, bend)
-    dx, of_weight, of_bias = backend_of(x).row_backward(
-        dy, x, mean if centre else None, rate, weight, rule
+    rule = _rule(eps, groups, center, released, through_mean, through_rstd, phi)
+    dx, dweight, dbias = backend_of(x).row_backward(
+        dy, x, mean if center else None, rstd, weight, rule
     )
-    return dx, _own(of_weight, rate), _own(of_bias, rate)
+    return dx, _own(dweight, rstd), _own(dbias, rstd)
 
 
 @row_norm_backward.register_fake
-def _(dy: Tensor, x: Tensor, mean: Tensor, rate: Tensor, weight: Any, *rule: Any) -> Any:
-    of_weight = rate.new_empty(0 if weight is None else x.size(1))
-    return torch.empty_like(x), of_weight, torch.empty_like(of_weight if rule[2] else mean)
+def _(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Any, *rule: Any) -> Any:
+    dweight = rstd.new_empty(0 if weight is None else x.size(1))
+    return torch.empty_like(x), dweight, torch.empty_like(dweight if rule[2] else mean)
 
 
-def _own(of_parameter: Tensor | None, like: Tensor) -> Tensor:
+def _own(dparameter: Tensor | None, like: Tensor) -> Tensor:
     """A copy, since no two results of an operator may share memory; empty for None."""
-    return like.new_empty(0) if of_parameter is None else of_parameter.clone()
+    return like.new_empty(0) if dparameter is None else dparameter.clone()
 
 
 def _rule(*fields: Any) -> RowRule:
-    """A RowRule from its fields as a schema has them, with the bend as a list."""
-    *others, bend = fields
-    return RowRule._make([*others, None if bend is None else (bend[0], bend[1])])
+    """A RowRule from its fields as a schema has them, with the phi as a list."""
+    *others, phi = fields
+    return RowRule._make([*others, None if phi is None else (phi[0], phi[1])])
 
 
 def _keep_row(ctx: Any, inputs: Arguments, output: tuple[Tensor, Tensor, Tensor]) -> None:
     x, weight, bias, *ctx.rule = inputs
-    _, mean, rate = output
+    _, mean, rstd = output
     ctx.has_bias = bias is not None
-    ctx.save_for_backward(x, weight, mean, rate)
-    ctx.mark_non_differentiable(mean, rate)
+    ctx.save_for_backward(x, weight, mean, rstd)
+    ctx.mark_non_differentiable(mean, rstd)
 
 
 def _row_gradients(ctx: Any, dy: Tensor, *_: Any) -> Arguments:
-    x, weight, mean, rate = ctx.saved_tensors
-    dx, of_weight, of_bias = row_norm_backward(dy.contiguous(), x, mean, rate, weight, *ctx.rule)
-    gradients = (dx, None if weight is None else of_weight, of_bias if ctx.has_bias else None)
+    x, weight, mean, rstd = ctx.saved_tensors
+    dx, dweight, dbias = row_norm_backward(dy.contiguous(), x, mean, rstd, weight, *ctx.rule)
+    gradients = (dx, None if weight is None else dweight, dbias if ctx.has_bias else None)
     return (*gradients, *(None for _ in ctx.rule))
 
 
@@ -129,9 +129,9 @@ def pointwise_backward(
     dy: Tensor, x: Tensor, slope: Tensor, shift: Tensor | None, weight: Tensor, function: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """dx and the gradients of slope, shift, weight and bias of ``pointwise_backward``."""
-    dx, *of_parameters = backend_of(x).pointwise_backward(dy, x, function, slope, shift, weight)
-    of_slope, of_shift, of_weight, of_bias = (_own(one, slope) for one in of_parameters)
-    return dx, of_slope, of_shift, of_weight, of_bias
+    dx, *dparameters = backend_of(x).pointwise_backward(dy, x, function, slope, shift, weight)
+    dslope, dshift, dweight, dbias = (_own(one, slope) for one in dparameters)
+    return dx, dslope, dshift, dweight, dbias
 
 
 @pointwise_backward.register_fake
@@ -147,10 +147,10 @@ def _keep_pointwise(ctx: Any, inputs: Arguments, output: Tensor) -> None:
 
 def _pointwise_gradients(ctx: Any, dy: Tensor) -> Arguments:
     x, slope, shift, weight = ctx.saved_tensors
-    dx, of_slope, of_shift, of_weight, of_bias = pointwise_backward(
+    dx, dslope, dshift, dweight, dbias = pointwise_backward(
         dy.contiguous(), x, slope, shift, weight, ctx.function
     )
-    return dx, of_slope, None if shift is None else of_shift, of_weight, of_bias, None
+    return dx, dslope, None if shift is None else dshift, dweight, dbias, None
 
 
 pointwise.register_autograd(_pointwise_gradients, setup_context=_keep_pointwise)

@@ -9,10 +9,10 @@ there a call for each operation on C numbers would cost more than its arithmetic
 Shapes: N positions (rows), which may be 0, C channels, G groups of C/G channels.
 
     x, y, dy, dx   (N, C), contiguous, one dtype
-    u              x * rate with layer-scale, rate = 1 / sqrt(mean x^2 + eps) over each of
-                   ``groups`` groups of a row's channels; with 0 groups u = x and rate is None
+    u              x * rstd with layer-scale, rstd = 1 / sqrt(mean x^2 + eps) over each of
+                   ``groups`` groups of a row's channels; with 0 groups u = x and rstd is None
     valid          (N,), bool, True at real positions; None: all of them. V is their set.
-    mean, rate     (N, G), in the dtype of statistics: float64 for float64, else float32
+    mean, rstd     (N, G), in the dtype of statistics: float64 for float64, else float32
     per channel    (C,), contiguous, in the dtype of statistics; what is returned per channel too
 
 What stands at padding, NaN and infinity included, reaches nothing where V is spoken of.
@@ -27,30 +27,30 @@ from torch import Tensor
 
 
 class RowRule(NamedTuple):
-    """How each group of channels of a row becomes z = (x - mean) * rate, and y from z.
+    """How each group of channels of a row becomes z = (x - mean) * rstd, and y from z.
 
-        mean    the group's mean, or 0 without ``centre``
-        rate    1 / sqrt(mean (x - mean)^2 + eps), or 1 / (s + eps) if ``released``, with
+        mean    the group's mean, or 0 without ``center``
+        rstd    1 / sqrt(mean (x - mean)^2 + eps), or 1 / (s + eps) if ``released``, with
                 s^2 = sum (x - mean)^2 / (C/G - 1)
-        y       weight * z + bias, or C (1 - k z) z if there is a ``bend`` = (C, k), where
+        y       weight * z + bias, or C (1 - k z) z if there is a ``phi`` = (C, k), where
                 C (1 - k z) is a constant for the gradient
 
     Attributes:
         through_mean: the gradient passes through the mean.
-        through_rate: the gradient passes through the rate.
+        through_rstd: the gradient passes through the rstd.
     """
 
     eps: float
     groups: int = 1
-    centre: bool = True
+    center: bool = True
     released: bool = False
     through_mean: bool = True
-    through_rate: bool = True
-    bend: tuple[float, float] | None = None
+    through_rstd: bool = True
+    phi: tuple[float, float] | None = None
 
 
 def statistics_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of means, rates and what is per channel, for an input ``x``."""
+    """The dtype of means, rstd and what is per channel, for an input ``x``."""
     return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
@@ -73,23 +73,23 @@ class Ops(Protocol):
     def row_forward(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """y, mean (None without ``centre``) and rate. weight, bias: (C,) or None."""
+        """y, mean (None without ``center``) and rstd. weight, bias: (C,) or None."""
 
     def row_backward(
         self,
         dy: Tensor,
         x: Tensor,
         mean: Tensor | None,
-        rate: Tensor,
+        rstd: Tensor,
         weight: Tensor | None,
         rule: RowRule,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """dx, and with a weight its gradient sum_N dy z and, with a mean, the bias's, sum_N dy.
 
-        With g = weight * dy, or C (1 - k z) dy:  dx = rate (g - mean(g)) - a z sum(g z), where a
-        is rate / (C/G), or 1 / ((C/G - 1) s) if ``released``, 0 for s = 0; without
-        ``through_mean`` or without ``centre`` the first mean is left out, without
-        ``through_rate`` the last term.
+        With g = weight * dy, or C (1 - k z) dy:  dx = rstd (g - mean(g)) - a z sum(g z), where a
+        is rstd / (C/G), or 1 / ((C/G - 1) s) if ``released``, 0 for s = 0; without
+        ``through_mean`` or without ``center`` the first mean is left out, without
+        ``through_rstd`` the last term.
         """
 
     def pointwise_forward(
@@ -115,18 +115,18 @@ class Ops(Protocol):
         """dx, and the gradients of slope (1,), shift (1,), weight (C,) and bias (C,)."""
 
     def column_moments(
-        self, x: Tensor, valid: Tensor | None, groups: int, eps: float, centre: bool
+        self, x: Tensor, valid: Tensor | None, groups: int, eps: float, center: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """sum_V u, sum_V (u - mean_V u)^2 (without ``centre`` sum_V u^2), and rate.
+        """sum_V u, sum_V (u - mean_V u)^2 (without ``center`` sum_V u^2), and rstd.
 
-        The squares are centred before they are summed, so that a mean far from 0 costs no
+        The squares are centered before they are summed, so that a mean far from 0 costs no
         digits.
         """
 
     def column_map(
         self,
         x: Tensor,
-        rate: Tensor | None,
+        rstd: Tensor | None,
         valid: Tensor | None,
         groups: int,
         eps: float,
@@ -135,13 +135,13 @@ class Ops(Protocol):
         offset: Tensor,
         at_padding: Tensor | None,
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """y = (u - shift) * gain + offset, the rate, and (2, C): sums of u^2.
+        """y = (u - shift) * gain + offset, the rstd, and (2, C): sums of u^2.
 
         The first is sum_V u^2, the second the sum over the rows at padding if they are mapped,
         else 0.
 
         Args:
-            rate: as from column_moments; None: it is computed here, if there are groups.
+            rstd: as from column_moments; None: it is computed here, if there are groups.
             shift: None for 0.
             at_padding: y at padding; None: it is mapped like every other row.
         """
@@ -150,7 +150,7 @@ class Ops(Protocol):
         self,
         dy: Tensor,
         x: Tensor,
-        rate: Tensor | None,
+        rstd: Tensor | None,
         valid: Tensor | None,
         shift: Tensor | None,
     ) -> Tensor:
@@ -160,19 +160,19 @@ class Ops(Protocol):
         self,
         dy: Tensor,
         x: Tensor,
-        rate: Tensor | None,
+        rstd: Tensor | None,
         valid: Tensor | None,
         shift: Tensor | None,
-        of_dy: Tensor,
+        dy_coef: Tensor,
         constant: Tensor | None,
-        of_u: Tensor,
+        u_coef: Tensor,
         sums: bool,
     ) -> tuple[Tensor, Tensor]:
         """dx, and the three sums of column_products; without ``sums`` an empty tensor.
 
         du = of_dy * dy + constant + of_u * (u - shift) at V, 0 at padding; shift and constant
         are both there or both None. Then through the layer-scale, if there is one:
-        dx = rate (du - u mean(du u)) with the mean over the group.
+        dx = rstd (du - u mean(du u)) with the mean over the group.
         """
 
     def dropout_sum(self, stream: Tensor | None, branch: Tensor, p: float, seed: int) -> Tensor:

@@ -25,53 +25,54 @@ from norm_plugin.kernels.triton.tiles import tiling
 
 AMPERE = GPUTarget("cuda", 80, 32)
 CHANNELS, GROUPS = 1024, 4
-ROW_OPTIONS = {"released": (False, True), "bent": (False, True)}
+ROW_OPTIONS = {"released": (False, True), "has_phi": (False, True)}
 # A kernel, its groups, what its flags may be, and the tensors that may be absent together
 KERNELS = [
-    (rows.forward_kernel, GROUPS, ROW_OPTIONS, ["weight_at", "bias_at", "mean_at"]),
+    (rows.forward_kernel, GROUPS, ROW_OPTIONS, ["weight_ptr", "bias_ptr", "mean_ptr"]),
     (
         rows.backward_kernel,
         GROUPS,
-        {**ROW_OPTIONS, "through_mean": (True,), "through_rate": (True,)},
-        ["weight_at", "sums_at"],
+        {**ROW_OPTIONS, "through_mean": (True,), "through_rstd": (True,)},
+        ["weight_ptr", "partial_sums_ptr"],
     ),
-    (pointwise.forward_kernel, 0, {"erf": (False, True)}, ["shift_at"]),
-    (pointwise.backward_kernel, 0, {"erf": (False, True)}, ["shift_at"]),
-    (columns.moments_kernel, GROUPS, {"centre": (False, True)}, ["valid_at", "rate_at"]),
+    (pointwise.forward_kernel, 0, {"erf": (False, True)}, ["shift_ptr"]),
+    (pointwise.backward_kernel, 0, {"erf": (False, True)}, ["shift_ptr"]),
+    (columns.moments_kernel, GROUPS, {"center": (False, True)}, ["valid_ptr", "rstd_ptr"]),
     (
         columns.map_kernel,
         GROUPS,
-        {"find_rate": (False, True)},
-        ["valid_at", "shift_at", "padding_at"],
+        {"compute_rstd": (False, True)},
+        ["valid_ptr", "shift_ptr", "padding_value_ptr"],
     ),
-    (dropout.dropout_kernel, 0, {}, ["stream_at"]),
-    (column_gradients.products_kernel, 0, {}, ["rate_at", "valid_at", "shift_at"]),
+    (dropout.dropout_kernel, 0, {}, ["stream_ptr"]),
+    (column_gradients.products_kernel, 0, {}, ["rstd_ptr", "valid_ptr", "shift_ptr"]),
     (
         column_gradients.gradient_kernel,
         GROUPS,
         {},
-        ["valid_at", "shift_at", "constant_at", "sums_at"],
+        ["valid_ptr", "shift_ptr", "constant_ptr", "partial_sums_ptr"],
     ),
 ]
 
 
 def kind_of(name, dtype):
     """The type of an argument, as a launch would find it."""
-    if name in ("x_at", "dy_at", "y_at", "dx_at", "stream_at", "branch_at"):
+    if name in ("x_ptr", "dy_ptr", "y_ptr", "dx_ptr", "stream_ptr", "branch_ptr"):
         return f"*{dtype}"
-    if name == "valid_at":
+    if name == "valid_ptr":
         return "*u8"
-    if name.endswith("_at"):
+    if name.endswith("_ptr"):
         return "*fp32"
     if name in ("numbers", "quarter", "seed", "threshold"):
         return "i64"
-    return "i32" if name == "rows" else "fp32"
+    return "i32" if name == "num_rows" else "fp32"
 
 
 def compiled(kernel, groups, flags, absent, dtype):
     """The text of the kernel's machine code, in PTX."""
-    cut = tiling(CHANNELS, groups)
-    fixed = {**cut._asdict(), **flags, **dict.fromkeys(absent)}
+    tiles = tiling(CHANNELS, groups)
+    blocks = {"BLOCK_M": tiles.block_m, "BLOCK_N": tiles.block_n}
+    fixed = {**tiles._asdict(), **blocks, **flags, **dict.fromkeys(absent)}
     names = kernel.arg_names
     kinds = {name: "constexpr" if name in fixed else kind_of(name, dtype) for name in names}
     values = {(place,): fixed[name] for place, name in enumerate(names) if name in fixed}
@@ -81,7 +82,7 @@ def compiled(kernel, groups, flags, absent, dtype):
         if kinds[name].startswith("*")
     }
     source = ASTSource(kernel, kinds, values, aligned)
-    return triton.compile(source, target=AMPERE, options={"num_warps": cut.warps}).asm["ptx"]
+    return triton.compile(source, target=AMPERE, options={"num_warps": tiles.num_warps}).asm["ptx"]
 
 
 def main():
@@ -94,7 +95,7 @@ def main():
                 module = kernel.fn.__module__.rpartition(".")[2]
                 variant = f"{dtype} {flags} {'without' if absent else 'with'} options"
                 wide = "wide" if ".v4.b32" in ptx else "narrow"
-                if "channels" not in kernel.arg_names:
+                if "num_channels" not in kernel.arg_names:
                     wide = "no rows"
                 print(f"{module}.{kernel.fn.__name__}|{variant}|{','.join(general)}|{wide}")
 

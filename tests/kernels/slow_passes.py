@@ -14,17 +14,17 @@ from norm_plugin.kernels.passes import RowRule
 def row_y(x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule) -> Tensor:
     """y, with constants of the gradient detached. x: (N, C)."""
     groups = x.unflatten(1, (rule.groups, -1))
-    mean = groups.mean(2, keepdim=True) if rule.centre else torch.zeros(())
+    mean = groups.mean(2, keepdim=True) if rule.center else torch.zeros(())
     mean = mean if rule.through_mean else mean.detach()
     squares = (groups - mean).square()
     if rule.released:
-        rate = 1 / ((squares.sum(2, keepdim=True) / (groups.size(2) - 1)).sqrt() + rule.eps)
+        rstd = 1 / ((squares.sum(2, keepdim=True) / (groups.size(2) - 1)).sqrt() + rule.eps)
     else:
-        rate = 1 / (squares.mean(2, keepdim=True) + rule.eps).sqrt()
-    rate = rate if rule.through_rate else rate.detach()
-    z = ((groups - mean) * rate).flatten(1)
-    if rule.bend is not None:
-        scale, slope = rule.bend
+        rstd = 1 / (squares.mean(2, keepdim=True) + rule.eps).sqrt()
+    rstd = rstd if rule.through_rstd else rstd.detach()
+    z = ((groups - mean) * rstd).flatten(1)
+    if rule.phi is not None:
+        scale, slope = rule.phi
         z = (scale * (1 - slope * z)).detach() * z
     z = z if weight is None else weight * z
     return z if bias is None else z + bias
@@ -42,7 +42,7 @@ def pointwise_y(
     return weight * getattr(torch, function)(inner) + bias
 
 
-def rates(x: Tensor, groups: int, eps: float) -> Tensor | None:
+def rstd_of(x: Tensor, groups: int, eps: float) -> Tensor | None:
     """(N, G), or None without layer-scale."""
     if groups == 0:
         return None
@@ -51,8 +51,8 @@ def rates(x: Tensor, groups: int, eps: float) -> Tensor | None:
 
 def scaled(x: Tensor, groups: int, eps: float) -> Tensor:
     """u, (N, C)."""
-    rate = rates(x, groups, eps)
-    return x if rate is None else x * rate.repeat_interleave(x.size(1) // groups, 1)
+    rstd = rstd_of(x, groups, eps)
+    return x if rstd is None else x * rstd.repeat_interleave(x.size(1) // groups, 1)
 
 
 def du_to_dx(
@@ -62,14 +62,14 @@ def du_to_dx(
     eps: float,
     valid: Tensor,
     shift: Tensor,
-    of_dy: Tensor,
+    dy_coef: Tensor,
     constant: Tensor,
-    of_u: Tensor,
+    u_coef: Tensor,
 ) -> Tensor:
     """dx, (N, C), 0 at padding."""
     real = x[valid].requires_grad_()
     u = scaled(real, groups, eps)
-    du = of_dy * dy[valid] + constant + of_u * (u.detach() - shift)
+    du = dy_coef * dy[valid] + constant + u_coef * (u.detach() - shift)
     dx = torch.zeros_like(x)
     (dx[valid],) = torch.autograd.grad(u, real, du)
     return dx

@@ -166,16 +166,16 @@ def numbers(*shape):
 
 ROW_ARGUMENTS = [
     (None, None, RowRule(1e-5)),
-    (None, None, RowRule(1e-5, bend=(2.0, 0.1))),
-    (numbers(DIM), None, RowRule(1e-5, centre=False)),
+    (None, None, RowRule(1e-5, phi=(2.0, 0.1))),
+    (numbers(DIM), None, RowRule(1e-5, center=False)),
     (numbers(DIM), numbers(DIM), RowRule(1e-5, groups=3)),
 ]
 
 
 @pytest.mark.parametrize(("weight", "bias", "rule"), ROW_ARGUMENTS)
 def test_row_norm_is_what_its_schema_says(weight, bias, rule):
-    bend = None if rule.bend is None else list(rule.bend)
-    torch.library.opcheck(OPERATORS.row_norm, (numbers(7, DIM), weight, bias, *rule[:-1], bend))
+    phi = None if rule.phi is None else list(rule.phi)
+    torch.library.opcheck(OPERATORS.row_norm, (numbers(7, DIM), weight, bias, *rule[:-1], phi))
 
 
 @pytest.mark.parametrize("shift", [None, numbers(1)])

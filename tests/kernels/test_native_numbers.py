@@ -20,17 +20,17 @@ def bounded(ops, function, x):
     """f(x) and f'(x), and the gradient of the slope alpha of f(alpha x) for dL/dy = 1."""
     one, weight, bias = torch.ones(1), torch.ones(DIM), torch.zeros(DIM)
     y = ops.pointwise_forward(x, function, one, None, weight, bias)
-    dx, of_slope, *_ = ops.pointwise_backward(torch.ones_like(x), x, function, one, None, weight)
-    return y, dx, of_slope
+    dx, dslope, *_ = ops.pointwise_backward(torch.ones_like(x), x, function, one, None, weight)
+    return y, dx, dslope
 
 
 @pytest.mark.parametrize("function", ["tanh", "erf"])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_in_saturation_a_function_is_one_and_has_no_slope(ops, function, sign):
-    y, dx, of_slope = bounded(ops, function, torch.full((256, DIM), sign * 12.0))
+    y, dx, dslope = bounded(ops, function, torch.full((256, DIM), sign * 12.0))
     assert torch.equal(y, torch.full_like(y, sign))
     # 1 - tanh(12)^2 is 1.5e-10, which float32 cannot tell from 0 beside 1; erf'(12) is 3e-63
-    assert dx.abs().max() < 1e-30 and of_slope.abs() < 1e-30
+    assert dx.abs().max() < 1e-30 and dslope.abs() < 1e-30
 
 
 @pytest.mark.parametrize("function", ["tanh", "erf"])
@@ -89,11 +89,11 @@ def test_groups_that_do_not_divide_the_channels_are_refused(native, groups):
 
 
 def test_rates_of_no_group_are_refused(native):
-    x, rate, gain = torch.randn(4, DIM), torch.empty(4, 0), torch.ones(DIM)
+    x, rstd, gain = torch.randn(4, DIM), torch.empty(4, 0), torch.ones(DIM)
     with pytest.raises(ValueError, match="groups is 0"):
-        native.row_backward(x, x, rate, rate, None, RowRule(1e-5))
+        native.row_backward(x, x, rstd, rstd, None, RowRule(1e-5))
     with pytest.raises(ValueError, match="groups is 0"):
-        native.column_map(x, rate, None, 1, 1e-5, None, gain, gain, None)
+        native.column_map(x, rstd, None, 1, 1e-5, None, gain, gain, None)
 
 
 @pytest.mark.parametrize("row", [0, 100])

@@ -27,15 +27,15 @@ def batch(request):
     return x, on_device(x)[0], valid, valid.to(DEVICE), groups
 
 
-@pytest.mark.parametrize("centre", [True, False])
-def test_column_moments(batch, centre):
+@pytest.mark.parametrize("center", [True, False])
+def test_column_moments(batch, center):
     x, near, valid, near_valid, groups = batch
-    total, squares, rate = OPS.column_moments(near, near_valid, groups, 1e-5, centre)
+    total, squares, rstd = OPS.column_moments(near, near_valid, groups, 1e-5, center)
 
     u = slow_passes.scaled(x[valid], groups, 1e-5)
     same(total, u.sum(0))
-    same(squares, (u - (u.mean(0) if centre else 0)).square().sum(0))
-    same(None if rate is None else rate[near_valid], slow_passes.rates(x[valid], groups, 1e-5))
+    same(squares, (u - (u.mean(0) if center else 0)).square().sum(0))
+    same(None if rstd is None else rstd[near_valid], slow_passes.rstd_of(x[valid], groups, 1e-5))
 
 
 def test_column_moments_far_from_zero_keep_their_digits():
@@ -55,12 +55,12 @@ def test_column_map(batch, fill, known_rate, with_shift):
         x = x.nan_to_num(2.0)
         (near,) = on_device(x)
     shift, gain, offset, elsewhere = numbers(4, x.size(1), seed=1)
-    rate = None
+    rstd = None
     if known_rate:
-        rate = OPS.column_moments(near, near_valid, groups, 1e-5, False)[2]
-    y, rate, squares = OPS.column_map(
+        rstd = OPS.column_moments(near, near_valid, groups, 1e-5, False)[2]
+    y, rstd, squares = OPS.column_map(
         near,
-        rate,
+        rstd,
         near_valid,
         groups,
         1e-5,
@@ -73,20 +73,20 @@ def test_column_map(batch, fill, known_rate, with_shift):
     at_padding = u[~valid].square().sum(0)
     zero = torch.zeros_like(at_padding)
     same(squares, torch.stack([u[valid].square().sum(0), zero if fill else at_padding]))
-    assert (rate is None) == (groups == 0)
+    assert (rstd is None) == (groups == 0)
 
 
 def test_rows_that_a_tile_has_beyond_the_last_reach_no_sum():
     x = numbers(5, 12)
     for elsewhere in (x[2], None):  # without eps their rate is infinite
-        _, rate, squares = OPS.column_map(
+        _, rstd, squares = OPS.column_map(
             *on_device(x), None, None, 3, 0.0, None, *on_device(x[0], x[1], elsewhere)
         )
         u = slow_passes.scaled(x, 3, 0.0)
         same(squares, torch.stack([u.square().sum(0), torch.zeros(12).double()]))
-        same(rate, slow_passes.rates(x, 3, 0.0))
-    for centre in (True, False):
-        total, _, _ = OPS.column_moments(*on_device(x), None, 3, 0.0, centre)
+        same(rstd, slow_passes.rstd_of(x, 3, 0.0))
+    for center in (True, False):
+        total, _, _ = OPS.column_moments(*on_device(x), None, 3, 0.0, center)
         same(total, u.sum(0))
 
 
@@ -96,27 +96,27 @@ def test_rows_that_a_tile_has_beyond_the_last_reach_no_sum():
 def test_column_products_and_gradient(batch, with_shift, with_constant, sums):
     x, near, valid, near_valid, groups = batch
     dy = numbers(*x.shape, seed=1)
-    of_dy, of_u, shift, constant = numbers(4, x.size(1), seed=2)
+    dy_coef, u_coef, shift, constant = numbers(4, x.size(1), seed=2)
     shift = shift if with_shift else torch.zeros_like(shift)
     constant = constant if with_constant else torch.zeros_like(constant)
-    rate = OPS.column_moments(near, near_valid, groups, 1e-5, False)[2]
+    rstd = OPS.column_moments(near, near_valid, groups, 1e-5, False)[2]
     near_shift = on_device(shift)[0] if with_shift else None
 
     dx, products = OPS.column_gradient(
         *on_device(dy),
         near,
-        rate,
+        rstd,
         near_valid,
         near_shift,
-        *on_device(of_dy, constant if with_constant else None, of_u),
+        *on_device(dy_coef, constant if with_constant else None, u_coef),
         sums,
     )
 
     real = slow_passes.scaled(x[valid], groups, 1e-5) - shift
     wanted = torch.stack([dy.sum(0), dy[valid].sum(0), (dy[valid] * real).sum(0)])
-    same(OPS.column_products(*on_device(dy), near, rate, near_valid, near_shift), wanted)
+    same(OPS.column_products(*on_device(dy), near, rstd, near_valid, near_shift), wanted)
     same(products, wanted if sums else torch.empty(0).double())
-    args = (groups, 1e-5, valid, shift, of_dy, constant, of_u)
+    args = (groups, 1e-5, valid, shift, dy_coef, constant, u_coef)
     same(dx, slow_passes.du_to_dx(dy, x, *args))
 
 
@@ -125,10 +125,10 @@ def test_an_upstream_gradient_at_padding_reaches_nothing_but_the_sum_over_all():
     dy = on_device(numbers(40, 12, seed=1))[0]
     dirty = dy.masked_fill(~valid[:, None], math.nan)
     one = torch.ones(12, device=DEVICE)
-    rate = OPS.column_moments(x, None, 3, 1e-5, False)[2]
+    rstd = OPS.column_moments(x, None, 3, 1e-5, False)[2]
 
-    clean_dx, clean = OPS.column_gradient(dy, x, rate, valid, None, one, None, one, True)
-    dx, sums = OPS.column_gradient(dirty, x, rate, valid, None, one, None, one, True)
+    clean_dx, clean = OPS.column_gradient(dy, x, rstd, valid, None, one, None, one, True)
+    dx, sums = OPS.column_gradient(dirty, x, rstd, valid, None, one, None, one, True)
 
     assert torch.equal(dx, clean_dx)
     assert torch.equal(sums[1:], clean[1:])
@@ -140,11 +140,11 @@ def test_columns_in_half_precision(dtype):
     x, dy = numbers(40, 12), numbers(40, 12, seed=1)
     gain, offset = numbers(2, 12, seed=2)
     near, near_dy = on_device(x, dy, dtype=dtype)
-    y, rate, squares = OPS.column_map(
+    y, rstd, squares = OPS.column_map(
         near, None, None, 3, 1e-5, None, *on_device(gain, offset), None
     )
     dx, products = OPS.column_gradient(
-        near_dy, near, rate, None, None, *on_device(gain, None, offset), True
+        near_dy, near, rstd, None, None, *on_device(gain, None, offset), True
     )
 
     u = slow_passes.scaled(x, 3, 1e-5)

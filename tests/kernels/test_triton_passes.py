@@ -23,11 +23,11 @@ pytestmark = [
 SIZES = [(1, 12), (37, 100), (300, 12), (37, 513)]
 RULES = {
     "layernorm": RowRule(1e-5),
-    "rmsnorm": RowRule(1e-5, centre=False),
-    "adanorm": RowRule(1e-5, bend=(2.0, 0.1)),
-    "adanorm released": RowRule(1e-5, released=True, bend=(2.0, 0.1)),
+    "rmsnorm": RowRule(1e-5, center=False),
+    "adanorm": RowRule(1e-5, phi=(2.0, 0.1)),
+    "adanorm released": RowRule(1e-5, released=True, phi=(2.0, 0.1)),
     "detached mean": RowRule(1e-5, through_mean=False),
-    "detached deviation": RowRule(1e-5, through_rate=False),
+    "detached deviation": RowRule(1e-5, through_rstd=False),
     "groupnorm": RowRule(1e-5, groups=3),
 }
 # --- rows
@@ -39,7 +39,7 @@ RULES = {
 )
 def test_rows(name, rows, channels):
     rule = RULES[name]
-    affine = rule.bend is None and rule.through_mean and rule.through_rate
+    affine = rule.phi is None and rule.through_mean and rule.through_rstd
     check_rows(rule, rows, channels, affine, torch.float32)
 
 
@@ -57,13 +57,13 @@ def check_rows(rule, rows, channels, affine, dtype):
 
     wide_weight, wide_bias = on_device(weight, bias)
     near, near_dy = on_device(x.detach(), dy, dtype=dtype)
-    y, mean, rate = OPS.row_forward(near, wide_weight, wide_bias, rule)
-    dx, *others = OPS.row_backward(near_dy, near, mean, rate, wide_weight, rule)
+    y, mean, rstd = OPS.row_forward(near, wide_weight, wide_bias, rule)
+    dx, *others = OPS.row_backward(near_dy, near, mean, rstd, wide_weight, rule)
 
     same(y, wanted.detach(), dtype, **rounded(dtype))
     same(dx, gradients[0], dtype, **rounded(dtype))
-    assert (mean is None) == (not rule.centre)
-    assert rate.shape == (rows, rule.groups)
+    assert (mean is None) == (not rule.center)
+    assert rstd.shape == (rows, rule.groups)
     for found, gradient in zip(others, gradients[1:] or (None, None)):
         same(found, gradient)
 
@@ -71,8 +71,8 @@ def check_rows(rule, rows, channels, affine, dtype):
 def test_a_row_of_equal_numbers_has_no_gradient_through_its_released_deviation():
     x = torch.ones(2, 12, device=DEVICE)
     rule = RULES["adanorm released"]
-    _, mean, rate = OPS.row_forward(x, None, None, rule)
-    dx, *_ = OPS.row_backward(torch.ones_like(x), x, mean, rate, None, rule)
+    _, mean, rstd = OPS.row_forward(x, None, None, rule)
+    dx, *_ = OPS.row_backward(torch.ones_like(x), x, mean, rstd, None, rule)
     assert dx.isfinite().all()
 
 
@@ -128,17 +128,17 @@ def test_an_unknown_function_is_named():
 def test_no_rows():
     x = torch.ones(0, 12, device=DEVICE)
     one = x.new_ones(12)
-    y, mean, rate = OPS.row_forward(x, one, one, RULES["groupnorm"])
+    y, mean, rstd = OPS.row_forward(x, one, one, RULES["groupnorm"])
     assert y.shape == (0, 12)
-    for found in OPS.row_backward(x, x, mean, rate, one, RULES["groupnorm"])[1:]:
+    for found in OPS.row_backward(x, x, mean, rstd, one, RULES["groupnorm"])[1:]:
         assert torch.equal(found, 0 * one)
-    for centre in (True, False):
-        total, squares, _ = OPS.column_moments(x, None, 3, 1e-5, centre)
+    for center in (True, False):
+        total, squares, _ = OPS.column_moments(x, None, 3, 1e-5, center)
         assert torch.equal(torch.stack([total, squares]), x.new_zeros(2, 12))
-    y, rate, squares = OPS.column_map(x, None, None, 3, 1e-5, None, one, one, None)
+    y, rstd, squares = OPS.column_map(x, None, None, 3, 1e-5, None, one, one, None)
     assert y.shape == (0, 12)
     assert torch.equal(squares, x.new_zeros(2, 12))
-    assert torch.equal(OPS.column_products(x, x, rate, None, None), x.new_zeros(3, 12))
+    assert torch.equal(OPS.column_products(x, x, rstd, None, None), x.new_zeros(3, 12))
 
 
 def test_no_real_position():

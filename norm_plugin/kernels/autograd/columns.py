@@ -15,7 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from norm_plugin.kernels.autograd.gradients import like, refuse_second_order, wide
+from norm_plugin.kernels.autograd.gradients import (
+    grad_like,
+    refuse_second_order,
+    to_statistics_dtype,
+)
 from norm_plugin.kernels.passes import Ops
 from norm_plugin.norms.base.contract import AffineNorm
 from norm_plugin.norms.base.workers import sum_over_workers, worker_count
@@ -55,7 +59,7 @@ class Batch:
     ) -> None:
         self.ops, self.valid, self.groups, self.eps = ops, valid, groups, eps
         self.sync = sync and worker_count() > 1
-        self.rate: Tensor | None = None
+        self.rstd: Tensor | None = None
         self.shift: Tensor | None = None
         whole = one_call and not self.sync and hasattr(ops, "batch_forward")
         self.one_call: Any = ops if whole else None
@@ -71,9 +75,9 @@ class Batch:
     def backward_to_parameters(self, dy: Tensor, x: Tensor) -> OfParameters:
         """The same where x has no gradient: one pass, which moves no statistic of gradients."""
         every, _, with_u = self.products(dy, x)
-        return with_u * self.per_u(), every
+        return with_u * self.x_hat_per_u(), every
 
-    def per_u(self) -> Tensor:
+    def x_hat_per_u(self) -> Tensor:
         """x_hat for u - shift = 1, (C,)."""
         raise NotImplementedError
 
@@ -93,25 +97,25 @@ class Batch:
         """(1/n) of other sums over the same V, any shape."""
         return (sum_over_workers(sums) if self.sync else sums) / self.divisor
 
-    def moments(self, x: Tensor, centre: bool) -> tuple[Tensor, Tensor]:
-        """sum_V u and the squares, (C,) each; see :class:`Ops`. Keeps the rate."""
-        total, squares, self.rate = self.ops.column_moments(
-            x, self.valid, self.groups, self.eps, centre
+    def moments(self, x: Tensor, center: bool) -> tuple[Tensor, Tensor]:
+        """sum_V u and the squares, (C,) each; see :class:`Ops`. Keeps the rstd."""
+        total, squares, self.rstd = self.ops.column_moments(
+            x, self.valid, self.groups, self.eps, center
         )
         return total, squares
 
     def map(
         self, x: Tensor, gain: Tensor, offset: Tensor, at_padding: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """y, (N, C), and the sums of squares, (2, C). Keeps the rate."""
-        y, self.rate, squares = self.ops.column_map(
-            x, self.rate, self.valid, self.groups, self.eps, self.shift, gain, offset, at_padding
+        """y, (N, C), and the sums of squares, (2, C). Keeps the rstd."""
+        y, self.rstd, squares = self.ops.column_map(
+            x, self.rstd, self.valid, self.groups, self.eps, self.shift, gain, offset, at_padding
         )
         return y, squares
 
     def products(self, dy: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """sum_N dy, sum_V dy and sum_V dy (u - shift), (C,) each."""
-        every, real, with_u = self.ops.column_products(dy, x, self.rate, self.valid, self.shift)
+        every, real, with_u = self.ops.column_products(dy, x, self.rstd, self.valid, self.shift)
         return every, real, with_u
 
 
@@ -126,7 +130,7 @@ class ColumnNorm(torch.autograd.Function):
         x = x.contiguous()
         ctx.save_for_backward(x, weight, bias, *others)
         ctx.batch = batch
-        return batch.forward(x, wide(weight, x), wide(bias, x))
+        return batch.forward(x, to_statistics_dtype(weight, x), to_statistics_dtype(bias, x))
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
@@ -135,11 +139,11 @@ class ColumnNorm(torch.autograd.Function):
         x, *parameters = ctx.saved_tensors
         dx, dy = None, dy.contiguous()
         if ctx.needs_input_grad[0]:
-            dx, *gradients = ctx.batch.backward(dy, x, wide(parameters[0], x))
+            dx, *gradients = ctx.batch.backward(dy, x, to_statistics_dtype(parameters[0], x))
         else:
             gradients = ctx.batch.backward_to_parameters(dy, x)
-        of_weight, of_bias, *of_others = map(like, gradients, parameters)
-        return (dx, of_weight, of_bias, None, *of_others)
+        dweight, dbias, *dothers = map(grad_like, gradients, parameters)
+        return (dx, dweight, dbias, None, *dothers)
 
 
 def column_norm(norm: AffineNorm, x: Tensor, batch: Batch, *others: Tensor) -> Tensor:
@@ -169,8 +173,11 @@ def infer(
     """
     if torch.is_grad_enabled() and any(one.requires_grad for one in (x, *norm.parameters())):
         return None
-    shift = None if mean is None else wide(mean, x)
-    gain, offset = wide(norm.weight, x) / wide(root, x), wide(norm.bias, x)
+    shift = None if mean is None else to_statistics_dtype(mean, x)
+    gain, offset = (
+        to_statistics_dtype(norm.weight, x) / to_statistics_dtype(root, x),
+        to_statistics_dtype(norm.bias, x),
+    )
     if slope is not None and shift is not None:
         gain, offset = gain + slope, offset + slope * shift
     return ops.column_map(x.contiguous(), None, None, groups, eps, shift, gain, offset, None)[0]

@@ -18,7 +18,7 @@ def refuse_second_order() -> None:
         )
 
 
-def wide(parameter: Tensor, x: Tensor) -> Tensor:
+def to_statistics_dtype(parameter: Tensor, x: Tensor) -> Tensor:
     """A parameter or buffer, contiguous, in the dtype that statistics of ``x`` are in."""
     dtype = statistics_dtype(x)
     if parameter.dtype is dtype and parameter.is_contiguous():
@@ -26,7 +26,7 @@ def wide(parameter: Tensor, x: Tensor) -> Tensor:
     return parameter.to(dtype).contiguous()
 
 
-def like(gradient: Tensor | None, parameter: Tensor | None) -> Tensor | None:
+def grad_like(gradient: Tensor | None, parameter: Tensor | None) -> Tensor | None:
     """A gradient as the parameter's dtype and shape demand; None for no parameter."""
     if gradient is None or parameter is None:
         return None

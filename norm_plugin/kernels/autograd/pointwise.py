@@ -8,7 +8,11 @@ import torch
 from torch import Tensor
 
 from norm_plugin.kernels import operators
-from norm_plugin.kernels.autograd.gradients import like, refuse_second_order, wide
+from norm_plugin.kernels.autograd.gradients import (
+    grad_like,
+    refuse_second_order,
+    to_statistics_dtype,
+)
 from norm_plugin.kernels.passes import Ops
 
 
@@ -28,11 +32,16 @@ class Pointwise(torch.autograd.Function):
     ) -> Tensor:
         """x: (N, C); slope: (1,); shift: (1,) or None; weight, bias: (C,)."""
         x = x.contiguous()
-        by = None if shift is None else wide(shift, x)
+        by = None if shift is None else to_statistics_dtype(shift, x)
         ctx.save_for_backward(x, slope, shift, weight, bias)
         ctx.function, ctx.ops = function, ops
         return ops.pointwise_forward(
-            x, function, wide(slope, x), by, wide(weight, x), wide(bias, x)
+            x,
+            function,
+            to_statistics_dtype(slope, x),
+            by,
+            to_statistics_dtype(weight, x),
+            to_statistics_dtype(bias, x),
         )
 
     @staticmethod
@@ -40,16 +49,21 @@ class Pointwise(torch.autograd.Function):
         """The gradients of x and of every parameter."""
         refuse_second_order()
         x, slope, shift, weight, bias = ctx.saved_tensors
-        by = None if shift is None else wide(shift, x)
-        dx, of_slope, of_shift, of_weight, of_bias = ctx.ops.pointwise_backward(
-            dy.contiguous(), x, ctx.function, wide(slope, x), by, wide(weight, x)
+        by = None if shift is None else to_statistics_dtype(shift, x)
+        dx, dslope, dshift, dweight, dbias = ctx.ops.pointwise_backward(
+            dy.contiguous(),
+            x,
+            ctx.function,
+            to_statistics_dtype(slope, x),
+            by,
+            to_statistics_dtype(weight, x),
         )
         return (
             dx,
-            like(of_slope, slope),
-            like(of_shift, shift),
-            like(of_weight, weight),
-            like(of_bias, bias),
+            grad_like(dslope, slope),
+            grad_like(dshift, shift),
+            grad_like(dweight, weight),
+            grad_like(dbias, bias),
             None,
             None,
         )
@@ -73,8 +87,14 @@ def pointwise(
         weight, bias: (C,).
     """
     if torch.compiler.is_compiling():
-        by = None if shift is None else wide(shift, x)
-        every = (x.contiguous(), wide(slope, x), by, wide(weight, x), wide(bias, x))
+        by = None if shift is None else to_statistics_dtype(shift, x)
+        every = (
+            x.contiguous(),
+            to_statistics_dtype(slope, x),
+            by,
+            to_statistics_dtype(weight, x),
+            to_statistics_dtype(bias, x),
+        )
         y: Tensor = operators.pointwise(*every, function)
     else:
         y = Pointwise.apply(x, slope, shift, weight, bias, function, ops)

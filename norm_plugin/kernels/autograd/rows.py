@@ -8,7 +8,11 @@ import torch
 from torch import Tensor
 
 from norm_plugin.kernels import operators
-from norm_plugin.kernels.autograd.gradients import like, refuse_second_order, wide
+from norm_plugin.kernels.autograd.gradients import (
+    grad_like,
+    refuse_second_order,
+    to_statistics_dtype,
+)
 from norm_plugin.kernels.passes import Ops, RowRule
 
 
@@ -26,9 +30,11 @@ class RowNorm(torch.autograd.Function):
     ) -> Tensor:
         """x: (N, C); weight, bias: (C,) or None."""
         x = x.contiguous()
-        gain = None if weight is None else wide(weight, x)
-        y, mean, rate = ops.row_forward(x, gain, None if bias is None else wide(bias, x), rule)
-        ctx.save_for_backward(x, mean, rate, weight, bias)
+        gain = None if weight is None else to_statistics_dtype(weight, x)
+        y, mean, rstd = ops.row_forward(
+            x, gain, None if bias is None else to_statistics_dtype(bias, x), rule
+        )
+        ctx.save_for_backward(x, mean, rstd, weight, bias)
         ctx.rule, ctx.ops = rule, ops
         return y
 
@@ -36,12 +42,10 @@ class RowNorm(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of x, weight and bias."""
         refuse_second_order()
-        x, mean, rate, weight, bias = ctx.saved_tensors
-        gain = None if weight is None else wide(weight, x)
-        dx, of_weight, of_bias = ctx.ops.row_backward(
-            dy.contiguous(), x, mean, rate, gain, ctx.rule
-        )
-        return dx, like(of_weight, weight), like(of_bias, bias), None, None
+        x, mean, rstd, weight, bias = ctx.saved_tensors
+        gain = None if weight is None else to_statistics_dtype(weight, x)
+        dx, dweight, dbias = ctx.ops.row_backward(dy.contiguous(), x, mean, rstd, gain, ctx.rule)
+        return dx, grad_like(dweight, weight), grad_like(dbias, bias), None, None
 
 
 def row_norm(
@@ -56,7 +60,7 @@ def row_norm(
     Raises:
         ValueError: a bias without a mean, whose gradient no backend sums.
     """
-    if bias is not None and not rule.centre:
+    if bias is not None and not rule.center:
         raise ValueError("a row norm without a mean takes no bias: give it None")
     if torch.compiler.is_compiling():
         return _as_operator(x, weight, bias, rule)
@@ -66,7 +70,7 @@ def row_norm(
 
 def _as_operator(x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule) -> Tensor:
     """The same as one call in the graph of ``torch.compile``."""
-    gain, offset = (None if one is None else wide(one, x) for one in (weight, bias))
-    bend = None if rule.bend is None else list(rule.bend)
-    y: Tensor = operators.row_norm(x.contiguous(), gain, offset, *rule[:-1], bend)[0]
+    gain, offset = (None if one is None else to_statistics_dtype(one, x) for one in (weight, bias))
+    phi = None if rule.phi is None else list(rule.phi)
+    y: Tensor = operators.row_norm(x.contiguous(), gain, offset, *rule[:-1], phi)[0]
     return y

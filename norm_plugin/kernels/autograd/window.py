@@ -6,7 +6,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from norm_plugin.kernels.autograd.columns import Batch, Gradients, column_norm, infer
-from norm_plugin.kernels.autograd.gradients import wide
+from norm_plugin.kernels.autograd.gradients import to_statistics_dtype
 from norm_plugin.kernels.passes import Ops
 from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.window import WindowNorm
@@ -21,24 +21,26 @@ class WindowBatch(Batch):
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if not in_backward():
-            square = self.means(self.moments(x, centre=False)[1], len(x))
+            square = self.means(self.moments(x, center=False)[1], len(x))
             self.norm.take_in(square, self.count)
         root, self.statistic, ratio = self.norm.used()
-        self.root = wide(root, x)
-        self.gain = 1 / self.root if ratio is None else wide(ratio, x) / self.root
+        self.root = to_statistics_dtype(root, x)
+        self.gain = 1 / self.root if ratio is None else to_statistics_dtype(ratio, x) / self.root
         return self.map(x, weight * self.gain, bias, bias)[0]
 
-    def per_u(self) -> Tensor:
+    def x_hat_per_u(self) -> Tensor:
         return self.gain
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
         every, _, with_x = self.products(dy, x)
-        with_x_hat = self.gain * with_x
-        g_mean = self.means(weight * with_x_hat, len(x))
+        dweight = self.gain * with_x
+        g_mean = self.means(weight * dweight, len(x))
         psi = self.statistic(g_mean / self.loss_scale, self.count) * self.loss_scale
-        of_dy, of_u = weight * self.gain, -psi / self.root.square()
-        dx, _ = self.ops.column_gradient(dy, x, None, self.valid, None, of_dy, None, of_u, False)
-        return dx, with_x_hat, every
+        dy_coef, u_coef = weight * self.gain, -psi / self.root.square()
+        dx, _ = self.ops.column_gradient(
+            dy, x, None, self.valid, None, dy_coef, None, u_coef, False
+        )
+        return dx, dweight, every
 
 
 def window_norm(norm: WindowNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""AdaNorm, paper and released: standardized and bent in one pass."""
+"""AdaNorm, paper and released: standardized and multiplied with phi in one pass."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ from norm_plugin.norms.ada_norm import AdaNorm
 @fuses(AdaNorm)
 def ada_norm(norm: AdaNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
     """sg[C (1 - k z)] z. x, y: (N, C)."""
-    rule = RowRule(norm.eps, released=norm.variant == "released", bend=(norm.scale, norm.k))
+    rule = RowRule(norm.eps, released=norm.variant == "released", phi=(norm.scale, norm.k))
     return row_norm(x, ops, rule)

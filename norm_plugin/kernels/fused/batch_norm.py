@@ -31,7 +31,7 @@ class BatchNormBatch(Batch):
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if self.one_call is not None:
-            y, self.mean, self.variance, self.inverse, self.count, self.rate = (
+            y, self.mean, self.variance, self.inverse, self.count, self.rstd = (
                 self.one_call.batch_forward(
                     x, self.valid, self.groups, self.eps, True, weight, bias
                 )
@@ -43,7 +43,7 @@ class BatchNormBatch(Batch):
 
     def see(self, x: Tensor) -> None:
         """mu_B, sigma_B^2 and 1 / sigma_B, (C,) each."""
-        total, squares = self.moments(x, centre=True)
+        total, squares = self.moments(x, center=True)
         self.mean = self.shift = self.means(total, len(x))
         if self.sync:
             squares = squares + self._between_workers(total, x)
@@ -60,21 +60,21 @@ class BatchNormBatch(Batch):
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
         if self.one_call is not None:
-            dx, with_x_hat, every, _ = self.one_call.batch_backward(
-                *(dy, x, self.rate, self.valid, self.shift, self.inverse, weight, self.count),
+            dx, dweight, every, _ = self.one_call.batch_backward(
+                *(dy, x, self.rstd, self.valid, self.shift, self.inverse, weight, self.count),
                 *self.pull,
             )
-            return dx, with_x_hat, every
+            return dx, dweight, every
         every, real, with_u = self.products(dy, x)
-        with_x_hat = with_u * self.inverse
-        of_g, of_gx = self.more_means(weight * real), self.more_means(weight * with_x_hat)
-        constant, of_u = self.coefficients(of_g, of_gx)
+        dweight = with_u * self.inverse
+        of_g, of_gx = self.more_means(weight * real), self.more_means(weight * dweight)
+        constant, u_coef = self.coefficients(of_g, of_gx)
         dx, _ = self.ops.column_gradient(
-            dy, x, self.rate, self.valid, self.shift, self.gain(weight), constant, of_u, False
+            dy, x, self.rstd, self.valid, self.shift, self.gain(weight), constant, u_coef, False
         )
-        return dx, with_x_hat, every
+        return dx, dweight, every
 
-    def per_u(self) -> Tensor:
+    def x_hat_per_u(self) -> Tensor:
         return self.inverse
 
     def gain(self, weight: Tensor) -> Tensor:
@@ -83,13 +83,13 @@ class BatchNormBatch(Batch):
 
     def coefficients(self, of_g: Tensor, of_gx: Tensor) -> tuple[Tensor, Tensor]:
         """c and b of du, (C,) each, from mean_V(g) and mean_V(g x_hat)."""
-        constant, of_u = -of_g * self.inverse, -of_gx * self.inverse.square()
+        constant, u_coef = -of_g * self.inverse, -of_gx * self.inverse.square()
         if self.share is not None:
-            of_u = of_u * self.share
+            u_coef = u_coef * self.share
         to_constant, to_u = self.pull
         if to_constant is None or to_u is None:
-            return constant, of_u
-        return constant + to_constant, of_u + to_u
+            return constant, u_coef
+        return constant + to_constant, u_coef + to_u
 
 
 def infer_by_moments(norm: RunningMomentsNorm, x: Tensor, ops: Ops, groups: int) -> Tensor | None:

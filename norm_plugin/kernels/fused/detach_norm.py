@@ -13,5 +13,5 @@ from norm_plugin.norms.detach_norm import DetachNorm, DetachNormMean, DetachNorm
 @fuses(DetachNorm, DetachNormMean, DetachNormStd)
 def detach_norm(norm: DetachNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
     """(x - mu) / sigma. x, y: (N, C)."""
-    rule = RowRule(norm.eps, through_mean=not norm.detach_mean, through_rate=not norm.detach_std)
+    rule = RowRule(norm.eps, through_mean=not norm.detach_mean, through_rstd=not norm.detach_std)
     return row_norm(x, ops, rule)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from norm_plugin.kernels.autograd.columns import Batch, Gradients, column_norm, infer
-from norm_plugin.kernels.autograd.gradients import wide
+from norm_plugin.kernels.autograd.gradients import to_statistics_dtype
 from norm_plugin.kernels.fused.power_norm_released import power_norm_as_released
 from norm_plugin.kernels.fused.power_norm_v import PowerNormVBatch
 from norm_plugin.kernels.fused_forms import fuses
@@ -45,19 +45,19 @@ class Running(Batch):
         self.psi2 = self.means(squares[0], len(x))
         return y
 
-    def per_u(self) -> Tensor:
+    def x_hat_per_u(self) -> Tensor:
         return 1 / self.psi
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
-        of_dy = weight / self.psi
-        of_u = -self.recursion.scaled(self.psi) / self.psi.square()
+        dy_coef = weight / self.psi
+        u_coef = -self.recursion.scaled(self.psi) / self.psi.square()
         dx, (every, _, with_u) = self.ops.column_gradient(
-            dy, x, self.rate, self.valid, None, of_dy, None, of_u, True
+            dy, x, self.rstd, self.valid, None, dy_coef, None, u_coef, True
         )
-        with_x_hat = with_u / self.psi
-        lambda_ = self.more_means(weight * with_x_hat)
+        dweight = with_u / self.psi
+        lambda_ = self.more_means(weight * dweight)
         self.recursion.step(self.psi2 / self.psi.square(), lambda_, self.ops.step_nu)
-        return dx, with_x_hat, every
+        return dx, dweight, every
 
 
 @fuses(PowerNorm)
@@ -75,7 +75,7 @@ def power_norm(norm: PowerNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Te
         if seen.in_warmup:
             batch = WarmingUp(*others)
         else:
-            batch = Running(wide(norm.root(seen.psi2, seen.psi2), x), *others)
+            batch = Running(to_statistics_dtype(norm.root(seen.psi2, seen.psi2), x), *others)
         y = column_norm(norm, x, batch)
         moved = norm.next_psi2(seen.psi2, batch.psi2, batch.count, ops.move)
     norm.finish(moved)

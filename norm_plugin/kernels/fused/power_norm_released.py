@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from norm_plugin.kernels.autograd.columns import Batch, Gradients, OfParameters, column_norm
-from norm_plugin.kernels.autograd.gradients import wide
+from norm_plugin.kernels.autograd.gradients import to_statistics_dtype
 from norm_plugin.kernels.passes import Ops
 from norm_plugin.norms.power_norm import PowerNorm, Seen
 
@@ -24,11 +24,11 @@ class ReleasedBatch(Batch):
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if self.in_warmup:
-            self._see_batch(self.moments(x, centre=False)[1], x)
+            self._see_batch(self.moments(x, center=False)[1], x)
             self.psi = self.psi_batch
             y, squares = self.map(x, weight / self.psi, bias, None)
         else:
-            self.psi = wide(self.norm.root(self.running, self.running), x)
+            self.psi = to_statistics_dtype(self.norm.root(self.running, self.running), x)
             y, squares = self.map(x, weight / self.psi, bias, None)
             self._see_batch(squares[0], x)
         self.gamma = squares.sum(dim=0) / (len(x) * self.psi.square())
@@ -39,23 +39,23 @@ class ReleasedBatch(Batch):
         batch = self.means(squares, len(x))
         self.some = self.count > 0
         self.psi2 = torch.where(self.some, batch.to(self.running.dtype), self.running)
-        self.psi_batch = wide(self.norm.root(self.psi2, self.psi2), x)
+        self.psi_batch = to_statistics_dtype(self.norm.root(self.psi2, self.psi2), x)
 
     def backward_to_parameters(self, dy: Tensor, x: Tensor) -> OfParameters:
-        every, _, with_u = self.ops.column_products(dy, x, self.rate, None, None)
+        every, _, with_u = self.ops.column_products(dy, x, self.rstd, None, None)
         return with_u / self.psi, every
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
         nu = self.norm.nu
-        of_u = -nu.to(self.psi.dtype) * self.loss_scale / (self.psi * self.psi_batch)
+        u_coef = -nu.to(self.psi.dtype) * self.loss_scale / (self.psi * self.psi_batch)
         dx, (every, _, with_u) = self.ops.column_gradient(
-            dy, x, self.rate, None, None, weight / self.psi_batch, None, of_u, True
+            dy, x, self.rstd, None, None, weight / self.psi_batch, None, u_coef, True
         )
-        with_x_hat = with_u / self.psi
-        lambda_ = weight * with_x_hat / (len(x) * self.loss_scale)
+        dweight = with_u / self.psi
+        lambda_ = weight * dweight / (len(x) * self.loss_scale)
         step = (1 - self.norm.alpha_bwd) * self.some.to(nu.dtype)
         self.ops.step_nu(nu, self.gamma, lambda_, step)
-        return dx, with_x_hat, every
+        return dx, dweight, every
 
 
 def power_norm_as_released(

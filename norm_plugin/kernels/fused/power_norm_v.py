@@ -25,32 +25,32 @@ class PowerNormVBatch(Batch):
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if self.one_call is not None:
-            y, _, self.psi2, self.inverse, self.count, self.rate = self.one_call.batch_forward(
+            y, _, self.psi2, self.inverse, self.count, self.rstd = self.one_call.batch_forward(
                 x, self.valid, self.groups, self.eps, False, weight, bias
             )
             return y
-        self.psi2 = self.means(self.moments(x, centre=False)[1], len(x))
+        self.psi2 = self.means(self.moments(x, center=False)[1], len(x))
         self.inverse = torch.rsqrt(self.psi2 + self.eps)
         return self.map(x, weight * self.inverse, bias, bias)[0]
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
         if self.one_call is not None:
-            dx, with_x_hat, every, lambda_ = self.one_call.batch_backward(
-                dy, x, self.rate, self.valid, None, self.inverse, weight, self.count, None, None
+            dx, dweight, every, lambda_ = self.one_call.batch_backward(
+                dy, x, self.rstd, self.valid, None, self.inverse, weight, self.count, None, None
             )
             self.watch(lambda_)
-            return dx, with_x_hat, every
+            return dx, dweight, every
         every, _, with_u = self.products(dy, x)
-        with_x_hat = with_u * self.inverse
-        lambda_ = self.more_means(weight * with_x_hat)
+        dweight = with_u * self.inverse
+        lambda_ = self.more_means(weight * dweight)
         self.watch(lambda_)
-        of_dy, of_u = weight * self.inverse, -lambda_ * self.inverse.square()
+        dy_coef, u_coef = weight * self.inverse, -lambda_ * self.inverse.square()
         dx, _ = self.ops.column_gradient(
-            dy, x, self.rate, self.valid, None, of_dy, None, of_u, False
+            dy, x, self.rstd, self.valid, None, dy_coef, None, u_coef, False
         )
-        return dx, with_x_hat, every
+        return dx, dweight, every
 
-    def per_u(self) -> Tensor:
+    def x_hat_per_u(self) -> Tensor:
         return self.inverse
 
     def watch(self, lambda_: Tensor) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from norm_plugin.kernels.autograd.columns import Gradients, OfParameters, column_norm, infer
-from norm_plugin.kernels.autograd.gradients import wide
+from norm_plugin.kernels.autograd.gradients import to_statistics_dtype
 from norm_plugin.kernels.fused.batch_norm import BatchNormBatch
 from norm_plugin.kernels.fused_forms import fuses
 from norm_plugin.kernels.passes import Ops
@@ -30,9 +30,9 @@ class RepBatch(BatchNormBatch):
         return super().gain(weight) + self.eta
 
     def products(self, dy: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        every, real, with_centred = super().products(dy, x)
-        self.of_eta = (with_centred + self.mean * real).sum()
-        return every, real, with_centred
+        every, real, with_centered = super().products(dy, x)
+        self.of_eta = (with_centered + self.mean * real).sum()
+        return every, real, with_centered
 
     def backward_to_parameters(self, dy: Tensor, x: Tensor) -> OfParameters:
         gradients = super().backward_to_parameters(dy, x)
@@ -50,8 +50,10 @@ def rep_batch_norm(norm: RepBatchNorm, x: Tensor, valid: Tensor | None, ops: Ops
         return None
     if not norm.training:
         root = (norm.running_var + norm.eps).sqrt()
-        return infer(norm, x, ops, 0, norm.eps, root, norm.running_mean, wide(norm.eta, x))
-    batch = RepBatch(wide(norm.eta, x).detach(), ops, valid, 0, norm.eps, norm.sync)
+        return infer(
+            norm, x, ops, 0, norm.eps, root, norm.running_mean, to_statistics_dtype(norm.eta, x)
+        )
+    batch = RepBatch(to_statistics_dtype(norm.eta, x).detach(), ops, valid, 0, norm.eps, norm.sync)
     y = column_norm(norm, x, batch, norm.eta)
     norm.move_running(batch.mean, batch.variance, batch.count, ops.move)
     return y

@@ -20,4 +20,4 @@ def scale_norm(norm: ScaleNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Te
     """g * x / length. x, y: (N, C)."""
     g = norm.g.to(statistics_dtype(x))
     gain = (g / math.sqrt(norm.dim)).expand(norm.dim)  # autograd sums its gradient
-    return row_norm(x, ops, RowRule(norm.eps / norm.dim, centre=False), gain)
+    return row_norm(x, ops, RowRule(norm.eps / norm.dim, center=False), gain)

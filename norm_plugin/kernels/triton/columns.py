@@ -1,4 +1,4 @@
-"""Norms over positions, forward, in Triton; with a layer-scale a span is a group of channels."""
+"""Norms over positions, forward, in Triton; a tile holds a whole group of a layer-scale."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import triton.language as tl
 from torch import Tensor
 
 from norm_plugin.kernels.triton.tiles import (
+    add_partial_sums,
     as_bytes,
     check,
-    columns_of_span,
+    empty_partial_sums,
     launch,
-    leave_sum,
-    real_rows,
-    room,
-    rows_of_tile,
-    shares,
+    load_valid,
+    num_programs,
+    program_cols,
+    store_partial_sum,
+    tile_rows,
     tiling,
-    total,
 )
 
 
 @triton.jit
-def merge_lanes(mean: tl.tensor, squares: tl.tensor, count: tl.tensor) -> Any:
-    """The mean and centred squares of all rows, from those of each of the tile's rows' rows.
+def merge_rows(mean: tl.tensor, squares: tl.tensor, count: tl.tensor) -> Any:
+    """The mean and centered squares of all rows, from those of each of the tile's rows' rows.
 
-    Chan, Golub and LeVeque 1983. mean, squares: (height, block); count: (height,).
+    Chan, Golub and LeVeque 1983. mean, squares: (BLOCK_M, BLOCK_N); count: (BLOCK_M,).
     """
     count = count[:, None]
     together = tl.sum(mean * count, 0) / tl.maximum(tl.sum(count, 0), 1.0)
@@ -37,39 +37,41 @@ def merge_lanes(mean: tl.tensor, squares: tl.tensor, count: tl.tensor) -> Any:
     return together, tl.sum(squares + apart * (apart * count), 0)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["num_rows"])
 def moments_kernel(
-    x_at: tl.tensor,
-    rows: tl.tensor,
-    valid_at: tl.tensor,
-    rate_at: tl.tensor,
-    sums_at: tl.tensor,
+    x_ptr: tl.tensor,
+    num_rows: tl.tensor,
+    valid_ptr: tl.tensor,
+    rstd_ptr: tl.tensor,
+    partial_sums_ptr: tl.tensor,
     eps: tl.tensor,
-    channels: tl.constexpr,
-    width: tl.constexpr,
-    block: tl.constexpr,
-    height: tl.constexpr,
-    centre: tl.constexpr,
+    num_channels: tl.constexpr,
+    group_size: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    center: tl.constexpr,
 ) -> None:
     """Sums (k = 3) over this program's rows in V: the mean, sum (u - mean)^2 and their number,
-    by the updates of Welford 1962; without centring sum u, sum u^2 and nothing. And the rate."""
-    column, inside = columns_of_span(channels, width, block)
-    first = tl.zeros((height, block), tl.float32)  # the mean, or the sum
-    squares = tl.zeros((height, block), tl.float32)
-    count = tl.zeros((height,), tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(rows, height), tl.num_programs(0)):
-        row, exists = rows_of_tile(tile, rows, height)
-        valid = real_rows(valid_at, row, exists)
-        at = row[:, None] * channels + column[None, :]
-        real = valid[:, None] & inside[None, :]
-        if rate_at is None:
-            u = tl.load(x_at + at, mask=real, other=0).to(tl.float32)
-        else:  # of padding too, which a norm may map with its own rate
-            u = tl.load(x_at + at, mask=exists[:, None] & inside[None, :], other=0).to(tl.float32)
-            rate = 1.0 / tl.sqrt(tl.sum(u * u, 1) / width + eps)
-            tl.store(rate_at + row * tl.num_programs(1) + tl.program_id(1), rate, mask=exists)
-            u = tl.where(real, u * rate[:, None], 0.0)
-        if centre:
+    by the updates of Welford 1962; without centering sum u, sum u^2 and nothing. And the rstd."""
+    cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
+    first = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)  # the mean, or the sum
+    squares = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    count = tl.zeros((BLOCK_M,), tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(num_rows, BLOCK_M), tl.num_programs(0)):
+        rows, row_mask = tile_rows(tile, num_rows, BLOCK_M)
+        valid = load_valid(valid_ptr, rows, row_mask)
+        offsets = rows[:, None] * num_channels + cols[None, :]
+        real = valid[:, None] & col_mask[None, :]
+        if rstd_ptr is None:
+            u = tl.load(x_ptr + offsets, mask=real, other=0).to(tl.float32)
+        else:  # of padding too, which a norm may map with its own rstd
+            u = tl.load(x_ptr + offsets, mask=row_mask[:, None] & col_mask[None, :], other=0).to(
+                tl.float32
+            )
+            rstd = 1.0 / tl.sqrt(tl.sum(u * u, 1) / group_size + eps)
+            tl.store(rstd_ptr + rows * tl.num_programs(1) + tl.program_id(1), rstd, mask=row_mask)
+            u = tl.where(real, u * rstd[:, None], 0.0)
+        if center:
             count += valid.to(tl.float32)
             apart = tl.where(real, u - first, 0.0)
             first += apart / tl.maximum(count, 1.0)[:, None]
@@ -77,77 +79,83 @@ def moments_kernel(
         else:
             first += u
             squares += u * u
-    if centre:
-        mean, around = merge_lanes(first, squares, count)
-        at = tl.program_id(0) * 3 * channels + column
-        tl.store(sums_at + at, mean, mask=inside)
-        tl.store(sums_at + at + channels, around, mask=inside)
-        tl.store(sums_at + at + 2 * channels, mean * 0.0 + tl.sum(count, 0), mask=inside)
+    if center:
+        mean, around = merge_rows(first, squares, count)
+        offsets = tl.program_id(0) * 3 * num_channels + cols
+        tl.store(partial_sums_ptr + offsets, mean, mask=col_mask)
+        tl.store(partial_sums_ptr + offsets + num_channels, around, mask=col_mask)
+        tl.store(
+            partial_sums_ptr + offsets + 2 * num_channels,
+            mean * 0.0 + tl.sum(count, 0),
+            mask=col_mask,
+        )
     else:
-        leave_sum(sums_at, 0, 3, first, column, inside, channels)
-        leave_sum(sums_at, 1, 3, squares, column, inside, channels)
+        store_partial_sum(partial_sums_ptr, 0, 3, first, cols, col_mask, num_channels)
+        store_partial_sum(partial_sums_ptr, 1, 3, squares, cols, col_mask, num_channels)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["num_rows"])
 def map_kernel(
-    x_at: tl.tensor,
-    rows: tl.tensor,
-    valid_at: tl.tensor,
-    rate_at: tl.tensor,
-    shift_at: tl.tensor,
-    gain_at: tl.tensor,
-    offset_at: tl.tensor,
-    padding_at: tl.tensor,
-    y_at: tl.tensor,
-    sums_at: tl.tensor,
+    x_ptr: tl.tensor,
+    num_rows: tl.tensor,
+    valid_ptr: tl.tensor,
+    rstd_ptr: tl.tensor,
+    shift_ptr: tl.tensor,
+    gain_ptr: tl.tensor,
+    offset_ptr: tl.tensor,
+    padding_value_ptr: tl.tensor,
+    y_ptr: tl.tensor,
+    partial_sums_ptr: tl.tensor,
     eps: tl.tensor,
-    channels: tl.constexpr,
-    width: tl.constexpr,
-    block: tl.constexpr,
-    height: tl.constexpr,
-    find_rate: tl.constexpr,
+    num_channels: tl.constexpr,
+    group_size: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    compute_rstd: tl.constexpr,
 ) -> None:
     """y, and sums (k = 2): sum u^2 over V, and over padding, if it is mapped."""
-    column, inside = columns_of_span(channels, width, block)
-    gain = tl.load(gain_at + column, mask=inside, other=0)[None, :]
-    offset = tl.load(offset_at + column, mask=inside, other=0)[None, :]
-    if shift_at is not None:
-        shift = tl.load(shift_at + column, mask=inside, other=0)[None, :]
+    cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
+    gain = tl.load(gain_ptr + cols, mask=col_mask, other=0)[None, :]
+    offset = tl.load(offset_ptr + cols, mask=col_mask, other=0)[None, :]
+    if shift_ptr is not None:
+        shift = tl.load(shift_ptr + cols, mask=col_mask, other=0)[None, :]
     elsewhere = offset
-    if padding_at is not None:
-        elsewhere = tl.load(padding_at + column, mask=inside, other=0)[None, :]
-    squares = tl.zeros((height, block), tl.float32)
-    at_padding = tl.zeros((height, block), tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(rows, height), tl.num_programs(0)):
-        row, exists = rows_of_tile(tile, rows, height)
-        valid = real_rows(valid_at, row, exists)
-        mapped = exists
-        if padding_at is not None:
+    if padding_value_ptr is not None:
+        elsewhere = tl.load(padding_value_ptr + cols, mask=col_mask, other=0)[None, :]
+    squares = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    at_padding = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(num_rows, BLOCK_M), tl.num_programs(0)):
+        rows, row_mask = tile_rows(tile, num_rows, BLOCK_M)
+        valid = load_valid(valid_ptr, rows, row_mask)
+        mapped = row_mask
+        if padding_value_ptr is not None:
             mapped = valid
-        at = row[:, None] * channels + column[None, :]
-        u = tl.load(x_at + at, mask=mapped[:, None] & inside[None, :], other=0).to(tl.float32)
-        if rate_at is not None:
-            group_at = row * tl.num_programs(1) + tl.program_id(1)
-            if find_rate:
-                rate = 1.0 / tl.sqrt(tl.sum(u * u, 1) / width + eps)
-                rate = tl.where(mapped, rate, 0.0)
-                tl.store(rate_at + group_at, rate, mask=exists)
+        offsets = rows[:, None] * num_channels + cols[None, :]
+        u = tl.load(x_ptr + offsets, mask=mapped[:, None] & col_mask[None, :], other=0).to(
+            tl.float32
+        )
+        if rstd_ptr is not None:
+            group_offsets = rows * tl.num_programs(1) + tl.program_id(1)
+            if compute_rstd:
+                rstd = 1.0 / tl.sqrt(tl.sum(u * u, 1) / group_size + eps)
+                rstd = tl.where(mapped, rstd, 0.0)
+                tl.store(rstd_ptr + group_offsets, rstd, mask=row_mask)
             else:
-                rate = tl.load(rate_at + group_at, mask=mapped, other=0)
-            u = u * rate[:, None]
+                rstd = tl.load(rstd_ptr + group_offsets, mask=mapped, other=0)
+            u = u * rstd[:, None]
         z = u
-        if shift_at is not None:
+        if shift_ptr is not None:
             z = u - shift
         y = tl.where(mapped[:, None], z * gain + offset, elsewhere)
-        tl.store(y_at + at, y, mask=exists[:, None] & inside[None, :])
+        tl.store(y_ptr + offsets, y, mask=row_mask[:, None] & col_mask[None, :])
         squares += tl.where(valid[:, None], u * u, 0.0)
-        if padding_at is None:
+        if padding_value_ptr is None:
             at_padding += tl.where(valid[:, None], 0.0, u * u)
-    leave_sum(sums_at, 0, 2, squares, column, inside, channels)
-    leave_sum(sums_at, 1, 2, at_padding, column, inside, channels)
+    store_partial_sum(partial_sums_ptr, 0, 2, squares, cols, col_mask, num_channels)
+    store_partial_sum(partial_sums_ptr, 1, 2, at_padding, cols, col_mask, num_channels)
 
 
-def room_for_rates(x: Tensor, groups: int) -> Tensor | None:
+def empty_rstd(x: Tensor, groups: int) -> Tensor | None:
     """(N, G), float32; None without a layer-scale."""
     return x.new_empty((len(x), groups), dtype=torch.float32) if groups else None
 
@@ -156,7 +164,7 @@ def merge_programs(sums: Tensor) -> tuple[Tensor, Tensor]:
     """sum_V u and sum_V (u - mean_V u)^2, (C,), from what each program found of its own rows.
 
     Args:
-        sums: (programs, 3, C), as ``moments_kernel`` leaves it with centring.
+        sums: (programs, 3, C), as ``moments_kernel`` stores it with centering.
     """
     means, squares, counts = sums.unbind(1)
     of_programs = means * counts
@@ -166,24 +174,24 @@ def merge_programs(sums: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def column_moments(
-    x: Tensor, valid: Tensor | None, groups: int, eps: float, centre: bool
+    x: Tensor, valid: Tensor | None, groups: int, eps: float, center: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """See :class:`Ops`."""
     check(x, valid=valid)
-    cut = tiling(x.size(1), groups)
-    programs = shares(x, cut)
-    rate, sums = room_for_rates(x, groups), room(x, programs, 3)
-    args = (as_bytes(valid), rate, sums, float(eps))
-    launch(moments_kernel, x, cut, programs, *args, centre=centre)
-    if centre:
-        return (*merge_programs(sums), rate)
-    first, squares = total(sums[:, :2])
-    return first, squares, rate
+    tiles = tiling(x.size(1), groups)
+    programs = num_programs(x, tiles)
+    rstd, sums = empty_rstd(x, groups), empty_partial_sums(x, programs, 3)
+    args = (as_bytes(valid), rstd, sums, float(eps))
+    launch(moments_kernel, x, tiles, programs, *args, center=center)
+    if center:
+        return (*merge_programs(sums), rstd)
+    first, squares = add_partial_sums(sums[:, :2])
+    return first, squares, rstd
 
 
 def column_map(
     x: Tensor,
-    rate: Tensor | None,
+    rstd: Tensor | None,
     valid: Tensor | None,
     groups: int,
     eps: float,
@@ -194,12 +202,12 @@ def column_map(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """See :class:`Ops`."""
     check(x, valid=valid)
-    cut = tiling(x.size(1), groups)
-    programs = shares(x, cut)
-    find_rate = rate is None
-    if rate is None:
-        rate = room_for_rates(x, groups)
-    y, sums = torch.empty_like(x), room(x, programs, 2)
-    args = (as_bytes(valid), rate, shift, gain, offset, at_padding, y, sums, float(eps))
-    launch(map_kernel, x, cut, programs, *args, find_rate=find_rate)
-    return y, rate, total(sums)
+    tiles = tiling(x.size(1), groups)
+    programs = num_programs(x, tiles)
+    compute_rstd = rstd is None
+    if rstd is None:
+        rstd = empty_rstd(x, groups)
+    y, sums = torch.empty_like(x), empty_partial_sums(x, programs, 2)
+    args = (as_bytes(valid), rstd, shift, gain, offset, at_padding, y, sums, float(eps))
+    launch(map_kernel, x, tiles, programs, *args, compute_rstd=compute_rstd)
+    return y, rstd, add_partial_sums(sums)

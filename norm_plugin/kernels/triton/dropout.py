@@ -13,47 +13,47 @@ BLOCK = 512
 
 @triton.jit(do_not_specialize=["numbers", "quarter", "seed", "threshold", "scale"])
 def dropout_kernel(
-    branch_at: tl.tensor,
+    branch_ptr: tl.tensor,
     numbers: tl.tensor,
     quarter: tl.tensor,
     seed: tl.tensor,
     threshold: tl.tensor,
     scale: tl.tensor,
-    stream_at: tl.tensor,
-    y_at: tl.tensor,
-    block: tl.constexpr,
+    stream_ptr: tl.tensor,
+    y_ptr: tl.tensor,
+    BLOCK_N: tl.constexpr,
 ) -> None:
     """y for the four numbers of each counter of this program."""
-    counter = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    counter = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     word0, word1, word2, word3 = tl.randint4x(seed, counter.to(tl.uint32))
-    drop(branch_at, numbers, quarter, threshold, scale, stream_at, y_at, counter, word0, 0)
-    drop(branch_at, numbers, quarter, threshold, scale, stream_at, y_at, counter, word1, 1)
-    drop(branch_at, numbers, quarter, threshold, scale, stream_at, y_at, counter, word2, 2)
-    drop(branch_at, numbers, quarter, threshold, scale, stream_at, y_at, counter, word3, 3)
+    drop(branch_ptr, numbers, quarter, threshold, scale, stream_ptr, y_ptr, counter, word0, 0)
+    drop(branch_ptr, numbers, quarter, threshold, scale, stream_ptr, y_ptr, counter, word1, 1)
+    drop(branch_ptr, numbers, quarter, threshold, scale, stream_ptr, y_ptr, counter, word2, 2)
+    drop(branch_ptr, numbers, quarter, threshold, scale, stream_ptr, y_ptr, counter, word3, 3)
 
 
 @triton.jit
 def drop(
-    branch_at: tl.tensor,
+    branch_ptr: tl.tensor,
     numbers: tl.tensor,
     quarter: tl.tensor,
     threshold: tl.tensor,
     scale: tl.tensor,
-    stream_at: tl.tensor,
-    y_at: tl.tensor,
+    stream_ptr: tl.tensor,
+    y_ptr: tl.tensor,
     counter: tl.tensor,
     word: tl.tensor,
     place: tl.constexpr,
 ) -> None:
     """y for the numbers of one quarter."""
-    at = counter + place * quarter
-    inside = (counter < quarter) & (at < numbers)
+    offsets = counter + place * quarter
+    col_mask = (counter < quarter) & (offsets < numbers)
     kept = word.to(tl.uint32, bitcast=True).to(tl.int64) >= threshold
-    branch = tl.load(branch_at + at, mask=inside, other=0).to(tl.float32)
+    branch = tl.load(branch_ptr + offsets, mask=col_mask, other=0).to(tl.float32)
     y = tl.where(kept, branch * scale, 0.0)
-    if stream_at is not None:
-        y += tl.load(stream_at + at, mask=inside, other=0).to(tl.float32)
-    tl.store(y_at + at, y, mask=inside)
+    if stream_ptr is not None:
+        y += tl.load(stream_ptr + offsets, mask=col_mask, other=0).to(tl.float32)
+    tl.store(y_ptr + offsets, y, mask=col_mask)
 
 
 def dropout_sum(stream: Tensor | None, branch: Tensor, p: float, seed: int) -> Tensor:
@@ -72,6 +72,6 @@ def dropout_sum(stream: Tensor | None, branch: Tensor, p: float, seed: int) -> T
             1 / (1 - p),
             stream,
             y,
-            block=BLOCK,
+            BLOCK_N=BLOCK,
         )
     return y

@@ -10,16 +10,16 @@ import triton.language as tl
 from torch import Tensor
 
 from norm_plugin.kernels.triton.tiles import (
+    add_partial_sums,
     check,
-    columns_of_span,
-    every_tile,
+    empty_partial_sums,
     launch,
-    leave_sum,
-    room,
-    rows_of_tile,
-    shares,
+    num_programs,
+    num_tiles,
+    program_cols,
+    store_partial_sum,
+    tile_rows,
     tiling,
-    total,
 )
 
 FUNCTIONS = ("tanh", "erf")
@@ -48,78 +48,78 @@ def slope_of(v: tl.tensor, value: tl.tensor, erf: tl.constexpr) -> Any:
     return 1.0 - value * value
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["num_rows"])
 def forward_kernel(
-    x_at: tl.tensor,
-    rows: tl.tensor,
-    y_at: tl.tensor,
-    slope_at: tl.tensor,
-    shift_at: tl.tensor,
-    weight_at: tl.tensor,
-    bias_at: tl.tensor,
-    channels: tl.constexpr,
-    width: tl.constexpr,
-    block: tl.constexpr,
-    height: tl.constexpr,
+    x_ptr: tl.tensor,
+    num_rows: tl.tensor,
+    y_ptr: tl.tensor,
+    slope_ptr: tl.tensor,
+    shift_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
+    num_channels: tl.constexpr,
+    group_size: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
     erf: tl.constexpr,
 ) -> None:
     """y for one tile."""
-    column, inside = columns_of_span(channels, width, block)
-    row, exists = rows_of_tile(tl.program_id(0), rows, height)
-    at = row[:, None] * channels + column[None, :]
-    mask = exists[:, None] & inside[None, :]
-    v = tl.load(x_at + at, mask=mask, other=0).to(tl.float32) * tl.load(slope_at)
-    if shift_at is not None:
-        v = v + tl.load(shift_at)
-    weight = tl.load(weight_at + column, mask=inside, other=0)
-    bias = tl.load(bias_at + column, mask=inside, other=0)
-    tl.store(y_at + at, value_of(v, erf) * weight[None, :] + bias[None, :], mask=mask)
+    cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
+    rows, row_mask = tile_rows(tl.program_id(0), num_rows, BLOCK_M)
+    offsets = rows[:, None] * num_channels + cols[None, :]
+    mask = row_mask[:, None] & col_mask[None, :]
+    v = tl.load(x_ptr + offsets, mask=mask, other=0).to(tl.float32) * tl.load(slope_ptr)
+    if shift_ptr is not None:
+        v = v + tl.load(shift_ptr)
+    weight = tl.load(weight_ptr + cols, mask=col_mask, other=0)
+    bias = tl.load(bias_ptr + cols, mask=col_mask, other=0)
+    tl.store(y_ptr + offsets, value_of(v, erf) * weight[None, :] + bias[None, :], mask=mask)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["num_rows"])
 def backward_kernel(
-    x_at: tl.tensor,
-    rows: tl.tensor,
-    dy_at: tl.tensor,
-    dx_at: tl.tensor,
-    slope_at: tl.tensor,
-    shift_at: tl.tensor,
-    weight_at: tl.tensor,
-    sums_at: tl.tensor,
-    channels: tl.constexpr,
-    width: tl.constexpr,
-    block: tl.constexpr,
-    height: tl.constexpr,
+    x_ptr: tl.tensor,
+    num_rows: tl.tensor,
+    dy_ptr: tl.tensor,
+    dx_ptr: tl.tensor,
+    slope_ptr: tl.tensor,
+    shift_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    partial_sums_ptr: tl.tensor,
+    num_channels: tl.constexpr,
+    group_size: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
     erf: tl.constexpr,
 ) -> None:
     """dx for every tile of this program, and its sums for weight, bias, slope and shift."""
-    column, inside = columns_of_span(channels, width, block)
-    slope = tl.load(slope_at)
-    weight = tl.load(weight_at + column, mask=inside, other=0)[None, :]
-    of_weight = tl.zeros((height, block), tl.float32)
-    of_bias = tl.zeros((height, block), tl.float32)
-    of_slope = tl.zeros((height, block), tl.float32)
-    of_shift = tl.zeros((height, block), tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(rows, height), tl.num_programs(0)):
-        row, exists = rows_of_tile(tile, rows, height)
-        at = row[:, None] * channels + column[None, :]
-        mask = exists[:, None] & inside[None, :]
-        x = tl.load(x_at + at, mask=mask, other=0).to(tl.float32)
-        g = tl.load(dy_at + at, mask=mask, other=0).to(tl.float32)
+    cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
+    slope = tl.load(slope_ptr)
+    weight = tl.load(weight_ptr + cols, mask=col_mask, other=0)[None, :]
+    dweight = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    dbias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    dslope = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    dshift = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(num_rows, BLOCK_M), tl.num_programs(0)):
+        rows, row_mask = tile_rows(tile, num_rows, BLOCK_M)
+        offsets = rows[:, None] * num_channels + cols[None, :]
+        mask = row_mask[:, None] & col_mask[None, :]
+        x = tl.load(x_ptr + offsets, mask=mask, other=0).to(tl.float32)
+        g = tl.load(dy_ptr + offsets, mask=mask, other=0).to(tl.float32)
         v = x * slope
-        if shift_at is not None:
-            v = v + tl.load(shift_at)
+        if shift_ptr is not None:
+            v = v + tl.load(shift_ptr)
         value = value_of(v, erf)
         du = g * slope_of(v, value, erf) * weight
-        tl.store(dx_at + at, du * slope, mask=mask)
-        of_weight += g * value
-        of_bias += g
-        of_slope += du * x
-        of_shift += du
-    leave_sum(sums_at, 0, 4, of_weight, column, inside, channels)
-    leave_sum(sums_at, 1, 4, of_bias, column, inside, channels)
-    leave_sum(sums_at, 2, 4, of_slope, column, inside, channels)
-    leave_sum(sums_at, 3, 4, of_shift, column, inside, channels)
+        tl.store(dx_ptr + offsets, du * slope, mask=mask)
+        dweight += g * value
+        dbias += g
+        dslope += du * x
+        dshift += du
+    store_partial_sum(partial_sums_ptr, 0, 4, dweight, cols, col_mask, num_channels)
+    store_partial_sum(partial_sums_ptr, 1, 4, dbias, cols, col_mask, num_channels)
+    store_partial_sum(partial_sums_ptr, 2, 4, dslope, cols, col_mask, num_channels)
+    store_partial_sum(partial_sums_ptr, 3, 4, dshift, cols, col_mask, num_channels)
 
 
 def _is_erf(function: str) -> bool:
@@ -138,10 +138,10 @@ def pointwise_forward(
 ) -> Tensor:
     """See :class:`Ops`."""
     check(x)
-    cut = tiling(x.size(1), 0)
+    tiles = tiling(x.size(1), 0)
     y = torch.empty_like(x)
     args = (y, slope, shift, weight, bias)
-    launch(forward_kernel, x, cut, every_tile(x, cut), *args, erf=_is_erf(function))
+    launch(forward_kernel, x, tiles, num_tiles(x, tiles), *args, erf=_is_erf(function))
     return y
 
 
@@ -155,10 +155,10 @@ def pointwise_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """See :class:`Ops`."""
     check(x, dy)
-    cut = tiling(x.size(1), 0)
-    programs = shares(x, cut)
-    dx, sums = torch.empty_like(x), room(x, programs, 4)
+    tiles = tiling(x.size(1), 0)
+    programs = num_programs(x, tiles)
+    dx, sums = torch.empty_like(x), empty_partial_sums(x, programs, 4)
     args = (dy, dx, slope, shift, weight, sums)
-    launch(backward_kernel, x, cut, programs, *args, erf=_is_erf(function))
-    of_weight, of_bias, of_slope, of_shift = total(sums)
-    return dx, of_slope.sum(0, True), of_shift.sum(0, True), of_weight, of_bias
+    launch(backward_kernel, x, tiles, programs, *args, erf=_is_erf(function))
+    dweight, dbias, dslope, dshift = add_partial_sums(sums)
+    return dx, dslope.sum(0, True), dshift.sum(0, True), dweight, dbias

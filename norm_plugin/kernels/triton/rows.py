@@ -9,129 +9,129 @@ from torch import Tensor
 
 from norm_plugin.kernels.passes import RowRule
 from norm_plugin.kernels.triton.tiles import (
+    add_partial_sums,
     check,
-    columns_of_span,
-    every_tile,
+    empty_partial_sums,
     launch,
-    leave_sum,
-    room,
-    rows_of_tile,
-    shares,
+    num_programs,
+    num_tiles,
+    program_cols,
+    store_partial_sum,
+    tile_rows,
     tiling,
-    total,
 )
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["num_rows"])
 def forward_kernel(
-    x_at: tl.tensor,
-    rows: tl.tensor,
-    y_at: tl.tensor,
-    mean_at: tl.tensor,
-    rate_at: tl.tensor,
-    weight_at: tl.tensor,
-    bias_at: tl.tensor,
+    x_ptr: tl.tensor,
+    num_rows: tl.tensor,
+    y_ptr: tl.tensor,
+    mean_ptr: tl.tensor,
+    rstd_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
     eps: tl.tensor,
-    bend_scale: tl.tensor,
-    bend_slope: tl.tensor,
-    channels: tl.constexpr,
-    width: tl.constexpr,
-    block: tl.constexpr,
-    height: tl.constexpr,
+    phi_scale: tl.tensor,
+    phi_slope: tl.tensor,
+    num_channels: tl.constexpr,
+    group_size: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
     released: tl.constexpr,
-    bent: tl.constexpr,
+    has_phi: tl.constexpr,
 ) -> None:
-    """y, mean and rate of RowRule for one tile."""
-    column, inside = columns_of_span(channels, width, block)
-    row, exists = rows_of_tile(tl.program_id(0), rows, height)
-    group_at = row * tl.num_programs(1) + tl.program_id(1)
-    at = row[:, None] * channels + column[None, :]
-    mask = exists[:, None] & inside[None, :]
-    z = tl.load(x_at + at, mask=mask, other=0).to(tl.float32)
-    if mean_at is not None:
-        mean = tl.sum(z, 1) / width
-        tl.store(mean_at + group_at, mean, mask=exists)
-        z = tl.where(inside[None, :], z - mean[:, None], 0.0)
+    """y, mean and rstd of RowRule for one tile."""
+    cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
+    rows, row_mask = tile_rows(tl.program_id(0), num_rows, BLOCK_M)
+    group_offsets = rows * tl.num_programs(1) + tl.program_id(1)
+    offsets = rows[:, None] * num_channels + cols[None, :]
+    mask = row_mask[:, None] & col_mask[None, :]
+    z = tl.load(x_ptr + offsets, mask=mask, other=0).to(tl.float32)
+    if mean_ptr is not None:
+        mean = tl.sum(z, 1) / group_size
+        tl.store(mean_ptr + group_offsets, mean, mask=row_mask)
+        z = tl.where(col_mask[None, :], z - mean[:, None], 0.0)
     squares = tl.sum(z * z, 1)
     if released:
-        rate = 1.0 / (tl.sqrt(squares / (width - 1)) + eps)
+        rstd = 1.0 / (tl.sqrt(squares / (group_size - 1)) + eps)
     else:
-        rate = 1.0 / tl.sqrt(squares / width + eps)
-    tl.store(rate_at + group_at, rate, mask=exists)
-    z = z * rate[:, None]
-    if bent:
-        z = bend_scale * (1.0 - bend_slope * z) * z
-    if weight_at is not None:
-        z = z * tl.load(weight_at + column, mask=inside, other=0)[None, :]
-    if bias_at is not None:
-        z = z + tl.load(bias_at + column, mask=inside, other=0)[None, :]
-    tl.store(y_at + at, z, mask=mask)
+        rstd = 1.0 / tl.sqrt(squares / group_size + eps)
+    tl.store(rstd_ptr + group_offsets, rstd, mask=row_mask)
+    z = z * rstd[:, None]
+    if has_phi:
+        z = phi_scale * (1.0 - phi_slope * z) * z
+    if weight_ptr is not None:
+        z = z * tl.load(weight_ptr + cols, mask=col_mask, other=0)[None, :]
+    if bias_ptr is not None:
+        z = z + tl.load(bias_ptr + cols, mask=col_mask, other=0)[None, :]
+    tl.store(y_ptr + offsets, z, mask=mask)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["num_rows"])
 def backward_kernel(
-    x_at: tl.tensor,
-    rows: tl.tensor,
-    dy_at: tl.tensor,
-    dx_at: tl.tensor,
-    mean_at: tl.tensor,
-    rate_at: tl.tensor,
-    weight_at: tl.tensor,
-    sums_at: tl.tensor,
+    x_ptr: tl.tensor,
+    num_rows: tl.tensor,
+    dy_ptr: tl.tensor,
+    dx_ptr: tl.tensor,
+    mean_ptr: tl.tensor,
+    rstd_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    partial_sums_ptr: tl.tensor,
     eps: tl.tensor,
-    bend_scale: tl.tensor,
-    bend_slope: tl.tensor,
-    channels: tl.constexpr,
-    width: tl.constexpr,
-    block: tl.constexpr,
-    height: tl.constexpr,
+    phi_scale: tl.tensor,
+    phi_slope: tl.tensor,
+    num_channels: tl.constexpr,
+    group_size: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
     released: tl.constexpr,
-    bent: tl.constexpr,
+    has_phi: tl.constexpr,
     through_mean: tl.constexpr,
-    through_rate: tl.constexpr,
+    through_rstd: tl.constexpr,
 ) -> None:
     """dx for every tile of this program, and the sums of dy z and of dy if there is a weight."""
-    column, inside = columns_of_span(channels, width, block)
-    if weight_at is not None:
-        weight = tl.load(weight_at + column, mask=inside, other=0)[None, :]
-        of_weight = tl.zeros((height, block), tl.float32)
-        of_bias = tl.zeros((height, block), tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(rows, height), tl.num_programs(0)):
-        row, exists = rows_of_tile(tile, rows, height)
-        group_at = row * tl.num_programs(1) + tl.program_id(1)
-        at = row[:, None] * channels + column[None, :]
-        mask = exists[:, None] & inside[None, :]
-        z = tl.load(x_at + at, mask=mask, other=0).to(tl.float32)
-        g = tl.load(dy_at + at, mask=mask, other=0).to(tl.float32)
-        rate = tl.load(rate_at + group_at, mask=exists, other=0)
-        if mean_at is not None:
-            mean = tl.load(mean_at + group_at, mask=exists, other=0)
-            z = tl.where(inside[None, :], z - mean[:, None], 0.0)
-        z = z * rate[:, None]
-        if weight_at is not None:
-            of_weight += g * z
-            of_bias += g
+    cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
+    if weight_ptr is not None:
+        weight = tl.load(weight_ptr + cols, mask=col_mask, other=0)[None, :]
+        dweight = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        dbias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(num_rows, BLOCK_M), tl.num_programs(0)):
+        rows, row_mask = tile_rows(tile, num_rows, BLOCK_M)
+        group_offsets = rows * tl.num_programs(1) + tl.program_id(1)
+        offsets = rows[:, None] * num_channels + cols[None, :]
+        mask = row_mask[:, None] & col_mask[None, :]
+        z = tl.load(x_ptr + offsets, mask=mask, other=0).to(tl.float32)
+        g = tl.load(dy_ptr + offsets, mask=mask, other=0).to(tl.float32)
+        rstd = tl.load(rstd_ptr + group_offsets, mask=row_mask, other=0)
+        if mean_ptr is not None:
+            mean = tl.load(mean_ptr + group_offsets, mask=row_mask, other=0)
+            z = tl.where(col_mask[None, :], z - mean[:, None], 0.0)
+        z = z * rstd[:, None]
+        if weight_ptr is not None:
+            dweight += g * z
+            dbias += g
             g = g * weight
-        if bent:
-            g = g * (bend_scale * (1.0 - bend_slope * z))
+        if has_phi:
+            g = g * (phi_scale * (1.0 - phi_slope * z))
         dx = g
         if through_mean:
-            dx = dx - (tl.sum(g, 1) / width)[:, None]
-        dx = dx * rate[:, None]
-        if through_rate:
-            factor = rate / width
+            dx = dx - (tl.sum(g, 1) / group_size)[:, None]
+        dx = dx * rstd[:, None]
+        if through_rstd:
+            factor = rstd / group_size
             if released:
-                s = 1.0 / rate - eps
-                factor = tl.where(s > 0, 1.0 / ((width - 1) * s), 0.0)
+                s = 1.0 / rstd - eps
+                factor = tl.where(s > 0, 1.0 / ((group_size - 1) * s), 0.0)
             dx = dx - z * (factor * tl.sum(g * z, 1))[:, None]
-        tl.store(dx_at + at, dx, mask=mask)
-    if weight_at is not None:
-        leave_sum(sums_at, 0, 2, of_weight, column, inside, channels)
-        leave_sum(sums_at, 1, 2, of_bias, column, inside, channels)
+        tl.store(dx_ptr + offsets, dx, mask=mask)
+    if weight_ptr is not None:
+        store_partial_sum(partial_sums_ptr, 0, 2, dweight, cols, col_mask, num_channels)
+        store_partial_sum(partial_sums_ptr, 1, 2, dbias, cols, col_mask, num_channels)
 
 
-def _bend(rule: RowRule) -> tuple[float, float]:
-    return (0.0, 0.0) if rule.bend is None else rule.bend
+def _phi(rule: RowRule) -> tuple[float, float]:
+    return (0.0, 0.0) if rule.phi is None else rule.phi
 
 
 def row_forward(
@@ -139,48 +139,48 @@ def row_forward(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """See :class:`Ops`."""
     check(x)
-    cut = tiling(x.size(1), rule.groups)
+    tiles = tiling(x.size(1), rule.groups)
     y = torch.empty_like(x)
-    rate = x.new_empty((len(x), rule.groups), dtype=torch.float32)
-    mean = torch.empty_like(rate) if rule.centre else None
+    rstd = x.new_empty((len(x), rule.groups), dtype=torch.float32)
+    mean = torch.empty_like(rstd) if rule.center else None
     launch(
         forward_kernel,
         x,
-        cut,
-        every_tile(x, cut),
-        *(y, mean, rate, weight, bias, float(rule.eps), *_bend(rule)),
+        tiles,
+        num_tiles(x, tiles),
+        *(y, mean, rstd, weight, bias, float(rule.eps), *_phi(rule)),
         released=rule.released,
-        bent=rule.bend is not None,
+        has_phi=rule.phi is not None,
     )
-    return y, mean, rate
+    return y, mean, rstd
 
 
 def row_backward(
     dy: Tensor,
     x: Tensor,
     mean: Tensor | None,
-    rate: Tensor,
+    rstd: Tensor,
     weight: Tensor | None,
     rule: RowRule,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """See :class:`Ops`."""
     check(x, dy)
-    cut = tiling(x.size(1), rule.groups)
+    tiles = tiling(x.size(1), rule.groups)
     dx = torch.empty_like(x)
-    programs = every_tile(x, cut) if weight is None else shares(x, cut)
-    sums = None if weight is None else room(x, programs, 2)
+    programs = num_tiles(x, tiles) if weight is None else num_programs(x, tiles)
+    sums = None if weight is None else empty_partial_sums(x, programs, 2)
     launch(
         backward_kernel,
         x,
-        cut,
+        tiles,
         programs,
-        *(dy, dx, mean, rate, weight, sums, float(rule.eps), *_bend(rule)),
+        *(dy, dx, mean, rstd, weight, sums, float(rule.eps), *_phi(rule)),
         released=rule.released,
-        bent=rule.bend is not None,
-        through_mean=rule.through_mean and rule.centre,
-        through_rate=rule.through_rate,
+        has_phi=rule.phi is not None,
+        through_mean=rule.through_mean and rule.center,
+        through_rstd=rule.through_rstd,
     )
     if sums is None:
         return dx, None, None
-    of_weight, of_bias = total(sums)
-    return dx, of_weight, of_bias
+    dweight, dbias = add_partial_sums(sums)
+    return dx, dweight, dbias

@@ -1,9 +1,9 @@
 """How the passes in Triton cut an N x C tensor into tiles, and how they are launched.
 
-C is cut into spans of ``width`` channels, and N into tiles of ``height`` rows; a program works on
-one span, on every tile whose number is its own plus a multiple of the number of programs. What a
-program sums over its rows it leaves in its own place, and torch adds up the places: no two
-programs write to one address, so that the same input gives the same bits on the same device.
+C is cut into groups of ``group_size`` channels, and N into tiles of ``BLOCK_M`` rows. A program
+works on one group, on every tile whose number is its own plus a multiple of the number of programs.
+It stores the partial sums over its rows, and torch adds those of all programs: no two programs
+write to one address, so that the same input gives the same bits on the same device.
 """
 
 from __future__ import annotations
@@ -23,37 +23,42 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MOST_CHANNELS = 8192
 OLDEST_CAPABILITY = (8, 0)  # what Triton supports, and the first with bfloat16
 TILE_NUMBERS = 2048  # of a tile, where a row is not longer than that
-SPAN = 128  # channels of a span where no row is summed: 256 bytes of half precision
+GROUP_SIZE = 128  # where no row is summed: 256 bytes of half precision
 NUMBERS_A_WARP = 512  # 16 registers a thread for each tensor of the tile
 WARPS_AT_ONCE = 16  # that one multiprocessor has registers for, at 128 of them a thread
 INTERPRETED_MULTIPROCESSORS = 2  # for a tensor on the CPU, which only the interpreter takes
 
 
 class Tiling(NamedTuple):
-    """``spans`` of ``width`` channels, in tiles of ``height`` rows and ``block`` >= width lanes."""
+    """``num_groups`` of ``group_size`` channels, in tiles of ``block_m`` rows.
 
-    channels: int
-    width: int
-    spans: int
-    block: int
-    height: int
-    warps: int
+    A tile has ``block_n`` lanes, the next power of two from ``group_size``.
+    """
+
+    num_channels: int
+    group_size: int
+    num_groups: int
+    block_n: int
+    block_m: int
+    num_warps: int
 
 
 @functools.cache
-def tiling(channels: int, groups: int) -> Tiling:
+def tiling(num_channels: int, groups: int) -> Tiling:
     """For passes that sum over each of ``groups`` groups of a row's channels; 0: over none.
 
     Raises:
         ValueError: the groups do not divide the channels.
     """
-    if groups and channels % groups:
-        raise ValueError(f"{groups} groups do not divide {channels} channels; choose a divisor")
-    width = channels // groups if groups else min(channels, SPAN)
-    block = triton.next_power_of_2(width)
-    height = max(1, TILE_NUMBERS // block)
-    warps = min(max(block * height // NUMBERS_A_WARP, 4), 16)
-    return Tiling(channels, width, triton.cdiv(channels, width), block, height, warps)
+    if groups and num_channels % groups:
+        raise ValueError(f"{groups} groups do not divide {num_channels} channels; choose a divisor")
+    group_size = num_channels // groups if groups else min(num_channels, GROUP_SIZE)
+    block_n = triton.next_power_of_2(group_size)
+    block_m = max(1, TILE_NUMBERS // block_n)
+    num_warps = min(max(block_n * block_m // NUMBERS_A_WARP, 4), 16)
+    return Tiling(
+        num_channels, group_size, triton.cdiv(num_channels, group_size), block_n, block_m, num_warps
+    )
 
 
 @functools.cache
@@ -80,41 +85,41 @@ def _multiprocessors(device: torch.device) -> int:
     return count
 
 
-def every_tile(x: Tensor, cut: Tiling) -> int:
+def num_tiles(x: Tensor, tiles: Tiling) -> int:
     """The number of programs along N if each takes one tile; 1 for no rows."""
-    return max(1, int(triton.cdiv(len(x), cut.height)))
+    return max(1, int(triton.cdiv(len(x), tiles.block_m)))
 
 
-def shares(x: Tensor, cut: Tiling) -> int:
-    """The number of programs along N for a pass that leaves sums: as many as run at once."""
-    at_once = _multiprocessors(x.device) * WARPS_AT_ONCE // cut.warps
-    return min(every_tile(x, cut), max(1, at_once // cut.spans))
+def num_programs(x: Tensor, tiles: Tiling) -> int:
+    """The number of programs along N for a pass with partial sums: as many as run at once."""
+    at_once = _multiprocessors(x.device) * WARPS_AT_ONCE // tiles.num_warps
+    return min(num_tiles(x, tiles), max(1, at_once // tiles.num_groups))
 
 
-def room(x: Tensor, programs: int, kinds: int) -> Tensor:
-    """Where each program leaves its sums of ``kinds`` kinds: (programs, kinds, C), float32."""
+def empty_partial_sums(x: Tensor, programs: int, kinds: int) -> Tensor:
+    """For the partial sums of each program, of ``kinds`` kinds: (programs, kinds, C), float32."""
     return x.new_empty((programs, kinds, x.size(1)), dtype=torch.float32)
 
 
-def total(sums: Tensor) -> Tensor:
+def add_partial_sums(sums: Tensor) -> Tensor:
     """(kinds, C): those of all programs together."""
     return sums[0] if len(sums) == 1 else sums.sum(0)
 
 
 def launch(
-    kernel: Any, x: Tensor, cut: Tiling, programs: int, *args: Any, **constants: Any
+    kernel: Any, x: Tensor, tiles: Tiling, programs: int, *args: Any, **constants: Any
 ) -> None:
     """Run ``kernel`` on the device of ``x``; ``args`` follow x and its number of rows."""
     with torch.cuda.device_of(x):
-        kernel[(programs, cut.spans)](
+        kernel[(programs, tiles.num_groups)](
             x,
             len(x),
             *args,
-            channels=cut.channels,
-            width=cut.width,
-            block=cut.block,
-            height=cut.height,
-            num_warps=cut.warps,
+            num_channels=tiles.num_channels,
+            group_size=tiles.group_size,
+            BLOCK_N=tiles.block_n,
+            BLOCK_M=tiles.block_m,
+            num_warps=tiles.num_warps,
             **constants,
         )
 
@@ -146,41 +151,43 @@ def as_bytes(valid: Tensor | None) -> Tensor | None:
 
 
 @triton.jit
-def columns_of_span(
-    channels: tl.constexpr, width: tl.constexpr, block: tl.constexpr
-) -> Any:  # (block,) each
-    """The channels of this program's span, and which of them there are."""
-    lane = tl.arange(0, block)
-    column = tl.program_id(1) * width + lane
-    return column, (lane < width) & (column < channels)
+def program_cols(
+    num_channels: tl.constexpr, group_size: tl.constexpr, BLOCK_N: tl.constexpr
+) -> Any:  # (BLOCK_N,) each
+    """The channels of this program's group, and which of them there are."""
+    lane = tl.arange(0, BLOCK_N)
+    cols = tl.program_id(1) * group_size + lane
+    return cols, (lane < group_size) & (cols < num_channels)
 
 
 @triton.jit
-def rows_of_tile(tile: tl.tensor, rows: tl.tensor, height: tl.constexpr) -> Any:  # (height,) each
+def tile_rows(
+    tile: tl.tensor, num_rows: tl.tensor, BLOCK_M: tl.constexpr
+) -> Any:  # (BLOCK_M,) each
     """The rows of a tile, in 64 bits for N C beyond 2^31, and which of them there are."""
-    row = tile * height + tl.arange(0, height)
-    return row.to(tl.int64), row < rows
+    rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    return rows.to(tl.int64), rows < num_rows
 
 
 @triton.jit
-def real_rows(valid_at: tl.tensor, row: tl.tensor, exists: tl.tensor) -> Any:  # (height,)
+def load_valid(valid_ptr: tl.tensor, rows: tl.tensor, row_mask: tl.tensor) -> Any:  # (BLOCK_M,)
     """Which of the rows are in V."""
-    valid = exists
-    if valid_at is not None:
-        valid = exists & (tl.load(valid_at + row, mask=exists, other=0) != 0)
+    valid = row_mask
+    if valid_ptr is not None:
+        valid = row_mask & (tl.load(valid_ptr + rows, mask=row_mask, other=0) != 0)
     return valid
 
 
 @triton.jit
-def leave_sum(
-    sums_at: tl.tensor,
+def store_partial_sum(
+    partial_sums_ptr: tl.tensor,
     kind: tl.constexpr,
     kinds: tl.constexpr,
     terms: tl.tensor,
-    column: tl.tensor,
-    inside: tl.tensor,
-    channels: tl.constexpr,
+    cols: tl.tensor,
+    col_mask: tl.tensor,
+    num_channels: tl.constexpr,
 ) -> None:
-    """Write the sum over the rows of ``terms``, (height, block), to this program's place."""
-    at = (tl.program_id(0) * kinds + kind) * channels + column
-    tl.store(sums_at + at, tl.sum(terms, 0), mask=inside)
+    """Store this program's partial sum over the rows of ``terms``, (BLOCK_M, BLOCK_N)."""
+    offsets = (tl.program_id(0) * kinds + kind) * num_channels + cols
+    tl.store(partial_sums_ptr + offsets, tl.sum(terms, 0), mask=col_mask)

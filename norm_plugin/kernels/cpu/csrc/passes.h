@@ -13,12 +13,12 @@ constexpr int64_t kBlockRows = 128;
 template <class T>
 struct RowArgs {
   const T *x, *dy, *weight, *bias;  // weight, bias: null for none
-  T *mean, *rate;                   // (N, G); mean: null without centring
+  T *mean, *rstd;                   // (N, G); mean: null without centering
   T *y;                             // y or dx
   T *sums;                          // (blocks, 2, C): sum dy z, sum dy; null without a weight
   int64_t rows, channels, groups;
-  double eps, bend_scale, bend_slope;
-  bool released, through_mean, through_rate, bend;
+  double eps, phi_scale, phi_slope;
+  bool released, through_mean, through_rstd, phi;
 };
 
 template <class T>
@@ -34,15 +34,15 @@ template <class T>
 struct ColumnArgs {
   const T *x, *dy;
   const bool *valid;                                 // null: all rows
-  T *rate;                                           // (N, G); null without groups
+  T *rstd;                                           // (N, G); null without groups
   const T *shift, *gain, *offset;                    // shift: null for 0
   const T *at_padding;                               // null: padding is mapped too
-  const T *of_dy, *constant, *of_u;                  // constant: null if shift is
+  const T *dy_coef, *constant, *u_coef;                  // constant: null if shift is
   T *y;                                              // y or dx
   T *sums;                                           // (blocks, k, C), or null
   int64_t rows, channels, groups;
   double eps;
-  bool centre, find_rate;
+  bool center, compute_rstd;
 };
 
 template <class T>

@@ -87,14 +87,14 @@ void each_block(void (*pass)(const Args &, int64_t), const Args &args, bool back
   });
 }
 
-// Room for sums of `kinds` kinds over each block.
-Tensor room(const Tensor &x, int64_t kinds) {
+// Memory for the partial sums of `kinds` kinds over each block.
+Tensor empty_partial_sums(const Tensor &x, int64_t kinds) {
   return at::empty({block_count(x.size(0)), kinds, x.size(1)}, x.options());
 }
 
 // The blocks' sums added in order: (kinds, C). They are few: a second thread would cost more.
 template <class T>
-Tensor total(const Tensor &sums) {
+Tensor add_partial_sums(const Tensor &sums) {
   Tensor all = at::zeros({sums.size(1), sums.size(2)}, sums.options());
   T *to = all.data_ptr<T>();
   const T *from = sums.const_data_ptr<T>();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +14,6 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from norm_plugin.norms.base.contract import AffineNorm, valid_positions
 from norm_plugin.norms.base.groups import forward_in_groups
 from norm_plugin.norms.base.inference import ChannelMap
-from norm_plugin.norms.base.operator import new_handle, train_in_graph
 from norm_plugin.norms.base.recomputation import Forwards, in_backward
 from norm_plugin.norms.base.workers import sum_over_workers, worker_count
 
@@ -142,13 +142,11 @@ class BatchStatisticsNorm(AffineNorm):
         self._forwards_counted = 0  # since this object exists, and no longer needed after a step
         self._forwards = Forwards()
         self._plain_mean_of: int | None = None
-        self._handle = new_handle(self)
         _COUNTING.add(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a copy, which is another norm."""
         super().__setstate__(state)
-        self._handle = new_handle(self)
         _COUNTING.add(self)
 
     def forward(
@@ -164,7 +162,9 @@ class BatchStatisticsNorm(AffineNorm):
     ) -> Tensor:
         if self.training:
             if torch.compiler.is_compiling():
-                return train_in_graph(self, self._handle, x, padding_mask, batch_first)
+                from norm_plugin.norms.base.outside_graph import call
+
+                return call(partial(self._forward_batch, x, padding_mask, batch_first))
             self._forwards.open(x)
             if self._plain_mean_of is not None and not in_backward():
                 self._plain_mean_of += 1

@@ -1,0 +1,18 @@
+"""A call that ``torch.compile`` leaves out of its graph.
+
+This module is imported only while ``torch.compile`` traces: its decorator imports all of torch's
+compiler, which takes a second or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+@torch.compiler.disable
+def call(function: Callable[[], Tensor]) -> Tensor:
+    """What ``function()`` returns, run without the compiler; the graph breaks here."""
+    return function()

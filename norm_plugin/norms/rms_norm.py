@@ -2,11 +2,18 @@
 
     y = gamma * x / rms,    rms^2 = mean_c x_c^2 + eps    over the C channels of one position
 
+``gain`` says what the parameter ``weight`` is: w is gamma itself, which starts at 1; with ``1+w``
+gamma = 1 + w and w starts at 0, as in Gemma and Qwen3-Next. The two have the same forward pass and
+the same gradients. Weight decay, and any optimizer that looks at the size of a parameter, tell them
+apart: it draws gamma to 0 under ``w`` and to 1 under ``1+w``.
+
 The paper's optional offset is left out, as in the models that use RMSNorm. Everything is computed
 in float32 or wider. The cast back comes last.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,12 +38,18 @@ class RMSNorm(Norm):
 
     Options:
         eps: added to the mean square, inside the root
+        gain: what the gain of a channel is: w, from 1, or 1+w, from 0; weight decay draws w to 0
     """
 
-    def __init__(self, dim: int, *, eps: float = 1e-5) -> None:
+    def __init__(self, dim: int, *, eps: float = 1e-5, gain: Literal["w", "1+w"] = "w") -> None:
         super().__init__(dim)
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps, self.weight_offset = eps, float(gain == "1+w")
+        self.weight = nn.Parameter(torch.full((dim,), 1 - self.weight_offset))
+
+    def gain(self) -> Tensor:
+        """gamma, (C,), in float32 or wider."""
+        weight = self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
+        return weight + self.weight_offset if self.weight_offset else weight
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
-        return divide_by_rms(x, self.eps) * self.weight.to(x.dtype)
+        return divide_by_rms(x, self.eps) * self.gain().to(x.dtype)

@@ -374,3 +374,13 @@ def test_a_causal_model_is_warned_of_a_warm_up_by_batch_statistics():
 def test_no_warning_where_no_position_sees_its_future(model, name, recwarn):
     replace_norms(model(), name, mask=None)
     assert not [one for one in recwarn if "causal" in str(one.message)]
+
+
+def test_a_gain_of_one_plus_w_takes_over_what_the_old_gain_was():
+    old = nn.RMSNorm(4, eps=1e-5)
+    nn.init.normal_(old.weight)
+    model, x = nn.Sequential(old), torch.randn(3, 4)
+    expected, parameter = model(x), old.weight
+    replace_norms(model, "rmsnorm", gain="1+w")
+    assert model[0].weight is parameter
+    torch.testing.assert_close(model(x), expected)

@@ -107,16 +107,17 @@ class AdaNorm(LayerNorm):
         return dx
 
 
-@transcribes("rmsnorm")
+@transcribes("rmsnorm", {}, {"gain": "1+w"})
 class RMSNorm(Reference):
     def forward(self, x, valid):
         self.rms = np.array([np.sqrt(sum(row**2) / self.dim + self.options["eps"]) for row in x])
         self.x_hat = x / self.rms[:, None]
-        return self.gamma * self.x_hat
+        self.gain = self.gamma + (self.options.get("gain") == "1+w")
+        return self.gain * self.x_hat
 
     def backward(self, g):
         self.grads = {"weight": (g * self.x_hat).sum(axis=0)}
-        return self.through_rms(g * self.gamma)
+        return self.through_rms(g * self.gain)
 
     def through_rms(self, g):
         mean_gx = (g * self.x_hat).sum(axis=1) / self.dim

@@ -13,4 +13,4 @@ from norm_plugin.norms.rms_norm import RMSNorm
 @fuses(RMSNorm)
 def rms_norm(norm: RMSNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
     """gamma * x / rms. x, y: (N, C)."""
-    return row_norm(x, ops, RowRule(norm.eps, center=False), norm.weight)
+    return row_norm(x, ops, RowRule(norm.eps, center=False), norm.gain())

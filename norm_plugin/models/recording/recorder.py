@@ -154,7 +154,7 @@ class Recorder:
         with torch.no_grad():
             grads = self._per_token(real_rows(grad, valid))
             measures.update(of_gradient("output", grads))
-            gamma = getattr(norm, "weight", None)
+            gamma = gamma_of(norm)
             g = grads if gamma is None else grads * gamma.to(grads.dtype)
             u = measured(norm, real_rows(x, valid))
             measures.update(gradient_parts(g, u, moments(u), getattr(norm, "eps", EPS)))
@@ -254,11 +254,17 @@ def forward_measures(norm: Norm, rows: Tensor) -> Measures:
         **of_input(rows),
         **of_statistics(batch, running),
     }
-    gamma = getattr(norm, "weight", None)
+    gamma = gamma_of(norm)
     if gamma is not None and gamma.numel() == norm.dim:
         eps = getattr(norm, "eps", EPS)
         measures["gamma_over_psi"] = gamma_over_psi(gamma.to(rows.dtype), batch.square, eps)
     return measures
+
+
+def gamma_of(norm: Norm) -> Tensor | None:
+    """The gain of each channel, (C,); None where the norm has no ``weight``."""
+    weight: Tensor | None = getattr(norm, "weight", None)
+    return None if weight is None else weight + norm.weight_offset
 
 
 def as_numbers(measures: Mapping[str, Mapping[str, Measures]]) -> dict[str, Any]:

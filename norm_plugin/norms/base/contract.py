@@ -34,6 +34,7 @@ class Norm(nn.Module):
             grows with the input without bound.
         fused: computes the same in fewer passes over memory where it can; None: there is no
             such form. ``norm_plugin.kernels`` sets it.
+        weight_offset: what is added to the parameter ``weight`` to give gamma.
         built_with: every declared option with its value, if ``build_norm`` built the norm.
     """
 
@@ -41,6 +42,7 @@ class Norm(nn.Module):
     exact_gradient: ClassVar[bool] = True
     bounded: ClassVar[bool] = True
     fused: FusedForm | None = None
+    weight_offset: float = 0.0
     built_with: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, dim: int) -> None:

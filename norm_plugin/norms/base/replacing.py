@@ -194,6 +194,8 @@ def _carry_over(old: Any, norm: Norm, model: nn.Module) -> tuple[str, ...]:
     ]
     for one in carried:
         setattr(norm, one, theirs[one])
+    if "weight" in carried:
+        theirs["weight"].data.sub_(norm.weight_offset)
     return tuple(carried)
 
 

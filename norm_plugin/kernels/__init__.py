@@ -4,7 +4,7 @@
     >>> from norm_plugin.kernels import set_kernels
     >>> set_kernels(model, "off")                   # back to plain torch
 
-A fused form has the stem of its norm's file. Importing this package lets ``build_norm`` give
+Importing this package lets ``build_norm`` give
 them; ``norms/`` knows nothing of it.
 """
 

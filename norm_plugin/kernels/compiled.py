@@ -21,8 +21,8 @@ def _compiled(cls: type[Norm]) -> Any:
 
 
 def _call(norm: Norm, x: Tensor, valid: Tensor | None) -> Tensor:
-    to_statistics_dtype = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    y: Tensor = _compiled(type(norm))(norm, to_statistics_dtype, None)
+    upcast = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    y: Tensor = _compiled(type(norm))(norm, upcast, None)
     return y.to(x.dtype)
 
 

@@ -15,7 +15,6 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from norm_plugin.kernels.triton import (
-    column_gradients,
     columns,
     dropout,
     pointwise,
@@ -45,9 +44,9 @@ KERNELS = [
         ["valid_ptr", "shift_ptr", "padding_value_ptr"],
     ),
     (dropout.dropout_kernel, 0, {}, ["stream_ptr"]),
-    (column_gradients.products_kernel, 0, {}, ["rstd_ptr", "valid_ptr", "shift_ptr"]),
+    (columns.products_kernel, 0, {}, ["rstd_ptr", "valid_ptr", "shift_ptr"]),
     (
-        column_gradients.gradient_kernel,
+        columns.gradient_kernel,
         GROUPS,
         {},
         ["valid_ptr", "shift_ptr", "constant_ptr", "partial_sums_ptr"],

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import pkgutil
-
 import pytest
 import torch
 from reference import CASES, WITH_MOMENTS
 
-from norm_plugin.kernels import fused as fused_room
 from norm_plugin.kernels import has_fused_form, set_kernels
-from norm_plugin.kernels.fused_forms import _FORMS
 from norm_plugin.norms import build_norm, norm_spec
 
 # The steps are the same code at each level of vector instructions: the long run, past every warm-up
@@ -30,12 +26,6 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6}
 every_fused = pytest.mark.parametrize(("name", "options"), FUSED, ids=str)
 every_norm = pytest.mark.parametrize(("name", "options"), dict(reversed(FUSED)).items(), ids=str)
 """Each fused norm with the first of its options."""
-
-
-def test_a_fused_form_has_the_stem_of_its_norms_file():
-    stems = {cls.__module__.rpartition(".")[2] for cls in _FORMS}
-    files = {module.name for module in pkgutil.iter_modules(fused_room.__path__)}
-    assert stems and stems <= files
 
 
 def close(ours, theirs, what, dtype, terms=1):

@@ -1,1 +1,4 @@
-"""One file a norm that has a fused form, with the stem of the norm's file."""
+"""The fused forms, a file a family: rows, pointwise, and the norms over positions.
+
+A family's file holds its autograd function and the norms that are made of it.
+"""

@@ -7,11 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from norm_plugin.kernels.autograd.columns import Batch, Gradients, column_norm, infer
+from norm_plugin.kernels.fused.columns import Batch, Gradients, OfParameters, column_norm, infer
+from norm_plugin.kernels.fused.gradients import to_statistics_dtype
 from norm_plugin.kernels.fused_forms import fuses
 from norm_plugin.kernels.passes import Ops
 from norm_plugin.norms.base.running_moments import RunningMomentsNorm
+from norm_plugin.norms.base.workers import worker_count
 from norm_plugin.norms.batch_norm import BatchNorm
+from norm_plugin.norms.regularized_batch_norm import RegularizedBatchNorm
+from norm_plugin.norms.rep_batch_norm import RepBatchNorm
 
 
 class BatchNormBatch(Batch):
@@ -109,4 +113,94 @@ def batch_norm(norm: BatchNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Te
     y = column_norm(norm, x, batch)
     kept = norm.kept_variance(batch.variance, x)
     norm.move_running(batch.mean, kept, batch.count, ops.move)
+    return y
+
+
+# --- regularized: the gradient of the penalty is added per channel ------------------------------
+
+
+class RegularizedBatch(BatchNormBatch):
+    """BatchNorm whose mu_B and sigma_B^2 get the penalty's gradient too."""
+
+    def __init__(self, norm: RegularizedBatchNorm, passes_on: bool, *others: Any) -> None:
+        """passes_on: there is a gradient, which the penalty's joins; others: as in Batch."""
+        super().__init__(*others)
+        self.norm, self.passes_on = norm, passes_on
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y = super().forward(x, weight, bias)
+        self.norm.see_and_move(self.mean, self.variance, self.count, self.ops.move)
+        if self.passes_on:
+            self.pull = self.of_penalty()
+        return y
+
+    def of_penalty(self) -> tuple[Tensor, Tensor]:
+        """What the penalty adds to c and b of du, (C,) each."""
+        with torch.enable_grad():
+            statistics = [one.detach().requires_grad_() for one in (self.mean, self.variance)]
+            penalty = self.norm.penalty(*statistics)
+        of_mean, of_variance = torch.autograd.grad(penalty, statistics)
+        weight_of_all = self.norm.penalty_weight(self.count) * (worker_count() if self.sync else 1)
+        # mu_B is 1/n of each u, sigma_B^2 is 2 (u - mu_B)/n
+        per_position = weight_of_all / self.count.clamp(min=1)
+        return of_mean * per_position, 2 * of_variance * per_position
+
+
+@fuses(RegularizedBatchNorm)
+def regularized_batch_norm(
+    norm: RegularizedBatchNorm, x: Tensor, valid: Tensor | None, ops: Ops
+) -> Tensor | None:
+    """gamma * x_hat + beta. x, y: (N, C)."""
+    if not norm.training:
+        return infer_by_moments(norm, x, ops, groups=0)
+    passes_on = torch.is_grad_enabled() and x.requires_grad
+    batch = RegularizedBatch(norm, passes_on, ops, valid, 0, norm.eps, norm.sync)
+    return column_norm(norm, x, batch)
+
+
+# --- RepBN: eta x in the same map; what blends LayerNorm in as well stays plain -----------------
+
+
+class RepBatch(BatchNormBatch):
+    """gamma x_hat + beta + eta x = (gamma / sigma_B + eta) (x - mu_B) + beta + eta mu_B."""
+
+    def __init__(self, eta: Tensor, *others: Any) -> None:
+        """eta: (1,); others: those of :class:`Batch`."""
+        super().__init__(*others, one_call=False)  # whose gain is another
+        self.eta = eta
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        self.see(x)
+        return self.map(x, self.gain(weight), bias + self.eta * self.mean, bias)[0]
+
+    def gain(self, weight: Tensor) -> Tensor:
+        return super().gain(weight) + self.eta
+
+    def products(self, dy: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        every, real, with_centered = super().products(dy, x)
+        self.of_eta = (with_centered + self.mean * real).sum()
+        return every, real, with_centered
+
+    def backward_to_parameters(self, dy: Tensor, x: Tensor) -> OfParameters:
+        gradients = super().backward_to_parameters(dy, x)
+        return (*gradients, self.of_eta)
+
+    def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
+        gradients = super().backward(dy, x, weight)
+        return (*gradients, self.of_eta)
+
+
+@fuses(RepBatchNorm)
+def rep_batch_norm(norm: RepBatchNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor | None:
+    """gamma * x_hat + beta + eta * x. x, y: (N, C)."""
+    if norm.warmup_updates:
+        return None
+    if not norm.training:
+        root = (norm.running_var + norm.eps).sqrt()
+        return infer(
+            norm, x, ops, 0, norm.eps, root, norm.running_mean, to_statistics_dtype(norm.eta, x)
+        )
+    batch = RepBatch(to_statistics_dtype(norm.eta, x).detach(), ops, valid, 0, norm.eps, norm.sync)
+    y = column_norm(norm, x, batch, norm.eta)
+    norm.move_running(batch.mean, batch.variance, batch.count, ops.move)
     return y

@@ -17,6 +17,7 @@ from norm_plugin.kernels.triton.tiles import (
     launch,
     load_valid,
     num_programs,
+    num_tiles,
     program_cols,
     store_partial_sum,
     tile_rows,
@@ -211,3 +212,187 @@ def column_map(
     args = (as_bytes(valid), rstd, shift, gain, offset, at_padding, y, sums, float(eps))
     launch(map_kernel, x, tiles, programs, *args, compute_rstd=compute_rstd)
     return y, rstd, add_partial_sums(sums)
+
+
+# --- backward ------------------------------------------------------------------------------------
+
+
+@triton.jit
+def load_tile(
+    x_ptr: tl.tensor,
+    dy_ptr: tl.tensor,
+    rstd_ptr: tl.tensor,
+    rows: tl.tensor,
+    row_mask: tl.tensor,
+    valid: tl.tensor,
+    cols: tl.tensor,
+    col_mask: tl.tensor,
+    num_channels: tl.constexpr,
+) -> Any:
+    """u and dy of a tile, (BLOCK_M, BLOCK_N), and the rstd, (BLOCK_M,), 1 without layer-scale.
+
+    At padding u is 0 and dy what it is.
+    """
+    offsets = rows[:, None] * num_channels + cols[None, :]
+    u = tl.load(x_ptr + offsets, mask=valid[:, None] & col_mask[None, :], other=0).to(tl.float32)
+    dy = tl.load(dy_ptr + offsets, mask=row_mask[:, None] & col_mask[None, :], other=0).to(
+        tl.float32
+    )
+    rstd = valid.to(tl.float32)
+    if rstd_ptr is not None:
+        group_offsets = rows * tl.num_programs(1) + tl.program_id(1)
+        rstd = tl.load(rstd_ptr + group_offsets, mask=valid, other=0)
+        u = u * rstd[:, None]
+    return u, dy, rstd
+
+
+@triton.jit
+def store_products(
+    partial_sums_ptr: tl.tensor,
+    valid_ptr: tl.tensor,
+    every: tl.tensor,
+    real: tl.tensor,
+    with_u: tl.tensor,
+    cols: tl.tensor,
+    col_mask: tl.tensor,
+    num_channels: tl.constexpr,
+) -> None:
+    """Sums (k = 3): dy over all rows, dy and dy (u - shift) over V."""
+    if valid_ptr is None:
+        every = real
+    store_partial_sum(partial_sums_ptr, 0, 3, every, cols, col_mask, num_channels)
+    store_partial_sum(partial_sums_ptr, 1, 3, real, cols, col_mask, num_channels)
+    store_partial_sum(partial_sums_ptr, 2, 3, with_u, cols, col_mask, num_channels)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def products_kernel(
+    x_ptr: tl.tensor,
+    num_rows: tl.tensor,
+    dy_ptr: tl.tensor,
+    rstd_ptr: tl.tensor,
+    valid_ptr: tl.tensor,
+    shift_ptr: tl.tensor,
+    partial_sums_ptr: tl.tensor,
+    num_channels: tl.constexpr,
+    group_size: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+) -> None:
+    """The three sums of column_products over this program's rows."""
+    cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
+    every = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    real = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    with_u = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(num_rows, BLOCK_M), tl.num_programs(0)):
+        rows, row_mask = tile_rows(tile, num_rows, BLOCK_M)
+        valid = load_valid(valid_ptr, rows, row_mask)
+        z, dy, _ = load_tile(
+            x_ptr, dy_ptr, rstd_ptr, rows, row_mask, valid, cols, col_mask, num_channels
+        )
+        if shift_ptr is not None:
+            z = z - tl.load(shift_ptr + cols, mask=col_mask, other=0)[None, :]
+        if valid_ptr is not None:
+            every += dy
+            dy = tl.where(valid[:, None], dy, 0.0)
+        real += dy
+        with_u += dy * z
+    store_products(partial_sums_ptr, valid_ptr, every, real, with_u, cols, col_mask, num_channels)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def gradient_kernel(
+    x_ptr: tl.tensor,
+    num_rows: tl.tensor,
+    dy_ptr: tl.tensor,
+    rstd_ptr: tl.tensor,
+    valid_ptr: tl.tensor,
+    shift_ptr: tl.tensor,
+    dy_coef_ptr: tl.tensor,
+    constant_ptr: tl.tensor,
+    u_coef_ptr: tl.tensor,
+    dx_ptr: tl.tensor,
+    partial_sums_ptr: tl.tensor,
+    num_channels: tl.constexpr,
+    group_size: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+) -> None:
+    """dx for every tile of this program, and the partial sums of column_products if wanted."""
+    cols, col_mask = program_cols(num_channels, group_size, BLOCK_N)
+    dy_coef = tl.load(dy_coef_ptr + cols, mask=col_mask, other=0)[None, :]
+    u_coef = tl.load(u_coef_ptr + cols, mask=col_mask, other=0)[None, :]
+    if partial_sums_ptr is not None:
+        every = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        real = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        with_u = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(num_rows, BLOCK_M), tl.num_programs(0)):
+        rows, row_mask = tile_rows(tile, num_rows, BLOCK_M)
+        valid = load_valid(valid_ptr, rows, row_mask)
+        u, dy, rstd = load_tile(
+            x_ptr, dy_ptr, rstd_ptr, rows, row_mask, valid, cols, col_mask, num_channels
+        )
+        z = u
+        if shift_ptr is not None:
+            z = u - tl.load(shift_ptr + cols, mask=col_mask, other=0)[None, :]
+        if partial_sums_ptr is not None and valid_ptr is not None:
+            every += dy
+        dy = tl.where(valid[:, None], dy, 0.0)
+        if partial_sums_ptr is not None:
+            real += dy
+            with_u += dy * z
+        dx = dy_coef * dy + u_coef * z
+        if constant_ptr is not None:
+            dx = dx + tl.load(constant_ptr + cols, mask=col_mask, other=0)[None, :]
+        if rstd_ptr is not None:
+            dx = (dx - u * (tl.sum(dx * u, 1) / group_size)[:, None]) * rstd[:, None]
+        dx = tl.where(valid[:, None], dx, 0.0)
+        offsets = rows[:, None] * num_channels + cols[None, :]
+        tl.store(dx_ptr + offsets, dx, mask=row_mask[:, None] & col_mask[None, :])
+    if partial_sums_ptr is not None:
+        store_products(
+            partial_sums_ptr, valid_ptr, every, real, with_u, cols, col_mask, num_channels
+        )
+
+
+def _groups(rstd: Tensor | None) -> int:
+    return 0 if rstd is None else rstd.size(1)
+
+
+def column_products(
+    dy: Tensor,
+    x: Tensor,
+    rstd: Tensor | None,
+    valid: Tensor | None,
+    shift: Tensor | None,
+) -> Tensor:
+    """See :class:`Ops`."""
+    check(x, dy, valid)
+    tiles = tiling(x.size(1), _groups(rstd))
+    programs = num_programs(x, tiles)
+    sums = empty_partial_sums(x, programs, 3)
+    launch(products_kernel, x, tiles, programs, dy, rstd, as_bytes(valid), shift, sums)
+    return add_partial_sums(sums)
+
+
+def column_gradient(
+    dy: Tensor,
+    x: Tensor,
+    rstd: Tensor | None,
+    valid: Tensor | None,
+    shift: Tensor | None,
+    dy_coef: Tensor,
+    constant: Tensor | None,
+    u_coef: Tensor,
+    sums: bool,
+) -> tuple[Tensor, Tensor]:
+    """See :class:`Ops`."""
+    check(x, dy, valid)
+    tiles = tiling(x.size(1), _groups(rstd))
+    programs = num_programs(x, tiles) if sums else num_tiles(x, tiles)
+    dx, partial_sums = torch.empty_like(x), empty_partial_sums(x, programs, 3) if sums else None
+    args = (dy, rstd, as_bytes(valid), shift, dy_coef, constant, u_coef, dx, partial_sums)
+    launch(gradient_kernel, x, tiles, programs, *args)
+    return dx, x.new_empty(0, dtype=torch.float32) if partial_sums is None else add_partial_sums(
+        partial_sums
+    )

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from norm_plugin.kernels.triton.column_gradients import column_gradient, column_products
-from norm_plugin.kernels.triton.columns import column_map, column_moments
+from norm_plugin.kernels.triton.columns import (
+    column_gradient,
+    column_map,
+    column_moments,
+    column_products,
+)
 from norm_plugin.kernels.triton.dropout import dropout_sum
 from norm_plugin.kernels.triton.pointwise import pointwise_backward, pointwise_forward
 from norm_plugin.kernels.triton.rows import row_backward, row_forward

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from norm_plugin.kernels.autograd.columns import Batch, Gradients, column_norm, infer
-from norm_plugin.kernels.autograd.gradients import to_statistics_dtype
+from norm_plugin.kernels.fused.columns import Batch, Gradients, column_norm, infer
+from norm_plugin.kernels.fused.gradients import to_statistics_dtype
+from norm_plugin.kernels.fused_forms import fuses
 from norm_plugin.kernels.passes import Ops
 from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.window import WindowNorm
+from norm_plugin.norms.mabn import MovingAverageBatchNorm
+from norm_plugin.norms.unified_norm import UnifiedNorm
 
 
 class WindowBatch(Batch):
@@ -48,3 +51,9 @@ def window_norm(norm: WindowNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> 
     if not norm.training:
         return infer(norm, x, ops, 0, norm.eps, (norm.running_square + norm.eps).sqrt())
     return column_norm(norm, x, WindowBatch(norm, valid, ops))
+
+
+fuses(MovingAverageBatchNorm)(window_norm)
+
+
+fuses(UnifiedNorm)(window_norm)

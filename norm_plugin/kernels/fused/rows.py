@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from norm_plugin.kernels import operators
-from norm_plugin.kernels.autograd.gradients import (
+from norm_plugin.kernels.fused.gradients import (
     grad_like,
     refuse_second_order,
     to_statistics_dtype,
 )
-from norm_plugin.kernels.passes import Ops, RowRule
+from norm_plugin.kernels.fused_forms import fuses
+from norm_plugin.kernels.passes import Ops, RowRule, statistics_dtype
+from norm_plugin.norms.ada_norm import AdaNorm
+from norm_plugin.norms.detach_norm import DetachNorm, DetachNormMean, DetachNormStd
+from norm_plugin.norms.group_norm import GroupNorm
+from norm_plugin.norms.layer_norm import LayerNormSimple
+from norm_plugin.norms.rms_norm import RMSNorm
+from norm_plugin.norms.scale_norm import ScaleNorm
 
 
 class RowNorm(torch.autograd.Function):
@@ -74,3 +82,43 @@ def _as_operator(x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: Ro
     phi = None if rule.phi is None else list(rule.phi)
     y: Tensor = operators.row_norm(x.contiguous(), gain, offset, *rule[:-1], phi)[0]
     return y
+
+
+@fuses(LayerNormSimple)
+def layer_norm_simple(norm: LayerNormSimple, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
+    """(x - mu) / sigma. x, y: (N, C). ``layernorm`` itself stays torch's own kernel."""
+    return row_norm(x, ops, RowRule(norm.eps))
+
+
+@fuses(DetachNorm, DetachNormMean, DetachNormStd)
+def detach_norm(norm: DetachNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
+    """(x - mu) / sigma. x, y: (N, C)."""
+    rule = RowRule(norm.eps, through_mean=not norm.detach_mean, through_rstd=not norm.detach_std)
+    return row_norm(x, ops, rule)
+
+
+@fuses(RMSNorm)
+def rms_norm(norm: RMSNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
+    """gamma * x / rms. x, y: (N, C)."""
+    return row_norm(x, ops, RowRule(norm.eps, center=False), norm.gain())
+
+
+@fuses(ScaleNorm)
+def scale_norm(norm: ScaleNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
+    """g x / sqrt(sum x^2 + eps) = (g / sqrt(C)) x / sqrt(mean x^2 + eps / C). x, y: (N, C)."""
+    g = norm.g.to(statistics_dtype(x))
+    gain = (g / math.sqrt(norm.dim)).expand(norm.dim)  # autograd sums its gradient
+    return row_norm(x, ops, RowRule(norm.eps / norm.dim, center=False), gain)
+
+
+@fuses(GroupNorm)
+def group_norm(norm: GroupNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
+    """gamma * (x - mu_i) / sigma_i + beta. x, y: (N, C)."""
+    return row_norm(x, ops, RowRule(norm.eps, groups=norm.groups), norm.weight, norm.bias)
+
+
+@fuses(AdaNorm)
+def ada_norm(norm: AdaNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
+    """sg[C (1 - k z)] z. x, y: (N, C)."""
+    rule = RowRule(norm.eps, released=norm.variant == "released", phi=(norm.scale, norm.k))
+    return row_norm(x, ops, rule)

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from norm_plugin.kernels import operators
-from norm_plugin.kernels.autograd.gradients import (
+from norm_plugin.kernels.fused.gradients import (
     grad_like,
     refuse_second_order,
     to_statistics_dtype,
 )
+from norm_plugin.kernels.fused_forms import fuses
 from norm_plugin.kernels.passes import Ops
+from norm_plugin.norms.dynamic_erf import DynamicErf
+from norm_plugin.norms.dynamic_tanh import DynamicTanh
 
 
 class Pointwise(torch.autograd.Function):
@@ -99,3 +102,15 @@ def pointwise(
     else:
         y = Pointwise.apply(x, slope, shift, weight, bias, function, ops)
     return y
+
+
+@fuses(DynamicTanh)
+def dynamic_tanh(norm: DynamicTanh, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
+    """gamma * tanh(alpha x) + beta. x, y: (N, C)."""
+    return pointwise(x, ops, "tanh", norm.alpha, norm.weight, norm.bias)
+
+
+@fuses(DynamicErf)
+def dynamic_erf(norm: DynamicErf, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor:
+    """gamma * erf(alpha x + s) + beta. x, y: (N, C)."""
+    return pointwise(x, ops, "erf", norm.alpha, norm.weight, norm.bias, norm.shift)

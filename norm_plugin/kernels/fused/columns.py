@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from norm_plugin.kernels.autograd.gradients import (
+from norm_plugin.kernels.fused.gradients import (
     grad_like,
     refuse_second_order,
     to_statistics_dtype,

@@ -1,1 +1,0 @@
-"""Fused norms as differentiable functions: rows, columns and single entries."""

@@ -34,10 +34,10 @@ from norm_plugin.norms.layer_norm import standardize
 
 def standardize_as_released(x: Tensor, eps: float) -> Tensor:
     """(x - mu) / (s + eps), s unbiased, over the last dimension. x: (..., C), C >= 2."""
-    centred = x - x.mean(dim=-1, keepdim=True)
+    centered = x - x.mean(dim=-1, keepdim=True)
     # At a constant row the length is 0, where torch takes 0 for its derivative, as for x.std()
-    s = torch.linalg.vector_norm(centred, dim=-1, keepdim=True) / math.sqrt(x.size(-1) - 1)
-    return centred / (s + eps)
+    s = torch.linalg.vector_norm(centered, dim=-1, keepdim=True) / math.sqrt(x.size(-1) - 1)
+    return centered / (s + eps)
 
 
 def ada_norm(y: Tensor, scale: float, k: float) -> Tensor:

@@ -76,11 +76,11 @@ def batch_norm(
         over_padding: divide the variance's sum by all positions of ``x`` in place of n.
     """
     (mean,), count = masked_means([x], valid, sync)
-    centred = zero_padding(x - mean, valid)
-    (variance,), _ = masked_means([centred.square()], valid, sync)
+    centered = zero_padding(x - mean, valid)
+    (variance,), _ = masked_means([centered.square()], valid, sync)
     if over_padding:
         variance = variance * (count / max(x.numel() // max(x.size(-1), 1), 1))
-    return Standardized(centred * torch.rsqrt(variance + eps), mean, variance, count)
+    return Standardized(centered * torch.rsqrt(variance + eps), mean, variance, count)
 
 
 @register_norm(

@@ -33,9 +33,9 @@ def detach_norm(x: Tensor, eps: float, detach_mean: bool, detach_std: bool) -> T
     """(x - mu) / sigma with mu, sigma or both constant for the gradient. x, y: (..., C)."""
     mu = x.mean(dim=-1, keepdim=True)
     # sigma's own derivative does not depend on mu's, for x - mu sums to zero
-    centred = x - (mu.detach() if detach_mean else mu)
-    sigma = (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt()
-    return centred / (sigma.detach() if detach_std else sigma)
+    centered = x - (mu.detach() if detach_mean else mu)
+    sigma = (centered.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    return centered / (sigma.detach() if detach_std else sigma)
 
 
 @register_norm(

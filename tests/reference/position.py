@@ -89,19 +89,19 @@ class AdaNorm(LayerNorm):
     def standardize_as_released(self, x):
         """(x - mu) / (s + eps) with s^2 = sum (x - mu)^2 / (C - 1)."""
         mu = x.sum(axis=1, keepdims=True) / self.dim
-        self.centred = x - mu
-        self.s = np.sqrt((self.centred**2).sum(axis=1, keepdims=True) / (self.dim - 1))
-        return self.centred / (self.s + self.options["eps"])
+        self.centered = x - mu
+        self.s = np.sqrt((self.centered**2).sum(axis=1, keepdims=True) / (self.dim - 1))
+        return self.centered / (self.s + self.options["eps"])
 
     def backward(self, g):
         g = self.phi * g
         if self.options["variant"] == "paper":
             return self.through_standardize(g)
         # y = u / (s + eps) with u = x - mu:  dy = du / (s + eps) - u ds / (s + eps)^2,
-        # ds = u du / ((C - 1) s), and both g and u are centred over the channels
+        # ds = u du / ((C - 1) s), and both g and u are centered over the channels
         below = self.s + self.options["eps"]
         dx = np.zeros_like(g)
-        for i, u in enumerate(self.centred):
+        for i, u in enumerate(self.centered):
             along = sum(g[i] * u) / ((self.dim - 1) * self.s[i] * below[i] ** 2)
             dx[i] = (g[i] - sum(g[i]) / self.dim) / below[i] - along * u
         return dx

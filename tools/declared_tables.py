@@ -144,7 +144,7 @@ def place(index: int) -> LayerPlace:
     return LayerPlace("decoder", index, LAYERS, LAYERS, _CHANNELS, BRANCHES, _HEADS)
 
 
-def _each_layer(cls: type[Placement]) -> dict[type[Placement], list[int]]:
+def each_layer(cls: type[Placement]) -> dict[type[Placement], list[int]]:
     """The placement of each layer, and the numbers of the layers that have it."""
     layers: dict[type[Placement], list[int]] = {}
     for index in range(1, LAYERS + 1):
@@ -154,7 +154,7 @@ def _each_layer(cls: type[Placement]) -> dict[type[Placement], list[int]]:
 
 def _norms(cls: type[Placement]) -> str:
     """Where a layer and its stack have norms."""
-    kinds = _each_layer(cls)
+    kinds = each_layer(cls)
     texts = []
     for kind, layers in kinds.items():
         text = _by_branch({branch: ", ".join(kind.norms_of(branch)) for branch in BRANCHES})
@@ -192,7 +192,7 @@ def _folds(cls: type[Placement]) -> str:
 
 def _fold_of(cls: type[Placement], branch: str) -> str:
     """The same for a branch, whose norms fold together or not at all."""
-    positions = [(kind, name) for kind in _each_layer(cls) for name in kind.norms_of(branch)]
+    positions = [(kind, name) for kind in each_layer(cls) for name in kind.norms_of(branch)]
     stay = {
         f"no (the norm at {position}: {reason})": None
         for kind, position in positions

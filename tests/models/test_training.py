@@ -7,7 +7,7 @@ import logging
 import pytest
 import torch
 
-from in_process import DISTINCT, WITH_STATISTICS, everywhere, train_here
+from in_process import WITH_STATISTICS, everywhere, train_here
 from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec
 from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
@@ -26,7 +26,7 @@ def saved(folder, name="checkpoint_last.pt"):
     return torch.load(folder / name, weights_only=True)["model"]
 
 
-@pytest.mark.parametrize("name", DISTINCT)
+@pytest.mark.parametrize("name", ["layernorm", "batchnorm", "powernorm", "mabn"])
 def test_a_resumed_run_ends_bit_equal(name, toy, tmp_path, monkeypatch):
     """20 updates in one go, and 10 of them after those of a run that was killed at 10.
 

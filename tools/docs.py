@@ -39,6 +39,7 @@ from norm_plugin.experiments.results import read_results
 from powernorm_parts import parts_table
 from published import published_table
 from recipe_commands import command_lines
+from recorded_figures import recorded_figures_table
 from speed_tables import speed_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -99,6 +100,7 @@ def generators(root: Path) -> Generators:
         "primary/": lambda name: primary_table(name, results),
         "inference": lambda _: inference_table(root),
         "parts/": lambda name: parts_table(results / name),
+        "recorded/": lambda name: recorded_figures_table(results / name),
         "published/": lambda name: published_table(name, results),
         "speed/": lambda name: speed_table(name, root),
         "examples/": lambda name: example_table(name, root),

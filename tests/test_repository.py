@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import runpy
 import signal
 import subprocess
@@ -18,9 +17,6 @@ COMPRESSED = {".gz"}  # in whose bytes any short word may turn up
 SOURCED_ONLY = {"lib.sh"}  # a shell file that is no command of its own
 # Put together from parts so that this file does not contain them.
 OUTSIDE_FOLDER = "../" + "shared"
-# Stems whose verbs and nouns are spelled with -ize here, and with -is in British English.
-STEMS = "normal|token|binar|initial|synchron|central|summar|optim|general|regular|standard|recogn"
-BRITISH = re.compile(rf"({STEMS})is(e[drs]?|ing|ations?)(?![a-z])", re.IGNORECASE)
 LEFTOVER_MARKS = ("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")
 
 
@@ -102,17 +98,6 @@ def test_shell_scripts_run_and_stop_at_errors(path: Path) -> None:
 def test_only_the_continuous_integration_knows_the_folder_beside_the_checkout() -> None:
     naming = [name_of(path) for path in FILES if OUTSIDE_FOLDER in text_of(path)]
     assert naming == [".ci/run"]
-
-
-@pytest.mark.parametrize("folder", ("norm_plugin", "tools", "benchmarks"))
-def test_one_spelling_is_used(folder: str) -> None:
-    british = [
-        f"{name_of(path)}: {word.group()}"
-        for path in below(folder)
-        if path.suffix in (".py", ".h", ".cpp")
-        for word in BRITISH.finditer(text_of(path))
-    ]
-    assert british == [], "the words that end in -ize have a z here"
 
 
 def test_no_marks_of_unfinished_work() -> None:

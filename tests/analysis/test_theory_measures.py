@@ -368,6 +368,14 @@ def test_a_chi_square_stays_within_the_bound_and_a_wide_one_does_not():
     assert row["excess"] == f"{1 - math.exp(-2):.3f} at 0.5"
 
 
+@pytest.mark.parametrize(("far", "holds"), [(12, "yes"), (14, "no")])
+def test_the_share_that_the_paper_found_is_tested_where_its_lemma_is(far, holds):
+    draws = torch.tensor([0.5] * (far // 2) + [1.0] * (100 - far) + [1.5] * (far // 2))
+    shares = concentration.shares_of(draws, 512, tokens="random", x="pre")
+    *_, row = verdicts(concentration, shares)
+    assert (row["measured"], row["holds"]) == (f"0.{far}00", holds)
+
+
 # the Jacobian
 
 

@@ -1,6 +1,6 @@
 """The gradient of every layer.
 
-Xiong et al. 2020, section 3.3 and the supplement. At a fixed number of layers L, the gradient of
+Xiong et al. 2020, section 3.3 and appendix F. At a fixed number of layers L, the gradient of
 W^2 of layer l has a term of about `(2/3)^((L-l)/2)` times that of the last layer under post-norm,
 and is about the same in every layer under pre-norm.
 """

@@ -37,8 +37,8 @@ hydra.launcher.KEY=VALUE goes to the launcher, such as hydra.launcher.partition=
 
 DEMO = """
 The toy corpus for four norms: trains, averages, decodes and scores a small Transformer
-with layernorm, adanorm, powernorm and none (or the one of --norm-type), and prints a
-table. About eight minutes on two cores.
+with layernorm, adanorm, powernorm and none (or the one of --norm-type), prints a table
+and writes a page. About three minutes on two cores.
 """
 DEMO_NORMS = ("layernorm", "adanorm", "powernorm", "none")
 
@@ -50,7 +50,10 @@ OVERRIDES = {
         "the paper whose hyperparameters are used, adanorm (Xu et al. 2019), powernorm (Shen et "
         "al. 2020) or xiong (Xiong et al. 2020), where that has results on the corpus",
     ),
-    "--preset": ("preset", "paper or cpu; of tinyshakespeare cpu, short, halves, deep or nanogpt"),
+    "--preset": (
+        "preset",
+        "paper or cpu; of tinyshakespeare cpu, short, halves, deep or nanogpt; of toy demo",
+    ),
     "--subword": ("subword", "subword-nmt (default), or sentencepiece, trained on raw text"),
 }
 """Options that say the same as an override, which they are translated into."""
@@ -115,8 +118,9 @@ def tune(argv: Sequence[str]) -> int:
 def demo(argv: Sequence[str]) -> int:
     """The command ``demo``."""
     args = parse(demo_parser(), argv)
-    if not any(override.startswith("norm=") for override in args.overrides):
-        args.overrides.insert(0, f"norm={','.join(DEMO_NORMS)}")
+    given = {override.partition("=")[0] for override in args.overrides}
+    defaults = {"norm": ",".join(DEMO_NORMS), "preset": "demo"}
+    args.overrides[:0] = [f"{key}={value}" for key, value in defaults.items() if key not in given]
     from norm_plugin.experiments.sweep import run_demo
 
     return run_demo(args)

@@ -48,6 +48,7 @@ from norm_plugin.experiments.state import (
 
 ORDER = (DONE, RUNNING, WAITING, STOPPED, FAILED, DIVERGED)
 LOOK = 5.0  # seconds between two looks at the states of the runs
+DEMO_END = "Look at BLEU: a norm above 80 has learned the toy language. One seed ranks no norm."
 LAUNCHER = "hydra.launcher."
 SLURM_DEFAULTS = {
     "name": "norm_plugin",
@@ -155,23 +156,28 @@ def run_one(args: argparse.Namespace) -> int:
 
 
 def run_demo(args: argparse.Namespace) -> int:
-    """The command ``demo``: the runs one after the other, and a table of them."""
-    specs = read_specs(args).runs
-    for spec in specs:
-        if args.dry_run:
-            print_commands(spec)
-        else:
-            execute(spec, os.environ, args.retry)
-    if not args.dry_run:
-        results = specs[0].result.parent
-        table = [*PYTHON, "-m", "norm_plugin", "table", str(results)]
-        done = subprocess.run(
-            table, cwd=command_root(), stdout=subprocess.PIPE, text=True, check=True
-        )
-        print(f"\n{done.stdout}")
-        print("One seed on a toy corpus: it shows that everything runs, not which norm is better.")
-        print(f"Checkpoints and translations: {specs[0].folder.parent}\nResults: {results}")
+    """The command ``demo``: a sweep on all cores, the table of its results, and their page."""
+    composed = read_specs(args)
+    args.jobs, args.threads = min(len(os.sched_getaffinity(0)), len(composed.runs)), 1
+    status = run_grid(args, composed)
+    if status or args.dry_run:
+        return status
+    results = composed.runs[0].result.parent
+    page = results.parent.parent / "demo"
+    print(f"\n{_output_of('table', results)}")
+    print(DEMO_END)
+    _output_of("report", results, "--out", page, "--baseline", composed.runs[0].label)
+    print(f"The page, with curves: {page / 'index.html'}\nResults: {results}")
     return 0
+
+
+def _output_of(verb: str, *words: str | Path) -> str:
+    """What a command prints, which imports more than a process should that supervises."""
+    command = [*PYTHON, "-m", "norm_plugin", verb, *map(str, words)]
+    done = subprocess.run(
+        command, cwd=command_root(), stdout=subprocess.PIPE, text=True, check=True
+    )
+    return done.stdout
 
 
 # --- on this machine ----------------------------------------------------------------------------

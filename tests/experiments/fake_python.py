@@ -159,12 +159,17 @@ def table(argv):
         print("row", path.name)
 
 
+def report(argv):
+    write(Path(value(argv, "--out"), "index.html"), value(argv, "--baseline"))
+
+
 MODULES = {"fairseq_cli.train": train, "fairseq_cli.generate": generate}
 VERBS = {
     "repair": repair,
     "average": average,
     "result": results,
     "table": table,
+    "report": report,
 }
 
 

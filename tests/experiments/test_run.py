@@ -227,12 +227,14 @@ def test_a_pasted_dry_run_does_what_the_run_does(name, runs, tmp_path):
     assert set(files) == {name for name in other.outcome() if not stamps.search(name)}
 
 
-def test_the_demo_ends_with_a_table_of_its_own_results(runs):
+def test_the_demo_ends_with_a_table_and_a_page_of_its_own_results(runs):
     done = runs.command("demo", "--work", str(runs.work))
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("row ")]
     assert rows == [f"row {norm}-seed1.json" for norm in sorted(DEMO_NORMS)]
-    assert f"Results: {runs.work}/results/toy\n" in done.stdout
+    assert f"Results: {runs.work}/results/toy_demo\n" in done.stdout
+    assert (runs.work / "demo/index.html").read_text() == DEMO_NORMS[0]
+    assert f"{runs.work}/demo/index.html\n" in done.stdout
 
 
 def test_the_demo_checks_the_flags_of_its_last_norm_before_it_trains_the_first(runs):

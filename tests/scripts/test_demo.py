@@ -85,10 +85,10 @@ def only(paths):
 
 def outcome(work):
     """Result without what differs from run to run, and the averaged weights."""
-    result = json.loads(only((work / "results/toy").glob("*.json")).read_text())
+    result = json.loads(only((work / "results/toy_demo").glob("*.json")).read_text())
     for key in ("date", "git", "training", "machine"):
         del result[key]
-    averaged = only((work / "runs/toy").glob("*/averaged.pt"))
+    averaged = only((work / "runs/toy_demo").glob("*/averaged.pt"))
     return result, load_checkpoint(averaged)["model"]
 
 
@@ -101,7 +101,7 @@ def finished(tmp_path_factory):
     return log.read_text(), work
 
 
-def test_the_demo_ends_with_a_table_and_a_result(finished):
+def test_the_demo_ends_with_a_table_a_result_and_a_page(finished):
     printed, work = finished
     result, _ = outcome(work)
     assert result["norm"].startswith("powernorm-decoder-layers-1-")  # flags make another run
@@ -114,7 +114,9 @@ def test_the_demo_ends_with_a_table_and_a_result(finished):
     row = only([line for line in printed.splitlines() if line.startswith(f"| {result['norm']}")])
     assert f"| {result['scores']['tokenized']['score']:.2f} |" in row
     assert result["scores"]["sacrebleu"]["signature"] in printed
-    assert f"Results: {work}/results/toy" in printed
+    assert f"Results: {work}/results/toy_demo" in printed
+    assert f"{work}/demo/index.html" in printed
+    assert result["norm"] in (work / "demo/index.html").read_text()
 
 
 def test_a_finished_demo_does_nothing(finished):
@@ -123,26 +125,26 @@ def test_a_finished_demo_does_nothing(finished):
     files = [
         path for path in work.rglob("*") if path.is_file() and not path.name.endswith(changing)
     ]
-    files = [path for path in files if path.parent.name != "logs"]
+    files = [path for path in files if path.parent.name not in ("logs", "demo")]
     before = {path: path.stat().st_mtime_ns for path in files}
     again = run(work)
-    assert again.stdout.count("was done before") == 4
+    assert finished[0].endswith(again.stdout)
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_a_kill_in_training_changes_nothing_in_the_end(finished, tmp_path):
     log = tmp_path / "output"
     child, last = fork(tmp_path, log)
-    while not list(tmp_path.glob("runs/toy/*/checkpoints/checkpoint[2-8].pt")):
+    while not list(tmp_path.glob("runs/toy_demo/*/checkpoints/checkpoint[2-8].pt")):
         assert os.waitpid(child, os.WNOHANG) == (0, 0), log.read_text()
     os.killpg(child, signal.SIGKILL)
     assert status_of(child, last) == -signal.SIGKILL
     # and as if it had come while fairseq was copying its last checkpoint
-    copy = only(tmp_path.glob("runs/toy/*/checkpoints/checkpoint_last.pt"))
+    copy = only(tmp_path.glob("runs/toy_demo/*/checkpoints/checkpoint_last.pt"))
     copy.write_bytes(copy.read_bytes()[:1000])
 
     assert status_of(*fork(tmp_path, log)) == 0, log.read_text()
-    log_text = only(tmp_path.glob("runs/toy/*/logs/train.log")).read_text()
+    log_text = only(tmp_path.glob("runs/toy_demo/*/logs/train.log")).read_text()
     assert "checkpoint_last.pt was damaged; replaced by" in log_text
     (result, weights), (expected, expected_weights) = outcome(tmp_path), outcome(finished[1])
     for each in (result, expected):

@@ -497,18 +497,12 @@ def _check_norms(args: Any) -> None:
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     from norm_plugin.models.norm_model import NormModel
-    from norm_plugin.models.plan import IDENTITY, LAYERNORM, make_plan
+    from norm_plugin.models.plan import make_plan
 
     model = ARCH_MODEL_REGISTRY.get(args.arch)
     if model is None or not issubclass(model, NormModel):
         return  # a model of fairseq's own, or of the user's
-    sites = make_plan(args, model.sides).sites
-    if not sites and args.norm_type not in (LAYERNORM, IDENTITY):
-        raise CommandError(
-            f"norm {args.norm_type}: no layer of this placement has a norm, so the run would not "
-            f"have it either; give {IDENTITY}, or another placement"
-        )
-    for choice in sites:
+    for choice in make_plan(args, model.sides).sites:
         choice.build(getattr(args, f"{choice.site.side}_embed_dim"))
 
 

@@ -209,6 +209,7 @@ def test_runs_that_diverged_are_in_tables_and_curves(written):
     assert "| gone, pre | 0 of 1 | not reached | unknown | unknown |" in section(
         markdown, "Training"
     )
+    assert "A cross marks the last loss of a run that failed or diverged." in markdown
     curves = pd.read_csv(out / "valid-loss.csv")
     (ended,) = curves[curves["state"] == "diverged"].to_dict("records")
     assert (ended["arm"], ended["updates"], ended["mean"]) == ("far, pre", 60, 7.5)
@@ -326,6 +327,7 @@ def test_a_table_has_the_digits_of_its_outcome():
 
 def test_results_without_curves_say_so(tmp_path):
     folders = folder_of(tmp_path, made_up(curves=None))
+    (tmp_path / "out").mkdir()  # as an earlier report leaves it
     main([*map(str, folders), "--out", str(tmp_path / "out")])
     assert (
         "Losses over training are not in these results."

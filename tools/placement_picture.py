@@ -108,6 +108,7 @@ def draw_top(axes: Any, cls: type[Placement], y: float) -> float:
 
 def factors(placement: Placement, branch: str) -> dict[str, float]:
     """What the stream, the branch, its input and the layer's input are multiplied by at a sum."""
+    placement.norm = lambda branch, position, x: x
     zero, one = torch.zeros(1, 1, placement.place.dim), torch.ones(1, 1, placement.place.dim)
     found = {}
     for name, bottom, x, fx in (
@@ -116,7 +117,8 @@ def factors(placement: Placement, branch: str) -> dict[str, float]:
         ("branch", zero, zero, one),
     ):
         placement.eval().begin(bottom)
-        found[name] = placement.join(x, fx, branch).mean().item()
+        stream, _ = placement.read(x, branch)
+        found[name] = placement.join(stream, fx, branch).mean().item()
     return {**found, "input": placement.enter(one, branch).mean().item()}
 
 

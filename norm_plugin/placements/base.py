@@ -212,6 +212,8 @@ class Placement(nn.Module):
         the stack goes into linear maps only; the input of one on the output of a branch comes from
         the last map.
         """
+        if position == FINAL and cls.streams > 1:
+            return "the streams are joined at it"
         return "" if position in (INPUT, INNER, OUTPUT, FINAL) else ON_THE_STREAM
 
 

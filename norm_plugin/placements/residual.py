@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from norm_plugin.placements.base import FINAL, SUM, Placement, register_placement
+from norm_plugin.placements.base import SUM, Placement, register_placement
 
 
 @register_placement(
@@ -48,9 +48,3 @@ class ResiDual(Placement):
     @staticmethod
     def after_final_norm(streams: Sequence[Tensor], y: Tensor) -> Tensor:
         return streams[0] + y
-
-    @classmethod
-    def why_it_stays(cls, position: str) -> str:
-        if position == FINAL:
-            return "its output is added to the other stream, x"
-        return super().why_it_stays(position)

@@ -119,7 +119,7 @@ def test_what_folds_under_which_placement(build):
         ("encoder-self", "encoder-ffn", "encoder-final"), ""
     )
     assert set(found["sandwich"].values()) == {""}
-    assert found["residual"]["encoder-final"] == "its output is added to the other stream, x"
+    assert found["residual"]["encoder-final"] == "the streams are joined at it"
 
 
 def test_the_sides_can_have_placements_of_their_own(build, build_yaml):

@@ -181,6 +181,28 @@ def siamese(x, stack):
     return stack.final(stack.own["final_first_norm"](x) + stack.own["final_second_norm"](y))
 
 
+@transcribes("hyper")
+@transcribes("hyper-dynamic")
+def hyper(x, stack):
+    n, h = 4, [x] * 4
+    for layer in stack.layers:
+        for f in layer:
+            alpha = [[f.learned[f"alpha.{f.name}"][i, j] for j in range(n + 1)] for i in range(n)]
+            beta = [f.learned[f"beta.{f.name}"][i] for i in range(n)]
+            if "streams" in f.norms:
+                w, s = f.learned[f"mix.{f.name}"], f.learned[f"scale.{f.name}"]
+                for i in range(n):
+                    y = f.streams(h[i])
+                    for j in range(n + 1):
+                        along = (y * w[:, j]).sum(-1, keepdim=True)
+                        alpha[i][j] = alpha[i][j] + s[0] * torch.tanh(along)
+                    along = (y * w[:, n + 1]).sum(-1, keepdim=True)
+                    beta[i] = beta[i] + s[1] * torch.tanh(along)
+            fz = f(f.input(sum(alpha[i][0] * h[i] for i in range(n))))
+            h = [sum(alpha[i][j + 1] * h[i] for i in range(n)) + beta[j] * fz for j in range(n)]
+    return stack.final(sum(h))
+
+
 @transcribes("normformer")
 @transcribes("normformer-res-scale")
 def normformer(x, stack):

@@ -16,9 +16,9 @@ papers was read; the formulas are quoted from notes, and where it is named the c
                    2 / (d + 4 d) in attentions and 2 / (d + d_ff) in feed-forward networks, as in
                    the authors' code (tnq177/transformers_without_tears, layers.py)
     depth-scaled   Zhang, Titov and Sennrich 2019, D19-1083, "DS-Init" with alpha = 1: w uniform
-                   within sqrt(6 / (fan_in + fan_out)) / sqrt(l). The authors' code (bzhangGo/zero,
-                   models/transformer.py) divides the variance by sqrt(l), so the weights by
-                   l^(1/4): ``depth-scaled-released``
+                   within sqrt(6 / (fan_in + fan_out)) / sqrt(l). The authors' code (bzhangGo/zero, read
+                   in excerpts) divides the variance by sqrt(l), so the weights by l^(1/4):
+                   ``depth-scaled-released``
     fixup          Zhang, Dauphin and Ma 2019, arXiv 1901.09321: the last map of each branch is 0,
                    and the others are scaled by L^(-1 / (2 m - 2)), with m = 2 maps in a branch. An
                    attention is taken as W_V and W_O. The authors take it as four maps, and scale
@@ -33,8 +33,8 @@ papers was read; the formulas are quoted from notes, and where it is named the c
                    normal of standard deviation d^(-1/2), scaled by (9 L)^(-1/4), with the number
                    of layers of their own stack. A stack alone has (9 L)^(-1/4) throughout. The
                    paper then trains without norms and without warm-up: ``--norm-type none``. The
-                   authors' code (layer6ai-labs/T-Fixup) was read and agrees, except that it leaves
-                   W_Q and W_K as fairseq draws them, with a gain of 1 / sqrt(2)
+                   authors' code (layer6ai-labs/T-Fixup) agrees as far as it was read, except that
+                   it leaves W_Q and W_K as fairseq draws them, with a gain of 1 / sqrt(2)
     gpt2           Radford et al. 2019, section 2.3: the last map of each branch is divided by
                    sqrt(L), which is sqrt(2 N) in a stack of N layers with two branches. Its normal
                    weights of standard deviation 0.02 are not part of this: the others stay

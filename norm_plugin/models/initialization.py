@@ -16,8 +16,8 @@ papers was read; the formulas are quoted from notes, and where it is named the c
                    2 / (d + 4 d) in attentions and 2 / (d + d_ff) in feed-forward networks, as in
                    the authors' code (tnq177/transformers_without_tears, layers.py)
     depth-scaled   Zhang, Titov and Sennrich 2019, D19-1083, "DS-Init" with alpha = 1: w uniform
-                   within sqrt(6 / (fan_in + fan_out)) / sqrt(l). The authors' code (bzhangGo/zero, read
-                   in excerpts) divides the variance by sqrt(l), so the weights by l^(1/4):
+                   within sqrt(6 / (fan_in + fan_out)) / sqrt(l). The authors' code (bzhangGo/zero,
+                   read in excerpts) divides the variance by sqrt(l), so the weights by l^(1/4):
                    ``depth-scaled-released``
     fixup          Zhang, Dauphin and Ma 2019, arXiv 1901.09321: the last map of each branch is 0,
                    and the others are scaled by L^(-1 / (2 m - 2)), with m = 2 maps in a branch. An

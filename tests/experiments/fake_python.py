@@ -70,7 +70,8 @@ def train(argv):
     """A chain of checkpoints, each from the one before it; the last one is a mere copy."""
     if os.environ.get("FAKE_TRAINING") == "makes nothing":
         return
-    print("wandb:", os.environ["WANDB_NAME"], "in", os.environ["WANDB_DIR"], flush=True)
+    if "--wandb-project" in argv:
+        print("wandb:", os.environ["WANDB_NAME"], "in", os.environ["WANDB_DIR"], flush=True)
     of_seed = json.loads(os.environ.get("FAKE_TRAINING_OF_SEED", "{}"))
     does = of_seed.get(value(argv, "--seed"), os.environ.get("FAKE_TRAINING"))
     if does == "is killed":

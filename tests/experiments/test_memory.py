@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from norm_plugin.experiments.runner import run_command
+from norm_plugin.experiments.runner import run_process
 from norm_plugin.experiments.state import Stamps
 
 MIB = 2**20
@@ -50,7 +50,7 @@ def page_faults(tmp_path, **environment):
 def run(tmp_path, program, *argv, environment=None, read):
     lock = os.open(tmp_path / "lock", os.O_CREAT)
     try:
-        return run_command(
+        return run_process(
             [sys.executable, "-S", "-c", program, *argv],
             folder=tmp_path,
             environment=environment or {},

@@ -155,7 +155,7 @@ def test_logging_is_no_setting_of_a_run(argv, runs):
     assert ("--wandb-project" in train) == ("--" in argv)
     folder = runs.work / "runs/toy/layernorm-seed1"
     log = (folder / "logs/train.log").read_text()
-    assert f"wandb: toy layernorm, seed 1 in {folder}\n" in log
+    assert (f"wandb: toy layernorm, seed 1 in {folder}\n" in log) == ("--" in argv)
     assert runs.run("toy").stdout.count(DONE) == STAMPED
 
 

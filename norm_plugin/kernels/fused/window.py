@@ -46,14 +46,9 @@ class WindowBatch(Batch):
         return dx, dweight, every
 
 
+@fuses(MovingAverageBatchNorm, UnifiedNorm)
 def window_norm(norm: WindowNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor | None:
     """gamma * x_hat + beta. x, y: (N, C)."""
     if not norm.training:
         return infer(norm, x, ops, 0, norm.eps, (norm.running_square + norm.eps).sqrt())
     return column_norm(norm, x, WindowBatch(norm, valid, ops))
-
-
-fuses(MovingAverageBatchNorm)(window_norm)
-
-
-fuses(UnifiedNorm)(window_norm)

@@ -4,11 +4,12 @@
 
 over the C channels of one position. b, alpha and gamma are per channel. The paper's form with
 several heads divides x and b among them: the dot product of head j scales alpha in the channels of
-head j. The gain is bounded by |alpha| + |gamma|, so the output is.
+head j. The gain is bounded by |alpha| + |gamma|, and so is the output.
 
-The paper could not be read; the formula is quoted from notes. b starts at 0 and gamma at 1, where y
-equals RMSNorm. With b = 0 nothing but b has a gradient through the product, which alpha scales;
-alpha starts at 1, our choice, and `alpha_init` changes it.
+b starts at 0, gamma and alpha at 1: y then equals RMSNorm, and of alpha and b only b has a
+gradient at first. The paper uses one head in language models and 16 in vision, and applies weight
+decay to alpha and b. Its text could not be read: the formula, the heads and the start values are
+those that a summary of it and an implementation by others for Megatron-LM agree on.
 
 Everything is computed in float32 or wider. The cast back comes last.
 """

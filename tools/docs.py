@@ -29,6 +29,7 @@ from declared_tables import (
     sites_table,
 )
 from example_runs import example_table
+from findings import finding_block
 from inference_table import inference_table
 from norm_plugin.analysis.deep_stacks_page import deep_stacks_block
 from norm_plugin.analysis.tables import score_table
@@ -98,6 +99,7 @@ def generators(root: Path) -> Generators:
         "losses/": lambda name: claims_table(name, results, "valid_loss"),
         "controls/": lambda name: controls_table(name, results),
         "primary/": lambda name: primary_table(name, results),
+        "finding/": lambda name: finding_block(name, results),
         "inference": lambda _: inference_table(root),
         "parts/": lambda name: parts_table(results / name),
         "recorded/": lambda name: recorded_figures_table(results / name),

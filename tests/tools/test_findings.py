@@ -1,0 +1,46 @@
+"""The figures and tables of docs/findings.md."""
+
+from __future__ import annotations
+
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from findings import FINDINGS, Effect, finding_drawing, finding_table, measured
+from norm_plugin.commands.command_line import CommandError
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_figures_draw_the_numbers_of_the_tables(name):
+    """A file has its table as its description. It draws no more and no less."""
+    svg = (ROOT / "docs" / "findings" / f"{name}.svg").read_text("utf-8")
+    description = svg.partition("<desc>\n")[2].partition("\n</desc>")[0]
+    assert unescape(description) == finding_table(name, RESULTS), "run python tools/findings.py"
+    assert svg.count(", n = ") == len(FINDINGS[name])
+
+
+def test_a_row_is_the_comparison_of_its_study():
+    rows = measured(RESULTS).loc["gain-and-bias"].set_index(["study", "outcome"])
+    assert set(rows["arm"]) == {"layernorm-simple"} and len(rows) == 4
+    declared = rows.loc[("adanorm_sst5", "score")]
+    # the numbers that the study's own report has
+    assert declared["difference"] == pytest.approx(-0.0407, abs=5e-4)
+    assert declared["margin"] == 0.3 and len(declared["by_seed"]) == 10
+    assert rows.loc[("adanorm_sst5", "valid_loss"), "better"] == "left"
+
+
+def test_each_outcome_has_a_panel_and_each_seed_a_dot():
+    svg = finding_drawing("gain-and-bias", RESULTS).svg
+    assert svg.count("(better: right)") == svg.count("(better: left)") == 1
+
+
+def test_an_arm_without_runs_is_an_error(monkeypatch):
+    monkeypatch.setitem(FINDINGS, "own", (Effect("multi30k_cpu", "mabn"),))
+    measured.cache_clear()
+    with pytest.raises(CommandError, match="mabn"):
+        finding_table("own", RESULTS)
+    measured.cache_clear()

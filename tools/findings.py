@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""Draw the figures of docs/findings.md from the committed results.
+
+    python tools/findings.py
+
+tools/docs.py writes the tables of the same comparisons.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from norm_plugin.analysis.figures import COLORS, INK, SMALL, Drawing, draw
+from norm_plugin.analysis.stats import Verdict, compare_arms, higher_is_better
+from norm_plugin.analysis.study import read_study
+from norm_plugin.analysis.tables import markdown, outcome_title, p_text
+from norm_plugin.commands.command_line import CommandError, run_command, write_text
+from norm_plugin.experiments.studies import SCORE, read_study_file, study_path
+
+ROOT = Path(__file__).resolve().parents[1]
+LOSS = "valid_loss"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A comparison: ``arm`` less ``baseline``, under pre-norm where they name no placement."""
+
+    study: str
+    arm: str
+    baseline: str = "layernorm"
+    outcome: str = SCORE
+
+
+RESULTS = {"characters": "tinyshakespeare_short", "adanorm_rt": "rt", "adanorm_sst5": "sst5"}
+"""The folder of a study's results, where it has not the name of the study."""
+CORPORA = {
+    "characters": "characters",
+    "adanorm_rt": "RT",
+    "adanorm_sst5": "SST5",
+    "multi30k_cpu": "Multi30k",
+}
+CLASSIFICATION = ("adanorm_sst5", "adanorm_rt")
+FINDINGS = {
+    "norms": (
+        *(Effect("characters", norm) for norm in ("none", "rmsnorm", "powernorm", "adanorm")),
+        *(
+            Effect("characters", f"{norm}, post", "layernorm, post")
+            for norm in ("rmsnorm", "powernorm", "adanorm")
+        ),
+    ),
+    "powernorm": (
+        Effect("multi30k_cpu", "powernorm"),
+        Effect("multi30k_cpu", "powernorm", "powernorm-layer-scale-groups-0"),
+        Effect("multi30k_cpu", "powernorm-v", "batchnorm"),
+        Effect("multi30k_cpu", "powernorm", "powernorm-v"),
+    ),
+    "adanorm": (
+        Effect("adanorm_sst5", "adanorm", "layernorm-kaiming"),
+        *(
+            Effect(study, "adanorm", outcome=outcome)
+            for outcome in (SCORE, LOSS)
+            for study in CLASSIFICATION
+        ),
+    ),
+    "gain-and-bias": tuple(
+        Effect(study, "layernorm-simple", outcome=outcome)
+        for outcome in (SCORE, LOSS)
+        for study in CLASSIFICATION
+    ),
+    "derivatives": tuple(
+        Effect(study, arm, baseline, outcome)
+        for outcome in (SCORE, LOSS)
+        for arm, baseline in (
+            ("detachnorm", "layernorm-simple"),
+            ("detachnorm-mean", "detachnorm-std"),
+        )
+        for study in CLASSIFICATION
+    ),
+    "little-data": (
+        *(Effect(study, norm) for norm in ("dyt", "none") for study in CLASSIFICATION),
+        *(
+            Effect(study, norm, outcome=LOSS)
+            for norm in ("dyt", "none")
+            for study in CLASSIFICATION
+        ),
+        *(Effect("characters", norm) for norm in ("dyt", "none")),
+    ),
+}
+"""The comparisons that answer a question, by the name of its block and its figure."""
+
+
+def finding_table(name: str, results: Path) -> str:
+    """Markdown: a row for each comparison of a finding.
+
+    p is corrected over what the study declares; for what it does not declare, over all comparisons
+    of :data:`FINDINGS` with the same study and outcome.
+    """
+    rows = measured(results).loc[[name]]
+    return markdown(
+        pd.DataFrame(
+            {
+                "difference": f"`{row['arm']}` less `{row['baseline']}`",
+                "corpus": CORPORA[row["study"]],
+                "outcome": row["title"],
+                "n": f"{len(row['by_seed'])}" if row["by_seed"] else "-",
+                "mean": f"{row['difference']:+.{row['digits']}f}",
+                "95 % interval": _interval(row),
+                "p (Holm)": p_text(row["p_holm"]),
+                "verdict": str(row["verdict"]),
+                "declared": "before" if row["family"] == "primary" else "-",
+            }
+            for row in rows.to_dict("records")
+        )
+    )
+
+
+def finding_block(name: str, results: Path) -> str:
+    """Markdown: the figure of a finding, and its table."""
+    return f"![Differences and their 95 % intervals](findings/{name}.svg)\n\n" + finding_table(
+        name, results
+    )
+
+
+def _interval(row: dict[str, Any]) -> str:
+    ends = (row["difference_low"], row["difference_high"])
+    return "-" if math.isnan(ends[0]) else " to ".join(f"{e:+.{row['digits']}f}" for e in ends)
+
+
+@cache
+def measured(results: Path) -> pd.DataFrame:
+    """All comparisons, as :func:`compare_arms` has them, indexed by the name of their finding.
+
+    Raises CommandError for an arm without runs.
+    """
+    effects = [(name, each) for name, group in FINDINGS.items() for each in group]
+    rows: dict[Effect, dict[str, Any]] = {}
+    for study in dict.fromkeys(each.study for _, each in effects):
+        file = read_study_file(study_path(study))
+        runs = read_study([results / RESULTS.get(study, study)], file=file)
+        for outcome in (SCORE, LOSS):
+            asked = [each for _, each in effects if (each.study, each.outcome) == (study, outcome)]
+            asked = list(dict.fromkeys(asked))
+            pairs = [(_arm(each.arm), _arm(each.baseline)) for each in asked]
+            if missing := {arm for pair in pairs for arm in pair} - set(runs.arms):
+                raise CommandError(f"{study} has no run of {', '.join(sorted(missing))}")
+            table = compare_arms(runs.runs, pairs, outcome, runs.primary)
+            title = outcome_title(outcome, runs.metric)
+            better = "right" if higher_is_better(runs.runs, outcome) else "left"
+            digits = 3 if better == "left" else 2
+            for each, row in zip(asked, table.to_dict("records"), strict=True):
+                rows[each] = row | vars(each) | {"title": title, "better": better, "digits": digits}
+    return pd.DataFrame([rows[each] for _, each in effects], index=[name for name, _ in effects])
+
+
+def _arm(name: str) -> str:
+    """As the studies name it, with its placement."""
+    return name if ", " in name else f"{name}, pre"
+
+
+def finding_drawing(name: str, results: Path) -> Drawing:
+    """A forest plot: a panel for each outcome, a row for each comparison, a dot for each seed.
+
+    A mark is filled where the verdict is not undecided.
+    """
+    panels = list(measured(results).loc[[name]].groupby("title", sort=False))
+
+    def plot(grid: Any) -> None:
+        for axes, (title, rows) in zip(grid[:, 0], panels):
+            for place, row in enumerate(rows.to_dict("records")):
+                ends = (row["difference_low"], row["difference_high"])
+                axes.plot(ends, [place] * 2, "-", color=INK, linewidth=1.2)
+                seeds = row["by_seed"]
+                dots = {"color": COLORS[5], "alpha": 0.8, "markersize": 3.5, "markeredgewidth": 0}
+                axes.plot(seeds, [place] * len(seeds), "o", **dots)
+                face = "none" if row["verdict"] == Verdict.UNDECIDED else INK
+                mark = {"markersize": 6, "markeredgecolor": INK, "markerfacecolor": face}
+                axes.plot([row["difference"]], [place], "D", **mark)
+            axes.axvline(0, color=INK, linewidth=0.8, alpha=0.6)
+            axes.set_yticks(range(len(rows)), [_label(row) for row in rows.to_dict("records")])
+            axes.set_ylim(len(rows) - 0.5, -0.5)
+            axes.tick_params(axis="y", length=0)
+            axes.tick_params(labelsize=SMALL)
+            better = rows["better"].iloc[0]
+            axes.set_xlabel(f"difference in {title}\n(better: {better})", fontsize=SMALL)
+            axes.locator_params(axis="x", nbins=6)
+
+    sizes = [len(rows) for _, rows in panels]
+    height = sum(0.85 + 0.38 * size for size in sizes)
+    return draw(plot, height, name, (len(sizes), 1), height_ratios=[size + 1 for size in sizes])
+
+
+def _label(row: dict[str, Any]) -> str:
+    baseline = row["baseline"].replace("powernorm-layer-scale", "powernorm,\nlayer-scale")
+    return f"{row['arm']} less {baseline}\n{CORPORA[row['study']]}, n = {len(row['by_seed'])}"
+
+
+def figure_text(name: str, results: Path) -> str:
+    """A file of SVG whose description is the table, so that a stale figure is found."""
+    svg = finding_drawing(name, results).standalone
+    opening, end, rest = svg.partition(">")
+    return f"{opening}{end}\n<desc>\n{escape(finding_table(name, results))}\n</desc>{rest}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python tools/findings.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.parse_args(argv)
+    folder = ROOT / "docs" / "findings"
+    folder.mkdir(exist_ok=True)
+    for name in FINDINGS:
+        write_text(folder / f"{name}.svg", figure_text(name, ROOT / "results"))
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -14,7 +14,6 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.modules import FairseqDropout, MultiheadAttention
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
@@ -32,6 +31,7 @@ from norm_plugin.models.initialization import initialize
 from norm_plugin.models.plan import SiteChoice
 from norm_plugin.models.sites import (
     ATTENTIONS,
+    BRANCH_ENDS,
     LAST_MAPS,
     PROJECTIONS,
     SLOTS,
@@ -39,7 +39,7 @@ from norm_plugin.models.sites import (
     head_sites,
     normalizes_before,
 )
-from norm_plugin.norms import Norm
+from norm_plugin.norms.base.padding_mask import PaddingMask
 from norm_plugin.placements import (
     IN_ATTENTION,
     INNER,
@@ -53,49 +53,10 @@ from norm_plugin.placements import (
 )
 
 
-class PaddingMask:
-    """The padding mask of the batch in work, handed to norms by a forward pre-hook.
-
-    fairseq's layers call ``norm(x)``; the hook makes that ``norm(x, mask, batch_first)``, so
-    nothing of their forward has to be written again. The mask is always (B, T).
-    """
-
-    batch_first = False  # x is (T, B, C) in fairseq's layers, and at the end of its stacks
-
-    def __init__(self) -> None:
-        self.mask: Tensor | None = None
-        self.ignoring = False
-
-    @contextmanager
-    def holding(self, mask: Tensor | None) -> Iterator[None]:
-        """Hand out ``mask``, (B, T) and True at padding, or None, within this context."""
-        self.mask = mask
-        try:
-            yield
-        finally:
-            self.mask = None
-
-    def __call__(self, norm: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
-        """The hook: append the mask, and how x lies, to the inputs of ``norm``."""
-        mask = self.mask
-        if self.ignoring:
-            batch, time = (0, 1) if self.batch_first else (1, 0)
-            x = inputs[0]
-            mask = x.new_ones(x.size(batch), x.size(time), dtype=torch.bool)
-        return (*inputs, mask, self.batch_first)
-
-
-class EmbeddingPaddingMask(PaddingMask):
-    """The same for the norm of the embeddings, the one place where fairseq's x is (B, T, C)."""
-
-    batch_first = True
-
-
 @contextmanager
 def ignoring_every_position(model: nn.Module) -> Iterator[None]:
     """Within this context every position is padding to the norms of ``model``."""
     masks: list[Any] = [module.padding for module in model.modules() if hasattr(module, "padding")]
-    masks += [m.embedding_padding for m in model.modules() if hasattr(m, "embedding_padding")]
     before = [mask.ignoring for mask in masks]  # True within another such context
     for mask in masks:
         mask.ignoring = True
@@ -142,13 +103,6 @@ def fuse_dropout(dropout: FairseqDropout, placement: Placement) -> DeferredDropo
     return DeferredDropout(dropout)
 
 
-def planned_norm(choice: SiteChoice, dim: int, padding: PaddingMask) -> Norm:
-    """The norm of a site, which gets the padding mask of each batch. It draws no random numbers."""
-    norm = choice.build(dim)
-    norm.register_forward_pre_hook(padding)
-    return norm
-
-
 class PlannedLayer(nn.Module):
     """What the layers of both stacks do as the plan says.
 
@@ -169,11 +123,14 @@ class PlannedLayer(nn.Module):
         plan = cfg.plan
         cls = placement_class(plan.placement[place.side]).at(place)
         self.normalize_before = normalizes_before(cls, place.branches)
-        self.padding = PaddingMask()
+        self.padding = PaddingMask(self)
         self.positions = {}
-        self._branches: list[str] = []
+        self._branch = ""  # the one that has ended, and is to join the stream
         self._stream: Tensor | None = None  # what the branch in work joins, if not fairseq's x
         for branch in place.branches:
+            attrgetter(BRANCH_ENDS[branch])(self).register_forward_hook(
+                partial(self._after_branch, branch)
+            )
             positions = cls.norms_of(branch)
             self.put(SLOTS[branch], nn.Identity(), cls)
             for position, site in branch_sites(place, branch, cls).items():
@@ -182,7 +139,9 @@ class PlannedLayer(nn.Module):
                 last_map = attrgetter(LAST_MAPS[branch])(self)
                 dim = last_map.in_features if position == INNER else self.embed_dim
                 self.positions[site.attribute] = position
-                self.put(site.attribute, planned_norm(plan.at(site), dim, self.padding), cls)
+                norm = plan.at(site).build(dim)
+                self.padding.serve(norm)
+                self.put(site.attribute, norm, cls)
             if INNER in positions or overrides(cls, "inside"):
                 self._open(branch)
             if OUTPUT in positions and cls.norm_before_dropout:
@@ -266,16 +225,13 @@ class PlannedLayer(nn.Module):
         """The hook after the last map of a branch, before its dropout."""
         return self._extra_norm(branch, OUTPUT, fx)
 
-    @contextmanager
-    def one_forward(self, mask: Tensor | None, branches: tuple[str, ...]) -> Iterator[None]:
-        """A forward of fairseq's, which computes these branches one after the other."""
-        self._branches = list(reversed(branches))
-        with self.padding.holding(mask):
-            yield
+    def _after_branch(self, branch: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        """The hook after the module that a branch ends with."""
+        self._branch = branch
 
     def residual_connection(self, x: Tensor, residual: Tensor) -> Tensor:
         """fairseq's: the output of a branch and the stream, both (T, B, C), to the new stream."""
-        branch = self._branches.pop()
+        branch = self._branch
         if self._stream is not None:
             residual, self._stream = self._stream, None
         if isinstance(self.dropout_module, DeferredDropout):
@@ -303,7 +259,7 @@ class NormTransformerEncoderLayer(PlannedLayer, TransformerEncoderLayerBase):
         self, x: Tensor, encoder_padding_mask: Tensor | None, *args: Any, **kwargs: Any
     ) -> Any:
         """As in fairseq; x: (T, B, C), encoder_padding_mask: (B, T) or None."""
-        with self.one_forward(encoder_padding_mask, self.placement.place.branches):
+        with self.padding.holding(encoder_padding_mask):
             x = self.placement.begin(x)
             output: Any = super().forward(x, encoder_padding_mask, *args, **kwargs)
             if self.return_fc:  # the output of the feed-forward network too
@@ -327,10 +283,7 @@ class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
         **kwargs: Any,
     ) -> Any:
         """As in fairseq; x: (T, B, C), self_attn_padding_mask: (B, T) or None."""
-        branches = self.placement.place.branches
-        if encoder_out is None:  # fairseq leaves the attention over the encoder out
-            branches = tuple(branch for branch in branches if branch != "cross")
-        with self.one_forward(self_attn_padding_mask, branches):
+        with self.padding.holding(self_attn_padding_mask):
             x, *others = super().forward(
                 self.placement.begin(x),
                 encoder_out,

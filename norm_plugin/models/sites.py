@@ -69,6 +69,8 @@ PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
 """By flag of a site within attentions, the map whose output its norm gets."""
 ATTENTIONS = {"self": "self_attn", "cross": "encoder_attn"}
 """By branch, fairseq's attention in a layer."""
+BRANCH_ENDS = {**ATTENTIONS, "ffn": "fc2"}
+"""By branch, the last module that fairseq's layer calls for it."""
 
 
 def head_sites(side: str, branch: str) -> dict[str, Site]:

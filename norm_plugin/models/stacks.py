@@ -14,15 +14,13 @@ from norm_plugin.models.config import NormConfig
 from norm_plugin.models.embeddings import FIXNORM, fix_embedding, fix_output_layer
 from norm_plugin.models.initialization import initialize_embedding
 from norm_plugin.models.layers import (
-    EmbeddingPaddingMask,
     NormTransformerDecoderLayer,
     NormTransformerEncoderLayer,
-    PaddingMask,
-    planned_norm,
     wrap_layer,
 )
 from norm_plugin.models.sites import EMBEDDING_SITES, final_sites
 from norm_plugin.norms import Norm
+from norm_plugin.norms.base.padding_mask import PaddingMask
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 from norm_plugin.norms.base.workers import worker_count
 from norm_plugin.placements import Placement, placement_class, split_streams
@@ -64,16 +62,14 @@ def follow_plan(
     stack: TransformerEncoderBase | TransformerDecoderBase, cfg: NormConfig, side: str
 ) -> None:
     """Put the final norm and the norm of the embeddings of the plan into a stack of fairseq."""
-    stack.padding = PaddingMask()
-    stack.embedding_padding = EmbeddingPaddingMask()
+    stack.padding = PaddingMask(stack)
     placement = placement_class(cfg.plan.placement[side])
-    for site, padding in (
-        *((site, stack.padding) for site in final_sites(side, placement)),
-        (EMBEDDING_SITES[side], stack.embedding_padding),
-    ):
+    for site in (*final_sites(side, placement), EMBEDDING_SITES[side]):
         norm = None
         if cfg.plan.has(site):
-            norm = planned_norm(cfg.plan.at(site), getattr(cfg, side).embed_dim, padding)
+            norm = cfg.plan.at(site).build(getattr(cfg, side).embed_dim)
+            # the one place where fairseq's x is (B, T, C) is before its layers
+            stack.padding.serve(norm, batch_first=site == EMBEDDING_SITES[side])
         setattr(stack, site.attribute, norm)
     if placement.streams > 1:
         around = AroundFinalNorm(placement, stack)
@@ -122,7 +118,7 @@ class NormTransformerEncoder(TransformerEncoderBase):
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
         """As in fairseq; src_tokens: (B, T)."""
         mask = src_tokens.eq(self.padding_idx)
-        with self.padding.holding(mask), self.embedding_padding.holding(mask):
+        with self.padding.holding(mask):
             return super().forward(src_tokens, *args, **kwargs)
 
 
@@ -158,7 +154,7 @@ class NormTransformerDecoder(TransformerDecoderBase):
         """As in fairseq; prev_output_tokens: (B, T), whose last one alone is decoded in steps."""
         in_work = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
         mask = in_work.eq(self.padding_idx)
-        with self.padding.holding(mask), self.embedding_padding.holding(mask):
+        with self.padding.holding(mask):
             return super().extract_features(
                 prev_output_tokens, encoder_out, incremental_state, *args, **kwargs
             )

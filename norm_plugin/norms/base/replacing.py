@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from norm_plugin.norms.base.contract import Norm
-from norm_plugin.norms.base.forward_mask import ForwardMask
+from norm_plugin.norms.base.padding_mask import PaddingMask
 from norm_plugin.norms.base.registry import norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
@@ -97,11 +97,14 @@ def replace_norms(
         for key, old in by_id.items()
     }
     _warn_of_leaks(model, name, next(iter(built.values())))
-    source = ForwardMask(model, mask, batch_first) if spec.batch_statistics and mask else None
+    padding = PaddingMask(model)
+    masked = spec.batch_statistics and mask
+    if masked:
+        padding.hold_argument(model, masked)
     carried = {key: _carry_over(by_id[key], norm, model) for key, norm in built.items()}
-    if source is not None:
+    if masked:
         for norm in built.values():
-            source.serve(norm)
+            padding.serve(norm, batch_first)
     for parent, attribute, _, old in found:
         setattr(parent, attribute, built[id(old)])
     _leave_fast_paths(model)

@@ -1,0 +1,161 @@
+"""The padding mask of a model's forward, handed to the norms inside it.
+
+A model calls its norms with x alone. A :class:`PaddingMask` holds the mask of the forward in work,
+and a hook of each norm adds it to x: ``norm(x)`` becomes ``norm(x, mask, batch_first)``, so that
+nothing of the model has to be written again. Norms need the mask in training only, and only those
+with batch statistics: no other output depends on other positions.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from norm_plugin.norms.base.contract import Norm
+from norm_plugin.norms.base.recomputation import Forwards, in_backward
+
+TRUE_AT_PADDING = "padding_mask"
+"""An argument whose name ends so is True (or -inf) at padding, as in torch and fairseq. Any other
+is 0 at padding, as ``attention_mask`` is in transformers."""
+OF_A_DECODER = ("decoder_attention_mask", "tgt_key_padding_mask")
+"""Masks of the second stack of a model with two, in transformers and in torch."""
+
+
+class PaddingMask:
+    """Holds the padding mask of the forward in work, and hands it to norms.
+
+    Args:
+        model: what knows the mask. Its forward holds it by :meth:`holding`, or by the hooks of
+            :meth:`hold_argument`.
+
+    Attributes:
+        mask: (B, T), True at padding; None: nothing is padding, or no forward is in work.
+        held: a forward is in work.
+        ignoring: every position counts as padding.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model_class = type(model).__name__
+        self.mask: Tensor | None = None
+        self.held = self.ignoring = False
+
+    @contextmanager
+    def holding(self, mask: Tensor | None) -> Iterator[None]:
+        """Hand out ``mask``, (B, T) and True at padding, or None, within this context."""
+        self._hold(mask)
+        try:
+            yield
+        finally:
+            self._release()
+
+    def _hold(self, mask: Tensor | None) -> None:
+        self.mask, self.held = mask, True
+
+    def _release(self) -> None:
+        self.mask, self.held = None, False
+
+    def serve(self, norm: Norm, batch_first: bool = False) -> None:
+        """Give ``norm`` the mask of each training forward from now on.
+
+        Args:
+            batch_first: its x is (B, T, C) and not (T, B, C).
+        """
+        norm.register_forward_pre_hook(MaskedNorm(self, batch_first))
+
+    def of_input(self, x: Tensor, batch_first: bool) -> Tensor | None:
+        """The mask of an input x, (T, B, C) or (B, T, C): (B, T), True at padding, or None."""
+        if not self.ignoring:
+            return self.mask
+        batch, time = (0, 1) if batch_first else (1, 0)
+        return x.new_ones(x.size(batch), x.size(time), dtype=torch.bool)
+
+    def hold_argument(self, model: nn.Module, argument: str) -> None:
+        """Hold the mask that is among the arguments of each forward of ``model``.
+
+        Args:
+            argument: its name; its value is (B, T) or None.
+
+        Raises:
+            ValueError: the forward has no such argument, or a mask for each of two stacks.
+        """
+        names = list(inspect.signature(model.forward).parameters)
+        if argument not in names:
+            raise ValueError(
+                f"the forward of {self.model_class} has no argument {argument!r}, but "
+                f"{', '.join(names)}; name the one with the padding mask, as in "
+                "mask='src_key_padding_mask', or give mask=None if no input has padding"
+            )
+        second = [name for name in OF_A_DECODER if name in names and name != argument]
+        if second:
+            raise ValueError(
+                f"{self.model_class} has two stacks with a mask each, {argument!r} and "
+                f"{second[0]!r}; replace the norms of its encoder and of its decoder by a call "
+                "for each"
+            )
+        self.argument = argument
+        model.register_forward_pre_hook(self._begin, with_kwargs=True)
+        model.register_forward_hook(self._end, always_call=True)
+
+    def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
+        self._hold(padding_of(given.get(self.argument), self.argument))
+
+    def _end(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._release()
+
+
+class MaskedNorm:
+    """The hook of one norm: adds the mask, and how x lies, to its input.
+
+    Activation checkpointing may compute a norm again after the forward that held the mask has
+    ended. The mask is then that of the forward with the same input.
+    """
+
+    def __init__(self, source: PaddingMask, batch_first: bool) -> None:
+        self.source, self.batch_first = source, batch_first
+        self._forwards = Forwards()
+
+    def __call__(self, norm: Norm, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
+        """The hook; inputs: x, (B, T, C) or (T, B, C)."""
+        if not norm.training:
+            return inputs
+        x = inputs[0]
+        mask = self.source.of_input(x, self.batch_first)
+        if norm.batch_statistics and not (self.source.held and in_backward()):
+            self._forwards.open(x)
+            if not in_backward():
+                self._check_held(norm)
+                self._forwards.current[0] = mask
+            mask = self._forwards.current[0]
+        return (*inputs, mask, self.batch_first)
+
+    def _check_held(self, norm: Norm) -> None:
+        if not self.source.held:
+            raise RuntimeError(
+                f"a {type(norm).__name__} is called in training outside of the forward of the "
+                f"{self.source.model_class} that knows its padding; call that model, or replace "
+                "the norms of the part that you call"
+            )
+
+
+def padding_of(value: Tensor | None, argument: str) -> Tensor | None:
+    """(B, T), True at padding, from the value of an argument of that name, or None.
+
+    Raises:
+        ValueError: the value has another shape than (B, T).
+    """
+    if value is None:
+        return None
+    if value.dim() != 2:
+        raise ValueError(
+            f"{argument} has shape {tuple(value.shape)}; a norm with batch statistics "
+            "needs the padding of each position: (batch, time)"
+        )
+    if argument.endswith(TRUE_AT_PADDING):
+        return value.bool()  # -inf is True, and 0.0 False
+    return value == 0

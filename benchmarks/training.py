@@ -2,14 +2,15 @@
 """What training costs with every norm, beside stock fairseq's Transformer with LayerNorm.
 
     NORM_DATA_DIR=raw python benchmarks/training.py [--check]   # about 40 minutes on two cores
-    python benchmarks/training.py --norms adanorm --kernels auto off --data DIR/bin
+    python benchmarks/training.py --norms adanorm --kernels auto off compile --data DIR/bin
+    python benchmarks/training.py --recipe multi30k_cpu         # a tiny model
     python benchmarks/training.py --device cuda                 # into gpu_training.csv
 
 norm_transformer_iwslt_de_en with the norm and transformer_iwslt_de_en, both pre-norm and with all
-else of configs/iwslt14_de_en.yaml, train in one process by fairseq's own trainer on the same
-batches, which hold up to 4,096 tokens of Multi30k: an update of one, an update of the other, and so
-on. The ratio is that of two updates on one batch; its quartiles are over the batches. The C library
-allocates as it does for a user.
+else of configs/iwslt14_de_en.yaml, or the models of another recipe, train in one process by
+fairseq's own trainer on the same batches, which hold up to 4,096 tokens of Multi30k: an update of
+one, an update of the other, and so on. The ratio is that of two updates on one batch; its quartiles
+are over the batches. The C library allocates as it does for a user.
 
 Memory is measured in a process for each model, in which freed blocks leave the process at once
 (mallopt): the most resident memory during a few updates, less what was resident before the model
@@ -41,7 +42,7 @@ from measuring.memory import peak_mib, resident_mib, return_freed_memory
 from measuring.records import Record
 from measuring.setups import Setup
 from measuring.timing import alternate, quartiles
-from measuring.training import STOCK, Run
+from measuring.training import RECIPES, STOCK, Run
 from norm_plugin.commands.command_line import CommandError, at_least, run_command
 from norm_plugin.kernels import AUTO, KERNELS
 from norm_plugin.norms import NORM_TYPES
@@ -80,7 +81,7 @@ def prepared_data() -> Path:
 def measure(setup: Setup, kernels: str, unit: Unit, args: argparse.Namespace) -> Record:
     """The row of ``setup``."""
     stock, stock_peak = unit
-    run = Run(setup, args.data, kernels, args.quick, args.device)
+    run = Run(setup, args.data, kernels, args.quick, args.device, args.recipe)
     batches = stock.batches(WARMUP + args.updates)
     calls = {"stock": stock.updates(batches), "norm": run.updates(batches)}
     times = alternate(calls, args.updates, WARMUP)
@@ -88,6 +89,7 @@ def measure(setup: Setup, kernels: str, unit: Unit, args: argparse.Namespace) ->
     spread = quartiles(times["norm"])
     peak = peak_of(setup, kernels, args)
     return {
+        "recipe": args.recipe,
         **setup._asdict(),
         "kernels": kernels,
         "tokens": run.cfg.dataset.max_tokens,
@@ -107,6 +109,7 @@ def peak_of(setup: Setup, kernels: str, args: argparse.Namespace) -> float | Non
         return None
     command = [sys.executable, __file__, "--peak", setup.word, "--data", args.data]
     command += ["--threads", args.threads, "--device", args.device, "--kernels", kernels]
+    command += ["--recipe", args.recipe]
     command += ["--memory-updates", args.memory_updates, *["--quick"] * args.quick]
     done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -118,7 +121,7 @@ def print_peak(setup: Setup, args: argparse.Namespace) -> None:
     """What the other process does."""
     return_freed_memory()
     before = resident_mib()
-    run = Run(setup, args.data, args.kernels[0], args.quick, args.device)
+    run = Run(setup, args.data, args.kernels[0], args.quick, args.device, args.recipe)
     update = run.updates(run.batches(args.memory_updates))
     for _ in range(args.memory_updates):
         update()
@@ -152,6 +155,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help=f"of {', '.join(KERNELS)} (default: {AUTO})",
     )
     parser.add_argument(
+        "--recipe", choices=RECIPES, default=RECIPES[0], help="default: %(default)s"
+    )
+    parser.add_argument(
         "--memory-updates",
         type=at_least(0),
         default=2,
@@ -173,7 +179,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_peak(choose_setups([args.peak], [STOCK, *training_setups()])[0], args)
         return 0
     setups: list[Any] = choose_setups(args.norms, training_setups())
-    unit = Run(STOCK, args.data, AUTO, args.quick, args.device), peak_of(STOCK, AUTO, args)
+    stock = Run(STOCK, args.data, AUTO, args.quick, args.device, args.recipe)
+    unit = stock, peak_of(STOCK, AUTO, args)
     measurements = (
         [measure(setup, kernels, unit, args)] for setup in setups for kernels in args.kernels
     )

@@ -27,14 +27,20 @@ COPY_SHARE = "GPU fused, of copy speed"
 MISSING, NO_FORM = "not measured", "—"
 Norm = tuple[str, str]
 """A norm and its options."""
+NORM = ["norm", "options"]
 
 
 def speed_table(name: str, root: Path) -> str:
-    """The table ``layers`` or ``training`` of the project in ``root``."""
-    tables = {"layers": layers_table, "training": training_table}
+    """The table ``layers``, ``training`` or ``kernels`` of the project in ``root``."""
+    tables = {
+        "layers": (layers_table, "layers.csv"),
+        "training": (training_table, "training.csv"),
+        "kernels": (kernels_table, "training.csv"),
+    }
     if name not in tables:
         raise CommandError(f"no table 'speed/{name}'; there are {', '.join(tables)}")
-    return tables[name](root / RESULTS / f"{name}.csv")
+    table, file = tables[name]
+    return table(root / RESULTS / file)
 
 
 # ---- layers ---------------------------------------------------------------------------------
@@ -106,31 +112,64 @@ TRAINING_CAPTION = (
     "`transformer_iwslt_de_en` in the same run: the median over pairs of updates on the same "
     "batch, and its quartiles."
 )
+KERNELS_CAPTION = (
+    "Updates/s as a ratio to fairseq's own Transformer in the same run: the median over pairs of "
+    "updates on the same batch, and its quartiles. `auto`: fused; `off`: plain; `compile`: what "
+    "`torch.compile` makes of the plain norm."
+)
+MODELS = {
+    "iwslt14_de_en": "`norm_transformer_iwslt_de_en`",
+    "multi30k_cpu": "`norm_transformer_multi30k_tiny`",
+}
+CHOICES = ("auto", "off", "compile")
 
 
 def training_table(path: Path) -> str:
-    """Updates/s and memory of a model with each norm as ratios to stock fairseq's."""
-    columns = ("ratio_p25", "ratio_p50", "ratio_p75", "updates_per_s", "peak_mib", "peak_ratio")
-    cpu, gpu = (
-        read_rows(path.with_name(name), SAME_TRAINING, (*columns, *ORIGIN))
-        for name in (path.name, "gpu_training.csv")
-    )
+    """Updates/s and memory of a base model with each norm as ratios to stock fairseq's."""
+    cpu, gpu = (_fused(_training_rows(path.with_name(n))) for n in (path.name, "gpu_training.csv"))
     if cpu.empty and gpu.empty:
         return _nothing("training.py")
     rows = []
     for norm in _named(cpu, gpu):
-        for kernels in sorted({*_of(cpu, norm)["kernels"], *_of(gpu, norm)["kernels"]}) or [""]:
-            row = {"norm": f"`{norm[0]}`", "options": _code(norm[1]), "kernels": kernels}
-            row |= _ratios_of_training(_of(cpu, norm), kernels)
-            if not gpu.empty:
-                ratios = _ratios_of_training(_of(gpu, norm), kernels)
-                row |= {f"GPU {heading}": ratio for heading, ratio in ratios.items()}
+        row = {"norm": f"`{norm[0]}`", "options": _code(norm[1]), **_of_training(_of(cpu, norm))}
+        if not gpu.empty:
+            ratios = _of_training(_of(gpu, norm))
+            row |= {f"GPU {heading}": ratio for heading, ratio in ratios.items()}
+        rows.append(row)
+    return "\n".join([_table(rows, text=2), "", TRAINING_CAPTION, *_origins(cpu, gpu)])
+
+
+def kernels_table(path: Path) -> str:
+    """Updates/s with each choice of kernels, a column a model, of the norms measured with all."""
+    measured = _training_rows(path)
+    plain = measured[measured["kernels"] == "off"]
+    if plain.empty:
+        return _nothing("training.py --kernels auto off compile")
+    rows = []
+    for norm in _named(plain, registry=()):
+        of_norm = _of(measured, norm)
+        for kernels in CHOICES:
+            row = {"norm": f"`{norm[0]}`", "options": _code(norm[1]), "kernels": f"`{kernels}`"}
+            for recipe, model in MODELS.items():
+                of_model = of_norm[of_norm["recipe"] == recipe]
+                ratios = _of_training(of_model[of_model["kernels"] == kernels])
+                known = ratios["updates/s"] != MISSING
+                row[model] = "{updates/s} ({quartiles})".format_map(ratios) if known else MISSING
             rows.append(row)
-    return "\n".join([_table(rows, text=3), "", TRAINING_CAPTION, *_origins(cpu, gpu)])
+    shown = measured[pd.MultiIndex.from_frame(measured[NORM]).isin(_named(plain, registry=()))]
+    return "\n".join([_table(rows, text=3), "", KERNELS_CAPTION, *_origins(shown)])
 
 
-def _ratios_of_training(rows: pd.DataFrame, kernels: str) -> dict[str, str]:
-    rows = rows[rows["kernels"] == kernels]
+def _training_rows(path: Path) -> pd.DataFrame:
+    columns = ("ratio_p25", "ratio_p50", "ratio_p75", "updates_per_s", "peak_mib", "peak_ratio")
+    return read_rows(path, SAME_TRAINING, (*columns, *ORIGIN))
+
+
+def _fused(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[(rows["recipe"] == "iwslt14_de_en") & (rows["kernels"] == "auto")]
+
+
+def _of_training(rows: pd.DataFrame) -> dict[str, str]:
     if rows.empty:
         return dict.fromkeys(("updates/s", "quartiles", "memory"), MISSING)
     row = rows.iloc[-1]
@@ -151,10 +190,10 @@ def _of(rows: pd.DataFrame, norm: Norm) -> pd.DataFrame:
     return rows[(rows["norm"] == norm[0]) & (rows["options"] == norm[1])]
 
 
-def _named(*tables: pd.DataFrame) -> list[Norm]:
+def _named(*tables: pd.DataFrame, registry: Iterable[str] = NORM_TYPES) -> list[Norm]:
     """Norms and options as measured, and every other norm of the registry, in its order."""
     norms = [norm for table in tables for norm in zip(table["norm"], table["options"])]
-    norms += [(name, "") for name in NORM_TYPES if name not in dict(norms)]
+    norms += [(name, "") for name in registry if name not in dict(norms)]
     order = {name: number for number, name in enumerate(NORM_TYPES)}
     return sorted(dict.fromkeys(norms), key=lambda norm: order.get(norm[0], len(order)))
 
@@ -165,10 +204,13 @@ def _table(rows: Sequence[dict[str, str]], text: int) -> str:
     return markdown(pd.DataFrame(rows), ["---"] * text + ["---:"] * numbers)
 
 
-def _origins(cpu: pd.DataFrame, gpu: pd.DataFrame) -> list[str]:
-    """One line for each machine, code and day: ``CPU: AMD EPYC (AVX2), 2 threads, torch ...``."""
+def _origins(*tables: pd.DataFrame) -> list[str]:
+    """One line for each machine, code and day: ``CPU: AMD EPYC (AVX2), 2 threads, torch ...``.
+
+    The first table is of a CPU, the second of a GPU.
+    """
     lines = []
-    for kind, rows in (("CPU", cpu), ("GPU", gpu)):
+    for kind, rows in zip(("CPU", "GPU"), tables):
         for origin in rows[list(ORIGIN)].drop_duplicates().itertuples(index=False):
             threads = f", {origin.threads} threads" if kind == "CPU" else ""
             lines.append(

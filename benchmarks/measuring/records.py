@@ -22,7 +22,7 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 CPU_FACTS = Path("/proc/cpuinfo")
 SAME_LAYER = ("norm", "options", "provider", "rows", "channels", "direction")
 """The columns in which two rows of layers.csv agree where they measure the same thing."""
-SAME_TRAINING = ("norm", "options", "kernels", "tokens")
+SAME_TRAINING = ("recipe", "norm", "options", "kernels", "tokens")
 """The same of training.csv."""
 ORIGIN = ("device", "vector", "threads", "torch", "python", "commit", "date")
 """The columns that say where a row comes from, as a table tells them."""

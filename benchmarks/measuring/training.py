@@ -11,6 +11,7 @@ import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
+from fairseq.models import register_model_architecture
 from fairseq.trainer import Trainer
 
 from measuring.command import CPU
@@ -19,23 +20,30 @@ from norm_plugin.checkpoints.reestimate import train_batches
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.recipes import read_recipe, training_flags
 from norm_plugin.kernels import set_kernels
+from norm_plugin.models.architectures import multi30k_tiny
 from norm_plugin.models.flags import option_field
 
-RECIPE = "iwslt14_de_en"
+RECIPES = ("iwslt14_de_en", "multi30k_cpu")
+"""A base Transformer and a tiny one."""
 STOCK = Setup("stock")
 """fairseq's own Transformer with LayerNorm."""
+# fairseq has no such architecture
+register_model_architecture("transformer", "transformer_multi30k_tiny")(multi30k_tiny)
 
 
-def training_argv(setup: Setup, data: Path, tiny: bool = False, device: str = CPU) -> list[str]:
-    """The command line of fairseq-train: the recipe on ``device``, with ``setup`` in its place.
+def training_argv(
+    setup: Setup, data: Path, tiny: bool = False, device: str = CPU, recipe_name: str = RECIPES[0]
+) -> list[str]:
+    """The command line of fairseq-train: a recipe on ``device``, with ``setup`` in its place.
 
     Args:
         data: a folder of binarized data.
         tiny: a tiny model, to try things.
         device: cpu or cuda.
+        recipe_name: of :data:`RECIPES`.
     """
     norm = "layernorm" if setup == STOCK else setup.norm
-    recipe = read_recipe(RECIPE, [f"norm={norm}", *(["size=smoke"] if tiny else [])])
+    recipe = read_recipe(recipe_name, [f"norm={norm}", *(["size=smoke"] if tiny else [])])
     recipe["common"].update(cpu=device == CPU, user_dir=None, log_format="none")
     # the data comes first on the line, and says itself which languages it has
     recipe["task"].update(data=None, source_lang=None, target_lang=None)
@@ -57,18 +65,26 @@ class Run:
         kernels: a word of ``--norm-kernels``.
         tiny: of a tiny model.
         device: cpu or cuda.
+        recipe_name: of :data:`RECIPES`.
 
     Raises:
         CommandError: ``data`` is no such folder.
     """
 
     def __init__(
-        self, setup: Setup, data: Path, kernels: str, tiny: bool = False, device: str = CPU
+        self,
+        setup: Setup,
+        data: Path,
+        kernels: str,
+        tiny: bool = False,
+        device: str = CPU,
+        recipe_name: str = RECIPES[0],
     ) -> None:
         if len(list(data.glob("dict.*.txt"))) != 2:
             raise CommandError(f"{data} lacks dict.*.txt; give a folder of fairseq-preprocess")
         parser = options.get_training_parser()
-        args = options.parse_args_and_arch(parser, training_argv(setup, data, tiny, device))
+        argv = training_argv(setup, data, tiny, device, recipe_name)
+        args = options.parse_args_and_arch(parser, argv)
         self.device = device
         self.cfg = convert_namespace_to_omegaconf(args)
         self.task = tasks.setup_task(self.cfg.task)

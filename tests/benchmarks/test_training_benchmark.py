@@ -90,7 +90,7 @@ def test_rows_are_written_and_read(toy, tmp_path, capsys, monkeypatch, cpu_kerne
     argv = ["--data", str(toy), "--quick", "--updates", "2", "--threads", "1"]
     argv += ["--norms", "adanorm", "--output", str(output), "--memory-updates", "1"]
     assert training.main(argv) == 0
-    assert capsys.readouterr().out.startswith("norm adanorm  options ")
+    assert capsys.readouterr().out.startswith("recipe iwslt14_de_en  norm adanorm  ")
     (line,) = [
         line for line in speed_tables.training_table(output).split("\n") if "`adanorm`" in line
     ]
@@ -107,3 +107,14 @@ def test_rows_are_written_and_read(toy, tmp_path, capsys, monkeypatch, cpu_kerne
 def test_data_that_is_none(tmp_path):
     with pytest.raises(training.CommandError, match=r"lacks dict\.\*\.txt; give a folder"):
         Run(STOCK, tmp_path, "auto", tiny=True)
+
+
+def test_the_tiny_models_have_the_same_weights(toy):
+    stock, ours = (
+        Run(setup, toy, "auto", recipe_name="multi30k_cpu").model.state_dict()
+        for setup in (STOCK, Setup("layernorm"))
+    )
+    assert {name: value.shape for name, value in ours.items()} == {
+        name: value.shape for name, value in stock.items()
+    }
+    assert stock["encoder.layers.3.fc1.weight"].shape == (256, 128)

@@ -29,7 +29,8 @@ def on_gpu(norm, provider, ratio, dtype="float32", share=0.5, **more):
 
 def update(norm, ratio, kernels="auto", peak=1.004, **more):
     quartiles = {"ratio_p25": ratio - 0.01, "ratio_p50": ratio, "ratio_p75": 1.1}
-    row = {**CPU, "norm": norm, "options": "", "kernels": kernels, "tokens": 4096, **quartiles}
+    row = {**CPU, "recipe": "iwslt14_de_en", "norm": norm, "options": "", "kernels": kernels}
+    row |= {"tokens": 4096, **quartiles}
     return {**row, "updates_per_s": 0.2, "peak_mib": 3000.0, "peak_ratio": peak, **more}
 
 
@@ -121,12 +122,24 @@ def test_layers_of_a_gpu_alone(table):
 
 def test_training(table):
     rows = [update("dyt", 0.5), update("dyt", 1.014), update("dyt", 0.7, "off", peak=None)]
+    rows += [update("dyt", 0.2, recipe="multi30k_cpu"), update("derf", 1.05, peak=None)]
     text = table("training", training=rows)
+    assert cells(text, "dyt") == [["`dyt`", "", "1.01", "1.00 to 1.10", "1.00"]]
+    assert cells(text, "derf") == [["`derf`", "", "1.05", "1.04 to 1.10", "not measured"]]
+    assert cells(text, "none") == [["`none`", "", *["not measured"] * 3]]
+
+
+def test_choices_of_kernels_side_by_side(table):
+    rows = [update("dyt", 0.5, "off"), update("dyt", 1.014), update("derf", 1.0)]
+    rows += [update("dyt", 0.2, "compile", recipe="multi30k_cpu")]
+    text = table("kernels", training=rows)
+    missing = "not measured"
     assert cells(text, "dyt") == [
-        ["`dyt`", "", "auto", "1.01", "1.00 to 1.10", "1.00"],
-        ["`dyt`", "", "off", "0.7", "0.7 to 1.1", "not measured"],
+        ["`dyt`", "", "`auto`", "1.01 (1.00 to 1.10)", missing],
+        ["`dyt`", "", "`off`", "0.5 (0.5 to 1.1)", missing],
+        ["`dyt`", "", "`compile`", missing, "0.2 (0.2 to 1.1)"],
     ]
-    assert cells(text, "none") == [["`none`", "", "", *["not measured"] * 3]]
+    assert "derf" not in text and text.endswith(CPU_LINE)
 
 
 @pytest.mark.parametrize("cpu", [True, False])
@@ -134,7 +147,7 @@ def test_training_on_a_gpu(table, cpu):
     files = {"training": [update("dyt", 1.0)]} if cpu else {}
     text = table("training", gpu_training=[update("dyt", 0.95, **GPU)], **files)
     measured = ["1.0", "1.0 to 1.1", "1.00"] if cpu else ["not measured"] * 3
-    assert cells(text, "dyt") == [["`dyt`", "", "auto", *measured, "0.9", "0.9 to 1.1", "1.00"]]
+    assert cells(text, "dyt") == [["`dyt`", "", *measured, "0.9", "0.9 to 1.1", "1.00"]]
     assert "| GPU updates/s | GPU quartiles | GPU memory |" in text
     assert text.splitlines()[-2:] == [CPU_LINE if cpu else "CPU: not measured.", GPU_LINE]
 

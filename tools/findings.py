@@ -21,10 +21,10 @@ import pandas as pd
 
 from norm_plugin.analysis.figures import COLORS, INK, SMALL, Drawing, draw
 from norm_plugin.analysis.stats import Verdict, compare_arms, higher_is_better
-from norm_plugin.analysis.study import read_study
+from norm_plugin.analysis.study import Study, read_study
 from norm_plugin.analysis.tables import markdown, outcome_title, p_text
-from norm_plugin.commands.command_line import CommandError, run_command, write_text
-from norm_plugin.experiments.studies import SCORE, read_study_file, study_path
+from norm_plugin.commands.command_line import run_command, write_text
+from norm_plugin.experiments.studies import EQUIVALENCE, SCORE, read_study_file, study_path
 
 ROOT = Path(__file__).resolve().parents[1]
 LOSS = "valid_loss"
@@ -80,7 +80,7 @@ FINDINGS = {
         Effect(study, arm, baseline, outcome)
         for outcome in (SCORE, LOSS)
         for arm, baseline in (
-            ("detachnorm", "layernorm-simple"),
+            ("layernorm-simple", "detachnorm"),
             ("detachnorm-mean", "detachnorm-std"),
         )
         for study in CLASSIFICATION
@@ -101,8 +101,7 @@ FINDINGS = {
 def finding_table(name: str, results: Path) -> str:
     """Markdown: a row for each comparison of a finding.
 
-    p is corrected over what the study declares; for what it does not declare, over all comparisons
-    of :data:`FINDINGS` with the same study and outcome.
+    :func:`_tests` says over which comparisons p is corrected.
     """
     rows = measured(results).loc[[name]]
     return markdown(
@@ -139,7 +138,7 @@ def _interval(row: dict[str, Any]) -> str:
 def measured(results: Path) -> pd.DataFrame:
     """All comparisons, as :func:`compare_arms` has them, indexed by the name of their finding.
 
-    Raises CommandError for an arm without runs.
+    Raises KeyError for an arm without runs.
     """
     effects = [(name, each) for name, group in FINDINGS.items() for each in group]
     rows: dict[Effect, dict[str, Any]] = {}
@@ -147,23 +146,49 @@ def measured(results: Path) -> pd.DataFrame:
         file = read_study_file(study_path(study))
         runs = read_study([results / RESULTS.get(study, study)], file=file)
         for outcome in (SCORE, LOSS):
-            asked = [each for _, each in effects if (each.study, each.outcome) == (study, outcome)]
-            asked = list(dict.fromkeys(asked))
-            pairs = [(_arm(each.arm), _arm(each.baseline)) for each in asked]
-            if missing := {arm for pair in pairs for arm in pair} - set(runs.arms):
-                raise CommandError(f"{study} has no run of {', '.join(sorted(missing))}")
-            table = compare_arms(runs.runs, pairs, outcome, runs.primary)
+            table = _tests(runs, outcome, [each for _, each in effects if each.study == study])
             title = outcome_title(outcome, runs.metric)
             better = "right" if higher_is_better(runs.runs, outcome) else "left"
-            digits = 3 if better == "left" else 2
-            for each, row in zip(asked, table.to_dict("records"), strict=True):
-                rows[each] = row | vars(each) | {"title": title, "better": better, "digits": digits}
+            more = {"title": title, "better": better, "digits": 3 if better == "left" else 2}
+            for _, each in effects:
+                if (each.study, each.outcome) == (study, outcome):
+                    rows[each] = table[_arms(each)] | vars(each) | more
     return pd.DataFrame([rows[each] for _, each in effects], index=[name for name, _ in effects])
 
 
-def _arm(name: str) -> str:
-    """As the studies name it, with its placement."""
-    return name if ", " in name else f"{name}, pre"
+def _tests(
+    study: Study, outcome: str, effects: Sequence[Effect]
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """The tests of all pairs of arms, by pair, each corrected within its family.
+
+    The pairs that the study declares are one family, also by an outcome that it does not name.
+    Those of its report, together with the others on this page, are another one.
+    """
+    declared = [
+        (each.arm, each.baseline)
+        for each in study.primary
+        if each.outcome == outcome or each.test != EQUIVALENCE
+    ]
+    asked = [_arms(each) for each in effects if each.outcome == outcome]
+    others = [
+        pair
+        for pair in (*study.pairs, *asked)
+        if pair not in declared and set(pair) <= set(study.arms)
+    ]
+    tables = [
+        compare_arms(study.runs, declared, outcome, study.primary),
+        compare_arms(study.runs, others, outcome),
+    ]
+    rows = pd.concat(tables).to_dict("records")
+    return {(row["arm"], row["baseline"]): row for row in rows}
+
+
+def _arms(effect: Effect) -> tuple[str, str]:
+    """Arm and baseline as the study names them, with their placement."""
+    arm, baseline = (
+        name if ", " in name else f"{name}, pre" for name in (effect.arm, effect.baseline)
+    )
+    return arm, baseline
 
 
 def finding_drawing(name: str, results: Path) -> Drawing:

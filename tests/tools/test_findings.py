@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from findings import FINDINGS, Effect, finding_drawing, finding_table, measured
-from norm_plugin.commands.command_line import CommandError
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -33,6 +32,19 @@ def test_a_row_is_the_comparison_of_its_study():
     assert rows.loc[("adanorm_sst5", "valid_loss"), "better"] == "left"
 
 
+def test_p_is_corrected_as_on_the_page_of_the_study():
+    rows = measured(RESULTS).reset_index().set_index(["study", "arm", "baseline", "outcome"])
+    claims = (ROOT / "docs" / "classification.md").read_text("utf-8")
+    by_loss = ("adanorm_sst5", "detachnorm-mean", "detachnorm-std", "valid_loss")
+    assert rows.loc[[by_loss], "p_holm"].iloc[0] == pytest.approx(0.024, abs=5e-4)
+    assert (
+        "`detachnorm-mean` less `detachnorm-std` | -0.025 | -0.041 to -0.009 | 0.006 | 0.024"
+        in claims
+    )
+    report = ("adanorm_sst5", "dyt", "layernorm", "score")
+    assert rows.loc[[report], "p_holm"].iloc[0] == pytest.approx(0.111, abs=5e-4)
+
+
 def test_each_outcome_has_a_panel_and_each_seed_a_dot():
     svg = finding_drawing("gain-and-bias", RESULTS).svg
     assert svg.count("(better: right)") == svg.count("(better: left)") == 1
@@ -41,6 +53,6 @@ def test_each_outcome_has_a_panel_and_each_seed_a_dot():
 def test_an_arm_without_runs_is_an_error(monkeypatch):
     monkeypatch.setitem(FINDINGS, "own", (Effect("multi30k_cpu", "mabn"),))
     measured.cache_clear()
-    with pytest.raises(CommandError, match="mabn"):
+    with pytest.raises(KeyError, match="mabn"):
         finding_table("own", RESULTS)
     measured.cache_clear()

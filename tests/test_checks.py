@@ -294,7 +294,7 @@ class NotCounting(MovingTwice):
         (ByTheBatchAlways, "inference", "in inference one position changes the output at others"),
         (MovingInInference, "inference", "an inference forward moves running;"),
         (MovingTwice, "recomputation", "checkpointing moves num_updates, running twice"),
-        (Forgetting, "recomputation", "checkpointing gives another gradient; keep in self._seen"),
+        (Forgetting, "recomputation", "checkpointing gives another gradient; take from self.once("),
         (NotCounting, "counting", "3 training forwards count as 0; call self.count_forward()"),
     ],
 )

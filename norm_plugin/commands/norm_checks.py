@@ -175,8 +175,8 @@ def check_recomputation(spec: NormSpec) -> None:
         )
         expect(
             close(y, z) and close(grad, repeated_grad),
-            "activation checkpointing gives another gradient; keep in self._seen what a forward "
-            "used besides its input, and read it there if in_backward() is True",
+            "activation checkpointing gives another gradient; take from self.once(...) what a "
+            "forward uses besides its input",
         )
 
 

@@ -79,11 +79,7 @@ class MovingAverageBatchNorm(WindowNorm):
             raise ValueError(f"renorm_limit is {renorm_limit}; it must be 1 or more, and finite")
         self.alpha_fwd, self.renorm_limit = alpha_fwd, renorm_limit
 
-    def used(self) -> Used:
-        root, ratio, in_warmup = self._seen
-        return Used(root, partial(self.gradient_statistic, in_warmup), ratio)
-
-    def take_in(self, square: Tensor, count: Tensor) -> None:
+    def take_in(self, square: Tensor, count: Tensor) -> Used:
         """square is chi_t^2."""
         push(self.squares, self.squares_filled, square, count)
         averaged = window_mean(self.squares, self.squares_filled)
@@ -91,9 +87,10 @@ class MovingAverageBatchNorm(WindowNorm):
         root = (used + self.eps).sqrt()
         limit = 1.0 if self.in_warmup else self.renorm_limit
         ratio = (root / (self.running_square + self.eps).sqrt()).clamp(1 / limit, limit)
-        self._seen = (root, ratio, self.in_warmup)
+        statistic = partial(self.gradient_statistic, self.in_warmup)
         move(self.running_square, used, self.weight_of_batch(1 - self.alpha_fwd), count)
         self.count_forward()
+        return Used(root, statistic, ratio)
 
     def gradient_statistic(self, in_warmup: bool, g_mean: Tensor, count: Tensor) -> Tensor:
         """The mean of the window of g_t, (C,), which the backward pass of a batch moves once."""

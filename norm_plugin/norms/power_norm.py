@@ -25,7 +25,7 @@ and beta, and enter no mean. All is computed and stored in float32 or wider; the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -43,11 +43,7 @@ from norm_plugin.norms.base.statistics import (
     move,
     zero_padding,
 )
-from norm_plugin.norms.power_norm_released import (
-    WARMUP_AFTER_ENCODER,
-    ReleasedPowerNorm,
-    released_psi2,
-)
+from norm_plugin.norms.power_norm_released import WARMUP_AFTER_ENCODER, normalize_as_released
 from norm_plugin.norms.power_norm_v import divide_by_root, power_norm_v
 
 
@@ -122,14 +118,6 @@ class RunningPowerNorm(torch.autograd.Function):
         grad_x = (g - ctx.recursion.scaled(g) * x_hat) / psi
         ctx.recursion.move(x_hat, g)
         return grad_x, None, None
-
-
-class Seen(NamedTuple):
-    """What a training forward works with besides its input."""
-
-    updates: int  # done before this batch
-    in_warmup: bool  # the batch's own statistics normalize it
-    psi2: Tensor  # (C,), before this batch
 
 
 @register_norm(
@@ -210,39 +198,11 @@ class PowerNorm(BatchStatisticsNorm):
         x = self.measured(x)
         if not self.training:
             return self.affine(divide_by_root(x, self.psi2, self.eps))
-        seen = self.start()
         if self.variant == "released":
-            x_hat, moved = self._normalize_as_released(x, valid, seen)
-        else:
-            x_hat, moved = self._normalize_batch(x, valid, seen)
-        self.finish(moved)
-        return self.affine(x_hat)
-
-    def inference_map(self) -> ChannelMap:
-        refuse_layer_scale(self.layer_scale_groups)
-        return self.channel_map(self.psi2, self.eps)
-
-    def start(self) -> Seen:
-        """What a training forward works with.
-
-        A forward that activation checkpointing repeats must use what the first one saw.
-        """
-        if not in_backward():
-            self._seen = Seen(self._updates, self.in_warmup, self.psi2.clone())
-        return self._seen
-
-    def finish(self, psi2: Tensor) -> None:
-        """What a training forward leaves: psi^2, (C,), and one count; none in a recomputation."""
-        if not in_backward():
-            self.psi2.copy_(psi2)
-            self.count_forward()
-
-    def _normalize_batch(
-        self, x: Tensor, valid: Tensor | None, seen: Seen
-    ) -> tuple[Tensor, Tensor]:
-        """x_hat, (..., C), and psi^2 after this batch, (C,)."""
+            return self.affine(normalize_as_released(self, x, valid))
+        in_warmup, psi2 = self.once(lambda: (self.in_warmup, self.psi2.clone()))
         recursion = self.recursion(valid)
-        if seen.in_warmup:
+        if in_warmup:
             x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
             if x_hat.requires_grad:  # autograd has the exact gradient; nu only watches it pass
                 values = x_hat.detach()
@@ -252,48 +212,27 @@ class PowerNorm(BatchStatisticsNorm):
         else:
             x = zero_padding(x, valid)
             (psi2_batch,), count = masked_means([x.detach().square()], valid, self.sync)
-            x_hat = RunningPowerNorm.apply(x, self.root(seen.psi2, x), recursion)
-        return x_hat, self.next_psi2(seen.psi2, psi2_batch, count)
+            x_hat = RunningPowerNorm.apply(x, self.root(psi2, x), recursion)
+        self.move_running(psi2_batch, count)
+        return self.affine(x_hat)
 
-    def recursion(self, valid: Tensor | None) -> NuRecursion:
-        """That of nu for a batch whose real positions are ``valid``."""
-        return NuRecursion(self.nu, valid, 1 - self.alpha_bwd, self.sync, self.loss_scale)
+    def inference_map(self) -> ChannelMap:
+        refuse_layer_scale(self.layer_scale_groups)
+        return self.channel_map(self.psi2, self.eps)
 
-    def next_psi2(
-        self, psi2: Tensor, psi2_batch: Tensor, count: Tensor, move: Move = move
-    ) -> Tensor:
-        """psi_t^2 from psi_{t-1}^2 and psi_B^2, (C,) each, over n = ``count`` positions.
+    def recursion(self, valid: Tensor | None, step: float | Tensor | None = None) -> NuRecursion:
+        """That of nu for a batch whose real positions are ``valid``; step: 1 - a_b if None."""
+        step = 1 - self.alpha_bwd if step is None else step
+        return NuRecursion(self.nu, valid, step, self.sync, self.loss_scale)
+
+    def move_running(self, psi2_batch: Tensor, count: Tensor, move: Move = move) -> None:
+        """One step towards psi_B^2, (C,), of n = ``count`` positions; none in a recomputation.
 
         A fused form brings its own ``move``.
         """
-        moved = psi2.clone()
-        move(moved, psi2_batch, self.weight_of_batch(1 - self.alpha_fwd), count)
-        return moved
-
-    def _normalize_as_released(
-        self, x: Tensor, valid: Tensor | None, seen: Seen
-    ) -> tuple[Tensor, Tensor]:
-        """The same for ``variant=released``."""
-        psi2 = seen.psi2
-        (batch,), count = masked_means([x.detach().square()], valid)
-        some = count > 0
-        batch = torch.where(some, batch.to(psi2.dtype), psi2)
-        psi_batch = self.root(batch, x)
-        psi = psi_batch if seen.in_warmup else self.root(psi2, x)
-        step = (1 - self.alpha_bwd) * some.to(x.dtype)
-        recursion = NuRecursion(self.nu, None, step, False, self.loss_scale)
-        x_hat = ReleasedPowerNorm.apply(x, psi, psi_batch, recursion)
-        return x_hat, self.next_psi2_as_released(psi2, batch, seen.updates + 1, some)
-
-    def next_psi2_as_released(
-        self, psi2: Tensor, psi2_batch: Tensor, t: int, some: Tensor
-    ) -> Tensor:
-        """psi^2 after forward t, (C,); unchanged without ``some`` real position, bool ()."""
-        if self.plain_mean_of is not None:
-            moved = psi2.lerp(psi2_batch, self.weight_of_batch(1 - self.alpha_fwd))
-        else:
-            moved = released_psi2(psi2, psi2_batch, t, self.warmup_updates, self.alpha_fwd)
-        return finite_or(torch.where(some, moved, psi2), psi2)
+        if not in_backward():
+            move(self.psi2, psi2_batch, self.weight_of_batch(1 - self.alpha_fwd), count)
+            self.count_forward()
 
     def root(self, psi2: Tensor, x: Tensor) -> Tensor:
         """psi = sqrt(psi^2 + eps), (C,), in the dtype of x."""

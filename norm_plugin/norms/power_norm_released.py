@@ -32,19 +32,32 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from norm_plugin.norms.base.recomputation import in_backward
+from norm_plugin.norms.base.statistics import finite_or, masked_means
+
 if TYPE_CHECKING:
-    from norm_plugin.norms.power_norm import NuRecursion
+    from norm_plugin.norms.power_norm import NuRecursion, PowerNorm
 
 WARMUP_AFTER_ENCODER = 1000
 
 
-def released_psi2(
-    psi2: Tensor, psi2_batch: Tensor, t: int, warmup: int, alpha_fwd: float
-) -> Tensor:
-    """The running psi^2 after forward ``t`` of a warm-up of ``warmup`` forwards. All (C,)."""
-    if t < warmup:
-        psi2 = ((t - 1) * psi2 + psi2_batch) / t
-    return alpha_fwd * psi2 + (1 - alpha_fwd) * psi2_batch
+def normalize_as_released(norm: PowerNorm, x: Tensor, valid: Tensor | None) -> Tensor:
+    """x_hat of a training forward, (..., C). x: (..., C), padding included."""
+    (psi2_batch,), count = masked_means([x.detach().square()], valid)
+    t, in_warmup, psi2 = norm.once(lambda: released_state(norm))
+    some = count > 0
+    psi2_batch = torch.where(some, psi2_batch.to(psi2.dtype), psi2)
+    psi_batch = norm.root(psi2_batch, x)
+    psi = psi_batch if in_warmup else norm.root(psi2, x)
+    recursion = norm.recursion(None, (1 - norm.alpha_bwd) * some.to(x.dtype))
+    x_hat: Tensor = ReleasedPowerNorm.apply(x, psi, psi_batch, recursion)
+    move_as_released(norm, psi2, psi2_batch, t, some)
+    return x_hat
+
+
+def released_state(norm: PowerNorm) -> tuple[int, bool, Tensor]:
+    """t, whether it is in the warm-up, and psi^2 before it, (C,)."""
+    return norm.updates_counted + 1, norm.in_warmup, norm.psi2.clone()
 
 
 class ReleasedPowerNorm(torch.autograd.Function):
@@ -68,3 +81,32 @@ class ReleasedPowerNorm(torch.autograd.Function):
         grad_x = (g - ctx.recursion.scaled(g) * x_hat) / psi_batch
         ctx.recursion.move(x_hat, g)
         return grad_x, None, None, None
+
+
+def move_as_released(
+    norm: PowerNorm, psi2: Tensor, psi2_batch: Tensor, t: int, some: Tensor
+) -> None:
+    """Forward t moves psi^2 and is counted; a recomputation moves nothing.
+
+    Args:
+        psi2: before this batch, (C,).
+        psi2_batch: psi_B^2, (C,).
+        some: bool (), there is a real position; without one psi^2 stays.
+    """
+    if in_backward():
+        return
+    if norm.plain_mean_of is not None:
+        moved = psi2.lerp(psi2_batch, norm.weight_of_batch(1 - norm.alpha_fwd))
+    else:
+        moved = released_psi2(psi2, psi2_batch, t, norm.warmup_updates, norm.alpha_fwd)
+    norm.psi2.copy_(finite_or(torch.where(some, moved, psi2), psi2))
+    norm.count_forward()
+
+
+def released_psi2(
+    psi2: Tensor, psi2_batch: Tensor, t: int, warmup: int, alpha_fwd: float
+) -> Tensor:
+    """The running psi^2 after forward ``t`` of a warm-up of ``warmup`` forwards. All (C,)."""
+    if t < warmup:
+        psi2 = ((t - 1) * psi2 + psi2_batch) / t
+    return alpha_fwd * psi2 + (1 - alpha_fwd) * psi2_batch

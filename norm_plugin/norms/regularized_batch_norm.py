@@ -46,7 +46,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.running_moments import RunningMomentsNorm
 from norm_plugin.norms.base.statistics import Move, move
@@ -141,29 +140,32 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         if not self.training:
             return self.affine(self.standardize_by_running(x))
         batch = batch_norm(x, valid, self.eps, self.sync)
-        self.see_and_move(batch.mean, batch.variance, batch.positions)
-        penalty = self.penalty(batch.mean, batch.variance)
+        running = self.move_and_compare(batch.mean, batch.variance, batch.positions)
+        penalty = self.penalty(batch.mean, batch.variance, running)
         weight = self.penalty_weight(batch.positions)
         return self.affine(AddPenalty.apply(batch.x_hat, penalty, weight))
 
-    def see_and_move(
+    def move_and_compare(
         self, mean: Tensor, variance: Tensor, positions: Tensor, move: Move = move
-    ) -> None:
-        """:meth:`move_running`; what the penalty measures the distance from is kept for it.
+    ) -> Moments:
+        """:meth:`move_running`, and the statistics that the penalty compares the batch with."""
 
-        A forward that activation checkpointing repeats must use what the first one saw.
+        def moved() -> Moments:
+            before = Moments(self.running_mean.clone(), self.running_var.clone())
+            self.move_running(mean, variance, positions, move)
+            after = Moments(self.running_mean.clone(), self.running_var.clone())
+            return after if self.distance == "variances" else before
+
+        return self.once(moved)
+
+    def penalty(self, mean: Tensor, variance: Tensor, running: Moments) -> Tensor:
+        """The penalty on a batch's mean and variance, (C,) each: ().
+
+        Args:
+            running: what they are compared with.
         """
-        if in_backward():
-            return
-        before = Moments(self.running_mean.clone(), self.running_var.clone())
-        self.move_running(mean, variance, positions, move)
-        after = Moments(self.running_mean.clone(), self.running_var.clone())
-        self._seen = after if self.distance == "variances" else before
-
-    def penalty(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """The penalty on a batch's mean and variance, (C,) each: ()."""
         batch = Moments(mean, variance)
-        running = Moments(*(one.to(mean.dtype) for one in self._seen))
+        running = Moments(*(statistic.to(mean.dtype) for statistic in running))
         strengths = (self.lambda_mean, self.lambda_std)
         if self.distance == "variances":
             return variance_penalty(batch, running, *strengths)

@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from norm_plugin.norms.base.inference import CannotFold, ChannelMap
-from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.running_moments import RunningMomentsNorm
 from norm_plugin.norms.base.statistics import zero_padding
@@ -72,12 +71,11 @@ class RepBatchNorm(RunningMomentsNorm):
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if not self.training:
             return self._blend(x, self.standardize_by_running(x), self._layer_norm_share())
-        if not in_backward():  # a repeated forward must use what the first one saw
-            self._seen = self._layer_norm_share()
+        share = self.once(self._layer_norm_share)
         x = zero_padding(x, valid)
         batch = batch_norm(x, valid, self.eps, self.sync)
         self.move_running(batch.mean, batch.variance, batch.positions)
-        return self._blend(x, batch.x_hat, self._seen)
+        return self._blend(x, batch.x_hat, share)
 
     def inference_map(self) -> ChannelMap:
         if self._layer_norm_share():

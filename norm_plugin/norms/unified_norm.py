@@ -112,12 +112,7 @@ class UnifiedNorm(WindowNorm):
         self.outlier_skip = outlier_skip == "on"
         self.register_buffer("psi", torch.zeros(dim))
 
-    def used(self) -> Used:
-        square, outlier, in_warmup = self._seen
-        root = (square + self.eps).sqrt()
-        return Used(root, partial(self.gradient_statistic, outlier, in_warmup))
-
-    def take_in(self, square: Tensor, count: Tensor) -> None:
+    def take_in(self, square: Tensor, count: Tensor) -> Used:
         """square is sigma_t^2."""
         recorded, filled = self.squares.clone(), self.squares_filled.clone()
         push(self.squares, self.squares_filled, square, count)
@@ -127,9 +122,10 @@ class UnifiedNorm(WindowNorm):
         smoothed = geometric_mean(self.squares, self.squares_filled)
         used = square if self.in_warmup else torch.where(outlier, square, smoothed)
         self.squares[-1] = torch.where(outlier, self.running_square, self.squares[-1])
-        self._seen = (used, outlier, self.in_warmup)
+        statistic = partial(self.gradient_statistic, outlier, self.in_warmup)
         move(self.running_square, used, self.weight_of_batch(1 - self.alpha_fwd), count)
         self.count_forward()
+        return Used((used + self.eps).sqrt(), statistic)
 
     def gradient_statistic(
         self, outlier: Tensor, in_warmup: bool, g_mean: Tensor, count: Tensor

@@ -7,14 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from norm_plugin.kernels.fused.columns import Batch, Gradients, OfParameters, column_norm, infer
+from norm_plugin.kernels.fused.columns import (
+    Batch,
+    Gradients,
+    Inference,
+    OfParameters,
+    fuses_columns,
+)
 from norm_plugin.kernels.fused.gradients import to_statistics_dtype
-from norm_plugin.kernels.fused_forms import fuses
 from norm_plugin.kernels.passes import Ops
 from norm_plugin.norms.base.running_moments import RunningMomentsNorm
 from norm_plugin.norms.base.workers import worker_count
 from norm_plugin.norms.batch_norm import BatchNorm
-from norm_plugin.norms.regularized_batch_norm import RegularizedBatchNorm
+from norm_plugin.norms.regularized_batch_norm import Moments, RegularizedBatchNorm
 from norm_plugin.norms.rep_batch_norm import RepBatchNorm
 
 
@@ -41,9 +46,15 @@ class BatchNormBatch(Batch):
                 )
             )
             self.shift = self.mean
-            return y
-        self.see(x)
-        return self.map(x, self.gain(weight), bias, bias)[0]
+        else:
+            self.see(x)
+            y, _ = self.map(x, self.gain(weight), bias, bias)
+        self.move_running(x)
+        return y
+
+    def move_running(self, x: Tensor) -> None:
+        """A step of the running statistics. x: as in ``forward``."""
+        self.norm.move_running(self.mean, self.variance, self.count, self.ops.move)
 
     def see(self, x: Tensor) -> None:
         """mu_B, sigma_B^2 and 1 / sigma_B, (C,) each."""
@@ -96,24 +107,25 @@ class BatchNormBatch(Batch):
         return constant + to_constant, u_coef + to_u
 
 
-def infer_by_moments(norm: RunningMomentsNorm, x: Tensor, ops: Ops, groups: int) -> Tensor | None:
-    """gamma (u - running mean) / running deviation + beta; see :func:`infer`."""
-    root = (norm.running_var + norm.eps).sqrt()
-    return infer(norm, x, ops, groups, norm.eps, root, norm.running_mean)
+def by_running_moments(norm: RunningMomentsNorm, slope: Tensor | None = None) -> Inference:
+    """gamma (u - running mean) / running deviation + beta + slope u; slope: (1,), None for 0."""
+    return Inference((norm.running_var + norm.eps).sqrt(), norm.running_mean, slope)
 
 
-@fuses(BatchNorm)
-def batch_norm(norm: BatchNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor | None:
-    """gamma * x_hat + beta. x, y: (N, C)."""
+class PaperOrReleased(BatchNormBatch):
+    """BatchNorm, of whose released variant the running variance is another than the batch's."""
+
+    def move_running(self, x: Tensor) -> None:
+        variance = self.norm.kept_variance(self.variance, x)
+        self.norm.move_running(self.mean, variance, self.count, self.ops.move)
+
+
+@fuses_columns(BatchNorm)
+def batch_norm(norm: BatchNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference:
+    """gamma * x_hat + beta."""
     if not norm.training:
-        return infer_by_moments(norm, x, ops, norm.layer_scale_groups)
-    scale = (norm.layer_scale_groups, norm.eps)
-    released = norm.variant == "released"
-    batch = BatchNormBatch(ops, valid, *scale, norm.sync, over_padding=released)
-    y = column_norm(norm, x, batch)
-    kept = norm.kept_variance(batch.variance, x)
-    norm.move_running(batch.mean, kept, batch.count, ops.move)
-    return y
+        return by_running_moments(norm)
+    return PaperOrReleased(norm, valid, ops, over_padding=norm.variant == "released")
 
 
 # --- regularized: the gradient of the penalty is added per channel ------------------------------
@@ -122,23 +134,16 @@ def batch_norm(norm: BatchNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Te
 class RegularizedBatch(BatchNormBatch):
     """BatchNorm whose mu_B and sigma_B^2 get the penalty's gradient too."""
 
-    def __init__(self, norm: RegularizedBatchNorm, passes_on: bool, *others: Any) -> None:
-        """passes_on: there is a gradient, which the penalty's joins; others: as in Batch."""
-        super().__init__(*others)
-        self.norm, self.passes_on = norm, passes_on
+    def move_running(self, x: Tensor) -> None:
+        running = self.norm.move_and_compare(self.mean, self.variance, self.count, self.ops.move)
+        if self.wants_dx:  # which the penalty's gradient joins
+            self.pull = self.of_penalty(running)
 
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        y = super().forward(x, weight, bias)
-        self.norm.see_and_move(self.mean, self.variance, self.count, self.ops.move)
-        if self.passes_on:
-            self.pull = self.of_penalty()
-        return y
-
-    def of_penalty(self) -> tuple[Tensor, Tensor]:
+    def of_penalty(self, running: Moments) -> tuple[Tensor, Tensor]:
         """What the penalty adds to c and b of du, (C,) each."""
         with torch.enable_grad():
             statistics = [one.detach().requires_grad_() for one in (self.mean, self.variance)]
-            penalty = self.norm.penalty(*statistics)
+            penalty = self.norm.penalty(*statistics, running)
         of_mean, of_variance = torch.autograd.grad(penalty, statistics)
         weight_of_all = self.norm.penalty_weight(self.count) * (worker_count() if self.sync else 1)
         # mu_B is 1/n of each u, sigma_B^2 is 2 (u - mu_B)/n
@@ -146,16 +151,12 @@ class RegularizedBatch(BatchNormBatch):
         return of_mean * per_position, 2 * of_variance * per_position
 
 
-@fuses(RegularizedBatchNorm)
+@fuses_columns(RegularizedBatchNorm)
 def regularized_batch_norm(
-    norm: RegularizedBatchNorm, x: Tensor, valid: Tensor | None, ops: Ops
-) -> Tensor | None:
-    """gamma * x_hat + beta. x, y: (N, C)."""
-    if not norm.training:
-        return infer_by_moments(norm, x, ops, groups=0)
-    passes_on = torch.is_grad_enabled() and x.requires_grad
-    batch = RegularizedBatch(norm, passes_on, ops, valid, 0, norm.eps, norm.sync)
-    return column_norm(norm, x, batch)
+    norm: RegularizedBatchNorm, valid: Tensor | None, ops: Ops
+) -> Batch | Inference:
+    """gamma * x_hat + beta."""
+    return RegularizedBatch(norm, valid, ops) if norm.training else by_running_moments(norm)
 
 
 # --- RepBN: eta x in the same map; what blends LayerNorm in as well stays plain -----------------
@@ -164,14 +165,16 @@ def regularized_batch_norm(
 class RepBatch(BatchNormBatch):
     """gamma x_hat + beta + eta x = (gamma / sigma_B + eta) (x - mu_B) + beta + eta mu_B."""
 
-    def __init__(self, eta: Tensor, *others: Any) -> None:
-        """eta: (1,); others: those of :class:`Batch`."""
-        super().__init__(*others, one_call=False)  # whose gain is another
-        self.eta = eta
+    def __init__(self, norm: RepBatchNorm, valid: Tensor | None, ops: Ops) -> None:
+        super().__init__(norm, valid, ops, one_call=False)  # whose gain is another
+        self.others = (norm.eta,)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        self.eta = to_statistics_dtype(self.norm.eta, x).detach()
         self.see(x)
-        return self.map(x, self.gain(weight), bias + self.eta * self.mean, bias)[0]
+        y, _ = self.map(x, self.gain(weight), bias + self.eta * self.mean, bias)
+        self.move_running(x)
+        return y
 
     def gain(self, weight: Tensor) -> Tensor:
         return super().gain(weight) + self.eta
@@ -190,17 +193,9 @@ class RepBatch(BatchNormBatch):
         return (*gradients, self.of_eta)
 
 
-@fuses(RepBatchNorm)
-def rep_batch_norm(norm: RepBatchNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor | None:
-    """gamma * x_hat + beta + eta * x. x, y: (N, C)."""
+@fuses_columns(RepBatchNorm)
+def rep_batch_norm(norm: RepBatchNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference | None:
+    """gamma * x_hat + beta + eta * x."""
     if norm.warmup_updates:
         return None
-    if not norm.training:
-        root = (norm.running_var + norm.eps).sqrt()
-        return infer(
-            norm, x, ops, 0, norm.eps, root, norm.running_mean, to_statistics_dtype(norm.eta, x)
-        )
-    batch = RepBatch(to_statistics_dtype(norm.eta, x).detach(), ops, valid, 0, norm.eps, norm.sync)
-    y = column_norm(norm, x, batch, norm.eta)
-    norm.move_running(batch.mean, batch.variance, batch.count, ops.move)
-    return y
+    return RepBatch(norm, valid, ops) if norm.training else by_running_moments(norm, norm.eta)

@@ -5,12 +5,16 @@ All of them map u, the input after its layer-scale, channel by channel,
     y  = (u - shift) gain + offset           at real positions, else offset
     du = a dy + c + b (u - shift)            at real positions, else 0
 
-and differ in where shift, gain, a, b and c come from: a subclass of :class:`Batch` says that.
+and differ in where shift, gain, a, b and c come from. A subclass of :class:`Batch` says that, in
+its ``forward``, which also moves the running statistics, and in its ``backward``. A function under
+:func:`fuses_columns` says which subclass computes the batch at hand.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +24,9 @@ from norm_plugin.kernels.fused.gradients import (
     refuse_second_order,
     to_statistics_dtype,
 )
+from norm_plugin.kernels.fused_forms import fuses
 from norm_plugin.kernels.passes import Ops
-from norm_plugin.norms.base.contract import AffineNorm
+from norm_plugin.norms.base.contract import AffineNorm, Norm
 from norm_plugin.norms.base.workers import sum_over_workers, worker_count
 
 Gradients = tuple[Tensor, ...]
@@ -35,37 +40,40 @@ class Batch:
     """One batch on its way through a norm, and what the backward pass needs to know of it.
 
     Args:
-        ops: the backend.
+        norm: the norm, with its layer-scale, eps and sync.
         valid: bool (N,), or None.
-        groups: of the layer-scale in front; 0: none.
-        eps: inside every root.
-        sync: sums run over the positions of all workers.
+        ops: the backend.
         one_call: let the backend compute the whole norm where it can; see :class:`Ops`. Never
             with several workers, whose sums meet between the passes.
+
+    Attributes:
+        others: the parameters beside weight and bias that ``backward`` gives gradients of.
+        wants_dx: x has a gradient.
     """
 
     count: Tensor
     divisor: Tensor
+    others: tuple[Tensor, ...] = ()
+    wants_dx = False
 
     def __init__(
-        self,
-        ops: Ops,
-        valid: Tensor | None,
-        groups: int,
-        eps: float,
-        sync: bool,
-        *,
-        one_call: bool = False,
+        self, norm: Any, valid: Tensor | None, ops: Ops, *, one_call: bool = False
     ) -> None:
-        self.ops, self.valid, self.groups, self.eps = ops, valid, groups, eps
-        self.sync = sync and worker_count() > 1
+        self.norm, self.valid, self.ops = norm, valid, ops
+        self.groups, self.eps = getattr(norm, "layer_scale_groups", 0), norm.eps
+        self.sync = norm.sync and worker_count() > 1
         self.rstd: Tensor | None = None
         self.shift: Tensor | None = None
         whole = one_call and not self.sync and hasattr(ops, "batch_forward")
         self.one_call: Any = ops if whole else None
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """y, (N, C). x: (N, C), contiguous; weight, bias: (C,)."""
+        """y, (N, C), and a step of the running statistics.
+
+        Args:
+            x: (N, C), contiguous.
+            weight, bias: (C,).
+        """
         raise NotImplementedError
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
@@ -146,38 +154,58 @@ class ColumnNorm(torch.autograd.Function):
         return (dx, dweight, dbias, None, *dothers)
 
 
-def column_norm(norm: AffineNorm, x: Tensor, batch: Batch, *others: Tensor) -> Tensor:
-    """y, (N, C), of ``batch`` with the gain and offset of ``norm``. x: (N, C)."""
-    y: Tensor = ColumnNorm.apply(x, norm.weight, norm.bias, batch, *others)
+class Inference(NamedTuple):
+    """gamma (u - mean) / root + beta + slope u, by running statistics.
+
+    Attributes:
+        root, mean: (C,); no mean: 0.
+        slope: (1,); only with a mean; None for 0.
+    """
+
+    root: Tensor
+    mean: Tensor | None = None
+    slope: Tensor | None = None
+
+
+BatchOf = Callable[[Any, Tensor | None, Ops], Batch | Inference | None]
+"""From a norm, the real positions (N,) or None, and a backend to what computes its next forward;
+None where this state of the norm has no fused form."""
+
+
+def fuses_columns(*classes: type[Norm]) -> Callable[[BatchOf], BatchOf]:
+    """Decorator: the function gives the :class:`Batch` of these norms, and of no subclass."""
+
+    def register(batch_of: BatchOf) -> BatchOf:
+        fuses(*classes)(partial(column_norm, batch_of))
+        return batch_of
+
+    return register
+
+
+def column_norm(
+    batch_of: BatchOf, norm: AffineNorm, x: Tensor, valid: Tensor | None, ops: Ops
+) -> Tensor | None:
+    """y, (N, C), of x, (N, C): one forward of ``norm``; None where the plain form has to do it."""
+    batch = batch_of(norm, valid, ops)
+    if batch is None:
+        return None
+    if isinstance(batch, Inference):
+        return infer(norm, x, ops, batch)
+    batch.wants_dx = torch.is_grad_enabled() and x.requires_grad
+    y: Tensor = ColumnNorm.apply(x, norm.weight, norm.bias, batch, *batch.others)
     return y
 
 
-def infer(
-    norm: AffineNorm,
-    x: Tensor,
-    ops: Ops,
-    groups: int,
-    eps: float,
-    root: Tensor,
-    mean: Tensor | None = None,
-    slope: Tensor | None = None,
-) -> Tensor | None:
-    """gamma (u - mean) / root + beta + slope u in one pass; None if a gradient is wanted.
-
-    Args:
-        x: (N, C).
-        groups: of the layer-scale in front; 0: none.
-        eps: inside its root.
-        root, mean: (C,), running statistics; no mean: 0.
-        slope: (1,); only with a mean; None for 0.
-    """
-    if torch.is_grad_enabled() and any(one.requires_grad for one in (x, *norm.parameters())):
+def infer(norm: Any, x: Tensor, ops: Ops, running: Inference) -> Tensor | None:
+    """y, (N, C), of x, (N, C), in one pass; None if a gradient is wanted."""
+    if torch.is_grad_enabled() and any(leaf.requires_grad for leaf in (x, *norm.parameters())):
         return None
-    shift = None if mean is None else to_statistics_dtype(mean, x)
-    gain, offset = (
-        to_statistics_dtype(norm.weight, x) / to_statistics_dtype(root, x),
-        to_statistics_dtype(norm.bias, x),
-    )
-    if slope is not None and shift is not None:
+    shift = None if running.mean is None else to_statistics_dtype(running.mean, x)
+    gain = to_statistics_dtype(norm.weight, x) / to_statistics_dtype(running.root, x)
+    offset = to_statistics_dtype(norm.bias, x)
+    if running.slope is not None and shift is not None:
+        slope = to_statistics_dtype(running.slope, x)
         gain, offset = gain + slope, offset + slope * shift
-    return ops.column_map(x.contiguous(), None, None, groups, eps, shift, gain, offset, None)[0]
+    groups = getattr(norm, "layer_scale_groups", 0)
+    x = x.contiguous()
+    return ops.column_map(x, None, None, groups, norm.eps, shift, gain, offset, None)[0]

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from norm_plugin.kernels.fused.columns import Batch, Gradients, column_norm, infer
+from norm_plugin.kernels.fused.columns import Batch, Gradients, Inference, fuses_columns
 from norm_plugin.kernels.fused.gradients import to_statistics_dtype
-from norm_plugin.kernels.fused_forms import fuses
 from norm_plugin.kernels.passes import Ops
-from norm_plugin.norms.base.recomputation import in_backward
-from norm_plugin.norms.base.window import WindowNorm
+from norm_plugin.norms.base.window import Used, WindowNorm
 from norm_plugin.norms.mabn import MovingAverageBatchNorm
 from norm_plugin.norms.unified_norm import UnifiedNorm
 
@@ -19,14 +17,15 @@ class WindowBatch(Batch):
     """x_hat = ratio z, z = x / root, with dL/dx = (g - psi z) / root for g = dL/dz."""
 
     def __init__(self, norm: WindowNorm, valid: Tensor | None, ops: Ops) -> None:
-        super().__init__(ops, valid, 0, norm.eps, norm.sync)
-        self.norm, self.loss_scale = norm, norm.loss_scale
+        super().__init__(norm, valid, ops)
+        self.loss_scale = norm.loss_scale
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        if not in_backward():
+        def moved() -> Used:
             square = self.means(self.moments(x, center=False)[1], len(x))
-            self.norm.take_in(square, self.count)
-        root, self.statistic, ratio = self.norm.used()
+            return self.norm.take_in(square, self.count)
+
+        root, self.statistic, ratio = self.norm.once(moved)
         self.root = to_statistics_dtype(root, x)
         self.gain = 1 / self.root if ratio is None else to_statistics_dtype(ratio, x) / self.root
         return self.map(x, weight * self.gain, bias, bias)[0]
@@ -46,9 +45,9 @@ class WindowBatch(Batch):
         return dx, dweight, every
 
 
-@fuses(MovingAverageBatchNorm, UnifiedNorm)
-def window_norm(norm: WindowNorm, x: Tensor, valid: Tensor | None, ops: Ops) -> Tensor | None:
-    """gamma * x_hat + beta. x, y: (N, C)."""
+@fuses_columns(MovingAverageBatchNorm, UnifiedNorm)
+def window_norm(norm: WindowNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference:
+    """gamma * x_hat + beta."""
     if not norm.training:
-        return infer(norm, x, ops, 0, norm.eps, (norm.running_square + norm.eps).sqrt())
-    return column_norm(norm, x, WindowBatch(norm, valid, ops))
+        return Inference((norm.running_square + norm.eps).sqrt())
+    return WindowBatch(norm, valid, ops)

@@ -15,7 +15,6 @@ from norm_plugin.kernels.triton.pointwise import pointwise_backward, pointwise_f
 from norm_plugin.kernels.triton.rows import row_backward, row_forward
 from norm_plugin.kernels.triton.tiles import DTYPES, MOST_CHANNELS, is_served
 from norm_plugin.norms.base.statistics import move
-from norm_plugin.norms.power_norm import step_nu
 
 __all__ = [
     "column_gradient",
@@ -28,7 +27,6 @@ __all__ = [
     "pointwise_forward",
     "row_backward",
     "row_forward",
-    "step_nu",
     "takes",
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +70,8 @@ def move(buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
     moves = is_finite(value) & (count > 0)
     buffer.copy_(torch.where(moves, buffer.lerp(value, weight), buffer))
 
+
+Computed = TypeVar("Computed")
 
 Move = Callable[[Tensor, Tensor, float, Tensor], None]
 """The arguments and the effect of :func:`move`."""
@@ -218,14 +220,16 @@ class BatchStatisticsNorm(AffineNorm):
         """
         return 1 / self._plain_mean_of if self._plain_mean_of else weight
 
-    @property
-    def _seen(self) -> Any:
-        """What the training forward in work used besides its input, or did the first time."""
-        return self._forwards.current[0]
+    def once(self, compute: Callable[[], Computed]) -> Computed:
+        """What ``compute()`` gives, once for each training forward.
 
-    @_seen.setter
-    def _seen(self, seen: Any) -> None:
-        self._forwards.current[0] = seen
+        A forward that activation checkpointing repeats gets what the first one got: it must use
+        the same statistics, and move none.
+        """
+        if not in_backward():
+            self._forwards.current[0] = compute()
+        computed: Computed = self._forwards.current[0]
+        return computed
 
     @property
     def _updates(self) -> int:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.inference import ChannelMap
-from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.statistics import (
     BatchStatisticsNorm,
     finite_or,
@@ -102,28 +101,23 @@ class WindowNorm(BatchStatisticsNorm):
         if not self.training:
             return self.affine(self.divide_by_running(x))
         x = zero_padding(x, valid)
-        if not in_backward():
+
+        def moved() -> Used:
             (square,), count = masked_means([x.detach().square()], valid, self.sync)
-            self.take_in(square, count)
-        root, statistic, ratio = self.used()
+            return self.take_in(square, count)
+
+        root, statistic, ratio = self.once(moved)
         z = WindowedNorm.apply(x, root.to(x.dtype), valid, statistic, self.sync, self.loss_scale)
         return self.affine(z if ratio is None else ratio.to(x.dtype) * z)
 
-    def take_in(self, square: Tensor, count: Tensor) -> None:
-        """Move all that one forward moves, and keep in ``_seen`` what normalizes the batch.
+    def take_in(self, square: Tensor, count: Tensor) -> Used:
+        """Move all that one forward moves; what normalizes the batch.
 
         Args:
             square: (C,), mean_V x^2 of the batch.
             count: (), its n.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define take_in()")
-
-    def used(self) -> Used:
-        """What this batch is normalized with, read from ``_seen``.
-
-        A forward that activation checkpointing repeats reads what the first one has kept.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not define used()")
 
     def divide_by_running(self, x: Tensor) -> Tensor:
         """x / sqrt(running sigma^2 + eps), for inference. x: (..., C)."""

@@ -8,8 +8,9 @@
 
 Providers: torch (LayerNorm, the unit of the ratios), plain (kernels off), fused (kernels auto),
 compile (torch.compile of the plain form), reference (the slow transcription that the tests compare
-with, in numpy). A norm is measured where it has such a form, on float32 batches (T, B, C) a quarter
-of which is padding. powernorm is measured with each layer-scale, in its warm-up and after it.
+with, in numpy), copy (of x, beside LayerNorm). A norm is measured where it has such a form, on
+float32 batches (T, B, C) a quarter of which is padding. powernorm is measured with each
+layer-scale, in its warm-up and after it.
 
 Each provider takes turns with LayerNorm, A B A B, so a machine that slows down does so for both;
 the row of torch holds LayerNorm's times of all these pairs. The process keeps the memory that it
@@ -58,7 +59,7 @@ from measuring.timing import alternate, copied_bytes_per_ms, on_cpu, on_gpu, qua
 from norm_plugin.commands.command_line import CommandError, at_least, run_command
 
 WARMUP = 5
-FORMS = ("torch", "plain", "fused", "compile", "reference")
+FORMS = ("torch", "plain", "fused", "compile", "reference", "copy")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 MOVED = 5  # tensors of N x C: x, y, dy, x and dx
 GROWTH_ROWS = (256, 1024, 4096, 16384, 65536)
@@ -148,7 +149,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         nargs="+",
         choices=PROVIDERS,
         metavar="P",
-        help="default: torch, plain, fused, compile and reference, as far as they apply",
+        help=f"default: {', '.join(FORMS)}, as far as they apply",
     )
     parser.add_argument("--rows", type=int, nargs="+", metavar="N", help="positions of a batch")
     parser.add_argument("--channels", type=int, nargs="+", metavar="C")

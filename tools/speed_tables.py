@@ -71,6 +71,9 @@ def layers_table(path: Path) -> str:
         "ratio to `torch.nn.LayerNorm` in the same run. —: there is no such form, or it was not "
         "measured."
     ]
+    copied = _cell(cpu, ("layernorm", ""), SIZES, "copy")
+    if copied not in (MISSING, NO_FORM):
+        caption.append(f"A copy of x, which reads and writes it once, takes {copied}.")
     if not gpu.empty:
         caption.append(
             f"GPU: the same at {_text(gpu_sizes)}. The last column is the share of the speed at "

@@ -105,6 +105,13 @@ def of_reference(setup: Setup, data: Data, direction: str) -> Call | None:
     return step
 
 
+def of_copy(setup: Setup, data: Data, direction: str) -> Call | None:
+    """A copy of x, which reads and writes N C numbers; beside ``layernorm`` alone."""
+    target = torch.empty_like(data.x, requires_grad=False)
+    source = data.x.detach()
+    return partial(target.copy_, source) if setup.norm == NOT_COMPILED else None
+
+
 def _train(layer: Callable[[Tensor], Tensor], data: Data) -> None:
     data.x.grad = None
     layer(data.x).backward(data.dy)
@@ -122,6 +129,7 @@ PROVIDERS: dict[str, Callable[[Setup, Data, str], Call | None]] = {
     "fused": partial(of_kernels, AUTO),
     "compile": partial(of_kernels, "compile"),
     "reference": of_reference,
+    "copy": of_copy,
     "rmsnorm": partial(of_module, "torch.nn.RMSNorm"),
     "liger": partial(of_module, "liger_kernel.transformers.LigerLayerNorm"),
     "liger-rmsnorm": partial(of_module, "liger_kernel.transformers.LigerRMSNorm"),

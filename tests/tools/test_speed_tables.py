@@ -68,6 +68,8 @@ def test_the_newest_row_of_each_kind_counts(table):
         layer("adanorm", "fused", 99.0, channels=64, date="2025-01-01"),
         layer("adanorm", "fused", 99.0, direction="forward", date="2025-01-01"),
         layer("none", "plain", 1, commit="b+"),
+        layer("layernorm", "copy", 0.1),
+        layer("layernorm", "copy", 0.2, channels=1024),
     ]
     text = table("layers", layers=rows)
     assert cells(text, "adanorm") == [
@@ -78,8 +80,9 @@ def test_the_newest_row_of_each_kind_counts(table):
     lines = text.split("\n")
     other = CPU_LINE.replace("c0ffee1", "b+")
     assert lines[-3:] == [CPU_LINE, other, "GPU: not measured."]
-    assert "at 4,096 x 512 / 4,096 x 1,024" in lines[-4]
-    unmeasured = set(NORM_TYPES) - {"adanorm", "none"}
+    assert "at 4,096 x 512 / 4,096 x 1,024" in lines[-5]
+    assert lines[-4].endswith("takes 0.10 / 0.20.")
+    unmeasured = set(NORM_TYPES) - {"adanorm", "none", "layernorm"}
     assert all(cells(text, name)[0][2:] == ["not measured"] * 4 for name in unmeasured)
 
 

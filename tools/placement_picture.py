@@ -13,6 +13,7 @@ attention over an encoder are those of the self-attention.
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import fill
@@ -214,6 +215,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.user_dir:
         import_folder(args.user_dir)
+    # Importing fairseq lets the debug lines of all libraries through
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     metadata = {"Date": None} if args.output.suffix == ".svg" else None
     with rc_context(STYLE):
         picture(args.names or sorted(PLACEMENTS)).savefig(args.output, dpi=150, metadata=metadata)

@@ -143,6 +143,16 @@ def b2t(x, stack):
     return x
 
 
+@transcribes("span")
+def span(x, stack):
+    for layer in stack.layers:
+        x_layer = x
+        for f in layer:
+            z = f.input(x) if (f.name, layer) == ("self", stack.layers[0]) else x
+            x = f.sum((x_layer if f.name == "ffn" else x) + f(z))
+    return x
+
+
 @transcribes("residual")
 def residual(x, stack):
     d = x

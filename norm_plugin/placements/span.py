@@ -1,0 +1,55 @@
+"""SpanNorm: post-norm whose feed-forward network joins the input of the layer.
+
+    attention   y = norm(x + f(x))
+    FFN         x' = norm(x_layer + f(y)),  x_layer the input of the layer
+
+The first attention of a stack reads its input through a norm, which its skip connection leaves out.
+There is no norm after the stack.
+
+Source: Wang et al. 2026, "SpanNorm: Reconciling Training Stability and Performance in Deep
+Transformers", arXiv 2601.22580. The paper was not read for this file: the equations are those of an
+implementation by others, which cites Equations 5 to 8, and agree with the abstract. What the paper
+says of initial weights is not known. It has no attention over an encoder; that is treated here as
+the self-attention is.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from norm_plugin.placements.base import INPUT, SUM, LayerPlace, Placement, register_placement
+
+
+@register_placement(
+    "span",
+    equation="attention: norm(x + f(x));  FFN: norm(x_layer + f(x))",
+    paper="Wang et al. 2026, SpanNorm",
+    paper_read=False,
+)
+class Span(Placement):
+    """Post-norm; the skip connection of the FFN is x_layer, the input of the layer."""
+
+    norms = (SUM,)
+
+    @classmethod
+    def at(cls, place: LayerPlace) -> type[Placement]:
+        return SpanFirst if place.index == 1 else Span
+
+    def begin(self, x: Tensor) -> Tensor:
+        self.x_layer = x
+        return x
+
+    def join(self, x: Tensor, fx: Tensor, branch: str) -> Tensor:
+        return (self.x_layer if branch == "ffn" else x) + fx
+
+    def end(self, x: Tensor) -> Tensor:
+        del self.x_layer  # a model that holds a tensor with a history cannot be copied
+        return x
+
+
+class SpanFirst(Span):
+    """The first layer, whose self-attention reads the stream through a norm."""
+
+    @classmethod
+    def norms_of(cls, branch: str) -> tuple[str, ...]:
+        return (INPUT, SUM) if branch == "self" else (SUM,)

@@ -87,16 +87,19 @@ def compiled(kernel, groups, flags, absent, dtype):
 def main():
     for kernel, groups, options, optional in KERNELS:
         general = [p.name for p in kernel.params if p.do_not_specialize]
-        for values in product(*options.values()):
+        variants = product(*options.values(), (False, True))
+        for *values, whole in variants:
+            if len(options) > 1 and sum(values) % 2 == whole:
+                continue  # of three, each pair of values suffices: one flag decides one branch
             flags = dict(zip(options, values))
-            for absent, dtype in (((), "bf16"), (optional, "fp32")):
-                ptx = compiled(kernel, groups, flags, absent, dtype)
-                module = kernel.fn.__module__.rpartition(".")[2]
-                variant = f"{dtype} {flags} {'without' if absent else 'with'} options"
-                wide = "wide" if ".v4.b32" in ptx else "narrow"
-                if "num_channels" not in kernel.arg_names:
-                    wide = "no rows"
-                print(f"{module}.{kernel.fn.__name__}|{variant}|{','.join(general)}|{wide}")
+            absent, dtype = ((), "bf16") if whole else (optional, "fp32")
+            ptx = compiled(kernel, groups, flags, absent, dtype)
+            module = kernel.fn.__module__.rpartition(".")[2]
+            variant = f"{dtype} {flags} {'without' if absent else 'with'} options"
+            wide = "wide" if ".v4.b32" in ptx else "narrow"
+            if "num_channels" not in kernel.arg_names:
+                wide = "no rows"
+            print(f"{module}.{kernel.fn.__name__}|{variant}|{','.join(general)}|{wide}")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from norm_plugin.kernels import has_fused_form, set_kernels
 from norm_plugin.kernels.passes import RowRule
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
-from transformer_blocks import DIM, batch_of, block_of
+from residual_blocks import DIM, batch_of, block_of
 
-# float64, two layers: sums of at most 24 terms in another order round by 1e-16 each
+# float64, two branches: sums of at most 12 terms in another order round by 1e-16 each
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 FUSED_OVER_CHANNELS = [
     name

@@ -18,15 +18,32 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=[(37, 100, 2), (300, 12, 3), (37, 513, 0), (150, 12, 0)], ids=str)
-def batch(request):
+SIZES = [(37, 100, 2), (300, 12, 3), (37, 513, 0), (150, 12, 0)]
+"""Rows, channels and groups."""
+every_size = pytest.mark.parametrize("size", SIZES, ids=str)
+
+
+def with_flags(*names):
+    """Every size, every combination of three flags, and every pair of a size and a flag.
+
+    A flag and a size are compiled for each by itself: 8 of the 32 combinations suffice.
+    """
+    halves = [(False, False, False), (True, True, False), (True, False, True), (False, True, True)]
+    cases = [(size, *flags) for size, flags in zip(SIZES, halves)]
+    cases += [(size, *(not flag for flag in flags)) for size, flags in zip(SIZES, halves)]
+    return pytest.mark.parametrize(("size", *names), cases, ids=str)
+
+
+@pytest.fixture
+def batch(size):
     """x with NaN at padding, as float64 and on the device, the real positions, and the groups."""
-    rows, channels, groups = request.param
+    rows, channels, groups = size
     x, valid = numbers(rows, channels, offset=3.0), ragged(rows)
     x[~valid] = math.nan
     return x, on_device(x)[0], valid, valid.to(DEVICE), groups
 
 
+@every_size
 @pytest.mark.parametrize("center", [True, False])
 def test_column_moments(batch, center):
     x, near, valid, near_valid, groups = batch
@@ -46,9 +63,7 @@ def test_column_moments_far_from_zero_keep_their_digits():
     same(squares, (x - x.mean(0)).square().sum(0), rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize("fill", [True, False])
-@pytest.mark.parametrize("known_rate", [True, False])
-@pytest.mark.parametrize("with_shift", [True, False])
+@with_flags("fill", "known_rate", "with_shift")
 def test_column_map(batch, fill, known_rate, with_shift):
     x, near, valid, near_valid, groups = batch
     if not fill:  # padding is mapped like the rest
@@ -90,9 +105,7 @@ def test_rows_that_a_tile_has_beyond_the_last_reach_no_sum():
         same(total, u.sum(0))
 
 
-@pytest.mark.parametrize("with_shift", [True, False])
-@pytest.mark.parametrize("with_constant", [True, False])
-@pytest.mark.parametrize("sums", [True, False])
+@with_flags("with_shift", "with_constant", "sums")
 def test_column_products_and_gradient(batch, with_shift, with_constant, sums):
     x, near, valid, near_valid, groups = batch
     dy = numbers(*x.shape, seed=1)

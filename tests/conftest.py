@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from hydra.core.config_store import ConfigStore
 
 HERE = Path(__file__).parent
 COVERING = ("norms/", "checkpoints/", "kernels/test_compile.py")
@@ -18,6 +20,11 @@ COVERING = ("norms/", "checkpoints/", "kernels/test_compile.py")
 # has to be chosen before anything imports Triton.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+# hydra copies the schemas of fairseq each time that it composes, a third of its half second, and
+# copies again what it takes from them.
+ConfigStore.__deepcopy__ = lambda self, memo: self
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -44,3 +51,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not item.path.relative_to(HERE).as_posix().startswith(COVERING):
             item.add_marker(pytest.mark.no_cover)
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> None:
+    """What ``WARM_PYTHON`` asks."""
+    from forked import serve
+
+    serve()
+
+
+@pytest.fixture
+def warm(fork_server: None) -> Iterator[None]:
+    """Fork the commands of the package off this process, which spares them their imports."""
+    from forked import WARM_PYTHON
+
+    from norm_plugin.experiments import spec
+
+    python = list(spec.PYTHON)
+    spec.PYTHON[:] = WARM_PYTHON
+    yield
+    spec.PYTHON[:] = python

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 import torch
+import torch._dynamo  # the first optimizer of a process would, which takes two seconds
 from fairseq import checkpoint_utils
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -132,6 +133,7 @@ def serve(run: Callable[[list[str]], int] = run_as_main) -> None:
     listener.listen()
     end, alive = os.pipe()  # the system closes its other end when this process ends
     if os.fork() > 0:
+        listener.close()
         return
     os.close(alive)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes

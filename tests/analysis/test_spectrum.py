@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import subprocess
-import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
+from forked import run_forked
 
 from norm_plugin.analysis.spectrum import main, read_spectra
 from norm_plugin.commands.command_line import CommandError
@@ -72,14 +70,8 @@ def test_the_command_prints_a_table_and_writes_csv_and_svg(save, tmp_path, capsy
 
 
 def test_as_a_command_it_logs_nothing(save, tmp_path):
-    argv = ["-W", "ignore", "-m", "norm_plugin", "spectrum", save(encoder=embedding(VALUES))]
-    finished = subprocess.run(
-        [sys.executable, *argv, "--out", tmp_path / "out"],
-        cwd=Path(__file__).resolve().parents[2],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    argv = ("spectrum", save(encoder=embedding(VALUES)), "--out", tmp_path / "out")
+    finished = run_forked("norm_plugin", *argv)
     assert (finished.returncode, len(finished.stdout.splitlines())) == (0, 4)
     assert "DEBUG" not in finished.stderr
 

@@ -7,28 +7,64 @@ its own, and can be killed there.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial, wraps
 from pathlib import Path
+from typing import Any
 
 from forked import serve
 
 import fake_python
+import norm_plugin.models  # noqa: F401  so that no forked process has to
 from norm_plugin.cli import main
 from norm_plugin.commands.command_line import run_command
-from norm_plugin.experiments import compose, options, runner, spec
-from norm_plugin.experiments.compose import experiment_names
-from norm_plugin.experiments.spec import RunSpec
+from norm_plugin.experiments import compose, options, recipes, runner, spec
+from norm_plugin.experiments.spec import ROOT, RunSpec
 
 PYTHON = [sys.executable, "-S", "-E", fake_python.__file__]
 # What may differ between runs that end alike.
 NOT_COMPARED = (".seconds", ".memory", ".lock", ".new")
+REMEMBERED = tempfile.TemporaryDirectory()
+"""What :func:`remembered` functions gave in this process, or in one that was forked off it."""
+
+
+def contents(name: str) -> list[bytes]:
+    """What a file, or a folder of code, of a test's own holds; nothing of this checkout changes."""
+    path = Path(name)
+    if not path.is_absolute() or path.is_relative_to(ROOT):
+        return []
+    return [file.read_bytes() for file in sorted(path.rglob("*.py")) or [path]]
+
+
+def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, for which hydra takes half a second, once for all processes of the tests."""
+
+    @wraps(function)
+    def call(first: Path | tuple[str, ...], *more: Any) -> Any:
+        names = first if isinstance(first, tuple) else [str(first)]
+        key = (function.__name__, first, more, list(map(contents, names)))
+        file = Path(REMEMBERED.name, hashlib.sha256(repr(key).encode()).hexdigest())
+        if not file.exists():
+            result = pickle.dumps(function(first, *more))
+            new = file.with_suffix(f".{os.getpid()}")
+            new.write_bytes(result)
+            new.rename(file)
+        return pickle.loads(file.read_bytes())
+
+    return call
+
+
+recipes._compose = remembered(recipes._compose)
+compose.check_training = remembered(compose.check_training)
 
 
 def fake_command(argv: Sequence[str]) -> int:
@@ -69,9 +105,8 @@ def spec_of(*argv: object) -> RunSpec:
 
 @lru_cache
 def warm_up() -> None:
-    """Look at the settings of every experiment once; the forks of this process then need not."""
-    for name in experiment_names():
-        compose.read_runs(options.parse(options.run_parser(), [name, "--dry-run"]))
+    """Compose once what hydra and fairseq prepare for any run; forked processes then need not."""
+    spec_of("toy")
 
 
 class FakeRuns:

@@ -338,10 +338,9 @@ def own_norms(here, name):
     return own
 
 
-@pytest.mark.parametrize("changed", ["one.py", "other.py", "helper.py", "place.py"])
-def test_a_changed_file_concerns_the_runs_that_use_it(changed, here, runs):
+def test_a_changed_file_concerns_the_runs_that_use_it(here, runs):
     """A run rests on the files of its norm and its placement, and on what these import."""
-    name = f"in_use_{changed[:-3]}"
+    name = "in_use"
     own = own_norms(here, name)
     rest_on = {
         "norm=layernorm": [],
@@ -355,14 +354,16 @@ def test_a_changed_file_concerns_the_runs_that_use_it(changed, here, runs):
     assert [set(each) for each in stored] == [
         {f"{name}/{file}" for file in files} for files in rest_on.values()
     ]
-    with open(own / changed, "a") as stream:
-        stream.write("# another version\n")
-    for argv, files in rest_on.items():
-        again = runs.run("wmt14", "--user-dir", str(own), *argv.split())
-        if changed in files:
-            assert f"is of another version of {name}/{changed}; remove" in again.stderr
-        else:
-            assert again.stdout.count(DONE) == 4, again.stderr
+    for changed in ("one.py", "other.py", "helper.py", "place.py"):
+        before = (own / changed).read_text()
+        (own / changed).write_text(f"{before}# another version\n")
+        for argv, files in rest_on.items():
+            again = runs.run("wmt14", "--user-dir", str(own), *argv.split())
+            if changed in files:
+                assert f"is of another version of {name}/{changed}; remove" in again.stderr
+            else:
+                assert again.stdout.count(DONE) == 4, again.stderr
+        (own / changed).write_text(before)
 
 
 @pytest.mark.parametrize(

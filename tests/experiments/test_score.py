@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import run_forked
 
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.metrics.bleu import (
@@ -213,8 +214,8 @@ def test_compound_split_bleu_equals_fairseq_score(tmp_path) -> None:
         files += [f"--{name}", str(tmp_path / name)]
         text = "".join(f"{split_compounds(line)}\n" for line in lines)
         (tmp_path / name).write_text(text, encoding="utf-8")
-    command = [sys.executable, "-W", "ignore", "-m", "fairseq_cli.score", *files]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_forked("fairseq_cli.score", *files)
+    assert done.returncode == 0, done.stderr
     score = scores["compound_split"]["score"]
     assert f"BLEU4 = {score:.2f}, " in done.stdout.splitlines()[-1]
     assert score != scores["tokenized"]["score"]

@@ -6,15 +6,17 @@ import subprocess
 import sys
 
 import pytest
-from forked import ROOT
+from forked import ROOT, WARM_PYTHON
 
 from fake_runs import spec_of
 from norm_plugin.experiments.spec import RunSpec, write_spec
 
 HEAVY = ("torch", "fairseq", "hydra", "omegaconf", "numpy", "pandas")
-CODE = """
+CODE = f"""
 import sys
 from norm_plugin.cli import main
+from norm_plugin.experiments import spec
+spec.PYTHON[:] = {WARM_PYTHON}
 status = main(sys.argv[2:])
 print("imported:", *(name for name in sys.argv[1].split() if name in sys.modules))
 sys.exit(status)
@@ -22,13 +24,14 @@ sys.exit(status)
 
 
 def imported(*argv: object) -> list[str]:
-    """Which of HEAVY a command has imported in its own process."""
+    """Which of HEAVY a command has imported in its own process; the others are forked off here."""
     command = [sys.executable, "-c", CODE, " ".join(HEAVY), *map(str, argv)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1].split()[1:]
 
 
+@pytest.mark.usefixtures("fork_server")
 @pytest.mark.parametrize("verb", ["run", "sweep"])
 def test_a_command_composes_its_runs_in_another_process(verb, tmp_path):
     assert imported(verb, "toy", "--work", tmp_path, "--dry-run") == []

@@ -281,6 +281,7 @@ def test_a_sweep_that_is_killed_and_restarted_has_the_same_results(undisturbed, 
     assert results(runs) == results(expected) and len(results(runs)) == 4
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_run_whose_job_vanished_is_no_success(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("norm_plugin.experiments.sweep.run_here", lambda *_: None)
     assert main(["sweep", "toy", "norm=layernorm", "--work", str(tmp_path)]) == 1

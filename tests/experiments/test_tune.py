@@ -223,6 +223,7 @@ def test_what_diverges_is_the_worst(runs, study):
     assert set(chosen(study).values()) == {0.001}
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_slurm_job_writes_where_its_trial_is_looked_for(study, tmp_path):
     argv = [str(study), "--launcher", "submitit_slurm", "--results", str(tmp_path / "out")]
     args = with_own_results(options.parse(options.sweep_parser("tune"), argv))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from fake_machine import FakeMachine
+from fake_machine import CHECKOUT, FakeMachine
+from printed_words import PYTHON, command
 
 
 @pytest.fixture
@@ -20,3 +22,13 @@ def ready(machine: FakeMachine) -> FakeMachine:
     assert machine.run().returncode == 0
     machine.take_calls()
     return machine
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Scripts with a Python that prints its words, in a folder with a space."""
+    root = tmp_path / "check out"
+    shutil.copytree(CHECKOUT / "scripts", root / "scripts")
+    command(root / "scripts/setup.sh", "#!/usr/bin/env bash\necho set up\n")
+    command(root / ".venv/bin/python", PYTHON)
+    return root

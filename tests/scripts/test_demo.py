@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
-import subprocess
 from functools import partial
 
 import pytest
@@ -28,23 +28,10 @@ def argv(work):
     return ["demo", "--norm-type", "powernorm", "--work", str(work), *flags]
 
 
-def run(work):
-    """The script, as a user starts it."""
-    done = subprocess.run(
-        ["bash", "scripts/demo.sh", *argv(work)[1:]],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # as a forked one has
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done
-
-
 def fork(work, log):
-    """The same in a session of its own, whose processes are forked off this one.
+    """The command in a session of its own, whose processes are forked off this one.
+
+    ``test_experiment_scripts.py`` shows that ``scripts/demo.sh`` is this command.
 
     Returns the first process, and a file that ends when the last of them has ended.
     """
@@ -119,21 +106,23 @@ def test_the_demo_ends_with_a_table_a_result_and_a_page(finished):
     assert result["norm"] in (work / "demo/index.html").read_text()
 
 
-def test_a_finished_demo_does_nothing(finished):
-    _, work = finished
+def test_a_finished_demo_does_nothing(finished, tmp_path):
+    printed, work = finished
     changing = ("lock", "status.json")
     files = [
         path for path in work.rglob("*") if path.is_file() and not path.name.endswith(changing)
     ]
     files = [path for path in files if path.parent.name not in ("logs", "demo")]
     before = {path: path.stat().st_mtime_ns for path in files}
-    again = run(work)
-    assert finished[0].endswith(again.stdout)
+    log = tmp_path / "output"
+    assert status_of(*fork(work, log)) == 0, log.read_text()
+    assert log.read_text() in printed
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_a_kill_in_training_changes_nothing_in_the_end(finished, tmp_path):
     log = tmp_path / "output"
+    shutil.copytree(finished[1] / "data", tmp_path / "data")
     child, last = fork(tmp_path, log)
     while not list(tmp_path.glob("runs/toy_demo/*/checkpoints/checkpoint[2-8].pt")):
         assert os.waitpid(child, os.WNOHANG) == (0, 0), log.read_text()

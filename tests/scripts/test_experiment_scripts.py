@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from printed_words import PYTHON, command
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = {
@@ -19,25 +20,6 @@ SCRIPTS = {
     "run_wmt14": ["run", "wmt14"],
     "demo": ["demo"],
 }
-PYTHON = """#!/usr/bin/env bash
-printf '%s\\n' "$PWD" "$PYTHONPATH" "$@"
-"""
-
-
-@pytest.fixture
-def checkout(tmp_path):
-    """Scripts with a Python that prints its words, in a folder with a space."""
-    root = tmp_path / "check out"
-    shutil.copytree(ROOT / "scripts", root / "scripts")
-    command(root / "scripts/setup.sh", "#!/usr/bin/env bash\necho set up\n")
-    command(root / ".venv/bin/python", PYTHON)
-    return root
-
-
-def command(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
 
 
 def script(root, name, *argv, folder=None, **environment):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fake_runs import spec_of
+from norm_plugin.cli import main
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.cpu_worker import ADDRESS, RANK, worker_flags
 from norm_plugin.experiments.spec import run_stages
@@ -27,26 +28,43 @@ def job(*argv, folder=ROOT, **environment):
     )
 
 
-def test_a_job_trains_by_srun_on_all_its_gpus(tmp_path):
+@pytest.fixture
+def printed(checkout, monkeypatch, capsys):
+    """What a job prints: its script starts Python with words, which then are a command here."""
+
+    def run(*argv, **environment):
+        done = job(*argv, folder=checkout, **environment)
+        assert done.returncode == 0, done.stderr
+        _, path, *words = done.stdout.splitlines()
+        assert path.split(":")[0] == str(checkout) and words[:3] == ["-P", "-m", "norm_plugin"]
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        assert main(words[3:]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+@pytest.mark.usefixtures("warm")
+def test_a_job_trains_by_srun_on_all_its_gpus(printed, tmp_path):
     argv = ("--dry-run", "--recipe", "powernorm", "--fp16", "--work", str(tmp_path))
-    done = job("run_wmt14", *argv, **JOB)
-    assert done.returncode == 0, done.stderr
-    (train,) = [line for line in done.stdout.splitlines() if "fairseq_cli.train" in line]
+    lines = printed("run_wmt14", *argv, **JOB)
+    (train,) = [line for line in lines if "fairseq_cli.train" in line]
     assert train.startswith("srun ")
     argv = train.split()
     assert argv[argv.index("--distributed-world-size") + 1] == "8"
     assert argv[argv.index("--update-freq") + 1] == "16"  # 128 / 8
     assert argv[argv.index("--distributed-port") + 1] == "32345"
-    (generate,) = [line for line in done.stdout.splitlines() if "fairseq_cli.generate" in line]
+    (generate,) = [line for line in lines if "fairseq_cli.generate" in line]
     assert not generate.startswith("srun")
 
 
-def test_a_job_trains_on_cpus_with_a_worker_for_each_task(tmp_path):
+@pytest.mark.usefixtures("warm")
+def test_a_job_trains_on_cpus_with_a_worker_for_each_task(printed, tmp_path):
     cpu = {"SLURM_JOB_ID": "12345", "SLURM_NTASKS": "2"}
     argv = ("--preset", "cpu", "--dry-run", "--work", str(tmp_path), "--change-batch")
-    done = job("--cpu", "run_multi30k", *argv, **cpu)
-    assert done.returncode == 0, done.stderr
-    (train,) = [line for line in done.stdout.splitlines() if line.startswith("srun ")]
+    lines = printed("--cpu", "run_multi30k", *argv, **cpu)
+    (train,) = [line for line in lines if line.startswith("srun ")]
     argv = train.split()
     assert "norm_plugin worker" in train and "--cpu" in argv
     assert argv[argv.index("--distributed-world-size") + 1] == "2"

@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from norm_plugin.analysis.figures import COLORS, INK, SMALL, Drawing, draw
+from norm_plugin.analysis.figures import INK, SMALL, Drawing, draw, draw_row
 from norm_plugin.analysis.stats import Verdict, compare_arms, higher_is_better
 from norm_plugin.analysis.study import Study, read_study
 from norm_plugin.analysis.tables import markdown, outcome_title, p_text
@@ -201,14 +201,17 @@ def finding_drawing(name: str, results: Path) -> Drawing:
     def plot(grid: Any) -> None:
         for axes, (title, rows) in zip(grid[:, 0], panels):
             for place, row in enumerate(rows.to_dict("records")):
-                ends = (row["difference_low"], row["difference_high"])
-                axes.plot(ends, [place] * 2, "-", color=INK, linewidth=1.2)
-                seeds = row["by_seed"]
-                dots = {"color": COLORS[5], "alpha": 0.8, "markersize": 3.5, "markeredgewidth": 0}
-                axes.plot(seeds, [place] * len(seeds), "o", **dots)
-                face = "none" if row["verdict"] == Verdict.UNDECIDED else INK
-                mark = {"markersize": 6, "markeredgecolor": INK, "markerfacecolor": face}
-                axes.plot([row["difference"]], [place], "D", **mark)
+                draw_row(
+                    axes,
+                    place,
+                    {
+                        "mean": row["difference"],
+                        "low": row["difference_low"],
+                        "high": row["difference_high"],
+                        "values": row["by_seed"],
+                        "filled": row["verdict"] != Verdict.UNDECIDED,
+                    },
+                )
             axes.axvline(0, color=INK, linewidth=0.8, alpha=0.6)
             axes.set_yticks(range(len(rows)), [_label(row) for row in rows.to_dict("records")])
             axes.set_ylim(len(rows) - 0.5, -0.5)

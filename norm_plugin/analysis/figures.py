@@ -261,19 +261,13 @@ def rows_drawing(rows: pd.DataFrame, name: str, axis: str, zero: bool = False) -
         lines += [(str(group), None)] if headed else []
         for row in of_group.to_dict("records"):
             lines.append((short_name(row["label"], str(group)), row))
-    dots = {"color": COLORS[5], "alpha": 0.8, "markersize": 3.5, "markeredgewidth": 0}
-    mark = {"color": INK, "markersize": 6, "markeredgecolor": INK}
 
     def plot(grid: Any) -> None:
         left, right = grid[0, 0], grid[0, -1]
         for place, (_, row) in enumerate(lines):
             if row is None:
                 continue
-            axes = right if row["out"] else left
-            axes.plot([row["low"], row["high"]], [place, place], "-", color=INK, linewidth=1.2)
-            face = {"markerfacecolor": INK if row["filled"] else "none"}
-            axes.plot([row["mean"]], [place], "D", **mark, **face)
-            axes.plot(row["values"], [place] * len(row["values"]), "o", **dots)
+            draw_row(right if row["out"] else left, place, row)
         left.set_yticks(range(len(lines)), [text for text, _ in lines])
         left.set_ylim(len(lines) - 0.5, -0.5)
         for tick, (_, row) in zip(left.get_yticklabels(), lines):
@@ -292,6 +286,16 @@ def rows_drawing(rows: pd.DataFrame, name: str, axis: str, zero: bool = False) -
     options = {"sharey": True, **({"width_ratios": [3, 1]} if rows["out"].any() else {})}
     grid = (1, 1 + int(rows["out"].any()))
     return draw(plot, 0.7 + 0.26 * len(lines), name, grid, **options)
+
+
+def draw_row(axes: Any, place: int, row: Mapping[str, Any]) -> None:
+    """A row of a forest plot; ``row``: as :func:`rows_drawing` has them."""
+    dots = {"color": COLORS[5], "alpha": 0.8, "markersize": 3.5, "markeredgewidth": 0}
+    mark = {"color": INK, "markersize": 6, "markeredgecolor": INK}
+    face = {"markerfacecolor": INK if row["filled"] else "none"}
+    axes.plot([row["low"], row["high"]], [place, place], "-", color=INK, linewidth=1.2)
+    axes.plot([row["mean"]], [place], "D", **mark, **face)
+    axes.plot(row["values"], [place] * len(row["values"]), "o", **dots)
 
 
 def short_name(arm: str, placement: str) -> str:

@@ -15,7 +15,13 @@ import pytest
 from norm_plugin.analysis import theory_command
 from norm_plugin.analysis.theory import CLAIMS
 from norm_plugin.analysis.theory.claim import finite_cases
-from norm_plugin.analysis.theory_command import MADE, main, read_made, read_measurements
+from norm_plugin.analysis.theory_command import (
+    MADE,
+    main,
+    name_of,
+    read_made,
+    read_measurements,
+)
 from norm_plugin.commands.command_line import CommandError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -197,3 +203,12 @@ def test_the_page_shows_a_case_that_is_not_finite(tmp_path):
         assert f"| not finite in {1 if shown is frame else len(some)} of {len(some)} |" in text
         assert not re.search(r"\| *(nan|inf)\b", text)
         ElementTree.parse(tmp_path / f"{name}.svg")
+
+
+def test_a_corpus_is_named_by_the_manifest_beside_it(tmp_path):
+    data = tmp_path / "bin"
+    data.mkdir()
+    assert name_of(data) == "bin"
+    manifest = {"corpus": "toy", "checksum": "0123456789abcdef0123"}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    assert name_of(data) == "toy 0123456789abcdef"

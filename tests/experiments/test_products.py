@@ -8,7 +8,12 @@ import pytest
 import torch
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.runner import CommandFailedError, check_product, explain
+from norm_plugin.experiments.runner import (
+    CommandFailedError,
+    check_product,
+    explain,
+    run_in_process,
+)
 from norm_plugin.experiments.state import DIVERGED, FAILED
 
 LOG = """T-0\tein hund
@@ -103,3 +108,11 @@ def test_scores_that_are_not_finite_are_a_divergence(text, state, data):
     log = data / "generate.log"
     failed = CommandFailedError("exit status 1", [f"error: {refused.value}"])
     assert explain("generate", failed, log).state == state
+
+
+def test_a_verb_of_the_package_gets_its_words(checkpoints):
+    """``finish`` runs its commands in one process."""
+    last = checkpoints / "checkpoint_last.pt"
+    last.write_bytes(b"")
+    run_in_process(("-m", "norm_plugin", "repair", str(checkpoints)))
+    assert not last.exists()  # and none of the others holds a whole state

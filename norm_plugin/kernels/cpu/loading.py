@@ -46,7 +46,7 @@ def chosen_level(native: Any) -> str:
     if given is None or given == "":
         level = LEVELS.get(torch.backends.cpu.get_cpu_capability(), PLAIN)
         return level if native.machine_has(level) else PLAIN
-    there = [level for level in (PLAIN, "avx2", "avx512") if native.machine_has(level)]
-    if given not in there:
-        raise ValueError(f"{VARIABLE} is {given!r}; this machine has {', '.join(there)}")
+    levels = [level for level in (PLAIN, "avx2", "avx512") if native.machine_has(level)]
+    if given not in levels:
+        raise ValueError(f"{VARIABLE} is {given!r}; this machine has {', '.join(levels)}")
     return given

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from norm_plugin.kernels import operators
+from norm_plugin.kernels.choice import backend_of
 from norm_plugin.kernels.fused.gradients import (
+    Arguments,
     grad_like,
+    own_copy,
     refuse_second_order,
     to_statistics_dtype,
 )
@@ -98,10 +100,66 @@ def pointwise(
             to_statistics_dtype(weight, x),
             to_statistics_dtype(bias, x),
         )
-        y: Tensor = operators.pointwise(*every, function)
+        y: Tensor = pointwise_operator(*every, function)
     else:
         y = Pointwise.apply(x, slope, shift, weight, bias, function, ops)
     return y
+
+
+# --- in the graph of torch.compile; see gradients.py ---------------------------------------------
+
+
+@torch.library.custom_op("norm_plugin::pointwise", mutates_args=())
+def pointwise_operator(
+    x: Tensor,
+    slope: Tensor,
+    shift: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    function: str,
+) -> Tensor:
+    """y of ``pointwise_forward``."""
+    return backend_of(x).pointwise_forward(x, function, slope, shift, weight, bias)
+
+
+@pointwise_operator.register_fake
+def _(x: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("norm_plugin::pointwise_backward", mutates_args=())
+def pointwise_backward(
+    dy: Tensor, x: Tensor, slope: Tensor, shift: Tensor | None, weight: Tensor, function: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """dx and the gradients of slope, shift, weight and bias of ``pointwise_backward``."""
+    dx, *dparameters = backend_of(x).pointwise_backward(dy, x, function, slope, shift, weight)
+    dslope, dshift, dweight, dbias = (own_copy(one, slope) for one in dparameters)
+    return dx, dslope, dshift, dweight, dbias
+
+
+@pointwise_backward.register_fake
+def _(dy: Tensor, x: Tensor, slope: Tensor, shift: Any, weight: Tensor, function: str) -> Any:
+    one, each = slope.new_empty(1), torch.empty_like(weight)
+    return torch.empty_like(x), one, torch.empty_like(one), each, torch.empty_like(each)
+
+
+def _keep_pointwise(ctx: Any, inputs: Arguments, output: Tensor) -> None:
+    x, slope, shift, weight, _, ctx.function = inputs
+    ctx.save_for_backward(x, slope, shift, weight)
+
+
+def _pointwise_gradients(ctx: Any, dy: Tensor) -> Arguments:
+    x, slope, shift, weight = ctx.saved_tensors
+    dx, dslope, dshift, dweight, dbias = pointwise_backward(
+        dy.contiguous(), x, slope, shift, weight, ctx.function
+    )
+    return dx, dslope, None if shift is None else dshift, dweight, dbias, None
+
+
+pointwise_operator.register_autograd(_pointwise_gradients, setup_context=_keep_pointwise)
+
+
+# --- the norms ----------------------------------------------------------------------------------
 
 
 @fuses(DynamicTanh)

@@ -1,34 +1,29 @@
-"""The backend in Triton, as one module with the functions of ``passes.Ops``."""
+"""The backend in Triton, as one module with the functions of ``passes.Ops``.
+
+The functions of each family are found in its file.
+"""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from norm_plugin.kernels.triton.columns import (
-    column_gradient,
-    column_map,
-    column_moments,
-    column_products,
-)
-from norm_plugin.kernels.triton.dropout import dropout_sum
-from norm_plugin.kernels.triton.pointwise import pointwise_backward, pointwise_forward
-from norm_plugin.kernels.triton.rows import row_backward, row_forward
+from norm_plugin.kernels.passes import Ops
+from norm_plugin.kernels.triton import columns, dropout, pointwise, rows
 from norm_plugin.kernels.triton.tiles import DTYPES, MOST_CHANNELS, is_served
 from norm_plugin.norms.base.statistics import move
 
-__all__ = [
-    "column_gradient",
-    "column_map",
-    "column_moments",
-    "column_products",
-    "dropout_sum",
-    "move",
-    "pointwise_backward",
-    "pointwise_forward",
-    "row_backward",
-    "row_forward",
-    "takes",
-]
+__all__ = ["move", "takes"]
+
+FAMILIES = (rows, columns, pointwise, dropout)
+
+globals().update(
+    {
+        name: getattr(family, name)
+        for family in FAMILIES
+        for name in vars(Ops)
+        if hasattr(family, name) and not name.startswith("_")
+    }
+)
 
 
 def takes(x: Tensor) -> bool:

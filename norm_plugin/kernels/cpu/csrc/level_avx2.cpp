@@ -1,5 +1,5 @@
 // Only called where the machine has these instructions.
-#include "passes.h"
+#include <cstdint>
 
 #if defined(__x86_64__) && defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)

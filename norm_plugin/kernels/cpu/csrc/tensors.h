@@ -5,25 +5,26 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
-#include "passes.h"
+#include "pass.h"
 
 namespace {
 using at::Tensor;
 using MaybeTensor = std::optional<Tensor>;
 using namespace norm_plugin;
 
-enum class Level { plain, avx2, avx512 };
-Level chosen_level = Level::plain;
-
-template <class T>
-const Passes<T> &passes() {
-  switch (chosen_level) {
-    case Level::avx512: return avx512::passes(T());
-    case Level::avx2: return avx2::passes(T());
-    default: return plain::passes(T());
-  }
+// Each call binds itself, by NORM_PLUGIN_CALL after its definition.
+using Bind = void (*)(py::module &);
+std::vector<Bind> &bindings() {
+  static std::vector<Bind> all;
+  return all;
 }
+struct Binding {
+  explicit Binding(Bind bind) { bindings().push_back(bind); }
+};
+#define NORM_PLUGIN_CALL(name) \
+  const Binding bind_##name([](py::module &module) { module.def(#name, &name); });
 
 bool machine_has(const std::string &level) {
 #if defined(__x86_64__)
@@ -36,11 +37,13 @@ bool machine_has(const std::string &level) {
 #endif
   return level == "plain";
 }
+NORM_PLUGIN_CALL(machine_has)
 
 void use_level(const std::string &level) {
   TORCH_CHECK_VALUE(machine_has(level), "this machine has no level ", level);
   chosen_level = level == "avx512" ? Level::avx512 : level == "avx2" ? Level::avx2 : Level::plain;
 }
+NORM_PLUGIN_CALL(use_level)
 
 void check(const Tensor &like, const Tensor &t, at::IntArrayRef shape, const char *name) {
   TORCH_CHECK_VALUE(t.sizes() == shape && t.is_contiguous() && t.device().is_cpu() &&

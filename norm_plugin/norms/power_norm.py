@@ -25,7 +25,7 @@ and beta, and enter no mean. All is computed and stored in float32 or wider; the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,27 +62,22 @@ StepNu = Callable[[Tensor, Tensor, Tensor, float | Tensor], None]
 """The arguments and the effect of :func:`step_nu`."""
 
 
-class NuRecursion:
+class NuRecursion(NamedTuple):
     """The step of nu, Algorithm 2, that the backward pass of a batch makes.
 
-    Args:
+    Attributes:
         nu: (C,), moved in place: the next backward pass must see what this one leaves.
         valid: bool (...), True where Gamma and Lambda take a position in; None: everywhere.
-        step: 1 - a_b, a number or ().
+        step_size: 1 - a_b, a number or ().
         sync: means over the positions of all workers.
         loss_scale: the factor in every g, which nu is kept without.
     """
 
-    def __init__(
-        self,
-        nu: Tensor,
-        valid: Tensor | None,
-        step: float | Tensor,
-        sync: bool,
-        loss_scale: float | Tensor,
-    ) -> None:
-        self.nu, self.valid, self.step_size, self.sync = nu, valid, step, sync
-        self.loss_scale = loss_scale
+    nu: Tensor
+    valid: Tensor | None
+    step_size: float | Tensor
+    sync: bool
+    loss_scale: float | Tensor
 
     def scaled(self, like: Tensor) -> Tensor:
         """nu times the factor in g, (C,), in the dtype of ``like``."""

@@ -239,10 +239,12 @@ def train_missing(args: argparse.Namespace, command: str) -> None:
                 f"{args.out} has runs with other {key} ({before[key]}): remove it, or choose "
                 "another --out"
             )
-    done = {Case(row.placement, row.layers, row.seed) for row in read_runs(args.out).itertuples()}
+    trained = {
+        Case(row.placement, row.layers, row.seed) for row in read_runs(args.out).itertuples()
+    }
     for seed, layers, placement in itertools.product(args.seeds, args.depths, args.placements):
         case = Case(placement, layers, seed)
-        if case not in done:
+        if case not in trained:
             row = train(case, args.data, args.updates)
             line = json.dumps(
                 {**row, **{name: here[name] for name in ORIGIN}}, separators=(",", ":")

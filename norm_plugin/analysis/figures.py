@@ -749,19 +749,19 @@ for name, what in RECORDED.items():
 @figure("spectrum", "statistics")
 def spectrum(study: Study) -> Figure | None:
     """Singular values of the embeddings: a line an arm and side, the mean over seeds."""
-    found: dict[tuple[str, str], list[np.ndarray[Any, Any]]] = {}
+    curves: dict[tuple[str, str], list[np.ndarray[Any, Any]]] = {}
     for run in study.runs.to_dict("records"):
-        for one in (statistics_of(run) or {}).get("spectra", []):
-            values = np.array(one["values"])
-            found.setdefault((run["arm"], one["side"]), []).append(values / values[0])
-    if not found:
+        for entry in (statistics_of(run) or {}).get("spectra", []):
+            values = np.array(entry["values"])
+            curves.setdefault((run["arm"], entry["side"]), []).append(values / values[0])
+    if not curves:
         return None
     data = pd.concat(
         pd.DataFrame({"arm": arm, "side": side, "normalized": np.mean(values, axis=0)})
-        for (arm, side), values in found.items()
+        for (arm, side), values in curves.items()
     )
     data.insert(2, "index", data.index + 1)
-    labels = {key: key[0] if key[1] == "shared" else ", ".join(key) for key in found}
+    labels = {key: key[0] if key[1] == "shared" else ", ".join(key) for key in curves}
 
     def plot(axes: Any) -> None:
         for (arm, side), label in labels.items():

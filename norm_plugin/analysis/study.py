@@ -274,7 +274,7 @@ def _baselines(runs: pd.DataFrame, baseline: str) -> set[str]:
 
 def _check_complete(runs: pd.DataFrame) -> None:
     for name in REQUIRED:
-        columns = [one for one in runs if one == name or one.startswith(f"{name}.")]
+        columns = [column for column in runs if column == name or column.startswith(f"{name}.")]
         missing = runs[columns].isna().all(axis="columns") if columns else runs["seed"].notna()
         if missing.any():
             run = runs[missing].iloc[0]

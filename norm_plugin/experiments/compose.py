@@ -154,7 +154,7 @@ def find_study(name: str) -> StudyFile:
             f"no experiment or study {name}: there is no such file; choose from "
             f"{', '.join(names)}, or give the path of a file NAME.yaml"
         )
-    if facts_in(read_yaml(path)) is not None:
+    if settings_in(read_yaml(path)) is not None:
         return StudyFile(path, str(path))  # the YAML file of an experiment
     return read_study_file(path)
 
@@ -526,7 +526,7 @@ def _check_norms(args: Any) -> None:
 #     presets: {short: {recipe: short}}   # further presets of this file
 
 KEY = "experiment"
-Facts = dict[str, Any]
+Settings = dict[str, Any]
 """What a YAML file has under KEY."""
 
 
@@ -552,7 +552,7 @@ class Experiment:
     log_interval: int | None = None
 
     @property
-    def logging(self) -> Facts:
+    def logging(self) -> Settings:
         """What is logged beyond the hyperparameters, under ``common``."""
         return {} if self.log_interval is None else {"log_interval": self.log_interval}
 
@@ -572,12 +572,12 @@ class Experiment:
 
 def experiment_names() -> list[str]:
     """The names of all experiments in ``configs/``."""
-    return sorted({facts["name"] for facts in _files().values()})
+    return sorted({settings["name"] for settings in _files().values()})
 
 
 def experiment_metrics() -> dict[str, str]:
     """The metric of each file in ``configs/`` that is an experiment, by the name of the file."""
-    return {path.stem: facts["metric"] for path, facts in _files().items()}
+    return {path.stem: settings["metric"] for path, settings in _files().items()}
 
 
 def find_experiment(name: str, preset: str | None = None, recipe: str | None = None) -> Experiment:
@@ -589,65 +589,67 @@ def find_experiment(name: str, preset: str | None = None, recipe: str | None = N
     if name.endswith(".yaml"):
         files = _users_file(Path(os.path.abspath(name)))
     else:
-        files = {path: facts for path, facts in _files().items() if facts["name"] == name}
+        files = {path: settings for path, settings in _files().items() if settings["name"] == name}
     if not files:
         raise CommandError(
             f"no experiment {name}; choose from {', '.join(experiment_names())}, or give the path "
             "of a file NAME.yaml"
         )
     presets: dict[str | None, Experiment] = {}
-    for path, facts in files.items():
-        if len(files) == 1 or facts.get("default"):
-            presets[None] = _experiment(path, facts)
-        if "preset" in facts:
-            presets[facts["preset"]] = _experiment(path, facts)
-        for key, more in facts.get("presets", {}).items():
-            presets[key] = _experiment(path, facts | more)
+    for path, settings in files.items():
+        if len(files) == 1 or settings.get("default"):
+            presets[None] = _experiment(path, settings)
+        if "preset" in settings:
+            presets[settings["preset"]] = _experiment(path, settings)
+        for key, more in settings.get("presets", {}).items():
+            presets[key] = _experiment(path, settings | more)
     if preset not in presets:
         known = " or ".join(filter(None, presets)) or "none, as it has no presets"
         raise CommandError(f"preset of {name} is {preset}; choose {known}")
     return presets[preset] if recipe is None else replace(presets[preset], recipe=recipe)
 
 
-def _experiment(path: Path, facts: Facts) -> Experiment:
-    """Facts without those that only choose the file."""
-    facts = {key: facts[key] for key in facts if key not in ("preset", "presets", "default")}
-    wrong = set(facts) - {field.name for field in fields(Experiment)}
-    if wrong or not {"corpus", "metric"} <= set(facts):
+def _experiment(path: Path, settings: Settings) -> Experiment:
+    """Settings without those that only choose the file."""
+    settings = {
+        key: settings[key] for key in settings if key not in ("preset", "presets", "default")
+    }
+    wrong = set(settings) - {field.name for field in fields(Experiment)}
+    if wrong or not {"corpus", "metric"} <= set(settings):
         raise CommandError(
             f"{path}: {KEY} needs corpus and metric, and has no key {', '.join(wrong)}"
         )
-    return Experiment(config=path, **facts)
+    return Experiment(config=path, **settings)
 
 
-def _users_file(path: Path) -> dict[Path, Facts]:
+def _users_file(path: Path) -> dict[Path, Settings]:
     """A YAML file of the user's own; CommandError for one with the name of a file of ours."""
-    facts = _facts(path)
-    for own, folder in ((path, "configs"), (path.parent / facts.get("corpus", ""), "data-prep")):
+    settings = _settings(path)
+    for own, folder in ((path, "configs"), (path.parent / settings.get("corpus", ""), "data-prep")):
         other = CONFIGS.parent / folder / own.name
         if own.suffix and other.is_file() and not other.samefile(own):
             raise CommandError(
                 f"{own} has the name of a file of {folder}/, and its data and results would be "
                 "mixed with those of that one; rename it"
             )
-    return {path: facts}
+    return {path: settings}
 
 
 @cache
-def _files() -> dict[Path, Facts]:
+def _files() -> dict[Path, Settings]:
     """The YAML files of experiments in ``configs/``, and their keys."""
-    files = {path: _facts(path) for path in sorted(CONFIGS.glob("*.yaml"))}
-    return {path: facts for path, facts in files.items() if "corpus" in facts}
+    files = {path: _settings(path) for path in sorted(CONFIGS.glob("*.yaml"))}
+    return {path: settings for path, settings in files.items() if "corpus" in settings}
 
 
-def _facts(path: Path) -> Facts:
+def _settings(path: Path) -> Settings:
     if not path.is_file():
         raise CommandError(f"no experiment {path}: there is no such file")
-    facts = facts_in(OmegaConf.to_container(OmegaConf.load(path)))
-    return {"name": path.stem, **(facts or {})}
+    settings = settings_in(OmegaConf.to_container(OmegaConf.load(path)))
+    return {"name": path.stem, **(settings or {})}
 
 
-def facts_in(content: Any) -> Facts | None:
+def settings_in(content: Any) -> Settings | None:
     """What the content of a YAML file has under ``experiment``; None for another file."""
     for key in ("hydra", "runtime", "choices", KEY):
         content = content.get(key) if isinstance(content, dict) else None

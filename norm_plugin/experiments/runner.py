@@ -177,10 +177,10 @@ class Execution:
         """Whether a stage was finished with the same command and inputs, and its product exists."""
         if self.stamps.read(stage.name) != stage.key:
             return False
-        done = has_content(stage.product)
-        but = "" if done else f", but {stage.product} is gone"
+        has_product = has_content(stage.product)
+        but = "" if has_product else f", but {stage.product} is gone"
         self.screen.say(f"{self.spec.name}: {stage.name} was done before{but}")
-        return done
+        return has_product
 
     def check_begun(self, train: Stage) -> None:
         """A training takes up the checkpoints in its folder, so they must be its own."""

@@ -88,7 +88,7 @@ def read_specs(args: argparse.Namespace) -> Composed:
 
     Raises CommandError for the first that cannot be, before anything is made.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         [*PYTHON, "-m", "norm_plugin", "compose", json.dumps(vars(args))],
         env={
             **os.environ,
@@ -101,13 +101,13 @@ def read_specs(args: argparse.Namespace) -> Composed:
         text=True,
         check=False,
     )
-    if done.returncode != 0:
-        *traceback, last = done.stderr.splitlines() or [""]
+    if process.returncode != 0:
+        *traceback, last = process.stderr.splitlines() or [""]
         if not last.startswith("error: "):
             print(*traceback, sep="\n", file=sys.stderr)
-        reason = last.removeprefix("error: ") or exit_reason(done.returncode)
+        reason = last.removeprefix("error: ") or exit_reason(process.returncode)
         raise CommandError(reason)
-    content = json.loads(done.stdout.splitlines()[-1])
+    content = json.loads(process.stdout.splitlines()[-1])
     runs = tuple(map(RunSpec.from_json, content.pop("runs")))
     return Composed(runs=runs, **{key: as_tuples(value) for key, value in content.items()})
 
@@ -126,7 +126,7 @@ def run_grid(args: argparse.Namespace, composed: Composed) -> int:
     specs = composed.runs
     jobs = count_jobs(args, composed)
     if args.status:
-        print(view(specs, jobs))
+        print(overview(specs, jobs))
         return 0
     if args.dry_run:
         for spec in specs:
@@ -141,7 +141,7 @@ def run_grid(args: argparse.Namespace, composed: Composed) -> int:
                 run_here(args, composed, left, jobs)
             else:
                 run_by_slurm(args, composed, left)
-    print(view(specs, jobs))
+    print(overview(specs, jobs))
     return int(any(state_of(spec).state not in (DONE, DIVERGED) for spec in specs))
 
 
@@ -174,10 +174,10 @@ def run_demo(args: argparse.Namespace) -> int:
 def _output_of(verb: str, *words: str | Path) -> str:
     """What a command prints, which imports more than a process should that supervises."""
     command = [*PYTHON, "-m", "norm_plugin", verb, *map(str, words)]
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=command_root(), stdout=subprocess.PIPE, text=True, check=True
     )
-    return done.stdout
+    return process.stdout
 
 
 # --- on this machine ----------------------------------------------------------------------------
@@ -354,7 +354,7 @@ def showing(specs: Sequence[RunSpec], jobs: int) -> Iterator[None]:
             print()
 
 
-def view(specs: Sequence[RunSpec], jobs: int) -> str:
+def overview(specs: Sequence[RunSpec], jobs: int) -> str:
     """A line for each run, and the summary."""
     states = [state_of(spec) for spec in specs]
     names = [f"{spec.label}{spec.variant}, seed {spec.seed}" for spec in specs]

@@ -21,8 +21,8 @@ from norm_plugin.kernels.choice import (
     VARIABLE,
     ByKernels,
     describe,
+    has_kernels,
     resolve,
-    there,
 )
 from norm_plugin.kernels.fused_forms import give_fused_form, has_fused_form, set_kernels
 from norm_plugin.norms.base.registry import AFTER_BUILDING
@@ -35,9 +35,9 @@ __all__ = [
     "ByKernels",
     "describe",
     "has_fused_form",
+    "has_kernels",
     "resolve",
     "set_kernels",
-    "there",
 ]
 
 for _module in pkgutil.iter_modules(fused.__path__):

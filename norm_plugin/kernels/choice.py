@@ -47,10 +47,10 @@ def resolve(choice: str | None) -> str:
     if word not in KERNELS:
         raise ValueError(f"{source} is {word!r}; choose from {', '.join(KERNELS)}")
     if word in BACKENDS:
-        ops, found = BACKENDS[word].load()
+        ops, description = BACKENDS[word].load()
         if ops is None:
             raise ValueError(
-                f"{source} is {word!r}, but its kernels are not there: {found}. "
+                f"{source} is {word!r}, but its kernels are not there: {description}. "
                 f"{VARIABLE}={AUTO} takes what is there"
             )
     return word
@@ -64,7 +64,7 @@ def describe(choice: str) -> str:
     return f"{choice}: " + ", ".join(f"{name} ({BACKENDS[name].load()[1]})" for name in names)
 
 
-def there(choice: str) -> bool:
+def has_kernels(choice: str) -> bool:
     """Whether this machine has kernels for ``choice``, a resolved one; ``compile`` always has."""
     names = BACKENDS if choice == AUTO else [choice]
     loaded = (BACKENDS[name].load()[0] for name in names if name in BACKENDS)
@@ -90,9 +90,9 @@ def backend_of(x: Tensor) -> Ops:
 @functools.cache
 def _loaded(backend: str) -> Any:
     """The backend, or None; what is found is logged once a process."""
-    ops, found = BACKENDS[backend].load()
+    ops, description = BACKENDS[backend].load()
     if ops is None:
-        _say_once(f"{backend} kernels {found}")
+        _say_once(f"{backend} kernels {description}")
     return ops
 
 

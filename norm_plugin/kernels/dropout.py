@@ -41,7 +41,9 @@ def philox(counter: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     zero = torch.zeros_like(counter)
     c = (counter, zero, zero, zero)
     for _ in range(ROUNDS):
-        (high0, low0), (high1, low1) = (_halves(m * one) for m, one in zip(MULTIPLIERS, c[::2]))
+        (high0, low0), (high1, low1) = (
+            _halves(multiplier * word) for multiplier, word in zip(MULTIPLIERS, c[::2])
+        )
         c = (high1 ^ c[1] ^ key[0], low1, high0 ^ c[3] ^ key[1], low0)
         key = [(word + step) % WORD for word, step in zip(key, WEYL)]
     return c

@@ -15,7 +15,7 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, open_dict
 from torch import nn
 
-from norm_plugin.kernels import AUTO, describe, resolve, set_kernels, there
+from norm_plugin.kernels import AUTO, describe, has_kernels, resolve, set_kernels
 from norm_plugin.models.config import KERNELS_FOUND, NormConfig, build_config, config_class
 from norm_plugin.models.divergence import DivergenceWatch
 from norm_plugin.models.plan import IDENTITY, Plan
@@ -76,7 +76,7 @@ class NormModel(BaseFairseqModel):
             check_layer_drop(model.stack(side))
         if plan.kernels != AUTO:  # those of auto are there since each part was built
             set_kernels(model, plan.kernels)
-        forms = describe_forms(model, plan, there(kernels))
+        forms = describe_forms(model, plan, has_kernels(kernels))
         logger.info("norm kernels: %s; %s", describe(kernels), forms)
         if plan.nan_check:
             model.watch = DivergenceWatch(model)

@@ -119,8 +119,8 @@ def layer_places(settings: object, side: str, sides: Sequence[str] = SIDES) -> l
     crosses = (
         side == "decoder" and "encoder" in sides and not getattr(settings, "no_cross_attention", 0)
     )
-    kept = getattr(settings, f"{side}_layers_to_keep", None)
-    indices = sorted(map(int, kept.split(","))) if kept else range(layers[side])
+    layers_to_keep = getattr(settings, f"{side}_layers_to_keep", None)
+    indices = sorted(map(int, layers_to_keep.split(","))) if layers_to_keep else range(layers[side])
     return [
         LayerPlace(
             side,

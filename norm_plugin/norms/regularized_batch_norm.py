@@ -89,8 +89,8 @@ def deviation_penalty(
 ) -> Tensor:
     """lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B - sigma|^2, (), eps inside both roots."""
     of_means = (batch.mean - running.mean).square().sum()
-    deviation, kept = (batch.variance + eps).sqrt(), (running.variance + eps).sqrt()
-    return lambda_mean * of_means + lambda_std * (deviation - kept).square().sum()
+    deviation, running_deviation = (batch.variance + eps).sqrt(), (running.variance + eps).sqrt()
+    return lambda_mean * of_means + lambda_std * (deviation - running_deviation).square().sum()
 
 
 @register_norm(

@@ -131,8 +131,8 @@ class UnifiedNorm(WindowNorm):
         self, outlier: Tensor, in_warmup: bool, g_mean: Tensor, count: Tensor
     ) -> Tensor:
         """psi_t from g_t, (C,) both; the backward pass of a batch moves the statistics once."""
-        kept = torch.where(outlier, self.psi, g_mean.to(self.psi.dtype))
-        push(self.gradients, self.gradients_filled, kept, count)
+        entering = torch.where(outlier, self.psi, g_mean.to(self.psi.dtype))
+        push(self.gradients, self.gradients_filled, entering, count)
         smoothed = window_mean(self.gradients, self.gradients_filled)
         own = outlier | in_warmup
         moved = torch.where(own, g_mean.to(self.psi.dtype), smoothed)

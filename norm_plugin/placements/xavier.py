@@ -26,5 +26,5 @@ def xavier_with_gain(layer: nn.Module, place: LayerPlace, gain: float) -> None:
             attention = ATTENTIONS[branch]
             gains |= {f"{attention}.{name}": 1.0 for name in ("q_proj", "k_proj")}
             gains |= {f"{attention}.{name}": gain for name in ("v_proj", "out_proj")}
-    for path, one in gains.items():
-        nn.init.xavier_normal_(attrgetter(path)(layer).weight, gain=one)
+    for path, gain_of_map in gains.items():
+        nn.init.xavier_normal_(attrgetter(path)(layer).weight, gain=gain_of_map)

@@ -142,7 +142,9 @@ class RegularizedBatch(BatchNormBatch):
     def of_penalty(self, running: Moments) -> tuple[Tensor, Tensor]:
         """What the penalty adds to c and b of du, (C,) each."""
         with torch.enable_grad():
-            statistics = [one.detach().requires_grad_() for one in (self.mean, self.variance)]
+            statistics = [
+                statistic.detach().requires_grad_() for statistic in (self.mean, self.variance)
+            ]
             penalty = self.norm.penalty(*statistics, running)
         of_mean, of_variance = torch.autograd.grad(penalty, statistics)
         weight_of_all = self.norm.penalty_weight(self.count) * (worker_count() if self.sync else 1)

@@ -133,14 +133,15 @@ def pointwise_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """dx and the gradients of slope, shift, weight and bias of ``pointwise_backward``."""
     dx, *dparameters = backend_of(x).pointwise_backward(dy, x, function, slope, shift, weight)
-    dslope, dshift, dweight, dbias = (own_copy(one, slope) for one in dparameters)
+    dslope, dshift, dweight, dbias = (own_copy(gradient, slope) for gradient in dparameters)
     return dx, dslope, dshift, dweight, dbias
 
 
 @pointwise_backward.register_fake
 def _(dy: Tensor, x: Tensor, slope: Tensor, shift: Any, weight: Tensor, function: str) -> Any:
-    one, each = slope.new_empty(1), torch.empty_like(weight)
-    return torch.empty_like(x), one, torch.empty_like(one), each, torch.empty_like(each)
+    dslope, dweight = slope.new_empty(1), torch.empty_like(weight)
+    dshift, dbias = torch.empty_like(dslope), torch.empty_like(dweight)
+    return torch.empty_like(x), dslope, dshift, dweight, dbias
 
 
 def _keep_pointwise(ctx: Any, inputs: Arguments, output: Tensor) -> None:

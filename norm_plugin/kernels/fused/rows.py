@@ -81,7 +81,10 @@ def row_norm(
 
 def _as_operator(x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule) -> Tensor:
     """The same as one call in the graph of ``torch.compile``."""
-    gain, offset = (None if one is None else to_statistics_dtype(one, x) for one in (weight, bias))
+    gain, offset = (
+        None if parameter is None else to_statistics_dtype(parameter, x)
+        for parameter in (weight, bias)
+    )
     phi = None if rule.phi is None else list(rule.phi)
     y: Tensor = row_norm_operator(x.contiguous(), gain, offset, *rule[:-1], phi)[0]
     return y

@@ -48,9 +48,9 @@ def drop(
     """y for the numbers of one quarter."""
     offsets = counter + place * quarter
     col_mask = (counter < quarter) & (offsets < numbers)
-    kept = word.to(tl.uint32, bitcast=True).to(tl.int64) >= threshold
+    keep = word.to(tl.uint32, bitcast=True).to(tl.int64) >= threshold
     branch = tl.load(branch_ptr + offsets, mask=col_mask, other=0).to(tl.float32)
-    y = tl.where(kept, branch * scale, 0.0)
+    y = tl.where(keep, branch * scale, 0.0)
     if stream_ptr is not None:
         y += tl.load(stream_ptr + offsets, mask=col_mask, other=0).to(tl.float32)
     tl.store(y_ptr + offsets, y, mask=col_mask)

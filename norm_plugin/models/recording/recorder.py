@@ -90,8 +90,8 @@ class Recorder:
                 overflow, is not recorded.
             loss_scale: the factor on the loss in the backward pass.
         """
-        done = updates()
-        if self.active or done % self.every:
+        updates_before = updates()
+        if self.active or updates_before % self.every:
             if self.active:  # the trainer tries the same batch again
                 self._start(loss_scale)
             yield
@@ -105,8 +105,8 @@ class Recorder:
             self.active = False
             for handle in handles:
                 handle.remove()
-        if updates() > done:
-            self.file.append({"update": done + 1, **as_numbers(self.measures)})
+        if updates() > updates_before:
+            self.file.append({"update": updates_before + 1, **as_numbers(self.measures)})
 
     def _put_hooks(self) -> Iterator[Any]:
         for path, norm in self.norms.items():

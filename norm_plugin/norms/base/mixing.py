@@ -25,12 +25,12 @@ def mixes_positions(norm: Norm) -> bool:
     x = torch.randn(4, 3, norm.dim, generator=generator)
     other = x.clone()
     other[1, 1] = 3 * x[1, 1] + 2
-    seen = [_two_forwards(norm, one) for one in (x, other)]
+    outputs = [_two_forwards(norm, batch) for batch in (x, other)]
     elsewhere = torch.ones(4, 3, dtype=torch.bool)
     elsewhere[1, 1] = False
     return any(
-        not torch.allclose(one[elsewhere], two[elsewhere], rtol=1e-4, atol=1e-5)
-        for one, two in zip(*seen)
+        not torch.allclose(y[elsewhere], y_of_other[elsewhere], rtol=1e-4, atol=1e-5)
+        for y, y_of_other in zip(*outputs)
     )
 
 

@@ -40,8 +40,8 @@ class Forwards:
     CLOSE = 0.02  # of the size of the sample; another batch, or another dropout, is far beyond
 
     def __init__(self) -> None:
-        self.kept_at_most = self.KEPT
-        self.kept: list[Forward] = []
+        self.capacity = self.KEPT
+        self.forwards: list[Forward] = []
         self.current: list[Any] = [None]
 
     def open(self, x: Tensor) -> None:
@@ -53,26 +53,30 @@ class Forwards:
         sample = x.detach()[tuple(slice(None, None, max(1, size // 8)) for size in x.shape)].clone()
         if not in_backward():
             self.current = [None]
-            self.kept = [*self.kept, Forward(sample, self.current)][-self.kept_at_most :]
+            self.forwards = [*self.forwards, Forward(sample, self.current)][-self.capacity :]
             return
-        found = self._find(sample)
-        if found is None:
+        forward = self._find(sample)
+        if forward is None:
             raise RuntimeError(
                 "activation checkpointing computes a forward of a norm with batch statistics "
-                f"again, but its input is none of the last {self.kept_at_most} forwards': run the "
+                f"again, but its input is none of the last {self.capacity} forwards': run the "
                 "backward pass before so many others, with preserve_rng_state, or do not checkpoint"
             )
         # Newest last: what was computed again is the first to go
-        self.kept = [found, *(one for one in self.kept if one is not found)]
-        self.current = found.seen
+        self.forwards = [forward, *(other for other in self.forwards if other is not forward)]
+        self.current = forward.seen
 
     def _find(self, sample: Tensor) -> Forward | None:
-        best, least = None, self.CLOSE
-        for one in reversed(self.kept):
-            if one.sample.shape != sample.shape or one.sample.device != sample.device:
+        nearest, least = None, self.CLOSE
+        for forward in reversed(self.forwards):
+            if forward.sample.shape != sample.shape or forward.sample.device != sample.device:
                 continue
-            here, there = (torch.nan_to_num(each.float()) for each in (sample, one.sample))
-            distance = float((here - there).abs().sum() / here.abs().sum().clamp(min=1e-30))
+            values, values_then = (
+                torch.nan_to_num(each.float()) for each in (sample, forward.sample)
+            )
+            distance = float(
+                (values - values_then).abs().sum() / values.abs().sum().clamp(min=1e-30)
+            )
             if distance < least:
-                best, least = one, distance
-        return best
+                nearest, least = forward, distance
+        return nearest

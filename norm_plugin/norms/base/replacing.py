@@ -1,8 +1,8 @@
 """Replace the LayerNorms and RMSNorms of any torch model by a norm of the registry, in one call.
 
 >>> from norm_plugin.norms import replace_norms
->>> for one in replace_norms(model, "powernorm", warmup_updates=4000):
-...     print(one)
+>>> for replaced in replace_norms(model, "powernorm", warmup_updates=4000):
+...     print(replaced)
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Replaced(NamedTuple):
     carried: tuple[str, ...]
 
     def __str__(self) -> str:
-        kept = f", which keeps {', '.join(self.carried)}" if self.carried else ""
-        return f"{self.path}: {self.was} -> {type(self.norm).__name__}{kept}"
+        carried = f", which keeps {', '.join(self.carried)}" if self.carried else ""
+        return f"{self.path}: {self.was} -> {type(self.norm).__name__}{carried}"
 
 
 def replace_norms(
@@ -83,14 +83,14 @@ def replace_norms(
             statistics would not be known.
     """
     spec = norm_spec(name)
-    found = list(_replaceable(model))
-    if not found:
+    places = list(_replaceable(model))
+    if not places:
         raise ValueError(
             f"{type(model).__name__} contains no LayerNorm and no RMSNorm; nothing was replaced"
         )
     _check_layout(model, batch_first)
     # All of them before the first takes its place: after an error the model is as it was
-    by_id = {id(old): old for _, _, _, old in found}
+    by_id = {id(old): old for _, _, _, old in places}
     eps = spec.has_option("eps") and "eps" not in options
     built = {
         key: spec.build(_shape(old)[0], **({**options, "eps": _eps(old)} if eps else options))
@@ -105,13 +105,13 @@ def replace_norms(
     if masked:
         for norm in built.values():
             padding.serve(norm, batch_first)
-    for parent, attribute, _, old in found:
+    for parent, attribute, _, old in places:
         setattr(parent, attribute, built[id(old)])
     _leave_fast_paths(model)
     kept_eps = ("eps",) if eps else ()
     return [
         Replaced(path, type(old).__name__, built[id(old)], (*carried[id(old)], *kept_eps))
-        for _, _, path, old in found
+        for _, _, path, old in places
     ]
 
 
@@ -142,7 +142,7 @@ def _check_formula(old: Any, path: str) -> None:
     shape = _shape(old)
     if len(shape) != 1:
         raise ValueError(f"{what} over the shape {shape}; only the last dimension can be replaced")
-    weight, bias = (getattr(old, one, None) for one in PARAMETERS)
+    weight, bias = (getattr(old, name, None) for name in PARAMETERS)
     like = torch.empty(0) if weight is None else weight
     if like.is_meta:
         return  # without values there is nothing to compare
@@ -168,7 +168,7 @@ def _shape(old: Any) -> tuple[int, ...]:
 
 
 def _eps(old: Any) -> float:
-    given = next((getattr(old, one) for one in EPS if hasattr(old, one)), None)
+    given = next((getattr(old, name) for name in EPS if hasattr(old, name)), None)
     if given is not None:
         return float(given)
     # what torch.nn.RMSNorm takes where it has none: the precision that it computes in, which is
@@ -183,20 +183,20 @@ def _carry_over(old: Any, norm: Norm, model: nn.Module) -> tuple[str, ...]:
 
     For an ``old`` without parameters, device and dtype are those of the first one of ``model``.
     """
-    parameters = (one for part in (old, model) for one in part.parameters())
-    like = next((one for one in parameters if one.is_floating_point()), None)
+    candidates = (parameter for part in (old, model) for parameter in part.parameters())
+    like = next((parameter for parameter in candidates if parameter.is_floating_point()), None)
     if like is not None:
         norm.to(device=like.device, dtype=like.dtype)
     norm.train(old.training)
     theirs = dict(old.named_parameters(recurse=False))
     ours: dict[str, Tensor] = dict(norm.named_parameters(recurse=False))
     carried = [
-        one
-        for one in PARAMETERS
-        if one in theirs and one in ours and theirs[one].shape == ours[one].shape
+        name
+        for name in PARAMETERS
+        if name in theirs and name in ours and theirs[name].shape == ours[name].shape
     ]
-    for one in carried:
-        setattr(norm, one, theirs[one])
+    for name in carried:
+        setattr(norm, name, theirs[name])
     if "weight" in carried:
         theirs["weight"].data.sub_(norm.weight_offset)
     return tuple(carried)

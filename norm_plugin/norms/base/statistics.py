@@ -42,9 +42,9 @@ def masked_means(
     count = xs[0].new_full((), rows) if valid is None else valid.sum().to(xs[0].dtype)
     if sync:
         together = sum_over_workers(torch.cat([*sums, count.unsqueeze(0)]))
-        *sums, count = together.split([*(one.size(0) for one in sums), 1])
+        *sums, count = together.split([*(total.size(0) for total in sums), 1])
         count = count.squeeze(0).detach()
-    return [one / count.clamp(min=1) for one in sums], count
+    return [total / count.clamp(min=1) for total in sums], count
 
 
 def finite_or(value: Tensor, instead: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ class BatchStatisticsNorm(AffineNorm):
         if valid is not None and not valid.any():
             return self._forward_batch(x, padding_mask, batch_first)
         # Activation checkpointing repeats each group: as many batches as without groups are kept
-        self._forwards.kept_at_most = Forwards.KEPT * max(x.numel() // self.dim // tokens, 1)
+        self._forwards.capacity = Forwards.KEPT * max(x.numel() // self.dim // tokens, 1)
         by_time = x.dim() == 3 and not batch_first
         if by_time:  # groups hold tokens of a few sentences, and not the first ones of all
             x, valid = x.transpose(0, 1), None if valid is None else valid.t()
@@ -303,9 +303,9 @@ def _count_steps(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     norms = () if torch.compiler.is_compiling() else tuple(_COUNTING)
     if not norms:
         return
-    held = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for norm in norms:
-        if any(id(one) in held for one in norm.parameters(recurse=False)):
+        if any(id(parameter) in held for parameter in norm.parameters(recurse=False)):
             norm.count_step()
 
 

@@ -192,13 +192,13 @@ def _folds(cls: type[Placement]) -> str:
 
 def _fold_of(cls: type[Placement], branch: str) -> str:
     """The same for a branch, whose norms fold together or not at all."""
-    positions = [(kind, name) for kind in each_layer(cls) for name in kind.norms_of(branch)]
+    slots = [(kind, slot) for kind in each_layer(cls) for slot in kind.norms_of(branch)]
     stay = {
-        f"no (the norm at {position}: {reason})": None
-        for kind, position in positions
-        if (reason := kind.why_it_stays(position))
+        f"no (the norm at {slot}: {reason})": None
+        for kind, slot in slots
+        if (reason := kind.why_it_stays(slot))
     }
-    return "; ".join(stay) or ("yes" if positions else "")
+    return "; ".join(stay) or ("yes" if slots else "")
 
 
 # ---- patches --------------------------------------------------------------------------------

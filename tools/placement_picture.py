@@ -109,7 +109,7 @@ def draw_top(axes: Any, cls: type[Placement], y: float) -> float:
 
 def factors(placement: Placement, branch: str) -> dict[str, float]:
     """What the stream, the branch, its input and the layer's input are multiplied by at a sum."""
-    placement.norm = lambda branch, position, x: x
+    placement.norm = lambda branch, slot, x: x
     zero, one = torch.zeros(1, 1, placement.place.dim), torch.ones(1, 1, placement.place.dim)
     found = {}
     for name, bottom, x, fx in (
@@ -125,7 +125,7 @@ def factors(placement: Placement, branch: str) -> dict[str, float]:
 
 def draw_branch(axes: Any, kind: Placement, branch: str, letter: str, y: float) -> float:
     """A branch that leaves the stream at height y; returns the height above it."""
-    positions, times = kind.norms_of(branch), factors(kind, branch)
+    slots, times = kind.norms_of(branch), factors(kind, branch)
     for name, at in (
         ("stream", (X - 0.08, y + STEP - 0.12, "right")),
         ("branch", (X + 0.2, y + STEP + 0.16, "left")),
@@ -141,27 +141,27 @@ def draw_branch(axes: Any, kind: Placement, branch: str, letter: str, y: float) 
             (X - 0.3, y + STEP + 0.1),
             (X - 0.07, y + STEP + 0.1),
         )
-    if STREAM in positions:
+    if STREAM in slots:
         y = norm(axes, X, y, "norm")
     low, high = y + 0.1, y + 0.1 + STEP
-    own = [word for word in positions if word not in standard()]
+    own = [word for word in slots if word not in standard()]
     for number, _ in enumerate(own):  # a norm of the placement's own, on what the branch reads
         norm(axes, X - GAP * (number + 1), low - 0.1, "norm", 0.28)
         arrow(axes, (X - GAP * (number + 1), low + 0.12), (X, low + 0.12))
     foot = low + 0.12 if own else low
     middle = (low + high) / 2 + 0.06
     arrow(axes, (X, foot), (BRANCH, foot), (BRANCH, middle - 0.13))
-    if INPUT in positions:
+    if INPUT in slots:
         norm(axes, (X + BRANCH) / 2, foot - 0.11, "norm")
     box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": LINE}
     axes.text(BRANCH, middle, letter, ha="center", va="center", bbox=box)
-    if any(position in positions for position in IN_ATTENTION):
-        heads = " ".join(position[0] for position in IN_ATTENTION if position in positions)
+    if any(slot in slots for slot in IN_ATTENTION):
+        heads = " ".join(slot[0] for slot in IN_ATTENTION if slot in slots)
         norm(axes, BRANCH + 0.38, middle - 0.11, heads)
-    if INNER in positions:
+    if INNER in slots:
         norm(axes, BRANCH, middle + 0.13, "norm")
     arrow(axes, (BRANCH, middle), (BRANCH, high), (X + 0.07, high))
-    if OUTPUT in positions:
+    if OUTPUT in slots:
         norm(axes, (X + BRANCH) / 2, high - 0.11, "norm")
     for number in range(kind.streams):
         circle = {"boxstyle": "circle,pad=0.1", "facecolor": "white", "edgecolor": LINE}
@@ -169,8 +169,8 @@ def draw_branch(axes: Any, kind: Placement, branch: str, letter: str, y: float) 
     words = [one.partition(".")[0] for one in learned(type(kind)) if one.endswith(f".{branch}")]
     if words:
         axes.text(BRANCH - 0.18, middle - 0.05, ", ".join(words), ha="right", color=LEARNED)
-    high += 0.3 if OUTPUT in positions else 0.12
-    return norm(axes, X, high, "norm") if SUM in positions else high
+    high += 0.3 if OUTPUT in slots else 0.12
+    return norm(axes, X, high, "norm") if SUM in slots else high
 
 
 def norm(axes: Any, x: float, y: float, label: str, width: float = 0.6) -> float:
@@ -192,7 +192,7 @@ def arrow(axes: Any, *points: tuple[float, float]) -> None:
 
 
 def standard() -> tuple[str, ...]:
-    """The positions that every placement may use; other words are a placement's own."""
+    """The slots that every placement may use; other words are a placement's own."""
     return (STREAM, INPUT, INNER, OUTPUT, SUM, *IN_ATTENTION)
 
 

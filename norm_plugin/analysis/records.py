@@ -33,7 +33,7 @@ from norm_plugin.experiments.results import (
     statistics_in,
 )
 from norm_plugin.models.recording import LEVELS
-from norm_plugin.models.sites import SLOTS
+from norm_plugin.models.sites import STOCK_NORMS
 
 SITES, LAYERS = "sites", "layers"
 DRAWN_LEVELS = (0.05, 0.5, 0.95)
@@ -222,7 +222,7 @@ def drawn_places(values: pd.DataFrame, what: Recorded) -> list[str]:
 
 def short_place(path: str) -> str:
     """``encoder.layers.0.self_attn_layer_norm`` is ``encoder 1 self``."""
-    attributes = {attribute: branch for branch, attribute in SLOTS.items()}
+    attributes = {attribute: branch for branch, attribute in STOCK_NORMS.items()}
     words = path.split(".")
     if "layers" in words:
         at = words.index("layers")

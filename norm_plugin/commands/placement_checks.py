@@ -60,9 +60,9 @@ class Branch(nn.Module):
         fx = self.norm(OUTPUT, self.last(self.norm(INNER, h)))
         return self.norm(SUM, placement.join(x, fx, self.branch))
 
-    def norm(self, position: str, x: Tensor) -> Tensor:
-        """The norm at a position; x itself where there is none."""
-        return self.norms[position](x) if position in self.norms else x
+    def norm(self, slot: str, x: Tensor) -> Tensor:
+        """The norm at a slot; x itself where there is none."""
+        return self.norms[slot](x) if slot in self.norms else x
 
 
 class Stack(nn.Module):
@@ -101,11 +101,11 @@ class Stack(nn.Module):
         return self.cls.after_final_norm(streams, self.final_norm(x))
 
 
-def _norm_of(layer: nn.ModuleDict, branch: str, position: str, x: Tensor) -> Tensor:
+def _norm_of(layer: nn.ModuleDict, branch: str, slot: str, x: Tensor) -> Tensor:
     """What a placement calls for a norm of its own."""
     norms = layer[branch]
     assert isinstance(norms, Branch)
-    return norms.norm(position, x)
+    return norms.norm(slot, x)
 
 
 def _stacks(cls: type[Placement]) -> Iterator[tuple[str, Stack]]:

@@ -20,7 +20,7 @@ After folding the final norm of the encoder, the encoder returns the input of th
 inside a branch or on its output is folded into the last map of the branch: out_proj of the
 attention, or fc2. The norms of a site, and the sites of one flag, are folded in all layers
 or in none. The products are computed in float64 and rounded once, so logits differ by rounding. The
-placement declares at which positions a norm can fold.
+placement declares at which slots a norm can fold.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _fold_site(model: NormModel, site: Site, steps: Iterable[Step]) -> Folding:
         norms.append(paths[norm])
         maps.extend(paths[linear] for linear in linears)
         for linear in linears:
-            if site.position == OUTPUT:
+            if site.slot == OUTPUT:
                 fold_into_map_before(linear, channel_map)
             else:
                 fold_into(linear, channel_map)
@@ -204,12 +204,12 @@ def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> ChannelMap
         raise CannotFold(ON_THE_STREAM)
     if not isinstance(owner, PlannedLayer):
         placement = placement_class(model.cfg.plan.placement[site.side])
-        _check_placement(placement.why_it_stays(site.position or FINAL))
+        _check_placement(placement.why_it_stays(site.slot or FINAL))
         return norm.inference_map()
-    position = owner.positions[site.attribute]
-    _check_placement(owner.placement.why_it_stays(position))
+    slot = owner.slots[site.attribute]
+    _check_placement(owner.placement.why_it_stays(slot))
     channel_map = norm.inference_map()
-    if position == INPUT:
+    if slot == INPUT:
         # `enter` stays in the layer: it scales x there, and has to scale the offset here
         branch = site.flag.rpartition("-")[2]
         return ChannelMap(channel_map.gain, owner.placement.enter(channel_map.offset, branch))
@@ -232,7 +232,7 @@ def _maps_beside(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Line
         layers = [layer for layer in stack if _attends(layer)]
         maps = [(layer, path) for layer in layers for path in MAPS_OVER_ENCODER]
         maps += model.maps_after_encoder()
-    elif site.position in (INNER, OUTPUT):
+    elif site.slot in (INNER, OUTPUT):
         maps = [(owner, LAST_MAPS[site.flag.rpartition("-")[2]])]
     else:
         maps = [(owner, path) for path in MAPS_OF_LAYER[site.flag]]

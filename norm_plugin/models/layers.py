@@ -2,7 +2,7 @@
 
 fairseq's forward is used as it is. A layer of fairseq has one norm for each branch, on its input or
 on the sum after it, as ``normalize_before`` says. That norm is replaced by ours. Norms at other
-positions are called in ``residual_connection``, which fairseq calls once for each branch, and which
+slots are called in ``residual_connection``, which fairseq calls once for each branch, and which
 joins the branch and the stream. Those inside a branch are called by a hook of its last map.
 """
 
@@ -34,7 +34,7 @@ from norm_plugin.models.sites import (
     BRANCH_ENDS,
     LAST_MAPS,
     PROJECTIONS,
-    SLOTS,
+    STOCK_NORMS,
     branch_sites,
     head_sites,
     normalizes_before,
@@ -109,13 +109,13 @@ class PlannedLayer(nn.Module):
     Attributes:
         padding: hands the padding mask to the norms.
         placement: how the branches join the stream.
-        positions: by the name of a norm's attribute, its position in the branch.
+        slots: by the name of a norm's attribute, its slot in the branch.
     """
 
     embed_dim: int
     padding: PaddingMask
     placement: Placement
-    positions: dict[str, str]
+    slots: dict[str, str]
     dropout_module: FairseqDropout
 
     def follow(self, cfg: NormConfig, place: LayerPlace) -> None:
@@ -124,27 +124,27 @@ class PlannedLayer(nn.Module):
         cls = placement_class(plan.placement[place.side]).at(place)
         self.normalize_before = normalizes_before(cls, place.branches)
         self.padding = PaddingMask(self)
-        self.positions = {}
+        self.slots = {}
         self._branch = ""  # the one that has ended, and is to join the stream
         self._stream: Tensor | None = None  # what the branch in work joins, if not fairseq's x
         for branch in place.branches:
             attrgetter(BRANCH_ENDS[branch])(self).register_forward_hook(
                 partial(self._after_branch, branch)
             )
-            positions = cls.norms_of(branch)
-            self.put(SLOTS[branch], nn.Identity(), cls)
-            for position, site in branch_sites(place, branch, cls).items():
-                if position in IN_ATTENTION:
+            slots = cls.norms_of(branch)
+            self.put(STOCK_NORMS[branch], nn.Identity(), cls)
+            for slot, site in branch_sites(place, branch, cls).items():
+                if slot in IN_ATTENTION:
                     continue
                 last_map = attrgetter(LAST_MAPS[branch])(self)
-                dim = last_map.in_features if position == INNER else self.embed_dim
-                self.positions[site.attribute] = position
+                dim = last_map.in_features if slot == INNER else self.embed_dim
+                self.slots[site.attribute] = slot
                 norm = plan.at(site).build(dim)
                 self.padding.serve(norm)
                 self.put(site.attribute, norm, cls)
-            if INNER in positions or overrides(cls, "inside"):
+            if INNER in slots or overrides(cls, "inside"):
                 self._open(branch)
-            if OUTPUT in positions and cls.norm_before_dropout:
+            if OUTPUT in slots and cls.norm_before_dropout:
                 self._last_map(branch).register_forward_hook(partial(self._after_last_map, branch))
             for flag, site in head_sites(place.side, branch).items():
                 if plan.has(site):
@@ -159,8 +159,8 @@ class PlannedLayer(nn.Module):
     def put(self, attribute: str, norm: nn.Module, cls: type[Placement]) -> None:
         """Let ``norm`` be the one named ``attribute``; ``cls`` is the layer's placement."""
         setattr(self, attribute, norm)
-        for branch, slot in SLOTS.items():
-            if slot != attribute or not self.normalize_before:
+        for branch, stock_norm in STOCK_NORMS.items():
+            if stock_norm != attribute or not self.normalize_before:
                 continue
             if STREAM in cls.norms_of(branch) or overrides(cls, "read"):
                 # before all hooks: those of the mask and of the NaN check see what the norm sees
@@ -239,9 +239,9 @@ class PlannedLayer(nn.Module):
         fx = x if self.placement.norm_before_dropout else self._extra_norm(branch, OUTPUT, x)
         return self._extra_norm(branch, SUM, self.placement.join(residual, fx, branch))
 
-    def _extra_norm(self, branch: str, position: str, x: Tensor) -> Tensor:
-        """The norm at a position where fairseq has none; x itself if there is no such norm."""
-        norm = getattr(self, f"{branch}_{position}_norm", None)
+    def _extra_norm(self, branch: str, slot: str, x: Tensor) -> Tensor:
+        """The norm at a slot where fairseq has none; x itself if there is no such norm."""
+        norm = getattr(self, f"{branch}_{slot}_norm", None)
         return x if norm is None else norm(x)
 
 

@@ -24,7 +24,7 @@ def sides_of(model: object) -> tuple[str, ...]:
     return tuple(side for side in SIDES if getattr(model, side, None) is not None)
 
 
-SLOTS = {
+STOCK_NORMS = {
     "self": "self_attn_layer_norm",
     "cross": "encoder_attn_layer_norm",
     "ffn": "final_layer_norm",
@@ -41,7 +41,7 @@ class Site(NamedTuple):
         flag: ends ``--norm-type-...``; several sites may share one, as the two embeddings do.
         side: ``encoder`` or ``decoder``.
         attribute: name of the norm in its layer or stack.
-        position: that of a norm in its branch, where fairseq itself has none; the branch itself
+        slot: that of a norm in its branch, where fairseq itself has none; the branch itself
             for the norm of queries, keys and values; the word of a placement's own norm; else
             empty.
     """
@@ -49,13 +49,13 @@ class Site(NamedTuple):
     flag: str
     side: str
     attribute: str
-    position: str = ""
+    slot: str = ""
 
     @property
     def name(self) -> str:
         """What the site is called in logs and errors."""
         name = self.flag if self.flag.startswith(self.side) else f"{self.side}-{self.flag}"
-        return f"{name}-{self.position}" if self.position else name
+        return f"{name}-{self.slot}" if self.slot else name
 
     def is_at(self, path: str) -> bool:
         """Whether the module at ``path`` of a model stands here."""
@@ -86,19 +86,19 @@ EMBEDDING_SITES = {side: Site("embedding", side, "layernorm_embedding") for side
 
 def normalizes_before(cls: type[Placement], branches: Sequence[str]) -> bool:
     """Whether fairseq calls its own norms before the branches of a layer with this placement."""
-    positions = {position for branch in branches for position in cls.norms_of(branch)}
-    return bool({INPUT, STREAM} & positions) or overrides(cls, "read")
+    slots = {slot for branch in branches for slot in cls.norms_of(branch)}
+    return bool({INPUT, STREAM} & slots) or overrides(cls, "read")
 
 
 def branch_sites(place: LayerPlace, branch: str, cls: type[Placement]) -> dict[str, Site]:
-    """The sites of a branch, by position: one is fairseq's own, others have a name of ours."""
-    slot = INPUT if normalizes_before(cls, place.branches) else SUM
+    """The sites of a branch, by slot: one is fairseq's own, others have a name of ours."""
+    stock = INPUT if normalizes_before(cls, place.branches) else SUM
     flag, heads = f"{place.side}-{branch}", head_sites(place.side, branch)
     return {
-        position: Site(flag, place.side, SLOTS[branch])
-        if position == slot
-        else heads.get(position, Site(flag, place.side, f"{branch}_{position}_norm", position))
-        for position in cls.norms_of(branch)
+        slot: Site(flag, place.side, STOCK_NORMS[branch])
+        if slot == stock
+        else heads.get(slot, Site(flag, place.side, f"{branch}_{slot}_norm", slot))
+        for slot in cls.norms_of(branch)
     }
 
 

@@ -30,11 +30,11 @@ import torch
 from torch import Tensor, nn
 
 STREAM, INPUT, INNER, OUTPUT, SUM = "stream", "input", "inner", "output", "sum"
-"""The positions of a norm in a branch."""
+"""The slots of a norm in a branch."""
 IN_ATTENTION = ("query", "key", "value")
 """Those in an attention; its queries, keys and values are normalized."""
 FINAL = "final"
-"""The position of the norm after a stack."""
+"""The slot of the norm after a stack."""
 BRANCHES = ("self", "cross", "ffn")
 """The branches that a layer can have, in their order."""
 ON_THE_STREAM = "its output is the residual stream, not only the input of linear maps"
@@ -81,12 +81,12 @@ class Placement(nn.Module):
 
     Attributes:
         equation, paper, paper_read: set by :func:`register_placement`.
-        norms: the positions at which each branch of a layer has a norm; a placement whose branches
+        norms: the slots at which each branch of a layer has a norm; a placement whose branches
             differ overrides :meth:`norms_of`. Any other word is a norm of the placement's own,
             which it calls by ``self.norm(branch, word, x)``.
         streams: how many residual streams a layer hands to the next; all start as the embeddings.
         others: those beside the first, (T, B, C) each, within a layer.
-        norm: computes a norm of a branch, from branch, position and x, (T, B, C).
+        norm: computes a norm of a branch, from branch, slot and x, (T, B, C).
         final_norm: whether a norm stands after the stack.
         final_norms: words for other norms there, which :meth:`before_final_norm` gets.
         embedding_norm: whether a norm of the embeddings stands before it, without
@@ -124,7 +124,7 @@ class Placement(nn.Module):
 
     @classmethod
     def norms_of(cls, branch: str) -> tuple[str, ...]:
-        """The positions at which ``branch`` has a norm."""
+        """The slots at which ``branch`` has a norm."""
         return cls.norms
 
     def follow(self, below: Placement) -> None:
@@ -205,16 +205,16 @@ class Placement(nn.Module):
         return ""
 
     @classmethod
-    def why_it_stays(cls, position: str) -> str:
-        """Why a norm at ``position`` cannot be folded into linear maps; empty: it can.
+    def why_it_stays(cls, slot: str) -> str:
+        """Why a norm at ``slot`` cannot be folded into linear maps; empty: it can.
 
         The output of a norm on the input of a branch, before the last map of a branch, or after
         the stack goes into linear maps only; the input of one on the output of a branch comes from
         the last map.
         """
-        if position == FINAL and cls.streams > 1:
+        if slot == FINAL and cls.streams > 1:
             return "the streams are joined at it"
-        return "" if position in (INPUT, INNER, OUTPUT, FINAL) else ON_THE_STREAM
+        return "" if slot in (INPUT, INNER, OUTPUT, FINAL) else ON_THE_STREAM
 
 
 def split_streams(x: Tensor, dim: int, streams: int) -> tuple[Tensor, ...]:

@@ -8,7 +8,7 @@ import torch
 from reference.placements import Branch, Stack
 from torch.nn import functional
 
-from norm_plugin.models.sites import LAST_MAPS, SLOTS
+from norm_plugin.models.sites import LAST_MAPS, STOCK_NORMS
 from norm_plugin.norms import Norm
 from norm_plugin.placements import INPUT, SUM
 
@@ -87,7 +87,7 @@ def branch_of(layer, name, number, h):
         attribute.removeprefix(kept).removesuffix("_norm"): norm
         for attribute, norm in layer.named_children()
         if attribute.startswith(kept) and attribute.endswith("_norm")
-    } | {slot: getattr(layer, SLOTS[name])}
+    } | {slot: getattr(layer, STOCK_NORMS[name])}
     norms = {
         position: partial(layer_norm, norm)
         for position, norm in found.items()

@@ -16,7 +16,7 @@ from reference.placements import GAINS
 
 from norm_plugin.models import fold_norms
 from norm_plugin.models.initialization import linear_maps, value_maps
-from norm_plugin.models.sites import SLOTS
+from norm_plugin.models.sites import STOCK_NORMS
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import (
     OUTPUT,
@@ -57,7 +57,7 @@ def test_initial_weights_have_the_variance_of_the_paper(name, flag, build):
         gain = GAINS[name](side, 3, 5)
         for layer in stack.layers:
             scaled = value_maps(layer)
-            assert len(scaled) == 2 + 2 * (len(SLOTS) - 1 if side == "decoder" else 1)
+            assert len(scaled) == 2 + 2 * (len(STOCK_NORMS) - 1 if side == "decoder" else 1)
             for linear_map in linear_maps(layer):
                 scale = gain if any(linear_map is one for one in scaled) else 1
                 fan = linear_map.in_features + linear_map.out_features

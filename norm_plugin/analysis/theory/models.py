@@ -219,7 +219,7 @@ def watch_sums(layers: Sequence[Any]) -> dict[str, list[Tensor]]:
         place = layer.placement.place
         for branch in place.branches:
             site = branch_sites(place, branch, type(layer.placement)).get(SUM)
-            if site is not None and layer.positions.get(site.attribute) == SUM:
+            if site is not None and layer.slots.get(site.attribute) == SUM:
                 norm = getattr(layer, site.attribute)
                 norm.register_forward_pre_hook(partial(collect, branch), prepend=True)
     return sums

@@ -114,6 +114,7 @@ def test_the_test_of_independent_samples_counts_every_division(n, m):
 def test_sums_of_equal_scores_are_ties():
     # 0.1 + 0.2 is not 0.3 in floating point
     assert sign_flip_p(np.array([0.1, 0.2, -0.3]))[0] == 1.0
+    assert sign_flip_p(np.zeros(3))[0] == 1.0  # two arms whose scores are the same
     assert division_p(np.array([0.1, 0.2]), np.array([0.3, 0.0]))[0] == 1.0
 
 

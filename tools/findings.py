@@ -46,6 +46,7 @@ CORPORA = {
     "characters": "characters",
     "adanorm_rt": "RT",
     "adanorm_sst5": "SST5",
+    "sst5_confirmed": "SST5, new seeds",
     "multi30k_cpu": "Multi30k",
 }
 CLASSIFICATION = ("adanorm_sst5", "adanorm_rt")
@@ -64,7 +65,11 @@ FINDINGS = {
         Effect("multi30k_cpu", "powernorm", "powernorm-v"),
     ),
     "adanorm": (
-        Effect("adanorm_sst5", "adanorm", "layernorm-kaiming"),
+        *(
+            Effect("sst5_confirmed", "adanorm", baseline, outcome)
+            for outcome in (SCORE, LOSS)
+            for baseline in ("layernorm", "layernorm-kaiming")
+        ),
         *(
             Effect(study, "adanorm", outcome=outcome)
             for outcome in (SCORE, LOSS)
@@ -86,6 +91,7 @@ FINDINGS = {
         for study in CLASSIFICATION
     ),
     "little-data": (
+        *(Effect("sst5_confirmed", "dyt", outcome=outcome) for outcome in (SCORE, LOSS)),
         *(Effect(study, norm) for norm in ("dyt", "none") for study in CLASSIFICATION),
         *(
             Effect(study, norm, outcome=LOSS)

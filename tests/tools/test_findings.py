@@ -41,8 +41,6 @@ def test_p_is_corrected_as_on_the_page_of_the_study():
         "`detachnorm-mean` less `detachnorm-std` | -0.025 | -0.041 to -0.009 | 0.006 | 0.024"
         in claims
     )
-    report = ("adanorm_sst5", "dyt", "layernorm", "score")
-    assert rows.loc[[report], "p_holm"].iloc[0] == pytest.approx(0.111, abs=5e-4)
 
 
 def test_each_outcome_has_a_panel_and_each_seed_a_dot():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from norm_plugin.analysis.figures import Figure, draw, style
+from norm_plugin.analysis.figures import Figure, draw, legend_below, legend_height, style
 from norm_plugin.analysis.report import figure_files, write_files
 from norm_plugin.analysis.tables import markdown
 from norm_plugin.commands.command_line import CommandError, read_json, read_lines
@@ -164,9 +164,10 @@ def _figure(name: str, title: str, plot: Callable[[Any], None], data: pd.DataFra
 
     def with_legend(axes: Any) -> None:
         plot(axes)
-        axes.legend(fontsize=8, ncols=2)
+        legend_below(axes)
 
-    return Figure(name, title, draw(with_legend, height=4.2, name=name), data)
+    height = 3.8 + legend_height(list(data["placement"].unique()))
+    return Figure(name, title, draw(with_legend, height=height, name=name), data)
 
 
 def figures(runs: pd.DataFrame) -> dict[str, list[Figure]]:

@@ -63,23 +63,29 @@ def with_garbage(state, size: float = 1e3):
     return state
 
 
-def real_rows(inputs):
-    """What a norm is given, without the padding: (n, C)."""
-    x, mask, _ = inputs
-    return x[~mask.t()] if mask is not None else x.flatten(0, 1)
+def watch(model, task, rows) -> None:
+    """Append what each norm of ``rows`` is given, without the padding, (n, C), to its list."""
+    real = []
+
+    def see(encoder, inputs):
+        real[:] = [~inputs[0].eq(task.source_dictionary.pad()).t()]
+
+    model.encoder.register_forward_pre_hook(see)
+    for name, of_norm in rows.items():
+        model.get_submodule(name).register_forward_pre_hook(
+            lambda norm, inputs, of_norm=of_norm: of_norm.append(inputs[0][real[0]])
+        )
 
 
 def batch_squares(path: Path, data: Path):
     """The inputs of the first norm, which no other norm precedes: for each batch (n, C)."""
     model, cfg, task = build_model(path, data)
-    rows = []
-
-    first = model.eval().get_submodule(FIRST)
-    first.register_forward_pre_hook(lambda norm, inputs: rows.append(real_rows(inputs)))
+    rows = {FIRST: []}
+    watch(model.eval(), task, rows)
     with torch.no_grad():
         for sample in itertools.islice(train_batches(model, cfg, task), BATCHES):
             model(**sample["net_input"])
-    return rows
+    return rows[FIRST]
 
 
 def expected_statistics(name: str, rows):
@@ -282,27 +288,23 @@ def test_dropout_is_on_as_in_training(tmp_path, data) -> None:
 def test_a_layer_that_is_dropped_counts_its_own_forwards(tmp_path, data, monkeypatch) -> None:
     flags = (*flags_of("batchnorm"), "--norm-layer-scale-groups=0", "--encoder-layerdrop=0.5")
     path, state = checkpoint(tmp_path, data, *flags)
-    variances = {FIRST: [], SECOND: [], FINAL: []}
+    rows = {FIRST: [], SECOND: [], FINAL: []}
 
     def watched(*arguments, **keywords):
         built = build_model(*arguments, **keywords)
-        for name, found in variances.items():
-            norm = built[0].get_submodule(name)
-            norm.register_forward_pre_hook(
-                lambda norm, given, found=found: found.append(
-                    real_rows(given).var(0, unbiased=False)
-                )
-            )
+        model, _, task = built
+        watch(model, task, rows)
         return built
 
     monkeypatch.setattr(module, "build_model", watched)
     reestimate(state, path, 12)
-    assert len(variances[FINAL]) == 12
-    assert 0 < len(variances[FIRST]) == len(variances[SECOND]) < 12
-    for name, found in variances.items():
+    assert len(rows[FINAL]) == 12
+    assert 0 < len(rows[FIRST]) == len(rows[SECOND]) < 12
+    for name, of_norm in rows.items():
+        variance = torch.stack([x.var(0, unbiased=False) for x in of_norm]).mean(0)
         # rounding as in test_the_plain_mean_over_batches; a mean over 12 would be far smaller
         torch.testing.assert_close(
-            state["model"][f"{name}.running_var"], torch.stack(found).mean(0), rtol=1e-5, atol=1e-5
+            state["model"][f"{name}.running_var"], variance, rtol=1e-5, atol=1e-5
         )
 
 

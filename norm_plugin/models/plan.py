@@ -306,9 +306,9 @@ def apply_placement(
             )
         if placement := given or arch_placement:
             key = f"{side}_normalize_before"
-            places = layer_places(settings, side, sides)
-            cls = placement_class(placement)
-            before = all(normalizes_before(cls.at(at), at.branches) for at in places)
+            # Not by the classes of the layers: how many there are is not known yet
+            place = layer_places(settings, side, sides)[0]
+            before = normalizes_before(placement_class(placement), place.branches)
             stock = getattr(settings, key, None)
             if stock is not None and stock != before:
                 raise ValueError(

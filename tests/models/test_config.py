@@ -7,12 +7,14 @@ import argparse
 import pytest
 import torch
 from fairseq import models, options
+from fairseq.models import ARCH_CONFIG_REGISTRY
 from omegaconf import OmegaConf
 
 from norm_plugin.models import plan, stacks
 from norm_plugin.models.architectures import ARCHITECTURES, SUFFIXES
 from norm_plugin.norms import Norm, register_norm
 from norm_plugin.norms.base import registry as registry
+from norm_plugin.placements import PLACEMENTS
 
 
 def encoder_norm(model):
@@ -218,3 +220,14 @@ def test_the_plan_is_made_once(task, monkeypatch):
     assert len(made) == 1
     other = argparse.Namespace(**{**vars(args), "norm_type": "mabn"})
     assert plan.make_plan(other) != model.cfg.plan
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_an_architecture_completes_what_it_has_completed(placement):
+    """fairseq does so, on the command line and in build_model; N is known only the second time."""
+    complete = ARCH_CONFIG_REGISTRY["norm_transformer_multi30k_tiny"]
+    settings = argparse.Namespace(norm_placement=placement)
+    complete(settings)
+    before = vars(settings).copy()
+    complete(settings)
+    assert vars(settings) == before and settings.encoder_layers == 4

@@ -153,6 +153,17 @@ def span(x, stack):
     return x
 
 
+@transcribes("keel")
+def keel(x, stack):
+    n = sum(len(layer) for layer in stack.layers)
+    for layer in stack.layers:
+        alpha = 1 if layer is stack.layers[0] else n
+        for f in layer:
+            x = alpha * x + f(f.input(x))
+            x = x if (f.name, alpha) == ("self", 1) else f.sum(x)
+    return stack.final(x)
+
+
 @transcribes("residual")
 def residual(x, stack):
     d = x

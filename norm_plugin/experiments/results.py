@@ -97,7 +97,7 @@ def read_result_files(folder: Path) -> list[Result]:
     return sorted(results, key=lambda result: (result["norm"], result["seed"]))
 
 
-def read_results(*folders: Path) -> pd.DataFrame:
+def read_results(*paths: str | Path) -> pd.DataFrame:
     """One row a finished run, by norm and seed: what its result holds, as columns.
 
     The value of a nested key has a dotted name: ``settings.optimization.lr``, ``data.checksum``,
@@ -111,12 +111,12 @@ def read_results(*folders: Path) -> pd.DataFrame:
     - ``folder``: where it was read
 
     Args:
-        folders: of experiments, with a file a run or in the published form.
+        paths: folders of experiments, with a file a run or in the published form.
 
     Raises:
         CommandError: a folder without results, or a file that is none of a known schema.
     """
-    rows = []
+    rows, folders = [], [Path(path) for path in paths]
     for folder in folders:
         of_folder = _rows(folder)
         if not of_folder:
@@ -136,7 +136,7 @@ def read_results(*folders: Path) -> pd.DataFrame:
     return runs
 
 
-def read_curves(*folders: Path) -> pd.DataFrame:
+def read_curves(*paths: str | Path) -> pd.DataFrame:
     """Losses over training: one row a run, subset and update, also of runs without a result.
 
     Returns:
@@ -144,7 +144,7 @@ def read_curves(*folders: Path) -> pd.DataFrame:
         ``updates``, ``loss`` and ``nll_loss``, in bits.
     """
     tables = [pd.DataFrame(columns=[*RUN_KEY, *POINT])]
-    for folder in folders:
+    for folder in map(Path, paths):
         results = read_result_files(folder)
         finished = {_key(row) for row in _rows(folder)}
         failed = [run for run in _failure_files(folder) if _key(run) not in finished]

@@ -88,7 +88,7 @@ def test_a_result_of_translation_from_before_there_were_other_tasks(tmp_path):
 def test_results_are_sorted_and_checked(tmp_path):
     for norm, seed in (("rmsnorm", 2), ("layernorm", 10), ("layernorm", 9)):
         folder_of(tmp_path, made_up(norm, seed, experiment="e"))
-    runs = read_results(tmp_path / "e")
+    runs = read_results(str(tmp_path / "e"))
     found = list(zip(runs["norm"], runs["seed"]))
     assert found == [("layernorm", 9), ("layernorm", 10), ("rmsnorm", 2)]
     with pytest.raises(CommandError, match="no results in .*/f: there is no such folder.*json"):

@@ -249,7 +249,7 @@ def compose_run(args: argparse.Namespace, name: str, overrides: Sequence[str]) -
     check_training((*_without_seed(training), "--user-dir", os.path.abspath(plugin)))
 
     evaluation = metric.flags(subword, metric.recipe_flags(recipe, args.further))
-    raw = _raw_folder(args.raw, experiment.corpus)
+    raw = _raw_folder(args.raw, experiment)
     data, preparation = prepared_data(work, experiment, subword, seed, raw, pretrained)
     parts = (experiment.config.stem, experiment.recipe, subword, "smoke" if args.smoke else "")
     return RunSpec(
@@ -387,12 +387,13 @@ def prepared_data(
     return folder, (experiment.preparation, "--out", str(folder), *options)
 
 
-def _raw_folder(path: str | None, corpus: str) -> Path | None:
+def _raw_folder(path: str | None, experiment: Experiment) -> Path | None:
     """The folder of the raw corpus; None to download it."""
     if path is not None:
         return from_here(path)
     corpora = os.environ.get("NORM_DATA_DIR")
-    name = Path(corpus).stem.replace("_", "-")  # a module's name has no hyphen
+    corpus = Path(experiment.corpus).stem.replace("_", "-")  # a module's name has no hyphen
+    name = experiment.raw or corpus
     folder = from_here(corpora) / name if corpora else None
     return folder if folder is not None and folder.is_dir() else None
 
@@ -514,6 +515,7 @@ def _check_norms(args: Any) -> None:
 #     name: multi30k          # of `norm-plugin run`; by default that of the file
 #     corpus: multi30k        # a file of data-prep/, or a path beside the YAML file
 #     metric: bleu            # a file of norm_plugin/experiments/metrics/
+#     raw: multi30k           # its folder in NORM_DATA_DIR, where it is not called as the corpus
 #     smoke: smoke            # the file of configs/size/ that --smoke stands for
 #     words: true             # no subword units
 #     split_by_seed: true     # each seed has a random split of the corpus of its own
@@ -544,6 +546,7 @@ class Experiment:
     config: Path
     corpus: str
     metric: str
+    raw: str | None = None
     smoke: str = "smoke"
     words: bool = False
     split_by_seed: bool = False

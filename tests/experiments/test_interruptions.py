@@ -279,6 +279,13 @@ def test_a_relative_folder_of_corpora_too(here, runs):
     assert value(runs.take_calls()[0], "--raw") == f"{here}/corpora/wmt14"
 
 
+def test_the_presets_of_an_experiment_share_its_raw_corpus(here, runs):
+    (here / "corpora/tinyshakespeare").mkdir(parents=True)
+    argv = ("run", "tinyshakespeare", "preset=halves", "--dry-run")
+    done = runs.command(*argv, here=here, NORM_DATA_DIR="corpora")
+    assert f"--raw '{here}/corpora/tinyshakespeare'" in done.stdout
+
+
 def test_a_changed_plugin_is_not_what_was_trained(here, runs):
     own = own_plugin(here, "changed_norms")
     argv = ("wmt14", "--user-dir", str(own))

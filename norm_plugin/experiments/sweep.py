@@ -12,8 +12,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -136,7 +137,7 @@ def run_grid(args: argparse.Namespace, composed: Composed) -> int:
     left = [number for number, spec in enumerate(specs) if state_of(spec).state not in skipped]
     if left:
         command_root()
-        with showing(specs, jobs):
+        with showing(specs, jobs, left):
             if args.launcher == "local":
                 run_here(args, composed, left, jobs)
             else:
@@ -328,14 +329,21 @@ def run_command_line(args: argparse.Namespace, composed: Composed, number: int) 
 
 
 @contextmanager
-def showing(specs: Sequence[RunSpec], jobs: int) -> Iterator[None]:
-    """While the runs go on, print the summary of all of them when it changes."""
-    ended, terminal = Event(), sys.stdout.isatty()
+def showing(specs: Sequence[RunSpec], jobs: int, left: Collection[int]) -> Iterator[None]:
+    """While the runs go on, print the summary of all of them when it changes.
+
+    Args:
+        left: the numbers of those that this sweep runs.
+    """
+    ended, terminal, began = Event(), sys.stdout.isatty(), time.time()
 
     def show() -> None:
         before: tuple[str, ...] = ()
         while not ended.wait(LOOK):
-            states = [state_of(spec) for spec in specs]
+            states = [
+                state_since(began, spec) if number in left else state_of(spec)
+                for number, spec in enumerate(specs)
+            ]
             now = tuple(state.state for state in states)
             if terminal:
                 print(f"\r\033[K{summary(states, jobs)}", end="", flush=True)
@@ -352,6 +360,13 @@ def showing(specs: Sequence[RunSpec], jobs: int) -> Iterator[None]:
         thread.join()
         if terminal:
             print()
+
+
+def state_since(began: float, spec: RunSpec) -> Status:
+    """How a run of this sweep stands; what failed or diverged before ``began`` is tried again."""
+    status = state_of(spec)
+    again = status.state in (FAILED, DIVERGED) and status.updated < began
+    return Status(WAITING) if again else status
 
 
 def overview(specs: Sequence[RunSpec], jobs: int) -> str:

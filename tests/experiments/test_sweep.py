@@ -6,17 +6,26 @@ import json
 import random
 import re
 import signal
+import time
 
 import pytest
 
-from fake_runs import FakeRuns, value
+from fake_runs import FakeRuns, spec_of, value
 from norm_plugin.cli import main
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments import compose, options
 from norm_plugin.experiments.compose import experiment_names
 from norm_plugin.experiments.recipes import CONFIGS
 from norm_plugin.experiments.spec import RunSpec
-from norm_plugin.experiments.state import DIVERGED, DONE, FAILED, RUNNING, WAITING, Status
+from norm_plugin.experiments.state import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    RUNNING,
+    WAITING,
+    Status,
+    write_status,
+)
 from norm_plugin.experiments.studies import STUDIES
 from norm_plugin.experiments.sweep import (
     Composed,
@@ -25,6 +34,7 @@ from norm_plugin.experiments.sweep import (
     run_here,
     seconds_left,
     slurm_options,
+    state_since,
     summary,
 )
 
@@ -247,6 +257,14 @@ def test_the_time_left_of_a_grid():
     assert summary([done, running, waiting], 2) == (
         "1 done, 1 running, 1 waiting of 3; about 1 min left"
     )
+
+
+def test_what_an_earlier_sweep_left_failed_is_waiting(tmp_path):
+    spec = spec_of("toy", "--work", tmp_path)
+    spec.folder.mkdir(parents=True)
+    write_status(spec.folder, Status(FAILED))
+    assert state_since(time.time() + 1, spec) == Status(WAITING)
+    assert state_since(time.time() - 60, spec).state == FAILED
 
 
 def sweep(runs, *argv, **more):

@@ -168,7 +168,7 @@ class Ops(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """dx, and the three sums of column_products; without ``sums`` an empty tensor.
 
-        du = of_dy * dy + constant + of_u * (u - shift) at V, 0 at padding; shift and constant
+        du = dy_coef * dy + constant + u_coef * (u - shift) at V, 0 at padding; shift and constant
         are both there or both None. Then through the layer-scale, if there is one:
         dx = rstd (du - u mean(du u)) with the mean over the group.
         """

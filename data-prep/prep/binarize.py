@@ -23,40 +23,40 @@ def make_dictionary(
     """Write the dictionary of the words that occur at least so often in all texts together."""
     from fairseq.data import Dictionary  # takes seconds; --help need not wait for it
 
-    words = Dictionary()
+    symbols = Dictionary()
     for text in texts:
         counts: Counter[str] = Counter()
         for line in lines_of(text):
             counts.update(line.split())
-            counts[words.eos_word] += 1
+            counts[symbols.eos_word] += 1
         for word, count in counts.items():
-            words.add_symbol(word, count)
-    words.finalize(threshold=least_count, padding_factor=PADDING_FACTOR)
+            symbols.add_symbol(word, count)
+    symbols.finalize(threshold=least_count, padding_factor=PADDING_FACTOR)
     for destination in destinations:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        words.save(str(destination))
+        symbols.save(str(destination))
     # Without the words that only fill the dictionary up.
-    types = sum(count > 0 for count in words.count[words.nspecial :])
+    types = sum(count > 0 for count in symbols.count[symbols.nspecial :])
     report(f"dictionary of {' and '.join(text.name for text in texts)}: {types:,} types")
 
 
 def binarize(out: Path, destination: Path, recipe: Recipe) -> None:
     """Fill `destination` with the binary text of `out`."""
     for side in sides(recipe):
-        words = out / "bin" / dictionary(recipe, side)
+        dictionary_path = out / "bin" / dictionary(recipe, side)
         for split in SPLITS:
             stem = destination / binary_file(recipe, split, side)
             stem.parent.mkdir(parents=True, exist_ok=True)
-            binarize_text(text_folder(out) / f"{split}.{side}", words, stem)
+            binarize_text(text_folder(out) / f"{split}.{side}", dictionary_path, stem)
     report(f"binarize: {', '.join(SPLITS)}")
 
 
-def binarize_text(text: Path, words: Path, stem: Path) -> None:
+def binarize_text(text: Path, dictionary_path: Path, stem: Path) -> None:
     """Write `stem`.bin and `stem`.idx from a text and the dictionary of its words."""
     import torch
     from fairseq.data import Dictionary, indexed_dataset
 
-    known = Dictionary.load(str(words))
+    known = Dictionary.load(str(dictionary_path))
     numbers, unknown, end = known.indices, known.unk(), known.eos()
     builder = indexed_dataset.make_builder(f"{stem}.bin", "mmap", vocab_size=len(known))
     for line in lines_of(text):

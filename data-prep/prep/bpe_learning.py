@@ -24,9 +24,9 @@ Array = Any  # of numpy
 Changes = Iterable[tuple[int, int]]
 
 
-def learn_merges(words: Mapping[str, int], most: int) -> Iterator[tuple[str, str]]:
-    """Yield at most `most` merges, best first. `words` maps each word to its frequency."""
-    text = _Text(words)
+def learn_merges(frequencies: Mapping[str, int], most: int) -> Iterator[tuple[str, str]]:
+    """Yield at most `most` merges, best first. `frequencies` has that of each word."""
+    text = _Text(frequencies)
     pairs = _PairCounts(text.count_pairs(), text.symbols)
     for number in range(most):
         best = pairs.best(number)
@@ -91,9 +91,9 @@ class _PairCounts:
 class _Text:
     """All words in one array: a symbol at each place, and links to the places before and after."""
 
-    def __init__(self, words: Mapping[str, int]) -> None:
-        lengths = np.fromiter(map(len, words), np.int64, len(words))
-        letters = np.frombuffer("".join(words).encode("utf-32-le"), np.int32)
+    def __init__(self, frequencies: Mapping[str, int]) -> None:
+        lengths = np.fromiter(map(len, frequencies), np.int64, len(frequencies))
+        letters = np.frombuffer("".join(frequencies).encode("utf-32-le"), np.int32)
         last = np.cumsum(lengths) - 1
         codes = letters * 2
         codes[last] += 1  # odd: ends a word
@@ -102,8 +102,8 @@ class _Text:
         number_of_code[known] = np.arange(len(known))
         self.symbols = [chr(code >> 1) + (END if code & 1 else "") for code in known.tolist()]
         self._symbol = number_of_code[codes]
-        self._word = np.repeat(np.arange(len(words), dtype=np.int32), lengths)
-        self._frequency = np.fromiter(words.values(), np.int64, len(words))
+        self._word = np.repeat(np.arange(len(frequencies), dtype=np.int32), lengths)
+        self._frequency = np.fromiter(frequencies.values(), np.int64, len(frequencies))
         places = np.arange(len(letters), dtype=np.int32)
         self._next = places + 1
         self._next[last] = -1

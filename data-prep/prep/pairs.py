@@ -80,11 +80,11 @@ class Corpus(RawCorpus):
     @property
     def scoring(self) -> list[str]:
         """What scoring must know of the corpus; `norm_plugin` reads it in the manifest."""
-        facts = {
+        holds = {
             "tokenized_reference": not self.rules.tokenizer,
             "compound_split": self.compound_split,
         }
-        return [name for name, holds in facts.items() if holds]
+        return [name for name, value in holds.items() if value]
 
     def rules_of(self, split: str, args: argparse.Namespace) -> TextRules:
         """The rules of a split under the user's choices; sentencepiece needs no tokenizer."""
@@ -229,7 +229,7 @@ def read_pairs(
 # ---- words ----------------------------------------------------------------------------------
 
 
-class Words(NamedTuple):
+class TokenizedChunk(NamedTuple):
     """A chunk of pairs after tokenization and cleaning, with counts of what went in."""
 
     raw: list[Pair]
@@ -238,22 +238,23 @@ class Words(NamedTuple):
     tokens: list[int]
 
 
-def make_words(
+def tokenize_chunk(
     chunk: list[Pair], languages: Languages, rules: TextRules, clean: bool, limits: Limits | None
-) -> Words:
+) -> TokenizedChunk:
     """Tokenize a chunk; with `clean`, leave out empty pairs and those outside the limits."""
     sides = [list(side) for side in zip(*chunk)]
-    tokenized = [apply_rules(side, language, rules) for side, language in zip(sides, languages)]
-    words = Words([], [], len(chunk), [sum(len(line.split()) for line in side) for side in sides])
-    for raw, pair in zip(chunk, zip(*tokenized)):
+    lines = [apply_rules(side, language, rules) for side, language in zip(sides, languages)]
+    tokens = [sum(len(line.split()) for line in side) for side in sides]
+    tokenized = TokenizedChunk([], [], len(chunk), tokens)
+    for raw, pair in zip(chunk, zip(*lines)):
         source, target = map(tidy, pair) if limits else pair
         # The tokenizer leaves a line of white space as it is.
         has_words = source.strip() and target.strip()
         if clean and not (limits.keep(source, target) if limits else has_words):
             continue
-        words.raw.append(raw)
-        words.pairs.append((source, target))
-    return words
+        tokenized.raw.append(raw)
+        tokenized.pairs.append((source, target))
+    return tokenized
 
 
 def write_words(
@@ -266,7 +267,7 @@ def write_words(
     clean, languages = split == "train", args.languages
     every = corpus.valid_every if clean else 0
     function = partial(
-        make_words,
+        tokenize_chunk,
         languages=languages,
         rules=corpus.rules_of(split, args),
         clean=clean,
@@ -283,15 +284,15 @@ def write_words(
             if name != "train"
         }
         pairs = read_pairs(corpus, paths, split, languages)
-        for words in _mapped(files, split, function, pairs, args.workers):
-            for raw_pair, pair in zip(words.raw, words.pairs):
+        for tokenized in _mapped(files, split, function, pairs, args.workers):
+            for raw_pair, pair in zip(tokenized.raw, tokenized.pairs):
                 number += 1
                 name = "valid" if every and number % every == 0 else split
                 tok[name].write(pair)
                 if name in raw:
                     raw[name].write(raw_pair)
-            lines += words.lines
-            tokens = [sum(both) for both in zip(tokens, words.tokens)]
+            lines += tokenized.lines
+            tokens = [sum(both) for both in zip(tokens, tokenized.tokens)]
     report(f"tokenize {split}: {lines:,} pairs, {lines - number:,} left out")
     if number == 0:
         raise CommandError(f"{split} has no pair to keep, of {lines:,}")

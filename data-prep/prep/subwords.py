@@ -34,13 +34,13 @@ def words_of(line: str) -> list[str]:
 
 def count_words(paths: Iterable[Path]) -> Counter[str]:
     """How often each word occurs in all files together."""
-    words: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for line in chain.from_iterable(map(lines_of, paths)):
-        words.update(words_of(line))
-    return words
+        counts.update(words_of(line))
+    return counts
 
 
-def learn_bpe(words: Counter[str], codes: Path, merges: int) -> None:
+def learn_bpe(word_counts: Counter[str], codes: Path, merges: int) -> None:
     """Learn `merges` BPE operations, fewer if the text gives fewer, and write them to `codes`.
 
     Raises CommandError where the text gives none, as subword-nmt cannot read such a file.
@@ -48,33 +48,33 @@ def learn_bpe(words: Counter[str], codes: Path, merges: int) -> None:
     bar = tqdm(total=merges, desc="learn BPE", leave=False, disable=None)
     with bar:
         lines = []
-        for merge in learn_merges(words, merges):
+        for merge in learn_merges(word_counts, merges):
             lines.append(" ".join(merge))
             bar.update()
     if not lines:
         raise CommandError(
-            f"BPE has nothing to merge in {sum(words.values()):,} words of training text: no two "
-            "letters stand side by side twice; give more text"
+            f"BPE has nothing to merge in {sum(word_counts.values()):,} words of training text: no "
+            "two letters stand side by side twice; give more text"
         )
     write_lines(codes, ["#version: 0.2", *lines])
-    report(f"learn BPE: {len(lines):,} merges from {len(words):,} words")
+    report(f"learn BPE: {len(lines):,} merges from {len(word_counts):,} words")
 
 
-def learn_bpe_of_types(words: Counter[str], codes: Path, types: int) -> None:
-    """Write to `codes` the most operations that segment `words` into at most `types` types.
+def learn_bpe_of_types(word_counts: Counter[str], codes: Path, types: int) -> None:
+    """Write to `codes` the most operations that segment the words into at most `types` types.
 
     A merge adds one type and may remove two others, so the number is found by bisection.
     """
-    learn_bpe(words, codes, 2 * types)
+    learn_bpe(word_counts, codes, 2 * types)
     lines = list(lines_of(codes))
     fewest, most = 0, len(lines) - 1
     while fewest < most:
         middle = (fewest + most + 1) // 2
-        if _count_types(words, codes, middle) <= types:
+        if _count_types(word_counts, codes, middle) <= types:
             fewest = middle
         else:
             most = middle - 1
-    count = _count_types(words, codes, fewest)
+    count = _count_types(word_counts, codes, fewest)
     if count > types:
         raise CommandError(f"{types:,} types are too few: the letters alone make {count:,}")
     write_lines(codes, lines[: fewest + 1])

@@ -174,13 +174,13 @@ def apply_rules(lines: list[str], language: str, rules: TextRules) -> list[str]:
 def _run_perl(step: str, rules: TextRules, lines: list[str], *options: str) -> list[str]:
     command = ["perl", str(Path(rules.moses_dir) / PERL_SCRIPTS[step]), *options]
     text = "".join(f"{line}\n" for line in lines).encode()
-    done = subprocess.run(command, input=text, capture_output=True)
+    completed = subprocess.run(command, input=text, capture_output=True)
     # Split at "\n" and nowhere else; splitlines knows more line ends.
-    result = done.stdout.decode().split("\n")[:-1]
-    if done.returncode != 0 or len(result) != len(lines):
+    result = completed.stdout.decode().split("\n")[:-1]
+    if completed.returncode != 0 or len(result) != len(lines):
         raise CommandError(
-            f"{' '.join(command)} ended with {done.returncode} and {len(result):,} lines for "
-            f"{len(lines):,}: {done.stderr.decode(errors='replace')}"
+            f"{' '.join(command)} ended with {completed.returncode} and {len(result):,} lines for "
+            f"{len(lines):,}: {completed.stderr.decode(errors='replace')}"
         )
     return result
 
@@ -199,11 +199,11 @@ class Limits(NamedTuple):
 
     def keep(self, source: str, target: str) -> bool:
         """Whether a pair of tidied lines stays in the corpus."""
-        words = source.split(" "), target.split(" ")
-        few, many = sorted(map(len, words))
+        sides = source.split(" "), target.split(" ")
+        few, many = sorted(map(len, sides))
         if not source or not target or few < self.shortest or many > self.longest:
             return False
-        return many / few <= self.ratio and max(map(len, words[0] + words[1])) <= LONGEST_WORD
+        return many / few <= self.ratio and max(map(len, sides[0] + sides[1])) <= LONGEST_WORD
 
 
 def tidy(line: str) -> str:

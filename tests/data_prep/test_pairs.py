@@ -162,9 +162,9 @@ def test_without_raw_it_downloads_beside_out(raw, tmp_path, monkeypatch, capsys)
 )
 def test_the_command_refuses_in_one_line(tmp_path, arguments, status, message):
     command = [sys.executable, multi30k.__file__, "--out", "out", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == status
-    assert done.stderr.endswith(message) and "Traceback" not in done.stderr
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == status
+    assert result.stderr.endswith(message) and "Traceback" not in result.stderr
     assert listing(tmp_path) == []
 
 

@@ -55,11 +55,11 @@ def drawn_words():
 
 def test_merges_are_those_of_subword_nmt(monkeypatch):
     monkeypatch.setattr(subword_nmt.learn_bpe, "tqdm", lambda numbers: numbers)
-    for words, merges in drawn_words():
+    for frequencies, merges in drawn_words():
         expected = io.StringIO()
-        lines = [f"{word} {count}" for word, count in words.items()]
+        lines = [f"{word} {count}" for word, count in frequencies.items()]
         subword_nmt.learn_bpe.learn_bpe(lines, expected, merges, is_dict=True)
-        learned = [" ".join(merge) for merge in learn_merges(words, merges)]
+        learned = [" ".join(merge) for merge in learn_merges(frequencies, merges)]
         assert learned == expected.getvalue().splitlines()[1:]
 
 
@@ -82,20 +82,20 @@ def test_a_model_is_not_remembered_from_another_corpus(tmp_path):
 
 def test_merges_are_chosen_by_the_number_of_types(tmp_path):
     random = Random(1)
-    words = Counter({"".join(random.choices("abcdef", k=8)): 2 for _ in range(200)})
+    word_counts = Counter({"".join(random.choices("abcdef", k=8)): 2 for _ in range(200)})
     codes, every = tmp_path / "codes", tmp_path / "every"
 
     def types_of(merges):
         bpe = BPE(io.StringIO(every.read_text()), merges)
-        return len({piece for word in words for piece in bpe.segment(word).split()})
+        return len({piece for word in word_counts for piece in bpe.segment(word).split()})
 
-    subwords.learn_bpe(words, every, 100)
-    subwords.learn_bpe_of_types(words, codes, 50)
+    subwords.learn_bpe(word_counts, every, 100)
+    subwords.learn_bpe_of_types(word_counts, codes, 50)
     merges = len(codes.read_text().splitlines()) - 1
     assert codes.read_text().splitlines() == every.read_text().splitlines()[: merges + 1]
     assert types_of(merges) <= 50 < types_of(merges + 1)
     with pytest.raises(CommandError, match=r"5 types are too few: the letters alone make 12"):
-        subwords.learn_bpe_of_types(words, codes, 5)
+        subwords.learn_bpe_of_types(word_counts, codes, 5)
 
 
 def test_sentencepiece(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from norm_plugin.commands.command_line import CommandError
-from prep.pairs import make_words
+from prep.pairs import tokenize_chunk
 from prep.text import PERL_SCRIPTS, Limits, TextRules, apply_rules, tidy
 
 MOSES_OUTPUT = json.loads((Path(__file__).parent / "moses_output.json").read_text(encoding="utf-8"))
@@ -120,5 +120,5 @@ def test_tidy():
 def test_a_pair_without_a_word_is_no_training_pair(empty, tokenizer, limits):
     chunk = [(empty, "a"), ("a b", "b"), ("a", empty), (empty, empty)]
     rules = TextRules(tokenizer=tokenizer)
-    words = make_words(chunk, ("en", "de"), rules, clean=True, limits=limits)
-    assert words.pairs == words.raw == [("a b", "b")] and words.lines == len(chunk)
+    tokenized = tokenize_chunk(chunk, ("en", "de"), rules, clean=True, limits=limits)
+    assert tokenized.pairs == tokenized.raw == [("a b", "b")] and tokenized.lines == len(chunk)

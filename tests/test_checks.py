@@ -19,7 +19,6 @@ from norm_plugin.norms import (
     BatchStatisticsNorm,
     Norm,
     build_norm,
-    in_backward,
     masked_means,
     move,
     norm_spec,
@@ -233,9 +232,8 @@ class ByTheBatchAlways(Moving):
 
     def normalize(self, x, valid):
         (mean,), count = masked_means([x.abs()], valid)
-        if self.training and not in_backward():
-            move(self.running, mean, self.weight_of_batch(0.1), count)
-            self.count_forward()
+        if self.training:
+            self.move_statistic(self.running, mean, 0.1, count)
         return self.affine(x / mean)
 
 
@@ -244,20 +242,18 @@ class MovingInInference(Moving):
 
     def normalize(self, x, valid):
         (mean,), count = masked_means([x.abs()], valid)
-        if not in_backward():
-            move(self.running, mean, self.weight_of_batch(0.1), count)
+        self.move_statistic(self.running, mean, 0.1, count)
         return self.affine(x / (mean if self.training else self.running.clone()))
 
 
 class MovingTwice(Moving):
-    """Right but for activation checkpointing, in which it moves and counts once more."""
+    """Right but for activation checkpointing, in which it moves once more."""
 
     def normalize(self, x, valid):
         if not self.training:
             return self.affine(x / self.running)
         (mean,), count = masked_means([x.abs()], valid)
         move(self.running, mean, self.weight_of_batch(0.1), count)
-        self.count_forward()
         return self.affine(x / mean)
 
 
@@ -266,18 +262,10 @@ class Forgetting(Moving):
 
     def normalize(self, x, valid):
         y = self.affine(x / self.running.clone())
-        if self.training and not in_backward():
+        if self.training:
             (mean,), count = masked_means([x.abs()], valid)
-            move(self.running, mean, self.weight_of_batch(0.1), count)
-            self.count_forward()
+            self.move_statistic(self.running, mean, 0.1, count)
         return y
-
-
-class NotCounting(MovingTwice):
-    """Right but for the count."""
-
-    def count_forward(self):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -288,14 +276,13 @@ class NotCounting(MovingTwice):
             "reestimation",
             "a forward moves {'running'}, which moved_by_forwards does not name",
         ),
-        (Moving, "reestimation", "move by weight_of_batch"),
+        (Moving, "reestimation", "take move_statistic()"),
         (Counting, "reestimation", "moves {'seen'}, which moved_by_forwards does not name"),
         (Misnamed, "reestimation", "moved_by_forwards names {'runing'}, no buffer"),
         (ByTheBatchAlways, "inference", "in inference one position changes the output at others"),
         (MovingInInference, "inference", "an inference forward moves running;"),
-        (MovingTwice, "recomputation", "checkpointing moves num_updates, running twice"),
+        (MovingTwice, "recomputation", "checkpointing moves running twice"),
         (Forgetting, "recomputation", "checkpointing gives another gradient; take from self.once("),
-        (NotCounting, "counting", "3 training forwards count as 0; call self.count_forward()"),
     ],
 )
 def test_faults_of_norms_with_batch_statistics_are_told(cls, check_name, fault):

@@ -171,27 +171,13 @@ def check_recomputation(spec: NormSpec) -> None:
         moved = _moved(repeated, _buffers(plain))
         expect(
             not moved,
-            f"activation checkpointing moves {_listed(moved)} twice; move nothing if in_backward()",
+            f"activation checkpointing moves {_listed(moved)} twice; take move_statistic()",
         )
         expect(
             close(y, z) and close(grad, repeated_grad),
             "activation checkpointing gives another gradient; take from self.once(...) what a "
             "forward uses besides its input",
         )
-
-
-def check_counting(spec: NormSpec) -> None:
-    """Every training forward is counted once, where neither trainer nor optimizer counts."""
-    norm, (x, mask) = spec.build(DIM), _batch()
-    if not isinstance(norm, BatchStatisticsNorm):
-        return
-    for _ in range(3):
-        norm(x, mask)
-    expect(
-        norm.updates_counted == 3,
-        f"3 training forwards count as {norm.updates_counted}; call self.count_forward() once in "
-        "each, if in_backward() is False",
-    )
 
 
 def check_reestimation(spec: NormSpec) -> None:
@@ -214,7 +200,7 @@ def check_reestimation(spec: NormSpec) -> None:
         vectors = [norm.get_buffer(name) for name in sorted(names)]
         seen.append([v.clone() for v in vectors if v.is_floating_point() and v.dim() < 2])
     same = all(map(close, *seen))
-    expect(same, "two equal batches have another mean than one: move by weight_of_batch()")
+    expect(same, "two equal batches have another mean than one: take move_statistic()")
 
 
 def _buffers(norm: Norm) -> dict[str, Tensor]:
@@ -251,7 +237,6 @@ CHECKS: dict[str, Callable[[NormSpec], None]] = {
     "batch_statistics": check_declaration,
     "inference": check_inference,
     "recomputation": check_recomputation,
-    "counting": check_counting,
     "state": check_state,
     "reestimation": check_reestimation,
 }

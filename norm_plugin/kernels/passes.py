@@ -66,7 +66,7 @@ class Ops(Protocol):
         """Whether ``x`` has a dtype and a width that the functions below are made for."""
 
     def move(self, buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
-        """``norms/base/statistics.py``'s function of that name; all on one device."""
+        """``norms/base/means.py``'s function of that name; all on one device."""
 
     def row_forward(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule

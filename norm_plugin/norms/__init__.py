@@ -18,6 +18,7 @@ import pkgutil
 
 from norm_plugin.norms.base.arguments import add_norm_arguments, norm_options
 from norm_plugin.norms.base.contract import AffineNorm, Norm
+from norm_plugin.norms.base.means import masked_means, move, zero_padding
 from norm_plugin.norms.base.recomputation import in_backward
 from norm_plugin.norms.base.registry import (
     NORM_TYPES,
@@ -29,12 +30,7 @@ from norm_plugin.norms.base.registry import (
     register_norm,
 )
 from norm_plugin.norms.base.replacing import Replaced, replace_norms
-from norm_plugin.norms.base.statistics import (
-    BatchStatisticsNorm,
-    masked_means,
-    move,
-    zero_padding,
-)
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 __all__ = [
     "NORM_TYPES",

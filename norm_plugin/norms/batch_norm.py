@@ -38,9 +38,9 @@ from torch import Tensor
 
 from norm_plugin.norms.base.inference import ChannelMap
 from norm_plugin.norms.base.layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
+from norm_plugin.norms.base.means import masked_means, zero_padding
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.running_moments import RunningMomentsNorm
-from norm_plugin.norms.base.statistics import masked_means, zero_padding
 
 
 class Standardized(NamedTuple):

@@ -35,8 +35,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from norm_plugin.norms.base.means import check_share
 from norm_plugin.norms.base.registry import register_norm
-from norm_plugin.norms.base.statistics import check_share, move
 from norm_plugin.norms.base.window import Used, WindowNorm, push, window_mean
 
 
@@ -88,8 +88,7 @@ class MovingAverageBatchNorm(WindowNorm):
         limit = 1.0 if self.in_warmup else self.renorm_limit
         ratio = (root / (self.running_square + self.eps).sqrt()).clamp(1 / limit, limit)
         statistic = partial(self.gradient_statistic, self.in_warmup)
-        move(self.running_square, used, self.weight_of_batch(1 - self.alpha_fwd), count)
-        self.count_forward()
+        self.move_statistic(self.running_square, used, 1 - self.alpha_fwd, count)
         return Used(root, statistic, ratio)
 
     def gradient_statistic(self, in_warmup: bool, g_mean: Tensor, count: Tensor) -> Tensor:

@@ -32,10 +32,7 @@ from torch import Tensor
 
 from norm_plugin.norms.base.inference import ChannelMap
 from norm_plugin.norms.base.layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
-from norm_plugin.norms.base.recomputation import in_backward
-from norm_plugin.norms.base.registry import register_norm
-from norm_plugin.norms.base.statistics import (
-    BatchStatisticsNorm,
+from norm_plugin.norms.base.means import (
     Move,
     check_share,
     finite_or,
@@ -43,6 +40,8 @@ from norm_plugin.norms.base.statistics import (
     move,
     zero_padding,
 )
+from norm_plugin.norms.base.registry import register_norm
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 from norm_plugin.norms.power_norm_released import WARMUP_AFTER_ENCODER, normalize_as_released
 from norm_plugin.norms.power_norm_v import divide_by_root, power_norm_v
 
@@ -195,8 +194,7 @@ class PowerNorm(BatchStatisticsNorm):
             return self.affine(divide_by_root(x, self.psi2, self.eps))
         if self.variant == "released":
             return self.affine(normalize_as_released(self, x, valid))
-        in_warmup, psi2 = self.once(lambda: (self.in_warmup, self.psi2.clone()))
-        recursion = self.recursion(valid)
+        in_warmup, psi2, recursion = self.before(valid)
         if in_warmup:
             x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
             if x_hat.requires_grad:  # autograd has the exact gradient; nu only watches it pass
@@ -215,19 +213,19 @@ class PowerNorm(BatchStatisticsNorm):
         refuse_layer_scale(self.layer_scale_groups)
         return self.channel_map(self.psi2, self.eps)
 
+    def before(self, valid: Tensor | None) -> tuple[bool, Tensor, NuRecursion]:
+        """What a batch finds: whether the norm warms up, psi_{t-1}^2, (C,), and the step of nu."""
+        in_warmup, psi2 = self.once(lambda: (self.in_warmup, self.psi2.clone()))
+        return in_warmup, psi2, self.recursion(valid)
+
     def recursion(self, valid: Tensor | None, step: float | Tensor | None = None) -> NuRecursion:
         """That of nu for a batch whose real positions are ``valid``; step: 1 - a_b if None."""
         step = 1 - self.alpha_bwd if step is None else step
         return NuRecursion(self.nu, valid, step, self.sync, self.loss_scale)
 
     def move_running(self, psi2_batch: Tensor, count: Tensor, move: Move = move) -> None:
-        """One step towards psi_B^2, (C,), of n = ``count`` positions; none in a recomputation.
-
-        A fused form brings its own ``move``.
-        """
-        if not in_backward():
-            move(self.psi2, psi2_batch, self.weight_of_batch(1 - self.alpha_fwd), count)
-            self.count_forward()
+        """One step towards psi_B^2, (C,), of n = ``count`` positions."""
+        self.move_statistic(self.psi2, psi2_batch, 1 - self.alpha_fwd, count, move)
 
     def root(self, psi2: Tensor, x: Tensor) -> Tensor:
         """psi = sqrt(psi^2 + eps), (C,), in the dtype of x."""

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from norm_plugin.norms.base.means import finite_or, masked_means
 from norm_plugin.norms.base.recomputation import in_backward
-from norm_plugin.norms.base.statistics import finite_or, masked_means
 
 if TYPE_CHECKING:
     from norm_plugin.norms.power_norm import NuRecursion, PowerNorm
@@ -86,7 +86,7 @@ class ReleasedPowerNorm(torch.autograd.Function):
 def move_as_released(
     norm: PowerNorm, psi2: Tensor, psi2_batch: Tensor, t: int, some: Tensor
 ) -> None:
-    """Forward t moves psi^2 and is counted; a recomputation moves nothing.
+    """Forward t moves psi^2; a recomputation does not.
 
     Args:
         psi2: before this batch, (C,).
@@ -100,7 +100,6 @@ def move_as_released(
     else:
         moved = released_psi2(psi2, psi2_batch, t, norm.warmup_updates, norm.alpha_fwd)
     norm.psi2.copy_(finite_or(torch.where(some, moved, psi2), psi2))
-    norm.count_forward()
 
 
 def released_psi2(

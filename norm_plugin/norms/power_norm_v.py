@@ -29,16 +29,9 @@ from torch import Tensor
 
 from norm_plugin.norms.base.inference import ChannelMap
 from norm_plugin.norms.base.layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
-from norm_plugin.norms.base.recomputation import in_backward
+from norm_plugin.norms.base.means import Move, check_share, masked_means, move, zero_padding
 from norm_plugin.norms.base.registry import register_norm
-from norm_plugin.norms.base.statistics import (
-    BatchStatisticsNorm,
-    Move,
-    check_share,
-    masked_means,
-    move,
-    zero_padding,
-)
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 
 def power_norm_v(
@@ -109,10 +102,5 @@ class PowerNormV(BatchStatisticsNorm):
         return self.channel_map(self.psi2, self.eps)
 
     def move_running(self, psi2_batch: Tensor, count: Tensor, move: Move = move) -> None:
-        """One step towards psi_B^2, (C,), of n = ``count`` positions; none in a recomputation.
-
-        A fused form brings its own ``move``.
-        """
-        if not in_backward():
-            move(self.psi2, psi2_batch, self.weight_of_batch(1 - self.alpha_fwd), count)
-            self.count_forward()
+        """One step towards psi_B^2, (C,), of n = ``count`` positions."""
+        self.move_statistic(self.psi2, psi2_batch, 1 - self.alpha_fwd, count, move)

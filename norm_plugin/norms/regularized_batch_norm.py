@@ -46,9 +46,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from norm_plugin.norms.base.means import Move, move
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.running_moments import RunningMomentsNorm
-from norm_plugin.norms.base.statistics import Move, move
 from norm_plugin.norms.base.workers import worker_count
 from norm_plugin.norms.batch_norm import batch_norm
 

@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from norm_plugin.norms.base.inference import CannotFold, ChannelMap
+from norm_plugin.norms.base.means import zero_padding
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.running_moments import RunningMomentsNorm
-from norm_plugin.norms.base.statistics import zero_padding
 from norm_plugin.norms.batch_norm import batch_norm
 
 

@@ -46,8 +46,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from norm_plugin.norms.base.means import check_share, move
 from norm_plugin.norms.base.registry import register_norm
-from norm_plugin.norms.base.statistics import check_share, move
 from norm_plugin.norms.base.window import Used, WindowNorm, geometric_mean, push, window_mean
 
 
@@ -123,8 +123,7 @@ class UnifiedNorm(WindowNorm):
         used = square if self.in_warmup else torch.where(outlier, square, smoothed)
         self.squares[-1] = torch.where(outlier, self.running_square, self.squares[-1])
         statistic = partial(self.gradient_statistic, outlier, self.in_warmup)
-        move(self.running_square, used, self.weight_of_batch(1 - self.alpha_fwd), count)
-        self.count_forward()
+        self.move_statistic(self.running_square, used, 1 - self.alpha_fwd, count)
         return Used((used + self.eps).sqrt(), statistic)
 
     def gradient_statistic(

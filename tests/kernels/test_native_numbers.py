@@ -9,7 +9,7 @@ from reference import WITH_MOMENTS
 from norm_plugin.kernels import has_fused_form
 from norm_plugin.kernels.passes import RowRule
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
-from norm_plugin.norms.base.statistics import move
+from norm_plugin.norms.base.means import move
 
 EPS = torch.finfo(torch.float32).eps
 FUSED = [name for name in NORM_TYPES if has_fused_form(norm_spec(name).cls)]
@@ -18,9 +18,9 @@ DIM = 36  # no multiple of any vector's length: whole vectors, and numbers besid
 
 def bounded(ops, function, x):
     """f(x) and f'(x), and the gradient of the slope alpha of f(alpha x) for dL/dy = 1."""
-    one, weight, bias = torch.ones(1), torch.ones(DIM), torch.zeros(DIM)
-    y = ops.pointwise_forward(x, function, one, None, weight, bias)
-    dx, dslope, *_ = ops.pointwise_backward(torch.ones_like(x), x, function, one, None, weight)
+    ones, weight, bias = torch.ones(1), torch.ones(DIM), torch.zeros(DIM)
+    y = ops.pointwise_forward(x, function, ones, None, weight, bias)
+    dx, dslope, *_ = ops.pointwise_backward(torch.ones_like(x), x, function, ones, None, weight)
     return y, dx, dslope
 
 
@@ -143,7 +143,7 @@ def test_where_the_plain_form_is_finite_so_are_the_kernels(name, size, pair):
         z = (size * (x + 1)).requires_grad_()
         y = norm(z)
         y.backward(g)
-        parameters = {key: one.grad for key, one in norm.named_parameters()}
+        parameters = {key: parameter.grad for key, parameter in norm.named_parameters()}
         results.append({"y": y.detach(), "x": z.grad, **parameters})
     plain, fused = results
     for key, wanted in plain.items():

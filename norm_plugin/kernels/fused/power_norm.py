@@ -138,8 +138,7 @@ def power_norm(norm: PowerNorm, valid: Tensor | None, ops: Ops) -> Batch | Infer
         return Inference((norm.psi2 + norm.eps).sqrt())
     if norm.variant == "released":
         return Released(norm, valid, ops)
-    in_warmup, psi2 = norm.once(lambda: (norm.in_warmup, norm.psi2.clone()))
-    recursion = norm.recursion(valid)
+    in_warmup, psi2, recursion = norm.before(valid)
     if in_warmup:
         return WarmingUp(recursion, norm, valid, ops)
     return Running(psi2, recursion, norm, valid, ops)

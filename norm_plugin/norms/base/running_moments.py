@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.inference import ChannelMap
-from norm_plugin.norms.base.recomputation import in_backward
-from norm_plugin.norms.base.statistics import BatchStatisticsNorm, Move, move
+from norm_plugin.norms.base.means import Move, move
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 
 class RunningMomentsNorm(BatchStatisticsNorm):
@@ -53,15 +53,12 @@ class RunningMomentsNorm(BatchStatisticsNorm):
     def move_running(
         self, mean: Tensor, variance: Tensor, positions: Tensor, move: Move = move
     ) -> None:
-        """One step towards the statistics of a batch, and one count; none in a recomputation.
+        """One step towards the statistics of a batch.
 
         Args:
             mean, variance: (C,).
             positions: (), the number n of real ones.
             move: a fused form brings its own.
         """
-        if not in_backward():
-            weight = self.weight_of_batch(self.momentum)
-            move(self.running_mean, mean, weight, positions)
-            move(self.running_var, variance, weight, positions)
-            self.count_forward()
+        self.move_statistic(self.running_mean, mean, self.momentum, positions, move)
+        self.move_statistic(self.running_var, variance, self.momentum, positions, move)

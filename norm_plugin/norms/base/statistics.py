@@ -1,9 +1,9 @@
-"""Statistics over the real positions of a batch, and norms that keep a running form of them."""
+"""Norms with statistics over the positions of a batch: their running forms and their updates."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -14,73 +14,11 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from norm_plugin.norms.base.contract import AffineNorm, valid_positions
 from norm_plugin.norms.base.groups import forward_in_groups
 from norm_plugin.norms.base.inference import ChannelMap
+from norm_plugin.norms.base.means import Move, move
 from norm_plugin.norms.base.recomputation import Forwards, in_backward
 from norm_plugin.norms.base.workers import sum_over_workers, worker_count
 
-
-def zero_padding(x: Tensor, valid: Tensor | None) -> Tensor:
-    """``x`` with 0 at padding, where no gradient passes. x: (..., C); valid: bool (...) or None."""
-    # where, not a product: an infinity at a padded position must not become NaN
-    return x if valid is None else torch.where(valid.unsqueeze(-1), x, x.new_zeros(()))
-
-
-def masked_means(
-    xs: Sequence[Tensor], valid: Tensor | None, sync: bool = False
-) -> tuple[list[Tensor], Tensor]:
-    """Means over the real positions, (1/n) sum_V x, of tensors of one shape.
-
-    Args:
-        xs: each (..., C).
-        valid: bool (...), True at real positions; None: every position is real.
-        sync: let V be the real positions of all workers. One all-reduce serves all means.
-
-    Returns:
-        The means, each (C,), and n, (). Without a single real position the means are 0.
-    """
-    sums = [zero_padding(x, valid).reshape(-1, x.size(-1)).sum(dim=0) for x in xs]
-    rows = xs[0].numel() // max(xs[0].size(-1), 1)
-    count = xs[0].new_full((), rows) if valid is None else valid.sum().to(xs[0].dtype)
-    if sync:
-        together = sum_over_workers(torch.cat([*sums, count.unsqueeze(0)]))
-        *sums, count = together.split([*(total.size(0) for total in sums), 1])
-        count = count.squeeze(0).detach()
-    return [total / count.clamp(min=1) for total in sums], count
-
-
-def finite_or(value: Tensor, instead: Tensor) -> Tensor:
-    """``value``, or ``instead`` if any entry of it is NaN or infinite. Both of one shape.
-
-    A statistic that was not finite once would never be again: an overflow of half precision,
-    which a trainer meets by leaving out the update, would end the run.
-    """
-    return torch.where(is_finite(value), value, instead)
-
-
-def is_finite(value: Tensor) -> Tensor:
-    """Whether no entry of ``value`` is NaN or infinite, bool ()."""
-    return (0 * value).sum() == 0  # NaN for those two, in half the operations of isfinite().all()
-
-
-def move(buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
-    """buffer <- (1 - w) buffer + w value, in place.
-
-    Without a real position, ``count`` 0, and where ``value`` is not finite, nothing moves.
-    """
-    value = value.detach().to(buffer.dtype)
-    moves = is_finite(value) & (count > 0)
-    buffer.copy_(torch.where(moves, buffer.lerp(value, weight), buffer))
-
-
 Computed = TypeVar("Computed")
-
-Move = Callable[[Tensor, Tensor, float, Tensor], None]
-"""The arguments and the effect of :func:`move`."""
-
-
-def check_share(name: str, value: float) -> None:
-    """Raise ValueError unless ``value``, the share of a running form that stays, is in [0, 1)."""
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} is {value}; it must be in [0, 1)")
 
 
 class BatchStatisticsNorm(AffineNorm):
@@ -162,15 +100,20 @@ class BatchStatisticsNorm(AffineNorm):
     def _forward_batch(
         self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False
     ) -> Tensor:
-        if self.training:
-            if torch.compiler.is_compiling():
-                from norm_plugin.norms.base.outside_graph import call
+        if not self.training:
+            return super().forward(x, padding_mask, batch_first)
+        if torch.compiler.is_compiling():
+            from norm_plugin.norms.base.outside_graph import call
 
-                return call(partial(self._forward_batch, x, padding_mask, batch_first))
-            self._forwards.open(x)
-            if self._plain_mean_of is not None and not in_backward():
-                self._plain_mean_of += 1
-        return super().forward(x, padding_mask, batch_first)
+            return call(partial(self._forward_batch, x, padding_mask, batch_first))
+        self._forwards.open(x)
+        if in_backward():  # activation checkpointing computes a forward again
+            return super().forward(x, padding_mask, batch_first)
+        if self._plain_mean_of is not None:
+            self._plain_mean_of += 1
+        y = super().forward(x, padding_mask, batch_first)
+        self._count_forward()
+        return y
 
     def _forward_in_groups(
         self, x: Tensor, padding_mask: Tensor | None, batch_first: bool, tokens: int
@@ -220,6 +163,23 @@ class BatchStatisticsNorm(AffineNorm):
         """
         return 1 / self._plain_mean_of if self._plain_mean_of else weight
 
+    def move_statistic(
+        self, buffer: Tensor, value: Tensor, weight: float, count: Tensor, move: Move = move
+    ) -> None:
+        """One step of a running statistic, buffer <- (1 - w) buffer + w value, in place.
+
+        None in a forward that activation checkpointing repeats, and none for an empty batch or a
+        value that is not finite.
+
+        Args:
+            value: that of the batch, in the shape of ``buffer``.
+            weight: w; in a plain mean 1/k takes its place, see :meth:`start_plain_mean`.
+            count: (), the number of real positions.
+            move: a fused form brings its own.
+        """
+        if not in_backward():
+            move(buffer, value, self.weight_of_batch(weight), count)
+
     def once(self, compute: Callable[[], Computed]) -> Computed:
         """What ``compute()`` gives, once for each training forward.
 
@@ -265,7 +225,7 @@ class BatchStatisticsNorm(AffineNorm):
             self._trainer_counts = True
             self._count(num_updates)
 
-    def count_forward(self) -> None:
+    def _count_forward(self) -> None:
         """Count one training forward as an update, unless a trainer or an optimizer counts."""
         counted = self._trainer_counts or self._optimizer_counts
         if not counted and self._plain_mean_of is None:

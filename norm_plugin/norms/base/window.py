@@ -9,13 +9,8 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.inference import ChannelMap
-from norm_plugin.norms.base.statistics import (
-    BatchStatisticsNorm,
-    finite_or,
-    is_finite,
-    masked_means,
-    zero_padding,
-)
+from norm_plugin.norms.base.means import finite_or, is_finite, masked_means, zero_padding
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 GradientStatistic = Callable[[Tensor, Tensor], Tensor]
 """From mean_V(g z) of a batch, (C,), and its n, (), to the psi that takes its place, (C,)."""

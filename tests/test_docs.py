@@ -61,11 +61,16 @@ def test_the_list_has_the_flags_of_the_sites(capsys):
     assert [flag for flag, text in rows if f"    {flag}: {text}\n" not in printed + "\n"] == []
 
 
-def test_every_script_it_names_exists():
-    # a name in capitals, such as CORPUS.py, stands for the reader's own
-    names = set(re.findall(r"(?:scripts|configs|data-prep)/[a-z][\w.]+\w", TEXT))
-    assert "scripts/demo.sh" in names
-    assert [name for name in names if not (ROOT / name).exists()] == []
+def test_every_file_it_names_exists():
+    text = TEXT + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    # a name in capitals, such as CORPUS.py, or with my_ stands for the reader's own
+    names = set(re.findall(r"(?:scripts|configs|data-prep)/[a-z][\w.]+\w", text))
+    names |= set(re.findall(r"`((?!my_)[a-z][a-z\d_./-]*\.(?:inc|jinja|py|sh|yaml))`", text))
+    assert names >= {"scripts/demo.sh", "norm_plugin/kernels/triton/rows.py", "placements/base.py"}
+    folders = {name.partition("/")[0] for name in names if "/" in name} | {"norm_plugin"}
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    known = [f"/{path.relative_to(ROOT).as_posix()}" for path in paths]
+    assert [name for name in names if not any(path.endswith(f"/{name}") for path in known)] == []
 
 
 def test_every_room_is_in_the_table_of_rooms():

@@ -51,9 +51,9 @@ def draw():
 @pytest.fixture
 def native():
     """The C++ extension, on the level of vector instructions that it has chosen itself."""
-    extension, found = BACKENDS["cpu"].load()
-    assert extension is not None, f"scripts/setup.sh builds it: {found}"
-    chosen = found.split()[-1]
+    extension, description = BACKENDS["cpu"].load()
+    assert extension is not None, f"scripts/setup.sh builds it: {description}"
+    chosen = description.split()[-1]
     yield extension
     extension.use_level(chosen)
 

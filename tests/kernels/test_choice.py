@@ -132,12 +132,12 @@ def test_compile_equals_the_plain_form(monkeypatch):
     ours, plain = build_norm("adanorm", 8), build_norm("adanorm", 8)
     set_kernels(ours, "compile")
     set_kernels(plain, OFF)
-    one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
+    x_ours, x_plain = x.clone().requires_grad_(), x.clone().requires_grad_()
     g = torch.randn(6, 8)
-    ours(one).backward(g)
-    plain(two).backward(g)
+    ours(x_ours).backward(g)
+    plain(x_plain).backward(g)
     # float32 sums of 8 terms in another order
-    torch.testing.assert_close(one.grad, two.grad, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(x_ours.grad, x_plain.grad, rtol=1e-5, atol=1e-5)
     assert list(compiled._COMPILED) == [type(ours)]
 
 
@@ -148,11 +148,11 @@ def test_compile_leaves_statistics_over_positions_alone():
 
 
 def test_importing_the_norms_and_kernels_loads_neither_the_extension_nor_triton():
-    asked = (
+    source = (
         "import sys, norm_plugin.norms, norm_plugin.kernels\n"
         "print({'triton', 'norm_plugin.kernels.cpu._native'} & set(sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, check=True
+    result = subprocess.run(
+        [sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert done.stdout == "set()\n"
+    assert result.stdout == "set()\n"

@@ -72,7 +72,7 @@ def test_export_of_any_length_needs_nothing_of_ours(name, options):
 
 def train(model, batches):
     """y, dL/dx and all gradients of each batch, whose loss is scaled as in half precision."""
-    found = []
+    results = []
     for step, (x, mask) in enumerate(batches):
         scale = 2.0 ** (step // 4)
         for norm in model.modules():
@@ -82,15 +82,17 @@ def train(model, batches):
         model.zero_grad()
         y = model(x, mask)
         (scale * y.square().sum()).backward()
-        found += [y.detach(), x.grad, *(one.grad for one in model.parameters())]
-    return found
+        results += [y.detach(), x.grad, *(parameter.grad for parameter in model.parameters())]
+    return results
 
 
 def assert_alike(ours, theirs, model, eager):
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, **CLOSE)
-    for (key, one), other in zip(model.named_buffers(), eager.buffers(), strict=True):
-        torch.testing.assert_close(one, other, **CLOSE, msg=lambda text, key=key: f"{key}: {text}")
+    for actual, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(actual, expected, **CLOSE)
+    for (key, actual), expected in zip(model.named_buffers(), eager.buffers(), strict=True):
+        torch.testing.assert_close(
+            actual, expected, **CLOSE, msg=lambda text, key=key: f"{key}: {text}"
+        )
 
 
 def compiled(name, block):

@@ -30,9 +30,9 @@ def test_philox_gives_the_published_words():
 
 def check_threshold(compute, device="cpu"):
     """A number is kept if its word is p 2^32 or more; the first word here is the smallest."""
-    for above, kept in ((0, True), (1, False)):
+    for above, stays in ((0, True), (1, False)):
         y = compute(None, torch.ones(4, device=device), (PUBLISHED[0] + above) / WORD, 0)
-        assert (y != 0).tolist() == [kept, True, True, True]
+        assert (y != 0).tolist() == [stays, True, True, True]
 
 
 def test_a_word_at_the_threshold_is_kept(ops):
@@ -54,29 +54,29 @@ def test_the_extension_computes_what_plain_torch_does(ops, shape, dtype):
 
 def test_threads_agree_to_the_bit(native):
     branch = torch.randn(300_001)  # enough for torch to take three threads
-    before, found = torch.get_num_threads(), []
+    before, outputs = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(native.dropout_sum(None, branch, 0.3, SEEDS[1]))
+            outputs.append(native.dropout_sum(None, branch, 0.3, SEEDS[1]))
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(found[1], found[0]) and torch.equal(found[2], found[0])
+    assert torch.equal(outputs[1], outputs[0]) and torch.equal(outputs[2], outputs[0])
 
 
 def check_backend(ops, shape, dtype, device="cpu"):
     stream, branch = (torch.randn(shape, dtype=dtype, device=device) for _ in range(2))
     for seed in SEEDS:
-        wanted = plain_dropout_sum(None, branch, 0.3, seed)
-        found = ops.dropout_sum(None, branch, 0.3, seed)
-        assert torch.equal(found == 0, wanted == 0)
+        expected = plain_dropout_sum(None, branch, 0.3, seed)
+        actual = ops.dropout_sum(None, branch, 0.3, seed)
+        assert torch.equal(actual == 0, expected == 0)
         # A product and a sum, each rounded once or, where they are contracted, only the sum
         eps = torch.finfo(dtype).eps
-        torch.testing.assert_close(found, wanted, rtol=2 * eps, atol=0)
-        found = ops.dropout_sum(stream, branch, 0.3, seed)
+        torch.testing.assert_close(actual, expected, rtol=2 * eps, atol=0)
+        actual = ops.dropout_sum(stream, branch, 0.3, seed)
         size = float((stream.abs() + 2 * branch.abs()).max())
-        wanted = plain_dropout_sum(stream, branch, 0.3, seed)
-        torch.testing.assert_close(found, wanted, rtol=0, atol=2 * eps * size)
+        expected = plain_dropout_sum(stream, branch, 0.3, seed)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=2 * eps * size)
 
 
 @pytest.mark.device
@@ -101,11 +101,13 @@ def test_as_many_numbers_are_dropped_as_p_says():
 def test_places_are_dropped_independently_of_each_other():
     """Of neighbors, of the same place in two quarters, and of two seeds, a share p^2 is dropped."""
     numbers, p = 200_000, 0.3
-    one, other = (~dropout_mask(torch.Size([numbers]), p, s, torch.device("cpu")) for s in (3, 4))
+    dropped, dropped_other = (
+        ~dropout_mask(torch.Size([numbers]), p, s, torch.device("cpu")) for s in (3, 4)
+    )
     pairs = {
-        "neighbors": one[:-1] & one[1:],
-        "quarters": one[: numbers // 4] & one[numbers // 4 : numbers // 2],
-        "seeds": one & other,
+        "neighbors": dropped[:-1] & dropped[1:],
+        "quarters": dropped[: numbers // 4] & dropped[numbers // 4 : numbers // 2],
+        "seeds": dropped & dropped_other,
     }
     for name, both in pairs.items():
         # 5 standard deviations; neighbors overlap, which at most trebles the variance
@@ -163,15 +165,15 @@ def test_the_second_derivative(choice):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_rounded_once(dtype):
     stream, branch = torch.randn(2, 300).to(dtype)
-    found = []
+    sums = []
     for choice in ("off", "auto"):
         torch.manual_seed(5)
-        found.append(dropout_sum(stream, branch, 0.3, choice))
+        sums.append(dropout_sum(stream, branch, 0.3, choice))
         torch.manual_seed(5)
         wide = dropout_sum(stream.float(), branch.float(), 0.3, choice)
-        assert torch.equal(found[-1], wide.to(dtype))
+        assert torch.equal(sums[-1], wide.to(dtype))
     # float32 rounds a product here and a quotient there: then a sum may fall to either neighbor
-    torch.testing.assert_close(*found, rtol=torch.finfo(dtype).eps, atol=1e-6)
+    torch.testing.assert_close(*sums, rtol=torch.finfo(dtype).eps, atol=1e-6)
 
 
 @pytest.mark.parametrize("choice", ["off", "auto"])

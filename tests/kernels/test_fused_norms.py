@@ -47,15 +47,15 @@ def close(ours, theirs, what, dtype, terms=1):
 def train_both(plain, fused, batches, dtype):
     """Compare everything that each step gives."""
     for step, (x, mask, g) in enumerate(batches):
-        one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
+        x_plain, x_fused = x.clone().requires_grad_(), x.clone().requires_grad_()
         plain.zero_grad()
         fused.zero_grad()
-        y, fused_y = plain(one, mask), fused(two, mask)
+        y, fused_y = plain(x_plain, mask), fused(x_fused, mask)
         assert fused_y.dtype == x.dtype and fused_y.shape == x.shape
         y.backward(g)
         fused_y.backward(g)
         close(fused_y, y, f"y at step {step}", dtype)
-        close(two.grad, one.grad, f"dx at step {step}", dtype)
+        close(x_fused.grad, x_plain.grad, f"dx at step {step}", dtype)
         for (key, ours), theirs in zip(fused.named_parameters(), plain.parameters()):
             terms = x.numel() // ours.numel()
             close(ours.grad, theirs.grad, f"d{key} at step {step}", dtype, terms)
@@ -150,15 +150,20 @@ def test_layout_does_not_matter(name, options, layout, pair, draw):
     }[layout]
     plain, fused = pair(name, options, DIM)
     assert not strange(x).is_contiguous()
-    one = strange(x).contiguous().requires_grad_()
-    two = strange(x).detach().requires_grad_()
-    y, fused_y = plain(one, mask), fused(two, mask)
+    x_plain = strange(x).contiguous().requires_grad_()
+    x_fused = strange(x).detach().requires_grad_()
+    y, fused_y = plain(x_plain, mask), fused(x_fused, mask)
     y.backward(strange(g).contiguous())
     fused_y.backward(strange(g))
     close(fused_y, y, "y", torch.float64)
-    close(two.grad, one.grad, "dx", torch.float64)
+    close(x_fused.grad, x_plain.grad, "dx", torch.float64)
     with torch.no_grad():
-        close(fused.eval()(two, mask), plain.eval()(one, mask), "y in inference", torch.float64)
+        close(
+            fused.eval()(x_fused, mask),
+            plain.eval()(x_plain, mask),
+            "y in inference",
+            torch.float64,
+        )
 
 
 @every_norm
@@ -189,12 +194,12 @@ def test_a_second_derivative_is_refused(name, options, pair, draw):
 def test_the_backward_pass_keeps_the_input_and_little_else(name, options, pair, draw):
     _, fused = pair(name, options, DIM)
     x, mask, _ = draw(0, DIM)
-    kept = []
-    pack = lambda tensor: kept.append(tensor) or tensor  # noqa: E731
+    saved = []
+    pack = lambda tensor: saved.append(tensor) or tensor  # noqa: E731
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         fused(x.requires_grad_(), mask)
     storages = {
-        tensor.untyped_storage().data_ptr() for tensor in kept if tensor.numel() >= x.numel()
+        tensor.untyped_storage().data_ptr() for tensor in saved if tensor.numel() >= x.numel()
     }
     assert storages == {x.untyped_storage().data_ptr()}
 

@@ -115,7 +115,7 @@ def test_column_products_and_gradient(batch, with_shift, with_constant, sums):
     rstd = OPS.column_moments(near, near_valid, groups, 1e-5, False)[2]
     near_shift = on_device(shift)[0] if with_shift else None
 
-    dx, products = OPS.column_gradient(
+    dx, sums_of_dy = OPS.column_gradient(
         *on_device(dy),
         near,
         rstd,
@@ -128,7 +128,7 @@ def test_column_products_and_gradient(batch, with_shift, with_constant, sums):
     real = slow_passes.scaled(x[valid], groups, 1e-5) - shift
     wanted = torch.stack([dy.sum(0), dy[valid].sum(0), (dy[valid] * real).sum(0)])
     same(OPS.column_products(*on_device(dy), near, rstd, near_valid, near_shift), wanted)
-    same(products, wanted if sums else torch.empty(0).double())
+    same(sums_of_dy, wanted if sums else torch.empty(0).double())
     args = (groups, 1e-5, valid, shift, dy_coef, constant, u_coef)
     same(dx, slow_passes.du_to_dx(dy, x, *args))
 
@@ -137,11 +137,11 @@ def test_an_upstream_gradient_at_padding_reaches_nothing_but_the_sum_over_all():
     x, valid = on_device(numbers(40, 12))[0], ragged(40).to(DEVICE)
     dy = on_device(numbers(40, 12, seed=1))[0]
     dirty = dy.masked_fill(~valid[:, None], math.nan)
-    one = torch.ones(12, device=DEVICE)
+    ones = torch.ones(12, device=DEVICE)
     rstd = OPS.column_moments(x, None, 3, 1e-5, False)[2]
 
-    clean_dx, clean = OPS.column_gradient(dy, x, rstd, valid, None, one, None, one, True)
-    dx, sums = OPS.column_gradient(dirty, x, rstd, valid, None, one, None, one, True)
+    clean_dx, clean = OPS.column_gradient(dy, x, rstd, valid, None, ones, None, ones, True)
+    dx, sums = OPS.column_gradient(dirty, x, rstd, valid, None, ones, None, ones, True)
 
     assert torch.equal(dx, clean_dx)
     assert torch.equal(sums[1:], clean[1:])

@@ -31,12 +31,12 @@ def test_every_kernel_compiles_once_for_any_number_of_rows(tmp_path):
         "TRITON_CACHE_DIR": str(tmp_path),
         "PYTHONPATH": str(ROOT),
     }
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, timeout=300
     )
 
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = [line.split("|") for line in done.stdout.splitlines()]
+    assert result.returncode == 0, result.stderr[-2000:]
+    lines = [line.split("|") for line in result.stdout.splitlines()]
     assert {name for name, *_ in lines} == set(declared_kernels())
     # no number of rows makes another variant, and rows of 16 bytes' multiples are read by 16
     of_rows = [line for line in lines if line[3] != "no rows"]

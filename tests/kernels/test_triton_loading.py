@@ -20,17 +20,17 @@ def fresh():
 
 def test_without_triton_it_says_so(fresh, monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)  # importing it now raises ImportError
-    ops, found = fresh()
+    ops, description = fresh()
     assert ops is None
-    assert found.startswith("cannot be imported (")
-    assert "a CUDA build of torch brings its triton along" in found
+    assert description.startswith("cannot be imported (")
+    assert "a CUDA build of torch brings its triton along" in description
 
 
 def test_it_names_its_version(fresh):
     triton = pytest.importorskip("triton", reason="no triton: scripts/setup.sh installs it")
-    ops, found = fresh()
+    ops, description = fresh()
     assert ops.__name__ == loading.PASSES
-    assert found == f"Triton {triton.__version__}"
+    assert description == f"Triton {triton.__version__}"
 
 
 def test_a_gpu_that_is_too_old_is_said_once(monkeypatch, caplog):

@@ -64,8 +64,8 @@ def check_rows(rule, rows, channels, affine, dtype):
     same(dx, gradients[0], dtype, **rounded(dtype))
     assert (mean is None) == (not rule.center)
     assert rstd.shape == (rows, rule.groups)
-    for found, gradient in zip(others, gradients[1:] or (None, None)):
-        same(found, gradient)
+    for dparameter, gradient in zip(others, gradients[1:] or (None, None)):
+        same(dparameter, gradient)
 
 
 def test_a_row_of_equal_numbers_has_no_gradient_through_its_released_deviation():
@@ -86,22 +86,22 @@ def test_bounded_functions(function, with_shift, rows, channels):
     x = numbers(rows, channels)
     dy, weight, bias = (numbers(*s, seed=1) for s in ((rows, channels), (channels,), (channels,)))
     slope, shift = torch.tensor([0.7]).double(), torch.tensor([0.3]).double()
-    inputs = [one.requires_grad_() for one in (x, slope, shift, weight, bias)]
+    inputs = [tensor.requires_grad_() for tensor in (x, slope, shift, weight, bias)]
     used = shift if with_shift else None
     wanted = slow_passes.pointwise_y(x, function, slope, used, weight, bias)
     given = inputs if with_shift else [x, slope, weight, bias]
     gradients = torch.autograd.grad(wanted, given, dy)
 
-    near = on_device(*(one if one is None else one.detach() for one in (x, slope, used, weight)))
+    near = on_device(*(t if t is None else t.detach() for t in (x, slope, used, weight)))
     y = OPS.pointwise_forward(near[0], function, *near[1:], *on_device(bias.detach()))
-    found = OPS.pointwise_backward(*on_device(dy), near[0], function, *near[1:])
+    actual = OPS.pointwise_backward(*on_device(dy), near[0], function, *near[1:])
 
     same(y, wanted.detach())
-    found = found if with_shift else [*found[:2], *found[3:]]
-    for one, gradient in zip(found, gradients):
+    actual = actual if with_shift else [*actual[:2], *actual[3:]]
+    for ours, gradient in zip(actual, gradients):
         # the slope's is a sum of 19,000 terms of size 1, about 140 in all: in tiles of 2,048, whose
         # partial sums, of size 45, round by 3e-6 each, a few dozen times
-        same(one, gradient, rtol=2e-5, atol=1e-3)
+        same(ours, gradient, rtol=2e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize("function", ["tanh", "erf"])
@@ -109,8 +109,8 @@ def test_bounded_functions_are_right_to_the_last_digits_everywhere(function):
     x = torch.cat([torch.logspace(-8, 2, 500), torch.linspace(0, 10, 524)])
     x = torch.stack([x, -x, x.flip(0)])
     x[2, :3] = torch.tensor([math.inf, -math.inf, math.nan])
-    one, zero = torch.ones(1024), torch.zeros(1024)
-    y = OPS.pointwise_forward(*on_device(x), function, *on_device(one[:1], None, one, zero))
+    ones, zeros = torch.ones(1024), torch.zeros(1024)
+    y = OPS.pointwise_forward(*on_device(x), function, *on_device(ones[:1], None, ones, zeros))
     # One division and one exponential of float32, whose error is 2.5 eps at most on any machine
     # and counts with less than its whole: four eps (1.2e-7)
     same(y, getattr(torch, function)(x.double()), rtol=5e-7, atol=0, equal_nan=True)
@@ -127,15 +127,15 @@ def test_an_unknown_function_is_named():
 
 def test_no_rows():
     x = torch.ones(0, 12, device=DEVICE)
-    one = x.new_ones(12)
-    y, mean, rstd = OPS.row_forward(x, one, one, RULES["groupnorm"])
+    ones = x.new_ones(12)
+    y, mean, rstd = OPS.row_forward(x, ones, ones, RULES["groupnorm"])
     assert y.shape == (0, 12)
-    for found in OPS.row_backward(x, x, mean, rstd, one, RULES["groupnorm"])[1:]:
-        assert torch.equal(found, 0 * one)
+    for dparameter in OPS.row_backward(x, x, mean, rstd, ones, RULES["groupnorm"])[1:]:
+        assert torch.equal(dparameter, 0 * ones)
     for center in (True, False):
         total, squares, _ = OPS.column_moments(x, None, 3, 1e-5, center)
         assert torch.equal(torch.stack([total, squares]), x.new_zeros(2, 12))
-    y, rstd, squares = OPS.column_map(x, None, None, 3, 1e-5, None, one, one, None)
+    y, rstd, squares = OPS.column_map(x, None, None, 3, 1e-5, None, ones, ones, None)
     assert y.shape == (0, 12)
     assert torch.equal(squares, x.new_zeros(2, 12))
     assert torch.equal(OPS.column_products(x, x, rstd, None, None), x.new_zeros(3, 12))
@@ -149,9 +149,9 @@ def test_no_real_position():
 
 def test_the_same_input_gives_the_same_bits():
     x, dy = on_device(numbers(700, 12), numbers(700, 12, seed=1))
-    one = x.new_ones(12)
+    ones = x.new_ones(12)
     first, second = (
-        OPS.column_gradient(dy, x, None, None, None, one, None, one, True)[1:] for _ in range(2)
+        OPS.column_gradient(dy, x, None, None, None, ones, None, ones, True)[1:] for _ in range(2)
     )
     assert torch.equal(first[0], second[0])
 

@@ -44,9 +44,9 @@ def step(norm, x, g, mask):
     y = norm(x, mask)
     assert y.dtype == x.dtype and y.device == x.device
     y.backward(g)
-    found = {"y": y, "x": x.grad, **{n: p.grad for n, p in norm.named_parameters()}}
-    found.update(norm.named_buffers())
-    return {name: value.detach().float().cpu() for name, value in found.items()}
+    results = {"y": y, "x": x.grad, **{n: p.grad for n, p in norm.named_parameters()}}
+    results.update(norm.named_buffers())
+    return {name: value.detach().float().cpu() for name, value in results.items()}
 
 
 def work(rank, address, names, queue):
@@ -55,9 +55,9 @@ def work(rank, address, names, queue):
     dist.init_process_group(backend, init_method=address, rank=rank, world_size=2)
     for name in names:
         norm = new_norm(name, device, torch.float32, "auto", sync="on")
-        x, g = (one[:, 2 * rank : 2 * rank + 2].to(device) for one in new_batch(0))
-        found = step(norm, x, g, MASK[2 * rank : 2 * rank + 2].to(device))
-        queue.put((rank, name, {key: value.numpy() for key, value in found.items()}))
+        x, g = (whole[:, 2 * rank : 2 * rank + 2].to(device) for whole in new_batch(0))
+        results = step(norm, x, g, MASK[2 * rank : 2 * rank + 2].to(device))
+        queue.put((rank, name, {key: value.numpy() for key, value in results.items()}))
     dist.destroy_process_group()
 
 
@@ -76,13 +76,13 @@ def test_two_devices_take_statistics_over_both(tmp_path):
     ]
     for worker in workers:
         worker.start()
-    found = [queue.get(timeout=LIMIT) for _ in range(2 * len(SYNCED))]
+    results = [queue.get(timeout=LIMIT) for _ in range(2 * len(SYNCED))]
     for worker in workers:
         worker.join(LIMIT)
     for name in SYNCED:
-        halves = [part for rank in range(2) for r, n, part in found if (r, n) == (rank, name)]
+        halves = [part for rank in range(2) for r, n, part in results if (r, n) == (rank, name)]
         norm = new_norm(name, DEVICE, torch.float32, "auto", sync="on")
-        x, g = (one.to(DEVICE) for one in new_batch(0))
+        x, g = (tensor.to(DEVICE) for tensor in new_batch(0))
         wanted = step(norm, x, g, MASK.to(DEVICE))
         for key in wanted:
             both = [torch.from_numpy(half[key]) for half in halves]

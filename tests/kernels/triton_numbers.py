@@ -18,14 +18,14 @@ def numbers(*shape, seed=0, offset=0.0):
 
 
 def on_device(*tensors, dtype=torch.float32):
-    return [None if one is None else one.to(DEVICE, dtype) for one in tensors]
+    return [None if tensor is None else tensor.to(DEVICE, dtype) for tensor in tensors]
 
 
-def same(found, wanted, dtype=torch.float32, **tolerance):
-    assert (found is None) == (wanted is None)
-    if found is not None:
-        assert found.dtype == dtype
-        torch.testing.assert_close(found.cpu().double(), wanted, **(tolerance or CLOSE))
+def same(actual, expected, dtype=torch.float32, **tolerance):
+    assert (actual is None) == (expected is None)
+    if actual is not None:
+        assert actual.dtype == dtype
+        torch.testing.assert_close(actual.cpu().double(), expected, **(tolerance or CLOSE))
 
 
 def rounded(dtype):

@@ -25,12 +25,12 @@ def parser():
 
 @pytest.mark.parametrize("name", NORM_TYPES)
 def test_every_option_has_a_flag(parser, name):
-    words = ["--norm-type", name]
+    argv = ["--norm-type", name]
     for option in norm_spec(name).options:
-        words += [f"--norm-{option.name.replace('_', '-')}", str(option.default)]
-    args = parser.parse_args(words)
+        argv += [f"--norm-{option.name.replace('_', '-')}", str(option.default)]
+    args = parser.parse_args(argv)
     assert args.norm_type == name
-    assert norm_options(args) == {one.name: one.default for one in norm_spec(name).options}
+    assert norm_options(args) == {option.name: option.default for option in norm_spec(name).options}
 
 
 def test_the_help_names_every_option(parser):
@@ -50,12 +50,12 @@ def test_the_command_line_wins_over_defaults(parser):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("argv", "message"),
     [
         (["--norm-scale", "2"], "norm 'layernorm' has no option 'scale'"),
         (["--norm-eps", "x"], "eps is 'x'; it must be of type float"),
     ],
 )
-def test_wrong_options(parser, words, message):
+def test_wrong_options(parser, argv, message):
     with pytest.raises(ValueError, match=message):
-        norm_options(parser.parse_args(words))
+        norm_options(parser.parse_args(argv))

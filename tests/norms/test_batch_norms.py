@@ -151,8 +151,8 @@ def test_repbn_goes_from_layernorm_to_batchnorm(ragged):
     torch.testing.assert_close(norm(x, mask)[real], layer_norm, **SAME)
     alone = new_norm("repbn")
     alone.load_state_dict({key: norm.state_dict()[key] for key in alone.state_dict()})
-    for done, share in ((1, 0.75), (3, 0.25), (4, 0.0), (9, 0.0)):
-        norm.set_num_updates(done)
+    for updates, share in ((1, 0.75), (3, 0.25), (4, 0.0), (9, 0.0)):
+        norm.set_num_updates(updates)
         for training in (True, False):
             rep = copy.deepcopy(alone).train(training)
             rep.load_state_dict({key: norm.state_dict()[key] for key in rep.state_dict()})

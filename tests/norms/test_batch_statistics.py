@@ -74,7 +74,7 @@ def test_two_forwards_before_a_backward_are_repeated_each(name, options, ragged)
         grads = []
         for recomputing in (False, True):
             norm = checkpointed if recomputing else plain
-            xs = [ragged(seed + one)[0].requires_grad_() for one in range(2)]
+            xs = [ragged(seed + offset)[0].requires_grad_() for offset in range(2)]
             mask = ragged()[1]
             ys = [
                 checkpoint(norm, x, mask, use_reentrant=False) if recomputing else norm(x, mask)

@@ -13,7 +13,7 @@ from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec
 DIM = 12
 EXACT_GRADIENT = [name for name in NORM_TYPES if norm_spec(name).cls.exact_gradient]
 APPROXIMATE_GRADIENT = sorted(set(NORM_TYPES) - set(EXACT_GRADIENT))
-REFUSED = [(name, *one) for name, entry in ENTRIES.items() for one in entry.refused]
+REFUSED = [(name, *case) for name, entry in ENTRIES.items() for case in entry.refused]
 CHECKED = [name for name in NORM_TYPES if norm_spec(name).cls.normalize is not Norm.normalize]
 """The norms whose forward is ``Norm.forward``; torch's own kernel checks the input of others."""
 WITH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
@@ -51,7 +51,7 @@ def test_the_mask_is_batch_by_time_however_the_input_lies(name):
             other = build_norm(name, DIM).double()
             other(x.transpose(0, 1) if batch_first else x, mask, not batch_first)
             ours, theirs = norm.state_dict().values(), other.state_dict().values()
-            assert any(not torch.equal(one, two) for one, two in zip(ours, theirs))
+            assert any(not torch.equal(a, b) for a, b in zip(ours, theirs))
     # the same rows in another order: float64 rounding of sums
     torch.testing.assert_close(seen[1], seen[0], rtol=1e-12, atol=1e-12)
 

@@ -23,10 +23,10 @@ def test_groups_are_batches_one_after_the_other(name, options, ragged):
         g, real = upstream(x, mask), ~mask
         y, grad = step(grouped, x, mask, g)
         # 15 tokens, sentence by sentence, are three groups of five
-        groups = [one.clone().requires_grad_() for one in x.transpose(0, 1)[real].split(5)]
-        outputs = torch.cat([plain(one) for one in groups])
+        groups = [rows.clone().requires_grad_() for rows in x.transpose(0, 1)[real].split(5)]
+        outputs = torch.cat([plain(group) for group in groups])
         outputs.backward(g.transpose(0, 1)[real])
-        expected = torch.cat([one.grad for one in groups])
+        expected = torch.cat([group.grad for group in groups])
         # the same operations on rows that lie elsewhere in memory
         torch.testing.assert_close(y.transpose(0, 1)[real], outputs.detach())
         torch.testing.assert_close(grad.transpose(0, 1)[real], expected)
@@ -35,8 +35,8 @@ def test_groups_are_batches_one_after_the_other(name, options, ragged):
         ].any()
     for key, value in state_of(plain).items():
         torch.testing.assert_close(state_of(grouped)[key], value)
-    for one, other in zip(grouped.parameters(), plain.parameters()):
-        torch.testing.assert_close(one.grad, other.grad)
+    for ours, theirs in zip(grouped.parameters(), plain.parameters()):
+        torch.testing.assert_close(ours.grad, theirs.grad)
 
 
 @every_form

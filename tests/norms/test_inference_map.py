@@ -65,8 +65,8 @@ def test_a_norm_folds_if_and_only_if_it_is_such_a_map(name, options, ragged):
 
 
 def test_the_cases_have_both_answers(ragged):
-    found = {is_channel_map(*trained(name, ragged, **options)) for name, options in MAPPED}
-    assert found == {True, False}
+    folds = {is_channel_map(*trained(name, ragged, **options)) for name, options in MAPPED}
+    assert folds == {True, False}
 
 
 def test_half_precision_is_mapped_in_float64(ragged):

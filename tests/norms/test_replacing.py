@@ -55,7 +55,7 @@ def run(model, x, mask=MASK):
 def test_layernorm_in_the_place_of_layernorm_changes_no_bit(batch_first):
     x, mask = new_input(), MASK
     stock, ours = (new_encoder(batch_first, dropout=0.1) for _ in range(2))
-    found = replace_norms(ours, "layernorm", batch_first=batch_first)
+    replaced_norms = replace_norms(ours, "layernorm", batch_first=batch_first)
     x = x if batch_first else x.transpose(0, 1)
     outputs = []
     for model in (stock, ours):
@@ -64,7 +64,7 @@ def test_layernorm_in_the_place_of_layernorm_changes_no_bit(batch_first):
         y.square().sum().backward()
         outputs.append(y)
 
-    assert len(found) == 5 and all(isinstance(one.norm, Norm) for one in found)
+    assert len(replaced_norms) == 5 and all(isinstance(each.norm, Norm) for each in replaced_norms)
     assert torch.equal(*outputs)
     theirs, mine = gradients(stock), gradients(ours)
     assert list(theirs) == list(mine)
@@ -82,7 +82,7 @@ def test_every_norm_trains_every_parameter(name):
     assert y.isfinite().all()
     assert [key for key, grad in grads.items() if grad is None or not grad.isfinite().all()] == []
     assert [key for key, grad in grads.items() if "norm" in key and not grad.any()] == []
-    assert not any(isinstance(one, nn.LayerNorm) for one in encoder.modules())
+    assert not any(isinstance(module, nn.LayerNorm) for module in encoder.modules())
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "powernorm"])
@@ -108,12 +108,12 @@ def test_padding_changes_neither_statistics_nor_other_outputs(name):
     y, grads = run(wanted, x)
     for inputs, mask in ((other, MASK), (longer, longer_mask)):
         encoder = replaced(name)
-        found, found_grads = run(encoder, inputs, mask)
+        actual, actual_grads = run(encoder, inputs, mask)
         # the sums of a longer batch are added in another order; statistics may be in float32
-        torch.testing.assert_close(found[:, :TIME][~MASK], y[~MASK], rtol=1e-5, atol=1e-5)
-        for (key, here), there in zip(encoder.named_buffers(), wanted.buffers()):
-            torch.testing.assert_close(here, there, rtol=1e-5, atol=1e-5, msg=key)
-        for key, grad in found_grads.items():
+        torch.testing.assert_close(actual[:, :TIME][~MASK], y[~MASK], rtol=1e-5, atol=1e-5)
+        for (key, buffer), expected in zip(encoder.named_buffers(), wanted.buffers()):
+            torch.testing.assert_close(buffer, expected, rtol=1e-5, atol=1e-5, msg=key)
+        for key, grad in actual_grads.items():
             torch.testing.assert_close(grad, grads[key], rtol=1e-4, atol=1e-4, msg=key)
 
 
@@ -172,8 +172,8 @@ def test_activation_checkpointing_uses_the_mask_of_its_forward():
     ):
         outputs = [call(new_input(seed), mask) for seed, mask in enumerate(masks)]
         losses[which] = [y[~mask].square().sum() for y, mask in zip(outputs, masks)]
-    for one in ("plain", "again"):  # two forwards, whose backward passes come in turn
-        for loss in reversed(losses[one]):
+    for which in ("plain", "again"):  # two forwards, whose backward passes come in turn
+        for loss in reversed(losses[which]):
             loss.backward()
     for theirs, ours in zip(plain.parameters(), model.encoder.parameters()):
         torch.testing.assert_close(ours.grad, theirs.grad)
@@ -202,11 +202,11 @@ def test_rms_norms_are_replaced_too(make):
     model = nn.Sequential(nn.Linear(DIM, DIM), old)
     x = torch.randn(3, DIM)
     before = model(x)
-    (one,) = replace_norms(model, "rmsnorm")
+    (replacement,) = replace_norms(model, "rmsnorm")
     torch.testing.assert_close(model(x), before)
     assert model[1].weight is old.weight
     assert model[1].eps == 1e-6
-    assert str(one) == f"1: {type(old).__name__} -> RMSNorm, which keeps weight, eps"
+    assert str(replacement) == f"1: {type(old).__name__} -> RMSNorm, which keeps weight, eps"
 
 
 @pytest.mark.parametrize(("affine", "dtype"), [(True, torch.float16), (False, None)])
@@ -223,15 +223,17 @@ def test_an_rms_norm_without_eps_of_its_own(affine, dtype):
 def test_what_a_norm_keeps():
     model = nn.Sequential(nn.LayerNorm(DIM, eps=1e-3, dtype=torch.bfloat16).requires_grad_(False))
     old = model[0]
-    (one,) = replace_norms(model.eval(), "batchnorm", eps=1e-2, mask=None)
-    assert one.carried == ("weight", "bias")
+    (replacement,) = replace_norms(model.eval(), "batchnorm", eps=1e-2, mask=None)
+    assert replacement.carried == ("weight", "bias")
     assert model[0].weight is old.weight and model[0].bias is old.bias
     assert not model[0].weight.requires_grad and not model[0].training
     assert model[0].eps == 1e-2
-    (one,) = replace_norms(nn.Sequential(nn.LayerNorm(DIM)), "layernorm-simple")
-    assert one.carried == ("eps",)
-    (one,) = replace_norms(nn.Sequential(nn.LayerNorm(DIM, elementwise_affine=False)), "layernorm")
-    assert one.carried == ("eps",)
+    (replacement,) = replace_norms(nn.Sequential(nn.LayerNorm(DIM)), "layernorm-simple")
+    assert replacement.carried == ("eps",)
+    (replacement,) = replace_norms(
+        nn.Sequential(nn.LayerNorm(DIM, elementwise_affine=False)), "layernorm"
+    )
+    assert replacement.carried == ("eps",)
 
 
 @pytest.mark.parametrize("like", [{"dtype": torch.float64}, {"device": "meta"}])
@@ -246,8 +248,8 @@ def test_a_norm_without_parameters_is_where_the_model_is(like):
 def test_a_shared_module_stays_one():
     norm = nn.LayerNorm(DIM)
     model = nn.ModuleDict({"a": norm, "b": norm, "c": nn.Sequential(norm)})
-    found = replace_norms(model, "rmsnorm")
-    assert [one.path for one in found] == ["a", "b", "c.0"]
+    replacements = replace_norms(model, "rmsnorm")
+    assert [replacement.path for replacement in replacements] == ["a", "b", "c.0"]
     assert model["a"] is model["b"] is model["c"][0]
 
 
@@ -260,8 +262,8 @@ class AdaLayerNorm(nn.Module):
 
 
 def test_a_norm_inside_a_module_that_is_called_so():
-    (one,) = replace_norms(nn.Sequential(AdaLayerNorm()), "rmsnorm")
-    assert one.path == "0.norm"
+    (replacement,) = replace_norms(nn.Sequential(AdaLayerNorm()), "rmsnorm")
+    assert replacement.path == "0.norm"
 
 
 def test_a_copy_has_a_mask_of_its_own():
@@ -373,7 +375,7 @@ def test_a_causal_model_is_warned_of_a_warm_up_by_batch_statistics():
 )
 def test_no_warning_where_no_position_sees_its_future(model, name, recwarn):
     replace_norms(model(), name, mask=None)
-    assert not [one for one in recwarn if "causal" in str(one.message)]
+    assert not [warning for warning in recwarn if "causal" in str(warning.message)]
 
 
 def test_a_gain_of_one_plus_w_takes_over_what_the_old_gain_was():

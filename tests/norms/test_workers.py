@@ -148,8 +148,8 @@ def saw(workers, kernels):
 @pytest.mark.parametrize("case", range(len(SYNCED)), ids=[f"{n}-{o}" for n, o in SYNCED])
 def test_two_workers_equal_one_process_on_the_joined_batch(case, saw):
     name, options = SYNCED[case]
-    one = train(new_norm(name, options), [joined(step) for step in range(STEPS)])
-    for step, expected in enumerate(one):
+    alone = train(new_norm(name, options), [joined(step) for step in range(STEPS)])
+    for step, expected in enumerate(alone):
         ours = [worker["synced"][case][step] for worker in saw]
         for key in ("y", "dx"):
             together = torch.cat([worker[key] for worker in ours])

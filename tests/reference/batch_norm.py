@@ -39,11 +39,11 @@ class BatchNorm(Reference):
         self.variance = self.variance * self.share
         m = self.options["momentum"]
         self.running_mean = (1 - m) * self.running_mean + m * self.mu
-        kept = self.variance
+        running_value = self.variance
         if self.averages_padding:
-            kept = kept * len(x) / (len(x) - 1)
-        self.running_var = (1 - m) * self.running_var + m * kept
-        self.own = {"running_mean": self.mu, "running_var": kept}
+            running_value = running_value * len(x) / (len(x) - 1)
+        self.running_var = (1 - m) * self.running_var + m * running_value
+        self.own = {"running_mean": self.mu, "running_var": running_value}
         self.sigma = np.sqrt(self.variance + self.options["eps"])
         self.x_hat = np.zeros_like(x)
         for i in self.real:

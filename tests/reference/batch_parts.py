@@ -28,13 +28,13 @@ class LayerScale:
             return x
         self.parts = []
         for part in np.split(x, self.groups, axis=1):
-            one = RMSNorm(part.shape[1], gamma=np.ones(part.shape[1]), eps=self.eps)
-            self.parts.append((one, one.forward(part, None)))
+            norm = RMSNorm(part.shape[1], gamma=np.ones(part.shape[1]), eps=self.eps)
+            self.parts.append((norm, norm.forward(part, None)))
         return np.concatenate([scaled for _, scaled in self.parts], axis=1)
 
     def backward(self, g):
         if self.groups == 0:
             return g
         pieces = np.split(g, self.groups, axis=1)
-        back = [one.through_rms(piece) for (one, _), piece in zip(self.parts, pieces)]
+        back = [norm.through_rms(piece) for (norm, _), piece in zip(self.parts, pieces)]
         return np.concatenate(back, axis=1)

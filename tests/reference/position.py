@@ -197,7 +197,7 @@ class GroupNorm(Reference):
     def backward(self, g):
         self.keep_affine_grads(g, self.x_hat)
         pieces = np.split(g * self.gamma, len(self.norms), axis=1)
-        back = [norm.through_standardize(one) for norm, one in zip(self.norms, pieces)]
+        back = [norm.through_standardize(piece) for norm, piece in zip(self.norms, pieces)]
         return np.concatenate(back, axis=1)
 
 

@@ -57,8 +57,8 @@ def write_sentences(folder: Path) -> Path:
 
 def train_classifier(data: Path, save_dir: Path, *flags: str) -> Path:
     """Train with fairseq-train in this process; returns the folder of the checkpoints."""
-    words = [str(data), *FLAGS, "--save-dir", str(save_dir), *flags]
-    args = options.parse_args_and_arch(options.get_training_parser(), words)
+    argv = [str(data), *FLAGS, "--save-dir", str(save_dir), *flags]
+    args = options.parse_args_and_arch(options.get_training_parser(), argv)
     if hasattr(checkpoint_utils.save_checkpoint, "best"):  # of a training before, in this process
         del checkpoint_utils.save_checkpoint.best
     fairseq_cli.train.main(composed(args))

@@ -42,7 +42,7 @@ def keep(ours, theirs, what):
     if isinstance(theirs, float):
         difference = abs(ours - theirs) / (abs(theirs) or 1.0)
     else:
-        ours, theirs = (torch.as_tensor(one).detach().double() for one in (ours, theirs))
+        ours, theirs = (torch.as_tensor(tensor).detach().double() for tensor in (ours, theirs))
         difference = (ours - theirs.reshape(ours.shape)).abs().max().item()
         gradient = isinstance(what, str) and what and not what.startswith("y at")
         column = "gradients and statistics" if column == "forward" and gradient else column

@@ -33,9 +33,9 @@ WARM_PYTHON = [sys.executable, "-S", "-E", str(Path(__file__).with_name("warm_py
 SECONDS = 300  # after which a process that hangs is ended
 
 
-def run_forked(target: str | Path, *words: object, stdin: str = ""):
-    """Run ``python -m target words``, or the file ``target``; returns the finished process."""
-    command = [str(target), *map(str, words)]
+def run_forked(target: str | Path, *argv: object, stdin: str = ""):
+    """Run ``python -m target argv``, or the file ``target``; returns the finished process."""
+    command = [str(target), *map(str, argv)]
     if not isinstance(target, Path):
         command.insert(0, "-m")
     with ExitStack() as stack:
@@ -59,12 +59,12 @@ def _text(stream: IO[bytes]) -> str:
 
 def be(
     run: Callable[[list[str]], int],
-    words: list[str],
+    argv: list[str],
     streams: Sequence[int],
     folder: Path,
     tell: Callable[[int], object] = lambda code: None,
 ) -> NoReturn:
-    """In a forked process: end with the status of ``run(words)``.
+    """In a forked process: end with the status of ``run(argv)``.
 
     Args:
         streams: the file descriptors that become stdout and stderr.
@@ -76,9 +76,9 @@ def be(
         for number, stream in enumerate(streams, start=1):
             os.dup2(stream, number)
         # closefd: the object that stood for stdout before must not close it when it goes
-        sys.stdout, sys.stderr = (os.fdopen(one, "w", closefd=False) for one in (1, 2))
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
         os.chdir(folder)
-        code = run(words)
+        code = run(argv)
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:  # noqa: BLE001  nothing may come back into pytest
@@ -89,13 +89,13 @@ def be(
         os._exit(code)
 
 
-def run_as_main(words: list[str]) -> int:
-    """Be ``python words``, where the words begin with a file, or with -m and a module."""
+def run_as_main(argv: list[str]) -> int:
+    """Be ``python argv``, where argv begins with a file, or with -m and a module."""
     torch.set_num_threads(1)  # threads of this process do not live on in a forked one
     forget()
-    is_module = words[0] == "-m"
-    sys.argv = words[is_module:]
-    sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(os.path.abspath(words[0])))
+    is_module = argv[0] == "-m"
+    sys.argv = argv[is_module:]
+    sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(os.path.abspath(argv[0])))
     try:
         (runpy.run_module if is_module else runpy.run_path)(sys.argv[0], run_name="__main__")
     except SystemExit as end:
@@ -150,7 +150,7 @@ def _answer(client: socket.socket, run: Callable[[list[str]], int]) -> NoReturn:
     text, streams, _, _ = socket.recv_fds(client, 1 << 20, 2)
     while not text.endswith(b"\n"):
         text += client.recv(1 << 20)
-    asked = json.loads(text)
+    request = json.loads(text)
     os.environ.clear()
-    os.environ.update(asked["environment"])
-    be(run, asked["words"], streams, asked["folder"], lambda code: client.sendall(b"%d" % code))
+    os.environ.update(request["environment"])
+    be(run, request["argv"], streams, request["folder"], lambda code: client.sendall(b"%d" % code))

@@ -13,9 +13,9 @@ from norm_plugin.cli import VERBS
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_verb_explains_itself_under_its_own_name(verb):
-    done = run_forked("norm_plugin", verb, "--help")
-    assert done.returncode == 0, done.stderr
-    assert f"norm-plugin {verb} " in done.stdout
+    result = run_forked("norm_plugin", verb, "--help")
+    assert result.returncode == 0, result.stderr
+    assert f"norm-plugin {verb} " in result.stdout
 
 
 def test_without_a_verb_it_prints_the_folder_for_user_dir():
@@ -26,14 +26,14 @@ def test_without_a_verb_it_prints_the_folder_for_user_dir():
 
 
 def test_an_unknown_verb_is_one_line():
-    done = run_forked("norm_plugin", "trian", "toy")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: unknown command trian; choose from run, sweep, ")
+    result = run_forked("norm_plugin", "trian", "toy")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: unknown command trian; choose from run, sweep, ")
 
 
 def test_the_help_of_a_run_needs_the_standard_library_alone():
     """The scripts print it before the environment exists: -S hides what is installed."""
     command = [sys.executable, "-S", "-E", "-m", "norm_plugin", "run", "multi30k", "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "bash scripts/run_multi30k.sh" in done.stdout
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "bash scripts/run_multi30k.sh" in result.stdout

@@ -67,9 +67,9 @@ assert "norm_transformer" in MODEL_REGISTRY
 
 def run(script: str) -> str:
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def test_the_norms_load_torch_alone_and_change_nothing_of_it() -> None:

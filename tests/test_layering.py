@@ -72,11 +72,11 @@ def complaint(folder: str, imported: str) -> str | None:
 def complaints(path: Path) -> list[str]:
     package = ".".join(path.relative_to(ROOT).parent.parts)
     folder = package.partition(".")[2].partition(".")[0]
-    found = []
+    complained = []
     for name in imported_modules(path.read_text(encoding="utf-8"), package):
         if why := complaint(folder, name):
-            found.append(f"{name}: {why}")
-    return found
+            complained.append(f"{name}: {why}")
+    return complained
 
 
 def test_every_folder_of_the_package_is_known() -> None:
@@ -86,8 +86,9 @@ def test_every_folder_of_the_package_is_known() -> None:
 
 
 def test_imports_go_one_way() -> None:
-    found = {path.relative_to(ROOT): complaints(path) for path in (ROOT / PACKAGE).glob("**/*.py")}
-    assert {path: why for path, why in found.items() if why} == {}
+    files = (ROOT / PACKAGE).glob("**/*.py")
+    complained = {path.relative_to(ROOT): complaints(path) for path in files}
+    assert {path: why for path, why in complained.items() if why} == {}
 
 
 @pytest.mark.parametrize(

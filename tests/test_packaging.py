@@ -79,20 +79,20 @@ def test_a_checkout_beside_a_user_dir_does_not_hide_its_editable_installation(
     assert printed == f"{checkout / 'norm_plugin' / '__init__.py'} True\n"
 
 
-def python(code: str, *words: str, here: Path) -> str:
+def python(code: str, *argv: str, here: Path) -> str:
     """What Python code prints, run in the folder ``here``."""
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words],
+    result = subprocess.run(
+        [sys.executable, "-c", code, *argv],
         cwd=here,
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def imported_from_outside(folder: str) -> set[str]:

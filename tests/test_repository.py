@@ -60,16 +60,16 @@ TOOLS = [name_of(path) for path in below("tools", "data-prep") if is_command(pat
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_every_script_explains_itself(script: str) -> None:
     command = ["bash", script, "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "usage" in done.stdout.lower()
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert "usage" in result.stdout.lower()
 
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_every_tool_explains_itself(tool: str) -> None:
-    done = run_forked(ROOT / tool, "--help")
-    assert done.returncode == 0, done.stderr
-    assert "usage" in done.stdout.lower()
+    result = run_forked(ROOT / tool, "--help")
+    assert result.returncode == 0, result.stderr
+    assert "usage" in result.stdout.lower()
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")

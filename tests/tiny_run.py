@@ -33,8 +33,8 @@ def write_pairs(folder: Path, pairs: int) -> Path:
         builder = indexed_dataset.make_builder(f"{prefix}.bin", "mmap", vocab_size=WORDS)
         for _ in range(pairs):
             length = int(torch.randint(2, 10, (), generator=generator))
-            words = torch.randint(4, WORDS, (length,), generator=generator)
-            builder.add_item(torch.cat([words, torch.tensor([2])]).int())  # 2: the end
+            sentence = torch.randint(4, WORDS, (length,), generator=generator)
+            builder.add_item(torch.cat([sentence, torch.tensor([2])]).int())  # 2: the end
         builder.finalize(f"{prefix}.idx")
     return folder
 
@@ -58,7 +58,7 @@ def run_state(data: Path, *flags: str, updates: int = 90, seed: int = 0) -> dict
     model = tasks.setup_task(cfg.task).build_model(cfg.model)
     model.set_num_updates(updates)
     wall = (800, "train_wall", "StopwatchMeter", {"sum": 20.0, "n": 0.0})
-    words = (180, "wpb", "AverageMeter", {"sum": torch.tensor(5000), "count": 50})
+    meter = (180, "wpb", "AverageMeter", {"sum": torch.tensor(5000), "count": 50})
     return {
         "args": None,
         "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
@@ -71,7 +71,7 @@ def run_state(data: Path, *flags: str, updates: int = 90, seed: int = 0) -> dict
             "train_iterator": {"epoch": 4},
             "previous_training_time": 33.25,
             "best": 2.5,
-            "metrics": {"default": [wall, words]},
+            "metrics": {"default": [wall, meter]},
         },
         "last_optimizer_state": {},
     }

@@ -11,8 +11,8 @@ def toy(tmp_path_factory):
     """A small binarized toy corpus."""
     out = tmp_path_factory.mktemp("data") / "toy"
     sizes = ["--train", "200", "--valid", "10", "--test", "10", "--workers", "1"]
-    done = run_forked(ROOT / "data-prep" / "toy.py", "--out", out, *sizes)
-    assert done.returncode == 0, done.stderr
+    result = run_forked(ROOT / "data-prep" / "toy.py", "--out", out, *sizes)
+    assert result.returncode == 0, result.stderr
     return out / "bin"
 
 

@@ -90,9 +90,9 @@ def test_quartiles():
 def test_provenance(monkeypatch, tmp_path):
     state = {"commit": "0123456789abcdef", "dirty": True}
     monkeypatch.setattr(records, "git_state", lambda folder: state)
-    facts = tmp_path / "cpuinfo"
-    facts.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\n")
-    monkeypatch.setattr(records, "CPU_FACTS", facts)
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\n")
+    monkeypatch.setattr(records, "CPU_FACTS", cpuinfo)
     origin = provenance()
     assert origin["commit"] == "0123456+"
     assert origin["device"] == "Some CPU @ 2 GHz"
@@ -122,9 +122,9 @@ def test_the_choice_of_kernels_is_the_benchmark_s(monkeypatch):
 
 
 def test_what_is_tiny_is_no_result(tmp_path):
-    def no_csv(*words):
+    def no_csv(*argv):
         parser = benchmark_parser("", "results.csv", "targets")
-        return parse_benchmark(parser, words).no_csv
+        return parse_benchmark(parser, argv).no_csv
 
     assert no_csv("--quick") and no_csv("--no-csv")
     assert not no_csv() and not no_csv("--quick", "--output", str(tmp_path / "other.csv"))
@@ -152,15 +152,15 @@ print(memory.resident_mib() - before, memory.peak_mib() - before)
 )
 def test_what_becomes_of_freed_memory(name, expected):
     command = [sys.executable, "-c", MEMORY.format(name=name)]
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=BENCHMARKS, capture_output=True, text=True, timeout=60, check=True
     )
-    left, peak = map(float, done.stdout.split())
+    left, peak = map(float, result.stdout.split())
     # All of the block or nothing. A quarter of it leaves room for an arena of Python's own objects
     # (1 MiB) and for the batches of pages in which the kernel counts.
     assert left == pytest.approx(expected, abs=4)
     assert peak == pytest.approx(16, abs=4)
-    assert done.stderr == ""
+    assert result.stderr == ""
 
 
 def test_a_row_of_a_gpu_names_it(monkeypatch):

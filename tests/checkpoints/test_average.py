@@ -74,11 +74,11 @@ def test_counters_and_switches_come_from_the_newest(tmp_path, save_checkpoint_fi
 
 
 def test_of_equally_new_ones_the_last_given_is_the_newest(tmp_path, save_checkpoint_file) -> None:
-    one, two = (
+    first, second = (
         save_checkpoint_file(tmp_path / f"{i}.pt", updates=9, count=torch.tensor(i)) for i in (1, 2)
     )
-    assert average_checkpoints([one, two])["model"]["count"].item() == 2
-    assert average_checkpoints([two, one])["model"]["count"].item() == 1
+    assert average_checkpoints([first, second])["model"]["count"].item() == 2
+    assert average_checkpoints([second, first])["model"]["count"].item() == 1
 
 
 def test_tied_tensors_stay_tied(tmp_path, save_checkpoint_file) -> None:
@@ -192,12 +192,14 @@ def test_weights_that_are_not_finite_are_refused(
 def test_memory_that_fairseq_never_fills_may_hold_anything(tmp_path, save_checkpoint_file) -> None:
     paths = []
     for updates, garbage in ((1, float("nan")), (2, float("inf"))):
-        words = AdaptiveInput(20, 1, 8, 4.0, 8, [10, 20])
-        unread = [buffer for name, buffer in words.named_buffers() if buffer.is_floating_point()]
+        embeddings = AdaptiveInput(20, 1, 8, 4.0, 8, [10, 20])
+        unread = [
+            buffer for name, buffer in embeddings.named_buffers() if buffer.is_floating_point()
+        ]
         assert unread
         for buffer in unread:  # torch.FloatTensor(1): what the memory held before
             buffer.fill_(garbage)
-        state = {f"decoder.embed_tokens.{key}": v for key, v in words.state_dict().items()}
+        state = {f"decoder.embed_tokens.{key}": v for key, v in embeddings.state_dict().items()}
         paths.append(save_checkpoint_file(tmp_path / f"{updates}.pt", updates=updates, **state))
     model = average_checkpoints(paths)["model"]
     newest = load_checkpoint(paths[1])["model"]
@@ -212,34 +214,34 @@ def test_memory_that_fairseq_never_fills_may_hold_anything(tmp_path, save_checkp
 def test_a_checkpoint_given_twice_is_refused(
     tmp_path, save_checkpoint_file, capsys, kind, said
 ) -> None:
-    one = save_checkpoint_file(tmp_path / "checkpoint1.pt", updates=1)
+    path = save_checkpoint_file(tmp_path / "checkpoint1.pt", updates=1)
     other = save_checkpoint_file(tmp_path / "checkpoint2.pt", updates=2)
     again = tmp_path / "checkpoint_best.pt"
     if kind == "path":
-        again = one
+        again = path
     elif kind == "symlink":
-        again.symlink_to(one)
+        again.symlink_to(path)
     else:
-        again.write_bytes(one.read_bytes())
-    assert run("--inputs", one, other, again, "--output", tmp_path / "out.pt") == 1
-    assert f"error: {again} is {said} {one}: it would count twice" in capsys.readouterr().err
+        again.write_bytes(path.read_bytes())
+    assert run("--inputs", path, other, again, "--output", tmp_path / "out.pt") == 1
+    assert f"error: {again} is {said} {path}: it would count twice" in capsys.readouterr().err
     assert not (tmp_path / "out.pt").exists()
     with pytest.raises(CommandError, match="the same file as"):
-        average_checkpoints([one, one])
+        average_checkpoints([path, path])
 
 
 def test_flags_that_do_not_fit_the_inputs(tmp_path, save_checkpoint_file, capsys) -> None:
     folder_of_epochs(tmp_path, save_checkpoint_file, 2)
-    one = tmp_path / "checkpoint1.pt"
+    path = tmp_path / "checkpoint1.pt"
     assert run("--inputs", tmp_path, "--output", tmp_path / "avg.pt") == 1
     assert "add --last-epochs" in capsys.readouterr().err
-    assert run("--inputs", one, "--last-epochs", 1, "--output", tmp_path / "avg.pt") == 1
+    assert run("--inputs", path, "--last-epochs", 1, "--output", tmp_path / "avg.pt") == 1
     assert "choose from a folder" in capsys.readouterr().err
-    assert run("--inputs", one, tmp_path, "--output", tmp_path / "avg.pt") == 1
+    assert run("--inputs", path, tmp_path, "--output", tmp_path / "avg.pt") == 1
     assert "one folder or only files" in capsys.readouterr().err
-    assert run("--inputs", one, "--output", one) == 1
+    assert run("--inputs", path, "--output", path) == 1
     assert "one of the inputs" in capsys.readouterr().err
-    assert run("--inputs", one, "--output", tmp_path / "no" / "avg.pt") == 1
+    assert run("--inputs", path, "--output", tmp_path / "no" / "avg.pt") == 1
     assert "does not exist" in capsys.readouterr().err
 
 

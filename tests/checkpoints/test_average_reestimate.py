@@ -101,7 +101,7 @@ def expected_statistics(name: str, rows):
         reference.forward(x.double().numpy(), np.ones(len(x), dtype=bool))
         seen.append(reference.own)
     reference.backward(np.zeros(rows[-1].shape))  # its state is complete
-    means = {key: np.mean([one[key] for one in seen], axis=0) for key in seen[0]}
+    means = {key: np.mean([values[key] for values in seen], axis=0) for key in seen[0]}
     return {key: means.get(key, reference.state.get(key)) for key in norm.moved_by_forwards}
 
 
@@ -111,12 +111,12 @@ def test_the_plain_mean_over_batches(tmp_path, data, name) -> None:
     reestimate(state, path, BATCHES)
     rows = batch_squares(path, data)
     assert len({len(x) for x in rows}) > 1  # ragged: a mean over tokens would be another
-    found = state["model"]
+    weights = state["model"]
     for buffer, value in expected_statistics(name, rows).items():
-        expected = torch.as_tensor(value).to(found[f"{FIRST}.{buffer}"].dtype)
+        expected = torch.as_tensor(value).to(weights[f"{FIRST}.{buffer}"].dtype)
         # float32 means over up to 100 tokens, in another order: at worst 100 roundings of 6e-8 of
         # inputs of size 1, which a mean near 0 keeps; a mean over tokens is percents away
-        torch.testing.assert_close(found[f"{FIRST}.{buffer}"], expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(weights[f"{FIRST}.{buffer}"], expected, rtol=1e-5, atol=1e-5)
 
 
 CASES = {name: flags_of(name) for name in WITH_STATISTICS}
@@ -143,8 +143,10 @@ def test_nothing_of_the_statistics_before_is_left(tmp_path, data, flags) -> None
         # Bit-equal with dropout on: the seed is fixed, and the first weight is 1.
         assert torch.equal(value, other["model"][key]), key
     model, _, _ = build_model(path, data)
-    norms = {path: one for path, one in model.named_modules() if is_batch_norm(one)}
-    of_forwards = {f"{path}.{key}" for path, one in norms.items() for key in one.moved_by_forwards}
+    norms = {path: norm for path, norm in model.named_modules() if is_batch_norm(norm)}
+    of_forwards = {
+        f"{path}.{key}" for path, norm in norms.items() for key in norm.moved_by_forwards
+    }
     assert moved == of_forwards
 
 
@@ -194,18 +196,18 @@ def test_the_command_says_and_records_what_it_did(tmp_path, data, capsys) -> Non
         assert main([*command, "--batches", "7", "--output", str(tmp_path / name)]) == 0
     line = f"running statistics re-estimated from 7 batches of {data}; nu of the backward pass"
     assert line in capsys.readouterr().out
-    one, two = (load_checkpoint(tmp_path / name) for name in ("one.pt", "two.pt"))
-    assert one["averaged_from"] == ["1.pt", "2.pt"]
-    assert (one["running_stats"], one["running_stats_batches"]) == ("reestimate", 7)
-    first, newest = (load_checkpoint(tmp_path / name)["model"] for name in ("1.pt", "2.pt"))
-    for key, value in one["model"].items():
-        assert torch.equal(value, two["model"][key]), key  # seven batches are over an epoch
+    first, second = (load_checkpoint(tmp_path / name) for name in ("one.pt", "two.pt"))
+    assert first["averaged_from"] == ["1.pt", "2.pt"]
+    assert (first["running_stats"], first["running_stats_batches"]) == ("reestimate", 7)
+    oldest, newest = (load_checkpoint(tmp_path / name)["model"] for name in ("1.pt", "2.pt"))
+    for key, value in first["model"].items():
+        assert torch.equal(value, second["model"][key]), key  # seven batches are over an epoch
         if key.endswith("num_updates"):
             assert value.item() == newest[key].item() == 81
         elif key.endswith("psi2"):
             assert 0 < value.max() < 10
         else:
-            assert torch.equal(value, ((first[key].double() + newest[key].double()) / 2).float())
+            assert torch.equal(value, ((oldest[key].double() + newest[key].double()) / 2).float())
     build_model(tmp_path / "one.pt")  # fairseq loads it
 
 
@@ -256,8 +258,8 @@ def test_the_batches_are_those_of_the_runs_trainer(tmp_path, data, sizes) -> Non
     epochs = Trainer(cfg, task, model, criterion).get_train_iterator(epoch=1)
     theirs = list(epochs.next_epoch_itr())
     assert len(theirs) < len(ours)
-    for one, other in zip(ours, [*theirs, *epochs.next_epoch_itr()]):
-        assert torch.equal(one["id"], other["id"])
+    for batch, expected in zip(ours, [*theirs, *epochs.next_epoch_itr()]):
+        assert torch.equal(batch["id"], expected["id"])
 
 
 def test_batches_and_data_are_of_reestimate_alone(tmp_path, capsys) -> None:
@@ -269,7 +271,7 @@ def test_batches_and_data_are_of_reestimate_alone(tmp_path, capsys) -> None:
 
 
 def test_dropout_is_on_as_in_training(tmp_path, data) -> None:
-    found = []
+    means = []
     for dropout in ("0.5", "0"):
         path, state = checkpoint(
             tmp_path,
@@ -279,10 +281,10 @@ def test_dropout_is_on_as_in_training(tmp_path, data) -> None:
             "--norm-layer-scale-groups=0",
         )
         reestimate(state, path, BATCHES)
-        found.append(state["model"][f"{FIRST}.psi2"].mean().item())
+        means.append(state["model"][f"{FIRST}.psi2"].mean().item())
     # The embeddings that this norm sees: dropout of a half doubles their mean square.
     # Of some 4,000 such squares, of which half are 0, the standard error is 3 to 4 %.
-    assert 1.6 < found[0] / found[1] < 2.4
+    assert 1.6 < means[0] / means[1] < 2.4
 
 
 def test_a_layer_that_is_dropped_counts_its_own_forwards(tmp_path, data, monkeypatch) -> None:

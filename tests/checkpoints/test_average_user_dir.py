@@ -92,12 +92,12 @@ def test_its_norms_are_known(tmp_path, data, mode, expected, line) -> None:
     (plugin / "__init__.py").write_text(OWN_NORMS)
     with own_norms():
         paths = save_runs(tmp_path, data, "own", plugin)
-    words = ["--running-stats", mode, *(["--batches", 3] if mode == "reestimate" else [])]
+    argv = ["--running-stats", mode, *(["--batches", 3] if mode == "reestimate" else [])]
     output = tmp_path / "average.pt"
-    words += ["--user-dir", plugin, "--inputs", *paths, "--output", output]
-    done = run_forked("norm_plugin", "average", *words)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.startswith(line)
+    argv += ["--user-dir", plugin, "--inputs", *paths, "--output", output]
+    result = run_forked("norm_plugin", "average", *argv)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.stdout.startswith(line)
     model = load_checkpoint(output)["model"]
     heights = [value for name, value in model.items() if name.endswith(".height")]
     assert len(heights) == 3

@@ -41,8 +41,8 @@ def save(data, tmp_path):
 
 def logits(checkpoint):
     model, _, _ = build_model(checkpoint)
-    words = torch.tensor([[1, 5, 6, 7, 2], [8, 9, 4, 11, 2]])
-    return model.eval()(words, words.ne(1).sum(1), words)[0]
+    tokens = torch.tensor([[1, 5, 6, 7, 2], [8, 9, 4, 11, 2]])
+    return model.eval()(tokens, tokens.ne(1).sum(1), tokens)[0]
 
 
 def as_yaml_has_them(state):

@@ -122,8 +122,8 @@ def fold_it(monkeypatch, made):
     fold.main([str(made.path), "--output", str(made.output)])
 
 
-def average_it(monkeypatch, made, *words):
-    average.main(["--inputs", str(made.path), "--output", str(made.output), *words])
+def average_it(monkeypatch, made, *flags):
+    average.main(["--inputs", str(made.path), "--output", str(made.output), *flags])
 
 
 def average_last(monkeypatch, made):
@@ -150,9 +150,9 @@ def hub(monkeypatch, made):
     )
 
 
-def by_fairseq(module, *words):
+def by_fairseq(module, *flags):
     def command(monkeypatch, made):
-        common = (made.data / "bin", "--user-dir", ROOT / "norm_plugin", "--cpu", *words)
+        common = (made.data / "bin", "--user-dir", ROOT / "norm_plugin", "--cpu", *flags)
         path = ("--restore-file",) if module is fairseq_cli.train else ("--path",)
         arguments = [module.__name__, *map(str, (*common, *path, made.path))]
         monkeypatch.setattr(sys, "argv", arguments)
@@ -181,7 +181,9 @@ CASES += [(command, of_the_optimizer) for command in (*QUICK[1:-1], *FAIRSEQ)]
 
 
 @pytest.mark.parametrize(
-    ("command", "change"), CASES, ids=[f"{one.__name__}-{two.__name__}" for one, two in CASES]
+    ("command", "change"),
+    CASES,
+    ids=[f"{command.__name__}-{change.__name__}" for command, change in CASES],
 )
 def test_it_is_refused(monkeypatch, setting, command, change) -> None:
     key = change(setting.state, setting.payload)

@@ -114,8 +114,8 @@ def test_no_moves_build_a_tree_with_two_roots(tmp_path):
     assert oracle(*read_conllu(tmp_path / "a.conllu")) is None
 
 
-@pytest.mark.parametrize(("words", "scale"), [([], 1.0), (["--norm-scale", "0.3"], 0.3)])
-def test_adanorm_has_the_c_of_the_paper(folder, monkeypatch, words, scale):
+@pytest.mark.parametrize(("flags", "scale"), [([], 1.0), (["--norm-scale", "0.3"], 0.3)])
+def test_adanorm_has_the_c_of_the_paper(folder, monkeypatch, flags, scale):
     built = []
 
     def build(*args, **options):
@@ -123,7 +123,7 @@ def test_adanorm_has_the_c_of_the_paper(folder, monkeypatch, words, scale):
         return norm
 
     monkeypatch.setattr(parsing, "build_norm", build)
-    parsing.main(["--data", str(folder), "--epochs", "1", "--norm-type", "adanorm", *words])
+    parsing.main(["--data", str(folder), "--epochs", "1", "--norm-type", "adanorm", *flags])
     assert [norm.scale for norm in built] == [scale]
 
 

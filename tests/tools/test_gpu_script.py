@@ -31,31 +31,31 @@ def gpu(tmp_path):
         python.chmod(0o755)
         environment = {**os.environ, "NORM_VENV": str(tmp_path / "venv")}
         command = ["bash", SCRIPT, "--out", tmp_path / "out", *flags]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        return done, calls.read_text()
+        result = subprocess.run(command, env=environment, capture_output=True, text=True)
+        return result, calls.read_text()
 
     return run
 
 
 def test_a_failed_part_costs_no_other_and_is_repeated(gpu):
     flags = ("--device", "cpu", "--quick")
-    done, calls = gpu(*flags, fails="benchmarks/layers.py")
-    assert done.returncode == 1
-    assert "    why it failed" in done.stdout and "layers: failed with status 3" in done.stdout
+    result, calls = gpu(*flags, fails="benchmarks/layers.py")
+    assert result.returncode == 1
+    assert "    why it failed" in result.stdout and "layers: failed with status 3" in result.stdout
     for name in ("tests", "toy", "updates", "toy-run"):
-        assert f"{name}: passed in 0 s: all is well" in done.stdout.replace(" 1 s", " 0 s")
+        assert f"{name}: passed in 0 s: all is well" in result.stdout.replace(" 1 s", " 0 s")
     assert "benchmarks/training.py --device cpu --quick" in calls
-    done, calls = gpu(*flags)
-    assert done.returncode == 0
-    assert "updates: passed before" in done.stdout and "benchmarks/training.py" not in calls
+    result, calls = gpu(*flags)
+    assert result.returncode == 0
+    assert "updates: passed before" in result.stdout and "benchmarks/training.py" not in calls
     assert "benchmarks/layers.py --device cpu --quick" in calls
 
 
 def test_the_runs_of_multi30k_come_in_the_order_of_their_importance(gpu, tmp_path):
     raw = tmp_path / "raw"
     raw.mkdir()
-    done, calls = gpu("--device", "cpu", "--raw", raw, "--parts", "multi30k", "sanitizer")
-    assert done.returncode == 0 and "sanitizer: skipped: it checks GPUs only" in done.stdout
+    result, calls = gpu("--device", "cpu", "--raw", raw, "--parts", "multi30k", "sanitizer")
+    assert result.returncode == 0 and "sanitizer: skipped: it checks GPUs only" in result.stdout
     runs = [line for line in calls.splitlines() if "multi30k" in line]
     first = "preset=paper norm=layernorm placement=post seed=1"
     assert first in runs[0] and f"--raw {raw}/multi30k" in runs[0]
@@ -64,8 +64,8 @@ def test_the_runs_of_multi30k_come_in_the_order_of_their_importance(gpu, tmp_pat
 
 
 def test_without_time_nothing_begins(gpu):
-    done, calls = gpu("--device", "cpu", "--quick", "--minutes", "0")
-    assert "layers: no time was left" in done.stdout and calls == ""
+    result, calls = gpu("--device", "cpu", "--quick", "--minutes", "0")
+    assert "layers: no time was left" in result.stdout and calls == ""
 
 
 @pytest.mark.parametrize(
@@ -78,5 +78,5 @@ def test_without_time_nothing_begins(gpu):
     ],
 )
 def test_what_it_refuses(gpu, flags, message):
-    done, _ = gpu(*flags)
-    assert done.returncode == 2 and done.stderr == f"{message}\n"
+    result, _ = gpu(*flags)
+    assert result.returncode == 2 and result.stderr == f"{message}\n"

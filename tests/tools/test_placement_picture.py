@@ -17,7 +17,7 @@ def test_each_declared_norm_is_a_box(name):
     for kind in each_layer(cls):
         for branch in ("self", "ffn"):
             positions = kind.norms_of(branch)  # one box shows those of queries, keys and values
-            wanted += len({"heads" if one in IN_ATTENTION else one for one in positions})
+            wanted += len({"heads" if slot in IN_ATTENTION else slot for slot in positions})
     assert sum(text.get_gid() == NORM for text in axes.texts) == wanted
 
 

@@ -21,9 +21,9 @@ SITES = (
 def mean_of(norm: str, value: str, part: slice) -> float:
     """Over both seeds, the four sites and a part of the updates, from the kept files."""
     numbers = []
-    with zipfile.ZipFile(FOLDER / "statistics.zip") as kept:
+    with zipfile.ZipFile(FOLDER / "statistics.zip") as archive:
         for seed in (1, 2):
-            text = kept.read(f"{norm}-seed{seed}.statistics.json")
+            text = archive.read(f"{norm}-seed{seed}.statistics.json")
             sites = json.loads(text)["record"]["sites"]
             numbers += [number for site in SITES for number in sites[site][value][part]]
     return statistics.mean(numbers)

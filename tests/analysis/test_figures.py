@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import xml.etree.ElementTree as ElementTree
 
+import matplotlib.figure
 import pandas as pd
 import pytest
 
@@ -13,10 +14,12 @@ from norm_plugin.analysis.figures import (
     COLORS,
     FIGURES,
     MOST_LINES,
+    Panel,
     curve_differences,
     interval_of_means,
     outliers,
     panels,
+    panels_drawing,
     sensitivity_figure,
     style,
 )
@@ -52,6 +55,14 @@ def study(tmp_path_factory):
 
 def drawn(study, name):
     return FIGURES[name][1](study)
+
+
+def axes_of(drawing):
+    """The panels with what is drawn in them, row by row."""
+    whole = matplotlib.figure.Figure()
+    grid = whole.subplots(*drawing.grid, squeeze=False, **drawing.options)
+    drawing.plot(grid)
+    return grid
 
 
 def test_a_line_is_the_mean_over_seeds(study):
@@ -133,6 +144,26 @@ def test_a_value_has_a_short_name():
     assert short_value("distance_mean") == "distance,\nmean"
 
 
+def test_more_than_six_arms_have_further_rows(tmp_path):
+    """Each arm once, beside the baseline, in the color and dash that the legend has for it."""
+    arms = {"layernorm": 0.0, **{f"a{i}": 1.0 + i for i in range(MOST_LINES)}}
+    runs = [with_statistics(made_up(norm), tmp_path, g_mu=value) for norm, value in arms.items()]
+    drawing = drawn(read_study(folder_of(tmp_path, *runs)), "powernorm-3").drawing
+    grid = axes_of(drawing)
+    rows = [[line.get_ydata()[0] for line in axes.lines] for axes in grid[:, 0]]
+    assert rows == [[0, 1, 2, 3, 4, 5], [0, 6]]
+    (legend,) = grid[0, 0].figure.legends
+    assert [text.get_text() for text in legend.texts] == [f"{norm}, pre" for norm in arms]
+    looks = {norm: look(line) for norm, line in zip(arms.values(), legend.get_lines())}
+    drawn_lines = [line for axes in grid.flat for line in axes.lines]
+    assert {(line.get_ydata()[0], look(line)) for line in drawn_lines} == set(looks.items())
+    assert len(set(looks.values())) == len(arms)
+
+
+def look(line):
+    return line.get_color(), line.get_linestyle()
+
+
 def test_the_spectrum_is_the_mean_of_normalized_values(study):
     data = drawn(study, "spectrum").data
     found = data[data["arm"] == "layernorm, pre"][["side", "index", "normalized"]]
@@ -202,6 +233,22 @@ def test_a_panel_has_at_most_six_lines():
     ]
     many = panels({"pre": {**few, "a9, pre": "a9"}})
     assert [p.title for p in many] == [f"a{i}" for i in (0, 1, 2, 3, 4, 9)]
+
+
+def test_a_norm_has_one_look_in_all_panels():
+    """Also in panels below each other, and each norm of a panel another."""
+    shown = [
+        Panel(group, {f"{norm}, {group}": norm for norm in ("a", "b")})
+        for group in ("pre", "post", "mix")
+    ]
+    rows = [(arm, x, 1.0, 0.5, 1.5) for panel in shown for arm in panel.names for x in (1, 2)]
+    lines = pd.DataFrame(rows, columns=["arm", "x", "mean", "low", "high"])
+    grid = axes_of(panels_drawing("name", lines, shown, ("x", "y")))
+    assert grid.shape == (2, 2)
+    (legend,) = grid[0, 0].figure.legends
+    looks = [look(line) for line in legend.get_lines()]
+    assert len(set(looks)) == 2
+    assert all([look(line) for line in axes.lines] == looks for axes in grid.flat[:3])
 
 
 def points(*losses, arm="a"):
@@ -279,7 +326,12 @@ def test_the_forest_plot_has_an_arm_a_row(tmp_path):
     ]
     assert list(figure.data["group"]) == ["pre"] * 3 + ["post"] * 4
     assert figure.svg.count("own scale") == 1
-    assert "layernorm less" in figure.svg  # of another placement than its baseline
+    left, right = axes_of(figure.drawing)[0]
+    labels = [label.get_text() for label in left.get_yticklabels()]
+    assert labels[:5] == ["pre", "a", "b", "far", "post"]  # under the heading of its placement
+    marks = [line for axes in (left, right) for line in axes.lines if line.get_marker() == "D"]
+    places = sorted((line.get_ydata()[0], line.get_xdata()[0]) for line in marks)
+    assert places[:3] == [(1, 0.5), (2, -1.0), (3, -32.0)]
 
 
 def test_the_figure_of_sensitivity_marks_what_was_chosen():

@@ -10,17 +10,18 @@ from functools import partial
 
 import pytest
 import torch
-from forked import ROOT, WARM_PYTHON, be, forget, serve
+from fairseq import checkpoint_utils
+from forked import ROOT, WARM_PYTHON, be, forget, run_as_main, serve
 
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.cli import main
 from norm_plugin.commands.command_line import run_command
 from norm_plugin.experiments import spec
 
-# One layer and a few updates an epoch, on the small validation set: everything runs, nothing is
-# learned. With eight epochs there are six left for the kill after the second.
-QUICK = ("--max-epoch", "8", "--train-subset", "valid", "--max-tokens", "2000")
-QUICK += ("--encoder-layers", "1", "--decoder-layers", "1")
+# A few updates an epoch, on the small validation set, and no position beyond its longest sentence:
+# everything runs, nothing is learned. The kill after the second epoch leaves two.
+QUICK = ("--max-epoch", "4", "--train-subset", "valid", "--max-tokens", "2000")
+QUICK += ("--max-target-positions", "24")
 
 
 def argv(work):
@@ -28,19 +29,20 @@ def argv(work):
     return ["demo", "--norm-type", "powernorm", "--work", str(work), *flags]
 
 
-def fork(work, log):
+def fork(work, log, run=run_as_main):
     """The command in a session of its own, whose processes are forked off this one.
 
     ``test_experiment_scripts.py`` shows that ``scripts/demo.sh`` is this command.
 
-    Returns the first process, and a file that ends when the last of them has ended.
+    Its own commands are started by ``run``. Returns the first process, and a file that ends when
+    the last of them has ended.
     """
     last, held = os.pipe()
     child = os.fork()
     if child == 0:
         os.setsid()
         with open(log, "a") as stream:
-            be(demo, argv(work), (stream.fileno(), stream.fileno()), ROOT)
+            be(partial(demo, run), argv(work), (stream.fileno(), stream.fileno()), ROOT)
     os.close(held)
     return child, last
 
@@ -53,16 +55,29 @@ def status_of(child, last):
     return os.waitstatus_to_exitcode(status)
 
 
-def demo(argv):
-    """The command; returns its exit status."""
+def demo(run, argv):
+    """The command, whose own commands are started by ``run``; returns its exit status."""
     forget()
-    serve()
-    spec.PYTHON[:] = WARM_PYTHON
+    spec.PYTHON[:] = WARM_PYTHON  # also of the commands that the server starts
+    serve(run)
     try:
         run_command(partial(main, argv))
     except SystemExit as end:
         return int(end.code or 0)
     return 0
+
+
+def be_killed_after_two_epochs(words):
+    """Be ``python words``; a training kills all of its session after its second checkpoint."""
+    save = checkpoint_utils.save_checkpoint
+
+    def save_and_die(cfg, trainer, epoch_itr, *more):
+        save(cfg, trainer, epoch_itr, *more)
+        if epoch_itr.epoch == 2 and epoch_itr.end_of_epoch():
+            os.killpg(0, signal.SIGKILL)
+
+    checkpoint_utils.save_checkpoint = save_and_die
+    return run_as_main(words)
 
 
 def only(paths):
@@ -91,8 +106,8 @@ def finished(tmp_path_factory):
 def test_the_demo_ends_with_a_table_a_result_and_a_page(finished):
     printed, work = finished
     result, _ = outcome(work)
-    assert result["norm"].startswith("powernorm-decoder-layers-1-")  # flags make another run
-    assert result["differs"]["max-epoch"] == "8"
+    assert result["norm"].startswith("powernorm-max-epoch-4-")  # flags make another run
+    assert result["differs"]["max-epoch"] == "4"
     assert result["sites"]["encoder-final"] == "powernorm"
     assert result["sites"]["decoder-final"] == "layernorm"
     manifest = json.loads((work / "data/toy/manifest.json").read_text())
@@ -123,11 +138,8 @@ def test_a_finished_demo_does_nothing(finished, tmp_path):
 def test_a_kill_in_training_changes_nothing_in_the_end(finished, tmp_path):
     log = tmp_path / "output"
     shutil.copytree(finished[1] / "data", tmp_path / "data")
-    child, last = fork(tmp_path, log)
-    while not list(tmp_path.glob("runs/toy_demo/*/checkpoints/checkpoint[2-8].pt")):
-        assert os.waitpid(child, os.WNOHANG) == (0, 0), log.read_text()
-    os.killpg(child, signal.SIGKILL)
-    assert status_of(child, last) == -signal.SIGKILL
+    assert status_of(*fork(tmp_path, log, be_killed_after_two_epochs)) == -signal.SIGKILL
+    assert only(tmp_path.glob("runs/toy_demo/*/checkpoints/checkpoint2.pt"))
     # and as if it had come while fairseq was copying its last checkpoint
     copy = only(tmp_path.glob("runs/toy_demo/*/checkpoints/checkpoint_last.pt"))
     copy.write_bytes(copy.read_bytes()[:1000])
@@ -137,7 +149,7 @@ def test_a_kill_in_training_changes_nothing_in_the_end(finished, tmp_path):
     assert "checkpoint_last.pt was damaged; replaced by" in log_text
     (result, weights), (expected, expected_weights) = outcome(tmp_path), outcome(finished[1])
     for each in (result, expected):
-        # the kill may come between a checkpoint and the lines on its epoch
+        # the kill comes between a checkpoint and the lines on its epoch
         del each["curves"]["train"], each["curves"]["train_inner"]
     assert result == expected
     assert all(torch.equal(weights[key], value) for key, value in expected_weights.items())

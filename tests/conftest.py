@@ -13,7 +13,7 @@ import torch
 from hydra.core.config_store import ConfigStore
 
 HERE = Path(__file__).parent
-COVERING = ("norms/", "checkpoints/", "kernels/test_compile.py")
+COVERING = ("norms/", "checkpoints/")
 """Coverage is measured during these tests; it would make the others, which it needs less, slow."""
 
 # Triton's kernels are tested compiled where there is a GPU, and else by its interpreter, which
@@ -44,13 +44,18 @@ def pytest_runtest_setup() -> None:
         logging.getLogger(package).setLevel(logging.NOTSET)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Switch coverage off where it is not needed."""
-    if not config.pluginmanager.hasplugin("_cov"):
-        return
-    for item in items:
-        if not item.path.relative_to(HERE).as_posix().startswith(COVERING):
-            item.add_marker(pytest.mark.no_cover)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """Switch coverage off where it is not needed, also for fixtures and the processes they fork."""
+    plugin = item.config.pluginmanager.getplugin("_cov")
+    measured = item.path.relative_to(HERE).as_posix().startswith(COVERING)
+    if plugin is None or plugin.cov_controller is None or measured:
+        return (yield)
+    plugin.cov_controller.pause()
+    try:
+        return (yield)
+    finally:
+        plugin.cov_controller.resume()
 
 
 @pytest.fixture(scope="session")

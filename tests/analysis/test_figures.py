@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import xml.etree.ElementTree as ElementTree
 
-import matplotlib.figure
 import pandas as pd
 import pytest
 
@@ -59,6 +58,8 @@ def drawn(study, name):
 
 def axes_of(drawing):
     """The panels with what is drawn in them, row by row."""
+    import matplotlib.figure  # as figures.py does, where it draws
+
     whole = matplotlib.figure.Figure()
     grid = whole.subplots(*drawing.grid, squeeze=False, **drawing.options)
     drawing.plot(grid)

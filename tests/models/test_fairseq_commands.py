@@ -18,9 +18,9 @@ POWERNORM = ("--norm-type", "powernorm", "--norm-placement", "pre", "--norm-warm
 
 @pytest.fixture(scope="module")
 def stock(toy, tmp_path_factory):
-    """Twenty updates of fairseq's own Transformer, without the plugin: log and checkpoint."""
+    """Eight updates of fairseq's own Transformer, without the plugin: log and checkpoint."""
     folder = tmp_path_factory.mktemp("stock")
-    flags = [*STOCK, "--max-update", 20, "--no-epoch-checkpoints"]
+    flags = [*STOCK, "--max-update", 8, "--no-epoch-checkpoints"]
     done = train(toy, folder, *flags, arch="transformer", plugin=None)
     return losses(done), folder / "checkpoint_last.pt"
 
@@ -34,10 +34,10 @@ def trained(toy, tmp_path_factory):
 
 
 def test_layernorm_trains_like_stock(toy, stock, tmp_path):
-    flags = ["--norm-type", "layernorm", "--norm-placement", "pre", "--max-update", 20]
+    flags = ["--norm-type", "layernorm", "--norm-placement", "pre", "--max-update", 8]
     done = train(toy, tmp_path, *flags, "--no-save")
     expected, _ = stock
-    assert list(expected) == list(range(1, 21))
+    assert list(expected) == list(range(1, 9))
     assert losses(done) == expected
 
 

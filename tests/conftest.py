@@ -13,7 +13,7 @@ import torch
 from hydra.core.config_store import ConfigStore
 
 HERE = Path(__file__).parent
-COVERING = ("norms/", "checkpoints/")
+COVERING = ("norms/", "checkpoints/test_average")
 """Coverage is measured during these tests; it would make the others, which it needs less, slow."""
 
 # Triton's kernels are tested compiled where there is a GPU, and else by its interpreter, which

@@ -48,10 +48,10 @@ def write_text(folder, lines=60):
 
 def parse(data, *flags, arch="norm_transformer_lm_char"):
     """The flags of fairseq-train for a language model on the text in ``data``."""
-    words = [data, "--task", "language_modeling", "--tokens-per-sample", 12, "--arch", arch]
-    words += [*TRAINING, *flags]
+    argv = [data, "--task", "language_modeling", "--tokens-per-sample", 12, "--arch", arch]
+    argv += [*TRAINING, *flags]
     parser = options.get_training_parser()
-    return options.parse_args_and_arch(parser, [str(word) for word in words])
+    return options.parse_args_and_arch(parser, [str(word) for word in argv])
 
 
 @functools.cache

@@ -30,15 +30,15 @@ SMALL = {
 }
 
 
-def run(module, *words, check=True, stdin=""):
+def run(module, *argv, check=True, stdin=""):
     """Run ``python -m module words`` with one thread; returns the finished process."""
-    return checked(run_forked(module, *words, stdin=stdin), check)
+    return checked(run_forked(module, *argv, stdin=stdin), check)
 
 
-def run_without_plugin(module, *words, check=True):
+def run_without_plugin(module, *argv, check=True):
     """The same in a fresh interpreter, which has not imported ``norm_plugin``."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, *map(str, words)],
+    result = subprocess.run(
+        [sys.executable, "-m", module, *map(str, argv)],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
         capture_output=True,
@@ -46,41 +46,43 @@ def run_without_plugin(module, *words, check=True):
         timeout=300,
         check=False,
     )
-    return checked(done, check)
+    return checked(result, check)
 
 
-def checked(done, check):
+def checked(result, check):
     """A process that has ended well, or is not expected to."""
-    if check and done.returncode:
-        raise AssertionError(f"{done.args} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    return done
+    if check and result.returncode:
+        raise AssertionError(
+            f"{result.args} failed:\n{result.stdout[-2000:]}\n{result.stderr[-4000:]}"
+        )
+    return result
 
 
-def train(data, save_dir, *words, arch="norm_transformer_multi30k_tiny", plugin=PLUGIN, **kwargs):
+def train(data, save_dir, *argv, arch="norm_transformer_multi30k_tiny", plugin=PLUGIN, **kwargs):
     """fairseq-train on the CPU, with the settings above unless ``words`` say otherwise."""
     flags = [word for pair in SMALL.items() for word in pair]
     user_dir = ["--user-dir", plugin] if plugin else []
-    command = [data, "--cpu", "--arch", arch, *user_dir, *flags, "--save-dir", save_dir, *words]
+    command = [data, "--cpu", "--arch", arch, *user_dir, *flags, "--save-dir", save_dir, *argv]
     start = run if plugin else run_without_plugin
     return start("fairseq_cli.train", *command, **kwargs)
 
 
-def losses(done):
+def losses(result):
     """The loss of every update as fairseq printed it, by number of updates."""
-    found = {}
-    for line in (done.stdout + done.stderr).splitlines():
+    by_update = {}
+    for line in (result.stdout + result.stderr).splitlines():
         _, found_here, record = line.partition("| train_inner | ")
         if found_here:
             values = json.loads(record)
-            found[int(values["num_updates"])] = (values["loss"], values["gnorm"])
-    return found
+            by_update[int(values["num_updates"])] = (values["loss"], values["gnorm"])
+    return by_update
 
 
-def generate(data, checkpoint, *words):
+def generate(data, checkpoint, *argv):
     """The translations of fairseq-generate, by sentence."""
-    done = run(
+    result = run(
         *("fairseq_cli.generate", data, "--user-dir", PLUGIN, "--path", checkpoint, "--cpu"),
-        *("--beam", 2, "--required-batch-size-multiple", 1, "--max-len-b", 20, *words),
+        *("--beam", 2, "--required-batch-size-multiple", 1, "--max-len-b", 20, *argv),
     )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("H-")]
+    lines = [line for line in result.stdout.splitlines() if line.startswith("H-")]
     return {line.split("\t")[0]: line.split("\t")[1:] for line in lines}

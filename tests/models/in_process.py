@@ -37,11 +37,11 @@ CPU = ("--cpu",) if os.environ.get("NORM_TEST_DEVICE", "cpu") == "cpu" else ()
 def configure(data, save_dir, *flags):
     """The configuration of fairseq-train for these flags."""
     small = [word for pair in SMALL.items() for word in pair]
-    words = [data, *CPU, "--arch", "norm_transformer_multi30k_tiny", *small, *NARROW]
-    words += ["--encoder-attention-heads", 2, "--decoder-attention-heads", 2]
-    words += ["--save-dir", save_dir, *flags]
+    argv = [data, *CPU, "--arch", "norm_transformer_multi30k_tiny", *small, *NARROW]
+    argv += ["--encoder-attention-heads", 2, "--decoder-attention-heads", 2]
+    argv += ["--save-dir", save_dir, *flags]
     parser = options.get_training_parser()
-    return composed(options.parse_args_and_arch(parser, [str(word) for word in words]))
+    return composed(options.parse_args_and_arch(parser, [str(word) for word in argv]))
 
 
 def train_here(monkeypatch, data, save_dir, *flags, prepare=None):

@@ -24,11 +24,11 @@ seen, loaded = [], {}
 
 
 def statistics(model):
-    kept = ("norm", ".placement.")
+    marks = ("norm", ".placement.")
     return {
         key: value.clone()
         for key, value in model.named_buffers()
-        if any(part in key for part in kept)
+        if any(part in key for part in marks)
     }
 
 

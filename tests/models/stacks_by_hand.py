@@ -82,15 +82,15 @@ def head_norms(layer, branch):
 def branch_of(layer, name, number, h):
     """Branch ``name`` of a layer, as its equation sees it."""
     slot = INPUT if layer.normalize_before else SUM
-    kept = f"{name}_"
-    found = {
-        attribute.removeprefix(kept).removesuffix("_norm"): norm
+    prefix = f"{name}_"
+    children = {
+        attribute.removeprefix(prefix).removesuffix("_norm"): norm
         for attribute, norm in layer.named_children()
-        if attribute.startswith(kept) and attribute.endswith("_norm")
+        if attribute.startswith(prefix) and attribute.endswith("_norm")
     } | {slot: getattr(layer, STOCK_NORMS[name])}
     norms = {
         position: partial(layer_norm, norm)
-        for position, norm in found.items()
+        for position, norm in children.items()
         if isinstance(norm, Norm)
     }
     last = layer.get_submodule(LAST_MAPS[name])
@@ -112,7 +112,7 @@ def stack_of(stack, side, mask, memory=None, memory_mask=None):
             norms = head_norms(layer, "cross")
             h["cross"] = partial(heads, layer.encoder_attn, norms, seen, memory=memory)
         h["ffn"] = lambda y, fc1=layer.fc1: linear(fc1, y).relu()
-        layers.append([branch_of(layer, name, number, one) for name, one in h.items()])
+        layers.append([branch_of(layer, name, number, branch) for name, branch in h.items()])
     final = stack.layer_norm and partial(layer_norm, stack.layer_norm)
     own = {
         attribute: partial(layer_norm, norm)
@@ -129,8 +129,8 @@ def check_decoding(model, batch):
     at_once = model.decoder(tokens, encoder_out=encoder_out)[0]
     state = {}
     for length in range(1, 6):
-        one = model.decoder(tokens[:, :length], encoder_out, incremental_state=state)[0]
+        logits = model.decoder(tokens[:, :length], encoder_out, incremental_state=state)[0]
         # Step by step fairseq takes the softmax of attention in float32: its weights are off by
         # eps (1.2e-7) times the size of the scores, in four attentions, whose maps and norms
         # multiply it by some tens. A wrong position or mask moves logits by tenths.
-        torch.testing.assert_close(one[:, 0], at_once[:, length - 1], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(logits[:, 0], at_once[:, length - 1], rtol=1e-4, atol=1e-4)

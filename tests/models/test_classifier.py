@@ -26,9 +26,9 @@ def classifier(task):
     """A classifier of three labels from the flags of a command line."""
 
     def from_flags(*flags, seed=1):
-        words = ["DATA", "--arch", "norm_text_classifier_rt", "--task", "sentence_prediction"]
-        words += ["--num-classes", "3", "--lr-scheduler", "inverse_sqrt", *SMALL, *flags]
-        args = options.parse_args_and_arch(options.get_training_parser(), words)
+        argv = ["DATA", "--arch", "norm_text_classifier_rt", "--task", "sentence_prediction"]
+        argv += ["--num-classes", "3", "--lr-scheduler", "inverse_sqrt", *SMALL, *flags]
+        args = options.parse_args_and_arch(options.get_training_parser(), argv)
         torch.manual_seed(seed)
         model = models.build_model(args, task)
         model.register_classification_head(HEAD, num_classes=3)
@@ -69,11 +69,11 @@ def test_the_mean_is_over_words_alone():
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_changes_nothing(side, classifier, task):
     model = classifier().double().eval()
-    words = torch.tensor([[5, 6, 7, 2]])
+    sentence = torch.tensor([[5, 6, 7, 2]])
     padding = torch.full((1, 3), task.source_dictionary.pad())
-    parts = [padding, words] if side == "left" else [words, padding]
+    parts = [padding, sentence] if side == "left" else [sentence, padding]
     lengths = torch.tensor([4])
-    alone = logits(model, {"src_tokens": words, "src_lengths": lengths})
+    alone = logits(model, {"src_tokens": sentence, "src_lengths": lengths})
     padded = logits(model, {"src_tokens": torch.cat(parts, 1), "src_lengths": lengths})
     torch.testing.assert_close(padded, alone)  # float64: another order of summation
 
@@ -137,9 +137,9 @@ def test_it_learns_saves_and_loads(data, trained):
     assert state["extra_state"]["best"] > 90  # percent of the validation set
     hub = NormTextClassifier.from_pretrained(str(trained), data_name_or_path=str(data))
     for first, label in enumerate(LABELS):
-        found = hub.predict(f"w{first} w3 w4")
-        assert sum(found.values()) == pytest.approx(1)
-        assert max(found, key=found.get) == label
+        probabilities = hub.predict(f"w{first} w3 w4")
+        assert sum(probabilities.values()) == pytest.approx(1)
+        assert max(probabilities, key=probabilities.get) == label
     with pytest.raises(ValueError, match="the sentence is empty"):
         hub.predict("  ")
     loaded = hub.model.state_dict()
@@ -156,8 +156,8 @@ def test_a_checkpoint_of_a_translation_model_is_no_classifier(tmp_path):
 def test_training_does_not_start_from_a_translation_model(tmp_path):
     data = write_dictionaries(tmp_path / "bin")
     torch.save(run_state(data), tmp_path / "translation.pt")
-    words = ["DATA", "--arch", "norm_text_classifier", "--task", "sentence_prediction"]
-    args = options.parse_args_and_arch(options.get_training_parser(), words)
+    argv = ["DATA", "--arch", "norm_text_classifier", "--task", "sentence_prediction"]
+    args = options.parse_args_and_arch(options.get_training_parser(), argv)
     stacks = "which has encoder and decoder, and this model has encoder"
     with pytest.raises(ValueError, match=rf"translation\.pt is a norm_transformer, {stacks}: give"):
         check_resuming(str(tmp_path / "translation.pt"), args, True, NormTextClassifier.sides)

@@ -98,8 +98,8 @@ def test_the_root_mean_square_is_that_of_real_positions(dtype):
 
 def test_fairseq_train_ends_with_the_message(toy, tmp_path):
     flags = ["--norm-type", "none", "--lr", 1e6, "--warmup-updates", 1, "--max-update", 30]
-    done = train(toy, tmp_path, *flags, *PRE, check=False)
-    assert done.returncode != 0
-    last = done.stderr.strip().splitlines()[-1]
+    result = train(toy, tmp_path, *flags, *PRE, check=False)
+    assert result.returncode != 0
+    last = result.stderr.strip().splitlines()[-1]
     assert last.startswith("FloatingPointError: encoder.layers.0.") and "(Identity)" in last
     assert (tmp_path / "crash.pt").is_file()  # as the README says

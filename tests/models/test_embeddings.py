@@ -46,14 +46,14 @@ def test_input_and_output_have_vectors_of_one_length(flags, build, batch):
     plain = build(*NARROW, *flags).double().eval()
     state = model.state_dict()
     assert list(plain.state_dict()) == list(state)
-    words = [
+    keys = [
         key for key in state if key.endswith(("embed_tokens.weight", "output_projection.weight"))
     ]
-    assert len(words) == 3
-    plain.load_state_dict({**state, **{key: unit_length(state[key]) for key in words}})
+    assert len(keys) == 3
+    plain.load_state_dict({**state, **{key: unit_length(state[key]) for key in keys}})
     # the division is rounded before or after the rows are taken: float64 rounding only
     torch.testing.assert_close(model(**batch)[0], plain(**batch)[0], rtol=1e-12, atol=1e-12)
-    ids = {id(dict(model.named_parameters(remove_duplicate=False))[key]) for key in words}
+    ids = {id(dict(model.named_parameters(remove_duplicate=False))[key]) for key in keys}
     assert len(ids) == (1 if flags else 3)
 
 

@@ -21,8 +21,8 @@ def stock(toy, tmp_path_factory):
     """Eight updates of fairseq's own Transformer, without the plugin: log and checkpoint."""
     folder = tmp_path_factory.mktemp("stock")
     flags = [*STOCK, "--max-update", 8, "--no-epoch-checkpoints"]
-    done = train(toy, folder, *flags, arch="transformer", plugin=None)
-    return losses(done), folder / "checkpoint_last.pt"
+    result = train(toy, folder, *flags, arch="transformer", plugin=None)
+    return losses(result), folder / "checkpoint_last.pt"
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +35,10 @@ def trained(toy, tmp_path_factory):
 
 def test_layernorm_trains_like_stock(toy, stock, tmp_path):
     flags = ["--norm-type", "layernorm", "--norm-placement", "pre", "--max-update", 8]
-    done = train(toy, tmp_path, *flags, "--no-save")
+    result = train(toy, tmp_path, *flags, "--no-save")
     expected, _ = stock
     assert list(expected) == list(range(1, 9))
-    assert losses(done) == expected
+    assert losses(result) == expected
 
 
 def test_a_stock_checkpoint_decodes_the_same(toy, stock):
@@ -53,9 +53,9 @@ def test_resuming_goes_on_exactly_where_it_was(toy, trained, tmp_path):
     train(toy, tmp_path, *POWERNORM, "--max-update", 3)
     resumed = losses(train(toy, tmp_path, *POWERNORM, "--max-update", 6))
     assert resumed == {update: expected[update] for update in (4, 5, 6)}
-    one = torch.load(folder / "checkpoint_last.pt", weights_only=True)["model"]
-    two = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)["model"]
-    assert all(torch.equal(two[key], value) for key, value in one.items())
+    first = torch.load(folder / "checkpoint_last.pt", weights_only=True)["model"]
+    second = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)["model"]
+    assert all(torch.equal(second[key], value) for key, value in first.items())
 
 
 def test_average_generate_interactive_validate_and_hub(toy, trained, tmp_path):
@@ -70,18 +70,18 @@ def test_average_generate_interactive_validate_and_hub(toy, trained, tmp_path):
 
     source = (toy.parent / "tok" / "test.en").read_text().splitlines()[0]
     common = (toy, "--user-dir", ROOT / "norm_plugin", "--path", averaged, "--cpu")
-    done = run(
+    result = run(
         *("fairseq_cli.interactive", *common, "--beam", 2, "--max-len-b", 20),
         stdin=source + "\n",
     )
-    (spoken,) = [line.split("\t")[2] for line in done.stdout.splitlines() if line[:2] == "H-"]
+    (spoken,) = [line.split("\t")[2] for line in result.stdout.splitlines() if line[:2] == "H-"]
     assert spoken == translations["H-0"][1]
 
-    done = run(
+    result = run(
         *("fairseq_cli.validate", *common, "--valid-subset", "valid", "--max-tokens", 512),
         *("--task", "translation"),
     )
-    assert "valid on 'valid' subset | loss" in done.stdout + done.stderr
+    assert "valid on 'valid' subset | loss" in result.stdout + result.stderr
 
     hub = NormTransformerModel.from_pretrained(str(tmp_path), averaged.name, str(toy))
     assert hub.translate(source, beam=2, max_len_b=20) == spoken
@@ -110,22 +110,22 @@ def test_hydra_trains_like_the_command_line(toy, trained, tmp_path):
         "model.norm_type": "powernorm",
         "+model.norm_warmup_updates": 2,
     }
-    words = [f"{key}={value}" for key, value in overrides.items()]
+    overriding = [f"{key}={value}" for key, value in overrides.items()]
     recipe = ("--config-dir", ROOT / "configs", "--config-name", "toy")
-    done = run("fairseq_cli.hydra_train", *recipe, *words)
-    assert losses_of_hydra(done) == expected
+    result = run("fairseq_cli.hydra_train", *recipe, *overriding)
+    assert losses_of_hydra(result) == expected
     # resumed from the update before the last, it ends where it did
     (tmp_path / "checkpoint_last.pt").unlink()
-    words[words.index("optimization.max_update=6")] = "optimization.max_update=7"
-    run("fairseq_cli.hydra_train", *recipe, *words)
+    overriding[overriding.index("optimization.max_update=6")] = "optimization.max_update=7"
+    run("fairseq_cli.hydra_train", *recipe, *overriding)
     assert len(generate(toy, tmp_path / "checkpoint_last.pt")) == 40
 
 
-def losses_of_hydra(done):
+def losses_of_hydra(result):
     """hydra writes ``[time][train_inner][INFO] - {...}``."""
-    lines = done.stdout.replace("[train_inner][INFO] - ", "| train_inner | ")
-    done.stdout, done.stderr = lines, ""
-    return losses(done)
+    lines = result.stdout.replace("[train_inner][INFO] - ", "| train_inner | ")
+    result.stdout, result.stderr = lines, ""
+    return losses(result)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def losses_of_hydra(done):
 )
 def test_bad_flags_stop_before_anything_is_written(flags, message, toy, tmp_path):
     save_dir = tmp_path / "checkpoints"
-    done = train(toy, save_dir, *flags, check=False)
-    assert done.returncode != 0
-    assert message in done.stderr.splitlines()[-1]
+    result = train(toy, save_dir, *flags, check=False)
+    assert result.returncode != 0
+    assert message in result.stderr.splitlines()[-1]
     assert not save_dir.exists()

@@ -49,9 +49,9 @@ def checkpoints(toy, tmp_path_factory):
 def command(monkeypatch, capsys, toy):
     """A command of fairseq in this process, on the toy corpus: what it prints."""
 
-    def run(module, path, *words):
+    def run(module, path, *argv):
         common = (toy, "--user-dir", PLUGIN, "--path", path, "--cpu", "--num-workers", 0)
-        monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, (*common, *words))])
+        monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, (*common, *argv))])
         capsys.readouterr()
         module.cli_main()
         return capsys.readouterr().out
@@ -63,11 +63,11 @@ def command(monkeypatch, capsys, toy):
 def translations(command):
     """What fairseq-generate makes of the test set: its words, by sentence."""
 
-    def generate(path, *words):
+    def generate(path, *argv):
         more = ("--beam", 2, "--required-batch-size-multiple", 1, "--max-len-b", 10)
-        out = command(fairseq_cli.generate, path, *more, *words)
+        out = command(fairseq_cli.generate, path, *more, *argv)
         lines = [line.split("\t") for line in out.splitlines() if line.startswith("H-")]
-        return {number: words for number, _, words in lines}
+        return {number: text for number, _, text in lines}
 
     return generate
 
@@ -109,9 +109,9 @@ def test_a_folded_checkpoint_is_like_any_other(checkpoints, translations, said, 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_flag_goes_with_overrides_of_the_user(order):
-    words = [["--fold-norms"], ["--model-overrides", "{'dropout': 0.5}"]][::order]
+    flags = [["--fold-norms"], ["--model-overrides", "{'dropout': 0.5}"]][::order]
     args = options.parse_args_and_arch(
-        options.get_generation_parser(), ["DATA", "--path", "a.pt", *words[0], *words[1]]
+        options.get_generation_parser(), ["DATA", "--path", "a.pt", *flags[0], *flags[1]]
     )
     assert ast.literal_eval(args.model_overrides) == {"dropout": 0.5, "fold_norms": True}
 
@@ -127,8 +127,8 @@ def test_the_overrides_of_the_caller_stay_as_they_are(checkpoints, said):
 def test_the_hub_folds_where_asked(checkpoints, toy):
     path = checkpoints[0]
     for fold_norms in (False, True):
-        words = {"fold_norms": True} if fold_norms else {}
-        hub = NormTransformerModel.from_pretrained(str(path.parent), path.name, str(toy), **words)
+        given = {"fold_norms": True} if fold_norms else {}
+        hub = NormTransformerModel.from_pretrained(str(path.parent), path.name, str(toy), **given)
         norm = hub.models[0].encoder.layers[0].self_attn_layer_norm
         assert isinstance(norm, Identity) == fold_norms
 
@@ -141,8 +141,8 @@ def test_a_model_of_fairseq_is_left_alone(said, build):
 
 def test_training_has_no_such_flag():
     parser = options.get_training_parser()
-    words = ["DATA", "--arch", "norm_transformer_multi30k_tiny", "--lr-scheduler", "inverse_sqrt"]
-    _, unknown = options.parse_args_and_arch(parser, [*words, "--fold-norms"], parse_known=True)
+    argv = ["DATA", "--arch", "norm_transformer_multi30k_tiny", "--lr-scheduler", "inverse_sqrt"]
+    _, unknown = options.parse_args_and_arch(parser, [*argv, "--fold-norms"], parse_known=True)
     assert unknown == ["--fold-norms"]
 
 

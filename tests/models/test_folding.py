@@ -65,8 +65,8 @@ def norms_left(model):
 def test_logits_are_the_same(name, dtype, tolerance, build, batch):
     model = trained(build(*plain(name)).to(dtype), batch)
     expected = model(**batch)[0]
-    found = reasons(model)
-    assert [site for site, reason in found.items() if not reason] == [
+    reason_at = reasons(model)
+    assert [site for site, reason in reason_at.items() if not reason] == [
         *("encoder-self", "encoder-ffn", "encoder-final"),
         *("decoder-self", "decoder-cross", "decoder-ffn"),
     ]
@@ -101,15 +101,15 @@ def test_layers_that_layer_drop_leaves_out_fold_too(build, batch):
 def test_shared_embeddings_stay_as_they_are(build, batch):
     model = trained(build(*plain("batchnorm", "--share-all-embeddings")), batch)
     expected, embeddings = model(**batch)[0], model.encoder.embed_tokens.weight.clone()
-    found = reasons(model)
-    assert found["decoder-final"] == "output_projection shares its weights with another module"
+    reason_at = reasons(model)
+    assert reason_at["decoder-final"] == "output_projection shares its weights with another module"
     assert torch.equal(model.decoder.output_projection.weight, embeddings)
     torch.testing.assert_close(model(**batch)[0], expected, **OF_BATCHNORM)
 
 
 def test_the_embeddings_are_normalized_where_they_stand(build):
-    found = reasons(build(*plain("batchnorm", "--layernorm-embedding")))
-    assert found["encoder-embedding"] == found["decoder-embedding"] == STREAM
+    reason_at = reasons(build(*plain("batchnorm", "--layernorm-embedding")))
+    assert reason_at["encoder-embedding"] == reason_at["decoder-embedding"] == STREAM
 
 
 def test_only_what_folds_is_folded(build, batch):
@@ -118,8 +118,8 @@ def test_only_what_folds_is_folded(build, batch):
     )
     expected = model(**batch)[0]
     before = copy.deepcopy(model.decoder.layers[0].fc1.weight)
-    found = reasons(model)
-    assert found == {
+    reason_at = reasons(model)
+    assert reason_at == {
         **dict.fromkeys(["encoder-self", "encoder-ffn", "encoder-final"], ""),
         **dict.fromkeys(["decoder-self", "decoder-cross", "decoder-ffn", "decoder-final"], ANEW),
     }
@@ -129,23 +129,26 @@ def test_only_what_folds_is_folded(build, batch):
 
 @pytest.mark.parametrize("groups", ["1", "4"])
 def test_layer_scale_does_not_fold(groups, build):
-    found = reasons(build("--norm-type", "powernorm", "--norm-layer-scale-groups", groups, *PRE))
+    reason_at = reasons(
+        build("--norm-type", "powernorm", "--norm-layer-scale-groups", groups, *PRE)
+    )
     assert (
-        found["encoder-ffn"] == "its layer-scale divides each position by the position's own scale"
+        reason_at["encoder-ffn"]
+        == "its layer-scale divides each position by the position's own scale"
     )
 
 
 def test_post_norm_does_not_fold(build):
     flags = ("--norm-placement", "post")
-    found = reasons(build(*plain("mabn")[:4], "--norm-warmup-updates", "1", *flags))
-    assert found == dict.fromkeys(IN_LAYERS, STREAM)
+    reason_at = reasons(build(*plain("mabn")[:4], "--norm-warmup-updates", "1", *flags))
+    assert reason_at == dict.fromkeys(IN_LAYERS, STREAM)
 
 
 def test_the_stacks_are_told_apart(build):
     flags = ("--encoder-normalize-before", "--norm-warmup-updates", "1")
-    found = reasons(build(*plain("mabn")[:4], *flags))
-    assert [found[site] for site in IN_LAYERS] == ["", "", STREAM, STREAM, STREAM]
-    assert found["encoder-final"] == ""
+    reason_at = reasons(build(*plain("mabn")[:4], *flags))
+    assert [reason_at[site] for site in IN_LAYERS] == ["", "", STREAM, STREAM, STREAM]
+    assert reason_at["encoder-final"] == ""
 
 
 def test_norms_over_channels_do_not_fold(build):
@@ -168,15 +171,17 @@ def test_the_last_norm_does_not_fold(flags, reason, build):
 
 
 def test_joint_attention_takes_two_norms_at_once(build):
-    found = reasons(build(*plain("batchnorm", "--cross-self-attention", "--no-cross-attention")))
+    reason_at = reasons(
+        build(*plain("batchnorm", "--cross-self-attention", "--no-cross-attention"))
+    )
     joint = "k_proj and v_proj take the encoder's output and the decoder's alike"
-    assert found["decoder-self"] == found["encoder-final"] == joint
-    assert found["decoder-ffn"] == ""
+    assert reason_at["decoder-self"] == reason_at["encoder-final"] == joint
+    assert reason_at["decoder-ffn"] == ""
 
 
 def test_an_encoder_that_nothing_attends_to(build):
-    found = reasons(build(*plain("batchnorm", "--no-cross-attention")))
-    assert found["encoder-final"] == "no linear map takes its output"
+    reason_at = reasons(build(*plain("batchnorm", "--no-cross-attention")))
+    assert reason_at["encoder-final"] == "no linear map takes its output"
 
 
 def test_another_kind_of_map_does_not_fold(build, batch):

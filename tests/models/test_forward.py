@@ -84,7 +84,7 @@ def test_a_mask_as_high_as_wide_is_read_rightly_at_every_site(build, batch, task
     masks = {"encoder": square["src_tokens"].eq(pad)}
     masks["decoder"] = square["prev_output_tokens"].eq(pad)
     assert not any(torch.equal(mask, mask.t()) for mask in masks.values())
-    assert set(seen) == {name for name, one in model.named_modules() if isinstance(one, Norm)}
+    assert set(seen) == {name for name, module in model.named_modules() if isinstance(module, Norm)}
     for name, (x, mask, batch_first) in seen.items():
         assert torch.equal(mask, masks[name.partition(".")[0]]), name
         assert batch_first == name.endswith("layernorm_embedding"), name

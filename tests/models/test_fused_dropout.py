@@ -21,7 +21,7 @@ def loss_and_gradients(model, batch, seed=3):
     model.double().zero_grad()
     loss = model(**batch)[0].square().sum()
     loss.backward()
-    return loss.detach(), {name: one.grad for name, one in model.named_parameters()}
+    return loss.detach(), {name: p.grad for name, p in model.named_parameters()}
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def calls(monkeypatch):
 def test_without_dropout_nothing_changes(placement, build, batch, calls):
     flags = ("--norm-placement", placement)
     loss, gradients = loss_and_gradients(build(*flags), batch)
-    found, others = loss_and_gradients(build(*flags, *ON), batch)
-    assert torch.equal(loss, found)
+    other_loss, others = loss_and_gradients(build(*flags, *ON), batch)
+    assert torch.equal(loss, other_loss)
     assert all(torch.equal(gradients[name], others[name]) for name in gradients)
     assert not calls  # no pass more, and no random number drawn
 
@@ -66,9 +66,9 @@ def test_kernels_and_plain_torch_train_alike(placement, build, batch):
 
 
 def test_it_computes_by_the_kernels_that_are_chosen(build, batch, calls):
-    native, found = BACKENDS["cpu"].load()
+    native, description = BACKENDS["cpu"].load()
     if native is None:
-        pytest.skip(f"no cpu kernels here: {found}")
+        pytest.skip(f"no cpu kernels here: {description}")
     by_flag = build(*HALF, *ON, "--norm-kernels", "off")
     by_call = build(*HALF, *ON)
     set_kernels(by_call, "off")

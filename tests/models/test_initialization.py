@@ -60,8 +60,8 @@ def test_kaiming_attention_leaves_the_feed_forward_network(build):
 @pytest.mark.parametrize("name", list(INITIALIZATIONS))
 def test_every_norm_starts_from_the_same_weights(name, build):
     models = [build("--norm-init", name, "--norm-type", norm) for norm in ("adanorm", "dyt")]
-    for one, other in zip(*(linears(model) for model in models)):
-        assert all(torch.equal(a.weight, b.weight) for a, b in zip(one, other))
+    for maps, other_maps in zip(*(linears(model) for model in models)):
+        assert all(torch.equal(a.weight, b.weight) for a, b in zip(maps, other_maps))
 
 
 class Map(NamedTuple):
@@ -134,14 +134,14 @@ def test_weights_have_the_variance_of_the_formula(word, build):
     model = build("--encoder-layers", str(N), "--decoder-layers", str(M), "--norm-init", word)
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for number, layer in enumerate(stack.layers, start=1):
-            for linear, one in maps_of(layer, side, number):
+            for linear, linear_map in maps_of(layer, side, number):
                 # 128 x 128 values or more: the standard error of their variance is 1.1 % of it
                 torch.testing.assert_close(
                     linear.weight.var().item(),
-                    VARIANCES[word](one),
+                    VARIANCES[word](linear_map),
                     rtol=0.05,
                     atol=0,
-                    msg=str(one),
+                    msg=str(linear_map),
                 )
 
 
@@ -172,8 +172,8 @@ def test_t_fixup_of_a_stack_alone_has_the_number_of_its_layers(side, numbers, bu
     t_fixup(encoder.layers[0], place)
     t_fixup_embedding(encoder.embed_tokens, place)
 
-    for linear, one in maps_of(encoder.layers[0], side, 1):
-        wanted = one.xavier * one.scaled((9 * N) ** -0.25)
+    for linear, linear_map in maps_of(encoder.layers[0], side, 1):
+        wanted = linear_map.xavier * linear_map.scaled((9 * N) ** -0.25)
         # 128 x 128 values or more: the standard error of their variance is 1.1 % of it
         torch.testing.assert_close(linear.weight.var().item(), wanted, rtol=0.05, atol=0)
     wanted = 1 / D * (9 * N) ** -0.5

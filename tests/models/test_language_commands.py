@@ -52,10 +52,10 @@ def folder(text, tmp_path_factory):
     return folder
 
 
-def loss_of(path, text, out, capsys, *words):
+def loss_of(path, text, out, capsys, *argv):
     """What fairseq-eval-lm says of the test text."""
     capsys.readouterr()
-    flags = ["--path", path, "--tokens-per-sample", 12, "--gen-subset", "test", "--cpu", *words]
+    flags = ["--path", path, "--tokens-per-sample", 12, "--gen-subset", "test", "--cpu", *argv]
     assert evaluate([str(word) for word in (text, *flags)]) == 0
     out.write_text(capsys.readouterr().out)
     return read_evaluation(out)
@@ -103,14 +103,14 @@ def test_average_evaluate_and_fold(text, folder, tmp_path, capsys):
 
 
 def test_interactive_continues_a_text(text, folder, monkeypatch, capsys):
-    words = [text, "--task", "language_modeling", "--path", folder / "checkpoint_best.pt", "--cpu"]
-    words += ["--beam", 1, "--sampling", "--seed", 2, "--max-len-b", 8]
+    argv = [text, "--task", "language_modeling", "--path", folder / "checkpoint_best.pt", "--cpu"]
+    argv += ["--beam", 1, "--sampling", "--seed", 2, "--max-len-b", 8]
     parser = options.get_interactive_generation_parser()
-    args = options.parse_args_and_arch(parser, [str(word) for word in words])
+    args = options.parse_args_and_arch(parser, [str(word) for word in argv])
     monkeypatch.setattr(sys, "stdin", io.StringIO("d e f\n"))
     fairseq_cli.interactive.main(convert_namespace_to_omegaconf(args))
-    (found,) = [line for line in capsys.readouterr().out.splitlines() if line[:2] == "H-"]
-    continued = found.split("\t")[2].split()
+    (hypothesis,) = [line for line in capsys.readouterr().out.splitlines() if line[:2] == "H-"]
+    continued = hypothesis.split("\t")[2].split()
     assert continued[:3] == ["d", "e", "f"] and set(continued) <= WORDS
 
 
@@ -118,7 +118,7 @@ def test_records(folder):
     record = read_record(folder / "norm_record.jsonl.gz")
     assert record["updates"] == [1, 4]
     layers = [f"decoder.layers.{number}" for number in (0, 1)]
-    norms = [f"{one}.{at}_layer_norm" for one in layers for at in ("self_attn", "final")]
+    norms = [f"{layer}.{at}_layer_norm" for layer in layers for at in ("self_attn", "final")]
     assert set(record["sites"]) == {*norms, "decoder.layer_norm"}
     assert list(record["layers"]) == layers
 

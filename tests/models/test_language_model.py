@@ -71,7 +71,7 @@ def test_each_stock_architecture_has_its_own_of_the_same_shape(name, text):
 
 @pytest.mark.parametrize(("name", "settings"), EQUAL)
 def test_layernorm_gives_the_loss_and_the_gradients_of_stock(name, settings, text):
-    found = []
+    results = []
     for arch in (name, f"norm_{name}"):
         model, task = build(text, arch, **settings)
         adaptive = model.decoder.adaptive_softmax is not None
@@ -79,8 +79,8 @@ def test_layernorm_gives_the_loss_and_the_gradients_of_stock(name, settings, tex
         torch.manual_seed(4)
         loss, *_ = criterion(model.train(), batch(task))
         loss.backward()
-        found.append((loss, model))
-    (loss, stock), (our_loss, ours) = found
+        results.append((loss, model))
+    (loss, stock), (our_loss, ours) = results
     assert torch.equal(our_loss, loss) and torch.isfinite(loss)
     assert list(ours.state_dict()) == list(stock.state_dict())
     gradients = {key: value.grad for key, value in ours.named_parameters()}
@@ -143,13 +143,13 @@ def test_a_position_sees_its_future_only_where_the_norm_says_so(name, after_warm
     model.set_num_updates(3 if after_warmup else 0)
     others = tokens.clone()
     others[:, 5:] = tokens[:, 5:].flip(0)
-    one, two = (copy.deepcopy(model)(each)[0][:, :5] for each in (tokens, others))
+    logits, other_logits = (copy.deepcopy(model)(each)[0][:, :5] for each in (tokens, others))
     real = tokens[:, :5].ne(task.source_dictionary.pad())
     spec = norm_spec(name)
     sees = spec.batch_statistics
     if after_warmup:
         sees = sees and spec.cls.mixes_after_warmup
-    assert (not torch.equal(one[real], two[real])) == sees
+    assert (not torch.equal(logits[real], other_logits[real])) == sees
 
 
 @every_norm

@@ -57,14 +57,14 @@ def build(task, arch="norm_masked_lm", seed=1, **settings):
 
 def sample(task):
     """Tokens (B, T) of which some are masked, the last rows shorter."""
-    words = task.source_dictionary
+    dictionary = task.source_dictionary
     tokens = torch.randint(4, 24, (4, 9), generator=torch.Generator().manual_seed(2))
-    tokens[:, 0] = words.bos()
-    tokens[2, 6:] = tokens[3, 4:] = words.pad()
-    target = torch.full_like(tokens, words.pad())
+    tokens[:, 0] = dictionary.bos()
+    tokens[2, 6:] = tokens[3, 4:] = dictionary.pad()
+    target = torch.full_like(tokens, dictionary.pad())
     target[:, 2] = tokens[:, 2]
-    tokens[:, 2] = words.index("<mask>")
-    lengths = tokens.ne(words.pad()).sum(dim=1)
+    tokens[:, 2] = dictionary.index("<mask>")
+    lengths = tokens.ne(dictionary.pad()).sum(dim=1)
     net_input = {"src_tokens": tokens, "src_lengths": lengths}
     return {"net_input": net_input, "target": target, "ntokens": 4, "nsentences": 4}
 
@@ -81,14 +81,14 @@ def test_each_stock_architecture_has_its_own_of_the_same_shape(name, task):
 
 @pytest.mark.parametrize("name", ["roberta", "roberta_prenorm"])
 def test_layernorm_gives_the_loss_and_the_gradients_of_stock(name, task):
-    found = []
+    results = []
     for arch in (name, f"norm_{name}"):
         model = build(task, arch).train()
         torch.manual_seed(4)
         loss, *_ = MaskedLmLoss(SimpleNamespace(tpu=False), task)(model, sample(task))
         loss.backward()
-        found.append((loss, model))
-    (loss, stock), (our_loss, ours) = found
+        results.append((loss, model))
+    (loss, stock), (our_loss, ours) = results
     assert torch.equal(our_loss, loss) and torch.isfinite(loss)
     gradients = {key: value.grad for key, value in ours.named_parameters()}
     for key, value in stock.named_parameters():
@@ -109,10 +109,12 @@ def test_every_norm_trains_and_does_not_see_padding(name, placement, task):
     assert kinds == [norm_spec(name).cls] * (5 + (placement == "pre"))
     inputs = sample(task)["net_input"]
     wider = torch.nn.functional.pad(inputs["src_tokens"], (0, 2), value=1)
-    one, two = (copy.deepcopy(model)(tokens)[0] for tokens in (inputs["src_tokens"], wider))
+    logits, logits_of_wider = (
+        copy.deepcopy(model)(tokens)[0] for tokens in (inputs["src_tokens"], wider)
+    )
     real = inputs["src_tokens"].ne(1)
     # float32 sums in another order, through two layers
-    torch.testing.assert_close(one[real], two[:, :9][real], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(logits[real], logits_of_wider[:, :9][real], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("head", [None, "labels"])
@@ -127,16 +129,16 @@ def test_folding(head, task):
     expected += [model(**inputs, classification_head_name=head)[0]] if head else []
     outcome = {folding.site.flag: folding for folding in fold_norms(model)}
     assert not outcome["encoder-final"].reason and not outcome["encoder-ffn"].reason
-    found = [model(**inputs)[0]]
-    found += [model(**inputs, classification_head_name=head)[0]] if head else []
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)  # rounded once, as weights
+    outputs = [model(**inputs)[0]]
+    outputs += [model(**inputs, classification_head_name=head)[0]] if head else []
+    for ours, theirs in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)  # rounded once, as weights
 
 
 @pytest.mark.parametrize("word", ["kaiming", "depth-scaled", "fixup"])
 def test_initial_weights_of_the_plan_are_not_those_of_roberta(word, task):
     usual, other = (build(task, norm_init=init).encoder for init in ("xavier", word))
-    first, second = (one.sentence_encoder.layers[1] for one in (usual, other))
+    first, second = (model.sentence_encoder.layers[1] for model in (usual, other))
     assert not torch.equal(first.self_attn.out_proj.weight, second.self_attn.out_proj.weight)
 
 
@@ -174,9 +176,9 @@ def test_every_architecture_has_both_placements(task):
 def train(data, save_dir, *flags):
     """fairseq-train in this process; returns the checkpoint."""
     size = [word for key, value in TINY.items() for word in (f"--{key.replace('_', '-')}", value)]
-    words = [data, *TRAINING, *size, "--arch", "norm_masked_lm", "--save-dir", save_dir]
-    words += ["--no-epoch-checkpoints", "--max-update", 2, "--disable-validation", *flags]
-    args = options.parse_args_and_arch(options.get_training_parser(), [str(one) for one in words])
+    argv = [data, *TRAINING, *size, "--arch", "norm_masked_lm", "--save-dir", save_dir]
+    argv += ["--no-epoch-checkpoints", "--max-update", 2, "--disable-validation", *flags]
+    args = options.parse_args_and_arch(options.get_training_parser(), [*map(str, argv)])
     if hasattr(checkpoint_utils.save_checkpoint, "best"):  # of a training before
         del checkpoint_utils.save_checkpoint.best
     fairseq_cli.train.main(composed(args))

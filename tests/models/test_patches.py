@@ -87,9 +87,9 @@ class TwoForwards(Silent):
     """A task that computes on after its super's step, which is wrapped as well."""
 
     def train_step(self, sample, model, criterion, *args, **kwargs):
-        done = super().train_step(sample, model, criterion, *args, **kwargs)
+        output = super().train_step(sample, model, criterion, *args, **kwargs)
         criterion(model, sample)
-        return done
+        return output
 
 
 class SquaredSum(torch.nn.Module):

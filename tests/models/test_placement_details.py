@@ -59,7 +59,7 @@ def test_initial_weights_have_the_variance_of_the_paper(name, flag, build):
             scaled = value_maps(layer)
             assert len(scaled) == 2 + 2 * (len(STOCK_NORMS) - 1 if side == "decoder" else 1)
             for linear_map in linear_maps(layer):
-                scale = gain if any(linear_map is one for one in scaled) else 1
+                scale = gain if any(linear_map is each for each in scaled) else 1
                 fan = linear_map.in_features + linear_map.out_features
                 # normal, 128 x 128 values or more: their variance has a standard error of 1.1 %
                 torch.testing.assert_close(
@@ -101,13 +101,13 @@ def test_mix_has_post_norm_in_the_first_quarter():
             LayerPlace("encoder", index, layers, 6, dim=4, branches=("self", "ffn"))
             for index in range(1, layers + 1)
         ]
-        found = [placement_class("mix").at(place).__name__ for place in places]
-        assert found == ["Post"] * wanted + ["Pre"] * (layers - wanted)
+        names = [placement_class("mix").at(place).__name__ for place in places]
+        assert names == ["Post"] * wanted + ["Pre"] * (layers - wanted)
 
 
 def test_what_folds_under_which_placement(build):
     flags = ("--norm-type-encoder", "batchnorm", "--norm-layer-scale-groups", "0")
-    found = {
+    reasons = {
         name: {
             folding.site.name: folding.reason
             for folding in fold_norms(build("--norm-placement", name, *flags))
@@ -115,11 +115,11 @@ def test_what_folds_under_which_placement(build):
         }
         for name in ("sandwich", "scaled-pre", "residual")
     }
-    assert found["scaled-pre"] == dict.fromkeys(
+    assert reasons["scaled-pre"] == dict.fromkeys(
         ("encoder-self", "encoder-ffn", "encoder-final"), ""
     )
-    assert set(found["sandwich"].values()) == {""}
-    assert found["residual"]["encoder-final"] == "the streams are joined at it"
+    assert set(reasons["sandwich"].values()) == {""}
+    assert reasons["residual"]["encoder-final"] == "the streams are joined at it"
 
 
 def test_the_sides_can_have_placements_of_their_own(build, build_yaml):
@@ -127,10 +127,10 @@ def test_the_sides_can_have_placements_of_their_own(build, build_yaml):
     yaml = {"norm_placement_encoder": "sandwich", "norm_placement": "residual"}
     for model in (build(*flags), build_yaml(**yaml)):
         assert model.cfg.plan.placement == {"encoder": "sandwich", "decoder": "residual"}
-        found = [type(stack.layers[1].placement) for stack in (model.encoder, model.decoder)]
-        assert found == [placement_class("sandwich"), placement_class("residual")]
-    one = build("--norm-placement-decoder", "pre")
-    assert one.cfg.plan.placement == {"encoder": "post", "decoder": "pre"}
+        placements = [type(stack.layers[1].placement) for stack in (model.encoder, model.decoder)]
+        assert placements == [placement_class("sandwich"), placement_class("residual")]
+    pre = build("--norm-placement-decoder", "pre")
+    assert pre.cfg.plan.placement == {"encoder": "post", "decoder": "pre"}
     with pytest.raises(ValueError, match="placement pre of the decoder contradicts the arch"):
         build("--norm-placement-decoder", "pre", arch="norm_transformer_multi30k_tiny_postln")
     with pytest.raises(ValueError, match="decoder_normalize_before is True, which contradicts"):
@@ -214,7 +214,7 @@ def test_two_streams_need_their_final_norm(build):
 )
 def test_norms_beside_the_branches_may_be_unbounded(name, build):
     specs = [norm_spec(norm) for norm in NORM_TYPES]
-    norm = next(one.name for one in specs if not (one.cls.bounded or one.batch_statistics))
+    norm = next(s.name for s in specs if not (s.cls.bounded or s.batch_statistics))
     flags = ("--norm-placement", name, "--layernorm-embedding")
     build(*flags, "--norm-type-embedding", norm, "--norm-type-query", norm, "--norm-type-key", norm)
     with pytest.raises(ValueError, match=f"encoder-ffn is {norm}, which does not bound its output"):
@@ -280,9 +280,9 @@ def test_a_two_stream_placement_of_a_user_dir_is_one_file(build, batch, tmp_path
         mask = batch["src_tokens"].eq(task.source_dictionary.pad())
         x = model.encoder.forward_embedding(batch["src_tokens"])[0] * ~mask.unsqueeze(-1)
         by_hand = crossed(x.transpose(0, 1), stack_of(model.encoder, "encoder", mask))
-        found = model.encoder(batch["src_tokens"], batch["src_lengths"])["encoder_out"][0]
+        encoded = model.encoder(batch["src_tokens"], batch["src_lengths"])["encoder_out"][0]
         real = ~mask.t()
-        torch.testing.assert_close(found[real], by_hand[real], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(encoded[real], by_hand[real], rtol=1e-9, atol=1e-9)
         check_decoding(model, batch)
     finally:
         del PLACEMENTS["crossed"]

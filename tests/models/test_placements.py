@@ -79,7 +79,7 @@ def test_forward_and_gradients_are_those_of_the_equation(name, flags, build, bat
     logits = model(**batch)[0]
     real = prev.ne(pad)
     logits[real].square().sum().backward()
-    found = {key: value.grad.clone() for key, value in model.named_parameters()}
+    gradients = {key: value.grad.clone() for key, value in model.named_parameters()}
     model.zero_grad()
 
     x = model.encoder.forward_embedding(batch["src_tokens"])[0] * ~mask.unsqueeze(-1)
@@ -96,7 +96,7 @@ def test_forward_and_gradients_are_those_of_the_equation(name, flags, build, bat
     torch.testing.assert_close(logits[real], by_hand[real], **close)
     by_hand[real].square().sum().backward()
     for key, parameter in model.named_parameters():
-        torch.testing.assert_close(found[key], parameter.grad, **close, msg=key)
+        torch.testing.assert_close(gradients[key], parameter.grad, **close, msg=key)
 
 
 @every_placement
@@ -160,7 +160,7 @@ def test_three_updates_reach_every_parameter(name, norm, build, batch):
             assert torch.isfinite(parameter.grad).all(), key
             reached[key] |= bool(parameter.grad.any())
         optimizer.step()
-    assert [key for key, there in reached.items() if not there] == []
+    assert [key for key, has_gradient in reached.items() if not has_gradient] == []
     check_decoding(model.eval(), batch)
 
 
@@ -218,14 +218,14 @@ def check_average(folder, toy):
     """The mean of two checkpoints is loaded by the hub, and translates."""
     averaged = folder / "averaged.pt"
     average(["--inputs", str(folder), "--last-updates", "2", "--output", str(averaged)])
-    one, two = (
+    first, second = (
         load_checkpoint_to_cpu(str(path))["model"] for path in folder.glob("checkpoint_?_?.pt")
     )
     hub = NormTransformerModel.from_pretrained(str(folder), averaged.name, str(toy))
     for key, value in hub.models[0].state_dict().items():
         if value.is_floating_point():
             # the mean of two is rounded once
-            torch.testing.assert_close(value, (one[key] + two[key]) / 2, rtol=1e-6, atol=1e-7)
+            torch.testing.assert_close(value, (first[key] + second[key]) / 2, rtol=1e-6, atol=1e-7)
     assert isinstance(hub.translate("the dog sees the cat .", beam=1, max_len_b=3), str)
 
 
@@ -240,8 +240,8 @@ def test_folding_changes_no_logits(name, build, batch):
     shaken(model)
     before = model(**batch)[0]
     foldings = fold_norms(model)
-    kept = {choice.site for choice in model.cfg.plan.sites if choice.norm != "none"}
-    assert {folding.site for folding in foldings if folding.reason} == kept
+    unfolded = {choice.site for choice in model.cfg.plan.sites if choice.norm != "none"}
+    assert {folding.site for folding in foldings if folding.reason} == unfolded
     if name == "around":
         assert [folding.reason for folding in foldings if folding.site.flag == "encoder-ffn"] == [
             "it shares its flag with encoder-ffn-sum, which stays",
@@ -255,10 +255,10 @@ def test_folding_changes_no_logits(name, build, batch):
 def test_a_pruned_model_computes_with_the_layers_that_it_kept(name, build_yaml, batch):
     """As they were trained: not with the constants of a stack of that depth."""
     settings = {"norm_placement": name, "encoder_layers": 5, "decoder_layers": 4}
-    kept = {"encoder_layers_to_keep": "0,2,4", "decoder_layers_to_keep": "1,3"}
+    pruning = {"encoder_layers_to_keep": "0,2,4", "decoder_layers_to_keep": "1,3"}
     whole = shaken(build_yaml(**settings))
-    pruned = build_yaml(**settings, **kept).double().eval()
-    pruned.load_state_dict(whole.state_dict(), model_cfg=Namespace(arch="any", **kept))
+    pruned = build_yaml(**settings, **pruning).double().eval()
+    pruned.load_state_dict(whole.state_dict(), model_cfg=Namespace(arch="any", **pruning))
     for stack, layers in ((whole.encoder, (0, 2, 4)), (whole.decoder, (1, 3))):
         stack.layers = nn.ModuleList(stack.layers[layer] for layer in layers)
     assert torch.equal(pruned(**batch)[0], whole(**batch)[0])

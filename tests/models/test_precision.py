@@ -57,8 +57,8 @@ def test_low_precision_trains_on_float32_statistics(name, way, build, batch, tas
     batch = {key: value.to(DEVICE) for key, value in batch.items()}
     real = real.to(DEVICE)
     for update in range(2):  # one in the warm-up, one after it
-        for one in (full, once, model):
-            one.set_num_updates(update)
+        for each in (full, once, model):
+            each.set_num_updates(update)
         expected, moved = full(**batch)[0][real], once(**batch)[0][real]
         with precision:
             logits = model(**batch)[0][real]

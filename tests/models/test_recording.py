@@ -52,7 +52,7 @@ class Watch:
 
     def input_gradient(self, path, call):
         """dL/dx through the norm alone, by the plain form in float64."""
-        site = next(one for one in self.model.cfg.plan.sites if one.site.is_at(path))
+        site = next(s for s in self.model.cfg.plan.sites if s.site.is_at(path))
         norm = site.build(self.norms[path].dim)
         norm.fused = None
         norm.load_state_dict(call.state)
@@ -78,42 +78,42 @@ def expected(watch, path, call, tokens):
     u = norm.measured(torch.from_numpy(x)).numpy() if statistical else x
     mu, var, psi2 = u.mean(0), u.var(0), (u**2).mean(0)
     eps, channels = getattr(norm, "eps", EPS), x.shape[1]
-    found = {
+    statistics = {
         "positions": len(x),
         "rms": rms(x),
         "largest": abs(x).max(),
         "outlier_share": np.mean(abs(x - x.mean()) > 6 * x.std()),
     }
     for key, value in (("mean", mu), ("variance", var), ("square", psi2)):
-        found[f"batch_{key}"] = np.quantile(value, LEVELS)
+        statistics[f"batch_{key}"] = np.quantile(value, LEVELS)
         if statistical and key in norm.running_forms:
             running = call.state[norm.running_forms[key]].double().numpy()
-            found[f"running_{key}"] = np.quantile(running, LEVELS)
-            found[f"distance_{key}"] = np.linalg.norm(value - running) / channels
+            statistics[f"running_{key}"] = np.quantile(running, LEVELS)
+            statistics[f"distance_{key}"] = np.linalg.norm(value - running) / channels
     gamma = 1.0
     if "weight" in call.state and call.state["weight"].numel() == channels:
         gamma = call.state["weight"].double().numpy()
-        found["gamma_over_psi"] = np.quantile(gamma / np.sqrt(psi2 + eps), LEVELS)
+        statistics["gamma_over_psi"] = np.quantile(gamma / np.sqrt(psi2 + eps), LEVELS)
     if not hasattr(call, "grad"):
-        return found
+        return statistics
     grad = rows(call.grad, call) / tokens
     inner = rows(watch.input_gradient(path, call), call) / tokens
     for key, values in (("output", grad), ("input", inner)):
-        found[f"{key}_gradient_mean"] = rms(values.mean(1))
-        found[f"{key}_gradient_variance"] = values.var(1).mean()
+        statistics[f"{key}_gradient_mean"] = rms(values.mean(1))
+        statistics[f"{key}_gradient_variance"] = values.var(1).mean()
     g, sigma, psi = gamma * grad, np.sqrt(var + eps), np.sqrt(psi2 + eps)
     mean_term = g.mean(0) / sigma
     variance_term = (g * (u - mu) / sigma).mean(0) / sigma
     square_term = (g * u / psi).mean(0) / psi
-    found["g_mu"] = np.linalg.norm(mean_term) / channels
-    found["g_sigma2"] = np.linalg.norm(variance_term) / channels
-    found["g_psi2"] = np.linalg.norm(square_term) / channels
-    return found
+    statistics["g_mu"] = np.linalg.norm(mean_term) / channels
+    statistics["g_sigma2"] = np.linalg.norm(variance_term) / channels
+    statistics["g_psi2"] = np.linalg.norm(square_term) / channels
+    return statistics
 
 
-def check(record, found):
-    assert set(record) == set(found)
-    for key, value in found.items():
+def check(record, wanted):
+    assert set(record) == set(wanted)
+    for key, value in wanted.items():
         scale = max(np.abs(value).max() if np.ndim(value) else abs(value), 1e-7)
         assert np.allclose(record[key], value, rtol=ROUNDING, atol=ROUNDING * scale), key
 
@@ -153,9 +153,9 @@ def test_a_record_says_what_a_transcription_finds(
         call = watch.calls["decoder.layers.0.final_layer_norm"][record["update"] - 1]
         tokens = int((~call.mask).sum())  # the loss is a sum over target positions
         assert set(record["sites"]) == set(watch.norms)
-        for path, found in record["sites"].items():
+        for path, statistics in record["sites"].items():
             call = watch.calls[path][record["update"] - 1]
-            check(found, expected(watch, path, call, tokens))
+            check(statistics, expected(watch, path, call, tokens))
 
 
 def run_twice(monkeypatch, data, folder, *flags):
@@ -178,8 +178,8 @@ def test_the_weights_are_the_same_with_and_without(name, toy, tmp_path, monkeypa
     assert all(torch.equal(with_it[key], value) for key, value in without.items())
     _, *records = recorded(tmp_path)
     assert [record["update"] for record in records] == [1, 3]
-    for found in records[-1]["sites"].values():
-        assert passes_through(name) or {"g_mu", "input_gradient_mean"} <= set(found)
+    for statistics in records[-1]["sites"].values():
+        assert passes_through(name) or {"g_mu", "input_gradient_mean"} <= set(statistics)
 
 
 @pytest.mark.parametrize("name", ["layernorm", "powernorm"])
@@ -300,8 +300,8 @@ def test_a_site_that_the_first_batch_leaves_out_stays_out(recorder, batch, task,
     padding = torch.full_like(batch["src_tokens"], task.source_dictionary.pad())
     counts, criterion = iter([0, 1]), SquaredSum()
     with recorder.recording(criterion, lambda: next(counts), 1.0):
-        for one in ({**batch, "src_tokens": padding}, batch):
-            criterion(recorder.model, one)[0].backward()
+        for each in ({**batch, "src_tokens": padding}, batch):
+            criterion(recorder.model, each)[0].backward()
     assert read_records(tmp_path / "record")[1]["sites"] == {}
 
 

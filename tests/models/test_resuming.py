@@ -31,9 +31,9 @@ def checkpoint(toy, tmp_path_factory):
     def make(*flags, arch=None):
         if (flags, arch) not in made:
             folder = tmp_path_factory.mktemp("stored")
-            words = ["--arch", arch] if arch else []
+            arch_flags = ["--arch", arch] if arch else []
             with pytest.MonkeyPatch.context() as patch:
-                train_here(patch, toy, folder, *ONE, *flags, *words)
+                train_here(patch, toy, folder, *ONE, *flags, *arch_flags)
             made[flags, arch] = folder / "checkpoint_last.pt"
         return made[flags, arch]
 
@@ -45,7 +45,7 @@ GROUPNORM = ("--norm-type", "groupnorm", *PRE)
 POWERNORM = ("--norm-type", "powernorm", *PRE)
 
 
-def found(stored, given, anew=False):
+def differences_of(stored, given, anew=False):
     """What differs between two command lines."""
     plans = [
         plan_of(flat_settings(configure("DATA", "DIR", *flags).model)) for flags in (stored, given)
@@ -85,12 +85,12 @@ EVERYWHERE = f"{ENCODER}, decoder-self, decoder-cross, decoder-ffn, decoder-fina
     ],
 )
 def test_what_differs_is_named(stored, given, said):
-    assert found(stored, given) == [said]
-    assert found(stored, stored) == found(given, given) == []
+    assert differences_of(stored, given) == [said]
+    assert differences_of(stored, stored) == differences_of(given, given) == []
 
 
 def test_a_placement_of_one_stack_is_named_with_the_site_that_goes():
-    assert found(LAYERNORM, ("--encoder-normalize-before",)) == [
+    assert differences_of(LAYERNORM, ("--encoder-normalize-before",)) == [
         "placement of decoder: stored pre, given post",
         "norm of decoder-final: stored layernorm, given absent",
     ]
@@ -98,15 +98,15 @@ def test_a_placement_of_one_stack_is_named_with_the_site_that_goes():
 
 def test_a_new_start_has_a_schedule_and_an_initialization_of_its_own():
     own = (*POWERNORM, "--warmup-updates", 9, "--norm-init", "kaiming")
-    assert len(found(POWERNORM, own)) == 2
-    assert found(POWERNORM, own, anew=True) == []
-    assert len(found(POWERNORM, (*own, "--norm-alpha-fwd", 0.5), anew=True)) == 1
+    assert len(differences_of(POWERNORM, own)) == 2
+    assert differences_of(POWERNORM, own, anew=True) == []
+    assert len(differences_of(POWERNORM, (*own, "--norm-alpha-fwd", 0.5), anew=True)) == 1
 
 
 def test_kernels_and_other_words_for_the_same_may_differ():
     same = ("--norm-type", "layernorm", "--norm-type-encoder", "powernorm", *STOCK_PRE)
     same += ("--norm-kernels", "off", "--norm-nan-check", "off", "--norm-alpha-fwd", 0.9)
-    assert found(POWERNORM, same) == []
+    assert differences_of(POWERNORM, same) == []
 
 
 @pytest.mark.parametrize("how", ["--restore-file", FINETUNE])

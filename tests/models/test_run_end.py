@@ -48,10 +48,9 @@ def test_so_does_the_command_of_fairseq(toy, tmp_path):
     small = [*NARROW, "--max-update", 3, "--disable-validation", "--no-epoch-checkpoints"]
     train(toy, tmp_path, *small)
     written = (tmp_path / "checkpoint_last.pt").read_bytes()
-    done = train(toy, tmp_path, *small)
-    assert (
-        "nothing to train: 3 updates are done, and --max-update is 3" in done.stdout + done.stderr
-    )
+    result = train(toy, tmp_path, *small)
+    printed = result.stdout + result.stderr
+    assert "nothing to train: 3 updates are done, and --max-update is 3" in printed
     assert (tmp_path / "checkpoint_last.pt").read_bytes() == written
 
 

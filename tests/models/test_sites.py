@@ -25,18 +25,18 @@ ALL_SITES = ("--norm-placement", "pre", "--layernorm-embedding")
 
 def norms_by_site(model):
     """Site flag to the types of all modules there, over layers and both embeddings."""
-    found = {
+    types = {
         site: [type(getattr(layer, attribute)) for layer in stack.layers]
         for stack, sites in ((model.encoder, ENCODER), (model.decoder, DECODER))
         for site, attribute in sites.items()
     }
-    found["encoder-final"] = [type(model.encoder.layer_norm)]
-    found["decoder-final"] = [type(model.decoder.layer_norm)]
-    found["embedding"] = [
+    types["encoder-final"] = [type(model.encoder.layer_norm)]
+    types["decoder-final"] = [type(model.decoder.layer_norm)]
+    types["embedding"] = [
         type(model.encoder.layernorm_embedding),
         type(model.decoder.layernorm_embedding),
     ]
-    return found
+    return types
 
 
 @pytest.mark.parametrize("name", NORM_TYPES)
@@ -50,8 +50,8 @@ def test_norm_type_reaches_every_site(name, build):
         "embedding": [cls] * 2,
     }
     # and nothing else normalizes
-    found = sum(isinstance(module, Norm) for module in model.modules())
-    assert found == sum(map(len, norms_by_site(model).values()))
+    count = sum(isinstance(module, Norm) for module in model.modules())
+    assert count == sum(map(len, norms_by_site(model).values()))
     assert not any(type(module).__module__.startswith("torch") for module in norm_modules(model))
 
 
@@ -75,7 +75,7 @@ def test_the_more_specific_flag_wins(build):
         *("--norm-type", "adanorm", "--norm-type-encoder", "rmsnorm"),
         *("--norm-type-encoder-ffn", "none", *ALL_SITES),
     )
-    types = {site: found[0] for site, found in norms_by_site(model).items()}
+    types = {site: of_layers[0] for site, of_layers in norms_by_site(model).items()}
     wanted = dict.fromkeys(FLAGS, "adanorm")
     wanted.update({"encoder-self": "rmsnorm", "encoder-final": "rmsnorm"})
     wanted.update({"encoder-ffn": "none", "embedding": "rmsnorm"})
@@ -85,11 +85,11 @@ def test_the_more_specific_flag_wins(build):
 
 @pytest.mark.parametrize("name", [n for n in NORM_TYPES if norm_spec(n).batch_statistics])
 def test_batch_statistics_leave_the_decoder_on_layernorm(name, build):
-    found = norms_by_site(build("--norm-type", name, *ALL_SITES))
+    types = norms_by_site(build("--norm-type", name, *ALL_SITES))
     layernorm, cls = norm_spec("layernorm").cls, norm_spec(name).cls
-    assert {found[site][0] for site in [*DECODER, "decoder-final"]} == {layernorm}
-    assert {found[site][0] for site in [*ENCODER, "encoder-final"]} == {cls}
-    assert found["embedding"] == [cls, layernorm]
+    assert {types[site][0] for site in [*DECODER, "decoder-final"]} == {layernorm}
+    assert {types[site][0] for site in [*ENCODER, "encoder-final"]} == {cls}
+    assert types["embedding"] == [cls, layernorm]
 
 
 @pytest.mark.parametrize(
@@ -135,18 +135,18 @@ PLAIN_EVERYWHERE = "in plain torch: encoder-self, encoder-ffn, decoder-self, dec
     [
         (
             "auto",
-            "there",
+            "backend",
             "by kernels: encoder-self, encoder-ffn; "
             "in plain torch: decoder-self, decoder-cross, decoder-ffn",
         ),
         ("auto", None, f"{PLAIN_EVERYWHERE}, decoder-ffn"),
-        ("off", "there", f"{PLAIN_EVERYWHERE}, decoder-ffn"),
+        ("off", "backend", f"{PLAIN_EVERYWHERE}, decoder-ffn"),
     ],
 )
 def test_what_computes_each_site_is_logged(choice, backend, said, build, caplog, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
-    found = SimpleNamespace(load=lambda: (backend, "as told"))
-    monkeypatch.setattr(choices, "BACKENDS", {"cpu": found, "triton": found})
+    loading = SimpleNamespace(load=lambda: (backend, "as told"))
+    monkeypatch.setattr(choices, "BACKENDS", {"cpu": loading, "triton": loading})
     with caplog.at_level(logging.INFO, logger="norm_plugin"):
         build("--norm-type-encoder", "powernorm", "--norm-kernels", choice)
     (line,) = [line for line in caplog.messages if line.startswith("norm kernels: ")]

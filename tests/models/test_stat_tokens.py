@@ -11,7 +11,7 @@ from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 def test_every_norm_with_batch_statistics_has_groups_and_no_sync(build, build_yaml, batch):
     flags = ("--norm-type", "powernorm-v", "--norm-stat-tokens", "6")
     for model in (build(*flags), build_yaml(norm_type="powernorm-v", norm_stat_tokens=6)):
-        norms = [one for one in model.modules() if isinstance(one, BatchStatisticsNorm)]
+        norms = [m for m in model.modules() if isinstance(m, BatchStatisticsNorm)]
         assert norms and all(norm.stat_tokens == 6 and not norm.sync for norm in norms)
     model(**batch)
     tokens = int(batch["src_lengths"].sum())

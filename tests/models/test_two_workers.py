@@ -36,14 +36,14 @@ def free_port():
 def start(data, folder, *flags, rank=0, killed_before=0):
     """Fork a worker; returns its process. What it prints goes to ``workerN.txt``."""
     small = [word for pair in SMALL.items() for word in pair]
-    words = [WORKER, folder / f"worker{rank}.tensors", killed_before, data]
-    words += ["--user-dir", PLUGIN, *small, *NARROW, "--cpu", "--save-dir", folder]
-    words += ["--arch", "norm_transformer_multi30k_tiny", *NORMS, *flags]
+    argv = [WORKER, folder / f"worker{rank}.tensors", killed_before, data]
+    argv += ["--user-dir", PLUGIN, *small, *NARROW, "--cpu", "--save-dir", folder]
+    argv += ["--arch", "norm_transformer_multi30k_tiny", *NORMS, *flags]
     with open(folder / f"worker{rank}.txt", "w") as output:
         child = os.fork()
         if child == 0:
             streams = (output.fileno(), output.fileno())
-            be(run_as_main, [str(word) for word in words], streams, ROOT)
+            be(run_as_main, [str(word) for word in argv], streams, ROOT)
     return child
 
 

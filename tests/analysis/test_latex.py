@@ -53,6 +53,6 @@ def test_the_report_is_a_document(tmp_path):
     assert (out / "comparison-score.tex").exists()
     if shutil.which("pdflatex") is None:
         pytest.skip("pdflatex is not installed")
-    words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "report.tex"]
-    done = subprocess.run(words, cwd=out, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:]
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "report.tex"]
+    result = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout[-2000:]

@@ -113,5 +113,5 @@ def test_bad_files_are_one_line(tmp_path):
 
 
 def test_it_is_a_command(tmp_path):
-    done = run_forked("norm_plugin", "records", tmp_path / "missing")
-    assert done.returncode == 1 and done.stderr.startswith("error: cannot read")
+    result = run_forked("norm_plugin", "records", tmp_path / "missing")
+    assert result.returncode == 1 and result.stderr.startswith("error: cannot read")

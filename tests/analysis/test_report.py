@@ -94,8 +94,8 @@ def write_study(tmp_path):
     write_failure(folders[0], "gone", 1, reason="the loss is nan | or inf")
     for norm, bleu, lines in (("layernorm", 35.0, REFERENCES), ("far", 38.0, WORSE)):
         run = with_translations(made_up(norm, bleu=bleu), tmp_path, lines, REFERENCES)
-        kept = with_statistics(run, tmp_path, g_mu=0.5, distance_mean=0.1)["kept"]
-        folder_of(tmp_path, {**run, "kept": {**run["kept"], **kept}})
+        statistics = with_statistics(run, tmp_path, g_mu=0.5, distance_mean=0.1)["kept"]
+        folder_of(tmp_path, {**run, "kept": {**run["kept"], **statistics}})
     return folders
 
 
@@ -105,8 +105,8 @@ def written(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("report")
     folders = write_study(tmp_path / "results")
     corpus = write_corpus(tmp_path / "corpus", REFERENCES)
-    words = ["--out", str(tmp_path / "out"), "--title", "a <b> & c", "--data", str(corpus)]
-    assert main([*map(str, folders), *words]) == 0
+    flags = ["--out", str(tmp_path / "out"), "--title", "a <b> & c", "--data", str(corpus)]
+    assert main([*map(str, folders), *flags]) == 0
     return tmp_path / "out", read_study(folders)
 
 
@@ -242,8 +242,8 @@ def test_one_figure_is_written_alone(written, tmp_path, name):
     """And equal results, written elsewhere, give an equal drawing."""
     out, _ = written
     folders = write_study(tmp_path / "results")
-    words = [*map(str, folders), "--out", str(tmp_path / "one")]
-    assert main([*words, "--figure", name]) == 0
+    argv = [*map(str, folders), "--out", str(tmp_path / "one")]
+    assert main([*argv, "--figure", name]) == 0
     files = {path.name: path.read_text() for path in (tmp_path / "one").iterdir()}
     assert files == {name: (out / name).read_text() for name in files}
     assert set(files) == {f"{name}.svg", f"{name}.csv"}

@@ -89,8 +89,8 @@ def test_results_are_sorted_and_checked(tmp_path):
     for norm, seed in (("rmsnorm", 2), ("layernorm", 10), ("layernorm", 9)):
         folder_of(tmp_path, made_up(norm, seed, experiment="e"))
     runs = read_results(str(tmp_path / "e"))
-    found = list(zip(runs["norm"], runs["seed"]))
-    assert found == [("layernorm", 9), ("layernorm", 10), ("rmsnorm", 2)]
+    order = list(zip(runs["norm"], runs["seed"]))
+    assert order == [("layernorm", 9), ("layernorm", 10), ("rmsnorm", 2)]
     with pytest.raises(CommandError, match="no results in .*/f: there is no such folder.*json"):
         read_results(tmp_path / "f")
     (tmp_path / "f").mkdir()
@@ -147,8 +147,8 @@ def tables(folder):
 
 
 def assert_equal(ours, theirs):
-    for one, other in zip(ours, theirs):
-        pd.testing.assert_frame_equal(one, other)
+    for actual, expected in zip(ours, theirs):
+        pd.testing.assert_frame_equal(actual, expected)
 
 
 def test_published_results_are_read_as_the_files_were(sweep, tmp_path, capsys):

@@ -44,8 +44,8 @@ def test_two_settings_of_one_name_are_refused(tmp_path):
 
 @pytest.mark.parametrize("given", [{}, {"norm_placement": "post"}])
 def test_a_placement_of_one_stack_is_named(given, tmp_path):
-    one = made_up(settings__model={**given, "norm_placement_decoder": "sandwich"})
-    (placement,) = read_results(*folder_of(tmp_path, one))["placement"]
+    result = made_up(settings__model={**given, "norm_placement_decoder": "sandwich"})
+    (placement,) = read_results(*folder_of(tmp_path, result))["placement"]
     assert placement == "encoder post, decoder sandwich"
 
 

@@ -32,14 +32,14 @@ def options_for(folder, corpus, *flags):
 
 def test_a_batch_of_a_corpus_is_its_next_sentences(corpus):
     batches = real_batches(corpus, seeds=3)
-    words, tokens = batches.source_words, []
+    dictionary, tokens = batches.source_words, []
     assert batches.kind == REAL
     for seed in range(3):
         source, previous, target = batches.draw(seed)
         assert len(source) == len(target) == SENTENCES
         assert previous.shape == target.shape
-        assert (source[:, -1] == words.eos()).all()  # padded on the left
-        tokens.append(int(source.ne(words.pad()).sum()))
+        assert (source[:, -1] == dictionary.eos()).all()  # padded on the left
+        tokens.append(int(source.ne(dictionary.pad()).sum()))
     assert len(set(tokens)) > 1
     stack = stack_pass("pre", "layernorm", 1, 8, batches, 0)
     assert stack.outputs.shape == (2, tokens[0])  # padding is no position

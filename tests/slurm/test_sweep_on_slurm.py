@@ -18,12 +18,12 @@ def runs(tmp_path: Path) -> FakeRuns:
 def test_a_sweep_of_four_runs_one_of_which_diverges(slurm, runs):
     pytest.importorskip("submitit", reason="the extra 'slurm' is not installed")
     argv = ("sweep", "toy", "seed=1,2,3,4", "--launcher", "submitit_slurm")
-    done = runs.command(
+    result = runs.command(
         *argv,
         *("--work", str(runs.work), "hydra.launcher.timeout_min=10"),
         SLURM_CONF=str(slurm),
         FAKE_TRAINING_OF_SEED=json.dumps({"2": "diverges"}),
     )
-    assert done.returncode == 0, done.stderr
-    assert "3 done, 1 diverged of 4" in done.stdout
+    assert result.returncode == 0, result.stderr
+    assert "3 done, 1 diverged of 4" in result.stdout
     assert len(list(runs.work.glob("results/toy/*.json"))) == 3

@@ -44,6 +44,7 @@ RESULTS = {"characters": "tinyshakespeare_short", "adanorm_rt": "rt", "adanorm_s
 """The folder of a study's results, where it has not the name of the study."""
 CORPORA = {
     "characters": "characters",
+    "characters_tuned_short": "characters, own rates",
     "adanorm_rt": "RT",
     "adanorm_sst5": "SST5",
     "sst5_confirmed": "SST5, new seeds",
@@ -52,6 +53,7 @@ CORPORA = {
 CLASSIFICATION = ("adanorm_sst5", "adanorm_rt")
 FINDINGS = {
     "norms": (
+        *(Effect("characters_tuned_short", norm) for norm in ("none", "powernorm", "dyt")),
         *(Effect("characters", norm) for norm in ("none", "rmsnorm", "powernorm", "adanorm")),
         *(
             Effect("characters", f"{norm}, post", "layernorm, post")

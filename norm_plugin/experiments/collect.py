@@ -255,8 +255,8 @@ PLACES = {
 }
 """Keys that name places on a machine, wherever they stand; the rest is caught by its value."""
 ABSOLUTE_PATH = re.compile(r"""(^|[\s"'=:,;(\[{])(~?/|[A-Za-z]:\\)[^\s]""")
-NOT_CODE = (":!results", ":!benchmarks/results", ":!*.md")
-"""Files whose changes do not affect a run."""
+NOT_CODE = (":!results", ":!benchmarks/results", ":!*.md", ":!*.tuned.json")
+"""Files whose changes do not affect a run, or that its settings repeat: what tuning chose."""
 
 
 def plain_settings(cfg: Mapping[str, Any]) -> dict[str, Any]:

@@ -96,10 +96,11 @@ def test_a_clean_checkout(checkout) -> None:
     assert git_state(checkout / "package") == {"commit": commit, "dirty": False}
 
 
-def test_results_and_text_do_not_make_a_checkout_dirty(checkout) -> None:
+def test_results_text_and_tuning_do_not_make_a_checkout_dirty(checkout) -> None:
     (checkout / "results").mkdir()
     (checkout / "results" / "a.json").write_text("{}")
     (checkout / "README.md").write_text("new")
+    (checkout / "study.tuned.json").write_text("{}")  # which the runs that follow name
     assert git_state(checkout / "package")["dirty"] is False
 
 

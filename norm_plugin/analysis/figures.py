@@ -866,8 +866,9 @@ def sensitivity_figure(
             at = lines[(lines["arm"] == arm) & (lines["x"] == chosen.get(arm))]
             axes.plot(at["x"], at["mean"], "D", color=INK, markersize=5, zorder=3)
             lost = trials.loc[diverged & (trials["arm"] == arm), "lr"].unique()
-            top = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-            axes.plot(lost, [1.0] * len(lost), "x", color=INK, markersize=6, **top)
+            if len(lost):  # a line without points, not clipped, would widen the margins
+                top = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+                axes.plot(lost, [1.0] * len(lost), "x", color=INK, markersize=6, **top)
 
     labels = (key, outcome)
     drawing = panels_drawing("sensitivity", lines, shown, labels, more=marks, log=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pandas as pd
@@ -344,3 +345,13 @@ def test_the_figure_of_sensitivity_marks_what_was_chosen():
     assert list(figure.data["lr"]) == [0.1, 1.0] and list(figure.data["mean"]) == [3.5, 4.5]
     ElementTree.fromstring(figure.standalone)
     assert figure.drawing.pdf.startswith(b"%PDF")
+
+
+def test_the_axes_of_sensitivity_fill_the_drawing_where_nothing_diverged():
+    trials = pd.DataFrame(
+        [("a", lr, seed, lr + seed) for lr in (0.1, 1.0) for seed in (1, 2)],
+        columns=["arm", "lr", "seed", "valid_loss"],
+    )
+    svg = sensitivity_figure(trials, {"a": 0.1}).svg
+    left = float(re.search(r'id="sensitivity-patch_2">\s*<path d="M ([\d.]+)', svg)[1])
+    assert left < 72  # an inch is enough for the labels

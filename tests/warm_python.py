@@ -1,6 +1,6 @@
 """Stands in for Python: a server of forked.py runs argv in a process that it forks.
 
-``python -S -E warm_python.py WORDS`` is like ``python WORDS``, without the seconds that importing
+``python -S -E warm_python.py ARGV`` is like ``python ARGV``, without the seconds that importing
 torch and fairseq takes.
 """
 

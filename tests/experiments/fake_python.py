@@ -1,7 +1,7 @@
 """Stands in for the Python of a run's commands: notes each in $FAKE_CALLS, does something like it.
 
-A command's output follows from its words and its inputs, so that a disturbed run can be compared
-with an undisturbed one. At the point number $FAKE_KILL_AT of a run, the whole run is killed.
+A command's output depends only on its arguments and its inputs, so that an interrupted run can be
+compared with an uninterrupted one. At point $FAKE_KILL_AT of a run, the whole run is killed.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ def point():
 
 
 def digest(*parts):
-    """Of words that may name the folder of this checkout, where it lies left out."""
+    """The SHA-256 of ``parts``, without the folder of this checkout."""
     text = "\0".join(map(str, parts)).replace(os.environ["FAKE_FOLDER"], "")
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -168,7 +168,7 @@ class FakeRuns:
     def run(
         self, name: str, *argv: str, kill_at: int = 0, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """``run NAME --work WORK WORDS``."""
+        """``run NAME --work WORK ARGV``."""
         command = ("run", name, "--work", str(self.work), *argv)
         return self.command(*command, kill_at=kill_at, **environment)
 

@@ -60,11 +60,11 @@ WITHOUT_NORMS = WORDS * DIM + 3 * attention(DIM) + 2 * FEED_FORWARD
 def test_size_and_sites_of_a_model(tmp_path, prepared, train_state) -> None:
     path = tmp_path / "model.pt"
     torch.save(train_state("--norm-type=rmsnorm", "--norm-type-decoder=layernorm"), path)
-    facts = model_facts(path, prepared / "bin")
+    summary = model_facts(path, prepared / "bin")
     # RMSNorm has a weight, LayerNorm a weight and a bias; tied embeddings count once.
-    assert facts["norm_parameters"] == 2 * DIM + 3 * 2 * DIM
-    assert facts["parameters"] == WITHOUT_NORMS + facts["norm_parameters"]
-    assert facts["sites"] == {
+    assert summary["norm_parameters"] == 2 * DIM + 3 * 2 * DIM
+    assert summary["parameters"] == WITHOUT_NORMS + summary["norm_parameters"]
+    assert summary["sites"] == {
         "encoder-self": "rmsnorm",
         "encoder-ffn": "rmsnorm",
         "decoder-self": "layernorm",
@@ -76,10 +76,10 @@ def test_size_and_sites_of_a_model(tmp_path, prepared, train_state) -> None:
 def test_a_stock_model_has_no_sites(tmp_path, prepared, train_state) -> None:
     path = tmp_path / "model.pt"
     torch.save(train_state("--arch=transformer", "--encoder-normalize-before"), path)
-    facts = model_facts(path, prepared / "bin")
-    assert facts["sites"] is None
-    assert facts["norm_parameters"] == 6 * 2 * DIM
-    assert facts["parameters"] == WITHOUT_NORMS + facts["norm_parameters"]
+    summary = model_facts(path, prepared / "bin")
+    assert summary["sites"] is None
+    assert summary["norm_parameters"] == 6 * 2 * DIM
+    assert summary["parameters"] == WITHOUT_NORMS + summary["norm_parameters"]
 
 
 def test_training_facts(train_state) -> None:
@@ -100,9 +100,9 @@ def test_several_workers_store_times_as_tensors() -> None:
 
 
 def test_what_a_checkpoint_lacks_is_none() -> None:
-    facts = training_facts({"model": {}})
-    best = facts.pop("best_valid")
-    assert set(facts.values()) == {None}
+    summary = training_facts({"model": {}})
+    best = summary.pop("best_valid")
+    assert set(summary.values()) == {None}
     assert set(best.values()) == {None}
     state = {"extra_state": {"best": float("nan")}}
     assert training_facts(state)["best_valid"]["value"] is None

@@ -15,14 +15,14 @@ from norm_plugin.experiments.state import WAITING, Status, read_status
 
 KILLS = 3  # a run
 DONE = "was done before"
-WORDS = ("iwslt14", "norm=powernorm")
+RUN = ("iwslt14", "norm=powernorm")
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """How many points a run has, and what it leaves."""
     runs = FakeRuns(tmp_path_factory.mktemp("undisturbed"))
-    assert runs.run(*WORDS).returncode == 0
+    assert runs.run(*RUN).returncode == 0
     return runs.points.stat().st_size, runs.outcome()
 
 
@@ -31,11 +31,11 @@ def test_kills_at_random_points_change_nothing_in_the_end(seed, undisturbed, run
     points, expected = undisturbed
     chance = random.Random(seed)
     for kill in range(KILLS):
-        killed = runs.run(*WORDS, kill_at=chance.randint(1, points))
+        killed = runs.run(*RUN, kill_at=chance.randint(1, points))
         # a later run has less to do, and may come to its end before that point
         assert killed.returncode == -signal.SIGKILL or kill > 0
-    done = runs.run(*WORDS)
-    assert done.returncode == 0, done.stderr
+    result = runs.run(*RUN)
+    assert result.returncode == 0, result.stderr
     assert runs.outcome() == expected
 
 
@@ -46,16 +46,18 @@ def test_children_end_with_a_run_that_is_killed_alone(kind, runs):
         os.kill(child, kind)
         os.waitpid(child, 0)
         # The training holds the lock, so that this comes through only when it has ended.
-        while "is in use" in (done := runs.run("wmt14")).stderr:
-            assert done.returncode == 1
-    assert done.returncode == 0, done.stderr
+        while "is in use" in (result := runs.run("wmt14")).stderr:
+            assert result.returncode == 1
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_run_that_goes_on_is_told_from_one_whose_process_is_gone(runs):
     grid = ("sweep", "toy", "norm=layernorm,rmsnorm", "--work", str(runs.work), "--status")
     with runs.going_on("toy") as child:
-        view = runs.command(*grid).stdout
-        assert "layernorm, seed 1  running: train" in view and "1 running, 1 waiting of 2" in view
+        status = runs.command(*grid).stdout
+        assert (
+            "layernorm, seed 1  running: train" in status and "1 running, 1 waiting of 2" in status
+        )
         second = runs.run("toy")
         assert second.returncode == 1
         assert "is in use: the same run is going on elsewhere" in second.stderr
@@ -65,16 +67,16 @@ def test_a_run_that_goes_on_is_told_from_one_whose_process_is_gone(runs):
         (lock,) = runs.work.glob("runs/*/layernorm-seed1/lock")
         with open(lock) as stream:  # its commands hold it, and end with it
             fcntl.flock(stream, fcntl.LOCK_EX)
-        view = runs.command(*grid).stdout
-        assert "layernorm, seed 1  stopped" in view and "1 waiting, 1 stopped of 2" in view
+        status = runs.command(*grid).stdout
+        assert "layernorm, seed 1  stopped" in status and "1 waiting, 1 stopped of 2" in status
 
 
 def test_a_training_without_a_checkpoint_is_not_done(runs):
     for _ in range(2):
-        done = runs.run("wmt14", FAKE_TRAINING="makes nothing")
-        assert done.returncode == 1
-        assert "error: train failed: it ended without" in done.stderr
-        assert "checkpoint_last.pt" in done.stderr
+        result = runs.run("wmt14", FAKE_TRAINING="makes nothing")
+        assert result.returncode == 1
+        assert "error: train failed: it ended without" in result.stderr
+        assert "checkpoint_last.pt" in result.stderr
     assert not list(runs.work.rglob("stages/train"))
     again = runs.run("wmt14")  # and with a GPU it trains
     assert again.returncode == 0, again.stderr
@@ -135,15 +137,15 @@ def test_a_status_that_a_power_cut_has_damaged_counts_as_absent(left, tmp_path):
 @pytest.mark.parametrize("left", [b"\0\0\0\0", b"\xff"])
 def test_stamps_that_a_power_cut_has_damaged_count_as_absent(left, undisturbed, runs):
     _, expected = undisturbed
-    runs.run(*WORDS, FAKE_TRAINING="fails")
+    runs.run(*RUN, FAKE_TRAINING="fails")
     for stamp in runs.work.glob("runs/*/*/stages/*"):
         stamp.write_bytes(left)
-    done = runs.run(*WORDS)  # begun
-    assert done.returncode == 0, done.stderr
+    result = runs.run(*RUN)  # begun
+    assert result.returncode == 0, result.stderr
     assert runs.outcome() == expected
     for stamp in runs.work.glob("runs/*/*/stages/*"):
         stamp.write_bytes(left)
-    again = runs.run(*WORDS)  # finished
+    again = runs.run(*RUN)  # finished
     assert again.returncode == 0 and DONE not in again.stdout, again.stderr
     assert runs.outcome() == expected
 
@@ -170,20 +172,20 @@ def test_a_training_with_other_settings_is_left_alone(begun, runs):
 
 
 def test_a_failure_is_recorded_with_its_reason_until_the_run_succeeds(runs):
-    done = runs.run("toy", FAKE_TRAINING="fails")
-    assert done.returncode == 1
-    *tail, error = done.stderr.splitlines()
+    result = runs.run("toy", FAKE_TRAINING="fails")
+    assert result.returncode == 1
+    *tail, error = result.stderr.splitlines()
     assert tail[-1] == "  | error: the disk is full"
     assert error.startswith("error: train failed: the disk is full; full output: ")
     (record,) = runs.work.glob("results/toy/failed/layernorm-seed1.json")
-    facts = json.loads(record.read_text())
-    assert (facts["state"], facts["reason"]) == ("failed", "the disk is full")
-    assert facts["curves"] == {
+    failure = json.loads(record.read_text())
+    assert (failure["state"], failure["reason"]) == ("failed", "the disk is full")
+    assert failure["curves"] == {
         "train": [],
         "train_inner": [],
         "valid": [],
     }  # as its log says nothing
-    assert facts["progress"].startswith("3 ")  # updates
+    assert failure["progress"].startswith("3 ")  # updates
     # one that was killed is said to be so, whatever it printed before
     killed = runs.run("toy", FAKE_TRAINING="is killed")
     assert "error: train failed: killed by SIGKILL" in killed.stderr
@@ -193,11 +195,11 @@ def test_a_failure_is_recorded_with_its_reason_until_the_run_succeeds(runs):
 
 
 def test_a_run_whose_folder_is_removed_under_it_says_so(runs):
-    done = runs.run("toy", FAKE_TRAINING="loses its folder")
-    assert done.returncode == 1
+    result = runs.run("toy", FAKE_TRAINING="loses its folder")
+    assert result.returncode == 1
     folder = runs.work / "runs" / "toy" / "layernorm-seed1"
     message = f"error: {folder} was removed while its run went on; start the run again"
-    assert done.stderr.splitlines()[-1] == message
+    assert result.stderr.splitlines()[-1] == message
     assert runs.run("toy").returncode == 0
 
 
@@ -206,9 +208,9 @@ def test_a_run_that_diverged_is_recorded_and_not_trained_again(runs):
     assert diverged.returncode == 1
     assert "train diverged: encoder.layers.0: its input has a NaN" in diverged.stderr
     (record,) = runs.work.glob("results/toy/failed/layernorm-seed1.json")
-    facts = json.loads(record.read_text())
-    assert facts["state"] == "diverged" and "has a NaN" in facts["reason"]
-    assert facts["curves"] == {
+    failure = json.loads(record.read_text())
+    assert failure["state"] == "diverged" and "has a NaN" in failure["reason"]
+    assert failure["curves"] == {
         "train": [],
         "train_inner": [],
         "valid": [],
@@ -217,7 +219,7 @@ def test_a_run_that_diverged_is_recorded_and_not_trained_again(runs):
     again = runs.run("toy")
     assert again.returncode == 1 and "train diverged" in again.stderr
     assert all("fairseq_cli.train" not in call for call in runs.take_calls())
-    assert json.loads(record.read_text()) == facts
+    assert json.loads(record.read_text()) == failure
     assert runs.run("toy", "--retry").returncode == 0
     assert not record.exists()
 
@@ -256,8 +258,8 @@ def own_plugin(folder, name):
 def test_relative_folders_count_from_where_the_user_stands(here, runs):
     own = own_plugin(here, "relative_norms")
     argv = ("--work", "w", "--results", "the results", "--raw", "r", "--user-dir", own.name)
-    done = runs.command("run", "wmt14", *argv, here=here)
-    assert done.returncode == 0, done.stderr
+    completed = runs.command("run", "wmt14", *argv, here=here)
+    assert completed.returncode == 0, completed.stderr
     calls = runs.take_calls()
     assert value(calls[0], "--raw") == f"{here}/r"
     for module in (
@@ -274,16 +276,16 @@ def test_relative_folders_count_from_where_the_user_stands(here, runs):
 
 def test_a_relative_folder_of_corpora_too(here, runs):
     (here / "corpora/wmt14").mkdir(parents=True)
-    done = runs.command("run", "wmt14", "--work", "w", here=here, NORM_DATA_DIR="corpora")
-    assert done.returncode == 0, done.stderr
+    result = runs.command("run", "wmt14", "--work", "w", here=here, NORM_DATA_DIR="corpora")
+    assert result.returncode == 0, result.stderr
     assert value(runs.take_calls()[0], "--raw") == f"{here}/corpora/wmt14"
 
 
 def test_the_presets_of_an_experiment_share_its_raw_corpus(here, runs):
     (here / "corpora/tinyshakespeare").mkdir(parents=True)
     argv = ("run", "tinyshakespeare", "preset=halves", "--dry-run")
-    done = runs.command(*argv, here=here, NORM_DATA_DIR="corpora")
-    assert f"--raw '{here}/corpora/tinyshakespeare'" in done.stdout
+    result = runs.command(*argv, here=here, NORM_DATA_DIR="corpora")
+    assert f"--raw '{here}/corpora/tinyshakespeare'" in result.stdout
 
 
 def test_a_changed_plugin_is_not_what_was_trained(here, runs):
@@ -322,8 +324,8 @@ def test_a_norm_of_the_users_own_takes_its_options(here, runs):
     own = own_plugin(here, "optional_norms")
     (own / "__init__.py").write_text(OWN_NORM)
     argv = ("--user-dir", str(own), "norm=runs-own", "norm_slope=0.7")
-    done = runs.run("wmt14", *argv)
-    assert done.returncode == 0, done.stderr
+    result = runs.run("wmt14", *argv)
+    assert result.returncode == 0, result.stderr
     assert value(of_stage(runs.take_calls(), "fairseq_cli.train"), "--norm-slope") == "0.7"
     assert list(runs.work.rglob("runs-own-slope-0.7-seed1.json"))
 
@@ -381,13 +383,13 @@ def test_a_changed_file_concerns_the_runs_that_use_it(here, runs):
     ],
 )
 def test_a_folder_that_cannot_be_is_refused(argv, message, runs):
-    done = runs.command("run", "wmt14", *argv)
-    assert done.returncode == 1 and message in done.stderr
-    assert len(done.stderr.splitlines()) == 1 and runs.take_calls() == []
+    result = runs.command("run", "wmt14", *argv)
+    assert result.returncode == 1 and message in result.stderr
+    assert len(result.stderr.splitlines()) == 1 and runs.take_calls() == []
 
 
 def test_results_that_cannot_be_written_are_seen_at_the_start(runs):
     (runs.folder / "results").write_text("a file")
-    done = runs.run("wmt14", "--results", str(runs.folder / "results"))
-    assert done.returncode == 1 and done.stderr.endswith("; choose another --results\n")
+    result = runs.run("wmt14", "--results", str(runs.folder / "results"))
+    assert result.returncode == 1 and result.stderr.endswith("; choose another --results\n")
     assert runs.take_calls() == []

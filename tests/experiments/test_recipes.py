@@ -322,8 +322,8 @@ def test_flags_for_a_shell_are_read_by_bash(capsys):
     argv = ["toy", 'checkpoint.save_dir="it\'s $HOME"']
     assert main([*argv, "--shell"]) == 0
     code = f"printf '%s\\n' {capsys.readouterr().out}"
-    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
-    flags = done.stdout.splitlines()
+    result = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    flags = result.stdout.splitlines()
     assert flags == training_flags(read_recipe(argv[0], argv[1:]))
     assert flags[flags.index("--save-dir") + 1] == "it's $HOME"
     assert main(["toy", "--averaging", "--shell"]) == 0

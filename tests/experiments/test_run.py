@@ -48,19 +48,19 @@ def last_lines(text):
 def test_a_run_ends_with_its_scores_and_the_path_of_its_result(runs):
     """Also one that was done before."""
     for _ in range(2):
-        done = runs.run("toy", "seed=2")
+        result = runs.run("toy", "seed=2")
         (path,) = runs.work.glob("results/toy/*.json")
         score = json.loads(path.read_text())["scores"]["sacrebleu"]
         assert score["score"] == 37  # of the fake for seed 2
         line = f"37.00  {score['label']} (nrefs:1|case:mixed)"
-        assert last_lines(done.stdout) == [line, f"result: {path}"]
+        assert last_lines(result.stdout) == [line, f"result: {path}"]
 
 
 @pytest.mark.parametrize("folder", ["results", "failed"])
 def test_a_run_whose_data_cannot_be_had_leaves_no_record(folder, runs):
     """A mistyped --raw, for one: it never began, so it is none of the runs that failed."""
-    done = runs.run("multi30k", "--raw", "mistyped", FAKE_DATA="fails")
-    assert done.returncode == 1 and "no corpus" in done.stderr
+    result = runs.run("multi30k", "--raw", "mistyped", FAKE_DATA="fails")
+    assert result.returncode == 1 and "no corpus" in result.stderr
     assert [path.name for path in runs.work.rglob("*.json") if path.parent.name == folder] == []
     status = runs.command("sweep", "multi30k", "--work", str(runs.work), "--status")
     assert "failed in prepare: no corpus" in status.stdout
@@ -144,8 +144,8 @@ LOGGING = ["common.log_interval=7", "--", "--wandb-project", "mine", "--log-form
 @pytest.mark.parametrize("argv", [LOGGING[:1], LOGGING[1:], LOGGING])
 def test_logging_is_no_setting_of_a_run(argv, runs):
     """The run has the recipe's name, its training is the same, and the flags are passed on."""
-    done = runs.run("toy", *argv)
-    assert done.returncode == 0, done.stderr
+    result = runs.run("toy", *argv)
+    assert result.returncode == 0, result.stderr
     calls = runs.take_calls()
     assert "--differs" not in of_stage(calls, "result")
     assert [path.name for path in runs.work.rglob("*seed1.json")] == ["layernorm-seed1.json"]
@@ -181,10 +181,10 @@ def test_logging_is_no_setting_of_a_run(argv, runs):
     ],
 )
 def test_what_is_wrong_is_one_line_before_anything_is_made(argv, message, runs):
-    done = runs.run("iwslt14", *argv)
-    assert done.returncode == 1 and message in done.stderr
-    assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
-    assert done.stdout == "" and runs.outcome() == {} and runs.take_calls() == []
+    result = runs.run("iwslt14", *argv)
+    assert result.returncode == 1 and message in result.stderr
+    assert result.stderr.startswith("error: ") and len(result.stderr.splitlines()) == 1
+    assert result.stdout == "" and runs.outcome() == {} and runs.take_calls() == []
 
 
 @pytest.mark.parametrize("seed", ["-1", "1.5", "x", "01", "2147483648", "99999999999"])
@@ -201,8 +201,8 @@ def test_a_seed_is_a_whole_number(seed):
     ],
 )
 def test_an_unknown_experiment_or_preset(name, message, runs):
-    done = runs.run(name, "--preset", "gpu")
-    assert done.returncode == 1 and message in done.stderr
+    result = runs.run(name, "--preset", "gpu")
+    assert result.returncode == 1 and message in result.stderr
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -228,16 +228,16 @@ def test_a_pasted_dry_run_does_what_the_run_does(name, runs, tmp_path):
 
 
 def test_the_demo_ends_with_a_table_and_a_page_of_its_own_results(runs):
-    done = runs.command("demo", "--work", str(runs.work))
-    assert done.returncode == 0, done.stderr
-    rows = [line for line in done.stdout.splitlines() if line.startswith("row ")]
+    result = runs.command("demo", "--work", str(runs.work))
+    assert result.returncode == 0, result.stderr
+    rows = [line for line in result.stdout.splitlines() if line.startswith("row ")]
     assert rows == [f"row {norm}-seed1.json" for norm in sorted(DEMO_NORMS)]
-    assert f"Results: {runs.work}/results/toy_demo\n" in done.stdout
+    assert f"Results: {runs.work}/results/toy_demo\n" in result.stdout
     assert (runs.work / "demo/index.html").read_text() == DEMO_NORMS[0]
-    assert f"{runs.work}/demo/index.html\n" in done.stdout
+    assert f"{runs.work}/demo/index.html\n" in result.stdout
 
 
 def test_the_demo_checks_the_flags_of_its_last_norm_before_it_trains_the_first(runs):
-    done = runs.command("demo", "--work", str(runs.work), "--", "--norm-scale", "2")
-    assert done.returncode == 1 and "--norm-scale is an option of" in done.stderr
+    result = runs.command("demo", "--work", str(runs.work), "--", "--norm-scale", "2")
+    assert result.returncode == 1 and "--norm-scale is an option of" in result.stderr
     assert runs.take_calls() == []

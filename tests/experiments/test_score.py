@@ -214,10 +214,10 @@ def test_compound_split_bleu_equals_fairseq_score(tmp_path) -> None:
         files += [f"--{name}", str(tmp_path / name)]
         text = "".join(f"{split_compounds(line)}\n" for line in lines)
         (tmp_path / name).write_text(text, encoding="utf-8")
-    done = run_forked("fairseq_cli.score", *files)
-    assert done.returncode == 0, done.stderr
+    result = run_forked("fairseq_cli.score", *files)
+    assert result.returncode == 0, result.stderr
     score = scores["compound_split"]["score"]
-    assert f"BLEU4 = {score:.2f}, " in done.stdout.splitlines()[-1]
+    assert f"BLEU4 = {score:.2f}, " in result.stdout.splitlines()[-1]
     assert score != scores["tokenized"]["score"]
     assert "compounds split" in scores["compound_split"]["label"]
 

@@ -26,9 +26,9 @@ sys.exit(status)
 def imported(*argv: object) -> list[str]:
     """Which of HEAVY a command has imported in its own process; the others are forked off here."""
     command = [sys.executable, "-c", CODE, " ".join(HEAVY), *map(str, argv)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1].split()[1:]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()[-1].split()[1:]
 
 
 @pytest.mark.usefixtures("fork_server")
@@ -54,5 +54,5 @@ except CommandError as error:
 import sys
 print(*(name for name in {HEAVY} if name in sys.modules))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "\n"), result.stderr

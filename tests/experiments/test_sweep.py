@@ -149,8 +149,8 @@ def test_studies_and_experiments_outside_the_checkout(name, expected, outside, r
     """By their paths, from where the user stands; the corpus is prepared by its own module."""
     (runs.folder / "here").mkdir()
     argv = ("sweep", name, "--work", str(runs.work))
-    done = runs.command(*argv, here=runs.folder / "here")
-    assert done.returncode == 0, done.stderr
+    result = runs.command(*argv, here=runs.folder / "here")
+    assert result.returncode == 0, result.stderr
     results = runs.work / "results"
     assert {str(path.relative_to(results)) for path in results.rglob("*.json")} == expected
     calls = runs.take_calls()
@@ -278,9 +278,9 @@ def results(runs):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     runs = FakeRuns(tmp_path_factory.mktemp("sweep"))
-    done = sweep(runs)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "4 done of 4; about 0 s left"
+    result = sweep(runs)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "4 done of 4; about 0 s left"
     return runs.points.stat().st_size, runs
 
 
@@ -309,11 +309,11 @@ def test_a_run_whose_job_vanished_is_no_success(tmp_path, monkeypatch, capsys):
 def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
     more = ("norm=none", "seed=1,2,3")
     wrong = json.dumps({"2": "diverges", "3": "fails"})
-    done = sweep(runs, *more, FAKE_TRAINING_OF_SEED=wrong)
-    assert done.returncode == 1
-    assert "1 done, 1 failed, 1 diverged of 3" in done.stdout
-    assert "none, seed 2  diverged in train: encoder.layers.0: its input has a NaN" in done.stdout
-    assert "none, seed 3  failed in train: the disk is full" in done.stdout
+    result = sweep(runs, *more, FAKE_TRAINING_OF_SEED=wrong)
+    assert result.returncode == 1
+    assert "1 done, 1 failed, 1 diverged of 3" in result.stdout
+    assert "none, seed 2  diverged in train: encoder.layers.0: its input has a NaN" in result.stdout
+    assert "none, seed 3  failed in train: the disk is full" in result.stdout
     records = runs.work / "results/toy/failed"
     assert {path.name for path in records.iterdir()} == {"none-seed2.json", "none-seed3.json"}
 

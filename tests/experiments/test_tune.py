@@ -115,7 +115,7 @@ def rates(runs):
 
 def chosen(study):
     content = json.loads(study.with_suffix(".tuned.json").read_text())
-    return {arm: facts["chosen"][LR] for arm, facts in content["arms"].items()}
+    return {arm: tuned["chosen"][LR] for arm, tuned in content["arms"].items()}
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +124,9 @@ def tuned(tmp_path_factory):
     runs = FakeRuns(tmp_path_factory.mktemp("tuned"))
     study = runs.folder / "mine.yaml"
     study.write_text(STUDY)
-    done = command(runs, "tune", study)
-    assert done.returncode == 0, done.stderr
-    return runs, study, done.stdout, rates(runs)
+    result = command(runs, "tune", study)
+    assert result.returncode == 0, result.stderr
+    return runs, study, result.stdout, rates(runs)
 
 
 def test_each_arm_runs_at_its_own_rate(tuned):
@@ -155,8 +155,8 @@ def test_a_tuning_that_is_killed_goes_on(runs, study):
     killed = command(runs, "tune", study, kill_at=40)
     assert killed.returncode == -signal.SIGKILL
     assert not study.with_suffix(".tuned.json").exists()
-    done = command(runs, "tune", study)
-    assert done.returncode == 0, done.stderr
+    result = command(runs, "tune", study)
+    assert result.returncode == 0, result.stderr
     assert chosen(study) == BEST
 
 
@@ -218,8 +218,8 @@ def test_a_study_that_cannot_be_tuned_is_refused_before_anything_is_trained(
 def test_what_diverges_is_the_worst(runs, study):
     """Seed 1 diverges at every rate, so every mean is infinite, and the smallest rate is taken."""
     study.write_text(STUDY.replace("[0.0005, 0.004]", "[0.001, 0.002]"))
-    done = command(runs, "tune", study, FAKE_TRAINING_OF_SEED=json.dumps({"1": "diverges"}))
-    assert done.returncode == 0, done.stderr
+    result = command(runs, "tune", study, FAKE_TRAINING_OF_SEED=json.dumps({"1": "diverges"}))
+    assert result.returncode == 0, result.stderr
     assert set(chosen(study).values()) == {0.001}
 
 

@@ -31,7 +31,7 @@ SMALL = {
 
 
 def run(module, *argv, check=True, stdin=""):
-    """Run ``python -m module words`` with one thread; returns the finished process."""
+    """Run ``python -m MODULE ARGV`` with one thread; returns the finished process."""
     return checked(run_forked(module, *argv, stdin=stdin), check)
 
 
@@ -59,8 +59,8 @@ def checked(result, check):
 
 
 def train(data, save_dir, *argv, arch="norm_transformer_multi30k_tiny", plugin=PLUGIN, **kwargs):
-    """fairseq-train on the CPU, with the settings above unless ``words`` say otherwise."""
-    flags = [word for pair in SMALL.items() for word in pair]
+    """fairseq-train on the CPU, with the settings above unless ``argv`` says otherwise."""
+    flags = [part for pair in SMALL.items() for part in pair]
     user_dir = ["--user-dir", plugin] if plugin else []
     command = [data, "--cpu", "--arch", arch, *user_dir, *flags, "--save-dir", save_dir, *argv]
     start = run if plugin else run_without_plugin

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fake_machine import CHECKOUT, FakeMachine
-from printed_words import PYTHON, command
+from printing_python import PYTHON, command
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def ready(machine: FakeMachine) -> FakeMachine:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Scripts with a Python that prints its words, in a folder with a space."""
+    """Scripts with a Python that prints its arguments, in a folder with a space."""
     root = tmp_path / "check out"
     shutil.copytree(CHECKOUT / "scripts", root / "scripts")
     command(root / "scripts/setup.sh", "#!/usr/bin/env bash\necho set up\n")

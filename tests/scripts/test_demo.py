@@ -67,8 +67,8 @@ def demo(run, argv):
     return 0
 
 
-def be_killed_after_two_epochs(words):
-    """Be ``python words``; a training kills all of its session after its second checkpoint."""
+def be_killed_after_two_epochs(argv):
+    """Run ``python ARGV``; a training kills its whole session after its second checkpoint."""
     save = checkpoint_utils.save_checkpoint
 
     def save_and_die(cfg, trainer, epoch_itr, *more):
@@ -77,7 +77,7 @@ def be_killed_after_two_epochs(words):
             os.killpg(0, signal.SIGKILL)
 
     checkpoint_utils.save_checkpoint = save_and_die
-    return run_as_main(words)
+    return run_as_main(argv)
 
 
 def only(paths):

@@ -40,9 +40,9 @@ def build(checkout, **environment):
     )
 
 
-def assert_survived(done, checkout):
-    assert done.returncode == 0, done.stderr
-    (output,) = [line for line in done.stderr.splitlines() if line.startswith("norm_plugin: ")]
+def assert_survived(result, checkout):
+    assert result.returncode == 0, result.stderr
+    (output,) = [line for line in result.stderr.splitlines() if line.startswith("norm_plugin: ")]
     assert "no C++ kernels (" in output
     assert output.endswith("will run in plain torch, which is slower and gives the same results")
     assert not list((checkout / PACKAGE).rglob("*.so"))
@@ -57,6 +57,6 @@ def test_with_a_compiler_that_fails(checkout):
 
 def test_without_torch_to_build_against(checkout):
     (checkout / "torch.py").write_text("raise ImportError('No module named torch')\n")
-    done = build(checkout, PYTHONPATH=str(checkout))
-    assert_survived(done, checkout)
-    assert "install torch first" in done.stderr
+    result = build(checkout, PYTHONPATH=str(checkout))
+    assert_survived(result, checkout)
+    assert "install torch first" in result.stderr

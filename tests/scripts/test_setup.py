@@ -19,10 +19,10 @@ def kinds(calls: list[str]) -> list[str]:
 
 
 def test_first_run_installs_everything_in_order(machine: FakeMachine) -> None:
-    done = machine.run(CUDA_HOME="/opt/cuda")
+    result = machine.run(CUDA_HOME="/opt/cuda")
 
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
     assert all(line.startswith("setup: ") for line in lines)
     assert len(lines) == 8  # the environment, four installations, waiting, the check, ready
     calls = machine.take_calls()
@@ -49,9 +49,9 @@ def test_first_run_installs_everything_in_order(machine: FakeMachine) -> None:
 def test_nothing_to_do_is_silent_and_needs_nothing(ready: FakeMachine) -> None:
     (ready.bin / "g++").unlink()
     (ready.bin / "python3").unlink()
-    done = ready.run()
+    result = ready.run()
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     assert ready.take_calls() == []
 
 
@@ -95,9 +95,9 @@ def test_norm_venv_counts_from_the_root_of_the_checkout(machine: FakeMachine) ->
 
 def made_with(machine: FakeMachine, **environment: str) -> str:
     """The version of the Python that setup.sh takes."""
-    done = machine.run(**environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[0].split()[-1]
+    result = machine.run(**environment)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()[0].split()[-1]
 
 
 def test_takes_a_named_python_where_python3_is_too_old(machine: FakeMachine) -> None:

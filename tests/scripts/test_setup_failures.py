@@ -48,13 +48,13 @@ def test_a_lack_is_one_line_before_anything_is_made(
 ) -> None:
     if change is not None:
         change(machine)
-    done = machine.run(**environment)
+    result = machine.run(**environment)
 
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
     assert line.startswith(f"error: {what}")
     assert cure in line
-    assert done.stdout == ""
+    assert result.stdout == ""
     assert not machine.venv.exists()
 
 
@@ -68,10 +68,10 @@ def test_a_lack_is_one_line_before_anything_is_made(
 def test_a_failure_of_pip_is_one_line_that_names_the_log(
     machine: FakeMachine, said_by_pip: str, explained: str
 ) -> None:
-    done = machine.run(FAKE_PIP_ERROR=said_by_pip)
+    result = machine.run(FAKE_PIP_ERROR=said_by_pip)
 
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
     assert line.startswith("error: installing torch and the build tools: ")
     assert explained in line
     assert str(machine.log) in line
@@ -84,8 +84,8 @@ def test_a_folder_of_something_else_is_not_touched(machine: FakeMachine, tmp_pat
     treasure.parent.mkdir()
     treasure.touch()
 
-    done = machine.run(NORM_VENV=str(treasure.parent))
+    result = machine.run(NORM_VENV=str(treasure.parent))
 
-    assert done.returncode == 1
-    assert "remove it or set NORM_VENV to another folder" in done.stderr
+    assert result.returncode == 1
+    assert "remove it or set NORM_VENV to another folder" in result.stderr
     assert treasure.exists()

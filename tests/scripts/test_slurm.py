@@ -30,16 +30,17 @@ def job(*argv, folder=ROOT, **environment):
 
 @pytest.fixture
 def printed(checkout, monkeypatch, capsys):
-    """What a job prints: its script starts Python with words, which then are a command here."""
+    """What a job prints: its script starts Python with a command line, which is run here."""
 
     def run(*argv, **environment):
-        done = job(*argv, folder=checkout, **environment)
-        assert done.returncode == 0, done.stderr
-        _, path, *words = done.stdout.splitlines()
-        assert path.split(":")[0] == str(checkout) and words[:3] == ["-P", "-m", "norm_plugin"]
+        result = job(*argv, folder=checkout, **environment)
+        assert result.returncode == 0, result.stderr
+        _, path, *python_argv = result.stdout.splitlines()
+        assert path.split(":")[0] == str(checkout)
+        assert python_argv[:3] == ["-P", "-m", "norm_plugin"]
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        assert main(words[3:]) == 0
+        assert main(python_argv[3:]) == 0
         return capsys.readouterr().out.splitlines()
 
     return run
@@ -98,8 +99,8 @@ def test_a_worker_takes_its_rank_from_slurm():
     ],
 )
 def test_a_wrong_start_is_one_line(argv, environment, message):
-    done = job(*argv, **{"SLURM_JOB_ID": "", **environment})
-    assert done.returncode == 1 and done.stderr.startswith(message)
+    result = job(*argv, **{"SLURM_JOB_ID": "", **environment})
+    assert result.returncode == 1 and result.stderr.startswith(message)
 
 
 def test_another_port_is_no_other_run(monkeypatch):

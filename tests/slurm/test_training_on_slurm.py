@@ -54,7 +54,7 @@ def submit(slurm: Path, folder: Path, **environment: str) -> Path:
     argv += ["--user-dir", str(user_dir), f"optimization.max_update={UPDATES}"]
     argv += [f"checkpoint.save_interval_updates={SAVED}"]
     job = ["--nodes", "2", "--gpus-per-node", "0", "--cpus-per-task", "1", "--wait"]
-    done = subprocess.run(
+    result = subprocess.run(
         ["sbatch", *job, str(ROOT / "scripts/slurm/train.sh"), "--cpu", *argv],
         cwd=checkout,
         env={**os.environ, "SLURM_CONF": str(slurm), "OMP_NUM_THREADS": "1", **environment},
@@ -64,7 +64,7 @@ def submit(slurm: Path, folder: Path, **environment: str) -> Path:
         timeout=900,
     )
     printed = "".join(path.read_text() for path in checkout.glob("slurm-*.txt"))
-    assert done.returncode == 0, done.stderr + printed
+    assert result.returncode == 0, result.stderr + printed
     (run,) = folder.glob("work/runs/toy_smoke/*")
     return run
 

@@ -82,8 +82,8 @@ def test_a_line_is_the_mean_over_seeds(study):
 
 
 def test_values_over_channels_are_drawn_at_some_quantiles(study):
-    found = set(drawn(study, "powernorm-7").data["value"])
-    assert found == {f"gamma_over_psi_{level}" for level in ("0.05", "0.5", "0.95")}
+    values = set(drawn(study, "powernorm-7").data["value"])
+    assert values == {f"gamma_over_psi_{level}" for level in ("0.05", "0.5", "0.95")}
 
 
 def test_a_value_that_some_settings_lack_is_drawn_for_the_others(study):
@@ -121,11 +121,11 @@ def test_a_quantile_that_was_not_finite_is_no_point():
 def test_the_places_reach_from_the_first_to_the_last():
     sites = {f"encoder.layers.{i}.final_layer_norm": {"g_mu": [1.0]} for i in range(9)}
     values = values_of({"updates": [1], "sites": sites}, ["g_mu"])
-    found = drawn_places(values, RECORDED["powernorm-3"])
-    assert len(found) == MOST_PLACES
-    assert (found[0], found[-1]) == tuple(sites)[:: len(sites) - 1]
+    places = drawn_places(values, RECORDED["powernorm-3"])
+    assert len(places) == MOST_PLACES
+    assert (places[0], places[-1]) == tuple(sites)[:: len(sites) - 1]
     # a model without an encoder is drawn all the same
-    assert drawn_places(values, Recorded("", "sites", ("g_mu",), stack="decoder")) == found
+    assert drawn_places(values, Recorded("", "sites", ("g_mu",), stack="decoder")) == places
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def look(line):
 
 def test_the_spectrum_is_the_mean_of_normalized_values(study):
     data = drawn(study, "spectrum").data
-    found = data[data["arm"] == "layernorm, pre"][["side", "index", "normalized"]]
+    spectrum = data[data["arm"] == "layernorm, pre"][["side", "index", "normalized"]]
     rows = [("shared", 1, "1"), ("shared", 2, "0.25")]
-    assert list(found.itertuples(index=False, name=None)) == rows
+    assert list(spectrum.itertuples(index=False, name=None)) == rows
 
 
 def batch_run(label, bleu, tokens=None, seed=1):
@@ -208,9 +208,9 @@ def test_no_two_lines_look_alike():
         assert len({str(look[key]) for look in looks[:6]}) == 6
     channels = [[int(color[at : at + 2], 16) for at in (1, 3, 5)] for color in COLORS]
     distances = [
-        sum((a - b) ** 2 for a, b in zip(one, other)) ** 0.5
-        for place, one in enumerate(channels)
-        for other in channels[:place]
+        sum((a - b) ** 2 for a, b in zip(first, second)) ** 0.5
+        for place, first in enumerate(channels)
+        for second in channels[:place]
     ]
     assert min(distances) > 60  # the two golds that were once among them were 47 apart
 

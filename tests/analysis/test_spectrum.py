@@ -18,10 +18,10 @@ VALUES = [8.0, 4.0, 2.0, 1.0]
 RUNS = {"a.pt": "rmsnorm", "b.pt": "dyt"}
 
 
-def embedding(values, words=9, seed=0):
+def embedding(values, rows=9, seed=0):
     """A (words, channels) matrix with these singular values."""
     generator = torch.Generator().manual_seed(seed)
-    random = torch.randn(words, len(values), generator=generator, dtype=torch.float64)
+    random = torch.randn(rows, len(values), generator=generator, dtype=torch.float64)
     left, _, right = torch.linalg.svd(random, full_matrices=False)
     return (left * torch.tensor(values, dtype=torch.float64)) @ right
 
@@ -48,7 +48,7 @@ def test_the_singular_values_are_those_of_the_matrix(save):
 
 
 def test_each_side_has_its_own_where_they_differ(save):
-    path = save(encoder=embedding(VALUES), decoder=embedding([3.0, 3.0, 3.0, 3.0], words=7))
+    path = save(encoder=embedding(VALUES), decoder=embedding([3.0, 3.0, 3.0, 3.0], rows=7))
     encoder, decoder = read_spectra(path)
     assert (encoder.side, decoder.side, decoder.shape) == ("encoder", "decoder", (7, 4))
     assert decoder.stable_rank == pytest.approx(4)

@@ -156,14 +156,14 @@ def test_columns_in_half_precision(dtype):
     y, rstd, squares = OPS.column_map(
         near, None, None, 3, 1e-5, None, *on_device(gain, offset), None
     )
-    dx, products = OPS.column_gradient(
+    dx, sums = OPS.column_gradient(
         near_dy, near, rstd, None, None, *on_device(gain, None, offset), True
     )
 
     u = slow_passes.scaled(x, 3, 1e-5)
     same(y, u * gain + offset, dtype, **rounded(dtype))
     same(squares[0], u.square().sum(0))
-    same(products[2], (dy * u).sum(0))
+    same(sums[2], (dy * u).sum(0))
     zero, every = torch.zeros(12).double(), torch.ones(40, dtype=torch.bool)
     args = (3, 1e-5, every, zero, gain, zero, offset)
     same(dx, slow_passes.du_to_dx(dy, x, *args), dtype, **rounded(dtype))

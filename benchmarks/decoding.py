@@ -39,14 +39,14 @@ Call = Callable[[], object]
 
 def random_batch(dictionary: Dictionary, sentences: int, length: int) -> dict[str, torch.Tensor]:
     """Sentences of half to all of ``length`` words, padded on the left as fairseq's sources are."""
-    words = torch.randint(dictionary.nspecial, len(dictionary), (sentences, length))
-    words[:, -1] = dictionary.eos()
+    tokens = torch.randint(dictionary.nspecial, len(dictionary), (sentences, length))
+    tokens[:, -1] = dictionary.eos()
     lengths = torch.linspace(length, max(length // 2, 1), sentences).long()
     padding = torch.arange(length) < (length - lengths).unsqueeze(1)
     return {
-        "src_tokens": words.masked_fill(padding, dictionary.pad()),
+        "src_tokens": tokens.masked_fill(padding, dictionary.pad()),
         "src_lengths": lengths,
-        "prev_output_tokens": words.roll(1, dims=1),
+        "prev_output_tokens": tokens.roll(1, dims=1),
     }
 
 

@@ -25,10 +25,10 @@ WARMUP = 2
 
 def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tokens: int) -> None:
     """One update on ``tokens`` source and as many target tokens."""
-    words = torch.randint(4, VOCABULARY, (tokens // SENTENCE, SENTENCE))
+    batch = torch.randint(4, VOCABULARY, (tokens // SENTENCE, SENTENCE))
     optimizer.zero_grad()
-    logits, _ = model(words, torch.full((len(words),), SENTENCE), words)
-    torch.nn.functional.cross_entropy(logits.flatten(0, 1), words.flatten()).backward()
+    logits, _ = model(batch, torch.full((len(batch),), SENTENCE), batch)
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.flatten()).backward()
     optimizer.step()
 
 

@@ -92,8 +92,8 @@ def learning_rate(update: int, updates: int) -> float:
     """Linear warm-up to the peak, then half a cosine to the lowest value at the last update."""
     if update < WARMUP:
         return PEAK * update / WARMUP
-    done = (update - WARMUP) / max(updates - WARMUP, 1)
-    return LOWEST + 0.5 * (1 + math.cos(math.pi * done)) * (PEAK - LOWEST)
+    progress = (update - WARMUP) / max(updates - WARMUP, 1)
+    return LOWEST + 0.5 * (1 + math.cos(math.pi * progress)) * (PEAK - LOWEST)
 
 
 @torch.no_grad()

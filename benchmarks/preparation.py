@@ -49,11 +49,11 @@ STEPS = ("tokenize", "learn", "apply")
 def repeated(lines: list[str], count: int, new_words: float, seed: int) -> Iterator[str]:
     """`count` lines, those of `lines` over and over, with `new_words` compounds a line."""
     draw = random.Random(seed)
-    words = [word for line in lines for word in line.split() if word.isalpha()]
+    vocabulary = [word for line in lines for word in line.split() if word.isalpha()]
     for number in range(count):
         line = lines[number % len(lines)]
         if draw.random() < new_words:
-            line = f"{line} {draw.choice(words)}{draw.choice(words).lower()}"
+            line = f"{line} {draw.choice(vocabulary)}{draw.choice(vocabulary).lower()}"
         yield line
 
 

@@ -72,8 +72,8 @@ def prepared_data() -> Path:
     command = [sys.executable, ROOT / "data-prep" / "multi30k.py"]
     command += ["--out", PREPARED, "--merges", MERGES]
     command += ["--raw", Path(raw, "multi30k")] if raw else []
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.DEVNULL)
-    if done.returncode:
+    result = subprocess.run([str(part) for part in command], stdout=subprocess.DEVNULL)
+    if result.returncode:
         raise CommandError("cannot prepare Multi30k (see above); give binarized --data")
     return PREPARED / "bin"
 
@@ -111,10 +111,10 @@ def peak_of(setup: Setup, kernels: str, args: argparse.Namespace) -> float | Non
     command += ["--threads", args.threads, "--device", args.device, "--kernels", kernels]
     command += ["--recipe", args.recipe]
     command += ["--memory-updates", args.memory_updates, *["--quick"] * args.quick]
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, text=True)
-    if done.returncode:
+    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, text=True)
+    if result.returncode:
         raise CommandError(f"cannot measure the memory of {setup} (see above)")
-    return float(done.stdout.split()[-1])
+    return float(result.stdout.split()[-1])
 
 
 def print_peak(setup: Setup, args: argparse.Namespace) -> None:

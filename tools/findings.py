@@ -177,10 +177,10 @@ def _tests(
         for each in study.primary
         if each.outcome == outcome or each.test != EQUIVALENCE
     ]
-    asked = [_arms(each) for each in effects if each.outcome == outcome]
+    compared = [_arms(each) for each in effects if each.outcome == outcome]
     others = [
         pair
-        for pair in (*study.pairs, *asked)
+        for pair in (*study.pairs, *compared)
         if pair not in declared and set(pair) <= set(study.arms)
     ]
     tables = [

@@ -79,7 +79,7 @@ def draw(axes: Any, name: str) -> None:
     axes.annotate(
         "", (X, top + 0.4), (X, top + 0.15), arrowprops={"arrowstyle": "->", "color": LINE}
     )
-    shared = ", ".join(sorted({one for one in learned(cls) if "." not in one}))
+    shared = ", ".join(sorted({scale for scale in learned(cls) if "." not in scale}))
     if shared:
         axes.text(BRANCH, -0.3, f"learned: {shared}", ha="center", color=LEARNED)
     axes.text(0.75, -0.55, fill(cls.equation, 34), ha="center", va="top", fontsize=6.5)
@@ -110,17 +110,17 @@ def draw_top(axes: Any, cls: type[Placement], y: float) -> float:
 def factors(placement: Placement, branch: str) -> dict[str, float]:
     """What the stream, the branch, its input and the layer's input are multiplied by at a sum."""
     placement.norm = lambda branch, slot, x: x
-    zero, one = torch.zeros(1, 1, placement.place.dim), torch.ones(1, 1, placement.place.dim)
-    found = {}
+    zero, ones = torch.zeros(1, 1, placement.place.dim), torch.ones(1, 1, placement.place.dim)
+    coefficients = {}
     for name, bottom, x, fx in (
-        ("layer", one, zero, zero),
-        ("stream", zero, one, zero),
-        ("branch", zero, zero, one),
+        ("layer", ones, zero, zero),
+        ("stream", zero, ones, zero),
+        ("branch", zero, zero, ones),
     ):
         placement.eval().begin(bottom)
         stream, _ = placement.read(x, branch)
-        found[name] = placement.join(stream, fx, branch).mean().item()
-    return {**found, "input": placement.enter(one, branch).mean().item()}
+        coefficients[name] = placement.join(stream, fx, branch).mean().item()
+    return {**coefficients, "input": placement.enter(ones, branch).mean().item()}
 
 
 def draw_branch(axes: Any, kind: Placement, branch: str, letter: str, y: float) -> float:
@@ -166,9 +166,11 @@ def draw_branch(axes: Any, kind: Placement, branch: str, letter: str, y: float) 
     for number in range(kind.streams):
         circle = {"boxstyle": "circle,pad=0.1", "facecolor": "white", "edgecolor": LINE}
         axes.text(X - GAP * number, high, "+", ha="center", va="center", bbox=circle, fontsize=6)
-    words = [one.partition(".")[0] for one in learned(type(kind)) if one.endswith(f".{branch}")]
-    if words:
-        axes.text(BRANCH - 0.18, middle - 0.05, ", ".join(words), ha="right", color=LEARNED)
+    scales = [
+        scale.partition(".")[0] for scale in learned(type(kind)) if scale.endswith(f".{branch}")
+    ]
+    if scales:
+        axes.text(BRANCH - 0.18, middle - 0.05, ", ".join(scales), ha="right", color=LEARNED)
     high += 0.3 if OUTPUT in slots else 0.12
     return norm(axes, X, high, "norm") if SUM in slots else high
 

@@ -53,10 +53,10 @@ def _command(module: str) -> list[str]:
 def _wrapped(command: Sequence[str]) -> str:
     """A command on lines of at most ``WIDTH``, broken before flags only."""
     lines = [""]
-    for words in _with_their_values(command):
-        longer = f"{lines[-1]} {words}".lstrip()
+    for group in _with_their_values(command):
+        longer = f"{lines[-1]} {group}".lstrip()
         if lines[-1] and len(longer) > WIDTH:
-            lines.append(words)
+            lines.append(group)
         else:
             lines[-1] = longer
     return CONTINUED.join(lines)

@@ -175,13 +175,13 @@ def unigram_loss(task: Any) -> float:
     Bits a token on the validation set; each frequency is that in the training set plus one.
     """
     task.load_dataset("valid")
-    words = len(task.target_dictionary)
-    counts = torch.ones(words, dtype=torch.float64)
+    vocabulary = len(task.target_dictionary)
+    counts = torch.ones(vocabulary, dtype=torch.float64)
     seen = torch.zeros_like(counts)
     for split, total in (("train", counts), ("valid", seen)):
         sentences = task.dataset(split).tgt
         for index in range(len(sentences)):
-            total += torch.bincount(sentences[index], minlength=words)
+            total += torch.bincount(sentences[index], minlength=vocabulary)
     return float(-(seen @ (counts / counts.sum()).log2()) / seen.sum())
 
 

@@ -223,12 +223,12 @@ def drawn_places(values: pd.DataFrame, what: Recorded) -> list[str]:
 def short_place(path: str) -> str:
     """``encoder.layers.0.self_attn_layer_norm`` is ``encoder 1 self``."""
     attributes = {attribute: branch for branch, attribute in STOCK_NORMS.items()}
-    words = path.split(".")
-    if "layers" in words:
-        at = words.index("layers")
-        words[at : at + 2] = [str(int(words[at + 1]) + 1)]
-    words[-1] = attributes.get(words[-1], words[-1].replace("layer_norm", "final"))
-    return " ".join(words)
+    parts = path.split(".")
+    if "layers" in parts:
+        at = parts.index("layers")
+        parts[at : at + 2] = [str(int(parts[at + 1]) + 1)]
+    parts[-1] = attributes.get(parts[-1], parts[-1].replace("layer_norm", "final"))
+    return " ".join(parts)
 
 
 def short_value(value: str) -> str:

@@ -172,9 +172,9 @@ def run_demo(args: argparse.Namespace) -> int:
     return 0
 
 
-def _output_of(verb: str, *words: str | Path) -> str:
+def _output_of(verb: str, *argv: str | Path) -> str:
     """What a command prints, which imports more than a process should that supervises."""
-    command = [*PYTHON, "-m", "norm_plugin", verb, *map(str, words)]
+    command = [*PYTHON, "-m", "norm_plugin", verb, *map(str, argv)]
     process = subprocess.run(
         command, cwd=command_root(), stdout=subprocess.PIPE, text=True, check=True
     )

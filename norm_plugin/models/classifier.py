@@ -80,11 +80,11 @@ class NormTextClassifier(NormModel, FairseqEncoderModel):
 
     @classmethod
     def build_planned(cls, cfg: NormConfig, task: Any) -> NormTextClassifier:
-        words = task.source_dictionary
+        dictionary = task.source_dictionary
         embed_tokens = TransformerModelBase.build_embedding(
-            cfg, words, cfg.encoder.embed_dim, cfg.encoder.embed_path
+            cfg, dictionary, cfg.encoder.embed_dim, cfg.encoder.embed_path
         )
-        return cls(cfg, NormTransformerEncoder(cfg, words, embed_tokens))
+        return cls(cfg, NormTransformerEncoder(cfg, dictionary, embed_tokens))
 
     def register_classification_head(self, name: str, num_classes: int) -> None:
         """Add a head; the task calls it after it has built the model."""
@@ -157,8 +157,8 @@ class TextClassifierHub(nn.Module):
         """The probability of each label of one sentence; ValueError for one without a word."""
         if not sentence.strip():
             raise ValueError("the sentence is empty; give at least one word")
-        words, labels = self.task.source_dictionary, self.task.label_dictionary
-        tokens = words.encode_line(sentence, add_if_not_exist=False).long().unsqueeze(0)
+        dictionary, labels = self.task.source_dictionary, self.task.label_dictionary
+        tokens = dictionary.encode_line(sentence, add_if_not_exist=False).long().unsqueeze(0)
         tokens = tokens.to(next(self.model.parameters()).device)
         head = self.task.cfg.classification_head_name
         self.model.eval()

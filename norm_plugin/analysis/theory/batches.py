@@ -58,21 +58,23 @@ class Batches:
         """The batch of a seed; made-up ones are uniform tokens without padding."""
         if self.read:
             return self.read[seed]
-        words, generator = self.target_words, torch.Generator().manual_seed(seed)
+        dictionary, generator = self.target_words, torch.Generator().manual_seed(seed)
         source, target = (
-            torch.randint(words.nspecial, len(words), (SENTENCES, LENGTH), generator=generator)
+            torch.randint(
+                dictionary.nspecial, len(dictionary), (SENTENCES, LENGTH), generator=generator
+            )
             for _ in range(2)
         )
-        first = torch.full((SENTENCES, 1), words.eos())
+        first = torch.full((SENTENCES, 1), dictionary.eos())
         return Batch(source, torch.cat([first, target[:, :-1]], dim=1), target)
 
 
 def random_batches() -> Batches:
     """Batches of a made-up dictionary."""
-    words = Dictionary()
+    dictionary = Dictionary()
     for word in range(VOCABULARY):
-        words.add_symbol(f"w{word}")
-    return Batches(words, words)
+        dictionary.add_symbol(f"w{word}")
+    return Batches(dictionary, dictionary)
 
 
 def real_batches(data: Path, seeds: int) -> Batches:

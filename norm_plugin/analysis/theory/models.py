@@ -110,17 +110,17 @@ def simplified(
         if initialization != XAVIER:
             initialize(layer, initialization, layer.placement.place)
         _simplify(layer, keep_weights=initialization != XAVIER)
-    words, tokens = batches.source_words, batches.draw(seed).source
-    embedding = torch.randn(len(words), dim) / math.sqrt(dim)  # W^emb
-    labels = torch.randint(words.nspecial, len(words), tokens.shape)
-    labels = torch.where(tokens.eq(words.pad()), tokens, labels).t()
+    dictionary, tokens = batches.source_words, batches.draw(seed).source
+    embedding = torch.randn(len(dictionary), dim) / math.sqrt(dim)  # W^emb
+    labels = torch.randint(dictionary.nspecial, len(dictionary), tokens.shape)
+    labels = torch.where(tokens.eq(dictionary.pad()), tokens, labels).t()
 
     def run() -> tuple[Tensor, list[Tensor]]:
         output = stack(tokens, None, return_all_hiddens=True)
         return output["encoder_out"][0] @ embedding.t(), output["encoder_states"]
 
-    real = labels.ne(words.pad())
-    return Setting(stack, list(stack.layers.children()), dim, run, labels, words.pad(), real)
+    real = labels.ne(dictionary.pad())
+    return Setting(stack, list(stack.layers.children()), dim, run, labels, dictionary.pad(), real)
 
 
 @functools.lru_cache(maxsize=1)
@@ -131,9 +131,9 @@ def _unused_stack(
     args = _settings(placement, norm_type, layers, dim, sides=("encoder",))
     args.encoder_ffn_embed_dim, args.encoder_attention_heads = dim, 1
     args.no_token_positional_embeddings = True
-    words = batches.source_words
-    embedding = Embedding(len(words), dim, words.pad())
-    return NormTransformerEncoder(build_config(args, ("encoder",)), words, embedding).train()
+    dictionary = batches.source_words
+    embedding = Embedding(len(dictionary), dim, dictionary.pad())
+    return NormTransformerEncoder(build_config(args, ("encoder",)), dictionary, embedding).train()
 
 
 @torch.no_grad()

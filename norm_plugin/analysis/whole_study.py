@@ -20,7 +20,7 @@ from norm_plugin.experiments.studies import study_path
 def main(argv: Sequence[str]) -> int:
     """The command ``study``; the exit status is 1 unless each run is done or has diverged."""
     parser = options.sweep_parser("study")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="of the page")
+    parser.add_argument("--out", metavar="DIR", help="of the page")
     parser.add_argument("--baseline", default="layernorm", help="default: %(default)s")
     args = options.parse(parser, argv)
     path = study_path(args.experiment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,7 @@ def steps(tmp_path, monkeypatch):
     steps.study.write_text(STUDY)
 
     def fake_tune(args):
+        json.dumps(vars(args))  # the process that composes gets them so
         steps.calls.append(("tune", args.results))
         if not (steps.status["tune"] or args.dry_run):
             steps.study.with_suffix(".tuned.json").touch()
@@ -52,6 +54,11 @@ def test_the_page_is_of_the_studys_own_runs(steps, tmp_path):
             *("--baseline", "none", "--format", "latex", "--out", str(folder / "page")),
         ),
     ]
+
+
+def test_the_page_is_written_where_it_is_asked_for(steps, tmp_path):
+    assert run(steps, tmp_path, "--out", "the page") == 0
+    assert steps.calls[-1][-2:] == ("--out", "the page")
 
 
 @pytest.mark.parametrize("failed", ["tune", "sweep"])

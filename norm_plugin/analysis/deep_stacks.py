@@ -3,11 +3,11 @@
     python data-prep/toy.py --out work/data/toy
     norm-plugin deep-stacks --data work/data/toy/bin --out results/deep_stacks
 
-Every placement trains with the same settings: those of ``configs/toy.yaml``, but for
-:data:`CHANGED`. All models train in one process. Each finished run is a line of ``runs.jsonl``, and
-a stopped command continues with the runs that are missing. ``about.json`` has settings, versions
-and the first commit; each row has its own. At the end, tables and figures are written: see
-``deep_stacks_page.py``.
+Every placement trains with the settings of ``configs/toy.yaml``, except for :data:`CHANGED`. All
+models train in one process. Each finished run is a line of ``runs.jsonl``, and a stopped command
+continues with the missing runs. ``about.json`` has the settings, the versions and the commit of the
+first run; each row has its own commit. At the end, ``deep_stacks_page.py`` writes tables and
+figures.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from norm_plugin.commands.command_line import (
 )
 from norm_plugin.experiments.collect import git_state, machine, versions
 from norm_plugin.experiments.recipes import read_recipe, training_flags
-from norm_plugin.experiments.state import only_one
+from norm_plugin.experiments.state import hold_lock
 from norm_plugin.models.plan import RECORDS
 from norm_plugin.placements import PLACEMENTS
 
@@ -67,7 +67,7 @@ CHANGED = {
     "max-tokens": 512,
     "norm-nan-check": "off",
 }
-"""Flags that differ from ``configs/toy.yaml``. Without clipping, a model that diverges shows it;
+"""Flags that differ from ``configs/toy.yaml``. Without clipping, divergence becomes visible:
 fairseq checks in each update that the gradient is finite."""
 DEPTHS = (24, 12, 4)
 UPDATES = 300
@@ -84,7 +84,7 @@ class Case(NamedTuple):
 
 
 def configuration(case: Case, data: Path, save_dir: Path, updates: int) -> Any:
-    """The settings of a case as fairseq has them; gradients are recorded at its ends."""
+    """fairseq's configuration of a case; gradients are recorded in the first and last update."""
     flags = training_flags(read_recipe("toy", [f"common.seed={case.seed}"]))
     changed: dict[str, Any] = {
         **CHANGED,
@@ -101,13 +101,14 @@ def configuration(case: Case, data: Path, save_dir: Path, updates: int) -> Any:
 
 
 def train(case: Case, data: Path, updates: int) -> dict[str, Any]:
-    """Train one model; its losses in bits a token, and norms of gradients by layer.
+    """Train one model.
 
     Returns:
-        A row of ``runs.jsonl`` without its origin: ``losses`` are means over :data:`WINDOW`
-        updates, ``valid`` is the loss on the validation set at the end, ``diverged`` the update
-        whose loss or gradient was not finite (None for both where there is no such thing), and
-        ``gradients`` has by update and layer the norm of the gradient of the second FFN matrix.
+        a row of ``runs.jsonl`` without command and commit: ``losses``, means over :data:`WINDOW`
+        updates in bits a token; ``valid``, the final validation loss, None if the run diverged;
+        ``diverged``, the update with a loss or gradient that was not finite, None if there was
+        none; and ``gradients``, by update and layer the norm of the gradient of the second FFN
+        matrix.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -132,14 +133,14 @@ def train(case: Case, data: Path, updates: int) -> dict[str, Any]:
 
 
 def run_updates(trainer: Trainer, updates: int) -> tuple[list[float], int | None]:
-    """The training loss of each update in bits a token, and the update that was not finite."""
+    """The training loss of each update in bits a token, and the update that diverged, if any."""
     losses: list[float] = []
     metrics.reset()
     for samples in batches(trainer, updates):
         try:
             with metrics.aggregate(new_root=True):
                 log = trainer.train_step(samples)
-        except (FloatingPointError, StopIteration):  # fairseq's search for a NaN ends in the latter
+        except (FloatingPointError, StopIteration):  # fairseq's NaN detector may raise the latter
             return losses, trainer.get_num_updates() + 1
         losses.append(float(log["nll_loss"]))
         if not math.isfinite(losses[-1]):
@@ -148,7 +149,7 @@ def run_updates(trainer: Trainer, updates: int) -> tuple[list[float], int | None
 
 
 def batches(trainer: Trainer, updates: int) -> Iterator[list[Any]]:
-    """The batches of as many updates, over as many epochs as they take."""
+    """The batches of ``updates`` updates, over as many epochs as needed."""
     epochs = trainer.get_train_iterator(epoch=1)
     trainer.begin_epoch(1)
     endless = itertools.chain.from_iterable(
@@ -158,7 +159,7 @@ def batches(trainer: Trainer, updates: int) -> Iterator[list[Any]]:
 
 
 def validation_loss(trainer: Trainer) -> float:
-    """In bits a token, over the whole validation set."""
+    """The loss on the whole validation set, in bits a token."""
     trainer.task.load_dataset("valid")
     total, tokens = 0.0, 0
     for sample in trainer.get_valid_iterator("valid").next_epoch_itr(shuffle=False):
@@ -170,9 +171,9 @@ def validation_loss(trainer: Trainer) -> float:
 
 
 def unigram_loss(task: Any) -> float:
-    """The loss of a model that knows nothing but the frequencies of the target words.
+    """The validation loss of a unigram model of the target words, in bits a token.
 
-    Bits a token on the validation set; each frequency is that in the training set plus one.
+    Its counts are those of the training set plus one.
     """
     task.load_dataset("valid")
     vocabulary = len(task.target_dictionary)
@@ -186,7 +187,7 @@ def unigram_loss(task: Any) -> float:
 
 
 def recorded_gradients(record: Path) -> dict[str, dict[str, float]]:
-    """By update and path of the layer; of the first update and, where it was reached, the last."""
+    """The recorded norms of gradients, by update and layer."""
     name = "fc2.weight_gradient_norm"
     try:
         values = values_of(read_record(record), [name], LAYERS)
@@ -201,12 +202,12 @@ def recorded_gradients(record: Path) -> dict[str, dict[str, float]]:
 
 
 def rounded(value: float) -> float:
-    """To as many digits as are stored."""
+    """A value with the digits that are stored."""
     return float(f"{value:.{DIGITS}g}")
 
 
 def about(args: argparse.Namespace, command: str) -> dict[str, Any]:
-    """What all runs share, and where the first of them come from."""
+    """What all runs share, and the commit of the first ones."""
     manifest = read_json(args.data.parent / "manifest.json")
     given = {name: list(getattr(args, name)) for name in ("depths", "seeds")}
     return {
@@ -221,7 +222,7 @@ def about(args: argparse.Namespace, command: str) -> dict[str, Any]:
 
 
 def train_missing(args: argparse.Namespace, command: str) -> None:
-    """Train every case that has no row yet; the rows of one seed come before those of the next.
+    """Train every case that has no row yet, seed by seed.
 
     Raises:
         CommandError: the folder has runs with other settings.
@@ -267,15 +268,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--depths", nargs="+", type=at_least(1), default=DEPTHS, metavar="L")
     parser.add_argument("--seeds", nargs="+", type=int, default=(1,), metavar="N")
     parser.add_argument("--updates", type=at_least(1), default=UPDATES, metavar="N")
-    parser.add_argument("--page", action="store_true", help="only write the page anew")
+    parser.add_argument("--page", action="store_true", help="only write the page again")
     args = parser.parse_args(argv)
-    for name in ("placements", "depths", "seeds"):  # what is given twice is trained once
+    for name in ("placements", "depths", "seeds"):  # ignore duplicates
         setattr(args, name, list(dict.fromkeys(getattr(args, name))))
     if not args.page:
         if args.data is None:
             parser.error("--data is missing: the bin/ folder that data-prep/toy.py has made")
         args.out.mkdir(parents=True, exist_ok=True)
-        with only_one(args.out, "a training of deep stacks"):
+        with hold_lock(args.out, "a training of deep stacks"):
             train_missing(args, shlex.join([*COMMAND, *(sys.argv[1:] if argv is None else argv)]))
     write_page(args.out)
     return 0

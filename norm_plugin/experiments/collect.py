@@ -1,8 +1,8 @@
-"""The result of a finished run, from its files.
+"""The command ``result``: collects the result of a finished run from its files.
 
-It has the scores, settings, code, versions, data, size and speed; what is unknown is null. It is
-written to ``<experiment>/<norm>-seed<N>.json`` in ``--out``, with the translations and the
-statistics over training beside it; see results.py.
+A result has the scores, settings, commit, versions, data, size and speed; unknown values are null.
+It is written to ``<experiment>/<norm>-seed<N>.json`` in ``--out``, with translations and statistics
+beside it; see results.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def collect_result(args: argparse.Namespace) -> Result:
             f"--seed {args.seed}, but {args.last} was trained with seed {common['seed']}"
         )
     memory = None if args.memory is None else read_stamp(args.memory)
-    model = model_facts(args.checkpoint, args.data / "bin")
+    model = describe_model(args.checkpoint, args.data / "bin")
     return {
         "schema": SCHEMA,
         "experiment": args.experiment,
@@ -59,7 +59,7 @@ def collect_result(args: argparse.Namespace) -> Result:
         "split": args.split,
         "model": model,
         "training": {
-            **training_facts(last),
+            **describe_training(last),
             "peak_memory": None if memory is None else int(memory),
         },
         "curves": None if args.train_log is None else curves_of_log(args.train_log),
@@ -79,13 +79,13 @@ def collect_result(args: argparse.Namespace) -> Result:
     }
 
 
-def training_facts(state: State) -> dict[str, Any]:
-    """Length, time and speed of the run, from its last checkpoint; None for what is not there.
+def describe_training(state: State) -> dict[str, Any]:
+    """The length, time and speed of a training, from its last checkpoint; None if unknown.
 
-    ``seconds`` is wall time over all resumes, validation and saving included. The speeds are those
-    of the training steps alone (``train_wall``): forward, backward and optimizer. fairseq's meters
-    start anew when a run is resumed at an epoch's end, so the speeds are means over the
-    ``measured_updates`` since then; ``tokens`` are those of the target side, as fairseq counts.
+    ``seconds`` is the wall time over all resumes, including validation and saving. The speeds are
+    those of the training steps alone (``train_wall``): forward, backward and optimizer. fairseq
+    resets its meters when a run is resumed at the end of an epoch, so the speeds are means over the
+    ``measured_updates`` since then. ``tokens`` are target tokens, as fairseq counts them.
     """
     extra = state.get("extra_state") or {}
     epoch = (extra.get("train_iterator") or {}).get("epoch")
@@ -118,25 +118,25 @@ def training_facts(state: State) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """Runs with several workers store some numbers as tensors."""
+    """A number; runs with several workers store some as tensors."""
     return None if value is None else float(value)
 
 
 def _rounded(value: float | None, digits: int) -> float | None:
-    """None also for a diverged run's NaN, which JSON has no word for."""
+    """A rounded number; None if it is not finite, as JSON has no NaN."""
     return None if value is None or not math.isfinite(value) else round(value, digits)
 
 
-def model_facts(checkpoint: Path, binarized: Path) -> dict[str, Any]:
-    """Size and norms of the model in a checkpoint, which fairseq builds anew.
+def describe_model(checkpoint: Path, binarized: Path) -> dict[str, Any]:
+    """The size and the norms of the model in a checkpoint.
 
     Args:
-        binarized: holds the dictionaries.
+        binarized: the folder of the binarized data, for the dictionaries.
 
     Returns:
-        ``parameters``, the trainable ones with tied ones counted once; ``norm_parameters``, those
-        of the norms among them; and ``sites``, the norm of every site that the model has (None for
-        a model that is not ours).
+        ``parameters``, the number of trainable parameters, with tied ones counted once;
+        ``norm_parameters``, the number of those in norms; and ``sites``, the norm of every site
+        (None for a model of fairseq's own).
 
     Raises:
         CommandError: model and data do not fit together.
@@ -163,10 +163,7 @@ def model_facts(checkpoint: Path, binarized: Path) -> dict[str, Any]:
 
 
 def training_pairs(manifest: Mapping[str, Any]) -> int | None:
-    """The number of examples that a prepared corpus trains on; None where it is not written.
-
-    A running text, whose unit is a word or a character, has none.
-    """
+    """The number of training examples in a prepared corpus; None for running text or if unknown."""
     if (manifest.get("settings") or {}).get("unit"):
         return None
     counts = manifest.get("counts") or {}
@@ -181,11 +178,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         description="Write the result of a finished run to OUT/<experiment>/<norm>-seed<N>.json.",
     )
     parser.add_argument("--experiment", required=True, help="name of the experiment")
-    parser.add_argument("--norm", required=True, help="the norm that the run was started with")
+    parser.add_argument("--norm", required=True, help="the label of the run")
     parser.add_argument("--seed", type=int, required=True)
     for flag, text in (
         ("--differs", "the settings that differ from the recipe"),
-        ("--sources", "the digests of the files of the user dir that the training rests on"),
+        ("--sources", "the digests of the files of the user dir that the training depends on"),
     ):
         parser.add_argument(flag, type=json.loads, default={}, metavar="JSON", help=text)
     parser.add_argument(
@@ -202,9 +199,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     for flag, required, text in (
         ("--checkpoint", True, "the checkpoint that was evaluated: for BLEU, the average"),
         ("--last", True, "the run's last checkpoint, for settings, time and speed"),
-        ("--train-log", False, "what fairseq-train printed; its losses become part of the result"),
-        ("--memory", False, "the peak memory of the training in bytes; it need not exist"),
-        ("--record", False, f"of --norm-record (default: {RECORDS} beside --last, if any)"),
+        ("--train-log", False, "the output of fairseq-train, for the losses over training"),
+        ("--memory", False, "a file with the peak memory of the training in bytes; may be missing"),
+        ("--record", False, f"the file of --norm-record (default: {RECORDS} beside --last)"),
     ):
         parser.add_argument(flag, type=Path, required=required, metavar="FILE", help=text)
     parser.add_argument(
@@ -247,22 +244,22 @@ SECTIONS = (
     *("common", "model", "task", "criterion", "dataset", "optimization", "optimizer"),
     *("lr_scheduler", "checkpoint", "distributed_training"),
 )
-"""Of fairseq's configuration: those that determine a run."""
-PLACES = {
+"""The sections of fairseq's configuration that determine a run."""
+PATH_KEYS = {
     *("aim_repo", "continue_once", "data", "distributed_init_method", "distributed_port"),
     *("finetune_from_model", "log_file", "plasma_path", "restore_file", "save_dir"),
     *("tensorboard_logdir", "user_dir"),
 }
-"""Keys that name places on a machine, wherever they stand; the rest is caught by its value."""
+"""Keys of settings that are paths or addresses; others are recognized by their value."""
 ABSOLUTE_PATH = re.compile(r"""(^|[\s"'=:,;(\[{])(~?/|[A-Za-z]:\\)[^\s]""")
 NOT_CODE = (":!results", ":!benchmarks/results", ":!*.md", ":!*.tuned.json")
-"""Files whose changes do not affect a run, or that its settings repeat: what tuning chose."""
+"""Files whose changes do not affect a run; tuned values are also among its settings."""
 
 
 def plain_settings(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration stored in a checkpoint as plain JSON types, without paths.
+    """The configuration in a checkpoint in types that JSON has, without paths.
 
-    A command line stores all of its flags under ``model``; those that another section holds with
+    fairseq stores all flags of a command line under ``model``. Those that another section has with
     the same value are left out there.
     """
     sections = {name: _plain(_as_mapping(cfg.get(name))) for name in SECTIONS}
@@ -290,10 +287,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, argparse.Namespace):
         value = vars(value)
     if isinstance(value, Mapping):
-        items = {str(key): item for key, item in value.items() if not _is_place(key, item)}
+        items = {str(key): item for key, item in value.items() if not _is_path(key, item)}
         return {key: _plain(item) for key, item in sorted(items.items())}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value if not _is_place("", item)]
+        return [_plain(item) for item in value if not _is_path("", item)]
     if isinstance(value, enum.Enum):
         return _plain(value.value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -305,12 +302,12 @@ def _plain(value: Any) -> Any:
     return type(value).__name__
 
 
-def _is_place(key: Any, value: Any) -> bool:
-    return key in PLACES or (isinstance(value, str) and bool(ABSOLUTE_PATH.search(value)))
+def _is_path(key: Any, value: Any) -> bool:
+    return key in PATH_KEYS or (isinstance(value, str) and bool(ABSOLUTE_PATH.search(value)))
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of what computes the result; None for what is not installed."""
+    """The versions of Python and of the packages; None if not installed."""
     return {
         "python": platform.python_version(),
         "norm_plugin": norm_plugin.__version__,
@@ -329,9 +326,9 @@ def _version(package: str) -> str | None:
 
 
 def git_state(folder: Path) -> dict[str, Any]:
-    """``commit`` of the checkout that tracks ``folder`` and whether its code is ``dirty``.
+    """The ``commit`` of the checkout that tracks ``folder``, and whether its code is ``dirty``.
 
-    Both are None outside a checkout, also where a package is installed in somebody else's.
+    Both are None if no checkout tracks the folder, as for an installed package.
     """
     tracked = _git(folder, "ls-files", ".")
     commit = _git(folder, "rev-parse", "HEAD") if tracked else None
@@ -343,7 +340,7 @@ def git_state(folder: Path) -> dict[str, Any]:
 
 
 def short_commit(git: Mapping[str, Any]) -> str:
-    """What :func:`git_state` gave, for a reader: ``0123456789 and changes``."""
+    """The result of :func:`git_state` as text: ``0123456789 and changes``."""
     return (git.get("commit") or "unknown")[:10] + (" and changes" if git.get("dirty") else "")
 
 
@@ -358,12 +355,16 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def machine(cpu: bool) -> dict[str, Any]:
-    """Device, threads and instructions of this process; fairseq uses a GPU unless ``cpu``."""
+    """The device, threads and CPU instructions of this process.
+
+    Args:
+        cpu: whether ``--cpu`` was given; otherwise fairseq uses a GPU if there is one.
+    """
     on_gpu = torch.cuda.is_available() and not cpu
     return {
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
-        # a preloaded library makes MKL take this CPU for Intel's: docs/troubleshooting.md
+        # whether a preloaded library makes MKL take the CPU for Intel's: docs/troubleshooting.md
         "mkl_as_on_intel": hasattr(ctypes.CDLL(None), "mkl_serv_intel_cpu_true"),
     }

@@ -1,10 +1,10 @@
-"""Composes the runs that a command line asks for, in a child process of ``run`` and ``sweep``.
+"""Composes the runs of a command line, in a child process of ``run`` and ``sweep``.
 
     python -m norm_plugin compose JSON
 
-JSON holds the options of the command line. What is printed is JSON too: each run as a checked
+JSON holds the options of the command line. The output is JSON too: each run as a checked
 :class:`~norm_plugin.experiments.spec.RunSpec`. hydra composes the experiment's YAML file with the
-overrides; fairseq's own parser and the norms check the flags, before anything is made.
+overrides; fairseq's parser and the norms check the flags before any file is written.
 """
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ from norm_plugin.placements import PLACEMENTS, placement_class
 
 SUBWORDS = ("subword-nmt", "sentencepiece")
 CHOICES = ("norm", "seed", "preset", "recipe", "subword")
-"""Overrides that choose the run; the others change its hyperparameters."""
-OF_THE_WHOLE_RUN = {
+"""Overrides that choose the run; the others change hyperparameters."""
+RUN_OPTIONS = {
     "common.seed": "seed=N",
     "model.norm_type": "norm=X",
     "common.user_dir": "--user-dir DIR",
     "checkpoint.save_dir": "--work DIR",
 }
-"""Settings that more than the training has to know, and how to give them to the whole run."""
+"""Settings that do not concern the training alone, and the option of the run that sets them."""
 SEED = re.compile(r"0|[1-9][0-9]{0,9}")
-MOST_SEED = 2**31 - 1  # numpy takes 32 bits, and fairseq adds the number of the epoch
+MAX_SEED = 2**31 - 1  # numpy takes 32 bits, and fairseq adds the number of the epoch
 
 
 def main(argv: Sequence[str]) -> int:
@@ -97,17 +97,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 def read_runs(args: argparse.Namespace) -> dict[str, Any]:
-    """The runs that a command line asks for, as :class:`~norm_plugin.experiments.sweep.Composed`.
+    """The runs of a command line: the fields of :class:`~norm_plugin.experiments.sweep.Composed`.
 
-    Every run is checked. Two that come to the same are one. Raises CommandError that names the
-    first wrong one, or for a study that cannot be read.
+    Identical runs are merged. Every run is checked; CommandError names the first wrong one.
     """
     launcher = [override for override in args.overrides if override.startswith("hydra.")]
     own = [override for override in args.overrides if override not in launcher]
     study = find_study(args.experiment)
     experiment = study.experiment
     arms = [[*study.overrides, *own, *arm] for arm in study.arms]
-    given = getattr(args, "arms", None)  # by tune: the overrides of each run, in its own order
+    given = getattr(args, "arms", None)  # from tune: the overrides of each run, in order
     grid = given or _by_first_key([overrides for arm in arms for overrides in split(arm)])
     if len(grid) > 1 and not args.grid:
         raise CommandError(f"{args.experiment} {' '.join(own)}: several runs are for sweep")
@@ -144,7 +143,7 @@ def read_runs(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def find_study(name: str) -> StudyFile:
-    """The study of a name or a path; an experiment is a study of one arm."""
+    """The study with this name or path; an experiment is a study of one arm."""
     path = study_path(name)
     if name in experiment_names():
         return StudyFile(path, name)
@@ -160,28 +159,28 @@ def find_study(name: str) -> StudyFile:
 
 
 def split(overrides: Sequence[str]) -> list[list[str]]:
-    """The product of the values of overrides, in hydra's syntax."""
+    """All combinations of the values of overrides, which are in hydra's syntax."""
     return [list(run) for run in product(*map(_values, parse_overrides(overrides)))]
 
 
 def _values(override: Override) -> list[str]:
-    """The overrides of one value each that an override with several values stands for."""
+    """An override with several values as one override for each value."""
     if not override.is_sweep_override():
         return [str(override.input_line)]
     return [f"{override.get_key_element()}={text}" for text in override.sweep_string_iterator()]
 
 
 def _by_first_key(runs: Sequence[list[str]]) -> list[list[str]]:
-    """The runs with the first value of the first override first.
+    """The runs in the order of the values of the first override.
 
-    With ``seed=1,2,3`` first, a sweep that is stopped early has whole seeds.
+    With ``seed=1,2,3`` first, a sweep that is stopped early has complete seeds.
     """
     firsts = list(dict.fromkeys(run[0] for run in runs if run))
     return sorted(runs, key=lambda run: firsts.index(run[0]) if run else 0)
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """Overrides as hydra's grammar reads them; raises CommandError for what it refuses."""
+    """Overrides parsed by hydra; CommandError for a syntax error."""
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
@@ -199,12 +198,12 @@ def visible_gpus() -> list[str]:
 
 
 def compose_run(args: argparse.Namespace, name: str, overrides: Sequence[str]) -> RunSpec:
-    """Compose and check one run, before anything is made.
+    """Compose and check one run.
 
     Args:
         args: the options that all runs of a command line share.
-        name: of the experiment, or the path of its YAML file.
-        overrides: of this run, each with one value.
+        name: the name of the experiment, or the path of its YAML file.
+        overrides: the overrides of this run, each with one value.
 
     Raises:
         CommandError: an unknown experiment, preset, override or flag, a wrong value, an option that
@@ -215,15 +214,15 @@ def compose_run(args: argparse.Namespace, name: str, overrides: Sequence[str]) -
     metric = find_metric(experiment.metric)
     norm, seed = choices.get("norm", "layernorm"), read_seed(choices.get("seed", "1"))
     subword = _subword(experiment, choices)
-    work = ROOT / "work" if args.work is None else from_here(args.work)
+    work = ROOT / "work" if args.work is None else absolute_path(args.work)
     if ":" in str(work):
         raise CommandError(f"--work is {work}; fairseq splits paths at a colon, so choose another")
     pretrained = _pretrained(args.pretrained, experiment)
-    user_dir = None if args.user_dir is None else from_here(args.user_dir)
+    user_dir = None if args.user_dir is None else absolute_path(args.user_dir)
     import_user_dir(user_dir)
 
     base, recipe = _hyperparameters(experiment, norm, args.smoke, overrides)
-    differs = {**differences(recipe, base), **flag_settings(args.further)}
+    differs = {**differences(recipe, base), **flag_settings(args.extra_flags)}
     if pretrained is not None:
         differs["pretrained"] = digest(pretrained)
     recipe["common"]["seed"] = seed
@@ -232,23 +231,23 @@ def compose_run(args: argparse.Namespace, name: str, overrides: Sequence[str]) -
     trained = for_workers(
         recipe,
         args.gpus,
-        args.further,
+        args.extra_flags,
         elsewhere=args.dry_run or args.srun or args.launcher != "local" or args.status,
         change_batch=args.change_batch,
         srun=args.srun,
     )
     if recipe["common"].get("log_interval") == base["common"].get("log_interval"):
         trained["common"] = {**trained["common"], **experiment.logging}
-    training = [*training_flags(trained), *args.further]
+    training = [*training_flags(trained), *args.extra_flags]
     logging_of_base = {key: base["common"].get(key) for key in LOGGING}
     unlogged = {**trained, "common": {**trained["common"], **logging_of_base}}
-    averaging = averaging_flags(recipe, args.further) if metric.checkpoint == AVERAGE else []
-    check_further(args.further)
+    averaging = averaging_flags(recipe, args.extra_flags) if metric.checkpoint == AVERAGE else []
+    check_extra_flags(args.extra_flags)
     check_number_averaged(training, averaging)
-    plugin = user_dir or ROOT / "norm_plugin"  # absolute: the user may stand anywhere
+    plugin = user_dir or ROOT / "norm_plugin"
     check_training((*_without_seed(training), "--user-dir", os.path.abspath(plugin)))
 
-    evaluation = metric.flags(subword, metric.recipe_flags(recipe, args.further))
+    evaluation = metric.flags(subword, metric.recipe_flags(recipe, args.extra_flags))
     raw = _raw_folder(args.raw, experiment)
     data, preparation = prepared_data(work, experiment, subword, seed, raw, pretrained)
     parts = (experiment.config.stem, experiment.recipe, subword, "smoke" if args.smoke else "")
@@ -267,12 +266,12 @@ def compose_run(args: argparse.Namespace, name: str, overrides: Sequence[str]) -
         item=metric.item,
         digits=metric.digits,
         training=tuple(training),
-        identity=(*training_flags(unlogged), *without_logging(args.further)),
+        identity=(*training_flags(unlogged), *without_logging(args.extra_flags)),
         averaging=tuple(averaging),
         preparation=preparation,
         data=data,
         work=work,
-        results=work / "results" if args.results is None else from_here(args.results),
+        results=work / "results" if args.results is None else absolute_path(args.results),
         user_dir=user_dir,
         sources=sources_in_use(user_dir, training),
         pretrained=pretrained,
@@ -283,7 +282,7 @@ def compose_run(args: argparse.Namespace, name: str, overrides: Sequence[str]) -
 
 
 def split_choices(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The CHOICES by name, and the other overrides with the full names of their keys."""
+    """The values of CHOICES by name, and the other overrides with the full names of their keys."""
     choices: dict[str, str] = {}
     others = []
     for override in parse_overrides(overrides):
@@ -293,26 +292,26 @@ def split_choices(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             continue
         full = "model.norm_placement" if key == "placement" else key
         full = f"model.{key}" if key.startswith("norm_") else full
-        if full in OF_THE_WHOLE_RUN:
-            raise CommandError(f"{line}: give {OF_THE_WHOLE_RUN[full]} instead")
+        if full in RUN_OPTIONS:
+            raise CommandError(f"{line}: give {RUN_OPTIONS[full]} instead")
         others.append(line.replace(key, full, 1))
     return choices, others
 
 
 def read_seed(text: str) -> int:
-    """A seed as a number; CommandError for another text."""
-    if not SEED.fullmatch(text) or int(text) > MOST_SEED:
-        raise CommandError(f"seed is {text}; it must be a whole number from 0 to {MOST_SEED}")
+    """A seed as a number; CommandError if it is none."""
+    if not SEED.fullmatch(text) or int(text) > MAX_SEED:
+        raise CommandError(f"seed is {text}; it must be a whole number from 0 to {MAX_SEED}")
     return int(text)
 
 
-def from_here(path: str) -> Path:
-    """An absolute path; relative ones count from the user's folder. Links stay as they are."""
+def absolute_path(path: str) -> Path:
+    """An absolute path, without resolving links."""
     return Path(os.getcwd(), path)
 
 
 def _subword(experiment: Experiment, choices: dict[str, str]) -> str:
-    """The subword method where it is not the first of SUBWORDS; else empty."""
+    """The subword method; empty for the default, the first of SUBWORDS."""
     subword = choices.get("subword", SUBWORDS[0])
     if subword not in SUBWORDS:
         raise CommandError(f"subword is {subword}; choose {' or '.join(SUBWORDS)}")
@@ -328,7 +327,7 @@ def _pretrained(path: str | None, experiment: Experiment) -> Path | None:
         raise CommandError(
             f"--pretrained is for classification, and {experiment.name} is none; leave it out"
         )
-    checkpoint = from_here(path)
+    checkpoint = absolute_path(path)
     for file in (checkpoint, checkpoint.with_name("dict.txt")):
         if not file.is_file():
             raise CommandError(
@@ -338,17 +337,17 @@ def _pretrained(path: str | None, experiment: Experiment) -> Path | None:
     return checkpoint
 
 
-@cache  # the runs of a sweep share the file, which may have a gigabyte
+@cache  # the runs of a sweep share the file, which may be large
 def digest(path: Path) -> str:
-    """The first digits of the SHA-256 of a file: what identifies a pre-trained model."""
+    """The first digits of the SHA-256 of a file, which identify a pre-trained model."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()[:12]
 
 
 def _workers_label(args: argparse.Namespace, on_cpu: bool) -> str:
-    """What follows the label of a run on several workers: ``-8gpus``, ``-2workers-batch``.
+    """The suffix of the label of a run on several workers: ``-8gpus``, ``-2workers-batch``.
 
-    They are another run: the batch may be another, and each has its statistics.
+    It is a run of its own: each worker has its own batch statistics, and the batch may differ.
     """
     if args.gpus in (AUTO, "1"):
         return ""
@@ -374,7 +373,7 @@ def prepared_data(
     if subword:
         name += f"-{subword}"
         options += ["--subword", subword]
-    if experiment.merges is not None:  # the name has them
+    if experiment.merges is not None:  # data_name contains them
         options += ["--merges", str(experiment.merges)]
     if experiment.split_by_seed:
         name += f"-split{seed}"
@@ -390,11 +389,11 @@ def prepared_data(
 def _raw_folder(path: str | None, experiment: Experiment) -> Path | None:
     """The folder of the raw corpus; None to download it."""
     if path is not None:
-        return from_here(path)
+        return absolute_path(path)
     corpora = os.environ.get("NORM_DATA_DIR")
-    corpus = Path(experiment.corpus).stem.replace("_", "-")  # a module's name has no hyphen
+    corpus = Path(experiment.corpus).stem.replace("_", "-")
     name = experiment.raw or corpus
-    folder = from_here(corpora) / name if corpora else None
+    folder = absolute_path(corpora) / name if corpora else None
     return folder if folder is not None and folder.is_dir() else None
 
 
@@ -404,13 +403,13 @@ def _raw_folder(path: str | None, experiment: Experiment) -> Path | None:
 def _hyperparameters(
     experiment: Experiment, norm: str, smoke: bool, overrides: Sequence[str]
 ) -> tuple[Recipe, Recipe]:
-    """Those of the recipe, and those with the overrides."""
+    """The hyperparameters of the recipe without and with the overrides."""
     groups = [f"norm={norm}"]
     groups += [f"recipe={experiment.recipe}"] if experiment.recipe else []
     groups += [f"size={experiment.smoke}"] if smoke else []
     base = read_recipe(str(experiment.config), groups)
-    # Not every recipe lists the flags of all norms, and a norm of the user's own has no file in
-    # configs/norm/: their options are added.
+    # A recipe may lack the options of the norm, and a user's own norm has no file in configs/norm/.
+    # With a plus, hydra adds a new key.
     added = [
         f"+{each}" if each.startswith("model.norm_") and _key(each) not in base["model"] else each
         for each in overrides
@@ -423,11 +422,11 @@ def _key(override: str) -> str:
     return override.partition("=")[0].removeprefix("model.")
 
 
-def check_further(flags: Sequence[str]) -> None:
-    """Raise CommandError where the user's own flags hold one that more than the training needs."""
+def check_extra_flags(flags: Sequence[str]) -> None:
+    """Raise CommandError for a flag after ``--`` that an option of the run must set instead."""
     refused = {
         "--" + key.rpartition(".")[2].replace("_", "-"): f"give {instead} before the --"
-        for key, instead in OF_THE_WHOLE_RUN.items()
+        for key, instead in RUN_OPTIONS.items()
     }
     refused |= dict.fromkeys(("-h", "--help"), "see `fairseq-train --help`")
     for argument in flags:
@@ -437,7 +436,7 @@ def check_further(flags: Sequence[str]) -> None:
 
 
 def check_number_averaged(flags: Sequence[str], averaging: Sequence[str]) -> None:
-    """Raise CommandError where a training is too short for the checkpoints that are averaged."""
+    """Raise CommandError if a training makes fewer checkpoints than are averaged."""
     if not averaging:
         return
     names = ("max_epoch", "max_update", "save_interval_updates")
@@ -455,14 +454,14 @@ def check_number_averaged(flags: Sequence[str], averaging: Sequence[str]) -> Non
 
 
 def _without_seed(flags: Sequence[str]) -> list[str]:
-    """Flags without the recipe's seed, which was checked when it was read."""
+    """The flags without ``--seed``, so that runs that differ in their seed are checked once."""
     place = flags.index("--seed") if "--seed" in flags else len(flags)
     return [*flags[:place], *flags[place + 2 :]]
 
 
-@lru_cache  # the runs of a grid differ in little more than their seed
+@lru_cache
 def check_training(flags: tuple[str, ...]) -> None:
-    """Parse a command line of ``fairseq-train`` and build each norm of its plan, without data.
+    """Parse the flags of ``fairseq-train`` and build each norm of the model, without data.
 
     Raises:
         CommandError: an unknown flag or choice, a value of the wrong type, an option that no chosen
@@ -494,7 +493,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _check_norms(args: Any) -> None:
-    """Build the norm of every site; a norm refuses options that it does not have."""
+    """Build the norm of every site, which checks its options."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     from norm_plugin.models.norm_model import NormModel
@@ -502,45 +501,39 @@ def _check_norms(args: Any) -> None:
 
     model = ARCH_MODEL_REGISTRY.get(args.arch)
     if model is None or not issubclass(model, NormModel):
-        return  # a model of fairseq's own, or of the user's
+        return  # fairseq's or the user's model
     for choice in make_plan(args, model.sides).sites:
         choice.build(getattr(args, f"{choice.site.side}_embed_dim"))
 
 
 # --- the YAML file of an experiment --------------------------------------------------------------
 #
-# fairseq allows no other keys beside its own, so ``experiment`` stands where hydra keeps what it
-# does not read itself, in ``hydra.runtime.choices``. corpus and metric are needed:
+# fairseq's schema allows no keys of ours, so ``experiment`` is under ``hydra.runtime.choices``,
+# which hydra does not read. corpus and metric are required:
 #
-#     name: multi30k          # of `norm-plugin run`; by default that of the file
-#     corpus: multi30k        # a file of data-prep/, or a path beside the YAML file
+#     name: multi30k          # the argument of `norm-plugin run` (default: the name of the file)
+#     corpus: multi30k        # a file of data-prep/, or a path relative to the YAML file
 #     metric: bleu            # a file of norm_plugin/experiments/metrics/
-#     raw: multi30k           # its folder in NORM_DATA_DIR, where it is not called as the corpus
-#     smoke: smoke            # the file of configs/size/ that --smoke stands for
-#     words: true             # no subword units
-#     split_by_seed: true     # each seed has a random split of the corpus of its own
-#     merges: 10000           # of BPE, where they are not the corpus' own
-#     recipe: adanorm         # of the group recipe, where none is named
-#     log_interval: 5         # updates between two points of the training curve, of 50 or more; it
-#                             # stands here, as it is no part of what identifies a run
-#     preset: cpu             # what `preset=` calls this file
-#     default: true           # of several files with one name, the one without `preset=`
-#     presets: {short: {recipe: short}}   # further presets of this file
+#     raw: multi30k           # the folder in NORM_DATA_DIR (default: the name of the corpus)
+#     smoke: smoke            # the file of configs/size/ that --smoke adds
+#     words: true             # tokens are words or characters: no subword units
+#     split_by_seed: true     # each seed has its own random split of the corpus
+#     merges: 10000           # BPE merges (default: those of the corpus)
+#     recipe: adanorm         # the default of the group recipe
+#     log_interval: 5         # updates between two points of the training curve (default: 50 or
+#                             # more); it is here because it does not identify a run
+#     preset: cpu             # the value of `preset=` that selects this file
+#     default: true           # the file without `preset=`, if several have the same name
+#     presets: {short: {recipe: short}}   # more presets of this file
 
 KEY = "experiment"
 Settings = dict[str, Any]
-"""What a YAML file has under KEY."""
+"""The content of KEY."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What distinguishes one experiment from another, besides its hyperparameters.
-
-    The attributes are the keys of the YAML file, see above.
-
-    Attributes:
-        config: the YAML file.
-    """
+    """An experiment: the keys of its YAML file, see above, and ``config``, the file itself."""
 
     name: str
     config: Path
@@ -556,7 +549,7 @@ class Experiment:
 
     @property
     def logging(self) -> Settings:
-        """What is logged beyond the hyperparameters, under ``common``."""
+        """Settings of fairseq's group ``common`` that affect logging only."""
         return {} if self.log_interval is None else {"log_interval": self.log_interval}
 
     @property
@@ -579,15 +572,15 @@ def experiment_names() -> list[str]:
 
 
 def experiment_metrics() -> dict[str, str]:
-    """The metric of each file in ``configs/`` that is an experiment, by the name of the file."""
+    """The metric of each experiment in ``configs/``, by the name of its file."""
     return {path.stem: settings["metric"] for path, settings in _files().items()}
 
 
 def find_experiment(name: str, preset: str | None = None, recipe: str | None = None) -> Experiment:
-    """An experiment by its name or the path of its YAML file, under a preset and a recipe.
+    """An experiment by its name or the path of its YAML file, with a preset and a recipe.
 
-    Raises CommandError for an unknown experiment or preset, and for a wrong key. An unknown recipe
-    is noticed when the hyperparameters are composed.
+    Raises CommandError for an unknown experiment or preset, and for a wrong key. The recipe is
+    checked when the hyperparameters are composed.
     """
     if name.endswith(".yaml"):
         files = _users_file(Path(os.path.abspath(name)))
@@ -613,7 +606,7 @@ def find_experiment(name: str, preset: str | None = None, recipe: str | None = N
 
 
 def _experiment(path: Path, settings: Settings) -> Experiment:
-    """Settings without those that only choose the file."""
+    """An experiment from the settings of its file."""
     settings = {
         key: settings[key] for key in settings if key not in ("preset", "presets", "default")
     }
@@ -626,7 +619,10 @@ def _experiment(path: Path, settings: Settings) -> Experiment:
 
 
 def _users_file(path: Path) -> dict[Path, Settings]:
-    """A YAML file of the user's own; CommandError for one with the name of a file of ours."""
+    """The settings of a user's own YAML file.
+
+    Raises CommandError if ``configs/`` or ``data-prep/`` has a file of the same name.
+    """
     settings = _settings(path)
     for own, folder in ((path, "configs"), (path.parent / settings.get("corpus", ""), "data-prep")):
         other = CONFIGS.parent / folder / own.name
@@ -640,7 +636,7 @@ def _users_file(path: Path) -> dict[Path, Settings]:
 
 @cache
 def _files() -> dict[Path, Settings]:
-    """The YAML files of experiments in ``configs/``, and their keys."""
+    """The YAML files of experiments in ``configs/``, and their settings."""
     files = {path: _settings(path) for path in sorted(CONFIGS.glob("*.yaml"))}
     return {path: settings for path, settings in files.items() if "corpus" in settings}
 
@@ -653,37 +649,39 @@ def _settings(path: Path) -> Settings:
 
 
 def settings_in(content: Any) -> Settings | None:
-    """What the content of a YAML file has under ``experiment``; None for another file."""
+    """The settings under ``experiment`` in the content of a YAML file; None if it has none."""
     for key in ("hydra", "runtime", "choices", KEY):
         content = content.get(key) if isinstance(content, dict) else None
     return content if isinstance(content, dict) else None
 
 
-# --- the files of a user dir that a run rests on -------------------------------------------------
+# --- the files of a user dir that a run depends on -----------------------------------------------
 #
-# A change of these files makes another run. A change of others, such as a second norm in the same
-# folder, does not. A run rests on
+# If these files change, it is another run. Other files of the folder, such as that of a second
+# norm, may change. A run depends on
 #
 # - the files that define the norms, placements, models, tasks and other components that its flags
-#   name, and what those files import from the user dir or name themselves;
-# - the imported files that do something when they are imported, such as replacing a function of
-#   another package: whom that concerns is not known.
+#   name, and the files of the user dir that those import or name in turn;
+# - the imported files with side effects, such as replacing a function of another package, since
+#   these may affect any run.
 
 DIGITS = 16  # of a SHA-256, in hexadecimal
 
 
 def sources_in_use(user_dir: Path | None, flags: Sequence[str]) -> Sources:
-    """The files of ``user_dir``, which is imported, that a training with ``flags`` rests on."""
+    """The digests of the files of ``user_dir`` that a training with ``flags`` depends on."""
     if user_dir is None or user_dir.name == norm_plugin.__name__:
         return {}
     folder = Path(os.path.abspath(user_dir))
     names = {part for flag in flags for part in (flag, flag.partition("=")[2])}
-    used = {path for path in _imported_files(folder) if _acts(path)}
+    used = {path for path in _imported_files(folder) if _has_side_effects(path)}
     used |= _defining(names, folder)
     waiting = list(used)
     while waiting:
         tree = ast.parse(waiting[-1].read_bytes())
-        new = set(_imports(tree, waiting.pop(), folder)) | _defining(_texts(tree), folder)
+        new = set(_imports(tree, waiting.pop(), folder)) | _defining(
+            _string_constants(tree), folder
+        )
         waiting += new - used
         used |= new
     return {str(path.relative_to(folder.parent)): _digest(path) for path in sorted(used)}
@@ -694,7 +692,7 @@ def _digest(path: Path) -> str:
 
 
 def _defining(names: Iterable[str], folder: Path) -> set[Path]:
-    """The files in ``folder`` that define what is registered under one of ``names``."""
+    """The files in ``folder`` that define a component registered under one of ``names``."""
     modules = (sys.modules.get(each.__module__) for each in _components(names))
     paths = {Path(name) for module in modules if (name := getattr(module, "__file__", None))}
     return {path for path in paths if path.is_relative_to(folder)}
@@ -722,8 +720,8 @@ def _imported_files(folder: Path) -> list[Path]:
     return [Path(name) for name in names if name and name.startswith(start)]
 
 
-def _acts(path: Path) -> bool:
-    """Whether importing a file does more than to import others and to define names."""
+def _has_side_effects(path: Path) -> bool:
+    """Whether importing a file does more than import others and define names."""
     defines = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.AnnAssign)
     for statement in ast.parse(path.read_bytes()).body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
@@ -740,13 +738,13 @@ def _is_name(target: ast.expr) -> bool:
     return all(isinstance(element, ast.Name) for element in elements)
 
 
-def _texts(tree: ast.Module) -> set[str]:
+def _string_constants(tree: ast.Module) -> set[str]:
     constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
     return {value for value in constants if isinstance(value, str)}
 
 
 def _imports(tree: ast.Module, path: Path, folder: Path) -> Iterator[Path]:
-    """The files in ``folder`` that the file ``path`` imports, anywhere in it."""
+    """The files in ``folder`` that the file ``path`` imports, also inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -754,7 +752,7 @@ def _imports(tree: ast.Module, path: Path, folder: Path) -> Iterator[Path]:
             package = path.parent.relative_to(folder.parent).parts
             start = package[: len(package) + 1 - node.level] if node.level else ()
             module = ".".join([*start, *([node.module] if node.module else [])])
-            # a name may be a module of the package, or stand in the package's own file
+            # a name is a submodule, or is defined in the module itself
             modules = [f"{module}.{alias.name}" for alias in node.names]
             names = [each if _module_file(each, folder) else module for each in modules]
         else:
@@ -763,7 +761,7 @@ def _imports(tree: ast.Module, path: Path, folder: Path) -> Iterator[Path]:
 
 
 def _module_file(name: str, folder: Path) -> Path | None:
-    """The file of a module of the user dir by its full name; None for any other module."""
+    """The file of a module of the user dir, by its full name; None for any other module."""
     stem = folder.parent.joinpath(*name.split("."))
     if not stem.is_relative_to(folder):
         return None

@@ -1,10 +1,9 @@
-"""One worker of a training on CPUs under Slurm, started by srun once for each worker.
+"""One worker of a training on CPUs under Slurm; srun starts each worker.
 
     srun python -m norm_plugin worker FLAGS_OF_FAIRSEQ_TRAIN
 
-fairseq's own start-up under Slurm counts the GPUs of a node, and fails where there are none. This
-one takes the rank of the worker from Slurm, and the address of the first node, where srun was
-started. --distributed-port has to be among the flags.
+fairseq's own start-up under Slurm fails on a node without GPUs. This one reads the rank of the
+worker and the address of the first node from Slurm. The flags must include --distributed-port.
 """
 
 from __future__ import annotations

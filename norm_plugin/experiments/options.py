@@ -1,7 +1,7 @@
 """The commands ``run``, ``sweep``, ``status``, ``demo`` and ``job``, and their options.
 
-Before the options are read, only the standard library is imported: the scripts of the experiments
-answer ``--help`` before the environment exists.
+Until the options are read, only the standard library is imported, so that ``--help`` of the scripts
+works before the environment exists.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from typing import NoReturn
 from norm_plugin.commands.command_line import CommandError, at_least
 
 CONFIG_FOLDERS = tuple(folder / "configs" for folder in Path(__file__).resolve().parents[1:3])
-"""Of an installed package, and of a checkout."""
+"""The folders of an installed package and of a checkout."""
 
 RUN_END = """
 KEY=VALUE are overrides in hydra's syntax: norm=powernorm, placement=pre, seed=1, recipe=powernorm,
 preset=cpu, the norm's own options (norm_variant=released), and every value of the experiment's
 YAML file in configs/ (optimization.lr=[0.001]).
 
-A stopped run goes on with the same command. A finished run does nothing. The full output of each
-stage is in <run>/logs/.
+The same command resumes a stopped run, and does nothing for a finished one. The full output of
+each stage is in <run>/logs/.
 """
 
 SWEEP_END = """
-The values of one key are separated by commas: norm=layernorm,powernorm placement=pre,post
-seed=1,2,3 are twelve runs. Instead of EXPERIMENT, name a file of configs/study/ for a grid that is
-no plain product. A stopped sweep goes on with the same command: finished runs are skipped, runs
-that failed are tried again, and runs that diverged are not, unless --retry is given.
+Separate the values of a key by commas: norm=layernorm,powernorm placement=pre,post seed=1,2,3 are
+twelve runs. For a grid that is not a product, give the name of a file of configs/study/ as
+EXPERIMENT. The same command resumes a stopped sweep: it skips finished runs, repeats failed ones,
+and repeats diverged ones only with --retry.
 
-hydra.launcher.KEY=VALUE goes to the launcher, such as hydra.launcher.partition=gpu.
+hydra.launcher.KEY=VALUE sets an option of the launcher: hydra.launcher.partition=gpu.
 """
 
 DEMO = """
-The toy corpus for four norms: trains, averages, decodes and scores a small Transformer
-with layernorm, adanorm, powernorm and none (or the one of --norm-type), prints a table
-and writes a page. About three minutes on two cores.
+Trains and scores a small Transformer on a toy corpus with layernorm, adanorm, powernorm and none
+(or the norm of --norm-type), prints a table of BLEU scores and writes a page with curves. It takes
+about three minutes on two cores.
 """
 DEMO_NORMS = ("layernorm", "adanorm", "powernorm", "none")
 
 OVERRIDES = {
     "--norm-type": ("norm", "the norm (default: layernorm); `norm-plugin list`"),
-    "--seed": ("seed", "of weights, batches and random splits (default: 1)"),
+    "--seed": ("seed", "the seed of weights, batches and random splits (default: 1)"),
     "--recipe": (
         "recipe",
         "the paper whose hyperparameters are used, adanorm (Xu et al. 2019), powernorm (Shen et "
@@ -56,16 +56,16 @@ OVERRIDES = {
     ),
     "--subword": ("subword", "subword-nmt (default), or sentencepiece, trained on raw text"),
 }
-"""Options that say the same as an override, which they are translated into."""
+"""Options that are translated into overrides."""
 
-UNKNOWN = "unrecognized arguments: "  # argparse's words
+UNKNOWN = "unrecognized arguments: "  # as argparse prints it
 
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are raised."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise CommandError, which says where the flags of fairseq-train belong."""
+        """Raise CommandError; for an unknown flag, it says where those of fairseq-train belong."""
         if message.startswith(UNKNOWN):
             flags = message.removeprefix(UNKNOWN)
             message += f"; flags of fairseq-train stand at the end, as in -- {flags}"
@@ -82,12 +82,12 @@ def run(argv: Sequence[str]) -> int:
 
 
 def job(argv: Sequence[str]) -> int:
-    """The command ``job``: a run of a sweep, which has composed it."""
+    """The command ``job``: a run that a sweep has composed."""
     parser = argparse.ArgumentParser(
-        prog="norm-plugin job", description="One run of a sweep, from the file that it wrote."
+        prog="norm-plugin job", description="Execute one run of a sweep, from the file of its spec."
     )
     parser.add_argument("spec", type=Path, metavar="FILE")
-    parser.add_argument("--retry", action="store_true", help="train again what has diverged")
+    parser.add_argument("--retry", action="store_true", help="train again a diverged run")
     parser.set_defaults(dry_run=False)
     from norm_plugin.experiments.sweep import run_one
 
@@ -103,7 +103,7 @@ def sweep(argv: Sequence[str], verb: str = "sweep") -> int:
 
 
 def status(argv: Sequence[str]) -> int:
-    """The command ``status``: that of a sweep, which starts nothing."""
+    """The command ``status``: ``sweep --status``."""
     return sweep(argv, "status")
 
 
@@ -127,25 +127,21 @@ def demo(argv: Sequence[str]) -> int:
 
 
 def run_parser(name: str | None = None) -> Parser:
-    """The options of ``run``.
-
-    Args:
-        name: of the experiment, whose description is part of the help.
-    """
+    """The options of ``run``; the help describes the experiment ``name`` if it is given."""
     parser = _parser("run", describe(name) if name else "One run, from raw text to a score.")
     parser.epilog = RUN_END
-    parser.add_argument("experiment", help="as multi30k; or the path of a YAML file of your own")
+    parser.add_argument("experiment", help="such as multi30k; or the path of your own YAML file")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     _add_one_run(parser)
     return parser
 
 
 GRIDS = {
-    "sweep": "A grid of runs, several at once; status prints how it stands.",
-    "status": "Print how the runs of a sweep stand.",
+    "sweep": "Execute a grid of runs, several at once.",
+    "status": "Print the status of the runs of a sweep.",
     "tune": "Train each arm of a study at each point of the grid in its section tune, and write\n"
-    "each arm's own best values to STUDY.tuned.json beside the study file.",
-    "study": "Tune the arms of a study, run each at its own values, and write the page.",
+    "the best values of each arm to STUDY.tuned.json beside the study file.",
+    "study": "Tune the arms of a study, run each at its tuned values, and write the page.",
 }
 
 
@@ -159,7 +155,7 @@ def sweep_parser(verb: str = "sweep") -> Parser:
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE[,VALUE]")
     parser.add_argument(
-        "--jobs", type=at_least(1), metavar="N", help="runs at once (default: one a GPU, or one)"
+        "--jobs", type=at_least(1), metavar="N", help="runs at once (default: one per GPU, or one)"
     )
     parser.add_argument(
         "--threads",
@@ -170,14 +166,14 @@ def sweep_parser(verb: str = "sweep") -> Parser:
     parser.add_argument(
         "--launcher",
         choices=("local", "submitit_slurm"),
-        help="local: on this machine; submitit_slurm: a Slurm job a run (default: %(default)s)",
+        help="local: on this machine; submitit_slurm: one Slurm job per run (default: %(default)s)",
     )
-    parser.add_argument("--status", action="store_true", help="print the state of the grid")
+    parser.add_argument("--status", action="store_true", help="print the status of the runs")
     if verb in ("sweep", "status"):
         parser.add_argument(
             "--tuned",
             action="store_true",
-            help="each arm of a study at its own values, as `norm-plugin tune` has chosen them",
+            help="use the values that `norm-plugin tune` has chosen for each arm of a study",
         )
     return parser
 
@@ -191,14 +187,14 @@ def demo_parser() -> Parser:
 
 
 def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
-    """Options and overrides in any order; what follows ``--`` becomes ``further``.
+    """Parse options and overrides in any order; flags after ``--`` become ``extra_flags``.
 
     Raises CommandError for a wrong command line.
     """
     end = list(argv).index("--") if "--" in argv else len(argv)
     args = parser.parse_intermixed_args(list(argv[:end]))
     precision = [flag for flag in ("--fp16", "--bf16") if getattr(args, flag[2:])]
-    args.further = [*precision, *argv[end + 1 :]]
+    args.extra_flags = [*precision, *argv[end + 1 :]]
     args.overrides = list(getattr(args, "overrides", []))
     for flag, (key, _) in OVERRIDES.items():
         value = getattr(args, flag[2:].replace("-", "_"), None)
@@ -207,7 +203,7 @@ def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
 
 
 def description_file(name: str) -> Path | None:
-    """The YAML file of an experiment, by its text alone; None where there is none of that name."""
+    """The YAML file of an experiment, found without a YAML parser; None for an unknown name."""
     if name.endswith(".yaml"):
         return Path(name) if Path(name).is_file() else None
     files = [path for folder in CONFIG_FOLDERS for path in sorted(folder.glob("*.yaml"))]
@@ -229,7 +225,7 @@ def describe(name: str) -> str:
 
 
 def _parser(verb: str, description: str) -> Parser:
-    """The options that all commands have, and the defaults of those that only some have."""
+    """A parser with the options that all commands share, and defaults for the others."""
     experiment = "" if verb == "demo" else " EXPERIMENT"
     parser = Parser(
         prog=f"norm-plugin {verb}",
@@ -269,22 +265,22 @@ def _parser(verb: str, description: str) -> Parser:
         group.add_argument(flag, metavar=metavar, help=text)
     for flag, text in (
         ("--fp16", "train in half precision (on a GPU)"),
-        ("--bf16", "the same in bfloat16"),
+        ("--bf16", "train in bfloat16 (on a GPU)"),
         (
             "--fold-norms",
             "evaluate with the norms folded into the linear maps after them, where possible",
         ),
-        ("--smoke", "the whole path with a tiny model and 60 updates"),
+        ("--smoke", "test all stages with a tiny model and 60 updates"),
         ("--tensorboard", "write curves to <run>/tensorboard"),
-        ("--retry", "train again what has diverged with these settings"),
-        ("--dry-run", "print what would be run, and run nothing"),
+        ("--retry", "train again a run that has diverged with these settings"),
+        ("--dry-run", "print the commands without running them"),
     ):
         group.add_argument(flag, action="store_true", help=text)
     return parser
 
 
 def _add_one_run(parser: Parser) -> None:
-    """The options of single runs, which sweeps lack."""
+    """Add the options of ``run`` and ``demo`` that ``sweep`` does not have."""
     group = parser.add_argument_group("what is run")
     for flag, (key, text) in OVERRIDES.items():
         group.add_argument(flag, metavar=key[0].upper(), help=f"{key}={key[0].upper()}: {text}")
@@ -292,11 +288,11 @@ def _add_one_run(parser: Parser) -> None:
     group.add_argument(
         "--gpus",
         metavar="N",
-        help="GPUs to train on (default: one, or the CPU where there is none); the batch of an "
-        "update stays that of the recipe, or N is refused",
+        help="GPUs to train on (default: one, or the CPU if there is none); the batch size per "
+        "update remains that of the recipe, so N must divide it",
     )
     group.add_argument(
-        "--change-batch", action="store_true", help="let the batch grow with the GPUs instead"
+        "--change-batch", action="store_true", help="multiply the batch size by the number of GPUs"
     )
     group.add_argument(
         "--srun", action="store_true", help="in a Slurm job, train by srun: scripts/slurm/train.sh"

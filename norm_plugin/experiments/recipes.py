@@ -1,7 +1,7 @@
 """Recipes: the hyperparameters in ``configs/``, composed by hydra, and as flags of fairseq.
 
-``fairseq-hydra-train`` reads those files itself. ``fairseq-train`` and ``fairseq-generate`` take
-the flags that ``norm-plugin flags`` prints, one a line, composed by hydra with the same overrides:
+``fairseq-hydra-train`` reads these files itself. For ``fairseq-train`` and ``fairseq-generate``,
+``norm-plugin flags`` prints the flags, one per line:
 
     mapfile -t flags < <(norm-plugin flags iwslt14_de_en norm=powernorm)
     fairseq-train DATA "${flags[@]}"
@@ -32,11 +32,11 @@ from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS
 
 Recipe = dict[str, dict[str, Any]]
-"""The settings of each group of fairseq's."""
+"""The settings of each of fairseq's groups."""
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CONFIG_FOLDERS = (PACKAGE.parent / "configs", PACKAGE / "configs")
-"""In a checkout, and in an installed package."""
+"""The folders of a checkout and of an installed package."""
 CONFIGS = next(filter(Path.is_dir, CONFIG_FOLDERS), CONFIG_FOLDERS[0])
 NAME_FLAGS = {
     "task": "--task",
@@ -45,31 +45,30 @@ NAME_FLAGS = {
     "optimizer": "--optimizer",
     "lr_scheduler": "--lr-scheduler",
 }
-"""fairseq's group of a YAML file to the flag that its ``_name`` stands for."""
+"""The flag for ``_name`` in each of fairseq's groups."""
 GENERATION, EVALUATION = "generation", "eval_lm"
-"""fairseq's groups of settings of fairseq-generate, and of fairseq-eval-lm."""
+"""fairseq's groups of settings for fairseq-generate and for fairseq-eval-lm."""
 
 NAMED_ELSEWHERE = {"common.seed", "common.user_dir", "model.norm_type"}
 WITHOUT_EFFECT = "model.norm_record"
-"""How settings begin that change nothing of what is trained: those of the recorder."""
+"""The prefix of the settings of the recorder, which do not affect the training."""
 
 AUTO = "auto"
 ON_CPU = {"distributed_backend": "gloo", "ddp_backend": "legacy_ddp"}
-"""How several workers on CPUs exchange gradients."""
+"""The settings for several workers on CPUs."""
 HALF = ("fp16", "bf16", "memory_efficient_fp16", "memory_efficient_bf16")
 
 
 def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """The configuration that ``fairseq-hydra-train --config-name name overrides`` composes.
 
-    ``norm=X`` and ``placement=X`` also take what an imported ``--user-dir`` registers, which has no
-    file of these groups.
+    ``norm=X`` and ``placement=X`` also accept names that an imported ``--user-dir`` registers.
 
     Args:
-        name: a file of ``configs/`` without its end, or the path of one that ends in ``.yaml``.
+        name: the name of a file of ``configs/``, or a path that ends in ``.yaml``.
 
     Raises:
-        CommandError: no such recipe or norm, or an override that hydra refuses.
+        CommandError: an unknown recipe or norm, or an override that hydra refuses.
     """
     path = Path(name).absolute() if name.endswith(".yaml") else CONFIGS / f"{name}.yaml"
     if not path.is_file():
@@ -97,48 +96,48 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 @lru_cache(maxsize=1000)
 def _compose(path: Path, overrides: tuple[str, ...]) -> Recipe:
-    """What hydra composes; it takes a good tenth of a second, and a sweep asks for much twice."""
-    logging.getLogger("hydra").setLevel(logging.WARNING)  # fairseq turns every logger up
+    """Compose a configuration by hydra; cached, as this takes 0.1 s and a sweep repeats it."""
+    logging.getLogger("hydra").setLevel(logging.WARNING)  # fairseq lowers the root level
     try:
-        # the groups of configs/ serve a file that lies elsewhere
+        # a file elsewhere also finds the groups of configs/
         groups = [] if path.parent == CONFIGS else [f"hydra.searchpath=[file://{CONFIGS}]"]
         with initialize_config_dir(str(path.parent), version_base="1.1"):
             composed = compose(path.stem, [*groups, *overrides])
         recipe: Any = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
-        # hydra ends with where it looked, which is always our own folder.
+        # the message of hydra ends with its search path, which is always our own folder
         reason = " ".join(str(error).partition("Config search path")[0].split())
         raise CommandError(f"recipe {' '.join([path.stem, *overrides])}: {reason}") from error
     return {str(group): values for group, values in recipe.items()}
 
 
 def training_flags(recipe: Recipe) -> list[str]:
-    """The flags of ``fairseq-train`` that say what a recipe says."""
+    """The flags of ``fairseq-train`` for a recipe."""
     groups = (group for group in recipe if group not in (GENERATION, EVALUATION))
     return [flag for group in groups for flag in _group_flags(group, recipe)]
 
 
 def generation_flags(recipe: Recipe) -> list[str]:
-    """The flags of ``fairseq-generate`` that say what a recipe says."""
+    """The flags of ``fairseq-generate`` for a recipe."""
     return _group_flags(GENERATION, recipe)
 
 
 def evaluation_flags(recipe: Recipe) -> list[str]:
-    """The flags of ``fairseq-eval-lm`` that a recipe gives in its group ``eval_lm``."""
+    """The flags of ``fairseq-eval-lm`` for a recipe."""
     return _group_flags(EVALUATION, recipe)
 
 
-def averaging_flags(recipe: Recipe, further: Sequence[str] = ()) -> list[str]:
-    """The flags of ``norm-plugin average``, to average all checkpoints that are kept.
+def averaging_flags(recipe: Recipe, extra_flags: Sequence[str] = ()) -> list[str]:
+    """The flags of ``norm-plugin average`` that average all checkpoints that a recipe keeps.
 
     Args:
-        further: flags of ``fairseq-train`` that come after those of the recipe.
+        extra_flags: flags of ``fairseq-train`` that come after those of the recipe.
     """
     checkpoint = recipe["checkpoint"]
     if checkpoint.get("no_epoch_checkpoints"):  # the best one is evaluated
         return []
     names = ("keep_interval_updates", "keep_last_epochs")
-    updates, epochs = last_values(further, {name: checkpoint.get(name, -1) for name in names})
+    updates, epochs = last_values(extra_flags, {name: checkpoint.get(name, -1) for name in names})
     if updates > 0:
         return ["--last-updates", str(updates)]
     if epochs > 0:
@@ -147,7 +146,7 @@ def averaging_flags(recipe: Recipe, further: Sequence[str] = ()) -> list[str]:
 
 
 def last_values(flags: Sequence[str], defaults: dict[str, Any]) -> list[Any]:
-    """The last value of some flags of fairseq, as integers; by name, with the value without it."""
+    """The last integer value of each flag in ``defaults``, or its default."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name, default in defaults.items():
         parser.add_argument(_flag(name), type=int, default=default)
@@ -176,8 +175,8 @@ def _flag(key: str) -> str:
 def differences(recipe: Recipe, base: Recipe) -> Differences:
     """The settings of ``recipe`` that differ from those of ``base``, by their dotted names.
 
-    One that only ``base`` has is None here. It is left out where the group belongs to another
-    component, which has other settings.
+    A setting that only ``base`` has is None; it is left out if the two name different components
+    for the group, since these have different settings.
     """
     settings = {
         f"{group}.{key}": value
@@ -199,9 +198,9 @@ def differences(recipe: Recipe, base: Recipe) -> Differences:
 
 
 def without_defaults(recipe: Recipe, norm: str) -> Recipe:
-    """``recipe`` with null for each option of its norm that has the value of its default.
+    """``recipe`` with None for each option of its norm that has its default value.
 
-    ``norm_variant=paper`` and no ``norm_variant`` are then one run.
+    So ``norm_variant=paper`` and no ``norm_variant`` are the same run.
     """
     from norm_plugin.models.flags import CHOICES  # it imports fairseq
 
@@ -219,23 +218,23 @@ def without_defaults(recipe: Recipe, norm: str) -> Recipe:
 def for_workers(
     recipe: Recipe,
     gpus: str,
-    further: Sequence[str] = (),
+    extra_flags: Sequence[str] = (),
     *,
     elsewhere: bool = False,
     change_batch: bool = False,
     srun: bool = False,
 ) -> Recipe:
-    """A copy of ``recipe`` for a number of GPUs, or for the CPU, with the same batch an update.
+    """A copy of ``recipe`` for a number of GPUs, or for the CPU, with the same batch size.
 
-    A recipe's batch is ``max_tokens``, or ``batch_size`` in sentences, times ``update_freq`` on one
-    worker. With N workers, ``update_freq`` is divided by N.
+    The batch size per update of a recipe is ``max_tokens`` (or ``batch_size`` in sentences) times
+    ``update_freq``, on one worker. With N workers, ``update_freq`` is divided by N.
 
     Args:
-        gpus: a number, or AUTO for one GPU, or the CPU where there is none.
-        further: the user's own flags of ``fairseq-train``, which win over the recipe.
+        gpus: a number, or AUTO for one GPU, or the CPU if there is none.
+        extra_flags: the user's flags of ``fairseq-train``, which override the recipe.
         elsewhere: the run is for another machine, so the GPUs of this one do not matter.
-        change_batch: let the batch grow with the GPUs.
-        srun: each worker is a process of a Slurm job. Only so can there be several on CPUs.
+        change_batch: multiply the batch size by the number of GPUs.
+        srun: each worker is a process of a Slurm job, as several workers on CPUs must be.
 
     Raises:
         CommandError: fewer GPUs than asked for, half precision on the CPU, or a batch that cannot
@@ -244,11 +243,11 @@ def for_workers(
     present = torch.cuda.device_count()
     recipe = copy.deepcopy(recipe)
     common = recipe.setdefault("common", {})
-    only_cpu = bool(common.get("cpu")) or "--cpu" in further
+    only_cpu = bool(common.get("cpu")) or "--cpu" in extra_flags
     on_cpu = only_cpu or (gpus == AUTO and present == 0)
     if on_cpu:
         common["cpu"] = True
-        half = [key for key in HALF if common.get(key) or _flag(key) in further]
+        half = [key for key in HALF if common.get(key) or _flag(key) in extra_flags]
         if half and not (elsewhere and gpus == AUTO):
             raise CommandError(
                 f"{half[0]} needs a GPU, and this run is on the CPU; leave it out, or give "
@@ -269,18 +268,18 @@ def for_workers(
         "distributed_world_size": count,
     }
     if count > 1 and not change_batch:
-        _keep_batch(recipe, count, further)
+        _keep_batch(recipe, count, extra_flags)
     return recipe
 
 
-def _keep_batch(recipe: Recipe, count: int, further: Sequence[str]) -> None:
-    """Divide ``update_freq`` by the number of workers, unless the user's own flags set it."""
-    if any(argument.partition("=")[0] == "--update-freq" for argument in further):
+def _keep_batch(recipe: Recipe, count: int, extra_flags: Sequence[str]) -> None:
+    """Divide ``update_freq`` by the number of workers, unless the user's flags set it."""
+    if any(argument.partition("=")[0] == "--update-freq" for argument in extra_flags):
         return
     dataset, optimization = recipe["dataset"], recipe["optimization"]
     unit = "max_tokens" if dataset.get("max_tokens") is not None else "batch_size"
     of_recipe, (freq,) = dataset[unit], optimization.get("update_freq", [1])
-    (size,) = last_values(further, {unit: of_recipe})
+    (size,) = last_values(extra_flags, {unit: of_recipe})
     parts, rest = divmod(of_recipe * freq, size * count)
     if rest or not parts:
         share, uneven = divmod(of_recipe * freq, count)
@@ -299,7 +298,7 @@ def main(argv: Sequence[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("recipe", help="a primary file of configs/, without .yaml")
+    parser.add_argument("recipe", help="a file of configs/, without .yaml")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for hydra")
     parser.set_defaults(flags_of=training_flags)
     what = parser.add_mutually_exclusive_group()
@@ -318,9 +317,9 @@ def main(argv: Sequence[str]) -> int:
         "--user-dir",
         type=Path,
         metavar="DIR",
-        help="a --user-dir of your own, which imports norm_plugin; norm=X takes its norms too",
+        help="your own --user-dir, which imports norm_plugin; norm=X accepts its norms",
     )
-    parser.add_argument("--shell", action="store_true", help="on one line, ready to paste")
+    parser.add_argument("--shell", action="store_true", help="print one line, quoted for a shell")
     args = parser.parse_args(argv)
     import_user_dir(args.user_dir)
     recipe = read_recipe(args.recipe, args.overrides)

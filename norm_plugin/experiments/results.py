@@ -1,17 +1,16 @@
-"""Results of runs: a file for each run, and the table of them that everything else is made from.
+"""The results of runs: one file for each run, and the table of runs for the analysis.
 
-A finished run writes ``<experiment>/<norm>-seed<N>.json``, whole or not at all, and one that failed
-or diverged ``<experiment>/failed/<norm>-seed<N>.json``. ``publish`` stores such a folder as a few
-files, which pandas and a spreadsheet open:
+A finished run writes ``<experiment>/<norm>-seed<N>.json``, and one that failed or diverged
+``<experiment>/failed/<norm>-seed<N>.json``. ``publish`` stores such a folder as a few files:
 
-    runs.csv          a row a run: every value in which the runs differ
-    shared.json       the values that all runs share, under the same names
-    curves.csv        the losses over training, a row a run, subset and update
-    failed.csv        a row for each run without a result, where there is one
-    statistics.zip    what is kept beside the results, see below
+    runs.csv          one row per run: every value in which the runs differ
+    shared.json       the values that all runs share, by the same names
+    curves.csv        the losses over training: one row per run, subset and update
+    failed.csv        one row per run without a result, if there are any
+    statistics.zip    files that are kept beside the results, see below
     translations.zip
 
-A folder may hold both forms. A run that was made again, and so has a file, replaces its row.
+A folder may hold both forms. The file of a run then takes precedence over its row.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ PLAIN = [*RUN_KEY, "placement", "metric", "score", "valid_loss", "train_loss", "
 """The first columns of a published table."""
 RENAMED = {"git.commit": "commit", "git.dirty": "dirty"}
 WHOLE = ("differs", "sources")
-"""Values that stay a dictionary in one column: their keys have dots of their own."""
+"""Values that remain a dictionary in one column, as their keys contain dots."""
 FAILED = [*RUN_KEY, "differs", "state", "stage", "reason", "progress"]
 POINT = ["subset", "epoch", "updates", "loss", "nll_loss"]
 RUNS, SHARED, CURVES, FAILURES = "runs.csv", "shared.json", "curves.csv", "failed.csv"
@@ -73,9 +72,9 @@ def write_result(result: Result, out: Path) -> Path:
 
 
 def read_result(path: Path) -> Result:
-    """The result in a file, as of this schema; CommandError where it is none of a known one.
+    """Read a result; CommandError for an unknown schema.
 
-    Schema 2, which only translation had, has the scores under ``bleu``.
+    Schema 2 existed for translation only, with the scores under ``bleu``.
     """
     result = read_json(path)
     schema = result.get("schema") if isinstance(result, dict) else None
@@ -87,7 +86,7 @@ def read_result(path: Path) -> Result:
 
 
 def read_result_files(folder: Path) -> list[Result]:
-    """The results of an experiment that have a file of their own, by norm and seed."""
+    """The results in the JSON files of a folder, sorted by norm and seed."""
     results = []
     for path in sorted(set(folder.glob("*.json")) - {folder / SHARED}):
         result = read_result(path)
@@ -98,23 +97,23 @@ def read_result_files(folder: Path) -> list[Result]:
 
 
 def read_results(*paths: str | Path) -> pd.DataFrame:
-    """One row a finished run, by norm and seed: what its result holds, as columns.
+    """The table of finished runs: one row per run, sorted by norm and seed.
 
-    The value of a nested key has a dotted name: ``settings.optimization.lr``, ``data.checksum``,
-    ``training.seconds``. A value that a run does not have is missing. These are added:
+    The columns are the values of a result. A nested one has a dotted name:
+    ``settings.optimization.lr``, ``data.checksum``, ``training.seconds``. These are added:
 
-    - ``score``: the headline score of its ``metric``
-    - ``valid_loss``, ``train_loss``: the least validation loss and the last training loss
-    - ``placement``: of its norms
-    - ``split_seed``: by which its corpus was split at random; missing for a corpus with a split
-    - ``commit``, ``dirty``: of the code that scored it
-    - ``folder``: where it was read
+    - ``score``: the headline score of the ``metric``
+    - ``valid_loss``, ``train_loss``: the lowest validation loss and the last training loss
+    - ``placement``: the placement of the norms
+    - ``split_seed``: the seed of a random split of the corpus; missing for a fixed split
+    - ``commit``, ``dirty``: the state of the code that scored the run
+    - ``folder``: the folder that it was read from
 
     Args:
-        paths: folders of experiments, with a file a run or in the published form.
+        paths: folders of experiments, with one file per run or in the published form.
 
     Raises:
-        CommandError: a folder without results, or a file that is none of a known schema.
+        CommandError: a folder has no results, or a file has an unknown schema.
     """
     rows, folders = [], [Path(path) for path in paths]
     for folder in folders:
@@ -137,7 +136,7 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
 
 
 def read_curves(*paths: str | Path) -> pd.DataFrame:
-    """Losses over training: one row a run, subset and update, also of runs without a result.
+    """The losses over training, also of runs without a result: one row per run, subset and update.
 
     Returns:
         columns ``experiment``, ``norm``, ``seed``, ``subset`` (train or valid), ``epoch``,
@@ -166,14 +165,14 @@ def read_curves(*paths: str | Path) -> pd.DataFrame:
 
 
 def read_failures(*folders: Path) -> pd.DataFrame:
-    """One row for each run that failed or diverged and has no result, by norm and seed.
+    """The runs without a result, one row each, sorted by norm and seed.
 
     Returns:
         columns ``experiment``, ``norm``, ``seed``, ``differs``, ``state`` (failed or diverged),
         ``stage``, ``reason`` and ``progress``.
 
     Raises:
-        CommandError: a file that is no record of a failure.
+        CommandError: a file is not the record of a failure.
     """
     rows = []
     for folder in folders:
@@ -200,9 +199,9 @@ def _key(run: Mapping[str, Any]) -> tuple[str, str, int]:
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
-    """The runs of a folder with their values by dotted names, by norm and seed."""
+    """The runs of a folder, sorted by norm and seed, with their values by dotted names."""
     shared = read_json(folder / SHARED) if (folder / SHARED).exists() else {}
-    # A folder may have another runs.csv: the published form has both files
+    # without shared.json, runs.csv is not that of the published form
     published = _csv_rows(folder / RUNS) if shared else []
     rows = {_key(row): row for row in ({**shared, **row} for row in published)}
     for result in read_result_files(folder):
@@ -217,12 +216,12 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def _headline_column(metric: str) -> str:
-    """The column of the score that stands for a run."""
+    """The column of the headline score of a metric."""
     return f"scores.{find_metric(metric).headline}.score"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by their dotted names, without the curves and what is missing."""
+    """Nested values by their dotted names, without curves and None."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if key == "curves" or value is None:
@@ -235,7 +234,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def placement_of(run: Mapping[str, Any]) -> str:
-    """The placement of a run, from its row; stock fairseq's models name it by a switch."""
+    """The placement of a run, from its row; fairseq's own models have a switch for it."""
     stock = "pre" if run.get("settings.model.encoder_normalize_before") else "post"
     everywhere = str(run.get("settings.model.norm_placement") or stock)
     encoder, decoder = (
@@ -246,14 +245,14 @@ def placement_of(run: Mapping[str, Any]) -> str:
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a table, without their empty cells."""
+    """The rows of a CSV file, without empty cells."""
     text = read_text(path) if path.exists() else ""
     for cells in csv.DictReader(io.StringIO(text)):
         yield {name: _value(cell) for name, cell in cells.items() if cell}
 
 
 def _value(cell: str) -> Any:
-    """What :func:`_cell` has written."""
+    """The inverse of :func:`_cell`."""
     try:
         return json.loads(cell)
     except ValueError:
@@ -261,7 +260,7 @@ def _value(cell: str) -> Any:
 
 
 def _cell(value: Any) -> str:
-    """A value as JSON; a text as it is, unless it would be read as something else."""
+    """A value as JSON; a string without quotes, unless it would be read as something else."""
     if _is_missing(value):
         return ""
     if isinstance(value, str) and value and _value(value) == value:
@@ -274,10 +273,10 @@ def _is_missing(value: Any) -> bool:
 
 
 def publish(source: Path, target: Path) -> int:
-    """Store the results of a folder in the published form; the number of runs.
+    """Store the results of a folder in the published form; returns the number of runs.
 
     Args:
-        target: made if it is missing. It may be ``source``, whose files are then replaced.
+        target: may be ``source``, whose JSON files are then replaced.
 
     Raises:
         CommandError: no results, or ``target`` has runs that ``source`` lacks.
@@ -320,17 +319,17 @@ def publish(source: Path, target: Path) -> int:
 
 
 def _kept_files(runs: pd.DataFrame) -> list[str]:
-    """The columns with the names of kept files, which follow from those of the runs."""
+    """The columns with the names of kept files, which the names of the runs determine."""
     return [name for name in runs if name.startswith("kept.") and name.endswith(".file")]
 
 
 def _plain(value: Any) -> Any:
-    """A number of NumPy as one of Python."""
+    """A NumPy scalar as a Python one."""
     return value.item()
 
 
 def summary(result: Result) -> str:
-    """A few lines for a person."""
+    """A result in a few lines of text."""
     training, model = result["training"], result["model"]
     return "\n".join(
         (
@@ -347,8 +346,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command ``publish``."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin publish",
-        description="Store the results of an experiment as one table of runs and its curves, with "
-        "what is kept beside them.",
+        description="Store the results of an experiment as one table of runs, with their curves "
+        "and the files that are kept beside them.",
     )
     parser.add_argument("source", type=Path, metavar="FROM", help="such as work/results/multi30k")
     parser.add_argument(
@@ -359,38 +358,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-# --- what is kept beside a result ----------------------------------------------------------------
+# --- files that are kept beside a result ---------------------------------------------------------
 #
 #     powernorm-seed1.hyp.txt.gz           the translations that sacrebleu scored, a line a sentence
 #     powernorm-seed1.statistics.json.gz   the record of --norm-record in short, and the singular
 #                                          values of the embeddings
 #
 # The result names each file under ``kept``, with the SHA-256 of its uncompressed content, so that a
-# file of another run is noticed. A published folder has them in one archive for each kind. 1,000
-# lines of Multi30k take 23 KB and the 6,750 of IWSLT14 about 170 KB; the statistics of a run take
-# about 1 KB for each recorded update of a model with 8 layers.
+# file of another run is detected. A published folder has one archive for each kind. The 1,000 lines
+# of Multi30k take 23 KB, the 6,750 of IWSLT14 about 170 KB, and statistics about 1 KB for each
+# recorded update of a model with 8 layers.
 
 TRANSLATIONS, STATISTICS = "translations", "statistics"
 ENDINGS = {TRANSLATIONS: ".hyp.txt.gz", STATISTICS: ".statistics.json.gz"}
 FORMAT = 1
 LEFT_OUT = ("positions", "batch_", "running_")
-"""How the values begin that only the full record has; no figure draws them."""
+"""Prefixes of values that are in the full record only; no figure draws them."""
 DIGITS = 3
 PARTS = ("sites", "layers")
 Kept = dict[str, dict[str, str]]
-"""What a result says of each file: its name and the checksum of its content."""
+"""For each kind, the ``file`` and the ``sha256`` of its content."""
 
 
 def keep_files(
     result: Path, translations: Sequence[str] | None, record: Path | None, checkpoint: Path
 ) -> Kept:
-    """Write what is kept beside a result, and return what the result says of it.
+    """Write the files beside a result, and return its entry ``kept``.
 
     Args:
-        result: its JSON file.
-        translations: as sacrebleu scored them; None for a run that was scored otherwise.
-        record: the file of ``--norm-record``; None where nothing was recorded.
-        checkpoint: whose embeddings are looked at: the one that was scored.
+        result: the JSON file of the result.
+        translations: the translations as sacrebleu scores them; None for other metrics.
+        record: the file of ``--norm-record``, if any.
+        checkpoint: the evaluated checkpoint; the singular values of its embeddings are stored.
     """
     entries = {}
     if translations is not None:
@@ -407,7 +406,7 @@ def keep_files(
 
 
 def write_kept(result: Path, kind: str, text: str) -> dict[str, str]:
-    """Write one file beside a result; what the result says of it."""
+    """Write one file beside a result; returns its name and checksum."""
     path = kept_file(result, kind)
     content = text.encode("utf-8")
     with replacing(path) as stream:
@@ -435,10 +434,10 @@ def _spectra(checkpoint: Path) -> list[dict[str, Any]]:
 
 
 def read_kept(run: Mapping[str, Any], kind: str) -> str | None:
-    """The text of a kept file of a run; None for a run that names none.
+    """The text of a kept file of a run; None if the run has none.
 
     Args:
-        run: its row in the table of runs.
+        run: the row of the run in the table of runs.
 
     Raises:
         CommandError: the file is missing or damaged, or belongs to another run.
@@ -457,16 +456,16 @@ def read_kept(run: Mapping[str, Any], kind: str) -> str | None:
 
 
 def read_statistics(path: Path) -> dict[str, Any]:
-    """The statistics in a file of that kind: ``record``, None without one, and ``spectra``.
+    """Read a file of statistics: ``record``, which may be None, and ``spectra``.
 
     Raises:
-        CommandError: it cannot be read, or is of another version.
+        CommandError: the file cannot be read, or has another version.
     """
     return statistics_in(_read(path).decode("utf-8"), path)
 
 
 def statistics_in(text: str, path: Path) -> dict[str, Any]:
-    """The statistics in the text of the file ``path``."""
+    """Parse the text of the statistics file ``path``."""
     try:
         statistics: dict[str, Any] = json.loads(text)
     except json.JSONDecodeError as error:
@@ -479,7 +478,7 @@ def statistics_in(text: str, path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> bytes:
-    """The content of a kept file, from itself or from the archive of its published folder."""
+    """The content of a kept file, from the file itself or from the archive beside it."""
     archive, name = _place_in_archive(path)
     try:
         if archive.exists() and not path.exists():
@@ -503,10 +502,10 @@ def _place_in_archive(path: Path) -> tuple[Path, str]:
 
 
 def archive_kept(source: Path, target: Path, runs: Sequence[tuple[str, int]]) -> None:
-    """Put the kept files of ``runs`` in ``source`` into an archive for each kind in ``target``.
+    """Put the kept files of ``source`` into one archive for each kind in ``target``.
 
     Args:
-        runs: norm and seed of each.
+        runs: the norm and the seed of each run.
     """
     for kind, ending in ENDINGS.items():
         archive = source / f"{kind}.zip"
@@ -531,7 +530,7 @@ def record_lines(path: Path) -> list[dict[str, Any]]:
     """The header and the records in a file of ``--norm-record``.
 
     Raises:
-        CommandError: no such file, no records in it, or of another version.
+        CommandError: the file is missing, has no records, or has another version.
     """
     from norm_plugin.models.recording import read_records  # its package imports fairseq
 
@@ -546,14 +545,14 @@ def record_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def compact(lines: Sequence[dict[str, Any]], digits: int | None = DIGITS) -> dict[str, Any]:
-    """A record of ``--norm-record`` by columns, with three digits and without ``LEFT_OUT``.
+    """A record of ``--norm-record`` by columns, rounded and without ``LEFT_OUT``.
 
     Args:
-        digits: None: all, and nothing is left out.
+        digits: significant digits; None keeps all digits and all values.
 
     Returns:
-        the header; ``updates``; and by part, place and name of a value the list of its values, one
-        an update, None where a place has none.
+        the header; ``updates``; and for each part, place and name of a value the list of its values
+        over the updates, None where it was not recorded.
     """
     header, *updates = lines
     columns: dict[str, dict[str, dict[str, list[Any]]]] = {part: {} for part in PARTS}
@@ -570,7 +569,7 @@ def compact(lines: Sequence[dict[str, Any]], digits: int | None = DIGITS) -> dic
 
 
 def _rounded(value: Any, digits: int | None) -> Any:
-    """None also for a value that is not finite, for which JSON has no word."""
+    """A value with so many significant digits; None if it is not finite, as JSON has no NaN."""
     if isinstance(value, list):
         return [_rounded(element, digits) for element in value]
     if value is None or not math.isfinite(value):

@@ -1,7 +1,7 @@
-"""Runs the stages of a run: those that are done are skipped, what was begun goes on.
+"""Runs the stages of a run; finished stages are skipped, and a training is resumed.
 
-The process that supervises imports neither torch nor fairseq. The training is one process, and
-everything after it another: the checkpoints are averaged, evaluated and scored there.
+The process that supervises imports neither torch nor fairseq. It starts one process for the
+training, and another one that averages the checkpoints, evaluates and scores.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ from norm_plugin.experiments.state import (
     Status,
     TrainingMeter,
     curves_of_log,
+    hold_lock,
     is_finished,
     is_prepared,
-    only_one,
     read_status,
     usual_seconds,
     write_status,
 )
 
-STATUS_EACH = 5.0  # seconds between two writings of the status of a stage
+STATUS_INTERVAL = 5.0  # seconds between two writes of the status
 OTHER = "other settings or data"
 SRUN = ("srun", "--kill-on-bad-exit=1")
 
-# torch, fairseq and norm_plugin.models.divergence all raise it, and the loss scaler does too.
+# raised by torch, by fairseq and its loss scaler, and by norm_plugin.models.divergence
 NOT_FINITE = re.compile(r"\bFloatingPointError: (?P<reason>.+)")
 NAN_LOSS = re.compile(r"\b(?:train|valid)\b.*\bloss (?P<reason>nan|inf)\b", re.I)
 SAYS_DIVERGED = re.compile(r"^error: (?P<reason>.*\bdiverged\b.*)")  # a command of this package
@@ -71,7 +71,7 @@ ERROR = re.compile(r"^(error: .+|[\w.]*(?:Error|Exception|Interrupt)\b.*)")
 
 
 class RunFailedError(CommandError):
-    """A run ended before its result.
+    """A run ended without a result.
 
     Attributes:
         state: failed or diverged.
@@ -91,22 +91,22 @@ class RunFailedError(CommandError):
 def execute(
     spec: RunSpec, environment: Mapping[str, str], retry: bool = False, screen: Screen | None = None
 ) -> None:
-    """Run the stages of a run that are not done.
+    """Run the stages of a run that are not finished.
 
     Args:
-        environment: of the commands.
-        retry: train again where the same training has diverged before.
+        environment: the environment of the commands.
+        retry: train again if the same training has diverged before.
 
     Raises:
-        CommandError: the run is going on elsewhere, a folder cannot be written, or its checkpoints
-            are of other settings or data.
+        CommandError: another process executes the run, a folder cannot be written, or its
+            checkpoints are of other settings or data.
         RunFailedError: a stage failed.
     """
     require_setpriv()
     make_folder(spec.stages, "--work")
     make_folder(spec.result.parent, "--results")
     screen = screen or Screen(spec.name)
-    with only_one(spec.folder, "the same run") as lock:
+    with hold_lock(spec.folder, "the same run") as lock:
         remove_leftovers(spec)
         execution = Execution(spec, screen, dict(environment), lock, retry)
         try:
@@ -125,7 +125,7 @@ def execute(
 
 
 class Execution:
-    """One execution of a run; holds the lock ``lock`` of its folder."""
+    """One execution of a run; ``lock`` is the file descriptor of the lock of its folder."""
 
     def __init__(
         self, spec: RunSpec, screen: Screen, environment: dict[str, str], lock: int, retry: bool
@@ -136,15 +136,14 @@ class Execution:
         self.stages = run_stages(spec)
         self.started = time.monotonic()
         self.status_written = float("-inf")
-        self.after: float | None = None  # seconds that the stages after this one usually take
-        self.text = read_status(spec.folder).text  # how far the run has come
+        self.after: float | None = None  # the usual duration of the later stages, in seconds
+        self.text = read_status(spec.folder).text  # the progress of the run
 
     def run(self) -> None:
-        """All stages, in order."""
+        """Run all stages in order; after one that is not finished, all later ones run again."""
         self.prepare()
-        self.stages = run_stages(self.spec)  # their keys follow from the data
+        self.stages = run_stages(self.spec)  # their keys depend on the data
         train = self.stages[0]
-        # A stage that is made again makes all after it again.
         missing = list(dropwhile(self.is_done, self.stages))
         if train in missing:
             self.check_begun(train)
@@ -163,7 +162,7 @@ class Execution:
         self.screen.say(f"result: {self.spec.result}")
 
     def prepare(self) -> None:
-        """Raw text to binarized data; several runs share it, so the command locks it itself."""
+        """Prepare the data. Several runs share it, so the command takes its own lock."""
         if is_prepared(self.spec):
             return
         begin = time.monotonic()
@@ -174,7 +173,7 @@ class Execution:
         stamps.write(f"{self.spec.data.name}.prepared", data_key(self.spec))
 
     def is_done(self, stage: Stage) -> bool:
-        """Whether a stage was finished with the same command and inputs, and its product exists."""
+        """Whether a stage is finished with the same command and inputs, and its product exists."""
         if self.stamps.read(stage.name) != stage.key:
             return False
         has_product = has_content(stage.product)
@@ -183,7 +182,11 @@ class Execution:
         return has_product
 
     def check_begun(self, train: Stage) -> None:
-        """A training takes up the checkpoints in its folder, so they must be its own."""
+        """Check that checkpoints to resume from are those of this training.
+
+        Raises CommandError for those of other settings or data, RunFailedError for a training that
+        has diverged.
+        """
         begun = self.stamps.begun("train")
         if begun is not None and begun != train.key:
             before = json.loads(self.stamps.read("train.sources") or "null")
@@ -199,7 +202,7 @@ class Execution:
             raise RunFailedError("train", reason, self.spec.log_of("train"), state=DIVERGED)
 
     def train(self, stage: Stage) -> None:
-        """Train; the checkpoints are looked at in the process that averages them."""
+        """Train. The checkpoints are checked later, in the process that averages them."""
         meter = TrainingMeter(self.spec.training)
         self.begin("train", meter)
         if self.spec.checkpoints.is_dir() and any(self.spec.checkpoints.iterdir()):
@@ -207,7 +210,7 @@ class Execution:
             self.command("train", repair, Meter())
         launch = SRUN if self.spec.srun else ()
         memory = self.command("train", (*launch, *PYTHON, *stage.command), meter)
-        if memory and not self.spec.srun:  # of srun, it says nothing of what that starts
+        if memory and not self.spec.srun:  # otherwise it is the memory of srun itself
             self.stamps.measured("train", memory)
         if not has_content(stage.product):
             hint = "; does torch see the GPUs in srun?" if self.spec.srun else ""
@@ -216,10 +219,10 @@ class Execution:
             raise RunFailedError("train", reason, log, last_lines(log))
 
     def finish(self, stages: Sequence[Stage], begin: float) -> None:
-        """Everything after the training in one process, and the check of the training first.
+        """Check the training and run all later stages, in one process.
 
         Args:
-            begin: when the first stage began.
+            begin: when the first of ``stages`` began.
         """
         steps = [self.step(stage) for stage in stages]
         names = {stage.name: stage for stage in stages}
@@ -251,7 +254,7 @@ class Execution:
             raise explain(current.name, failed, log) from failed
 
     def step(self, stage: Stage) -> dict[str, object]:
-        """A stage as the process of :meth:`finish` reads it."""
+        """A stage as an argument of the command ``stages``, see :func:`main`."""
         log = self.spec.log_of(stage.name)
         log.parent.mkdir(parents=True, exist_ok=True)
         return {
@@ -280,7 +283,7 @@ class Execution:
         self, command: Sequence[str], log: Path, read: Callable[[str], None], copied: bool = True
     ) -> int:
         """Run a command with the environment and the lock of this run."""
-        # Weights & Biases would name each run after its folder of checkpoints, and write into ours
+        # by default, Weights & Biases names a run after its checkpoint folder and writes to the cwd
         wandb = {"WANDB_NAME": self.spec.name, "WANDB_DIR": str(self.spec.folder)}
         return run_process(
             command,
@@ -302,14 +305,14 @@ class Execution:
         self.report(stage, meter)
 
     def progress(self, stage: str, meter: Meter) -> None:
-        """Show how far a stage is."""
+        """Show the progress of a stage."""
         self.text = meter.text() or self.text
         self.screen.update(meter, self.after)
         self.report(stage, meter)
 
     def report(self, stage: str, meter: Meter) -> None:
-        """Write the status, now and then."""
-        if time.monotonic() - self.status_written < STATUS_EACH:
+        """Write the status, at most every ``STATUS_INTERVAL`` seconds."""
+        if time.monotonic() - self.status_written < STATUS_INTERVAL:
             return
         self.status_written = time.monotonic()
         share, left = self.screen.share(), self.screen.left(self.after)
@@ -317,7 +320,7 @@ class Execution:
         self.write(Status(RUNNING, stage, share, left, meter.text(), log=log))
 
     def record(self, error: CommandError) -> None:
-        """Store why the run ended; a training that diverged is not begun again."""
+        """Record why the run ended; a training that diverged is not started again."""
         if not isinstance(error, RunFailedError):
             self.write(Status(FAILED, reason=str(error)))
             return
@@ -330,12 +333,12 @@ class Execution:
             write_failure(self.spec, status)
 
     def write(self, status: Status) -> None:
-        """Store the status, with the seconds since the start."""
+        """Write the status, with the seconds since the start."""
         seconds = round(time.monotonic() - self.started, 1)
         write_status(self.spec.folder, replace(status, seconds=seconds))
 
     def meter(self, stage: Stage) -> Meter:
-        """What measures the progress of a stage after the training."""
+        """The meter of a stage after the training."""
         if stage.output is None or self.spec.item is None:
             return Meter()
         texts = [path for path in self.spec.data.glob("tok/test.*") if path.is_file()]
@@ -348,7 +351,7 @@ def _size(path: Path) -> int:
 
 
 def explain(stage: str, failed: CommandFailedError, log: Path) -> RunFailedError:
-    """What a command's last lines say of its failure."""
+    """The error of a stage, with the reason that the last lines of its output give."""
     reason = divergence(failed.tail)
     if reason is not None:
         return RunFailedError(stage, reason, log, failed.tail, DIVERGED)
@@ -360,7 +363,7 @@ def explain(stage: str, failed: CommandFailedError, log: Path) -> RunFailedError
 
 
 def divergence(lines: Sequence[str]) -> str | None:
-    """Why a training is no more finite, from what it printed; None where it does not say so."""
+    """Why a training diverged, from its output; None if the output does not say that it did."""
     for pattern in (NOT_FINITE, NAN_LOSS, SAYS_DIVERGED):
         for match in filter(None, map(pattern.search, lines)):
             reason = match["reason"].strip()
@@ -369,7 +372,7 @@ def divergence(lines: Sequence[str]) -> str | None:
 
 
 def write_failure(spec: RunSpec, status: Status) -> None:
-    """Write what is known of a run that has no result, with its losses as far as it came."""
+    """Record a run without a result: its settings, status and losses so far."""
     log = spec.log_of("train")
     record = {
         "experiment": spec.experiment,
@@ -388,7 +391,7 @@ def write_failure(spec: RunSpec, status: Status) -> None:
 
 
 def make_folder(folder: Path, option: str) -> None:
-    """Make a folder to write in; raises CommandError that names the option to change."""
+    """Make a writable folder; CommandError names the option that changes it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -400,17 +403,17 @@ def make_folder(folder: Path, option: str) -> None:
 
 
 def remove_leftovers(spec: RunSpec) -> None:
-    """Remove what a killed execution of the same run left half-written."""
+    """Remove temporary files of a killed execution of the same run."""
     for path in (
         *spec.folder.glob("*.tmp"),
         *spec.stages.glob("*.tmp"),
-        *spec.result.parent.glob(f"{spec.result.stem}.*.tmp"),  # what is kept beside it, too
+        *spec.result.parent.glob(f"{spec.result.stem}.*.tmp"),
     ):
         path.unlink()
 
 
 def print_commands(spec: RunSpec) -> None:
-    """The commands of the stages that are not done, ready to be pasted into a shell."""
+    """Print the commands of the stages that are not finished, for a shell."""
     print(shlex.join(["cd", str(command_root())]))
     print(shlex.join(["mkdir", "-p", str(spec.folder)]))
     if not is_prepared(spec):
@@ -426,26 +429,25 @@ def print_commands(spec: RunSpec) -> None:
         print(f"{shlex.join([*launch, *PYTHON, *stage.command])}{output}")
 
 
-# --- children that end with their parent, and whose output goes to a log -------------------------
+# --- child processes -----------------------------------------------------------------------------
 
-TIED = ("setpriv", "--pdeathsig", "TERM", "--")
-"""Before a command: it ends when this process does, even if that is killed."""
+DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "TERM", "--")
+"""A command after this prefix ends with this process, even if this is killed."""
 SETTINGS = "{'_name': None, 'common'"
-"""In the line of 15,000 characters in which fairseq prints its configuration."""
+"""Marks the line of 15,000 characters in which fairseq prints its configuration."""
 KEEP_FREED_MEMORY = (
     "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.hugetlb=1"
 )
-"""GLIBC_TUNABLES with which a process keeps the memory that it frees, in large pages where the
-system has them. By default, a training on a CPU takes the memory of each batch from the system
-anew, and every page of it faults."""
-TAIL = 200  # lines kept of a command that failed: a traceback may hide its cause behind another
+"""GLIBC_TUNABLES with which a process keeps freed memory, in huge pages if there are any. By
+default, a training on a CPU allocates the memory of each batch anew, with a fault for each page."""
+TAIL = 200  # lines of a failed command that are searched: chained tracebacks are long
 
 
 class CommandFailedError(Exception):
-    """A command ended with another status than 0.
+    """A command failed.
 
     Attributes:
-        reason: one line, for a person.
+        reason: its exit status or signal.
         tail: the last lines that it printed.
     """
 
@@ -456,9 +458,9 @@ class CommandFailedError(Exception):
 
 
 def require_setpriv() -> None:
-    """Raise CommandError where children cannot be tied to this process."""
+    """Raise CommandError if ``DIE_WITH_PARENT`` does not work here."""
     try:
-        subprocess.run([*TIED, "true"], check=True, capture_output=True)
+        subprocess.run([*DIE_WITH_PARENT, "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise CommandError(
             "no setpriv command that knows --pdeathsig; install util-linux 2.33 or newer"
@@ -475,17 +477,20 @@ def run_process(
     lock: int,
     copied: bool = True,
 ) -> int:
-    """Run a command to its end; raises CommandFailedError.
-
-    Returns the peak memory of its process in bytes, as it was when the last line was printed; 0
-    where it printed none to the log, or ``/proc`` does not tell.
+    """Run a command and wait for it.
 
     Args:
-        folder: where it runs.
-        log: what it prints is appended here, without fairseq's settings.
-        read: called with each line of its stdout, and of its stderr where they are copied.
+        folder: the working directory.
+        log: its output is appended here, without fairseq's configuration.
+        read: called with each line of its stdout, and of its stderr if ``copied``.
         lock: a file descriptor that it inherits, so that the lock is held until it has ended.
-        copied: whether its stdout goes to the log; if not, only its stderr does.
+        copied: append stdout and stderr to the log; if False, stderr only.
+
+    Returns:
+        its peak memory in bytes when it printed the last line; 0 if unknown.
+
+    Raises:
+        CommandFailedError: its exit status is not 0.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     tail: deque[str] = deque(maxlen=TAIL)
@@ -493,7 +498,7 @@ def run_process(
     with (
         open(log, "a", encoding="utf-8", errors="replace") as stream,
         subprocess.Popen(
-            [*TIED, *command],
+            [*DIE_WITH_PARENT, *command],
             cwd=folder,
             env={
                 "PYTHONWARNINGS": "ignore",
@@ -532,9 +537,9 @@ def run_process(
 
 
 def peak_memory(pid: int) -> int:
-    """The largest resident set of a process so far, in bytes; 0 where it is not known.
+    """The peak resident set size of a process so far, in bytes; 0 if unknown.
 
-    The kernel's account of a child that has ended will not do: it begins with that of the parent.
+    ``getrusage`` of an ended child does not give it: its maximum includes the forked parent.
     """
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
@@ -545,7 +550,7 @@ def peak_memory(pid: int) -> int:
 
 
 def last_lines(log: Path, start: int = 0) -> list[str]:
-    """The last lines of a log after its byte ``start``."""
+    """The last lines of a log, from byte ``start`` on."""
     with open(log, "rb") as stream:
         stream.seek(max(start, log.stat().st_size - 100_000))
         lines = stream.read().decode("utf-8", "replace").splitlines()
@@ -553,7 +558,7 @@ def last_lines(log: Path, start: int = 0) -> list[str]:
 
 
 def exit_reason(code: int) -> str:
-    """How a process ended: ``exit status 1``, or the signal."""
+    """Describe how a process ended: ``exit status 1``, or the signal."""
     if code >= 0:
         return f"exit status {code}"
     hint = ", perhaps for lack of memory" if -code == signal.SIGKILL else ""
@@ -566,13 +571,13 @@ def exit_reason(code: int) -> str:
 
 
 class Counted:
-    """A stream that also announces each line with a certain beginning."""
+    """A stream that reports each line with the prefix ``beginning`` to ``progress``."""
 
     def __init__(self, stream: TextIO, beginning: str, progress: TextIO) -> None:
         self.stream, self.beginning, self.progress = stream, beginning, progress
 
     def write(self, text: str) -> int:
-        """Called by print with a whole line, then with its end."""
+        """Called by print with a whole line, then with the newline."""
         if text.startswith(self.beginning):
             print("item", file=self.progress, flush=True)
         return self.stream.write(text)
@@ -584,10 +589,10 @@ class Counted:
 def main(argv: Sequence[str]) -> int:
     """The command ``stages``: several stages of a run in one process.
 
-    JSON is a list of steps: name, log, command without Python or null, output where its stdout
-    becomes a file, item, how each line begins that stands for one item, and check, what is given to
-    check_product. On stdout it prints "begin NAME", "end NAME", and "item" for each item. A step
-    that fails ends it with status 1, and the reason is in the step's log.
+    JSON is a list of steps. A step has name, log, command (the arguments of Python, or null),
+    output (a file for its stdout, or null), item (the prefix of the lines that report one item, or
+    null) and check (the arguments of check_product). It prints "begin NAME", "end NAME", and "item"
+    for each item. If a step fails, it exits with status 1; the reason is in the step's log.
     """
     if list(argv) in (["-h"], ["--help"]):
         print(f"usage: norm-plugin stages JSON\n\n{main.__doc__}")
@@ -601,8 +606,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run_step(step: dict[str, Any], progress: TextIO) -> None:
-    """Run a step; the stdout of its command becomes its output, all else its log."""
-    logging.root.handlers.clear()  # those of the step before write to its files
+    """Run a step; its stdout goes to its output file if it has one, everything else to its log."""
+    logging.root.handlers.clear()  # handlers of the previous step write to its files
     with open(step["log"], "a", encoding="utf-8", errors="replace") as log:
         _redirect(sys.stderr, log)
         _redirect(sys.stdout, log)
@@ -611,12 +616,12 @@ def run_step(step: dict[str, Any], progress: TextIO) -> None:
         elif step["command"]:
             run_in_process(step["command"])
         if step["check"]:
-            or_exit(lambda: check_product(*step["check"]))
+            exit_on_error(lambda: check_product(*step["check"]))
         sys.stdout.flush()
 
 
 def write_output(step: dict[str, Any], log: TextIO, progress: TextIO) -> None:
-    """Run a command whose stdout becomes a file, whole or not at all."""
+    """Run a command and write its stdout to a file, atomically."""
     output = Path(step["output"])
     new = output.with_name(f"{output.name}.tmp")
     stdout = sys.stdout
@@ -635,29 +640,29 @@ def write_output(step: dict[str, Any], log: TextIO, progress: TextIO) -> None:
 
 
 def _redirect(stream: TextIO, target: TextIO) -> None:
-    """Let a standard stream of this process, and of what it starts, go to a file."""
+    """Redirect a standard stream of this process and its children to a file."""
     stream.flush()
     os.dup2(target.fileno(), stream.fileno())
 
 
 def run_in_process(command: Sequence[str]) -> None:
-    """What ``python COMMAND`` does, for a verb of this package or a command of fairseq.
+    """Do what ``python COMMAND`` does, for a command of this package or of fairseq.
 
-    Ends the process with status 1 where the command fails.
+    If the command fails, the process exits with status 1.
     """
     import norm_plugin.models  # noqa: F401  fairseq does not import a --user-dir twice
     from norm_plugin import cli
 
     _, module, *argv = command
     if module == "norm_plugin":
-        or_exit(partial(cli.call, argv[0], argv[1:]))
+        exit_on_error(partial(cli.call, argv[0], argv[1:]))
     else:
         sys.argv = [module, *argv]
-        or_exit(import_module(module).cli_main)
+        exit_on_error(import_module(module).cli_main)
 
 
-def or_exit(call: Callable[[], int | None]) -> None:
-    """Call a command, and end the process where it fails."""
+def exit_on_error(call: Callable[[], int | None]) -> None:
+    """Call a command; exit if it fails."""
     try:
         run_command(lambda: call() or 0)
     except SystemExit as end:
@@ -666,15 +671,15 @@ def or_exit(call: Callable[[], int | None]) -> None:
 
 
 def check_product(stage: str, *arguments: str) -> None:
-    """Raise CommandError unless what a stage made is whole.
+    """Raise CommandError unless the product of a stage is complete.
 
-    A training that finds no GPU may end without an error and without a checkpoint; a translation
-    may end early.
+    A training may end without an error and without a checkpoint, and a translation may end early.
 
     Args:
-        arguments: of "training" its ``--save-dir``, and the flags of ``norm-plugin average``
-            where checkpoints are averaged; of "evaluation" its output, the prepared corpus and
-            the metric.
+        stage: "training" or "evaluation".
+        arguments: for "training", the ``--save-dir``, and the flags of ``norm-plugin average`` if
+            checkpoints are averaged; for "evaluation", its output, the prepared corpus and the
+            metric.
     """
     from norm_plugin.checkpoints.average import select_checkpoints
     from norm_plugin.checkpoints.files import LAST, load_checkpoint

@@ -1,7 +1,7 @@
-"""What identifies a run: one typed value, from which its name, folders, stages and keys follow.
+"""RunSpec, the complete specification of a run, and what follows from it: names, folders, stages.
 
-Composing it takes hydra, fairseq and torch, and happens in one short child process for all runs of
-a command. The process that supervises runs imports only the standard library.
+A spec is composed in a short child process, which imports hydra, fairseq and torch. The process
+that supervises runs imports only the standard library.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from norm_plugin.commands.command_line import CommandError
 
 PYTHON = [sys.executable]
-"""Runs the commands of a run; tests put another in its place."""
+"""The interpreter that runs the commands of a run; tests replace it."""
 ROOT = Path(__file__).resolve().parents[2]
 Sources = Mapping[str, str]
-"""The digest of each file of a user dir that a run rests on, by its path."""
+"""The digest of each file of a user dir that a run depends on, by its path."""
 AVERAGE, BEST = "average", "best"
-"""The average of the last checkpoints, and the one that was best on the validation set."""
+"""Which checkpoint is evaluated: the average of the last ones, or the best in validation."""
 
 
 @dataclass(frozen=True)
@@ -32,24 +32,25 @@ class RunSpec:
     """One run, composed and checked.
 
     Attributes:
-        experiment: the name of the folder of its results, ``multi30k_cpu``.
-        label: the norm and what differs from the recipe, ``powernorm-released``.
+        experiment: the folder of its results, such as ``multi30k_cpu``.
+        label: the norm and what differs from the recipe, such as ``powernorm-released``.
         differs: the settings that differ from the recipe.
-        metric: by which it is scored, a file of ``norm_plugin/experiments/metrics/``.
-        checkpoint: which one is evaluated, AVERAGE or BEST.
-        evaluation: the stage that evaluates the test set, its command, and the flags that decide
+        metric: the name of its metric, a file of ``norm_plugin/experiments/metrics/``.
+        checkpoint: the checkpoint that is evaluated, AVERAGE or BEST.
+        evaluation: the stage that evaluates the test set, its command, and the flags that affect
             the score.
-        item: how each line of its output begins that stands for one item, and what items are
-            called; None where it prints no such lines.
-        digits: of a score, after the point.
+        item: the prefix of the lines of its output that each report one item, and the name of the
+            items; None if it prints no such lines.
+        digits: decimal places of a score.
         training: the flags of ``fairseq-train``.
-        identity: the same with the recipe's own flags of logging, which identify no run.
-        averaging: those of ``norm-plugin average``.
+        identity: the same flags, but with the recipe's flags of logging, so that a change of
+            logging does not make another run.
+        averaging: the flags of ``norm-plugin average``.
         preparation: the command of data preparation.
         data: the folder of the prepared corpus.
         user_dir: the user's own ``--user-dir``.
-        sources: the digests of the files of the user dir that the training rests on.
-        pretrained: a checkpoint that is fine-tuned.
+        sources: the digests of the files of the user dir that the training depends on.
+        pretrained: the checkpoint that is fine-tuned.
         fold: evaluate with folded norms.
         srun: train by srun, in a Slurm job.
     """
@@ -79,7 +80,7 @@ class RunSpec:
 
     @property
     def folder(self) -> Path:
-        """Of checkpoints, translations, logs and stamps."""
+        """The folder of the run: checkpoints, translations, logs and stamps."""
         return self.work / "runs" / self.experiment / f"{self.label}-seed{self.seed}"
 
     @property
@@ -105,26 +106,26 @@ class RunSpec:
 
     @property
     def variant(self) -> str:
-        """What follows the names of stages and of the result, where norms are folded."""
+        """The suffix of the names of stages and of the result if norms are folded."""
         return "-folded" if self.fold else ""
 
     @property
     def result(self) -> Path:
-        """The file with its scores."""
+        """The file of its scores and settings."""
         return self.results / self.experiment / f"{self.label}{self.variant}-seed{self.seed}.json"
 
     @property
     def failure(self) -> Path:
-        """Where a failure is recorded: ``failed/`` beside the result."""
+        """The file that records a failure, in ``failed/`` beside the result."""
         return self.result.parent / "failed" / self.result.name
 
     @property
     def name(self) -> str:
-        """For a person: ``multi30k_cpu powernorm, seed 1``."""
+        """The name that is shown: ``multi30k_cpu powernorm, seed 1``."""
         return f"{self.experiment} {self.label}{self.variant}, seed {self.seed}"
 
     def to_json(self) -> dict[str, Any]:
-        """In types that JSON has."""
+        """The spec in types that JSON has."""
         return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
 
     @classmethod
@@ -139,35 +140,35 @@ class RunSpec:
 
 
 def as_tuples(value: Any) -> Any:
-    """What JSON gives back, with lists as tuples."""
+    """A value that was read from JSON, with tuples for its lists."""
     return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
 def changed_sources(before: Sources, now: Sources) -> list[str]:
-    """The files that differ, or that only one of the two has."""
+    """The files that differ, or that only one of the two mappings has."""
     return sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
 
 
 def python_path(*folders: Path) -> str:
-    """PYTHONPATH with further folders at its start."""
+    """PYTHONPATH with ``folders`` prepended."""
     given = os.environ.get("PYTHONPATH")
     return os.pathsep.join([*map(str, folders), *([given] if given else [])])
 
 
 def command_root() -> Path:
-    """The checkout, in which commands run; raises CommandError for an installed package."""
+    """The checkout, where commands run; CommandError for an installed package."""
     if not (ROOT / "data-prep").is_dir():
         raise CommandError("experiments need the checkout of norm_plugin, with its data-prep/")
     return ROOT
 
 
 def write_spec(spec: RunSpec, path: Path) -> None:
-    """Store a spec for a process that runs it."""
+    """Write a spec, for the process that runs it."""
     path.write_text(json.dumps(spec.to_json()), encoding="utf-8")
 
 
 def read_spec(path: Path) -> RunSpec:
-    """What :func:`write_spec` stored."""
+    """Read what :func:`write_spec` has written."""
     return RunSpec.from_json(json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -178,13 +179,13 @@ def read_spec(path: Path) -> RunSpec:
 Differences = dict[str, Any]
 
 BY_VALUE = ("placement", "init", "variant", "-name")
-"""Settings whose values need no name beside them; ``_name`` is the last one."""
+"""Settings that a label shows by their value alone; ``-name`` is the short form of ``_name``."""
 LOGGING = (
     *("aim_repo", "aim_run_hash", "azureml_logging", "log_file", "log_format", "log_interval"),
     *("no_progress_bar", "tensorboard_logdir", "wandb_project"),
 )
-"""Keys of ``common`` that say what is shown of a training, and change nothing of it."""
-MOST_CHARACTERS = 120  # a file name may have 255, and more is put around this one
+"""Keys of ``common`` that affect what is logged, not what is trained."""
+MAX_LABEL_LENGTH = 120  # a file name may have 255 characters, and the label is only a part of it
 UNUSUAL = re.compile(r"[^A-Za-z0-9._]+")
 
 
@@ -217,12 +218,12 @@ def flag_settings(flags: Sequence[str]) -> Differences:
 
 
 def run_label(norm: str, settings: Mapping[str, Any]) -> str:
-    """The norm and what ``settings`` say, fit for a file name.
+    """A label for file names: the norm and the settings.
 
-    Where characters are replaced or the name is cut, a hash keeps two names apart.
+    If characters are replaced or the label is cut, a hash keeps labels distinct.
     """
     parts = _parts(settings)
-    label = "-".join([norm, *map(_fit, parts)])[:MOST_CHARACTERS]
+    label = "-".join([norm, *map(_file_safe, parts)])[:MAX_LABEL_LENGTH]
     if label != "-".join([norm, *parts]):
         exact = "\0".join([norm, *(f"{key}={settings[key]}" for key in sorted(settings))])
         label += "-" + hashlib.sha256(exact.encode()).hexdigest()[:6]
@@ -230,7 +231,7 @@ def run_label(norm: str, settings: Mapping[str, Any]) -> str:
 
 
 def common_settings(settings: Iterable[Mapping[str, Any]]) -> Differences:
-    """The settings that all of several arms share; none where there is one arm."""
+    """The settings that several arms share; none for a single arm."""
     arms = list(settings)
     missing = object()
     return {
@@ -241,28 +242,28 @@ def common_settings(settings: Iterable[Mapping[str, Any]]) -> Differences:
 
 
 def short_label(label: str, settings: Mapping[str, Any], left_out: Iterable[str]) -> str:
-    """The label of a run with ``settings`` without the parts of those in ``left_out``."""
+    """``label`` of a run with ``settings``, without the settings in ``left_out``."""
     for key in left_out:
-        label = label.replace(f"-{_fit(_part(key, settings[key]))}", "", 1)
+        label = label.replace(f"-{_file_safe(_part(key, settings[key]))}", "", 1)
     return label
 
 
 def norm_of_label(label: str, settings: Mapping[str, Any]) -> str:
     """The norm at the start of the label of a run with ``settings``."""
     parts = _parts(settings)
-    return label.partition(f"-{_fit(parts[0])}")[0] if parts else label
+    return label.partition(f"-{_file_safe(parts[0])}")[0] if parts else label
 
 
 def _parts(settings: Mapping[str, Any]) -> list[str]:
-    """The parts of a label; those without a name come first."""
-    keys = sorted(settings, key=lambda key: (_short(key) not in BY_VALUE, key))
+    """The parts of a label; settings that are shown by their value alone come first."""
+    keys = sorted(settings, key=lambda key: (_short_key(key) not in BY_VALUE, key))
     return [_part(key, settings[key]) for key in keys]
 
 
 def _part(key: str, value: Any) -> str:
     """One setting: ``released``, ``alpha-fwd-0.95``, ``fp16``, ``no-share-all-embeddings``."""
-    name = _short(key)
-    if value is None:  # the recipe has another value, and the run that of the norm's own default
+    name = _short_key(key)
+    if value is None:  # the recipe has another value, and the run the norm's default
         return f"default-{name}"
     if isinstance(value, str) and name in BY_VALUE:
         return value
@@ -273,23 +274,23 @@ def _part(key: str, value: Any) -> str:
     return f"{name}-{value}"
 
 
-def _short(key: str) -> str:
+def _short_key(key: str) -> str:
     return key.rpartition(".")[2].replace("_", "-").removeprefix("norm-")
 
 
-def _fit(part: str) -> str:
-    """A part of a label, fit for a file name."""
+def _file_safe(part: str) -> str:
+    """A part of a label without the characters that file names should not have."""
     return UNUSUAL.sub("-", part).strip("-")
 
 
 # --- its stages ----------------------------------------------------------------------------------
 #
-# A key is a digest of the key before it and of what identifies the stage's command, so that a stage
-# is done again where its own command, or anything before it, has changed. Paths inside the run's
-# folder and that of its data do not count: a run may be moved.
+# The key of a stage is a digest of the key before it and of the stage's command. A stage runs again
+# if its command, or anything before it, has changed. Paths inside the folders of the run and of its
+# data are not part of a key, so a run may be moved.
 
 PREPARE = "prepare"
-"""The stage that makes the data, which several runs share: from raw text to binary files."""
+"""The stage that prepares the data, which several runs share."""
 PLUGIN = ("-m", "norm_plugin")
 
 
@@ -298,13 +299,13 @@ class Stage:
     """One step of a run.
 
     Attributes:
-        key: under which it counts as done.
-        command: what is run, in the root of the checkout, without Python.
+        key: identifies the command and its inputs.
+        command: the arguments of Python; it runs in the root of the checkout.
         product: the file that it makes.
-        output: the file that its stdout becomes; None where that goes to the log.
-        check: what :func:`norm_plugin.experiments.runner.check_product` is given before the stage
-            counts as done.
-        later: the stages that rest on it.
+        output: the file that its stdout is written to; None for the log.
+        check: the arguments of :func:`norm_plugin.experiments.runner.check_product`, which is
+            called before the stage counts as done.
+        later: the stages that depend on it.
     """
 
     name: str
@@ -317,21 +318,21 @@ class Stage:
 
 
 def data_command(spec: RunSpec) -> tuple[str, ...]:
-    """The command of data preparation, which leaves out what is done."""
+    """The command of data preparation, which skips what is done."""
     command = (*PYTHON, *spec.preparation)
     if not os.path.isabs(spec.preparation[0]):
         return command
-    # outside the checkout, it imports the helpers of data-prep
+    # a program outside the checkout imports the helpers of data-prep
     return ("env", f"PYTHONPATH={python_path(ROOT / 'data-prep', ROOT)}", *command)
 
 
 def data_key(spec: RunSpec) -> str:
-    """Of the data as it is, and of how it was prepared."""
+    """The key of the prepared data: its checksums and the command that made it."""
     return next_key(_digest_of_data(spec), [a for a in spec.preparation if a != str(spec.data)])
 
 
 def _digest_of_data(spec: RunSpec) -> str:
-    """Of the manifest of the prepared data; empty where there is none."""
+    """The digest of the manifest of the prepared data; empty if there is none."""
     manifest = spec.data / "manifest.json"
     if not manifest.is_file():
         return ""
@@ -340,7 +341,7 @@ def _digest_of_data(spec: RunSpec) -> str:
 
 
 def next_key(key: str, arguments: Iterable[str]) -> str:
-    """The key of a stage that these arguments identify, after stages with ``key``."""
+    """The key of a stage with these arguments; ``key`` is that of the stage before it."""
     return hashlib.sha256("\0".join([key, *arguments]).encode()).hexdigest()
 
 
@@ -403,17 +404,17 @@ def run_stages(spec: RunSpec) -> list[Stage]:
 
 
 def _training(spec: RunSpec) -> tuple[str, ...]:
-    """What only shows the training, or depends on the job, does not identify it."""
+    """The command of the training. ``unkeyed`` flags do not identify it: logging, ports, paths."""
     unkeyed, module = [], "fairseq_cli.train"
     if spec.tensorboard:
         unkeyed += ["--tensorboard-logdir", str(spec.folder / "tensorboard")]
     if spec.srun:
-        # fairseq asks Slurm for the rest; the port must be one that no other job on the node takes
+        # fairseq reads the rest from Slurm; no other job on the node may have the same port
         port = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20000
         unkeyed += ["--distributed-port", str(port)]
         if "--cpu" in spec.training:
             module = "norm_plugin worker"
-    if spec.pretrained is not None:  # the folder of the run is named after its content
+    if spec.pretrained is not None:  # its digest is among the settings, and so in the label
         unkeyed += ["--finetune-from-model", str(spec.pretrained)]
     where = ("--save-dir", str(spec.checkpoints))
     return ("-m", *module.split(), str(spec.data / "bin"), *unkeyed, *spec.training, *where)

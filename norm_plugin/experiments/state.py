@@ -1,6 +1,6 @@
-"""How a run stands: its lock, stamps and status, its progress, and the losses in its log.
+"""The state of a run: its lock, stamps, status and progress, and the losses in its log.
 
-The process that supervises runs imports this, so it needs neither torch nor pandas.
+The process that supervises runs imports this, so it must not import torch or pandas.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WAITING, STOPPED = "waiting", "stopped"
 
 
 def read_stamp(path: Path) -> str | None:
-    """The text of a stamp; None where there is none, or a power cut left it empty or zeros."""
+    """The text of a stamp; None if it is missing, or if a power cut left it empty or zeros."""
     try:
         text = path.read_text(encoding="utf-8").strip()
     except (FileNotFoundError, UnicodeDecodeError):
@@ -39,28 +39,33 @@ def read_stamp(path: Path) -> str | None:
 
 
 class Stamps:
-    """The stamps in a folder: ``NAME`` of a finished stage, with a key of all that it rests on,
-    ``NAME.started`` of one begun, ``NAME.diverged`` of one that need not be tried again,
-    ``NAME.sources`` of the user's files that it rests on, ``NAME.seconds`` of what it took, and
-    ``NAME.memory`` of its peak memory in bytes, the largest of all its attempts."""
+    """The stamps of a run: small files that record its stages.
+
+    - ``NAME``: the stage is finished; the text is its key.
+    - ``NAME.started``: the stage was started; the text is its key.
+    - ``NAME.diverged``: the stage diverged and is not tried again: its key and the reason.
+    - ``NAME.sources``: the digests of the user's files that the stage depends on.
+    - ``NAME.seconds``: its duration.
+    - ``NAME.memory``: its peak memory in bytes, the largest of all attempts.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def read(self, name: str) -> str | None:
-        """The text of a stamp; the key under which a stage was finished."""
+        """The text of a stamp; None if it is missing."""
         return read_stamp(self.folder / name)
 
     def write(self, name: str, text: str) -> None:
-        """Replace a stamp, whole or not at all."""
+        """Write a stamp atomically."""
         write_text(self.folder / name, f"{text}\n")
 
     def begun(self, name: str) -> str | None:
-        """The key under which a stage was finished, or else begun; None for neither."""
+        """The key with which a stage was finished or started; None if it never was."""
         return self.read(name) or self.read(f"{name}.started")
 
     def begin(self, name: str, key: str, later: Iterable[str]) -> None:
-        """From now on the stage and the ``later`` ones, which rest on it, are not done."""
+        """Record that a stage starts; it and the ``later`` ones are no longer finished."""
         for each in (name, *later, f"{name}.diverged"):
             (self.folder / each).unlink(missing_ok=True)
         if self.read(f"{name}.started") != key:
@@ -68,35 +73,35 @@ class Stamps:
         self.write(f"{name}.started", key)
 
     def finish(self, name: str, seconds: float) -> None:
-        """The stage that was begun is done."""
+        """Record that a stage that was started is finished."""
         self.write(f"{name}.seconds", f"{seconds:.0f}")
         os.replace(self.folder / f"{name}.started", self.folder / name)
 
     def measured(self, name: str, memory: int) -> None:
-        """A command of the stage has taken so many bytes."""
+        """Record the peak memory of a command of the stage, in bytes."""
         self.write(f"{name}.memory", str(max(memory, int(self.read(f"{name}.memory") or 0))))
 
     def diverged(self, name: str, key: str) -> str | None:
-        """Why a stage diverged under ``key``; None where it did not."""
+        """Why a stage with this key diverged; None if it did not."""
         stored_key, _, reason = (self.read(f"{name}.diverged") or "").partition("\n")
         return reason if reason and stored_key == key else None
 
 
 @dataclass(frozen=True)
 class Status:
-    """How a run stands.
+    """The status of a run.
 
     Attributes:
-        state: running, done, failed or diverged; for a reader also waiting (never started) and
-            stopped (it was running, and its process is gone).
-        stage: the one that is going on, or in which the run ended.
-        share: of that stage, from 0 to 1.
-        left: seconds that are left of the run, as far as they are known.
-        text: how far it has come, ``900 of 2,000 updates``.
+        state: running, done, failed or diverged. When it is read, it may also be waiting (never
+            started) or stopped (it was running, and its process is gone).
+        stage: the current stage, or the one in which the run ended.
+        share: the finished part of that stage, from 0 to 1.
+        left: an estimate of the seconds left, if known.
+        text: the progress, such as ``900 of 2,000 updates``.
         reason: why it failed or diverged.
         log: the file with the output of the stage.
-        seconds: that the run has taken since it was last started.
-        updated: when this was written, in seconds since 1970.
+        seconds: the time since the run was last started.
+        updated: when this was written, as a Unix time.
     """
 
     state: str
@@ -111,15 +116,15 @@ class Status:
 
 
 def write_status(run: Path, status: Status) -> None:
-    """Replace the status of the run in a folder, whole or not at all."""
+    """Write the status of the run in a folder atomically."""
     content = asdict(replace(status, updated=time.time()))
     write_text(run / STATUS_FILE, json.dumps(content, indent=2) + "\n")
 
 
 def read_status(run: Path) -> Status:
-    """The status of the run in a folder; one whose process is gone is stopped.
+    """The status of the run in a folder; it is stopped if its process is gone.
 
-    A file that a power cut has left empty or damaged counts as absent.
+    A file that a power cut left empty or damaged counts as missing.
     """
     try:
         status = Status(**json.loads((run / STATUS_FILE).read_text(encoding="utf-8")))
@@ -131,13 +136,13 @@ def read_status(run: Path) -> Status:
 
 
 def is_prepared(spec: RunSpec) -> bool:
-    """Whether the data was prepared by the command of this run, and is there."""
+    """Whether the data exists and was prepared by the command of this run."""
     stamp = read_stamp(spec.data.with_name(f"{spec.data.name}.prepared"))
-    return (spec.data / "bin").is_dir() and stamp == data_key(spec)  # bin/ is made whole
+    return (spec.data / "bin").is_dir() and stamp == data_key(spec)  # bin/ is made atomically
 
 
 def is_finished(spec: RunSpec) -> bool:
-    """Whether every stage was done with these settings and this data."""
+    """Whether every stage is finished with these settings and this data."""
     stamps = Stamps(spec.stages)
     return all(
         stamps.read(stage.name) == stage.key and has_content(stage.product)
@@ -146,7 +151,7 @@ def is_finished(spec: RunSpec) -> bool:
 
 
 def state_of(spec: RunSpec) -> Status:
-    """How a run stands with these settings and this data."""
+    """The status of a run with these settings and this data."""
     status = read_status(spec.folder)
     if status.state == RUNNING:
         return status
@@ -156,12 +161,12 @@ def state_of(spec: RunSpec) -> Status:
     reason = Stamps(spec.stages).diverged(train.name, train.key)
     if reason is not None:
         return replace(status, state=DIVERGED, reason=reason)
-    # what has ended with other settings or data says nothing of this run
+    # the stored status is that of other settings or data
     return Status(WAITING) if status.state in (DONE, DIVERGED) else status
 
 
 def usual_seconds(spec: RunSpec, stages: Iterable[str]) -> float | None:
-    """The mean time of stages together in the runs of an experiment; None where one is unknown."""
+    """The sum of the mean durations of stages in the experiment's runs; None if one is unknown."""
     total = 0.0
     for stage in stages:
         stamps = map(read_stamp, spec.folder.parent.glob(f"*/stages/{stage}.seconds"))
@@ -174,33 +179,33 @@ def usual_seconds(spec: RunSpec, stages: Iterable[str]) -> float | None:
 
 # --- one process at a time works in a folder -----------------------------------------------------
 
-# is_locked holds the lock for a moment, which must not stop a run that begins just then.
-ATTEMPTS, BETWEEN = 5, 0.05  # seconds
+# is_locked holds the lock for a moment; a run that starts just then must not fail.
+LOCK_ATTEMPTS, LOCK_WAIT = 5, 0.05  # seconds
 
 
 @contextmanager
-def only_one(folder: Path, what: str) -> Iterator[int]:
-    """Hold the lock of ``folder``; gives its file descriptor, for children to hold it too.
+def hold_lock(folder: Path, what: str) -> Iterator[int]:
+    """Hold the lock of ``folder``; yields its file descriptor, which children inherit.
 
-    The system releases it when the last process that holds it has ended, however that ends.
-    Raises CommandError where another process holds it.
+    The system releases the lock when the last process that holds it has ended. Raises CommandError
+    if another process holds it.
     """
     with open(folder / "lock", "a") as stream:
-        for attempt in range(ATTEMPTS):
+        for attempt in range(LOCK_ATTEMPTS):
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError as error:
-                if attempt == ATTEMPTS - 1:
+                if attempt == LOCK_ATTEMPTS - 1:
                     raise CommandError(
                         f"{folder} is in use: {what} is going on elsewhere"
                     ) from error
-                time.sleep(BETWEEN)
+                time.sleep(LOCK_WAIT)
         yield stream.fileno()
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process works in ``folder`` at this moment."""
+    """Whether a process holds the lock of ``folder``."""
     try:
         with open(folder / "lock") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -211,38 +216,36 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-# --- how far a run is, and how that is shown -----------------------------------------------------
+# --- the progress of a run -----------------------------------------------------------------------
 
 UPDATES = re.compile(r"\bnum_updates\W+(\d+)")
-POSITION = re.compile(r"\bepoch (\d+):\s+\d+ / (\d+)")  # a plain line: of / updates an epoch
-EPOCH_END = re.compile(
-    r"\btrain \| epoch (\d+) \| .*\bnum_updates (\d+)"
-)  # no validation within it
-STEP = 0.1  # without a terminal, a line each tenth of a stage,
-LEAST = 15.0  # but not more often than each so many seconds
+POSITION = re.compile(r"\bepoch (\d+):\s+\d+ / (\d+)")  # the second number: updates an epoch
+EPOCH_END = re.compile(r"\btrain \| epoch (\d+) \| .*\bnum_updates (\d+)")
+STEP = 0.1  # without a terminal, a line is printed after each tenth of a stage,
+LEAST = 15.0  # but at most one in so many seconds
 
 
 class Meter:
-    """Counts what a stage has done. This one knows nothing.
+    """Measures the progress of a stage. The base class measures nothing.
 
     Attributes:
-        done: items.
-        total: items that are done at the end; None where it is not known.
+        done: the number of finished items.
+        total: the number of all items; None if unknown.
     """
 
     done = 0
     total: int | None = None
 
     def read(self, line: str) -> None:
-        """Take in a line of the stage's output."""
+        """Read a line of the stage's output."""
 
     def text(self) -> str:
-        """What is done: ``900 of 2,000 updates``."""
+        """The progress, such as ``900 of 2,000 updates``."""
         return ""
 
 
 class LinesMeter(Meter):
-    """Counts the lines with a certain beginning, of which there are ``total``."""
+    """Counts the lines that start with ``beginning``, up to ``total``."""
 
     def __init__(self, beginning: str, total: int, items: str) -> None:
         self.beginning, self.total, self.items = beginning, total or None, items
@@ -255,10 +258,7 @@ class LinesMeter(Meter):
 
 
 class TrainingMeter(Meter):
-    """Counts the updates of ``fairseq-train`` with ``flags``.
-
-    ``total`` are those after which it ends at the latest.
-    """
+    """Counts the updates of ``fairseq-train`` with ``flags``; ``total`` is their maximum."""
 
     def __init__(self, flags: Sequence[str]) -> None:
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -291,13 +291,13 @@ class TrainingMeter(Meter):
 
 
 class Screen:
-    """Shows the stages of one run: on a terminal a bar, else a line now and then.
+    """Shows the progress of one run: a bar on a terminal, otherwise a line now and then.
 
-    The rate of a stage is that of what was done since it began here, so that a resumed training
-    counts its own updates only.
+    The speed of a stage is measured since it started in this process, so a resumed training counts
+    only its new updates.
 
     Args:
-        name: of the run, at the start of each line.
+        name: the name of the run, at the start of each line.
     """
 
     def __init__(
@@ -321,7 +321,7 @@ class Screen:
         self.share_shown, self.last_shown = 0.0, 0.0
 
     def begin(self, stage: str) -> None:
-        """A stage begins."""
+        """Show that a stage begins."""
         self.close()
         self.share_shown, self.last_shown = 0.0, self.clock()
         self.bars.add_task(f"{self.name}: {stage}", total=None, details="")
@@ -331,7 +331,11 @@ class Screen:
             self.say(f"{self.name}: {stage}")
 
     def update(self, meter: Meter, after: float | None) -> None:
-        """Take over what a meter has read; ``after`` is the usual time of the stages behind it."""
+        """Show the progress of a meter.
+
+        Args:
+            after: the usual duration of the later stages, in seconds; None if unknown.
+        """
         (task,) = self.bars.tasks
         self.bars.update(task.id, completed=meter.done, total=meter.total)
         left = self.left(after)
@@ -347,27 +351,27 @@ class Screen:
             self.say(f"{task.description}  {100 * share:3.0f} %  {task.fields['details']}")
 
     def share(self) -> float | None:
-        """The part of the stage that is done, from 0 to 1; None where it is not known."""
+        """The finished part of the stage, from 0 to 1; None if unknown."""
         (task,) = self.bars.tasks
         return min(task.completed / task.total, 1.0) if task.total and task.completed else None
 
     def left(self, after: float | None) -> float | None:
-        """Seconds that are left of the stage, and ``after`` it; None where that is not known."""
+        """The seconds left of the stage and of those ``after`` it; None if unknown."""
         (task,) = self.bars.tasks
         left = task.time_remaining
         return None if left is None else left + (after or 0.0)
 
     def end(self, stage: str, seconds: float) -> None:
-        """A stage has ended well."""
+        """Show that a stage has ended, and its duration."""
         if self.console.is_terminal:
             self.say(f"{self.name}: {stage}, {duration(seconds)}")
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line."""
         self.console.out(f"{time.strftime('%H:%M:%S')}  {text}", highlight=False)
 
     def close(self) -> None:
-        """The stage that was shown has ended."""
+        """Remove the bar of the current stage."""
         if self.console.is_terminal:
             self.bars.stop()
         for task in self.bars.task_ids:
@@ -375,7 +379,7 @@ class Screen:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: ``2 h 05 min``, ``7 min``, ``40 s``."""
+    """A duration in words: ``2 h 05 min``, ``7 min``, ``40 s``."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -384,31 +388,30 @@ def duration(seconds: float) -> str:
 
 # --- the losses in the log of a training --------------------------------------------------------
 #
-# At the end of an epoch fairseq prints a line for the training, and one for each validation; within
-# it, a line each ``--log-interval`` updates:
+# fairseq prints a line every ``--log-interval`` updates, and at the end of an epoch one for the
+# training and one for each validation:
 #
 #     2026-01-01 11:59:59 | INFO | train_inner | epoch 001: 25 / 30 loss=10.5, ..., num_updates=25
 #     2026-01-01 12:00:00 | INFO | train | epoch 001 | loss 10.1 | ... | num_updates 30 | ...
 #     2026-01-01 12:00:01 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 9.8 | ...
 #
-# A resumed run appends to its log. An epoch that was trained twice counts as it was trained last.
-# The training loss of an epoch is missing if the run was killed after it saved the checkpoint of
+# A resumed run appends to its log. Of an epoch that was trained twice, the last line counts. The
+# training loss of an epoch is missing if the run was killed after it had saved the checkpoint of
 # that epoch and before it printed the line.
 
 LINE = re.compile(r"\| INFO \| (train|valid|train_inner) \| epoch (\d+)(?: \||:)(.*)")
 SUBSETS = ("train", "valid", "train_inner")
 VALUES = ("loss", "nll_loss")
-"""What is kept of a line: the criterion and the negative log-likelihood, in bits a token."""
+"""The values that are read: the criterion and the negative log-likelihood, in bits a token."""
 Curves = dict[str, list[dict[str, float]]]
 
 
 def curves_of_log(log: Path) -> Curves:
-    """Losses by subset, in order of updates.
+    """The losses of each subset, in order of updates.
 
     Returns:
-        For ``train`` (means over epochs), ``valid`` and ``train_inner`` (means since the line
-        before) a list of points, each with ``epoch``, ``updates`` and those of VALUES that the line
-        has and that are finite.
+        for ``train`` (means over epochs), ``valid`` and ``train_inner`` (means since the previous
+        line) a list of points with ``epoch``, ``updates`` and the finite ones of VALUES.
 
     Raises:
         CommandError: the file cannot be read.

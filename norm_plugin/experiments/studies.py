@@ -1,20 +1,20 @@
-"""The YAML file of a study: its runs, the comparisons that it declares, and how it is tuned.
+"""The YAML file of a study: its runs, the declared comparisons, and the tuning.
 
     experiment: sst5
-    overrides: ["seed=11,12,13"]         # of every arm
-    arms: [["norm=layernorm,adanorm"]]   # of each: all combinations of the values are run
+    overrides: ["seed=11,12,13"]         # for every arm
+    arms: [["norm=layernorm,adanorm"]]   # one list for each arm; all combinations of values are run
     declared: before the runs            # or: after the runs
-    primary:                             # Holm's correction runs over these
+    primary:                             # the family of Holm's correction
       - {arm: adanorm, baseline: layernorm, outcome: score}
       - {arm: adanorm, baseline: layernorm, outcome: valid_loss, test: equivalence,
          margin: 0.02 bits}
     tune:
       grid: {optimization.lr: [0.0005, 0.001, 0.002]}
-      seeds: [101, 102]                  # none of the study's own
-      bound: [0.0001, 0.01]              # to which the grid of the first key may be extended
+      seeds: [101, 102]                  # must differ from those of the runs
+      bound: [0.0001, 0.01]              # limits of the extended grid of the first key
 
-An arm is named as the files of its results are, ``layernorm-kaiming``; the settings that all arms
-share may be left out. This module imports no torch, as the process that supervises runs reads it.
+An arm has the name of the files of its results, ``layernorm-kaiming``; settings that all arms share
+may be left out. The process that supervises runs imports this, so it must not import torch.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).resolve().parents[1]
 STUDY_FOLDERS = (PACKAGE.parent / "configs" / "study", PACKAGE / "configs" / "study")
-"""In a checkout, and in an installed package."""
+"""The folders of a checkout and of an installed package."""
 STUDIES = next(filter(Path.is_dir, STUDY_FOLDERS), STUDY_FOLDERS[0])
 SCORE, LOSSES = "score", ("valid_loss", "train_loss")
-"""Outcomes of every run: its score, the least validation loss and the final training loss."""
+"""Outcomes of every run: its score, the lowest validation loss and the final training loss."""
 SUPERIORITY, EQUIVALENCE = "superiority", "equivalence"
 BEFORE, AFTER = "before the runs", "after the runs"
 T = TypeVar("T")
@@ -50,12 +50,11 @@ class PrimaryComparison:
     """A comparison that a study declares.
 
     Attributes:
-        arm: less ``baseline`` is the difference.
-        outcome: ``score``, ``valid_loss``, ``train_loss``, or a further kind of score of the
-            metric.
-        test: of superiority, or of equivalence within the margin.
-        margin: with its unit, ``0.5 BLEU``; of a test of equivalence, and only there.
-        paired: whether seeds are compared pair by pair. Then the arms must share some.
+        arm: the difference is ``arm`` minus ``baseline``.
+        outcome: ``score``, ``valid_loss``, ``train_loss``, or another kind of score of the metric.
+        test: superiority, or equivalence within the margin.
+        margin: the margin of a test of equivalence, with its unit: ``0.5 BLEU``.
+        paired: pair the arms by seed; they must share seeds.
         declared: before or after the runs.
     """
 
@@ -75,13 +74,13 @@ class PrimaryComparison:
 
 @dataclass(frozen=True)
 class Tuning:
-    """How each arm finds its own values.
+    """The section ``tune`` of a study.
 
     Attributes:
         grid: two or more values of each key.
-        seeds: of the trials.
-        bound: the least and the largest value to which the grid of the first key may be extended;
-            None: it is not.
+        seeds: the seeds of the trials.
+        bound: the smallest and the largest value to which the grid of the first key may be
+            extended; None for a few values at each end.
     """
 
     grid: Mapping[str, tuple[float, ...]]
@@ -94,11 +93,11 @@ class StudyFile:
     """A study as its file declares it.
 
     Attributes:
-        experiment: its name, or the path of its YAML file.
-        overrides: of every arm.
-        arms: the further overrides of each.
-        primary: the comparisons that it declares.
-        declared: whether they were declared before the runs or after.
+        experiment: the name of the experiment, or the path of its YAML file.
+        overrides: the overrides of every arm.
+        arms: the overrides of each arm.
+        primary: the declared comparisons.
+        declared: whether they were declared before or after the runs.
     """
 
     path: Path
@@ -116,7 +115,7 @@ def study_path(name: str) -> Path:
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file; CommandError where it cannot be read."""
+    """The content of a YAML file; CommandError if it cannot be read."""
     try:
         return OmegaConf.to_container(OmegaConf.load(path))
     except (OSError, yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
@@ -126,15 +125,16 @@ def read_yaml(path: Path) -> Any:
 def read_study_file(path: Path) -> StudyFile:
     """Read and check the file of a study.
 
-    What takes the metric or the runs is checked by :func:`check_study`.
+    :func:`check_study` checks it against the metric and the runs.
 
     Raises:
-        CommandError: a file that cannot be read, a key that is missing or unknown, or a value that
-            is not of its kind.
+        CommandError: the file cannot be read, a key is missing or unknown, or a value is wrong.
     """
     content = read_yaml(path)
     study = _build(StudyFile, content, str(path), without=("path",), path=path)
-    if not (_is_list_of_text(study.overrides) and all(map(_is_list_of_text, _list(study.arms)))):
+    if not (
+        _is_list_of_strings(study.overrides) and all(map(_is_list_of_strings, _list(study.arms)))
+    ):
         raise CommandError(
             f"{path}: overrides must be a list of KEY=VALUE, arms a list of such lists"
         )
@@ -155,16 +155,16 @@ def read_study_file(path: Path) -> StudyFile:
 
 
 def _list(value: Any) -> list[Any]:
-    """A list as it is; anything else as its only element."""
+    """A list unchanged; anything else as a list of one element."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _is_list_of_text(value: Any) -> bool:
+def _is_list_of_strings(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
 
 
 def _primary(study: StudyFile) -> tuple[PrimaryComparison, ...]:
-    """The comparisons of ``primary``, each checked by itself."""
+    """The comparisons in ``primary``."""
     comparisons: dict[tuple[str, str, str], PrimaryComparison] = {}
     for number, content in enumerate(_list(study.primary), start=1):
         where = f"{study.path}: primary comparison {number}"
@@ -218,23 +218,23 @@ def _build(kind: type[T], content: Any, where: str, without: Iterable[str] = (),
 
 
 def find_arm(name: str, arms: Mapping[str, T], where: str) -> T:
-    """What belongs to the arm of a name; CommandError where there is no such arm."""
+    """The value of an arm by its name; CommandError for an unknown arm."""
     if name not in arms:
         raise CommandError(f"{where} names the arm {name}; choose from {', '.join(sorted(arms))}")
     return arms[name]
 
 
 def check_study(study: StudyFile, metric: Metric, seeds: Mapping[str, set[int]]) -> None:
-    """Check what a study declares against its runs.
+    """Check the comparisons and the tuning of a study against its runs.
 
     Args:
-        metric: of its experiment.
-        seeds: of each arm, by its name in ``primary``.
+        metric: the metric of its experiment.
+        seeds: the seeds of each arm, by its name in ``primary``.
 
     Raises:
-        CommandError: an arm that is not there, arms without common seeds that are declared as
-            paired, an outcome that the metric does not have, a margin without a unit or with
-            another one, or tuning seeds that the runs use too.
+        CommandError: an unknown arm, a paired comparison of arms without common seeds, an outcome
+            that the metric does not have, a margin with a wrong unit, or a tuning seed that is also
+            a seed of the runs.
     """
     for each in study.primary:
         ours, theirs = (
@@ -259,7 +259,7 @@ def check_study(study: StudyFile, metric: Metric, seeds: Mapping[str, set[int]])
 
 
 def outcome_unit(outcome: str, metric: Metric, where: str) -> str:
-    """The unit of an outcome; CommandError for one that the metric does not have."""
+    """The unit of an outcome; CommandError if the metric does not have it."""
     if outcome in LOSSES:
         return metric.loss_unit
     if outcome == SCORE or outcome in metric.columns:
@@ -271,7 +271,7 @@ def outcome_unit(outcome: str, metric: Metric, where: str) -> str:
 
 
 def _check_margin(margin: str, unit: str, where: str) -> None:
-    """``0.02 bits`` and ``0.02 bits a sentence`` are both of ``bits a sentence``."""
+    """Check a margin. For the unit ``bits a sentence``, ``0.02 bits`` is enough."""
     number, _, given = str(margin).partition(" ")
     try:
         valid = float(number) > 0 and given in (unit, unit.split()[0])

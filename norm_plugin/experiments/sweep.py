@@ -1,7 +1,6 @@
 """A grid of runs, several at once; it can be stopped and started again at any time.
 
-On this machine, each run is a process, and as many go on as there are jobs. Under Slurm, submitit
-makes each a job.
+Each run is a process on this machine, or a Slurm job, which submitit starts.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from threading import Event, Thread
 from typing import Any
 
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.runner import TIED, execute, exit_reason, print_commands
+from norm_plugin.experiments.runner import DIE_WITH_PARENT, execute, exit_reason, print_commands
 from norm_plugin.experiments.spec import (
     PYTHON,
     ROOT,
@@ -48,7 +47,7 @@ from norm_plugin.experiments.state import (
 )
 
 ORDER = (DONE, RUNNING, WAITING, STOPPED, FAILED, DIVERGED)
-LOOK = 5.0  # seconds between two looks at the states of the runs
+POLL_SECONDS = 5.0
 DEMO_END = "Look at BLEU: a norm above 80 has learned the toy language. One seed ranks no norm."
 LAUNCHER = "hydra.launcher."
 SLURM_DEFAULTS = {
@@ -56,25 +55,26 @@ SLURM_DEFAULTS = {
     "nodes": 1,
     "tasks_per_node": 1,
     "timeout_min": 60,
-    "slurm_signal_delay_s": 120,  # before the limit, a job is told to make room for its requeueing
+    "slurm_signal_delay_s": 120,  # time before the limit at which a job is told to requeue itself
     "slurm_array_parallelism": 256,
 }
 GENERIC = {
     *("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node"),
     *("tasks_per_node", "stderr_to_stdout", "max_num_timeout"),
 }
-"""Options that submitit has for every cluster; the others begin with ``slurm_`` there."""
+"""submitit's options for every cluster; the names of the others start with ``slurm_`` there."""
 
 
 @dataclass(frozen=True)
 class Composed:
-    """What a command line asks for.
+    """The runs of a command line.
 
     Attributes:
-        runs: each with the overrides that it alone stands for.
-        experiment: of all runs.
+        runs: the specs.
+        overrides: those of each run.
+        experiment: the experiment of all runs.
         launcher: overrides of the launcher of jobs, such as ``hydra.launcher.partition=gpu``.
-        gpus: of this machine, as ``CUDA_VISIBLE_DEVICES`` names them.
+        gpus: the GPUs of this machine, as ``CUDA_VISIBLE_DEVICES`` names them.
     """
 
     runs: tuple[RunSpec, ...]
@@ -85,16 +85,16 @@ class Composed:
 
 
 def read_specs(args: argparse.Namespace) -> Composed:
-    """Compose and check every run that a command line asks for, in a child process.
+    """Compose and check the runs of a command line, in a child process.
 
-    Raises CommandError for the first that cannot be, before anything is made.
+    Raises CommandError for the first wrong one.
     """
     process = subprocess.run(
         [*PYTHON, "-m", "norm_plugin", "compose", json.dumps(vars(args))],
         env={
             **os.environ,
             "PYTHONWARNINGS": "ignore",
-            "PYTHONSAFEPATH": "1",  # a folder norm_plugin where the user stands is not meant
+            "PYTHONSAFEPATH": "1",  # do not import a norm_plugin from the working directory
             "PYTHONPATH": python_path(ROOT),
         },
         stdin=subprocess.DEVNULL,
@@ -123,7 +123,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def run_grid(args: argparse.Namespace, composed: Composed) -> int:
-    """Run what is left of a grid; the status is 1 unless each run is done or has diverged."""
+    """Run the unfinished runs of a grid; the exit status is 1 unless all are done or diverged."""
     specs = composed.runs
     jobs = count_jobs(args, composed)
     if args.status:
@@ -137,7 +137,7 @@ def run_grid(args: argparse.Namespace, composed: Composed) -> int:
     left = [number for number, spec in enumerate(specs) if state_of(spec).state not in skipped]
     if left:
         command_root()
-        with showing(specs, jobs, left):
+        with show_progress(specs, jobs, left):
             if args.launcher == "local":
                 run_here(args, composed, left, jobs)
             else:
@@ -173,7 +173,7 @@ def run_demo(args: argparse.Namespace) -> int:
 
 
 def _output_of(verb: str, *argv: str | Path) -> str:
-    """What a command prints, which imports more than a process should that supervises."""
+    """The output of a command of this package, run in a child process."""
     command = [*PYTHON, "-m", "norm_plugin", verb, *map(str, argv)]
     process = subprocess.run(
         command, cwd=command_root(), stdout=subprocess.PIPE, text=True, check=True
@@ -185,7 +185,7 @@ def _output_of(verb: str, *argv: str | Path) -> str:
 
 
 def count_jobs(args: argparse.Namespace, composed: Composed) -> int:
-    """The runs that go on at once; raises CommandError for more than there are GPUs."""
+    """The number of runs at once; CommandError if it exceeds the number of GPUs."""
     if args.launcher != "local":
         return len(composed.runs)
     gpus = gpus_of(composed)
@@ -198,7 +198,7 @@ def count_jobs(args: argparse.Namespace, composed: Composed) -> int:
 
 
 def gpus_of(composed: Composed) -> Sequence[str]:
-    """The GPUs to be handed out, one each; none where all runs are on the CPU."""
+    """The GPUs to distribute, one for each run; none if all runs are on the CPU."""
     on_gpus = any("--cpu" not in spec.training for spec in composed.runs)
     return composed.gpus if on_gpus else ()
 
@@ -206,7 +206,7 @@ def gpus_of(composed: Composed) -> Sequence[str]:
 def run_here(
     args: argparse.Namespace, composed: Composed, numbers: Sequence[int], jobs: int
 ) -> None:
-    """Run some of the runs to their end, ``jobs`` at once; one that fails does not end others."""
+    """Execute some of the runs, ``jobs`` at once; a failure does not stop the others."""
     folder = job_folder(args, composed)
     threads = str(args.threads or max(len(os.sched_getaffinity(0)) // jobs, 1))
     places: SimpleQueue[dict[str, str]] = SimpleQueue()
@@ -230,10 +230,10 @@ def run_here(
 
 
 def run_job(command: Sequence[str], spec: Path, environment: Mapping[str, str]) -> int:
-    """Run a command whose output goes beside its spec; it ends when this process ends."""
+    """Run a command, with a log beside its spec; it ends when this process ends."""
     with open(spec.with_suffix(".log"), "a", encoding="utf-8") as log:
         return subprocess.run(
-            [*TIED, *command],
+            [*DIE_WITH_PARENT, *command],
             cwd=command_root(),
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
@@ -244,7 +244,7 @@ def run_job(command: Sequence[str], spec: Path, environment: Mapping[str, str]) 
 
 
 def job_folder(args: argparse.Namespace, composed: Composed) -> Path:
-    """For what jobs write: another for each grid, as jobs of an earlier sweep may still wait."""
+    """The folder of the files of jobs; each grid has its own, as older jobs may still wait."""
     text = json.dumps([spec.to_json() for spec in composed.runs], sort_keys=True)
     name = hashlib.sha256(text.encode()).hexdigest()[:12]
     folder = composed.runs[0].work / "sweeps" / Path(args.experiment).stem / name
@@ -256,9 +256,9 @@ def job_folder(args: argparse.Namespace, composed: Composed) -> Path:
 
 
 def run_by_slurm(args: argparse.Namespace, composed: Composed, numbers: Sequence[int]) -> None:
-    """Run some of the runs as Slurm jobs, and wait for them.
+    """Execute some of the runs as Slurm jobs, and wait for them.
 
-    A job composes its run on its own node, which may have a GPU where this machine has none.
+    A job composes its run on its node, since that may have a GPU when this machine has none.
     """
     try:
         import submitit
@@ -281,7 +281,7 @@ def run_by_slurm(args: argparse.Namespace, composed: Composed, numbers: Sequence
 
 
 def slurm_options(overrides: Sequence[str]) -> dict[str, Any]:
-    """``hydra.launcher.KEY=VALUE`` as parameters of submitit; CommandError for others."""
+    """``hydra.launcher.KEY=VALUE`` as parameters of submitit; CommandError for anything else."""
     from omegaconf import OmegaConf
 
     options: dict[str, Any] = dict(SLURM_DEFAULTS)
@@ -297,12 +297,12 @@ def slurm_options(overrides: Sequence[str]) -> dict[str, Any]:
 
 @dataclass
 class SlurmJob:
-    """What submitit calls in a Slurm job; a job that is requeued starts it again."""
+    """The function that submitit calls in a Slurm job, again if the job is requeued."""
 
     environment: dict[str, str]
 
     def __call__(self, command: Sequence[str], spec: str) -> int:
-        """Run a command; its run goes on where it was."""
+        """Run a command, which resumes its run."""
         return run_job(command, Path(spec), self.environment)
 
     def checkpoint(self, command: Sequence[str], spec: str) -> Any:
@@ -313,7 +313,7 @@ class SlurmJob:
 
 
 def run_command_line(args: argparse.Namespace, composed: Composed, number: int) -> list[str]:
-    """The command line of one run of the grid; folders are absolute in it."""
+    """The command line of one run of the grid, with absolute paths."""
     command = [*PYTHON, "-m", "norm_plugin", "run", composed.experiment]
     command += composed.overrides[number]
     for name in ("user_dir", "raw", "pretrained", "work", "results"):
@@ -322,24 +322,24 @@ def run_command_line(args: argparse.Namespace, composed: Composed, number: int) 
             command += [f"--{name.replace('_', '-')}", folder]
     for name in ("fold_norms", "smoke", "tensorboard", "retry"):
         command += [f"--{name.replace('_', '-')}"] if getattr(args, name) else []
-    return [*command, "--", *args.further]
+    return [*command, "--", *args.extra_flags]
 
 
 # --- the state of the grid ----------------------------------------------------------------------
 
 
 @contextmanager
-def showing(specs: Sequence[RunSpec], jobs: int, left: Collection[int]) -> Iterator[None]:
-    """While the runs go on, print the summary of all of them when it changes.
+def show_progress(specs: Sequence[RunSpec], jobs: int, left: Collection[int]) -> Iterator[None]:
+    """Print the summary of all runs whenever it changes, until the context ends.
 
     Args:
-        left: the numbers of those that this sweep runs.
+        left: the indices of the runs that this sweep executes.
     """
     ended, terminal, began = Event(), sys.stdout.isatty(), time.time()
 
     def show() -> None:
         before: tuple[str, ...] = ()
-        while not ended.wait(LOOK):
+        while not ended.wait(POLL_SECONDS):
             states = [
                 state_since(began, spec) if number in left else state_of(spec)
                 for number, spec in enumerate(specs)
@@ -363,14 +363,14 @@ def showing(specs: Sequence[RunSpec], jobs: int, left: Collection[int]) -> Itera
 
 
 def state_since(began: float, spec: RunSpec) -> Status:
-    """How a run of this sweep stands; what failed or diverged before ``began`` is tried again."""
+    """The status of a run of this sweep: waiting if it failed or diverged before ``began``."""
     status = state_of(spec)
     again = status.state in (FAILED, DIVERGED) and status.updated < began
     return Status(WAITING) if again else status
 
 
 def overview(specs: Sequence[RunSpec], jobs: int) -> str:
-    """A line for each run, and the summary."""
+    """The status of each run, one a line, and the summary."""
     states = [state_of(spec) for spec in specs]
     names = [f"{spec.label}{spec.variant}, seed {spec.seed}" for spec in specs]
     width = max(map(len, names))
@@ -399,7 +399,7 @@ def summary(states: Sequence[Status], jobs: int) -> str:
 
 
 def seconds_left(states: Sequence[Status], jobs: int) -> float | None:
-    """An estimate for the whole grid; None before a run has ended, 0 when all have."""
+    """An estimate for the whole grid; None if no duration is known, 0 if all runs have ended."""
     ahead = sum(status.state in (WAITING, STOPPED) for status in states)
     running = [status for status in states if status.state == RUNNING]
     if not ahead and not running:

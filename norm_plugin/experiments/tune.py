@@ -1,17 +1,17 @@
-"""Tunes every arm of a study over the same grid, and gives each arm its own best values.
+"""Tunes the hyperparameters of each arm of a study, over the same grid for all arms.
 
     norm-plugin tune STUDY
     norm-plugin sweep STUDY --tuned
 
-The section ``tune`` of the study file has the grid and the tuning seeds, see studies.py. A trial is
-one training of an arm at one point of the grid with one tuning seed. The best point of an arm is
-that with the least mean validation loss over the tuning seeds. A trial that diverged counts as
-infinite, and of equal points the smallest is taken. While the best point of an arm lies on the edge
-of the grid, the grid grows there by its own factor, for all arms, up to the bound of the study.
-Without a bound it grows by at most :data:`GROWTH` values at each end.
+The section ``tune`` of the study file has the grid and the tuning seeds, see studies.py. A trial
+trains one arm at one point of the grid with one tuning seed. The best point of an arm has the
+lowest mean validation loss over the tuning seeds; a diverged trial has an infinite loss, and a tie
+goes to the smallest point. While the best point of an arm is on the edge of the grid, the grid is
+extended there geometrically, for all arms, up to the bound of the study; without a bound, by at
+most :data:`GROWTH` values at each end.
 
 The result is ``STUDY.tuned.json`` beside the study file: every trial, the choice of each arm, and
-what the trials rest on. ``sweep --tuned`` refuses it for other code, data or arms.
+digests of code, data and arms. ``sweep --tuned`` raises an error if one of these has changed.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Point = tuple[float, ...]
 """A value of each key of the grid."""
 Grid = Mapping[str, tuple[float, ...]]
 OUTCOME = "valid_loss"
-"""The column of :func:`read_results` that the choice rests on: the least validation loss."""
+"""The column of :func:`read_results` that is minimized."""
 GROWTH = 4
 CODE = ("norms", "placements", "kernels", "models", "checkpoints")
 """The packages whose code a training runs."""
 SOURCES = (".py", ".cpp", ".h", ".inc")
 LIST_KEY = "optimization.lr"
-"""fairseq takes a list of learning rates, one an epoch."""
+"""A key whose value is a list in fairseq: the learning rate of each epoch."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Arm:
     """An arm of a study.
 
     Attributes:
-        overrides: without the seed.
+        overrides: its overrides, without the seed.
         settings: a digest of the flags of its training, without the seed.
-        sources: the digests of the files of a user dir that it rests on.
+        sources: the digests of the files of a user dir that it depends on.
     """
 
     overrides: tuple[str, ...]
@@ -95,9 +95,9 @@ def main(args: argparse.Namespace) -> int:
 
 
 def read_tuned_study(args: argparse.Namespace) -> tuple[StudyFile, Composed]:
-    """The study file of a command line, and the study's own runs before tuning.
+    """The study file of a command line, and the study's runs without tuned values.
 
-    Raises CommandError for a study without a section ``tune``, or one that sets a key of its grid.
+    Raises CommandError if the study has no section ``tune``, or sets a key of its grid.
     """
     composed = read_specs(args)
     path = study_path(args.experiment)
@@ -111,14 +111,14 @@ def read_tuned_study(args: argparse.Namespace) -> tuple[StudyFile, Composed]:
 
 
 def tuning_of(study: StudyFile) -> Tuning:
-    """The section ``tune`` of a study; CommandError where it has none."""
+    """The section ``tune`` of a study; CommandError if it has none."""
     if study.tune is None:
         raise CommandError(f"{study.path} has no section tune; see docs/studies.md")
     return study.tune
 
 
 def bounds(study: StudyFile) -> dict[str, tuple[float, float]]:
-    """The least and the greatest value that each key of the grid may take."""
+    """The smallest and the largest value that each key of the grid may take."""
     tuning = tuning_of(study)
     limits = {key: growth_bound(values) for key, values in tuning.grid.items()}
     if tuning.bound is not None:
@@ -127,7 +127,7 @@ def bounds(study: StudyFile) -> dict[str, tuple[float, float]]:
 
 
 def growth_bound(values: Sequence[float]) -> tuple[float, float]:
-    """The least and the greatest value of a grid that grows by :data:`GROWTH` at each end."""
+    """The limits of a grid that is extended by :data:`GROWTH` values at each end."""
     below, above = values[1] / values[0], values[-1] / values[-2]
     return values[0] / below**GROWTH, values[-1] * above**GROWTH
 
@@ -151,13 +151,13 @@ def settings_digest(spec: RunSpec) -> str:
 def trial_points(
     arms: Iterable[str], grid: Grid, seeds: Sequence[int]
 ) -> Iterator[tuple[str, Point, int]]:
-    """Every trial: its arm, its point and its seed; all of one seed before the next."""
+    """The arm, point and seed of every trial, seed by seed."""
     for seed, arm, point in product(seeds, arms, product(*grid.values())):
         yield arm, point, seed
 
 
 def with_own_results(args: argparse.Namespace) -> argparse.Namespace:
-    """A command line whose results lie apart from the study's, in ``tuning/``."""
+    """The command line with ``tuning/`` for the results, apart from those of the study."""
     results = args.results or Path(args.work or ROOT / "work", "results")
     return argparse.Namespace(**{**vars(args), "results": str(Path(results, "tuning"))})
 
@@ -168,7 +168,7 @@ def compose_trials(
     keys: Sequence[str],
     points: Sequence[tuple[str, Point, int]],
 ) -> Composed:
-    """The runs of the trials, in the same order."""
+    """The runs of the trials, in the order of ``points``."""
     overrides = [
         [*arms[arm].overrides, *point_overrides(keys, point), f"seed={seed}"]
         for arm, point, seed in points
@@ -182,7 +182,7 @@ def has_ended(spec: RunSpec) -> bool:
 
 
 def point_overrides(keys: Sequence[str], point: Point) -> list[str]:
-    """A point of the grid in hydra's syntax."""
+    """A point of the grid as overrides of hydra."""
     return [
         f"{key}=[{value:.6g}]" if key == LIST_KEY else f"{key}={value:.6g}"
         for key, value in zip(keys, point)
@@ -194,7 +194,7 @@ def read_trials(
 ) -> pd.DataFrame:
     """One row a trial: ``arm``, the keys of the grid, ``seed`` and the outcome.
 
-    The outcome of a run that diverged is infinite.
+    The outcome is infinite for a run that diverged.
     """
     folders = {spec.result.parent for spec in specs if spec.result.exists()}
     losses = read_results(*folders).set_index(RUN_KEY)[OUTCOME].to_dict() if folders else {}
@@ -204,22 +204,22 @@ def read_trials(
         diverged = state_of(spec).state == DIVERGED
         loss = math.inf if diverged else losses[key]
         if math.isnan(loss):
-            raise CommandError(f"{spec.result} has no validation loss, which tuning rests on")
+            raise CommandError(f"{spec.result} has no validation loss, which tuning needs")
         rows.append({"arm": arm, **dict(zip(keys, point)), "seed": seed, OUTCOME: float(loss)})
     return pd.DataFrame(rows)
 
 
 def choose(trials: pd.DataFrame, keys: Sequence[str]) -> dict[str, Point]:
-    """The point of each arm with the least mean outcome over the seeds."""
+    """The point of each arm with the lowest mean outcome over the seeds."""
     means = trials.groupby(["arm", *keys], as_index=False)[OUTCOME].mean()
     best = means.loc[means.groupby("arm")[OUTCOME].idxmin()].set_index("arm")
     return {arm: tuple(best.loc[arm, list(keys)]) for arm in dict.fromkeys(trials["arm"])}
 
 
 def extend(grid: Grid, chosen: Iterable[Point], bound: Mapping[str, tuple[float, float]]) -> Grid:
-    """The grid with one more value at each edge on which the best point of an arm lies.
+    """The grid with one more value at each edge that is the best point of an arm.
 
-    The new value follows the two outermost values geometrically. Beyond the bound there is none.
+    The new value continues the two outermost ones geometrically, within the bound.
     """
     wider = dict(grid)
     for key, best in zip(grid, zip(*chosen)):
@@ -231,7 +231,7 @@ def extend(grid: Grid, chosen: Iterable[Point], bound: Mapping[str, tuple[float,
     return wider
 
 
-TINY = 1e-6  # a value of the bound itself may be off by rounding
+TINY = 1e-6  # a value at the bound may exceed it by rounding
 
 
 def _rounded(value: float) -> float:
@@ -280,7 +280,7 @@ def read_choice(study: StudyFile, composed: Composed) -> dict[str, dict[str, flo
         composed: the study's own runs.
 
     Raises:
-        CommandError: the study is not tuned, or its trials rest on other code, data or arms.
+        CommandError: the study is not tuned, or its code, data or arms have changed.
     """
     path = tuned_path(study.path)
     if not path.exists():
@@ -310,7 +310,7 @@ def read_choice(study: StudyFile, composed: Composed) -> dict[str, dict[str, flo
 
 
 def compose_tuned(args: argparse.Namespace) -> Composed:
-    """The runs of a study, each arm at its own values; raises as :func:`read_choice` does."""
+    """The runs of a study, each arm at its tuned values; raises as :func:`read_choice` does."""
     study, composed = read_tuned_study(args)
     choice = read_choice(study, composed)
     arms = []
@@ -321,7 +321,7 @@ def compose_tuned(args: argparse.Namespace) -> Composed:
 
 
 def code_digest() -> dict[str, str]:
-    """What a training computes with: our own code, as a digest, and versions of libraries."""
+    """A digest of our code that a training runs, and the versions of torch and fairseq."""
     package = ROOT / "norm_plugin"
     files = [path for name in CODE for path in sorted((package / name).rglob("*.*"))]
     sources = [path for path in files if path.suffix in SOURCES]
@@ -330,9 +330,9 @@ def code_digest() -> dict[str, str]:
 
 
 def data_checksums(specs: Iterable[RunSpec]) -> list[str]:
-    """The checksums of the corpora of runs, as far as they are prepared.
+    """The checksums of the prepared corpora of runs.
 
-    A corpus that each seed splits anew has none that two seeds share, and is left out.
+    A corpus that each seed splits at random is left out, since its checksum depends on the seed.
     """
     manifests = {spec.data / "manifest.json" for spec in specs if not _splits(spec)}
     return sorted({read_json(path)["checksum"] for path in manifests if path.exists()})
@@ -351,7 +351,7 @@ def _digest(content: bytes) -> str:
 
 
 def _plain(tuning: Tuning) -> Any:
-    """As JSON gives it back."""
+    """The section in types that JSON has, with lists for tuples."""
     return json.loads(json.dumps(asdict(tuning)))
 
 

@@ -21,7 +21,7 @@ from norm_plugin.analysis.deep_stacks_page import (
     losses_of,
 )
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.state import only_one
+from norm_plugin.experiments.state import hold_lock
 
 UPDATES = 3
 
@@ -74,7 +74,8 @@ def test_a_second_call_trains_only_what_is_missing(written, data, capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["rezero"]
     with pytest.raises(CommandError, match="has runs with other settings"):
         deep_stacks.main(argv_of(data, written, "--updates", "4"))
-    with only_one(written, "something"), pytest.raises(CommandError, match="is in use: a training"):
+    busy = pytest.raises(CommandError, match="is in use: a training")
+    with hold_lock(written, "something"), busy:
         deep_stacks.main(argv_of(data, written))
 
 

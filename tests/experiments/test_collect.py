@@ -13,7 +13,7 @@ from tiny_run import DIM, FFN, WORDS, run_state, write_dictionaries
 from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.files import save_checkpoint
 from norm_plugin.commands.command_line import CommandError, read_lines, run_command
-from norm_plugin.experiments.collect import main, model_facts, training_facts
+from norm_plugin.experiments.collect import describe_model, describe_training, main
 from norm_plugin.experiments.metrics.bleu import TextForm, score_sacrebleu, text_form
 from norm_plugin.experiments.results import (
     STATISTICS,
@@ -60,7 +60,7 @@ WITHOUT_NORMS = WORDS * DIM + 3 * attention(DIM) + 2 * FEED_FORWARD
 def test_size_and_sites_of_a_model(tmp_path, prepared, train_state) -> None:
     path = tmp_path / "model.pt"
     torch.save(train_state("--norm-type=rmsnorm", "--norm-type-decoder=layernorm"), path)
-    summary = model_facts(path, prepared / "bin")
+    summary = describe_model(path, prepared / "bin")
     # RMSNorm has a weight, LayerNorm a weight and a bias; tied embeddings count once.
     assert summary["norm_parameters"] == 2 * DIM + 3 * 2 * DIM
     assert summary["parameters"] == WITHOUT_NORMS + summary["norm_parameters"]
@@ -76,14 +76,14 @@ def test_size_and_sites_of_a_model(tmp_path, prepared, train_state) -> None:
 def test_a_stock_model_has_no_sites(tmp_path, prepared, train_state) -> None:
     path = tmp_path / "model.pt"
     torch.save(train_state("--arch=transformer", "--encoder-normalize-before"), path)
-    summary = model_facts(path, prepared / "bin")
+    summary = describe_model(path, prepared / "bin")
     assert summary["sites"] is None
     assert summary["norm_parameters"] == 6 * 2 * DIM
     assert summary["parameters"] == WITHOUT_NORMS + summary["norm_parameters"]
 
 
 def test_training_facts(train_state) -> None:
-    assert training_facts(train_state()) == {
+    assert describe_training(train_state()) == {
         "updates": 90,
         "epochs": 3,
         "seconds": 33.2,
@@ -96,16 +96,16 @@ def test_training_facts(train_state) -> None:
 
 def test_several_workers_store_times_as_tensors() -> None:
     state = {"extra_state": {"previous_training_time": torch.tensor(33.25)}}
-    assert training_facts(state)["seconds"] == 33.2
+    assert describe_training(state)["seconds"] == 33.2
 
 
 def test_what_a_checkpoint_lacks_is_none() -> None:
-    summary = training_facts({"model": {}})
+    summary = describe_training({"model": {}})
     best = summary.pop("best_valid")
     assert set(summary.values()) == {None}
     assert set(best.values()) == {None}
     state = {"extra_state": {"best": float("nan")}}
-    assert training_facts(state)["best_valid"]["value"] is None
+    assert describe_training(state)["best_valid"]["value"] is None
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from norm_plugin.experiments.recipes import differences
-from norm_plugin.experiments.spec import MOST_CHARACTERS, flag_settings, run_label
+from norm_plugin.experiments.spec import MAX_LABEL_LENGTH, flag_settings, run_label
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_other_settings_have_other_names(first, second):
     labels = [run_label("rmsnorm", flag_settings(flags)) for flags in (first, second)]
     assert labels[0] != labels[1]
     for label in labels:
-        assert re.fullmatch(r"[\w.-]+", label) and len(label) <= MOST_CHARACTERS + 7
+        assert re.fullmatch(r"[\w.-]+", label) and len(label) <= MAX_LABEL_LENGTH + 7
 
 
 def test_the_order_of_flags_does_not_matter():

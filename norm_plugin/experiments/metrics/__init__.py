@@ -1,4 +1,4 @@
-"""The metrics, one file each. Importing this registers them."""
+"""The metrics, one file each; importing this package registers them."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """Accuracy of a classifier: the percentage of sentences whose label it predicts.
 
 ``norm-plugin predict DATA --path checkpoint_best.pt`` prints a line for each sentence of a split,
-and the accuracy, which fairseq-validate would round to one digit:
+and the accuracy (fairseq-validate would round it to one decimal place):
 
     P-0	1	0	-0.7133
     P-1	0	0	-0.1034
     Predict test: accuracy = 50.00, 1 of 2
 
-A line names the sentence by its number in the corpus, its label, the predicted label, and the
-natural logarithm of the probability of that prediction.
+A line has the index of the sentence in the corpus, its label, the predicted label, and the natural
+logarithm of the probability of the prediction.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_TOKENS = 4096  # of a batch
 
 
 class Prediction(NamedTuple):
-    """What is said of one sentence."""
+    """The prediction for one sentence."""
 
     number: int
     label: str
@@ -45,7 +45,7 @@ class Prediction(NamedTuple):
 
 
 def lines_of(predictions: Sequence[Prediction], split: str) -> Iterator[str]:
-    """The lines of the output."""
+    """The lines that the command prints."""
     for number, label, predicted, log_probability in predictions:
         yield f"P-{number}\t{label}\t{predicted}\t{log_probability:.4f}"
     correct = count_correct(predictions)
@@ -59,7 +59,7 @@ def count_correct(predictions: Sequence[Prediction]) -> int:
 
 
 def read_predictions(log: Path) -> list[Prediction]:
-    """The predictions in the order of the corpus; CommandError for an output that is not whole."""
+    """The predictions in the order of the corpus; CommandError if the output is incomplete."""
     lines = read_lines(log)
     matches = filter(None, map(SENTENCE.fullmatch, lines))
     predictions = sorted(Prediction(int(m[1]), m[2], m[3], float(m[4])) for m in matches)
@@ -107,9 +107,9 @@ class Accuracy(Metric):
 
 
 def load_classifier(checkpoint: Path, data: Path, fold: bool) -> tuple[Any, Any]:
-    """The classifier of a checkpoint, ready to predict, and its task.
+    """The classifier in a checkpoint, in eval mode, and its task.
 
-    Raises CommandError for a checkpoint of another task, and where it does not fit the data.
+    Raises CommandError for a checkpoint of another task, or one that does not fit the data.
     """
     import torch
 
@@ -135,7 +135,7 @@ def load_classifier(checkpoint: Path, data: Path, fold: bool) -> tuple[Any, Any]
 def predict(model: Any, task: Any, split: str) -> list[Prediction]:
     """The predictions of a split, in the order of the corpus.
 
-    Raises CommandError for a split that is not there, and for a model that has diverged.
+    Raises CommandError if the split is missing or the model has diverged.
     """
     text = Path(task.cfg.data) / "input0" / f"{split}.idx"
     if not text.is_file():
@@ -152,7 +152,7 @@ def predict(model: Any, task: Any, split: str) -> list[Prediction]:
 
 
 def predict_batch(model: Any, task: Any, batch: dict[str, Any]) -> Iterator[Prediction]:
-    """The predictions of one batch; CommandError where a logit is not finite."""
+    """The predictions of one batch; CommandError if a logit is not finite."""
     import torch
     from torch.nn import functional
 

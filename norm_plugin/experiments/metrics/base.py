@@ -15,32 +15,32 @@ if TYPE_CHECKING:
     from norm_plugin.experiments.recipes import Recipe  # it imports torch
 
 Scores = dict[str, dict[str, Any]]
-"""By kind of score: ``score``, the number; ``label``, what it is; and further facts of that kind.
+"""For each kind of score: ``score``, the number; ``label``, its description; and other values.
 
-A ``signature`` names the score to a machine, and a ``note`` is what a reader has to know of it.
+``signature`` is sacrebleu's, and ``note`` a remark that is shown with the score.
 """
 
 
 class Metric(ABC):
-    """One metric. Its result is a number of the test set for a run.
+    """A metric: how a model is evaluated on the test set, and how its scores are read.
 
     Attributes:
-        name: of the metric in an experiment's YAML file, set by :func:`register_metric`.
-        title: of the score in a sentence and on an axis, with its unit: ``BLEU``.
-        headline: the kind of score that stands for the run.
+        name: the name in an experiment's YAML file, set by :func:`register_metric`.
+        title: the name of the score in sentences and on axes, with its unit: ``BLEU``.
+        headline: the kind of score that represents the run.
         columns: the kinds of scores that a table shows, the headline first, with their titles.
-        higher_is_better: which of two scores is the better one.
-        digits: after the point, in tables.
-        of_interest: a difference about as large as those that papers report.
-        score_unit: of the score and its differences: ``points``.
-        loss_unit: of the losses that fairseq prints for the task.
-        checkpoint: which one is evaluated, AVERAGE or BEST.
+        higher_is_better: whether a higher score is better.
+        digits: decimal places in tables.
+        of_interest: the smallest difference of interest, about as large as papers report.
+        score_unit: the unit of the score and its differences: ``points``.
+        loss_unit: the unit of the losses that fairseq prints for the task.
+        checkpoint: the checkpoint that is evaluated, AVERAGE or BEST.
         stage: the name of the stage that evaluates the test set.
-        module: the command of that stage. It takes the folder of the binarized data,
+        module: the command of that stage. Its arguments are the folder of the binarized data,
             ``--user-dir``, ``--gen-subset``, ``--path`` and ``--fold-norms``.
-        keeps_texts: whether runs can be compared item by item, by what :meth:`texts` gives.
-        item: how each line of its output begins that stands for one item, and what the items are
-            called; None where it prints no such lines.
+        keeps_texts: whether runs can be compared item by item, by the output of :meth:`texts`.
+        item: the prefix of the lines of its output that each report one item, and the name of the
+            items; None if it prints no such lines.
     """
 
     name: ClassVar[str]
@@ -58,22 +58,22 @@ class Metric(ABC):
     keeps_texts: ClassVar[bool] = False
     item: ClassVar[tuple[str, str] | None] = None
 
-    def recipe_flags(self, recipe: Recipe, further: Sequence[str] = ()) -> list[str]:
-        """The flags of the evaluation that a recipe gives.
+    def recipe_flags(self, recipe: Recipe, extra_flags: Sequence[str] = ()) -> list[str]:
+        """The flags of the evaluation for a recipe.
 
         Args:
-            further: flags of ``fairseq-train`` that come after those of the recipe.
+            extra_flags: flags of ``fairseq-train`` that come after those of the recipe.
         """
         from norm_plugin.experiments.recipes import generation_flags  # it imports fairseq
 
         return generation_flags(recipe)
 
     def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:
-        """The flags of the evaluation that decide the score.
+        """The flags of the evaluation that affect the score.
 
         Args:
-            subword: how the text was segmented; empty for subword-nmt.
-            recipe: the flags that the recipe gives, see :meth:`recipe_flags`.
+            subword: the subword method; empty for subword-nmt.
+            recipe: the flags for the recipe, see :meth:`recipe_flags`.
         """
         return list(recipe)
 
@@ -87,19 +87,19 @@ class Metric(ABC):
 
     @abstractmethod
     def scores(self, log: Path, data: Path, split: str) -> Scores:
-        """The scores from the output of the evaluation; CommandError where it is not complete."""
+        """The scores in the output of the evaluation; CommandError if it is incomplete."""
 
     def texts(self, log: Path, data: Path) -> Sequence[str] | None:
-        """What is kept of the output, a line an item, so that runs can be compared item by item."""
+        """One line for each item, kept to compare runs item by item; None to keep nothing."""
         return None
 
     def text(self, score: float, sign: str = "") -> str:
-        """A score as tables show it; with ``+`` for ``sign``, a difference of two."""
+        """A score as tables show it; a difference of scores with ``sign="+"``."""
         return f"{score:{sign}.{self.digits}f}"
 
 
 def score_lines(scores: Scores, digits: int) -> list[str]:
-    """A line for each score with its label and signature, and the notes on them."""
+    """A line for each score with its label and signature, and one for its note."""
     lines = []
     for score in scores.values():
         signature = f" ({score['signature']})" if "signature" in score else ""
@@ -113,7 +113,7 @@ METRICS: dict[str, Metric] = {}
 
 
 def register_metric(name: str) -> Callable[[type[Metric]], type[Metric]]:
-    """Decorator: a metric under the name that the YAML file of an experiment gives."""
+    """Decorator that registers a metric under its name in the YAML files of experiments."""
 
     def register(cls: type[Metric]) -> type[Metric]:
         if name in METRICS:
@@ -128,16 +128,16 @@ def register_metric(name: str) -> Callable[[type[Metric]], type[Metric]]:
 
 
 def find_metric(name: str) -> Metric:
-    """The metric of a name; CommandError for an unknown one."""
+    """The metric with a name; CommandError for an unknown one."""
     if name not in METRICS:
         raise CommandError(f"no metric {name}; choose from {', '.join(METRICS)}")
     return METRICS[name]
 
 
 def name_of_split(data: Path, split: str) -> str:
-    """What a score calls a split of a prepared corpus.
+    """The name of a split of a prepared corpus in the label of a score.
 
-    Some corpora have no public test set, and the text of valid stands in for it.
+    Some corpora have no public test set, and use the validation text in its place.
     """
     texts = sorted((data / "tok").glob(f"{split}.*"))
     valid = [text.with_name(f"valid{text.name.removeprefix(split)}") for text in texts]

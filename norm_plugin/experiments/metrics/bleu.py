@@ -1,4 +1,4 @@
-"""BLEU of a translation: fairseq's, its exact form and sacrebleu's."""
+"""BLEU of translations: by fairseq, by its definition, and by sacrebleu."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Bleu(Metric):
             )
 
     def scores(self, log: Path, data: Path, split: str) -> Scores:
-        """Score against the original text; a corpus without raw/ has only the tokenized text."""
+        """Score against the original text, or the tokenized text if the corpus has no raw/."""
         manifest = read_json(data / "manifest.json")
         language = manifest.get("target")
         if not language:
@@ -62,7 +62,7 @@ class Bleu(Metric):
         return scores
 
     def texts(self, log: Path, data: Path) -> Sequence[str]:
-        """The translations as sacrebleu scores them, a line a sentence."""
+        """The translations as sacrebleu scores them, one line per sentence."""
         form = text_form(read_json(data / "manifest.json"))
         return plain_hypotheses(read_generate_log(log, form.subword), form)
 
@@ -74,7 +74,7 @@ def reference_file(data: Path, split: str, language: str) -> Path:
 
 
 def text_form(manifest: dict[str, Any]) -> TextForm:
-    """How the translations of a prepared corpus are scored, as its file in data-prep/ declares."""
+    """How the translations of a prepared corpus are scored, from its manifest."""
     settings, scoring = manifest.get("settings") or {}, manifest.get("scoring") or []
     return TextForm(
         manifest["target"],
@@ -89,26 +89,26 @@ def text_form(manifest: dict[str, Any]) -> TextForm:
 
 SENTENCE = re.compile(r"([TD])-(\d+)\t(.*)", re.ASCII)
 LAST_LINE = re.compile(r"Generate (\S+) with beam=(\d+): (.*)", re.ASCII)
-# The mark of a segment that was left in, and the flag of fairseq-generate that removes it.
+# A pattern for words with BPE segments, and the flag of fairseq-generate that removes these.
 SUBWORDS = {
     "subword-nmt": (re.compile(r"\S*@@(?!\S)"), "--remove-bpe"),
     "sentencepiece": (re.compile("\\S*\u2581\\S*"), "--remove-bpe=sentencepiece"),
 }
 AGAIN = "run fairseq-generate again"
-# fairseq leaves out a last batch whose size is no multiple of 8, its default.
+# fairseq's default is 8.
 ALL = "with --required-batch-size-multiple 1, without which fairseq drops a smaller last batch"
 
 
 @dataclass(frozen=True)
 class TextForm:
-    """What scoring needs to know about a corpus.
+    """How the translations of a corpus are scored.
 
     Attributes:
-        language: of the target side, for the detokenizer.
-        lowercase: the model has seen lower-cased text.
+        language: the target language, for the detokenizer.
+        lowercase: compare without case, since the model was trained on lower-cased text.
         subword: one of ``SUBWORDS``; with sentencepiece the translations are plain text.
-        tokenized_reference: the reference itself comes tokenized, as Stanford's IWSLT15 does.
-        compound_split: report that score too.
+        tokenized_reference: the reference itself is tokenized, as in Stanford's IWSLT15.
+        compound_split: also score with compounds split at hyphens.
     """
 
     language: str
@@ -120,7 +120,7 @@ class TextForm:
 
 @dataclass
 class GenerateLog:
-    """What a log of fairseq-generate says; sentences in the order of the corpus."""
+    """The content of a log of fairseq-generate; sentences are in the order of the corpus."""
 
     split: str
     beam: int
@@ -131,12 +131,12 @@ class GenerateLog:
 
 
 def read_generate_log(path: Path, subword: str = "subword-nmt") -> GenerateLog:
-    """Read the log of one fairseq-generate run with --remove-bpe, for one of ``SUBWORDS``.
+    """Read the log of ``fairseq-generate --remove-bpe``.
 
     Raises:
-        CommandError: a log that is truncated, lacks a sentence, holds several runs, was scored
-            otherwise than by fairseq's BLEU4, or still has BPE segments in it.
-        DivergedError: a translation whose score is not finite.
+        CommandError: the log is truncated, lacks a sentence, has several runs, does not end with
+            fairseq's BLEU4, or still has BPE segments.
+        DivergedError: the score of a translation is not finite.
     """
     references: dict[int, str] = {}
     hypotheses: dict[int, str] = {}
@@ -156,7 +156,7 @@ def read_generate_log(path: Path, subword: str = "subword-nmt") -> GenerateLog:
                     f"{path}: the score of translation D-{sentence[2]} is {score}; the weights "
                     "have diverged"
                 )
-            # With --nbest there are several a sentence, the best first.
+            # --nbest prints several for each sentence, the best first
             hypotheses.setdefault(int(sentence[2]), hypothesis)
     if len(ends) != 1:
         problem = "holds several runs" if ends else "is truncated: it does not end with a score"
@@ -193,8 +193,8 @@ def score_log(
     """The scores of a log of fairseq-generate: ``{"tokenized": ..., "exact": ..., ...}``.
 
     Args:
-        reference: the original text of the target side, one sentence a line, in corpus order.
-        dictionary: the target side's ``dict.<language>.txt`` of the binarized data.
+        reference: the original target text, one sentence per line.
+        dictionary: ``dict.<language>.txt`` of the target side.
     """
     log = read_generate_log(log_path, form.subword)
     references = read_lines(reference)
@@ -213,7 +213,7 @@ def score_log(
 def score_tokenized(
     log: GenerateLog, form: TextForm, dictionary: Path | None = None
 ) -> dict[str, Any]:
-    """fairseq's BLEU4 of a log, computed from its sentences where the dictionary is given."""
+    """fairseq's BLEU4 of a log, computed from its sentences if the dictionary is given."""
     label = _label(f"fairseq BLEU4 on {_tokens(form)}", log, form)
     if dictionary is None:
         return {**bleu4_parts(log.printed), "label": label}

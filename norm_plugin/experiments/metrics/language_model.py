@@ -1,13 +1,13 @@
-"""The loss of a language model on the test text: a perplexity, bits or nats.
+"""The loss of a language model on the test text, as perplexity, bits or nats.
 
-``norm-plugin evaluate-lm`` is ``fairseq-eval-lm`` in one process, with its flags. It prints its
-results on stdout and all else on stderr:
+``norm-plugin evaluate-lm`` is ``fairseq-eval-lm`` in one process, with the same flags. It prints
+the results on stdout and everything else on stderr:
 
     Evaluated 111,540 tokens in 6.1s (18267.76 tokens/s)
     Loss (base 2): 4.7682, Perplexity: 27.25
 
-L, the mean loss of a token in bits, is 4.7682 here. With words as tokens the perplexity a word is
-2^L. With characters as tokens L is the bits a character, and L ln 2 the nats.
+L, the mean loss per token in bits, is 4.7682 here. If tokens are words, the perplexity per word is
+2^L. If tokens are characters, the loss per character is L bits, or L ln 2 nats.
 """
 
 from __future__ import annotations
@@ -41,14 +41,17 @@ LEFT_OUT = "skipping tokens with inf scores"
 
 
 class Evaluated(NamedTuple):
-    """What the evaluation printed."""
+    """The output of the evaluation."""
 
     tokens: int
     bits: float  # L
 
 
 def read_evaluation(log: Path) -> Evaluated:
-    """The output of the evaluation; CommandError where it is not whole, or the loss not finite."""
+    """Read the output of the evaluation.
+
+    Raises CommandError if it is incomplete, DivergedError if the loss is not finite.
+    """
     lines = read_lines(log)
     tokens = [match[1] for match in map(EVALUATED.match, lines) if match]
     losses = [match[1] for match in map(LOSS.match, lines) if match]
@@ -60,16 +63,16 @@ def read_evaluation(log: Path) -> Evaluated:
 
 
 def tokens_of(manifest: Mapping[str, Any], split: str) -> int:
-    """The tokens of a split of a running text, the ends of its lines among them."""
+    """The number of tokens of a split of a running text, including ends of lines."""
     counts = manifest["counts"]["tok"][f"{split}.{manifest['source']}"]
     return int(counts["tokens"]) + int(counts["lines"])
 
 
 class LanguageModelLoss(Metric):
-    """A loss of the checkpoint that was best on the validation text.
+    """The loss of the checkpoint that was best on the validation text.
 
     Attributes:
-        unit: of the corpus, as its file in ``data-prep/`` declares it.
+        unit: the unit of the corpus, ``word`` or ``character``, as in its manifest.
     """
 
     unit: ClassVar[str]
@@ -79,13 +82,13 @@ class LanguageModelLoss(Metric):
     stage = "evaluate"
     module = "norm_plugin evaluate-lm"
 
-    def recipe_flags(self, recipe: Recipe, further: Sequence[str] = ()) -> list[str]:
-        """The context and the batches are those of the training, unless ``eval_lm`` says more."""
+    def recipe_flags(self, recipe: Recipe, extra_flags: Sequence[str] = ()) -> list[str]:
+        """The context and batch size of the training, and the flags of the group ``eval_lm``."""
         from norm_plugin.experiments.recipes import evaluation_flags, last_values  # torch
 
         settings = {**recipe["task"], **recipe["dataset"]}
         names = ("tokens_per_sample", "batch_size", "max_tokens")
-        trained = last_values(further, {name: settings.get(name) for name in names})
+        trained = last_values(extra_flags, {name: settings.get(name) for name in names})
         flags = [
             ("--" + name.replace("_", "-"), str(value))
             for name, value in zip(names, trained)
@@ -116,13 +119,13 @@ class LanguageModelLoss(Metric):
         }
 
     def of_bits(self, bits: float) -> float:
-        """The score of a loss of L bits a token."""
+        """The score for a loss of ``bits`` per token."""
         raise NotImplementedError(f"{type(self).__name__} does not define of_bits()")
 
 
 @register_metric("perplexity")
 class Perplexity(LanguageModelLoss):
-    """2^L, of words."""
+    """2^L, where tokens are words."""
 
     title = "perplexity a word"
     columns = {"loss": title}
@@ -142,7 +145,7 @@ class Perplexity(LanguageModelLoss):
 
 @register_metric("bits")
 class BitsACharacter(LanguageModelLoss):
-    """L, of characters."""
+    """L, where tokens are characters."""
 
     title = "bits a character"
     columns = {"loss": title}
@@ -158,7 +161,7 @@ class BitsACharacter(LanguageModelLoss):
 
 @register_metric("nats")
 class NatsACharacter(BitsACharacter):
-    """L ln 2, of characters."""
+    """L ln 2, where tokens are characters."""
 
     title = "nats a character"
     columns = {"loss": title}
@@ -195,10 +198,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def is_result(record: logging.LogRecord) -> bool:
-    """Whether a message of fairseq's is one of the results.
+    """Whether a log message of fairseq is one of the results.
 
-    Raises DivergedError for the message that tokens of probability 0 are left out: the loss
-    of the others alone would look better than that of any model.
+    Raises DivergedError for the message that tokens of probability 0 are left out: the mean loss of
+    the other tokens would be too low.
     """
     if str(record.msg).startswith(LEFT_OUT):
         raise DivergedError("a token of the text has probability 0: the model has diverged")

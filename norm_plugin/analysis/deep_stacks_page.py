@@ -1,4 +1,4 @@
-"""What deep stacks show: tables and figures of the runs in ``runs.jsonl``."""
+"""Tables and figures of the runs of deep stacks in ``runs.jsonl``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from norm_plugin.experiments.collect import short_commit
 
 ABOUT, RUNS = "about.json", "runs.jsonl"
 ORIGIN = ("git", "command")
-"""What each run has of its own. Runs of before these columns have those of ``about.json``."""
+"""Columns that older runs lack; they are then read from ``about.json``."""
 SIDES = ("encoder", "decoder")
 WINDOW = 10
 """Updates over which the training loss is averaged."""
 
 
 def read_runs(folder: Path) -> pd.DataFrame:
-    """The runs of a folder, a row each; raises CommandError for a file that is not one of runs."""
+    """The runs of a folder, one row each; CommandError if a line is not JSON."""
     about = read_json(folder / ABOUT)
     origin = {name: about[name] for name in ORIGIN}
     try:
@@ -35,7 +35,7 @@ def read_runs(folder: Path) -> pd.DataFrame:
 
 
 def losses_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """The training loss by placement, layers and updates, mean over the seeds that came so far."""
+    """The training loss by placement, layers and updates: means over the seeds that got so far."""
     points = runs.explode("losses").astype({"losses": float})
     window = points.groupby(level=0).cumcount() + 1
     points = points.assign(updates=WINDOW * window).dropna(subset="losses")
@@ -46,7 +46,7 @@ def losses_of(runs: pd.DataFrame) -> pd.DataFrame:
 def gradients_of(runs: pd.DataFrame) -> pd.DataFrame:
     """The norm of the gradient of the second FFN matrix, mean over seeds.
 
-    Only of the updates whose gradients are finite in every layer of a stack.
+    Updates with a gradient that is not finite are left out.
 
     Returns:
         columns ``placement``, ``layers``, ``update``, ``side``, ``layer`` from 1, and
@@ -66,7 +66,7 @@ def gradients_of(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def depth_of_figures(runs: pd.DataFrame) -> int:
-    """The greatest depth at which every placement has a run."""
+    """The largest depth at which every placement has a run."""
     placements = runs.groupby("layers")["placement"].nunique()
     complete = placements[placements == runs["placement"].nunique()]
     return int(max(complete.index, default=min(placements.index)))
@@ -76,7 +76,7 @@ def depth_of_figures(runs: pd.DataFrame) -> int:
 
 
 def outcome(run: Any) -> str:
-    """What became of a run: its validation loss, and what is wrong with it."""
+    """The validation loss of a run, and whether it diverged or learned nothing."""
     if pd.isna(run.valid):
         return "diverged" if pd.isna(run.diverged) else f"diverged ({run.diverged:.0f})"
     return f"{run.valid:.2f}" + ("" if run.valid < run.unigram else " (not trained)")
@@ -109,7 +109,7 @@ def gradient_table(runs: pd.DataFrame) -> str:
 
 
 def _markdown(table: pd.DataFrame) -> str:
-    """Cells by placement; ``-`` where there is none."""
+    """A table by placement in Markdown, with ``-`` for missing cells."""
     rows = table.fillna("-").rename(index="`{}`".format).reset_index(names="placement")
     return markdown(rows, ["---", *["---:"] * len(table.columns)])
 
@@ -171,7 +171,7 @@ def _figure(name: str, title: str, plot: Callable[[Any], None], data: pd.DataFra
 
 
 def figures(runs: pd.DataFrame) -> dict[str, list[Figure]]:
-    """Those of each block of the documentation."""
+    """The figures of each block of the documentation."""
     return {
         "losses": [loss_figure(runs)],
         "gradients": [
@@ -188,7 +188,7 @@ def provenance(about: Mapping[str, Any], runs: pd.DataFrame) -> str:
     """Settings, versions, and the commits and commands of the runs, as Markdown.
 
     Args:
-        about: of ``about.json``.
+        about: the content of ``about.json``.
     """
     settings = about["settings"]
     commits = list(dict.fromkeys(map(short_commit, runs["git"])))
@@ -215,7 +215,7 @@ def deep_stacks_block(name: str, folder: Path) -> str:
 
 
 def write_page(folder: Path) -> None:
-    """Write each figure of ``folder`` as SVG and CSV, and ``runs.csv`` with a line a run."""
+    """Write each figure of ``folder`` as SVG and CSV, and ``runs.csv`` with one row per run."""
     runs = read_runs(folder)
     columns = {"valid": "valid_loss", "diverged": "diverged_in_update", "unigram": "unigram_loss"}
     table = runs[["placement", "layers", "seed", *columns]].rename(columns=columns)

@@ -1,6 +1,6 @@
-"""Figures of a report, with the data that they draw.
+"""The figures of a report, with their data.
 
-A figure of the report is one function of a study under the decorator :func:`figure`.
+A figure is a function of a study with the decorator :func:`figure`.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from norm_plugin.analysis.study import Study
 from norm_plugin.analysis.tables import SAME_SPEED, by_placement, placements_of, speed_spread
 from norm_plugin.experiments.spec import run_label
 
-# Okabe and Ito's colors, which the color-blind tell apart and which stand out on black and white;
-# without their black and their yellow, which is hard to tell from the orange.
+# Okabe and Ito's colors, which the color-blind can distinguish and which are visible on black and
+# on white, without black, and without yellow, which is close to the orange.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
 INK = "#010203"
-"""Stands for the page's own text color, which the theme of the page decides."""
+"""Placeholder for the text color of the page."""
 INK_ON_PAPER = "#777777"
-"""For an SVG file, which no page tells a color: it stands out on black and on white."""
+"""The text color of SVG files: visible on black and on white."""
 WIDTH = 6.4
-"""Of a drawing, in inches."""
+"""The width of a drawing, in inches."""
 SMALL = 10
-"""Points of the letters in legends and panels; a phone shows the drawing at about half its size."""
+"""Font size in legends and panels, in points; a phone shows a drawing at about half its size."""
 STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text: it is found, scales, and takes the page's font
-    "svg.hashsalt": "norm_plugin",  # equal data draw equal files
-    "pdf.fonttype": 42,  # text, not outlines, as publishers demand
+    "svg.fonttype": "none",  # text instead of outlines: searchable, in the font of the page
+    "svg.hashsalt": "norm_plugin",  # reproducible files
+    "pdf.fonttype": 42,  # embed TrueType fonts, as publishers require
     "font.family": "sans-serif",
     "font.size": 11,
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), INK),
@@ -60,23 +60,23 @@ STYLE: dict[Any, Any] = {
     "legend.handlelength": 3.5,  # two periods of the longest dash, beside a marker
 }
 MOST_LINES = 6
-"""Of a panel, the baseline included; more arms have a panel each."""
+"""Arms in a panel, including the baseline; if there are more, each has its own panel."""
 FEWEST_POINTS = 3
-"""A curve has this many; a line through fewer shows no course."""
+"""Points that a run needs for a curve."""
 OUTLIER = 3
-"""An arm this many times as large as the next smaller one would flatten the others."""
+"""An arm that is larger than the next smaller one by this factor has its own scale."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """What is drawn on fresh axes, as SVG or PDF, 6.4 inches wide.
+    """A drawing by matplotlib, as SVG or PDF, 6.4 inches wide.
 
     Attributes:
-        plot: draws on the axes; of several panels, on an array of them.
+        plot: draws on the axes, or on an array of axes for several panels.
         height: in inches.
-        name: with which every id in the SVG begins, since a page holds several figures.
-        grid: rows and columns of panels; None for a single one.
-        options: of matplotlib's ``subplots``.
+        name: the prefix of all ids in the SVG, as a page contains several figures.
+        grid: rows and columns of panels; None for a single panel.
+        options: options of matplotlib's ``subplots``.
     """
 
     plot: Callable[[Any], None]
@@ -87,7 +87,7 @@ class Drawing:
 
     @cached_property
     def svg(self) -> str:
-        """An element of the page, in whose text color it is drawn, and as wide as there is room."""
+        """An SVG element for a page, in the text color and the width of the page."""
         text = self._render("svg", transparent=True, metadata={"Date": None}).decode()
         text = text[text.index("<svg") :]
         text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
@@ -98,18 +98,18 @@ class Drawing:
 
     @property
     def standalone(self) -> str:
-        """A file of SVG, which inherits no color from a page."""
+        """An SVG file, with its own text color."""
         return self.svg.replace("currentColor", INK_ON_PAPER) + "\n"
 
     @property
     def pdf(self) -> bytes:
-        """A file for LaTeX."""
+        """A PDF file."""
         return self._render("pdf", metadata={"CreationDate": None})
 
     def _render(self, form: str, **options: Any) -> bytes:
         import matplotlib.figure
 
-        with matplotlib.rc_context(STYLE):  # without pyplot, whose figures are a notebook's own
+        with matplotlib.rc_context(STYLE):  # without pyplot, which a notebook may be using
             rows, columns = self.grid or (1, 1)
             whole = matplotlib.figure.Figure((WIDTH, self.height), layout="constrained")
             axes = whole.subplots(rows, columns, squeeze=False, **self.options)
@@ -127,7 +127,7 @@ def draw(
     **options: Any,
 ) -> Drawing:
     """See :class:`Drawing`; ImportError without matplotlib."""
-    # Importing fairseq lets the debug lines of all libraries through
+    # importing fairseq lowers the level of the root logger
     for library in ("matplotlib", "fontTools"):
         logging.getLogger(library).setLevel(logging.WARNING)
     importlib.import_module("matplotlib")
@@ -139,9 +139,9 @@ class Figure:
     """A drawing and its data.
 
     Attributes:
-        name: of its files and its anchor in the page.
-        title: what it shows, in sentences.
-        data: that it draws.
+        name: the name of its files and of its anchor in the page.
+        title: the caption.
+        data: the drawn data.
     """
 
     name: str
@@ -166,9 +166,9 @@ class Figure:
 
 
 def style(place: int) -> dict[str, Any]:
-    """How the line with this number is drawn, from 0: 36 are told apart, by colors or dashes.
+    """The color and dashes of line number ``place``, from 0: 36 different styles.
 
-    Two of the first six differ in both.
+    The first six differ from each other in both.
     """
     turn, color = divmod(place, len(COLORS))
     dash = DASHES[(place + turn) % len(DASHES)]
@@ -176,7 +176,7 @@ def style(place: int) -> dict[str, Any]:
 
 
 def legend_below(axes: Any, handles: Mapping[str, Any] | None = None) -> None:
-    """The names of the lines under the axes, in columns. handles: by name; None: all lines."""
+    """Put a legend with columns below the axes; ``handles`` by name, None for all lines."""
     lines, names = axes.get_legend_handles_labels()
     by_name = dict(zip(names, lines)) if handles is None else handles
     axes.figure.legend(
@@ -189,18 +189,18 @@ def legend_below(axes: Any, handles: Mapping[str, Any] | None = None) -> None:
 
 
 def legend_height(names: Sequence[str]) -> float:
-    """Inches that ``legend_below`` needs for these names."""
+    """The height of ``legend_below`` for these names, in inches."""
     return 0.1 + 0.2 * math.ceil(len(names) / _legend_columns(names))
 
 
 def _legend_columns(names: Sequence[str]) -> int:
-    """As many as fit side by side; in points, at about 5 a letter and 50 for a line's sample."""
+    """The number of columns that fit, with about 5 points per letter and 50 for the line."""
     widest = 50 + 5 * max(map(len, names), default=0)
     return max(1, min(3, int(WIDTH * 72 / widest)))
 
 
 def _shortened(match: re.Match[str]) -> str:
-    """Coordinates to a hundredth of a point, which no eye tells from a millionth."""
+    """A coordinate rounded to a hundredth of a point, for smaller files."""
     return re.sub(r"(?<=\d\.\d\d)\d+", "", match.group())
 
 
@@ -209,13 +209,13 @@ def _scaled(match: re.Match[str]) -> str:
 
 
 def outliers(sizes: Mapping[str, float]) -> list[str]:
-    """The arms that have a scale of their own, as they would flatten the others.
+    """The arms that need their own scale, as they would flatten the others.
 
-    Of the larger half of the arms, those from the first on that is :data:`OUTLIER` times as large
-    as the next smaller one.
+    In the larger half of the arms, sorted by size, these are all from the first one on that is
+    :data:`OUTLIER` times as large as the one before it.
 
     Args:
-        sizes: how far each arm reaches from what is in the middle.
+        sizes: the largest distance of each arm from the center.
     """
     ranked = sorted(sizes, key=lambda arm: sizes[arm])
     for place in range(max(2, (len(ranked) + 1) // 2), len(ranked)):
@@ -225,13 +225,13 @@ def outliers(sizes: Mapping[str, float]) -> list[str]:
 
 
 Registered = Callable[[Study], Figure | None]
-"""None where the study has no data for it."""
+"""Returns None if the study has no data for the figure."""
 FIGURES: dict[str, tuple[str, Registered]] = {}
-"""Section of the page and drawing of each figure by its name, in the order of the page."""
+"""The section of the page and the function of each figure, by its name, in order of the page."""
 
 
 def figure(name: str, section: str) -> Callable[[Registered], Registered]:
-    """Decorator: the report has this figure, under this section of the template."""
+    """Decorator that adds a figure to a section of the report."""
 
     def register(drawing: Registered) -> Registered:
         FIGURES[name] = (section, drawing)
@@ -241,16 +241,16 @@ def figure(name: str, section: str) -> Callable[[Registered], Registered]:
 
 
 def rows_drawing(rows: pd.DataFrame, name: str, axis: str, zero: bool = False) -> Drawing:
-    """A row for each arm: its seeds as dots, and a mark with its interval.
+    """A forest plot: for each arm a row with its seeds as dots, its mean and interval.
 
-    Arms stand under the heading of their group. Those that would flatten the others are drawn in a
-    panel on the right with a scale of its own.
+    Arms are under the heading of their group. Outliers are in a panel on the right with its own
+    scale.
 
     Args:
-        rows: columns ``arm``, ``label``, ``group``, ``mean``, ``low``, ``high``; ``values``, of the
-            seeds; and ``filled``, whether the mark is.
-        axis: its label.
-        zero: draw a line at 0, from which outliers are measured, and not from the median.
+        rows: columns ``arm``, ``label``, ``group``, ``mean``, ``low``, ``high``; ``values``, those
+            of the seeds; and ``filled``, whether the mark is filled.
+        axis: the label of the axis.
+        zero: draw a line at 0, and measure outliers from 0 instead of the median.
     """
     center = 0.0 if zero else float(rows["mean"].median())
     ends = rows[["mean", "low", "high"]].sub(center).abs().max(axis="columns")
@@ -289,7 +289,7 @@ def rows_drawing(rows: pd.DataFrame, name: str, axis: str, zero: bool = False) -
 
 
 def draw_row(axes: Any, place: int, row: Mapping[str, Any]) -> None:
-    """A row of a forest plot; ``row``: as :func:`rows_drawing` has them."""
+    """Draw a row of a forest plot; see :func:`rows_drawing` for ``row``."""
     dots = {"color": COLORS[5], "alpha": 0.8, "markersize": 3.5, "markeredgewidth": 0}
     mark = {"color": INK, "markersize": 6, "markeredgecolor": INK}
     face = {"markerfacecolor": INK if row["filled"] else "none"}
@@ -299,13 +299,13 @@ def draw_row(axes: Any, place: int, row: Mapping[str, Any]) -> None:
 
 
 def short_name(arm: str, placement: str) -> str:
-    """The name of an arm under the heading of its placement."""
+    """The name of an arm without its placement."""
     return arm.removesuffix(f", {placement}")
 
 
 @figure("differences", "verdicts")
 def differences(study: Study) -> Figure | None:
-    """A forest plot: every arm less its baseline, with its interval and its seeds."""
+    """A forest plot of the difference of every arm from its baseline."""
     table = compare_arms(study.runs, study.pairs, primary=study.primary)
     table = table[table["difference"].notna()]
     if table.empty:
@@ -334,7 +334,7 @@ def differences(study: Study) -> Figure | None:
 
 
 def _difference_label(row: Mapping[str, Any], placements: Mapping[str, str]) -> str:
-    """The arm; and the baseline, where that has another placement."""
+    """The label of a row: the arm, and the baseline if that has another placement."""
     arm, baseline = row["arm"], row["baseline"]
     if placements[arm] == placements[baseline]:
         return str(arm)
@@ -343,7 +343,7 @@ def _difference_label(row: Mapping[str, Any], placements: Mapping[str, str]) -> 
 
 @figure("scores", "verdicts")
 def scores(study: Study) -> Figure:
-    """The score of every seed, with mean and interval, a row an arm."""
+    """A forest plot of the scores of every arm."""
     table = compare_arms(study.runs, [(arm, arm) for arm in study.arms])
     values = study.runs.groupby("arm")["score"].agg(tuple)
     rows = table[["arm", "mean", "low", "high"]].assign(
@@ -362,19 +362,19 @@ def scores(study: Study) -> Figure:
 
 
 def _baselines(study: Study) -> str:
-    """With what the arms are compared, for a sentence."""
+    """The baselines, as part of a sentence."""
     names = dict.fromkeys(baseline for _, baseline in study.pairs)
     return " or ".join(names)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Some arms that are drawn on the same axes.
+    """Arms that are drawn on the same axes.
 
     Attributes:
-        title: above them.
+        title: the title of the panel.
         names: the name of each arm in the legend.
-        own_scale: whether the arms would flatten the others.
+        own_scale: whether the panel has its own scale.
     """
 
     title: str
@@ -383,11 +383,11 @@ class Panel:
 
 
 def panels(groups: Mapping[str, Mapping[str, str]], out: Sequence[str] = ()) -> list[Panel]:
-    """What is drawn on the same axes: a group, or one arm where a group has too many.
+    """Divide arms into panels: one for each group, or one for each arm if there are too many.
 
     Args:
-        groups: by the name of each group, the short name of each of its arms, without baselines.
-        out: the arms with a scale of their own.
+        groups: for each group, the short names of its arms, without baselines.
+        out: the arms with their own scale.
     """
     crowded = any(len(set(names) - set(out)) >= MOST_LINES for names in groups.values())
     together, apart = [], []
@@ -414,15 +414,15 @@ def panels_drawing(
     settled: float = 0,
     log: bool = False,
 ) -> Drawing:
-    """Lines with bands, in panels on one scale, but for those that have their own.
+    """Lines with bands, in panels with a common scale, except those with their own.
 
     Args:
         lines: columns ``arm``, ``x``, ``mean``, ``low`` and ``high``.
-        labels: of both axes.
-        baseline: the line of the baseline in a panel, columns ``x`` and ``mean``.
-        more: draws further on the axes of a panel.
-        settled: the share of the x axis before which a line may leave its panel.
-        log: a logarithmic x axis.
+        labels: the labels of both axes.
+        baseline: gives the line of the baseline in a panel, columns ``x`` and ``mean``.
+        more: draws more on the axes of a panel.
+        settled: the scale ignores points before this share of the x axis.
+        log: use a logarithmic x axis.
     """
     alone = all(len(panel.names) == 1 for panel in shown)
     columns = min(len(shown), 3 if alone else 2)
@@ -477,14 +477,14 @@ def panels_drawing(
 
 
 def interval_of_means(points: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
-    """Mean and band of a value: the 95 % interval of the mean; of two seeds, both of them.
+    """The mean of a value and its band: the 95 % interval, or the range for two seeds.
 
     Args:
-        points: a row for each seed and group; the column ``x`` is averaged too.
+        points: one row per seed and group; the column ``x`` is averaged too.
         by: the columns of a group.
 
     Returns:
-        the columns of ``by``, ``x``, ``mean``, ``low``, ``high`` and ``seeds``. One seed has no
+        the columns of ``by``, ``x``, ``mean``, ``low``, ``high`` and ``seeds``; one seed has no
         band.
     """
     of_value = points.groupby(list(by), sort=False)
@@ -504,20 +504,24 @@ def interval_of_means(points: pd.DataFrame, by: Sequence[str], value: str) -> pd
 
 
 POINT = ["seed", "epoch", "number"]
-"""Points of runs are matched by these. Where each seed has another split, its epochs have another
-length, and the updates are a mean too."""
+"""Columns that match the points of different seeds. If each seed has its own split, epochs differ
+in length, so the updates are averaged too."""
 
 
 def _logged(study: Study, kind: str) -> pd.DataFrame:
-    """The finite losses of all runs, of the subset that is logged most often."""
+    """The finite losses of all runs, in the subset that is logged most often."""
     curves = study.curves[study.curves["loss"].notna()]
     logged = [curves[curves["subset"] == subset] for subset in SUBSETS[kind]]
     return next((points for points in logged if len(points)), logged[0])
 
 
 def curve_points(study: Study, kind: str) -> pd.DataFrame:
-    """The finite losses of the finished runs: ``arm``, ``seed``, ``epoch``, ``number``, ``x``,
-    ``loss``, where x is in updates and the number counts within an epoch."""
+    """The finite losses of the finished runs.
+
+    Returns:
+        columns ``arm``, ``seed``, ``epoch``, ``number`` (of the point in its epoch), ``x`` (the
+        number of updates) and ``loss``.
+    """
     keys = ["experiment", "norm", "seed"]
     points = study.runs[["arm", *keys]].merge(_logged(study, kind).drop(columns="arm"), on=keys)
     points["number"] = points.groupby([*keys, "epoch"]).cumcount()
@@ -525,13 +529,13 @@ def curve_points(study: Study, kind: str) -> pd.DataFrame:
 
 
 def mean_curves(points: pd.DataFrame) -> pd.DataFrame:
-    """The mean loss of each arm where all its seeds were measured; see interval_of_means."""
+    """The mean loss of each arm at the points that all its seeds have; see interval_of_means."""
     lines = interval_of_means(points, ["arm", "epoch", "number"], "loss")
     return lines[lines["seeds"] == lines["arm"].map(points.groupby("arm")["seed"].nunique())]
 
 
 def curve_differences(points: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
-    """The same of the loss less that of the baseline, seed by seed."""
+    """The mean over seeds of the difference between the loss and that of the baseline."""
     tables = [points.iloc[:0]]
     for arm, baseline in pairs:
         if arm != baseline:
@@ -544,14 +548,14 @@ def curve_differences(points: pd.DataFrame, pairs: Sequence[tuple[str, str]]) ->
 BASELINE_LINE = {"color": INK, "linewidth": 1.2, "alpha": 0.7}
 BAND = "The band is the 95 % interval of the mean at each point, and of two seeds, both of them."
 SETTLED = 0.1
-"""Of the updates; before, the losses are so high that they would flatten what follows."""
+"""The scale ignores losses before this share of the updates, as these are high."""
 EARLY = "In the first tenth of the updates, a line may leave its panel."
 SUBSETS = {"validation": ["valid"], "training": ["train_inner", "train"]}
-"""Where the curves of each loss are looked up; a run logs the first of training more often."""
+"""The subsets of the curves of each loss; of those for training, the first has more points."""
 
 
 def _panels(study: Study, points: pd.DataFrame) -> list[Panel]:
-    """The same for the differences and for the losses themselves."""
+    """The panels for both the differences and the losses."""
     differences = curve_differences(points, study.pairs)
     last = differences[differences["x"] >= differences["x"].max() / 2]
     sizes = last["mean"].abs().groupby(last["arm"]).max()
@@ -564,7 +568,7 @@ def _panels(study: Study, points: pd.DataFrame) -> list[Panel]:
 
 
 def loss_differences(study: Study, name: str, kind: str) -> Figure | None:
-    """The loss less the baseline's of the same seed, over updates."""
+    """The difference between the loss and the baseline's with the same seed, over updates."""
     points = curve_points(study, kind)
     lines = curve_differences(points, study.pairs)
     lines = lines[lines.groupby("arm")["x"].transform("size") >= FEWEST_POINTS]
@@ -586,10 +590,7 @@ def loss_differences(study: Study, name: str, kind: str) -> Figure | None:
 
 
 def losses(study: Study, name: str, kind: str) -> Figure | None:
-    """Loss over updates. A run that failed or diverged is a thin line with a cross at its end.
-
-    None where no run has curves, which runs scored by an older version do not have.
-    """
+    """The loss over updates. A run that failed or diverged is a thin line that ends in a cross."""
     points = curve_points(study, kind)
     lines = mean_curves(points)
     lines = lines[lines.groupby("arm")["x"].transform("size") >= FEWEST_POINTS]
@@ -644,7 +645,7 @@ for name, kind in (("valid", "validation"), ("train", "training")):
 
 @figure("speed", "speed")
 def speed(study: Study) -> Figure | None:
-    """The score against training time, a point an arm; None where times cannot be compared."""
+    """The score against training time, one point per arm; None if times are not comparable."""
     if speed_spread(study.runs) > SAME_SPEED:
         return None
     title = study.metric.title
@@ -675,15 +676,15 @@ def speed(study: Study) -> Figure | None:
 
 
 LOGARITHMIC = 20
-"""A row of panels whose values span more than this factor has a logarithmic axis."""
+"""A row of panels has a logarithmic axis if its values span more than this factor."""
 
 
 def small_multiples(study: Study, name: str, what: Recorded) -> Figure | None:
     """Recorded statistics: a row of panels for each value, a column for each of up to four places.
 
     A line is the mean over the seeds of an arm, at the updates that all its records have. More than
-    six arms have further rows, each with the baseline. PowerNorm's figures look at the encoder,
-    whose first norm is the one of the paper.
+    six arms need more rows, each with the baseline. The figures of the PowerNorm paper show the
+    encoder; the norm of the paper is its first one.
     """
     values = recorded(study.runs, what)
     places = drawn_places(values, what)
@@ -725,7 +726,7 @@ def small_multiples(study: Study, name: str, what: Recorded) -> Figure | None:
             bottom.set_xlabel("updates", fontsize=SMALL - 1)
         for axes in grid.flat:
             axes.tick_params(labelsize=SMALL - 2)
-            axes.minorticks_off()  # each would be an element of the file
+            axes.minorticks_off()  # for smaller files
         legend_below(grid[0, 0], {arm: handles[arm] for arm in arms if arm in handles})
 
     height = 0.5 + 1.35 * len(rows) + legend_height(arms)
@@ -748,7 +749,7 @@ for name, what in RECORDED.items():
 
 @figure("spectrum", "statistics")
 def spectrum(study: Study) -> Figure | None:
-    """Singular values of the embeddings: a line an arm and side, the mean over seeds."""
+    """The singular values of the embeddings: a line for each arm and side, the mean over seeds."""
     curves: dict[tuple[str, str], list[np.ndarray[Any, Any]]] = {}
     for run in study.runs.to_dict("records"):
         for entry in (statistics_of(run) or {}).get("spectra", []):
@@ -766,7 +767,7 @@ def spectrum(study: Study) -> Figure | None:
     def plot(axes: Any) -> None:
         for (arm, side), label in labels.items():
             look = style(study.names.index(arm))
-            if side == "decoder":  # the encoder's has the same color
+            if side == "decoder":  # same color as the encoder
                 look["linewidth"] = 0.8
             line = data[(data["arm"] == arm) & (data["side"] == side)]
             axes.plot(line["index"] / len(line), line["normalized"], **look, label=label)
@@ -782,7 +783,7 @@ def spectrum(study: Study) -> Figure | None:
 
 
 def name_spectrum_axes(axes: Any) -> None:
-    """Labels, scale and legend of a figure of singular values."""
+    """Set labels, scale and legend of a figure of singular values."""
     axes.set_xlabel("index, as a share of all singular values")
     axes.set_ylabel("singular value / largest")
     axes.set_yscale("log")
@@ -791,12 +792,12 @@ def name_spectrum_axes(axes: Any) -> None:
 
 @figure("stat-tokens", "statistics")
 def stat_tokens(study: Study) -> Figure | None:
-    """The score against the batch of the statistics, a line for each norm with several batches."""
+    """The score against the size of the statistics' batch, a line for each norm with several."""
     rows = []
     for _, of_arm in study.runs.groupby("arm", sort=False):
         run = of_arm.iloc[0].to_dict()
         tokens = run.get("settings.model.norm_stat_tokens")
-        if pd.isna(tokens):  # the statistics are of a batch then
+        if pd.isna(tokens):  # the statistics are those of the whole batch
             tokens = run.get("settings.dataset.max_tokens")
         if pd.isna(tokens):
             continue
@@ -844,13 +845,13 @@ def sensitivity_figure(
     outcome: str = "least validation loss",
     key: str = "learning rate",
 ) -> Figure:
-    """The outcome of tuning against the learning rate, an arm a line, the chosen value marked.
+    """The outcome of tuning against the learning rate, a line for each arm.
 
     Args:
-        trials: as of :mod:`norm_plugin.analysis.tuning`.
-        chosen: the value of each arm.
-        outcome: by which the values were chosen, with its unit.
-        key: what ``lr`` holds.
+        trials: the trials, see :mod:`norm_plugin.analysis.tuning`.
+        chosen: the chosen value of each arm, which is marked.
+        outcome: the tuned outcome with its unit.
+        key: the name of the tuned key.
     """
     diverged = np.isinf(trials["valid_loss"])
     finished = trials[~diverged].sort_values("lr").assign(x=lambda table: table["lr"])
@@ -866,7 +867,7 @@ def sensitivity_figure(
             at = lines[(lines["arm"] == arm) & (lines["x"] == chosen.get(arm))]
             axes.plot(at["x"], at["mean"], "D", color=INK, markersize=5, zorder=3)
             lost = trials.loc[diverged & (trials["arm"] == arm), "lr"].unique()
-            if len(lost):  # a line without points, not clipped, would widen the margins
+            if len(lost):  # an empty line that is not clipped would widen the margins
                 top = {"transform": axes.get_xaxis_transform(), "clip_on": False}
                 axes.plot(lost, [1.0] * len(lost), "x", color=INK, markersize=6, **top)
 

@@ -1,7 +1,7 @@
-"""A report as LaTeX: its tables with booktabs, its figures as PDF, and a document of both.
+"""A report as LaTeX: its tables with booktabs, its figures as PDF, and a document with both.
 
-Each table is a file of its own, for ``\\input`` in a paper; it needs ``booktabs``, and one of more
-than a page ``longtable``. ``report.tex`` compiles as it is.
+Each table is a file for ``\\input`` in a paper, which needs ``booktabs``, and ``longtable`` for a
+table of more than a page. ``report.tex`` is a complete document.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ DOCUMENT = r"""\documentclass{article}
 
 
 def escaped(text: str) -> str:
-    """Text that LaTeX prints as it is; a minus sign stays one."""
+    """Text with LaTeX's special characters escaped."""
     return "".join(SPECIAL.get(character, character) for character in text)
 
 
 def latex_table(table: Table) -> str:
-    """A table with its caption, and the note on its tests under it."""
+    """A table with its caption and its note."""
     text = table.text.map(_cell).rename(columns=escaped)
     caption = escaped(f"{table.caption} {table.note}".strip())
     columns = "".join("l" if name in LEFT else "r" for name in table.text)
@@ -52,7 +52,7 @@ def latex_table(table: Table) -> str:
 
 
 def _cell(text: str) -> str:
-    """A number with a sign is set as mathematics, with a minus and no hyphen."""
+    """The text of a cell; signed numbers are in math mode, so that a minus is no hyphen."""
     if text == "-":
         return "--"
     words = text.split(" ")
@@ -64,7 +64,7 @@ def _is_signed(word: str) -> bool:
 
 
 def latex_figure(figure: Figure) -> str:
-    """The figure in the file of its name, with its caption."""
+    """A figure environment that includes the PDF, with the caption."""
     return "\n".join(
         [
             r"\begin{figure}[htbp]",
@@ -80,7 +80,7 @@ def latex_figure(figure: Figure) -> str:
 def latex_files(
     title: str, tables: Sequence[Table], figures: Sequence[Figure]
 ) -> dict[str, str | bytes]:
-    """The files of the tables and figures, and ``report.tex``, by name."""
+    """The contents of all files by name: tables, figures and ``report.tex``."""
     parts = [rf"\input{{{table.name}.tex}}" for table in tables]
     parts += [latex_figure(figure) for figure in figures]
     return {

@@ -1,13 +1,13 @@
-"""Statistics over training, as tables: what ``--norm-record`` has written, read again.
+"""Reads the statistics over training that ``--norm-record`` has written, as tables.
 
     norm-plugin records work/run/checkpoints/norm_record.jsonl.gz
     norm-plugin records FILE --figure powernorm-2 --sites encoder.layers.0
     norm-plugin records results/toy/powernorm-seed1.statistics.json.gz
 
-The first form says what the file holds; the second prints the data of a figure as CSV, a row for
-each update and site. The third reads what was kept beside a result, with three digits; where the
-results are published, it lies in ``statistics.zip``. What each value is, is said in
-``norm_plugin/models/recording/measures.py``.
+The first form describes the file. The second prints the data of a figure as CSV, one row per update
+and site. The third reads the statistics that are kept beside a result, with three digits; published
+results have them in ``statistics.zip``. ``norm_plugin/models/recording/measures.py`` defines the
+values.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from norm_plugin.models.sites import STOCK_NORMS
 
 SITES, LAYERS = "sites", "layers"
 DRAWN_LEVELS = (0.05, 0.5, 0.95)
-"""Of a value over channels; the record has more."""
+"""The quantiles over channels that are drawn."""
 MOST_PLACES = 4
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """The values behind a figure of a paper, or one like it.
+    """The recorded values of a figure.
 
     Attributes:
-        part: of a record, SITES or LAYERS.
-        stack: the one in which the paper looks; all where it is empty.
-        by_channel: the values are quantiles over channels.
-        source: the figure of a paper that shows the same values, of another model.
+        part: the part of a record, SITES or LAYERS.
+        stack: the stack that is drawn; empty for both.
+        by_channel: whether the values are quantiles over channels.
+        source: the figure of a paper with the same values, of another model.
     """
 
     text: str
@@ -61,12 +61,12 @@ class Recorded:
 
     @property
     def title(self) -> str:
-        """For a caption, without a full stop."""
+        """The start of a caption."""
         return f"{self.text[0].upper()}{self.text[1:]}"
 
     @property
     def values(self) -> list[str]:
-        """The values that are drawn; of those over channels some quantiles."""
+        """The names of the values that are drawn, one for each quantile."""
         if not self.by_channel:
             return list(self.names)
         return [f"{name}_{level:g}" for name in self.names for level in DRAWN_LEVELS]
@@ -121,17 +121,17 @@ RECORDED: dict[str, Recorded] = {
         ("hidden_rms", "hidden_gradient_norm", "fc2.weight_gradient_norm"),
     ),
 }
-"""By the name of the figure."""
+"""The recorded values by the name of the figure."""
 
 
 def read_record(path: Path) -> dict[str, Any]:
     """The record in a file of ``--norm-record``, or in the file kept beside a result.
 
     Returns:
-        as :func:`norm_plugin.experiments.results.compact` gives it.
+        see :func:`norm_plugin.experiments.results.compact`.
 
     Raises:
-        CommandError: no such file, no records in it, or of another version.
+        CommandError: the file is missing, has no records, or has another version.
     """
     if not path.name.endswith(ENDINGS[STATISTICS]):
         return compact(record_lines(path), digits=None)
@@ -142,7 +142,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def values_of(record: Mapping[str, Any], names: Sequence[str], part: str = SITES) -> pd.DataFrame:
-    """The values ``names`` of a part of a record, a row for each update and place that has one.
+    """The values ``names`` in a part of a record, one row per update and place.
 
     Returns:
         columns ``update``, ``place`` and the names. A value over channels has a column for each
@@ -168,7 +168,7 @@ def values_of(record: Mapping[str, Any], names: Sequence[str], part: str = SITES
 
 
 def statistics_of(run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What is kept of the statistics of a run, a row of the table; None where nothing is."""
+    """The statistics that are kept of a run, a row of the table of runs; None if there are none."""
     checksum = run.get(f"kept.{STATISTICS}.sha256")
     if not isinstance(checksum, str):
         return None
@@ -184,14 +184,14 @@ def _statistics(folder: Path, norm: str, seed: int, checksum: str) -> dict[str, 
 
 
 def recorded(runs: pd.DataFrame, what: Recorded) -> pd.DataFrame:
-    """The drawn values of all runs with a record, one a row.
+    """The drawn values of all runs with a record, one per row.
 
     Args:
-        runs: with the column ``arm``.
+        runs: the table of runs, with the column ``arm``.
 
     Returns:
-        columns ``arm``, ``seed``, ``place``, ``value``, ``update`` and ``number``; how many records
-        an arm has is in ``attrs["records"]``.
+        columns ``arm``, ``seed``, ``place``, ``value``, ``update`` and ``number``;
+        ``attrs["records"]`` is the number of records of each arm.
     """
     tables = [pd.DataFrame(columns=["arm", "seed", "update", "place", "value", "number"])]
     counts: dict[str, int] = {}
@@ -211,7 +211,7 @@ def recorded(runs: pd.DataFrame, what: Recorded) -> pd.DataFrame:
 
 
 def drawn_places(values: pd.DataFrame, what: Recorded) -> list[str]:
-    """Up to four places of a table of recorded values, spread from the first to the last."""
+    """Up to four places in a table of recorded values, evenly spaced."""
     places = list(dict.fromkeys(values["place"]))
     wanted = [place for place in places if place.startswith(what.stack)] or places
     if len(wanted) <= MOST_PLACES:
@@ -221,7 +221,7 @@ def drawn_places(values: pd.DataFrame, what: Recorded) -> list[str]:
 
 
 def short_place(path: str) -> str:
-    """``encoder.layers.0.self_attn_layer_norm`` is ``encoder 1 self``."""
+    """``encoder 1 self`` for ``encoder.layers.0.self_attn_layer_norm``."""
     attributes = {attribute: branch for branch, attribute in STOCK_NORMS.items()}
     parts = path.split(".")
     if "layers" in parts:
@@ -240,7 +240,7 @@ def short_value(value: str) -> str:
 
 
 def summary(record: Mapping[str, Any]) -> str:
-    """What a file holds, as text."""
+    """A description of a record."""
     updates = record["updates"]
     figures = [
         f"    {name}: {what.title}{f' ({what.source})' if what.source else ''}"
@@ -271,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         nargs="+",
         default=[],
         metavar="PATH",
-        help="only the norms or layers whose paths begin so (default: all)",
+        help="prefixes of the paths of norms or layers (default: all)",
     )
     args = parser.parse_args(argv)
     record = read_record(args.file)

@@ -1,11 +1,11 @@
-"""One page on a comparison: verdicts, intervals, curves, speed; as HTML, Markdown and LaTeX.
+"""The report of a comparison: verdicts, intervals, curves and speed, as HTML, Markdown and LaTeX.
 
     norm-plugin report results/multi30k_cpu --out report/
 
-``index.html`` needs nothing beside it. ``report.md`` shows the same, with its figures as files, and
-``comparisons.csv`` has the numbers behind the verdicts. With ``--format latex``, each table is a
-file for a paper too, each figure a PDF, and ``report.tex`` shows them all. The text of the page is
-in ``templates/report.md.jinja``, its tables are made in tables.py, and its figures in figures.py.
+``index.html`` is self-contained. ``report.md`` has the same content with its figures as files, and
+``comparisons.csv`` the numbers behind the verdicts. ``--format latex`` also writes each table as
+LaTeX, each figure as PDF, and ``report.tex`` with all of them. The text of the page is in
+``templates/report.md.jinja``; tables.py and figures.py make its tables and figures.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from norm_plugin.experiments.tune import OUTCOME
 TEMPLATES = Path(__file__).parent / "templates"
 HTML, LATEX = "html", "latex"
 TUNED = ".tuned.json"
-"""What ``norm-plugin tune`` writes beside the file of a study."""
+"""The suffix of the file that ``norm-plugin tune`` writes beside the file of a study."""
 
 
 def comparisons_of(study: Study) -> pd.DataFrame:
-    """Every arm against its baseline in every outcome that the runs have, the score first."""
+    """The comparison of every arm with its baseline in every outcome, the score first."""
     outcomes = [SCORE, *(loss for loss in LOSSES if study.runs[loss].notna().any())]
     tables_of = [
         compare_arms(study.runs, study.pairs, outcome, study.primary) for outcome in outcomes
@@ -53,7 +53,7 @@ def comparisons_of(study: Study) -> pd.DataFrame:
 
 
 def comparisons_csv(study: Study) -> str:
-    """The numbers of all comparisons, those that the study declares first."""
+    """All comparisons as CSV, the declared ones first."""
     both = [compare_primary(study.runs, study.primary), comparisons_of(study)]
     table = pd.concat([table for table in both if len(table)])
     table = table.drop_duplicates(["arm", "baseline", "outcome"])
@@ -62,11 +62,11 @@ def comparisons_csv(study: Study) -> str:
 
 
 def tables_of(study: Study, data: Path | None, loss: float | None) -> dict[str, Table]:
-    """The tables of the page, by name; those without a row are left out.
+    """The tables of the page by name, without empty ones.
 
     Args:
-        data: the prepared corpus, whose references the tests on translations need.
-        loss: the validation loss to reach.
+        data: the prepared corpus, for the references of the tests on translations.
+        loss: the validation loss for the table of the time to reach it.
     """
     metric = study.metric
     made: dict[str, Table] = {}
@@ -130,7 +130,7 @@ def tables_of(study: Study, data: Path | None, loss: float | None) -> dict[str, 
 
 
 def tuning_tables(tuned: Tuned, metric: Metric) -> dict[str, Table]:
-    """The chosen values, and how much the choice matters."""
+    """The tables of the chosen values and of the sensitivity to them."""
     chosen = Table(
         "tuned",
         f"The chosen {tuned.key} of each arm, with the next best one.",
@@ -159,12 +159,12 @@ def content_of(
     loss: float | None = None,
     tuned: Tuned | None = None,
 ) -> dict[str, Any]:
-    """What the template shows of a study.
+    """The variables of the template.
 
     Args:
-        data: as for :func:`tables_of`.
-        loss: the validation loss to reach; None: the least one of the baseline.
-        tuned: how each arm came to its own value of a key; None: it did not.
+        data: see :func:`tables_of`.
+        loss: see :func:`tables_of`; None for the lowest loss of the baseline.
+        tuned: the trials and the chosen value of each arm, if the arms were tuned.
     """
     runs, metric = study.runs, study.metric
     counts = runs["arm"].value_counts()
@@ -215,12 +215,12 @@ def _has_record(run: dict[str, Any]) -> bool:
 
 
 def render(content: dict[str, Any]) -> dict[str, str]:
-    """The page as ``index.html`` and as ``report.md``, from one template."""
+    """Render the template as ``index.html`` and ``report.md``."""
     import jinja2
     from markdown_it import MarkdownIt
     from markupsafe import Markup
 
-    # Importing fairseq lets the debug lines of all libraries through
+    # importing fairseq lowers the level of the root logger
     logging.getLogger("markdown_it").setLevel(logging.WARNING)
     loader = jinja2.FileSystemLoader(TEMPLATES)
     blocks: dict[str, Any] = {
@@ -229,7 +229,7 @@ def render(content: dict[str, Any]) -> dict[str, str]:
         "undefined": jinja2.StrictUndefined,
     }
     html = jinja2.Environment(loader=loader, autoescape=True, **blocks)
-    # A name with markup stays a name, in Markdown as in HTML
+    # names may contain markup, which must be escaped in both formats
     text = jinja2.Environment(
         loader=loader,
         finalize=lambda value: value if isinstance(value, Markup) else _plain(str(value)),
@@ -266,7 +266,7 @@ def render(content: dict[str, Any]) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown takes for no markup of HTML."""
+    """Text with HTML's special characters escaped."""
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
@@ -277,7 +277,7 @@ def _markdown(table: Table) -> str:
 
 
 def write_files(contents: Mapping[str, str | bytes], out: Path) -> list[Path]:
-    """Write files by name into a folder, which is made if it is missing."""
+    """Write files by name into a folder."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -289,7 +289,7 @@ def write_files(contents: Mapping[str, str | bytes], out: Path) -> list[Path]:
 
 
 def figure_files(figures: Iterable[Figure]) -> dict[str, str]:
-    """Figures and their data as files, by name."""
+    """The SVG and CSV files of figures, by name."""
     files: dict[str, str] = {}
     for drawn in figures:
         files |= {f"{drawn.name}.svg": drawn.standalone, f"{drawn.name}.csv": drawn.csv}
@@ -297,14 +297,14 @@ def figure_files(figures: Iterable[Figure]) -> dict[str, str]:
 
 
 def require_packages() -> None:
-    """Raise CommandError where the extra ``analysis`` is not installed."""
+    """Raise CommandError if the extra ``analysis`` is not installed."""
     for name in ("jinja2", "markdown_it", "matplotlib"):
         if importlib.util.find_spec(name) is None:
             raise CommandError(f"the report needs {name}; pip install 'norm_plugin[analysis]'")
 
 
 def commands_of(args: argparse.Namespace) -> dict[str, str]:
-    """The command that makes the page, and the one of a figure, whose name follows."""
+    """The command that makes the page, and the command for one figure, without its name."""
     argv = ["norm-plugin", "report", *map(str, args.folders), "--baseline", args.baseline]
     argv += [] if args.study is None else ["--study", args.study]
     argv += [part for key in args.vary for part in ("--vary", key)]
@@ -333,18 +333,20 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         description="Write a page on a comparison: OUT/index.html, OUT/report.md and "
         "OUT/comparisons.csv.",
     )
-    parser.add_argument("folders", nargs="+", type=Path, metavar="RESULTS", help="of experiments")
+    parser.add_argument(
+        "folders", nargs="+", type=Path, metavar="RESULTS", help="folder of an experiment's results"
+    )
     parser.add_argument("--out", type=Path, default=Path("report"), help="default: %(default)s")
     parser.add_argument(
         "--baseline",
         default="layernorm",
         metavar="NORM",
-        help="the norm, or the row, that the others are compared with (default: %(default)s)",
+        help="the norm or arm that the others are compared with (default: %(default)s)",
     )
     parser.add_argument(
         "--study",
         metavar="STUDY",
-        help="the study whose file declares the primary comparisons",
+        help="the study file that declares the primary comparisons",
     )
     parser.add_argument(
         "--vary",
@@ -361,27 +363,26 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         dest="labels",
         metavar="A=B",
-        help="name the row A of the table B; may be repeated",
+        help="rename the arm A to B; may be repeated",
     )
-    parser.add_argument("--title", help="default: the names of the experiments")
+    parser.add_argument("--title", help="title of the page (default: the names of the experiments)")
     parser.add_argument(
         "--data",
         type=Path,
         metavar="DIR",
-        help="the prepared corpus, such as work/data/multi30k-2000: also run the paired tests on "
-        "the translations that are kept beside the results",
+        help="the prepared corpus, such as work/data/multi30k-2000, to also test differences of "
+        "single runs on their translations",
     )
     parser.add_argument(
         "--loss",
         type=float,
-        help="show the time to this validation loss (default: the least one of the baseline)",
+        help="show the time to this validation loss (default: the lowest one of the baseline)",
     )
     parser.add_argument(
         "--format",
         choices=(HTML, LATEX),
         default=HTML,
-        help="latex: also a file of LaTeX for each table, a PDF for each figure, and report.tex "
-        "(default: %(default)s)",
+        help="latex also writes LaTeX tables, PDF figures and report.tex (default: %(default)s)",
     )
     parser.add_argument("--figure", choices=FIGURES, help="write only this figure and its data")
     return parser.parse_args(argv)

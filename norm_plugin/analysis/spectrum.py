@@ -3,8 +3,8 @@
     norm-plugin spectrum layernorm.pt powernorm.pt --out spectrum
 
 prints a table, and writes ``spectrum.csv`` and ``spectrum.svg``. Singular values are divided by
-the largest of their embedding, so that the curves show how fast they fall. The paper plots those
-of the shared embedding of IWSLT14; without shared embeddings there is a curve for each side.
+the largest one of their embedding, so that the curves show how fast they decay. The paper plots
+those of the shared embedding of IWSLT14; without shared embeddings there is a curve for each side.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from norm_plugin.checkpoints.spectrum import Spectrum, read_spectra
 from norm_plugin.commands.command_line import CommandError, check_output
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
-"""At which shares of all singular values the table shows one."""
+"""The table shows the singular values at these shares of their number."""
 
 
 def table_text(spectra: Sequence[Spectrum]) -> str:
-    """A row a spectrum, columns aligned."""
+    """A table with one row per spectrum."""
     rows = []
     for spectrum in spectra:
         at = {share: max(round(share * len(spectrum.values)) - 1, 0) for share in SHARES}
@@ -47,7 +47,7 @@ def table_text(spectra: Sequence[Spectrum]) -> str:
 
 
 def spectrum_figure(spectra: Sequence[Spectrum], name: str) -> Figure:
-    """Singular values over their index, a line a spectrum. name: of its files."""
+    """Singular values over their index, one line per spectrum; ``name`` is that of the files."""
 
     def plot(axes: Any) -> None:
         for place, spectrum in enumerate(spectra):

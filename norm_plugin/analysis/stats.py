@@ -1,14 +1,14 @@
 """Inference on outcomes over seeds: intervals, tests, equivalence, verdicts and power.
 
-A seed is the unit of observation: the score of one seed is one draw from what training with that
-norm gives. Two arms that share seeds are paired, since a seed gives both the same initial weights,
-the same order of the data and, where the corpus is split at random, the same split. The differences
-by seed are then one sample. Arms without common seeds are two independent samples.
+The unit of observation is a seed: its score is one draw from the distribution of scores of an arm.
+Arms that share seeds are paired, since a seed determines the order of the data, the initial weights
+and a random split of the corpus; the differences by seed are one sample. Arms without common seeds
+are two independent samples.
 
-The verdict rests on Student's t test, Welch's for independent samples, since the interval beside it
-is of the same test and the two then never disagree. The permutation test stands beside it: it
-assumes less, but its smallest p with n pairs is 2 / 2^n, so with five seeds or fewer it could never
-show anything. docs/statistics.md has the size and the power of both.
+The verdict is that of Student's t test, or Welch's for independent samples, so that it agrees with
+the interval. The permutation test is reported too. It makes fewer assumptions, but its smallest p
+with n pairs is 2 / 2^n, so it cannot be significant with five seeds or fewer. docs/statistics.md
+has the size and the power of both.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ from norm_plugin.experiments.studies import (
 )
 
 LEVEL = 0.05
-"""A difference is shown where its p, corrected for its family, is below this."""
+"""The level of significance, for p values corrected within their family."""
 CONFIDENCE = 1 - LEVEL
 POWER = 0.8
-"""The share of experiments that show a difference of the size that a sample is planned for."""
+"""The power for which the number of seeds is planned."""
 EXACT_SEEDS = 20
-"""The sign-flip test takes all 2^n assignments up to this number of paired seeds."""
+"""The sign-flip test is exact, with all 2^n assignments, up to this number of paired seeds."""
 EXACT_DIVISIONS = 2_000_000
-"""The test of independent samples takes all divisions of the seeds up to this number of them."""
+"""The permutation test of independent samples is exact up to this number of divisions."""
 DRAWS = 19_999
-"""Assignments that a test draws at random where there are too many to take all."""
+"""The number of random permutations of a test that is not exact."""
 TIE = 1e-9
-"""Statistics that differ by less, relative to the largest, are sums of the same scores in another
-order, and equal."""
+"""Statistics with a smaller relative difference are equal up to rounding, as sums of the same
+scores in another order."""
 MOST_SEEDS = 10**9
 PRIMARY, EXPLORATORY = "primary", "exploratory"
 Scores = Sequence[float] | np.ndarray
 
 
 def half_interval(values: Scores, confidence: float = 0.95) -> float:
-    """Half the width of the confidence interval of the mean, by Student's t; two values or more."""
+    """Half the width of Student's confidence interval of the mean of two or more values."""
     quantile = stats.t.ppf((1 + confidence) / 2, len(values) - 1)
     return float(quantile * stats.sem(values))
 
 
 class Verdict(StrEnum):
-    """What a comparison shows."""
+    """The verdict of a comparison."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -75,13 +75,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Sample:
-    """The scores of one setting, one a seed.
+    """A summary of the scores of several seeds.
 
     Attributes:
-        mean: of the scores.
-        deviation: standard deviation with n - 1; None for one seed.
+        mean: the mean.
+        deviation: the standard deviation with n - 1; None for one seed.
         interval: Student's 95 % interval of the mean; None for one seed.
-        count: of seeds.
+        count: the number of seeds.
     """
 
     mean: float
@@ -92,18 +92,18 @@ class Sample:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The difference of two arms; what cannot be computed is NaN.
+    """The difference of two arms; NaN for undefined values.
 
     Attributes:
-        mean: of the first arm less the second, in the unit of the outcome.
-        standard_error: of the mean; 0 where nothing varies.
-        degrees: of freedom of the t distribution.
-        p: of the two-sided t test. Where nothing varies, t is undefined, and the p of every t test
-            is 1: equal differences come of rounding, or of arms that are one model.
-        p_permutation: of the two-sided permutation test.
-        exact: whether the permutation test took every assignment.
+        mean: the mean of the first arm minus that of the second, in the unit of the outcome.
+        standard_error: the standard error of the mean; 0 without variation.
+        degrees: the degrees of freedom of the t distribution.
+        p: the p value of the two-sided t test; 1 without variation, since equal differences result
+            from rounding or from equal models.
+        p_permutation: the p value of the two-sided permutation test.
+        exact: whether the permutation test is exact.
         test: the name of the t test.
-        n: seeds, of each arm where they are paired, else of the smaller arm.
+        n: the number of paired seeds, or that of the smaller arm.
         by_seed: the differences of paired seeds.
     """
 
@@ -126,9 +126,7 @@ class Comparison:
         return self.mean - half, self.mean + half
 
     def equivalence_p(self, margin: float) -> float:
-        """The p of two one-sided t tests that the difference lies within ``margin`` of 0.
-
-        Schuirmann 1987.
+        """The p value of two one-sided t tests of equivalence within ``margin`` (Schuirmann 1987).
 
         Args:
             margin: above 0, in the unit of the outcome.
@@ -142,10 +140,10 @@ class Comparison:
 
 
 def describe(scores: Sequence[float], test_to_train: float = 0.0) -> Sample:
-    """Mean, deviation and interval of scores, one a seed.
+    """The mean, standard deviation and interval of scores, one for each seed.
 
     Args:
-        test_to_train: as for :func:`compare`.
+        test_to_train: see :func:`compare`.
 
     Raises:
         ValueError: no score, or one that is not finite.
@@ -161,13 +159,13 @@ def describe(scores: Sequence[float], test_to_train: float = 0.0) -> Sample:
 def compare(
     arm: Mapping[int, float], baseline: Mapping[int, float], test_to_train: float = 0.0
 ) -> Comparison:
-    """The difference of two arms from their scores by seed: paired where they share seeds.
+    """Compare two arms by their scores; paired if they share seeds.
 
     Args:
-        arm: score of each seed.
-        baseline: the same; seeds that only one arm has are left out if any is shared.
-        test_to_train: where each seed splits the corpus at random, the number of test examples over
-            that of training examples; else 0.
+        arm: the score of each seed.
+        baseline: the score of each seed; if the arms share seeds, the other seeds are left out.
+        test_to_train: the number of test examples over that of training examples, if each seed
+            splits the corpus at random; otherwise 0.
 
     Raises:
         ValueError: an arm without a score, or a score that is not finite.
@@ -179,15 +177,15 @@ def compare(
 
 
 def compare_paired(differences: Scores, test_to_train: float = 0.0) -> Comparison:
-    """The mean of differences by seed: Student's t test and the sign-flip permutation test.
+    """Test the mean of differences by seed: Student's t test and the sign-flip permutation test.
 
     Random splits of one corpus overlap, so their differences are correlated. Nadeau and Bengio
-    (2003, Eq. 9) estimate the variance of the mean by ``(1/n + test/train) s^2`` in place of
+    (2003, Eq. 9) estimate the variance of the mean by ``(1/n + test/train) s^2`` instead of
     ``s^2 / n``. The permutation test has no such correction.
 
     Args:
-        differences: one a seed.
-        test_to_train: as for :func:`compare`.
+        differences: one for each seed.
+        test_to_train: see :func:`compare`.
     """
     values = _finite(differences)
     n, mean, by_seed = len(values), float(values.mean()), tuple(map(float, values))
@@ -200,7 +198,7 @@ def compare_paired(differences: Scores, test_to_train: float = 0.0) -> Compariso
 
 
 def compare_independent(arm: Scores, baseline: Scores) -> Comparison:
-    """The difference of two means: Welch's t test and the permutation test of two samples."""
+    """Test the difference of two means: Welch's t test and the permutation test."""
     ours, theirs = _finite(arm), _finite(baseline)
     mean, n = float(ours.mean() - theirs.mean()), min(len(ours), len(theirs))
     if n == 1:
@@ -219,11 +217,11 @@ def _t_p(mean: float, error: float, degrees: float) -> float:
 
 
 def sign_flip_p(differences: np.ndarray) -> tuple[float, bool]:
-    """The two-sided p of the sign-flip test of a mean of 0, and whether it is exact.
+    """The two-sided p value of the sign-flip test of a mean of 0, and whether it is exact.
 
     Under the null hypothesis, the two arms of a seed can be exchanged, which flips the sign of its
-    difference. The p is the share of all 2^n assignments of signs whose sum is as far from 0 as the
-    one observed. Beyond :data:`EXACT_SEEDS` seeds, of a fixed random sample of assignments.
+    difference. p is the share of the 2^n assignments of signs with a sum at least as far from 0 as
+    the observed one. Above :data:`EXACT_SEEDS` seeds, a fixed random sample of assignments is used.
     """
     values = np.asarray(differences, dtype=float)
     if len(values) <= EXACT_SEEDS:
@@ -236,13 +234,13 @@ def sign_flip_p(differences: np.ndarray) -> tuple[float, bool]:
 
 
 def division_p(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, bool]:
-    """The two-sided p of the permutation test of two independent samples, and whether it is exact.
+    """The two-sided p value of the permutation test of two samples, and whether it is exact.
 
-    Under the null hypothesis, any division of all seeds into groups of these sizes is as likely as
-    the one observed. Beyond :data:`EXACT_DIVISIONS` divisions, a fixed random sample is taken.
+    Under the null hypothesis, all divisions of the seeds into groups of these sizes are equally
+    likely. Above :data:`EXACT_DIVISIONS` divisions, a fixed random sample of them is used.
     """
     pooled = np.concatenate([ours, theirs])
-    pooled = pooled - pooled.mean()  # then a group's sum alone tells the difference of the means
+    pooled = pooled - pooled.mean()  # the sum of one group then determines the difference of means
     size, observed = len(ours), float(pooled[: len(ours)].sum())
     if math.comb(len(pooled), size) <= EXACT_DIVISIONS:
         return _share(_sums_of_subsets(pooled, size), observed), True
@@ -258,7 +256,7 @@ def _sample_of_divisions(count: int, size: int) -> np.ndarray:
 
 def _sums_of_subsets(values: np.ndarray, size: int) -> np.ndarray:
     """The sums of all subsets of ``size`` values."""
-    sums = [np.zeros(1), *(np.zeros(0) for _ in range(size))]  # by the size of the subset
+    sums = [np.zeros(1), *(np.zeros(0) for _ in range(size))]  # indexed by the size of the subset
     for value in values:
         for count in range(size, 0, -1):
             sums[count] = np.concatenate([sums[count], sums[count - 1] + value])
@@ -266,13 +264,13 @@ def _sums_of_subsets(values: np.ndarray, size: int) -> np.ndarray:
 
 
 def _share(statistics: np.ndarray, observed: float) -> float:
-    """The share of statistics that are as far from 0 as the one observed."""
+    """The share of statistics that are at least as far from 0 as the observed one."""
     tie = TIE * float(np.abs(statistics).max())
     return float((np.abs(statistics) >= abs(observed) - tie).mean())
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction of the p values of one family (Holm 1979); NaN where there is no p."""
+    """Holm's correction of the p values of one family (Holm 1979); NaN values remain NaN."""
     known = [p for p in p_values if not math.isnan(p)]
     corrected = iter(multipletests(known, method="holm")[1] if known else [])
     return [p if math.isnan(p) else float(next(corrected)) for p in p_values]
@@ -285,12 +283,12 @@ def verdict(
     higher_is_better: bool,
     equivalence_p: float = math.nan,
 ) -> Verdict:
-    """What a comparison shows: the one rule of reports, claims and summaries.
+    """The verdict of a comparison.
 
     Args:
-        p: of the test of a difference, corrected for its family; NaN where it was not tested.
-        equivalence_p: of the test of equivalence, corrected likewise, where one is declared. It
-            counts first, as a difference within the margin may be real too.
+        p: the corrected p value of the test of a difference; NaN if not tested.
+        equivalence_p: the corrected p value of a declared test of equivalence. It takes precedence,
+            since a difference within the margin may be significant too.
     """
     if math.isnan(p):
         return Verdict.NOT_TESTED
@@ -318,29 +316,28 @@ def compare_arms(
     outcome: str = SCORE,
     primary: Sequence[PrimaryComparison] = (),
 ) -> pd.DataFrame:
-    """A row for each pair of an arm and its baseline.
+    """Compare arms with their baselines, one row per pair.
 
     A pair that the study declares for this outcome is tested as declared, and Holm's correction
-    runs over all that it declares. The others are exploratory, and corrected among themselves.
+    includes all declared comparisons. The other pairs are exploratory, and a family of their own.
 
     Args:
-        runs: as a :class:`~norm_plugin.analysis.study.Study` has them.
-        pairs: of names of arms; an arm that is its own baseline is only described.
+        runs: the runs of a :class:`~norm_plugin.analysis.study.Study`.
+        pairs: pairs of names of arms; an arm that is its own baseline is described, not tested.
         outcome: as in a study file.
-        primary: what the study declares, by the names of arms.
+        primary: the declared comparisons, by the names of arms.
 
     Returns:
-        :data:`COLUMNS`. ``n``, ``mean``, ``standard_deviation``, ``low`` and ``high`` are of the
-        arm; ``difference`` and its 95 % interval of the arm less the baseline; ``test`` names the
-        test of ``p``, which for a declared equivalence is that of two one-sided tests within
-        ``margin``; it has no permutation test. ``family`` is primary or exploratory. A comparison
-        that was declared after the runs is exploratory, and ``declared`` says so.
-        ``seeds_paired`` and ``seeds_unpaired`` are how many seeds an arm would show the metric's
-        difference of interest, by the deviations of this pair; NaN for losses, and where no number
-        would. What there is not is NaN.
+        :data:`COLUMNS`, NaN if undefined. ``n``, ``mean``, ``standard_deviation``, ``low`` and
+        ``high`` describe the arm; ``difference`` and its 95 % interval are the arm minus the
+        baseline. ``test`` is the test of ``p``; for a declared equivalence, that is two one-sided
+        tests within ``margin``, without a permutation test. ``family`` is primary or exploratory; a
+        comparison that was declared after the runs (``declared``) is exploratory. ``seeds_paired``
+        and ``seeds_unpaired`` are the seeds per arm needed to detect the metric's difference of
+        interest, given the standard deviations of this pair; NaN for losses.
 
     Raises:
-        CommandError: an outcome that the metric does not have or no run has.
+        CommandError: the metric or the runs do not have the outcome.
     """
     declared = {
         (row["arm"], row["baseline"]): row
@@ -353,7 +350,7 @@ def compare_arms(
 
 
 def compare_primary(runs: pd.DataFrame, primary: Sequence[PrimaryComparison]) -> pd.DataFrame:
-    """The declared comparisons over all outcomes, a row each, as :func:`compare_arms` has them."""
+    """The declared comparisons of all outcomes, with the columns of :func:`compare_arms`."""
     return pd.DataFrame(_declared_rows(runs, primary), columns=list(COLUMNS))
 
 
@@ -372,7 +369,7 @@ def _row(
     outcome: str,
     declared: PrimaryComparison | None = None,
 ) -> dict[str, Any]:
-    """A comparison before its p is corrected for its family."""
+    """A comparison, with p not yet corrected."""
     ours, theirs = (_by_seed(runs[runs["arm"] == name], outcome) for name in (arm, baseline))
     ratio = split_ratio(runs)
     row: dict[str, Any] = dict.fromkeys(COLUMNS, math.nan)
@@ -408,11 +405,11 @@ def _row(
 
 
 def _correct(rows: Sequence[dict[str, Any]]) -> None:
-    """Correct the p of a family, and give each of its rows a verdict.
+    """Correct the p values of a family, and add the verdicts.
 
-    A row with an equivalence has two null hypotheses, of which one at most is true. Holm's
-    correction runs over the declared test of each row; the other one is multiplied by the number
-    of rows.
+    A row with a test of equivalence has two null hypotheses, at most one of which is true. Holm's
+    correction applies to the declared test of each row; the p of the other one is multiplied by the
+    number of rows.
     """
     tested = [row for row in rows if not math.isnan(row["p"])]
     equivalences = [not math.isnan(row["equivalence_p"]) for row in tested]
@@ -436,11 +433,11 @@ def _correct(rows: Sequence[dict[str, Any]]) -> None:
 def outcome_values(runs: pd.DataFrame, outcome: str = SCORE) -> pd.Series:
     """An outcome of each run.
 
-    An accuracy is taken from the counts it was made from: the four digits of a stored score would
-    break the ties that permutation tests have to see.
+    An accuracy is computed from its counts: the rounding of the stored score would break ties,
+    which matter for permutation tests.
 
     Raises:
-        CommandError: an outcome that the metric does not have, or no run has.
+        CommandError: the metric or the runs do not have the outcome.
     """
     metric = find_metric(runs["metric"].iloc[0])
     outcome_unit(outcome, metric, "the report")
@@ -455,18 +452,18 @@ def outcome_values(runs: pd.DataFrame, outcome: str = SCORE) -> pd.Series:
 
 
 def higher_is_better(runs: pd.DataFrame, outcome: str) -> bool:
-    """Of scores as the metric says; losses are better lower."""
+    """Whether a higher value of an outcome is better; False for losses."""
     return outcome not in LOSSES and find_metric(runs["metric"].iloc[0]).higher_is_better
 
 
 def of_interest(runs: pd.DataFrame, outcome: str) -> float:
-    """A difference about as large as papers report; NaN for what they report no differences of."""
+    """The smallest difference of interest, about as large as papers report; NaN for losses."""
     metric = find_metric(runs["metric"].iloc[0])
     return metric.of_interest if outcome == SCORE else math.nan
 
 
 def split_ratio(runs: pd.DataFrame) -> float:
-    """Test examples over training examples where each seed splits the corpus at random, else 0."""
+    """Test examples over training examples if each seed splits the corpus at random, else 0."""
     if "split_seed" not in runs or runs["split_seed"].isna().any():
         return 0.0
     tested = f"scores.{find_metric(runs['metric'].iloc[0]).headline}.sentences"
@@ -492,7 +489,7 @@ def _seeds(
     ratio: float,
     difference: float,
 ) -> dict[str, float]:
-    """Seeds an arm that show a difference, by the deviations of this pair."""
+    """The seeds per arm to detect a difference, given the standard deviations of this pair."""
     sides = [_standard_deviation(np.array(list(side.values()))) for side in (ours, theirs)]
     of_arms = math.sqrt(sum(side**2 for side in sides) / 2)
     of_pairs = _standard_deviation(np.array(by_seed)) if by_seed else math.nan
@@ -510,22 +507,22 @@ def seeds_needed(
     comparisons: int = 1,
     test_to_train: float = 0.0,
 ) -> float:
-    """How many seeds an arm a t test needs to show a difference with 80 % power at the 5 % level.
+    """The seeds per arm that a t test needs for 80 % power at the 5 % level.
 
-    NaN where no number of them does, as on random splits of one corpus, and without a deviation.
+    NaN if no number suffices, as may happen on random splits of one corpus, or without a deviation.
 
     Args:
-        standard_deviation: of the differences by seed if paired, else of each arm.
-        difference: to be shown, in the same unit.
-        comparisons: in the family, by which the level is divided.
-        test_to_train: as for :func:`compare`.
+        standard_deviation: that of the differences by seed if paired, otherwise that of each arm.
+        difference: the difference to detect, in the same unit.
+        comparisons: the size of the family, by which the level is divided.
+        test_to_train: see :func:`compare`.
     """
     if not (standard_deviation > 0 and difference > 0):
         return math.nan
     effect, level = difference / standard_deviation, LEVEL / comparisons
 
     def power(n: int) -> float:
-        """Of the two-sided t test, from the noncentral F distribution of t squared."""
+        """The power of the two-sided t test, from the noncentral F distribution of t squared."""
         degrees = n - 1 if paired else 2 * n - 2
         variance = (1 if paired else 2) * (1 / n + test_to_train)
         critical = stats.f.isf(level, 1, degrees)
@@ -536,17 +533,17 @@ def seeds_needed(
 
 
 def resolution(table: pd.DataFrame, of_interest: float) -> pd.DataFrame:
-    """What the seeds of a table can show, over all its arms.
+    """The number of seeds needed, from all arms of a table together.
 
-    The deviation of the differences by seed is pooled over arms unless Bartlett's test says that it
-    differs between them.
+    The standard deviation of the differences by seed is pooled over arms, unless Bartlett's test
+    shows that it differs between them.
 
     Args:
-        table: of :func:`compare_arms`.
-        of_interest: the difference that is to be shown.
+        table: the table of :func:`compare_arms`.
+        of_interest: the difference to detect.
 
     Returns:
-        columns ``quantity`` and ``value``; no row where fewer than two seeds are paired.
+        columns ``quantity`` and ``value``; empty if fewer than two seeds are paired.
     """
     samples = [values for values in table["by_seed"] if len(values) > 1]
     rows: list[tuple[str, float]] = []
@@ -567,7 +564,7 @@ def resolution(table: pd.DataFrame, of_interest: float) -> pd.DataFrame:
 
 
 def equal_variances_p(samples: Sequence[Sequence[float]]) -> float:
-    """The p of Bartlett's test that all samples have one variance; NaN where one has none."""
+    """The p value of Bartlett's test of equal variances; NaN if a sample does not vary."""
     groups = [np.asarray(sample, dtype=float) for sample in samples if len(sample) > 1]
     if len(groups) < 2 or any(_standard_deviation(group) == 0 for group in groups):
         return math.nan
@@ -575,7 +572,7 @@ def equal_variances_p(samples: Sequence[Sequence[float]]) -> float:
 
 
 def pooled_standard_deviation(samples: Sequence[Sequence[float]]) -> float:
-    """The standard deviation within samples, pooled by degrees of freedom; NaN without any."""
+    """The pooled standard deviation within samples; NaN without degrees of freedom."""
     groups = [np.asarray(sample, dtype=float) for sample in samples if len(sample) > 1]
     degrees = sum(len(group) - 1 for group in groups)
     if not degrees:
@@ -585,7 +582,7 @@ def pooled_standard_deviation(samples: Sequence[Sequence[float]]) -> float:
 
 
 def _standard_deviation(values: np.ndarray) -> float:
-    """With n - 1; exactly 0 for equal values, whose mean may be another by rounding."""
+    """The standard deviation with n - 1; exactly 0 for equal values, despite rounding."""
     if len(values) < 2:
         return math.nan
     largest = float(np.abs(values).max())

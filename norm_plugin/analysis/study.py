@@ -1,7 +1,7 @@
-"""The runs of one comparison as a table, each with its arm: what a report is made from.
+"""The runs of one comparison as a table, each with its arm.
 
-An arm is a norm, with what was changed in its options, under a placement. Its runs differ in their
-seed alone. A run that failed or diverged has no result, and a row among the failures.
+An arm is a norm with its options and a placement. Its runs differ in their seed only. A run that
+failed or diverged has no result, but a row in the table of failures.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from norm_plugin.experiments.spec import (
 from norm_plugin.experiments.studies import PrimaryComparison, StudyFile, check_study
 
 TRAINING = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
-"""The sections of the settings that say how a model was trained."""
+"""The sections of the settings that determine the training."""
 SPLIT_SEED = "data.settings.split_seed"
-"""The seed with which a prepared corpus was split at random."""
+"""The column of the seed of a random split of the corpus."""
 REQUIRED = (
     *("split", "model.parameters", "training.updates", "data.checksum", "versions.torch"),
     "settings.model",
 )
-"""A result has these columns, or some that begin so."""
+"""Columns, or prefixes of columns, that a result must have."""
 OPTIONAL = (
     *("commit", "dirty", "date", "differs", "data.training_pairs"),
     *("training.seconds", "training.updates_per_second", "training.peak_memory"),
 )
-"""What some results lack; the table has these columns all the same."""
+"""Columns that are added if no result has them."""
 ALIKE_WITHOUT_NORMS = ("pre", "post")
-"""Placements under which a model without norms is the same: ``x + f(x)``."""
-# Of a flag and of an override. Where a run has both, the flag counts, as it stands last.
+"""Placements that are equal for a model without norms: ``x + f(x)``."""
+# Names of a flag and of an override. If a run has both, the flag counts, as it comes last.
 PLACEMENT_KEYS = ("norm-placement", "model.norm_placement")
 
 
@@ -57,12 +57,12 @@ class Study:
     """The runs of one comparison.
 
     Attributes:
-        common: the settings that differ from the recipe, and are the same in all runs.
-        runs: as :func:`read_results` gives them, with the column ``arm``, by arm and seed.
-        curves: as :func:`read_curves` gives them, with ``arm``; also of failed runs.
-        failures: as :func:`read_failures` gives them, with ``arm`` and ``placement``.
-        baseline: the arm that the others are compared with, the first one.
-        primary: the comparisons that the study's file declares, by the names of arms.
+        common: the settings that differ from the recipe and are the same in all runs.
+        runs: the table of :func:`read_results` with the column ``arm``, sorted by arm and seed.
+        curves: the table of :func:`read_curves` with the column ``arm``.
+        failures: the table of :func:`read_failures` with the columns ``arm`` and ``placement``.
+        baseline: the arm that the others are compared with; it comes first.
+        primary: the comparisons that the study declares, by the names of arms.
     """
 
     runs: pd.DataFrame
@@ -74,24 +74,24 @@ class Study:
 
     @property
     def arms(self) -> list[str]:
-        """Those with a result, the baseline first."""
+        """The arms with a result, the baseline first."""
         return list(dict.fromkeys(self.runs["arm"]))
 
     @property
     def failed_arms(self) -> list[str]:
-        """Those that have no result at all."""
+        """The arms without any result."""
         return sorted(set(self.failures["arm"]) - set(self.runs["arm"]))
 
     @property
     def names(self) -> list[str]:
-        """Of all arms, those without a result last."""
+        """All arms; those without a result come last."""
         return [*self.arms, *self.failed_arms]
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Every arm with the baseline under its own placement, else with the baseline.
+        """Each arm with its baseline: the norm of the baseline under the same placement, if it ran.
 
-        Two pairs of the same models count once.
+        Pairs of equal models occur once.
         """
         same, placements = self.same, self.runs.drop_duplicates("arm").set_index("arm")["placement"]
         norm = self.baseline.removesuffix(f", {placements[self.baseline]}")
@@ -105,7 +105,7 @@ class Study:
 
     @property
     def same(self) -> dict[str, str]:
-        """The arms that are the model of an earlier arm, with that arm: models without norms."""
+        """Arms that are equal to an earlier arm, with that arm: models without norms."""
         sites = self.runs[[name for name in self.runs if name.startswith("sites.")]]
         without_norms = (sites.isna() | (sites == "none")).all(axis="columns") & sites.notna().any(
             axis="columns"
@@ -123,7 +123,7 @@ class Study:
 
     @property
     def metric(self) -> Metric:
-        """By which the runs are scored."""
+        """The metric of the runs."""
         return find_metric(self.runs["metric"].iloc[0])
 
 
@@ -137,17 +137,18 @@ def read_study(
     """Read the results in ``folders`` as one comparison.
 
     Args:
-        folders: of one experiment each.
-        baseline: the norm, or the name of the row, that the others are compared with.
-        labels: other names of rows, by their names.
-        file: of the study, which may declare comparisons, and vary the keys of its tuning.
-        vary: further keys in which runs may differ, ``optimization.lr``. Where each arm has one
+        folders: the folders of experiments.
+        baseline: the norm or arm that the others are compared with.
+        labels: new names of arms, by their names.
+        file: the study file, which may declare comparisons and a tuning; runs may differ in the
+            tuned keys.
+        vary: more keys in which runs may differ, such as ``optimization.lr``. If each arm has one
             value of them, the names of the arms leave them out.
 
     Raises:
-        CommandError: no results, a file that is none, no run of ``baseline``, runs that cannot be
-            compared (another data checksum, another test set, another recipe), or a declared
-            comparison that cannot be made.
+        CommandError: no results, an invalid file, no run of ``baseline``, runs that cannot be
+            compared (another data checksum, test set or recipe), or a declared comparison that
+            cannot be made.
     """
     runs = read_results(*folders)
     _check_complete(runs)
@@ -165,7 +166,7 @@ def read_study(
     for _, of_arm in runs.groupby("arm"):
         _check_arm(of_arm)
     chosen = _baselines(runs, baseline)
-    # The baseline under the placement that most runs have stands first.
+    # the first arm is the baseline under the placement of most runs
     counts = runs["arm"].value_counts()
     order = [
         (run["arm"] not in chosen, -counts[run["arm"]], run["placement"], run["norm"], run["seed"])
@@ -181,7 +182,7 @@ def read_study(
 
 
 def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
-    """The declared comparisons by the names of arms; two of the same models count once."""
+    """The declared comparisons by the names of arms; those of equal models occur once."""
     runs = pd.concat([study.runs, study.failures], ignore_index=True)
     arms: dict[str, str] = {}
     seeds: dict[str, set[int]] = {}
@@ -203,18 +204,18 @@ def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
 def arm_names(
     runs: pd.DataFrame, labels: Mapping[str, str], vary: Sequence[str] = ()
 ) -> tuple[Differences, dict[tuple[str, str], str]]:
-    """The settings that all arms share, and the name of each arm, which leaves them out.
+    """The settings that all arms share, and the name of each arm, which leaves these out.
 
     Args:
-        runs: with and without a result; columns ``norm``, ``placement`` and ``differs``.
-        labels: other names, by the name of an arm, its label or its norm.
-        vary: keys that the names leave out too, unless two arms differ in these alone.
+        runs: runs with and without a result; columns ``norm``, ``placement`` and ``differs``.
+        labels: new names, by the name of an arm, its label or its norm.
+        vary: keys that the names also leave out, unless two arms differ in these only.
 
     Returns:
-        the names by norm and placement.
+        the shared settings, and the names by norm and placement.
 
     Raises:
-        CommandError: a name in ``labels`` that is not that of one arm.
+        CommandError: a key of ``labels`` does not name exactly one arm.
     """
     arms = {(run["norm"], run["placement"]): differences_of(run) for run in runs.to_dict("records")}
     common = common_settings(arms.values())
@@ -244,15 +245,15 @@ def differences_of(run: Mapping[str, Any]) -> Differences:
 
 
 def arm_name(label: str, placement: str) -> str:
-    """``powernorm-released, pre``.
+    """The name of an arm: ``powernorm-released, pre``.
 
-    A run that has not the placement of its recipe has it in its label too.
+    The label contains the placement too if that differs from the recipe's.
     """
     return f"{label.removesuffix(f'-{placement}')}, {placement}"
 
 
 def _baselines(runs: pd.DataFrame, baseline: str) -> set[str]:
-    """The arms that ``--baseline`` names, by their names or by their norm."""
+    """The arms with the name or the norm ``baseline``."""
     arms = runs.drop_duplicates("arm").to_dict("records")
     chosen = (
         [run for run in arms if baseline in (run["arm"], run["norm"])]
@@ -301,7 +302,7 @@ def _check_arm(of_arm: pd.DataFrame) -> None:
 
 
 def _placement_of_failure(record: dict[str, Any], runs: pd.DataFrame) -> str:
-    """A record names the placement only where it differs from the recipe's."""
+    """The placement of a failed run; its record has it only if it differs from the recipe's."""
     for key in PLACEMENT_KEYS:
         if key in record["differs"]:
             return str(record["differs"][key])
@@ -316,7 +317,7 @@ def _placement_of_failure(record: dict[str, Any], runs: pd.DataFrame) -> str:
 
 
 def check_alike(runs: pd.DataFrame, what: str, columns: Iterable[str]) -> None:
-    """Raise CommandError that names two runs which differ in one of ``columns``."""
+    """Raise CommandError if two runs differ in one of ``columns``."""
     values = runs[[name for name in columns if name in runs]].map(_comparable)
     differs = (values != values.iloc[0]).any(axis="columns")
     if not differs.any():
@@ -331,7 +332,7 @@ def check_alike(runs: pd.DataFrame, what: str, columns: Iterable[str]) -> None:
 
 
 def _comparable(value: Any) -> str:
-    """A value as text; lists have no hash, and a missing value is not equal to itself."""
+    """A value as text, since lists have no hash and NaN is not equal to itself."""
     missing = value is None or (isinstance(value, float) and value != value)
     return "" if missing else json.dumps(value, default=str)
 
@@ -346,13 +347,12 @@ def _names(first: pd.Series, other: pd.Series) -> str:
 def check_settings_alike(
     runs: pd.DataFrame, sections: Sequence[str], vary: Sequence[str] = ()
 ) -> None:
-    """Raise CommandError where runs differ in one of these sections of their settings.
-
-    The seed does not count, which some tasks repeat among their settings.
+    """Raise CommandError if runs differ in one of these sections of their settings, except seeds.
 
     Args:
-        vary: keys in which the runs may differ, ``optimization.lr``. fairseq repeats the learning
-            rate among the settings of the optimizer and of the schedule, where it is free too.
+        vary: keys in which the runs may differ, such as ``optimization.lr``. fairseq repeats the
+            learning rate among the settings of the optimizer and of the schedule, where it may
+            differ too.
     """
     free = {"seed", *(key.rpartition(".")[2] for key in vary)}
     for section in sections:
@@ -363,7 +363,7 @@ def check_settings_alike(
 
 
 def check_same_sources(runs: pd.DataFrame) -> None:
-    """Raise CommandError that names the file of the user dir of which runs have other versions."""
+    """Raise CommandError if runs were trained with different versions of a file of the user dir."""
     if "sources" not in runs:
         return
     first = runs.iloc[0]
@@ -379,10 +379,10 @@ def check_same_sources(runs: pd.DataFrame) -> None:
 
 
 def check_same_data(runs: pd.DataFrame) -> None:
-    """Raise CommandError that names two runs with other data, or scored by another metric.
+    """Raise CommandError if runs have different data or metrics.
 
-    A corpus without a split of its own is split anew for each seed. Then the runs of each split
-    must have the same data, and the splits must be of one corpus.
+    If each seed splits the corpus at random, only runs of the same split must have the same data,
+    and all splits must be of one corpus.
     """
     check_alike(runs, "metric", ["metric"])
     splits = [split for _, split in runs.groupby("split_seed", dropna=False)]

@@ -1,7 +1,7 @@
-"""Tables: from data frames to data frames, and how each column is shown; Markdown.
+"""The tables of a report, and their format.
 
-A table is computed as numbers, under the names of :data:`COLUMNS`. :func:`formatted` turns it into
-text, for HTML, Markdown and LaTeX alike.
+A table is a data frame of numbers, with columns as in :data:`COLUMNS`. :func:`formatted` turns it
+into text for HTML, Markdown and LaTeX.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ NO_RESULT = "no run has a result"
 RUN = ["experiment", "norm", "seed"]
 NOT_COMPUTED = "not computed"
 SAME_SPEED = 1.1
-"""Seeds of an arm train equally fast on an idle machine, up to this factor."""
+"""On an idle machine, the speeds of two seeds of an arm differ by less than this factor."""
 LOSS_DIGITS = 3
 Row = Mapping[str, Any]
 
 
 Text = Callable[[Any, Row, Metric], str]
-"""The text of a value, from the value, its row and the metric."""
+"""Formats a value, given its row and the metric."""
 
 
 def p_text(value: float | None) -> str:
-    """Three digits, and more where they would hide on which side of the 5 % level p is."""
+    """p with three decimal places, or more if rounding would hide on which side of 5 % it is."""
     if value is None or pd.isna(value):
         return NOTHING
     if value < 0.0005:
@@ -55,7 +55,7 @@ def p_text(value: float | None) -> str:
 
 
 def in_units(value: float, row: Row, metric: Metric, sign: str = "") -> str:
-    """A value in the units of the row's outcome; with ``+`` for ``sign``, a difference."""
+    """A value in the unit of the row's outcome; a difference with ``sign="+"``."""
     if pd.isna(value):
         return NOTHING
     if row["outcome"] in LOSSES:
@@ -64,7 +64,7 @@ def in_units(value: float, row: Row, metric: Metric, sign: str = "") -> str:
 
 
 def _interval(high: str, sign: str = "") -> Text:
-    """The interval from this value to that in the column ``high``."""
+    """Formats the interval from a value to that in the column ``high``."""
 
     def text(low: float, row: Row, metric: Metric) -> str:
         ends = [in_units(end, row, metric, sign) for end in (low, row[high])]
@@ -74,7 +74,7 @@ def _interval(high: str, sign: str = "") -> Text:
 
 
 def _as(form: str, missing: str = NOTHING, unit: float = 1) -> Text:
-    """A number in this format and unit; other text as it is."""
+    """Formats a number with ``form``, divided by ``unit``; text is unchanged."""
 
     def text(value: Any, row: Row, metric: Metric) -> str:
         if isinstance(value, str):
@@ -85,7 +85,7 @@ def _as(form: str, missing: str = NOTHING, unit: float = 1) -> Text:
 
 
 def _plain(value: Any, row: Row, metric: Metric) -> str:
-    """A value as it is; a whole number without a point, also where the column has gaps."""
+    """A value as text; an integer without a decimal point, also if pandas made it a float."""
     if not isinstance(value, str) and pd.isna(value):
         return NOTHING
     whole = isinstance(value, float) and value.is_integer()
@@ -137,20 +137,20 @@ COLUMNS: dict[str, tuple[str, Text]] = {
     "stage": ("in", _as("{}")),
     "progress": ("it had come to", _as("{}")),
 }
-"""Title and text of each column. Another column has its own name, and its values as they are.
+"""The title and format of each column. Other columns keep their name and values.
 
-The columns that hold the upper end of an interval are shown with the lower one.
+The upper end of an interval is shown with the lower one.
 """
 SHOWN_WITH_ANOTHER = {"high", "difference_high", "sensitivity_high"}
 LEFT = {"setting", "less", "verdict", "outcome", "quantity", "note", "state", "reason", "commit"}
-"""The columns that hold text, by title; the others are aligned to the right."""
+"""The titles of columns of text; the others are aligned to the right."""
 
 
 def formatted(table: pd.DataFrame, metric: Metric, outcome: str = SCORE) -> pd.DataFrame:
-    """The same as text, under the titles of the columns.
+    """A table as text, with the titles of its columns.
 
     Args:
-        outcome: of a table without a column of that name.
+        outcome: the outcome of all rows, for a table without a column ``outcome``.
     """
     rows = [{"outcome": outcome, **row} for row in table.to_dict("records")]
     shown = {}
@@ -165,12 +165,12 @@ class Table:
     """A table of the page.
 
     Attributes:
-        name: of its files and its anchor in the page.
-        caption: what it shows, in sentences.
+        name: the name of its files and of its anchor in the page.
+        caption: the caption.
         data: the numbers.
-        metric: in whose units scores are.
-        note: on its tests, in sentences.
-        outcome: of all rows, where no column names it.
+        metric: the metric, for the unit of scores.
+        note: a note on its tests.
+        outcome: the outcome of all rows, if no column names it.
     """
 
     name: str
@@ -187,7 +187,7 @@ class Table:
 
 
 def outcome_title(outcome: str, metric: Metric) -> str:
-    """``score`` is the metric; ``valid_loss`` the least validation loss."""
+    """The title of an outcome: that of the metric for ``score``, a loss with its unit."""
     titles = {
         "score": metric.title,
         "valid_loss": f"least validation loss, {metric.loss_unit}",
@@ -201,20 +201,24 @@ DESCRIBED = ["n", "mean", "standard_deviation", "low", "high"]
 
 
 def primary_table(comparisons: pd.DataFrame) -> pd.DataFrame:
-    """What a study declared, of :func:`~norm_plugin.analysis.stats.compare_primary`."""
+    """The table of the declared comparisons.
+
+    Args:
+        comparisons: the table of :func:`~norm_plugin.analysis.stats.compare_primary`.
+    """
     columns = ["arm", "baseline", "verdict", "outcome", "n", *COMPARED]
     columns += [] if comparisons["margin"].isna().all() else ["margin"]
     return comparisons[columns]
 
 
 def placements_of(study: Study) -> dict[str, str]:
-    """The placement of each arm, the baseline first; arms without a result last."""
+    """The placement of each arm; the baseline comes first, arms without a result last."""
     both = pd.concat([study.runs[["arm", "placement"]], study.failures[["arm", "placement"]]])
     return dict(both.itertuples(index=False, name=None))
 
 
 def by_placement(table: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """A table with a column ``arm`` in the order of placements, that of the baseline first."""
+    """Sort a table with a column ``arm`` by placement, that of the baseline first."""
     placements = placements_of(study)
     order = list(dict.fromkeys(placements.values()))
     place = table["arm"].map(placements).map(order.index)
@@ -222,10 +226,10 @@ def by_placement(table: pd.DataFrame, study: Study) -> pd.DataFrame:
 
 
 def outcome_table(comparisons: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """Every arm against its baseline in one outcome; arms without any result last.
+    """The comparison of every arm with its baseline in one outcome; arms without a result last.
 
     Args:
-        comparisons: of :func:`~norm_plugin.analysis.stats.compare_arms`.
+        comparisons: the table of :func:`~norm_plugin.analysis.stats.compare_arms`.
     """
     columns = ["arm", "verdict", *DESCRIBED, *COMPARED]
     own = comparisons["arm"] == comparisons["baseline"]
@@ -246,13 +250,13 @@ def outcome_table(comparisons: pd.DataFrame, study: Study) -> pd.DataFrame:
 
 
 def power_table(comparisons: pd.DataFrame) -> pd.DataFrame:
-    """How many seeds an arm show a difference of interest, by each pair's own deviations."""
+    """The seeds per arm to detect a difference of interest, given each pair's deviations."""
     table = comparisons[["arm", "baseline", "seeds_paired", "seeds_unpaired"]]
     return table.dropna(how="all", subset=["seeds_paired", "seeds_unpaired"])
 
 
 def sentences_table(comparisons: pd.DataFrame) -> pd.DataFrame:
-    """Every run against the baseline's with the same seed, over sentences."""
+    """The comparison of every run with the baseline's run of the same seed, over sentences."""
     return comparisons[["arm", "seed", "verdict", "difference", "p", "p_holm", "control_p"]]
 
 
@@ -263,11 +267,11 @@ TESTS = {
     "Welch": "Welch's t test of independent samples",
     "two one-sided tests, ": "two one-sided tests of equivalence within the margin, by ",
 }
-"""The tests as a sentence has them."""
+"""The tests in words."""
 
 
 def test_note(comparisons: pd.DataFrame) -> str:
-    """The sentence on the tests of a table of comparisons; empty where nothing is tested."""
+    """A note on the tests in a table of comparisons; empty if nothing is tested."""
     tested = comparisons[comparisons["p"].notna()]
     if tested.empty:
         return ""
@@ -290,22 +294,22 @@ def test_note(comparisons: pd.DataFrame) -> str:
 
 
 def least_loss(study: Study) -> float | None:
-    """The least validation loss of the baseline, the largest over its seeds; None without curves.
+    """A validation loss that every seed of the baseline reaches; None without curves.
 
-    Every seed of the baseline reaches it. The last loss would not do: where the models overfit, it
-    is so high that every run is below it from the start.
+    It is the maximum over seeds of the lowest loss. The final loss is not suitable: if models
+    overfit, it may be higher than at the start.
     """
     losses = study.runs.loc[study.runs["arm"] == study.baseline, "valid_loss"].dropna()
     return None if losses.empty else float(losses.max())
 
 
 def reached_table(study: Study, loss: float) -> pd.DataFrame:
-    """When the runs of each arm first had a validation loss of at most ``loss``.
+    """The time until the runs of each arm first have a validation loss of at most ``loss``.
 
     Returns:
-        columns ``arm``; ``reaching``, of how many runs; ``updates`` and ``seconds``, means over the
-        runs that reach it; and ``least``, the smallest loss of any run. The updates of a run take
-        equally long, as far as a result can tell.
+        columns ``arm``; ``reaching``, the number of runs that reach it, of how many; ``updates``
+        and ``seconds``, means over these runs, where all updates of a run count as equally long;
+        and ``least``, the lowest loss of any run.
     """
     curves = study.curves[study.curves["subset"] == "valid"].dropna(subset="loss")
     first = curves[curves["loss"] <= loss].drop_duplicates(RUN)
@@ -329,7 +333,7 @@ def reached_table(study: Study, loss: float) -> pd.DataFrame:
 
 
 def speed_table(study: Study) -> pd.DataFrame:
-    """Size, speed and memory beside the score: means over the seeds of an arm."""
+    """The score, size, speed and memory of each arm: means over seeds."""
     arms = study.runs.groupby("arm", sort=False)
 
     def mean(column: str) -> pd.Series:
@@ -350,10 +354,10 @@ def speed_table(study: Study) -> pd.DataFrame:
 
 
 def speed_spread(runs: pd.DataFrame) -> float:
-    """The largest factor between the speeds of two seeds of an arm; 1 where it is not known.
+    """The largest factor between the speeds of two seeds of an arm; 1 if unknown.
 
-    Above :data:`SAME_SPEED` the runs shared the machine with other work, and their times cannot be
-    compared.
+    Above :data:`SAME_SPEED`, the runs shared the machine with other work, so times are not
+    comparable.
     """
     speeds = runs.groupby("arm")["training.updates_per_second"]
     factor = (speeds.max() / speeds.min()).max()
@@ -361,7 +365,7 @@ def speed_spread(runs: pd.DataFrame) -> float:
 
 
 def failures_table(study: Study) -> pd.DataFrame:
-    """The runs without a result, and why; progress is empty where it had not begun."""
+    """The runs without a result, with their state and progress."""
     return study.failures[["arm", "seed", "state", "stage", "progress", "reason"]]
 
 
@@ -372,7 +376,7 @@ def runs_table(study: Study) -> pd.DataFrame:
 
 
 def commits(runs: pd.DataFrame) -> list[str]:
-    """The commit that scored each run, for a reader."""
+    """The commit that scored each run, as text."""
     states = runs[["commit", "dirty"]].astype(object)
     states = states.where(states.notna(), None)
     return [short_commit(state) for state in states.to_dict("records")]
@@ -382,16 +386,16 @@ def commits(runs: pd.DataFrame) -> list[str]:
 
 
 def span(counts: Iterable[int]) -> str:
-    """``1,000``, or ``998 to 1,000`` where runs differ, as on random splits of a corpus."""
+    """``1,000``, or ``998 to 1,000`` if counts differ, as on random splits of a corpus."""
     distinct = sorted(set(counts))
     return " to ".join(f"{count:,}" for count in dict.fromkeys((distinct[0], distinct[-1])))
 
 
 def markdown(table: pd.DataFrame, align: Sequence[str] = ()) -> str:
-    """A table in Markdown, with its cells as text and a ``|`` within them escaped.
+    """A table in Markdown.
 
     Args:
-        align: ``---`` or ``---:`` for each column; left without it.
+        align: ``---`` or ``---:`` for each column (default: left).
     """
     rows = [list(table.columns), *table.itertuples(index=False)]
     lines = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
@@ -400,7 +404,7 @@ def markdown(table: pd.DataFrame, align: Sequence[str] = ()) -> str:
 
 
 def score_table(runs: pd.DataFrame) -> str:
-    """The scores of an experiment in Markdown, a row a norm, and notes on them.
+    """The scores of an experiment in Markdown, one row per norm, with notes.
 
     Raises CommandError for runs that cannot be compared: different data, different splits, or
     seeds of one norm with different settings.
@@ -427,7 +431,7 @@ def score_table(runs: pd.DataFrame) -> str:
 
 
 def _meaning(runs: pd.DataFrame, kind: str, title: str) -> str:
-    """What a column of scores is, from the labels or signatures of the scores in it."""
+    """A note on a column of scores, with their labels or signatures."""
     if f"scores.{kind}.score" not in runs:
         return f"{title}: {NOT_COMPUTED} when these runs were scored."
     if f"scores.{kind}.signature" in runs:
@@ -458,14 +462,14 @@ def _row(norm: str, runs: pd.DataFrame, metric: Metric) -> dict[str, str]:
 
 
 def _mean(runs: pd.DataFrame, column: str, metric: Metric) -> str:
-    """The mean of a further kind of score; results from before there was one do not hold it."""
+    """The mean of a kind of score, which old results may lack."""
     if column not in runs or runs[column].isna().any():
         return NOT_COMPUTED
     return metric.text(statistics.mean(runs[column].tolist()))
 
 
 def distinct(values: Iterable[object]) -> list[str]:
-    """The distinct values as text, sorted, without missing ones."""
+    """The distinct values as sorted text, without missing ones."""
     return sorted({str(value) for value in pd.Series(list(values), dtype=object).dropna()})
 
 

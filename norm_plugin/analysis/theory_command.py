@@ -4,10 +4,10 @@
     norm-plugin theory --claims last-layer --placement post,pre
     norm-plugin theory --claims trained-layers --checkpoint run/best.pt
 
-For each claim, CSV and SVG files go to the folder --out. The page --page then gets the tables and
-the figure of each claim in that folder, those measured earlier too, between the lines
-``<!-- begin:theory/CLAIM -->`` and ``<!-- end:theory/CLAIM -->``. What is typed around them stays.
-A claim that the page lacks gets a section at its end. With the defaults this takes less than three
+Each claim has a CSV and an SVG file in the folder --out. The tables and figures of all claims in
+that folder, also of those measured earlier, are written to the page --page, between the lines
+``<!-- begin:theory/CLAIM -->`` and ``<!-- end:theory/CLAIM -->``; other text is not changed. A
+claim that the page lacks gets a section at its end. With the defaults this takes less than three
 minutes on two cores.
 """
 
@@ -70,12 +70,12 @@ def parser() -> argparse.ArgumentParser:
     )
     for name, of_type, default, text in (
         ("norm-type", str, DEFAULTS.norm_type, "the norm at every site"),
-        ("depth", at_least(2), DEFAULTS.depth, "layers of a stack that is looked at by layer"),
+        ("depth", at_least(2), DEFAULTS.depth, "layers of a stack for measurements by layer"),
         ("dim", at_least(4), DEFAULTS.dim, "channels in the simplified setting"),
         ("full-dim", at_least(4), DEFAULTS.full_dim, "channels of the full model"),
-        ("seeds", at_least(1), DEFAULTS.seeds, "of post and pre; other placements have half of it"),
-        ("workers", at_least(1), 2, "processes, each of one thread if there are several"),
-        ("out", Path, Path("results/theory"), "the folder of the files"),
+        ("seeds", at_least(1), DEFAULTS.seeds, "seeds of post and pre; others have half as many"),
+        ("workers", at_least(1), 2, "processes; each has one thread if there are several"),
+        ("out", Path, Path("results/theory"), "the folder of the CSV and SVG files"),
         ("page", Path, Path("docs/theory.md"), "the page"),
     ):
         text += " (default: %(default)s)"
@@ -111,18 +111,18 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--only-page",
         action="store_true",
-        help="measure nothing; draw the figures and write the page anew from what is in --out",
+        help="only write the figures and the page again, from the files in --out",
     )
     return flags
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Those that are separated by commas."""
+    """The type of a list of names, separated by commas."""
     return tuple(name for name in text.split(",") if name)
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Two distinct numbers from 1 or more, separated by commas, rising."""
+    """The type of two or more distinct numbers from 1 on, separated by commas; sorted."""
     values = tuple(sorted(set(map(at_least(1), names(text)))))
     if len(values) < 2:
         raise argparse.ArgumentTypeError(f"{text!r}: give two numbers or more, as in 2,4,8")
@@ -130,7 +130,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def options_of(args: argparse.Namespace) -> Options:
-    """What the flags ask for.
+    """The options of the claims, from the flags.
 
     Raises:
         CommandError: an unknown placement, norm or claim, a claim that lacks what it needs, or
@@ -183,13 +183,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(
     claims: Sequence[str], options: Options, workers: int, user_dir: Path | None
 ) -> dict[str, pd.DataFrame]:
-    """The measurements of these claims.
+    """Measure these claims.
 
-    A placement is one piece of work, so that its claims share their passes.
+    All claims of a placement are measured together, as they share forward and backward passes.
 
     Args:
-        workers: processes of one thread each; 1: this process, with its threads.
-        user_dir: imported by each process.
+        workers: the number of processes, with one thread each; 1 for this process alone.
+        user_dir: a folder that each process imports.
     """
     frames = [{name: CLAIMS[name].measure_once(options) for name in claims}]
     work = partial(of_placement, tuple(claims), options)
@@ -199,7 +199,7 @@ def measure(
         spawn = get_context("spawn")
         with ProcessPoolExecutor(workers, spawn, start_worker, (user_dir,)) as pool:
             frames += pool.map(work, options.placements)
-    # an empty frame has no types of columns
+    # the columns of an empty frame have no types
     parts = {name: [some[name] for some in frames if len(some[name])] for name in claims}
     return {
         name: pd.concat(of_claim, ignore_index=True) if of_claim else pd.DataFrame()
@@ -217,17 +217,17 @@ def of_placement(
 
 
 def start_worker(user_dir: Path | None) -> None:
-    """Prepare a process: one thread, no log of each model, the norms of the user."""
+    """Prepare a process: one thread, no logging, the norms of the user."""
     torch.set_num_threads(1)
     quiet()
     import_user_dir(user_dir)
 
 
 def quiet() -> None:
-    """Let models be built, and data be read, without lines of log."""
+    """Silence the log messages of building models and reading data."""
     for name in ("norm_plugin", "fairseq"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # torch's, of the masks that fairseq's attention gives it
+    # torch warns about the masks of fairseq's attention
     warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
 
 
@@ -235,7 +235,7 @@ def quiet() -> None:
 
 
 def origin(command: str, options: Options) -> Row:
-    """How measurements come about: what ``made.json`` has of each claim."""
+    """The origin of measurements, for ``made.json``: command, settings, commit and versions."""
     settings: Row = {
         "norm": options.norm_type,
         "L": " ".join(map(str, options.layers)),
@@ -256,7 +256,7 @@ def origin(command: str, options: Options) -> Row:
 
 
 def name_of(data: Path) -> str:
-    """Of a corpus: what the manifest beside it says, or else the name of the folder."""
+    """The name and checksum of a corpus from its manifest, or else the name of the folder."""
     path = data.parent / "manifest.json"
     manifest = read_json(path) if path.is_file() else {}
     corpus, checksum = manifest.get("corpus", data.name), str(manifest.get("checksum", ""))
@@ -264,7 +264,7 @@ def name_of(data: Path) -> str:
 
 
 def store(claim: Claim, frame: pd.DataFrame, made: Row, folder: Path) -> None:
-    """Write the measurements of a claim, and how they came about; older ones are replaced."""
+    """Write the measurements of a claim and their origin; this replaces older ones."""
     text = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     write_text(folder / f"{claim.name}.csv", text)
     entries = {**read_made(folder), claim.name: made}
@@ -272,14 +272,14 @@ def store(claim: Claim, frame: pd.DataFrame, made: Row, folder: Path) -> None:
 
 
 def read_made(folder: Path) -> dict[str, Any]:
-    """How each claim in ``folder`` was measured, by its name."""
+    """The origin of the measurements of each claim in ``folder``, by its name."""
     path = folder / MADE
     made: dict[str, Any] = read_json(path) if path.exists() else {}
     return made
 
 
 def read_measurements(claim: Claim, folder: Path) -> pd.DataFrame:
-    """What :func:`store` has written; only empty cells and ``nan`` are missing values."""
+    """Read what :func:`store` has written; only empty cells and ``nan`` are missing values."""
     path = folder / f"{claim.name}.csv"
     try:
         return pd.read_csv(path, keep_default_na=False, na_values=["", "nan"])
@@ -315,7 +315,7 @@ def write_page(folder: Path, page: Path) -> None:
 
 
 def drawing(claim: Claim, frame: pd.DataFrame) -> str:
-    """The figure of a claim, of its finite cases, as the text of an SVG file."""
+    """The figure of a claim for its finite cases, as SVG."""
     finite, _ = finite_cases(claim, frame)
 
     def plot(axes: Any) -> None:
@@ -331,7 +331,7 @@ def drawing(claim: Claim, frame: pd.DataFrame) -> str:
 
 
 def block(name: str, folder: Path, page: Path) -> str:
-    """What ``page`` has of a claim that was measured into ``folder``, in Markdown."""
+    """The block of a claim in ``page``, in Markdown, from its measurements in ``folder``."""
     claim, made = CLAIMS[name], read_made(folder)[name]
     finite, left_out = finite_cases(claim, read_measurements(claim, folder))
     tables = [pd.DataFrame([*left_out, *(claim.verdicts(finite) if len(finite) else [])])]
@@ -351,7 +351,7 @@ def block(name: str, folder: Path, page: Path) -> str:
 
 
 def cells(table: pd.DataFrame) -> pd.DataFrame:
-    """A table as it is shown: ``holds`` is last, and a column without any interval is left out."""
+    """A table with ``holds`` as the last column, and without an empty column of intervals."""
     table = table.astype(object).fillna("")
     if "holds" in table:
         table = table[[*table.columns.drop("holds"), "holds"]]

@@ -1,11 +1,10 @@
-"""Two runs on one test set: approximate randomization of their translations, by sacrebleu.
+"""Compares the translations of two runs by sacrebleu's approximate randomization test.
 
-The test asks what another test set of the same kind would show for the *same two models*. It says
-nothing about other seeds: for that, see :mod:`norm_plugin.analysis.stats`. The control beside it is
-the same test of two seeds of one norm: where its p is small too, the test tells models apart and
-not norms.
+The test generalizes to other test sets for the *same two models*, not to other seeds; for these,
+see :mod:`norm_plugin.analysis.stats`. As a control, the same test compares two seeds of one norm:
+if its p is small too, the difference is one between models and need not be one between norms.
 
-sacrebleu's bootstrap is not used: its p is about half of a two-sided one.
+sacrebleu's bootstrap test is not used, since its p is about half of a two-sided one.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ NO_BASELINE = "the baseline has no such seed"
 
 @dataclass(frozen=True)
 class References:
-    """What translations are compared with.
+    """The reference translations.
 
     Attributes:
-        lines: plain text, a line a sentence.
+        lines: plain text, one line per sentence.
         lowercase: compare without case.
     """
 
@@ -50,7 +49,7 @@ class References:
 
 
 def read_references(study: Study, data: Path) -> References:
-    """The references of the test set from a prepared corpus.
+    """The references of the test set in a prepared corpus.
 
     Raises:
         CommandError: the corpus is not that of the study, or cannot be read.
@@ -70,22 +69,21 @@ def read_references(study: Study, data: Path) -> References:
 def compare_translations(
     study: Study, references: References, trials: int = TRIALS
 ) -> pd.DataFrame:
-    """Each run of each arm but the baseline against the baseline's run of the same seed.
+    """Compare each run of the other arms with the baseline's run of the same seed.
 
-    The control of a row is the test of two seeds of its arm: of its own seed and of the next one
-    with translations, the first one after the last.
+    The control of a row compares its seed with the next seed of the same arm that has translations;
+    the first seed follows the last.
 
     Args:
-        trials: of approximate randomization.
+        trials: the number of trials of approximate randomization.
 
     Returns:
         columns ``arm``, ``seed``, ``difference`` in BLEU, ``p``, ``p_holm`` after Holm's correction
-        over the rows, ``control_seed`` and ``control_p``, ``signature`` and ``verdict``. What there
-        is not is NaN.
+        over the rows, ``control_seed`` and ``control_p``, ``signature`` and ``verdict``; NaN if
+        undefined.
 
     Raises:
-        CommandError: kept translations that are not those of the result, or references that the
-            result was not scored against.
+        CommandError: the kept translations or the references do not belong to a result.
     """
     texts: dict[str, dict[int, list[str] | None]] = {}
     for run in study.runs.to_dict("records"):
@@ -127,7 +125,7 @@ def compare_translations(
 
 
 def _translations(run: Mapping[str, Any], references: References) -> list[str] | None:
-    """What is kept of a run; its score with these references has to be that of the result."""
+    """The kept translations of a run; CommandError if their score is not that of the result."""
     text = read_kept(run, TRANSLATIONS)
     if text is None:
         return None
@@ -149,12 +147,12 @@ def _translations(run: Mapping[str, Any], references: References) -> list[str] |
 
 @dataclass(frozen=True)
 class PairedScores:
-    """One system against another on one test set.
+    """The comparison of two systems on one test set.
 
     Attributes:
-        difference: BLEU of the first less BLEU of the second.
-        p: of approximate randomization, two-sided.
-        signature: sacrebleu's, of the metric and the test.
+        difference: BLEU of the first minus BLEU of the second.
+        p: the two-sided p value of approximate randomization.
+        signature: sacrebleu's signature of the metric and the test.
     """
 
     difference: float
@@ -168,10 +166,10 @@ def randomization_test(
     references: References,
     trials: int = TRIALS,
 ) -> PairedScores:
-    """sacrebleu's approximate randomization of two systems' translations, a line a sentence.
+    """Run sacrebleu's approximate randomization test on the translations of two systems.
 
     Raises:
-        ValueError: the numbers of lines differ.
+        ValueError: the numbers of sentences differ.
     """
     counts = {len(system), len(baseline), len(references.lines)}
     if len(counts) > 1:
@@ -183,31 +181,31 @@ def randomization_test(
         ("baseline", list(baseline)),
         ("system", list(system)),
     ]
-    # Importing fairseq lets its reports on every test through
+    # importing fairseq lets sacrebleu's log messages on each test through
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     metrics = {"BLEU": BLEU(lowercase=references.lowercase, references=[list(references.lines)])}
     test = PairedTest(systems, metrics, None, test_type="ar", n_samples=trials)
     signature, scores = test()
     theirs, ours = (_result(entry) for entry in scores["BLEU"])
     assert ours.p_value is not None  # the baseline has none
-    # sacrebleu counts the samples that lie beyond the difference, and ties do not: it gives two
-    # equal systems, or two that differ in a sentence, its smallest p. No test tells those apart.
+    # sacrebleu does not count ties, so two systems that are equal, or differ in one sentence, would
+    # get its smallest p, although no test can distinguish them.
     least = 1.0 if ours.score == theirs.score else least_randomization_p(system, baseline)
     p = max(float(ours.p_value), least)
     return PairedScores(ours.score - theirs.score, p, str(signature["BLEU"]))
 
 
 def least_randomization_p(system: Sequence[str], baseline: Sequence[str]) -> float:
-    """The smallest p of a randomization test that counts ties.
+    """The smallest possible p of a randomization test that counts ties.
 
-    Of the 2^d ways to exchange the d sentences that differ, two give the difference itself: none
-    of them exchanged, and all.
+    Of the 2^d ways to exchange the d sentences that differ, two give the observed difference:
+    exchanging none of them, or all.
     """
     different = sum(ours != theirs for ours, theirs in zip(system, baseline))
     return min(1.0, 2.0 ** (1 - different))
 
 
 def _result(entry: str | Result) -> Result:
-    """An entry of sacrebleu's table of scores; those of the column of names are strings."""
+    """An entry of sacrebleu's table of scores as a Result; the names in it are strings."""
     assert isinstance(entry, Result), entry
     return entry

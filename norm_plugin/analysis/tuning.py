@@ -1,7 +1,7 @@
-"""What tuning shows: the chosen values, whether the choice matters, and how sensitive each arm is.
+"""The results of tuning: the chosen values, and how sensitive each arm is to them.
 
-A table of trials has the columns ``arm``, ``lr`` (the value of the key), ``seed`` and
-``valid_loss``, which is infinite where the trial diverged.
+A table of trials has the columns ``arm``, ``lr`` (the value of the tuned key), ``seed`` and
+``valid_loss``, which is infinite if the trial diverged.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from norm_plugin.experiments.tune import OUTCOME, choose
 
 @dataclass(frozen=True)
 class Tuned:
-    """How each arm came to its value of a key.
+    """The trials of a tuning and its choice.
 
     Attributes:
-        key: ``optimization.lr``.
-        trials: see above; ``lr`` holds the values of the key.
-        chosen: the value of each arm.
-        rule: how it was chosen, in sentences.
+        key: the tuned key, such as ``optimization.lr``.
+        trials: the table of trials, see above.
+        chosen: the chosen value of each arm.
+        rule: how it was chosen, in words.
     """
 
     key: str
@@ -40,10 +40,13 @@ class Tuned:
 
 
 def tuned_on_itself(study: Study, key: str) -> tuple[Study, Tuned]:
-    """A study with runs at several values of a key: each arm at its best, and all as trials.
+    """Tune on the runs of the study itself.
+
+    Returns:
+        the study with each arm at its best value of the key, and all of its runs as trials.
 
     Raises:
-        CommandError: the key is no setting of the runs, or its values are no numbers.
+        CommandError: the key is not a setting of the runs, or its values are not numbers.
     """
     runs, failures = (_by_value(table, study, key) for table in (study.runs, study.failures))
     both = pd.concat([runs, failures[failures["state"] == "diverged"]], ignore_index=True)
@@ -72,7 +75,7 @@ def tuned_on_itself(study: Study, key: str) -> tuple[Study, Tuned]:
 
 
 def _by_value(table: pd.DataFrame, study: Study, key: str) -> pd.DataFrame:
-    """A table of runs with the values of a key as ``lr``, and arms whose names leave it out."""
+    """A table of runs with the values of a key as ``lr``, and without the key in names of arms."""
     column = f"settings.{key}"
     if column not in study.runs:
         raise CommandError(f"no run has a setting {key}; name another to vary")
@@ -91,15 +94,15 @@ def _by_value(table: pd.DataFrame, study: Study, key: str) -> pd.DataFrame:
 
 
 def label_without(run: Mapping[str, Any], keys: Iterable[str]) -> str:
-    """The label of a run without the words of these settings."""
+    """The label of a run without these settings."""
     differs = differences_of(run)
     return short_label(run["norm"], differs, [key for key in keys if key in differs])
 
 
 def read_tuned(study: Study, path: Path) -> Tuned:
-    """The trials in the file that ``norm-plugin tune`` wrote, by the arms of a study.
+    """Read the file of ``norm-plugin tune``, with the names of the arms of a study.
 
-    Of a grid of two keys, those at the chosen value of the second one.
+    If the grid has two keys, only the trials at the chosen value of the second one are kept.
     """
     content = read_json(path)
     key, *others = content["grid"]
@@ -127,14 +130,14 @@ def read_tuned(study: Study, path: Path) -> Tuned:
 
 
 def chosen_table(trials: pd.DataFrame, chosen: Mapping[str, float]) -> pd.DataFrame:
-    """The chosen value of each arm beside the next best one, and whether the curve is flat.
+    """The chosen and the next best value of each arm.
 
     Returns:
         columns ``arm``, ``lr``, ``n`` (seeds), ``tuned`` (the mean outcome), ``next_lr``,
-        ``behind`` (how much worse its mean is), ``spread`` (the standard deviation between seeds,
-        pooled over both values) and ``note``: the choice does not matter where the next best value
-        is behind by less than the spread. ``grid`` holds the values, and ``diverged`` those that
-        diverged.
+        ``behind`` (how much worse the mean of the next best value is), ``spread`` (the standard
+        deviation between seeds, pooled over both values), ``note``, ``grid`` (all values) and
+        ``diverged`` (the values with a trial that diverged). The note says if the curve is flat:
+        ``behind`` is less than ``spread``, so the choice does not matter.
     """
     rows = []
     for arm, lr in chosen.items():
@@ -173,15 +176,14 @@ def _values(values: Iterable[float]) -> str:
 
 
 def learning_rate_sensitivity(trials: pd.DataFrame) -> pd.DataFrame:
-    """How much worse than its best an arm is over the values of the grid, on average.
+    """The learning rate sensitivity of each arm (Wortsman et al. 2023, arXiv 2309.14322, sec. 2.3).
 
-    Wortsman et al. (2023, arXiv 2309.14322, section 2.3): the mean over a range of learning rates
-    of ``min(loss(rate), loss at the start) - least loss``. The range is that of the grid, whose
-    values count equally, and the worst finite loss of any trial stands for the loss at the start.
-    It is computed for each seed; the interval is Student's over seeds.
+    It is the mean over a range of learning rates of ``min(loss(rate), initial loss) - lowest
+    loss``. Here, the range is the grid, with equal weights, and the worst finite loss of any trial
+    replaces the initial loss. It is computed for each seed; the interval is Student's over seeds.
 
     Args:
-        trials: every arm and seed at every value of the grid.
+        trials: a trial for every arm, seed and value of the grid.
 
     Returns:
         columns ``arm``, ``n`` (seeds), ``sensitivity``, ``sensitivity_low`` and

@@ -1,11 +1,10 @@
-"""A table and a figure of the warm-up study: configs/study/warmup.yaml.
+"""The table and figure of the warm-up study, configs/study/warmup.yaml.
 
     norm-plugin warmup --results results/warmup
 
-It takes the arguments that the sweep was started with. Beside the results of the runs it writes
-``warmup.md`` with the table, and ``warmup.svg`` with the validation loss of every run; its data are
-in ``warmup.csv``. A run that diverged has its losses up to then. docs/warmup.md explains the
-schedules.
+The arguments are those of the sweep. It writes ``warmup.md`` with the table, ``warmup.svg`` with
+the validation losses of all runs, and ``warmup.csv`` with their data, beside the results of the
+runs. The losses of a diverged run end where it diverged. docs/warmup.md explains the schedules.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ DASHES = {"pre": "-", "post": "--"}
 
 
 def schedule(flags: dict[str, Any]) -> str:
-    """The warm-up as docs/warmup.md names it, from the flags of ``fairseq-train``."""
+    """The name of the warm-up in docs/warmup.md, from the flags of ``fairseq-train``."""
     if flags["lr-scheduler"] == "fixed":
         return "none, fixed rate"
     updates = int(flags["warmup-updates"])
@@ -42,7 +41,7 @@ def schedule(flags: dict[str, Any]) -> str:
 
 
 def planned(specs: Sequence[RunSpec]) -> pd.DataFrame:
-    """The runs of the study in its order: what names their results, and what they compare."""
+    """The runs of the study in order: the keys of their results and the compared settings."""
     flags = [flag_settings(spec.training) for spec in specs]
     return pd.DataFrame(
         {
@@ -57,7 +56,7 @@ def planned(specs: Sequence[RunSpec]) -> pd.DataFrame:
 
 
 def read_runs(plan: pd.DataFrame, folder: Path) -> pd.DataFrame:
-    """The planned runs with what became of each.
+    """The planned runs with their outcomes.
 
     Returns:
         the columns of ``plan`` and those of :func:`read_results`, with ``state`` (finished,
@@ -86,7 +85,7 @@ def read_runs(plan: pd.DataFrame, folder: Path) -> pd.DataFrame:
 
 
 def table(runs: pd.DataFrame) -> str:
-    """A row for each run, in Markdown."""
+    """A table with one row per run, in Markdown."""
     shown = runs[["placement", "warm-up"]].copy()
     shown["learning rate"] = runs["learning rate"].map("{:g}".format)
     for name, column in (("BLEU", "score"), ("best loss", "best"), ("last loss", "last")):
@@ -96,7 +95,7 @@ def table(runs: pd.DataFrame) -> str:
 
 
 def figure(runs: pd.DataFrame) -> Figure:
-    """The validation loss of every run that has begun; that of a failed one ends in a cross."""
+    """The validation loss of every run that was started; a cross marks the end of a failed one."""
     drawn = runs[runs["losses"].notna()]
     schedules = list(dict.fromkeys(zip(drawn["learning rate"], drawn["warm-up"])))
 
@@ -124,7 +123,7 @@ def figure(runs: pd.DataFrame) -> Figure:
 
 
 def provenance(runs: pd.DataFrame) -> str:
-    """Seeds, data, commits and versions of the runs that finished."""
+    """The seeds, data, commits and versions of the finished runs."""
     finished = runs[runs["state"] == FINISHED]
     metric = find_metric(finished["metric"].iloc[0])
     seeds = distinct(finished["seed"])
@@ -145,7 +144,7 @@ def provenance(runs: pd.DataFrame) -> str:
 
 
 def published_table(folder: Path) -> str:
-    """Table and figure in ``folder``, results/warmup/multi30k_cpu, for the documentation."""
+    """The table and figure in ``folder``, for the documentation."""
     page = folder / "warmup.md"
     if not page.exists():
         return "These runs are not finished yet."
@@ -154,7 +153,7 @@ def published_table(folder: Path) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line, which is that of the sweep."""
+    """The command line; its options are those of the sweep."""
     args = options.parse(options.sweep_parser("warmup"), [STUDY, *argv])
     if args.status or args.dry_run:
         return 0

@@ -1,9 +1,9 @@
-"""A study from one command: it tunes the arms, runs each at its own values, and writes the page.
+"""A whole study in one command: tunes the arms, runs each at its tuned values, writes the page.
 
     norm-plugin study STUDY [--out PAGE]
 
-It goes on where it was stopped. The trials are in WORK/studies/STUDY/tuning, the runs beside them,
-and the page is WORK/studies/STUDY/page, unless --results and --out name other folders.
+The same command resumes it. The trials are in WORK/studies/STUDY/tuning, the runs beside them, and
+the page is WORK/studies/STUDY/page, unless --results and --out name other folders.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from norm_plugin.experiments.studies import study_path
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command ``study``; the exit status is 1 unless each run is done or has diverged."""
+    """The command ``study``; the exit status is 1 unless all runs are done or diverged."""
     parser = options.sweep_parser("study")
     parser.add_argument("--out", metavar="DIR", help="of the page")
     parser.add_argument("--baseline", default="layernorm", help="default: %(default)s")

@@ -1,1 +1,1 @@
-"""What the commands of the package share, and what ``python -m norm_plugin`` does."""
+"""Helpers of all commands, and the checks of norms and placements."""

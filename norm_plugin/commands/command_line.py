@@ -1,4 +1,4 @@
-"""What all commands share: errors in one line, and files that are written whole or not at all."""
+"""Helpers of all commands: errors in one line, and atomic writes."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
-SHOWN = 20  # lines of a command that failed
-CLOSED = 141  # 128 + SIGPIPE: what a shell reports of a command that this signal ended
+SHOWN = 20  # the last lines of a failed command that are printed
+CLOSED = 141  # 128 + SIGPIPE: the exit status that a shell reports after this signal
 
 
 class CommandError(Exception):
-    """Bad input or an impossible request; the message is the one line that the user reads.
+    """Bad input or an impossible request; the message is one line for the user.
 
     Attributes:
-        tail: lines of output that are shown before the message, the last ones.
+        tail: the last lines of output, which are shown before the message.
     """
 
     tail: Sequence[str] = ()
 
 
 class DivergedError(CommandError):
-    """What a model gives is not finite, though its training has ended well."""
+    """The output of a trained model is not finite."""
 
 
 def run_command(main: Callable[[], int]) -> None:
-    """Exit with the status of ``main()``; a known failure is one line on stderr and status 1."""
+    """Exit with the status of ``main()``; a CommandError is one line on stderr and status 1."""
     try:
         with ending_with_the_reader():
             sys.exit(main())
@@ -50,7 +50,7 @@ def run_command(main: Callable[[], int]) -> None:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """The argparse type of a whole number that is not below ``least``."""
+    """The argparse type of an integer that is at least ``least``."""
 
     def number(text: str) -> int:
         if not (text.isascii() and text.isdecimal()) or int(text) < least:
@@ -63,7 +63,7 @@ def at_least(least: int) -> Callable[[str], int]:
 def hide_warnings() -> None:
     """Hide Python's warnings unless -W or PYTHONWARNINGS asks for them.
 
-    fairseq and hydra call each other by names that both warn about.
+    fairseq and hydra use deprecated names of each other.
     """
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
@@ -71,14 +71,14 @@ def hide_warnings() -> None:
 
 @contextmanager
 def ending_with_the_reader() -> Iterator[None]:
-    """Exit silently with status 141 when the reader of stdout has gone, as in ``... | head``."""
+    """Exit silently with status 141 if the reader of stdout is closed, as in ``... | head``."""
     try:
         try:
             yield
         finally:
             sys.stdout.flush()  # else Python flushes when it exits, and fails with a traceback
     except BrokenPipeError:
-        # Python flushes once more when it exits: give it a place to write to
+        # Python flushes stdout again at exit: redirect it
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         sys.exit(CLOSED)
@@ -86,16 +86,16 @@ def ending_with_the_reader() -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Give a binary file that takes the name ``path`` when the block ends well.
+    """Yield a binary file that atomically replaces ``path`` when the block ends.
 
-    It is written beside ``path`` under a temporary name, flushed to disk, then renamed. After a
-    failure the temporary is gone and an older ``path`` is untouched. Of a symlink, the file that
-    it points to is replaced. Raises CommandError where the folder is missing or cannot be written,
-    ``path`` is no regular file, or the disk is full.
+    It is written beside ``path`` under a temporary name, flushed to disk, then renamed. After an
+    exception, the temporary file is removed and ``path`` is unchanged. For a symlink, its target is
+    replaced. Raises CommandError if the folder is missing or cannot be written, ``path`` is not a
+    regular file, or the disk is full.
     """
     check_output(path)
     target = path.resolve()
-    # A name has at most 255 bytes; these leave room for the suffix.
+    # a file name has at most 255 bytes, including the suffix
     stem = os.fsencode(target.name)[:240].decode(errors="ignore")
     temporary = target.with_name(f"{stem}.{os.getpid()}.tmp")
     try:
@@ -115,7 +115,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def check_output(path: Path) -> None:
-    """Raise CommandError unless ``path`` is a regular file, or may become one in its folder."""
+    """Raise CommandError unless ``path`` is a regular file, or can become one in its folder."""
     try:
         regular = stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
@@ -129,21 +129,21 @@ def check_output(path: Path) -> None:
 
 
 def _os_error_behind(error: BaseException | None) -> OSError | None:
-    # torch.save turns a failed write into a RuntimeError about a position in the archive.
+    # torch.save turns a failed write into a RuntimeError about a position in the archive
     while error is not None and not isinstance(error, OSError):
         error = error.__context__
     return error
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` in UTF-8, whole or not at all."""
+    """Atomically replace ``path`` by ``text`` in UTF-8."""
     with replacing(path) as stream:
         stream.write(text.encode("utf-8"))
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[BufferedReader]:
-    """Open a file in binary; CommandError names what is wrong."""
+    """Open a binary file; CommandError if it cannot be read."""
     try:
         with open(path, "rb") as stream:
             yield stream
@@ -152,7 +152,7 @@ def reading(path: Path) -> Iterator[BufferedReader]:
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of ``path``, line ends as they are; CommandError names what is wrong."""
+    """The UTF-8 text of ``path``, with unchanged line ends; CommandError if it cannot be read."""
     try:
         with reading(path) as stream:
             return stream.read().decode("utf-8")
@@ -161,7 +161,7 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[str]:
-    r"""The lines of a text, split at ``\n`` only: U+2028 and its like occur inside sentences."""
+    r"""The lines of a text, split at ``\n`` only, since sentences may contain U+2028 and others."""
     lines = read_text(path).split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -169,7 +169,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; CommandError names a file that is not one."""
+    """The content of a JSON file; CommandError if it cannot be read or is not JSON."""
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:

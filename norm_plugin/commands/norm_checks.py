@@ -1,4 +1,4 @@
-"""What ``norm-plugin check`` checks of a norm: the contract in docs/extending.md."""
+"""The checks of ``norm-plugin check`` for a norm: the contract in docs/extending.md."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.utils.checkpoint import checkpoint
 from norm_plugin.norms import BatchStatisticsNorm, Norm, NormSpec
 from norm_plugin.norms.base.mixing import mixes_positions
 
-DIM, TIME, BATCH = 24, 5, 3  # 24: what most numbers of groups divide
+DIM, TIME, BATCH = 24, 5, 3  # 24 is divisible by most numbers of groups
 LENGTHS = (5, 3, 1)
 
 
 class BrokenContractError(Exception):
-    """A norm or a placement breaks its contract; the message says how, and what to do."""
+    """A norm or a placement breaks its contract; the message says how, and how to fix it."""
 
 
 def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -33,12 +33,12 @@ def expect(condition: bool, message: str) -> None:
 
 
 def close(a: Tensor, b: Tensor, tolerance: float = 1e-4) -> bool:
-    """Whether two tensors of one shape agree; NaN agrees with NaN."""
+    """Whether two tensors of the same shape are close; NaN equals NaN."""
     return torch.allclose(a.float(), b.float(), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def check_shape(spec: NormSpec) -> None:
-    """Shape and finite values, with and without a mask, in training and inference."""
+    """The output has the shape of the input and is finite, with and without a mask."""
     x, mask = _batch()
     for training in (True, False):
         for given in (mask, None):
@@ -48,7 +48,7 @@ def check_shape(spec: NormSpec) -> None:
 
 
 def check_dtype(spec: NormSpec) -> None:
-    """The dtype of the input comes out, for float32 and both halves."""
+    """The output has the dtype of the input, for float32, float16 and bfloat16."""
     x, mask = _batch()
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         y = spec.build(DIM).to(dtype)(x.to(dtype), mask)
@@ -57,7 +57,7 @@ def check_dtype(spec: NormSpec) -> None:
 
 
 def check_padding(spec: NormSpec) -> None:
-    """Neither the values at padding nor the amount of padding changes a real position."""
+    """Neither the values nor the amount of padding changes the output at real positions."""
     x, mask = _batch()
     real = ~mask.t()
     spoiled = torch.cat([x.masked_fill(mask.t().unsqueeze(-1), 1e3), torch.full_like(x, -1e3)])
@@ -70,9 +70,9 @@ def check_padding(spec: NormSpec) -> None:
 
 
 def check_mask(spec: NormSpec) -> None:
-    """The mask is (B, T), whether the input is (T, B, C) or (B, T, C)."""
+    """The mask is (B, T), both for an input (T, B, C) and for (B, T, C)."""
     x, mask = _batch()
-    x, mask = x[:BATCH], mask[:, :BATCH]  # T = B: both readings fit
+    x, mask = x[:BATCH], mask[:, :BATCH]  # T = B, so that a transposed mask has the same shape
     y, other = (
         spec.build(DIM)(x.transpose(0, 1) if first else x, mask, first) for first in (False, True)
     )
@@ -81,7 +81,7 @@ def check_mask(spec: NormSpec) -> None:
 
 
 def check_determinism(spec: NormSpec) -> None:
-    """The same input gives the same output, also in training."""
+    """The same input gives the same output, in training too."""
     x, mask = _batch()
     norm, twin = spec.build(DIM), spec.build(DIM)
     twin.load_state_dict(norm.state_dict())
@@ -89,7 +89,7 @@ def check_determinism(spec: NormSpec) -> None:
 
 
 def check_gradient(spec: NormSpec) -> None:
-    """A finite gradient reaches the input and every parameter, and none the padding."""
+    """The input and every parameter have a finite gradient, and padding has none."""
     _, mask = _batch()
     norm = spec.build(DIM)
     for seed in range(2):
@@ -134,7 +134,7 @@ def check_state(spec: NormSpec) -> None:
 
 
 def check_inference(spec: NormSpec) -> None:
-    """In inference no position affects another, and no buffer moves."""
+    """In inference no position affects another, and no buffer changes."""
     norm, (x, _) = spec.build(DIM), _batch()
     for seed in range(2):
         _step(norm, seed)
@@ -157,7 +157,7 @@ def check_inference(spec: NormSpec) -> None:
 
 
 def check_recomputation(spec: NormSpec) -> None:
-    """Activation checkpointing, which computes a forward again, changes nothing."""
+    """Activation checkpointing, which recomputes a forward, changes nothing."""
     plain, repeated = spec.build(DIM), spec.build(DIM)
     repeated.load_state_dict(plain.state_dict())
     for seed in range(2):
@@ -181,7 +181,7 @@ def check_recomputation(spec: NormSpec) -> None:
 
 
 def check_reestimation(spec: NormSpec) -> None:
-    """A norm says which buffers its forwards move, and can make them the mean over batches."""
+    """``moved_by_forwards`` names the buffers that a forward changes; they can be averaged."""
     norm = spec.build(DIM)
     if not isinstance(norm, BatchStatisticsNorm):
         return
@@ -195,7 +195,7 @@ def check_reestimation(spec: NormSpec) -> None:
         return
     norm.start_plain_mean()
     seen = []
-    for _ in range(2):  # windows fill with batches, so only vectors have to stay
+    for _ in range(2):  # only vectors must be equal, since windows fill up with batches
         norm(x, mask)
         vectors = [norm.get_buffer(name) for name in sorted(names)]
         seen.append([v.clone() for v in vectors if v.is_floating_point() and v.dim() < 2])
@@ -208,7 +208,7 @@ def _buffers(norm: Norm) -> dict[str, Tensor]:
 
 
 def _moved(norm: Norm, before: dict[str, Tensor]) -> set[str]:
-    """The names of the buffers that have other values than ``before``."""
+    """The names of the buffers that differ from ``before``."""
     return {name for name, old in before.items() if not close(norm.get_buffer(name), old, 1e-6)}
 
 

@@ -1,7 +1,7 @@
-"""What ``norm-plugin check DIR`` checks of a placement.
+"""The checks of ``norm-plugin check DIR`` for a placement.
 
-The stacks here follow the equations at the top of ``placements/base.py``. A branch is two linear
-maps with a tanh between them, so no position reads another unless the placement makes it.
+The stacks follow the equations at the top of ``placements/base.py``. A branch is two linear maps
+with a tanh between them, so positions are independent unless the placement mixes them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STACKS = {
     "a decoder": ("decoder", LAYERS, LAYERS, BRANCHES),
     "a language model": ("decoder", 0, LAYERS, ("self", "ffn")),
 }
-"""Side, numbers of encoder and decoder layers, and the branches of a layer."""
+"""The side, the numbers of encoder and decoder layers, and the branches of a layer."""
 
 
 class Branch(nn.Module):
@@ -51,17 +51,17 @@ class Branch(nn.Module):
         self.first, self.last = nn.Linear(DIM, inner), nn.Linear(inner, DIM)
 
     def forward(self, x: Tensor, placement: Placement) -> Tensor:
-        """The new stream, from x, (T, B, C)."""
+        """The new stream. x: (T, B, C)."""
         x, z = placement.read(self.norm(STREAM, x), self.branch)
         h = self.first(placement.enter(self.norm(INPUT, z), self.branch))
-        for head in IN_ATTENTION:  # no attention here; their norms stand one after the other
+        for head in IN_ATTENTION:  # without attention, its norms are applied one after the other
             h = self.norm(head, h)
         h = placement.inside(torch.tanh(h), self.branch)
         fx = self.norm(OUTPUT, self.last(self.norm(INNER, h)))
         return self.norm(SUM, placement.join(x, fx, self.branch))
 
     def norm(self, slot: str, x: Tensor) -> Tensor:
-        """The norm at a slot; x itself where there is none."""
+        """The output of the norm at a slot; x itself if there is none."""
         return self.norms[slot](x) if slot in self.norms else x
 
 
@@ -102,19 +102,19 @@ class Stack(nn.Module):
 
 
 def _norm_of(layer: nn.ModuleDict, branch: str, slot: str, x: Tensor) -> Tensor:
-    """What a placement calls for a norm of its own."""
+    """The function that a placement calls for its own norms."""
     norms = layer[branch]
     assert isinstance(norms, Branch)
     return norms.norm(slot, x)
 
 
 def _stacks(cls: type[Placement]) -> Iterator[tuple[str, Stack]]:
-    """A stack of each kind after one training forward, in which a placement may measure."""
+    """A stack of each kind after one training forward, during which a placement may profile."""
     for kind in STACKS:
         torch.manual_seed(0)
         stack = Stack(cls, kind)
         stack(_batch(1))
-        for parameter in stack.placements.parameters():  # one that starts from 0 hides a branch
+        for parameter in stack.placements.parameters():  # a factor of 0 would hide a branch
             nn.init.normal_(parameter, 1.0, 0.1)
         yield kind, stack
 
@@ -125,7 +125,7 @@ def _batch(seed: int = 0) -> Tensor:
 
 
 def check_branches(cls: type[Placement]) -> None:
-    """It takes the branches of every kind of layer, and keeps shape and finite values."""
+    """It accepts the branches of every kind of layer, keeps the shape, and is finite."""
     for kind, (*_, branches) in STACKS.items():
         try:
             y = Stack(cls, kind)(_batch())
@@ -140,7 +140,7 @@ def check_branches(cls: type[Placement]) -> None:
 
 
 def check_gradient(cls: type[Placement]) -> None:
-    """A finite gradient reaches the input, each branch and each parameter of the placement."""
+    """The input, each branch and each parameter of the placement have a finite gradient."""
     for kind, stack in _stacks(cls):
         x = _batch().requires_grad_()
         (stack(x) * _batch(2)).sum().backward()
@@ -160,7 +160,7 @@ def check_gradient(cls: type[Placement]) -> None:
 
 
 def check_positions(cls: type[Placement]) -> None:
-    """No position affects another, in training and in inference; a decoder would see its future."""
+    """No position affects another, in training and in inference; otherwise a decoder would leak."""
     x = _batch()
     other = x.clone()
     other[1, 0] = 3 * x[1, 0] + 2

@@ -18,7 +18,7 @@ RAISED = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
     *(RuntimeError, TypeError, ValueError),
 )
-"""What a faulty norm may raise; a check during which it does has failed."""
+"""Exceptions of a faulty norm; the check in which one is raised has failed."""
 
 
 def import_folder(user_dir: Path) -> Path:
@@ -44,7 +44,7 @@ def import_folder(user_dir: Path) -> Path:
 
 
 def failure(check: Callable[[], None]) -> str | None:
-    """Why a check fails; None where it passes."""
+    """Why a check fails; None if it passes."""
     try:
         check()
     except BrokenContractError as error:
@@ -55,7 +55,7 @@ def failure(check: Callable[[], None]) -> str | None:
 
 
 def run_checks(user_dir: Path) -> Iterator[tuple[str, bool]]:
-    """Yield a line for each norm or placement and each check, and whether the check passed.
+    """Run all checks of all norms and placements; yields a line for each, and whether it passed.
 
     Raises:
         ValueError: the folder cannot be imported, or registers neither norm nor placement.

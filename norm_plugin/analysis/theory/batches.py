@@ -16,18 +16,18 @@ from norm_plugin.checkpoints.building import UNFIT
 from norm_plugin.commands.command_line import CommandError
 
 VOCABULARY = 1000
-"""Types of random tokens, without fairseq's symbols."""
+"""The number of types of random tokens, without fairseq's special symbols."""
 SENTENCES, LENGTH = 8, 16
-"""Of a batch; sentences of a corpus have their own lengths."""
+"""The size of a batch of random tokens; sentences of a corpus have their own lengths."""
 RANDOM, REAL = "random", "real"
 
 
 class Batch(NamedTuple):
-    """Tokens of one batch, (B, T) each; the sides may differ in T.
+    """The tokens of one batch, (B, T) each; source and target may differ in T.
 
     Attributes:
         source: padded on the left.
-        previous: the target shifted by one, as the decoder gets it.
+        previous: the target shifted by one, the input of the decoder.
         target: padded on the right.
     """
 
@@ -36,13 +36,13 @@ class Batch(NamedTuple):
     target: Tensor
 
 
-@dataclass(frozen=True, eq=False)  # equal to itself only: fairseq's dictionaries have no hash
+@dataclass(frozen=True, eq=False)  # hashed by identity, as fairseq's dictionaries have no hash
 class Batches:
-    """Where batches come from.
+    """A source of batches.
 
     Attributes:
         source_words, target_words: the dictionaries.
-        read: batches of a corpus; empty: batches are made up.
+        read: batches of a corpus; empty for random tokens.
     """
 
     source_words: Dictionary
@@ -55,7 +55,7 @@ class Batches:
         return REAL if self.read else RANDOM
 
     def draw(self, seed: int) -> Batch:
-        """The batch of a seed; made-up ones are uniform tokens without padding."""
+        """The batch of a seed; random tokens are uniform, without padding."""
         if self.read:
             return self.read[seed]
         dictionary, generator = self.target_words, torch.Generator().manual_seed(seed)
@@ -70,7 +70,7 @@ class Batches:
 
 
 def random_batches() -> Batches:
-    """Batches of a made-up dictionary."""
+    """Batches of random tokens."""
     dictionary = Dictionary()
     for word in range(VOCABULARY):
         dictionary.add_symbol(f"w{word}")
@@ -78,10 +78,10 @@ def random_batches() -> Batches:
 
 
 def real_batches(data: Path, seeds: int) -> Batches:
-    """The first sentences of the training data in ``data``, a batch for each seed.
+    """The first sentences of the training data in ``data``, one batch for each seed.
 
     Raises:
-        CommandError: ``data`` is no folder of fairseq-preprocess, or has too few sentences.
+        CommandError: ``data`` is not a folder of fairseq-preprocess, or has too few sentences.
     """
     try:
         source, target = infer_language_pair(str(data))
@@ -91,7 +91,7 @@ def real_batches(data: Path, seeds: int) -> Batches:
             data=str(data),
             source_lang=source,
             target_lang=target,
-            # fairseq would interpolate these from sections that are not here
+            # fairseq interpolates these from other sections of its configuration
             dataset_impl=None,
             train_subset="train",
             required_seq_len_multiple=1,

@@ -1,7 +1,7 @@
-"""What a claim is: its measurements, its verdicts, and the fits that claims share.
+"""The parts of a claim: measurements, verdicts, and the fits that claims share.
 
-A claim is one file in this folder. Its ``CLAIM`` is found by importing the folder. The first line
-of its docstring is the title of its section in ``docs/theory.md``, where its prose is typed.
+A claim is one file in this folder, with a variable ``CLAIM``. The first line of its docstring is
+the title of its section in ``docs/theory.md``; the prose of the section is written by hand.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from norm_plugin.analysis.theory.models import (
 
 INTERVAL = "95 % interval"
 SITE_LAYERS = 6
-"""L of the full model whose norms are looked at one by one."""
+"""The number of layers of the full model for measurements at single norms."""
 Row = dict[str, Any]
-"""A line of a table, by column."""
+"""A row of a table, by column."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command measures.
+    """The options of the measurements.
 
     Attributes:
-        placements: of ``--norm-placement``.
-        main: those of them that are measured on all seeds and all batches.
+        placements: the measured placements.
+        main: the placements that are measured with all seeds and all batches.
         random: batches of random tokens.
-        real: batches of a corpus; None: there is none.
+        real: batches of a corpus, if any.
         norm_type: the norm at every site.
-        layers: the numbers of layers that the last layer's gradient is measured at.
-        depth: the number of layers where one stack is looked at layer by layer.
+        layers: the numbers of layers for the gradient of the last layer.
+        depth: the number of layers for measurements by layer.
         dim: d of the simplified setting.
         full_dim: d of the full model.
-        seeds: how many, from 0, of the main placements.
-        checkpoints: of trained models.
-        data: of the checkpoints; None: the folder that each was trained on.
+        seeds: the number of seeds, from 0, for the main placements.
+        checkpoints: trained models.
+        data: the binarized data of the checkpoints; None for the folder that each was trained on.
     """
 
     placements: tuple[str, ...]
@@ -68,27 +68,27 @@ class Options:
     data: Path | None = None
 
     def seeds_of(self, placement: str) -> range:
-        """The seeds of a placement: all of a main one, half of them of the others."""
+        """The seeds of a placement: all seeds for a main one, half of them for others."""
         return range(self.seeds if placement in self.main else (self.seeds + 1) // 2)
 
     def batches_of(self, placement: str) -> list[Batches]:
-        """The batches of a placement: random tokens, and a corpus for a main one."""
+        """The batches of a placement: random tokens, and the corpus for a main one."""
         return [self.random, self.real] if self.real and placement in self.main else [self.random]
 
     def draws(self, placement: str) -> Iterator[tuple[Row, Batches, int]]:
-        """Each batch of a placement: the columns that name it, where it comes from, its seed."""
+        """The draws of a placement: the columns that identify one, its batches and its seed."""
         for batches in self.batches_of(placement):
             for seed in self.seeds_of(placement):
                 yield {"tokens": batches.kind, "placement": placement, "seed": seed}, batches, seed
 
     def stack_pass(self, placement: str, batches: Batches, seed: int) -> StackPass:
-        """The pass through the simplified setting that is looked at layer by layer."""
+        """A pass through the simplified setting, for measurements by layer."""
         return stack_pass(placement, self.norm_type, self.depth, self.dim, batches, seed)
 
     def activations(self, placement: str) -> Iterator[tuple[Row, Activations]]:
-        """Of each batch and norm of the encoder of a full model, one model a seed.
+        """The activations of each encoder norm of the full model: one model and batch per seed.
 
-        Of main placements only.
+        There are none for a placement that is not a main one.
         """
         for where, batches, seed in self.draws(placement) if placement in self.main else ():
             model = self._site_model(placement, batches, seed)
@@ -98,7 +98,7 @@ class Options:
     def activations_by_site(
         self, placement: str, seeds: int | None = None
     ) -> Iterator[tuple[Row, tuple[Activations, ...]]]:
-        """The same of one model, whose norms each see the batches of all seeds, or the first."""
+        """The activations of each encoder norm of one model, on the batches of several seeds."""
         for batches in self.batches_of(placement) if placement in self.main else ():
             model = self._site_model(placement, batches, seed=0)
             passes = [encoder_activations(model, batches, s) for s in range(seeds or self.seeds)]
@@ -121,16 +121,16 @@ class Claim:
     """A claim of a paper and how it is measured.
 
     Attributes:
-        place: among the claims, from 1.
-        caption: of its figure.
-        case: the columns that tell its cases apart.
-        verdicts: the table of what is stated and what was measured, by :func:`verdict`.
+        place: its position among the claims, from 1.
+        caption: the caption of its figure.
+        case: the columns that identify a case.
+        verdicts: compares what is stated with what was measured, by rows of :func:`verdict`.
         plot: draws the measurements on matplotlib's axes.
-        tables: the same in full.
-        measure: gives the measurements of one placement.
-        measure_once: gives those that belong to no placement.
-        may_lack: columns of numbers that some rows do not have.
-        height: of the figure, in inches.
+        tables: more tables of the measurements.
+        measure: measures one placement.
+        measure_once: measures what does not depend on a placement.
+        may_lack: numeric columns that some rows lack.
+        height: the height of the figure, in inches.
     """
 
     place: int
@@ -146,7 +146,7 @@ class Claim:
 
     @property
     def name(self) -> str:
-        """Of its files: that of its module."""
+        """The name of its files, which is that of its module."""
         return self.verdicts.__module__.rpartition(".")[2].replace("_", "-")
 
     @property
@@ -162,10 +162,10 @@ def verdict(stated: str, measured: Sample | str, holds: bool | None, digits: int
     """The columns of a row of verdicts.
 
     Args:
-        stated: by the paper.
+        stated: the statement of the paper.
         measured: a mean over seeds, or a text.
-        holds: None where the paper states nothing of this case, or it cannot be said.
-        digits: of a mean.
+        holds: None if the paper states nothing for this case, or it cannot be decided.
+        digits: decimal places of a mean.
     """
     row = {"stated": stated, "measured": measured, INTERVAL: "-", "holds": yes(holds)}
     if isinstance(measured, Sample):
@@ -175,9 +175,9 @@ def verdict(stated: str, measured: Sample | str, holds: bool | None, digits: int
 
 
 def near_verdict(stated: float, measured: Sample | None, tolerance: float) -> Row:
-    """The same of a number, which holds up to a tolerance; None: it is undefined.
+    """The verdict on a number, which holds up to a tolerance; None is an undefined measurement.
 
-    A further column says whether the interval contains the number.
+    Another column says whether the interval contains the number.
     """
     text = f"{stated:.3g} ± {tolerance:g}"
     if measured is None:
@@ -187,26 +187,26 @@ def near_verdict(stated: float, measured: Sample | None, tolerance: float) -> Ro
 
 
 def yes(value: bool | None) -> str:
-    """``yes``, ``no``, or ``-`` where that is not known."""
+    """``yes``, ``no``, or ``-`` for None."""
     return "-" if value is None else "yes" if value else "no"
 
 
 def interval_text(sample: Sample, digits: int) -> str:
-    """``1.49 to 1.51``, over seeds."""
+    """The interval over seeds: ``1.49 to 1.51``."""
     if sample.interval is None:
         return "one seed"
     return " to ".join(f"{end:.{digits}f}" for end in sample.interval)
 
 
 def with_interval(sample: Sample | None, digits: int = 3) -> str:
-    """``1.50 (1.49 to 1.51)``: the mean over seeds and its 95 % interval, if there is one."""
+    """The mean over seeds and its 95 % interval, if there is one: ``1.50 (1.49 to 1.51)``."""
     if sample is None:
         return "undefined"
     return f"{sample.mean:.{digits}f} ({interval_text(sample, digits)})"
 
 
 def contains(sample: Sample, value: float) -> bool | None:
-    """Whether the interval contains ``value``; None without an interval, of one seed."""
+    """Whether the interval contains ``value``; None for one seed, which has no interval."""
     if sample.interval is None:
         return None
     low, high = sample.interval
@@ -217,30 +217,31 @@ def contains(sample: Sample, value: float) -> bool | None:
 
 
 def groups(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[Any, pd.DataFrame]]:
-    """The rows by their values in ``columns``, in the order of the rows.
+    """Group the rows by ``columns``, in order of appearance.
 
-    The values are a tuple, or with one column the value itself.
+    Yields:
+        the values as a tuple, or the value itself for one column; and the rows.
     """
     by = list(columns) if len(columns) > 1 else columns[0]
     return iter(frame.groupby(by, sort=False, dropna=False))
 
 
 def like_first(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """The rows that are equal to the first one in ``columns``."""
+    """The rows with the same values in ``columns`` as the first one."""
     return frame[(frame[list(columns)] == frame[list(columns)].iloc[0]).all(axis=1)]
 
 
 def finite_cases(claim: Claim, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Row]]:
-    """The cases that are finite throughout, and a row of verdicts for each other one.
+    """The cases whose measurements are all finite, and a row of verdicts for each other case.
 
-    To leave out single rows would fit a line to the layers that happen to be finite, and the
-    largest of several numbers hides a NaN among them.
+    Leaving out single rows would fit a line to the layers that happen to be finite, and a maximum
+    would hide a NaN.
     """
     case = [column for column in claim.case if column in frame]
     numbers = frame.select_dtypes("number")
     required = numbers.columns.difference([*claim.case, *claim.may_lack])
     bad = np.isinf(numbers).any(axis=1) | numbers[required].isna().any(axis=1)
-    by = [frame[column] for column in case] or [np.zeros(len(frame))]  # without cases, all is one
+    by = [frame[column] for column in case] or [np.zeros(len(frame))]  # one case
     counts = bad.groupby(by, sort=False, dropna=False)
     left_out = [
         {
@@ -254,10 +255,10 @@ def finite_cases(claim: Claim, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[
 
 
 def draw_lines(axes: Any, lines: Iterable[tuple[str, pd.Series]], **settings: str) -> None:
-    """Draw a line for each name over the index of its values.
+    """Draw a line for each series over its index.
 
     Args:
-        settings: of the axes, as ``Axes.set`` of matplotlib takes them.
+        settings: arguments of matplotlib's ``Axes.set``.
     """
     for place, (name, values) in enumerate(lines):
         if len(values):
@@ -267,20 +268,20 @@ def draw_lines(axes: Any, lines: Iterable[tuple[str, pd.Series]], **settings: st
 
 # Fits
 #
-# A line is fitted to the logarithms for each seed by least squares. The seeds are independent
-# draws, so Student's interval of the mean of their slopes is that of the exponent. It says how well
-# the slope over these points is known, not whether a power law holds.
+# For each seed, a line is fitted to the logarithms by least squares. The interval of the exponent
+# is Student's for the mean of the slopes, as seeds are independent. It does not test whether a
+# power law holds.
 
 
 def exponent(frame: pd.DataFrame, of: str, over: str) -> Sample | None:
-    """p of ``of`` ~ ``over``^p; None where one of them is not a number above 0."""
+    """p of ``of`` ~ ``over``^p; None unless all values are positive numbers."""
     if not _have_logarithms(frame[over]):
         return None
     return rate(frame.assign(**{over: np.log(frame[over])}), of, over)
 
 
 def rate(frame: pd.DataFrame, of: str, over: str) -> Sample | None:
-    """r of ``of`` ~ exp(r ``over``); None where ``of`` is not a number above 0."""
+    """r of ``of`` ~ exp(r ``over``); None unless all values of ``of`` are positive numbers."""
     if not _have_logarithms(frame[of]):
         return None
     return describe(
@@ -297,7 +298,7 @@ def _have_logarithms(values: pd.Series) -> bool:
 
 
 def factor_below(rates: Sample | None) -> Sample | None:
-    """exp(-r), of :func:`rate`: what y is multiplied by from one layer to the one below it."""
+    """exp(-r), with r of :func:`rate`: the factor from one layer to the one below it."""
     if rates is None:
         return None
     ends = None

@@ -1,18 +1,17 @@
 """The models that the claims are measured on, and passes through them.
 
-Both models are built of the same layers, placements and norms as those that users train, without
-dropout:
+Both models have the same layers, placements and norms as trained models, without dropout:
 
 simplified
-    The setting of Xiong et al. 2020, section 3.3: one stack of L layers with one head, all matrices
-    d x d and Xavier normal, W_Q = W_K = 0, no biases, and inputs that are normal with variance 1. A
-    placement with an initialization of its own keeps it. The loss is the cross-entropy of a softmax
-    over W^emb x, here with labels that are uniform and independent of the input.
+    The setting of Xiong et al. 2020, section 3.3: one stack of L layers with one head, d x d
+    matrices with Xavier normal weights, W_Q = W_K = 0, no biases, and normal inputs with variance
+    1. A placement with its own initialization keeps it. The loss is the cross-entropy of a softmax
+    over W^emb x, with uniform labels that are independent of the input.
 
 full
     fairseq's Transformer as ``norm_transformer`` builds it: L encoder and L decoder layers, FFN of
     4 d, heads of 64 channels, sinusoidal positions, the initialization of ``--norm-init``, and
-    decoder embeddings that are the output projection too.
+    decoder embeddings tied to the output projection.
 """
 
 from __future__ import annotations
@@ -52,21 +51,22 @@ from norm_plugin.placements import SUM
 
 HEAD_CHANNELS = 64
 WARMUP_UPDATES = 4000
-"""Of a norm that has a warm-up: at the first update it is within it."""
+"""The warm-up of norms that have one, so that the first update is within it."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A model with a batch for it.
+    """A model with a batch.
 
     Attributes:
-        model: in training mode.
-        layers: of the stack whose output is the logits'.
-        dim: d of its hidden states; a layer may give more than its output, which comes first.
-        run: gives the logits of the batch, (T, B, V) or (B, T, V), and what goes into the first
-            layer and comes out of each, where the model tells it, each (T, B, d or more).
-        labels: as the logits without their last dimension; ``pad`` where there is no loss.
-        real: positions of the hidden states, (T, B).
+        model: the model, in training mode.
+        layers: the layers of the stack that computes the logits.
+        dim: d of its hidden states. The output of a layer may have more streams after the first d
+            channels.
+        run: returns the logits of the batch, (T, B, V) or (B, T, V), and if the model returns them,
+            the input of the first layer and the output of each layer, each (T, B, d or more).
+        labels: the labels, in the shape of the logits without V; ``pad`` at positions without loss.
+        real: a mask of the real positions of the hidden states, (T, B).
     """
 
     model: Any
@@ -78,12 +78,12 @@ class Setting:
     real: Tensor
 
     def total_loss(self, logits: Tensor) -> Tensor:
-        """The cross-entropy in nats, summed over the positions that have a label."""
+        """The cross-entropy in nats, summed over the labels."""
         logits, labels = logits.flatten(0, 1), self.labels.flatten()
         return F.cross_entropy(logits, labels, ignore_index=self.pad, reduction="sum")
 
     def mean_loss(self, logits: Tensor | None = None) -> Tensor:
-        """The same a label; runs the model without ``logits``."""
+        """The mean cross-entropy per label; runs the model if ``logits`` is None."""
         logits = self.run()[0] if logits is None else logits
         return self.total_loss(logits) / self.labels.ne(self.pad).sum()
 
@@ -96,10 +96,10 @@ class Setting:
 def simplified(
     placement: str, norm_type: str, layers: int, dim: int, batches: Batches, seed: int
 ) -> Setting:
-    """The simplified setting; ``seed`` draws the weights and the labels and chooses the batch.
+    """The simplified setting; ``seed`` determines the weights, the labels and the batch.
 
     Raises:
-        ValueError: what the plan of a model refuses.
+        ValueError: an invalid combination of norm and placement.
     """
     torch.manual_seed(seed)
     with torch.random.fork_rng(devices=[]):  # or a seed would draw other weights the first time
@@ -127,7 +127,7 @@ def simplified(
 def _unused_stack(
     placement: str, norm_type: str, layers: int, dim: int, batches: Batches
 ) -> NormTransformerEncoder:
-    """A stack for :func:`simplified` to copy; drawing weights is most of what building costs."""
+    """A stack for :func:`simplified` to copy, since initialization takes most of the time."""
     args = _settings(placement, norm_type, layers, dim, sides=("encoder",))
     args.encoder_ffn_embed_dim, args.encoder_attention_heads = dim, 1
     args.no_token_positional_embeddings = True
@@ -138,7 +138,7 @@ def _unused_stack(
 
 @torch.no_grad()
 def _simplify(layer: nn.Module, keep_weights: bool) -> None:
-    """Xavier normal weights unless they are to be kept, W_Q = W_K = 0, and no biases."""
+    """Set Xavier normal weights unless they are kept, W_Q = W_K = 0, and no biases."""
     for linear in linear_maps(layer):
         if not keep_weights:
             nn.init.xavier_normal_(linear.weight)
@@ -155,7 +155,7 @@ def full(
     """The full model with the weights and the batch of ``seed``.
 
     Raises:
-        ValueError: what the plan of a model refuses.
+        ValueError: an invalid combination of norm and placement.
     """
     torch.manual_seed(seed)
     args = _settings(placement, norm_type, layers, dim, sides=("encoder", "decoder"))
@@ -184,7 +184,7 @@ def of_model(model: Any, batch: Batch, pad: int) -> Setting:
 def _settings(
     placement: str, norm_type: str, layers: int, dim: int, sides: tuple[str, ...]
 ) -> argparse.Namespace:
-    """What both models have in common, in fairseq's flat names."""
+    """The settings of both models, by fairseq's flat names."""
     args = argparse.Namespace(norm_placement=placement, norm_type=norm_type)
     for side in sides:
         setattr(args, f"{side}_layers", layers)
@@ -200,15 +200,16 @@ def _settings(
 
 
 def layer_gradients(layers: Sequence[Any], loss: Tensor) -> list[float]:
-    """The Frobenius norm of the gradient of ``loss`` by W^2, ``fc2`` in fairseq, of each layer."""
+    """The Frobenius norm of the gradient of ``loss`` w.r.t. W^2 (``fc2``) of each layer."""
     gradients = torch.autograd.grad(loss, [layer.fc2.weight for layer in layers])
     return [float(torch.linalg.matrix_norm(gradient)) for gradient in gradients]
 
 
 def watch_sums(layers: Sequence[Any]) -> dict[str, list[Tensor]]:
-    """Collect, in the next forward, what the norm on the sum of each branch gets, by branch.
+    """Collect, in the next forward, the inputs of norms on the sum of a branch.
 
-    A list has an entry for each layer that has such a norm.
+    Returns:
+        for each branch, the inputs in the layers that have such a norm.
     """
     sums: dict[str, list[Tensor]] = {}
 
@@ -226,13 +227,14 @@ def watch_sums(layers: Sequence[Any]) -> dict[str, list[Tensor]]:
 
 
 class StackPass(NamedTuple):
-    """What a pass through the simplified setting shows at the n real positions of its batch.
+    """Measurements of a pass through the simplified setting, at the n real positions.
 
     Attributes:
         outputs: |x|^2 / d of the embeddings and of the output of each layer, (L + 1, n).
-        sums: by branch, |x|^2 / d of what the norm on its sum gets, (L, n); only where every layer
-            has such a norm.
-        gradients: Frobenius norm of the gradient of the mean loss by W^2 of each layer, L numbers.
+        sums: for each branch, |x|^2 / d of the input of the norm on its sum, (L, n); only if every
+            layer has such a norm.
+        gradients: the Frobenius norm of the gradient of the mean loss w.r.t. W^2 of each layer, L
+            numbers.
     """
 
     outputs: Tensor
@@ -244,7 +246,7 @@ class StackPass(NamedTuple):
 def stack_pass(
     placement: str, norm_type: str, layers: int, dim: int, batches: Batches, seed: int
 ) -> StackPass:
-    """One forward and backward pass through the simplified setting, looked at by layer."""
+    """One forward and backward pass through the simplified setting, measured by layer."""
     setting = simplified(placement, norm_type, layers, dim, batches, seed)
     setting.model.requires_grad_(False)
     for layer in setting.layers:
@@ -260,12 +262,12 @@ def stack_pass(
 
 
 class Activations(NamedTuple):
-    """What a norm of the encoder sees at the real positions of a batch.
+    """The input and the output gradient of an encoder norm at the n real positions of a batch.
 
     Attributes:
-        site: its path in the model.
+        site: the path of the norm in the model.
         x: its input, (n, C), in float64.
-        g: the gradient of the mean loss by its output, (n, C), in float64.
+        g: the gradient of the mean loss w.r.t. its output, (n, C), in float64.
     """
 
     site: str
@@ -274,7 +276,7 @@ class Activations(NamedTuple):
 
 
 def encoder_activations(model: Any, batches: Batches, seed: int) -> list[Activations]:
-    """Of each norm of the encoder, from below, in one pass over the batch of ``seed``."""
+    """The activations of each encoder norm, from below, in one pass over the batch of ``seed``."""
     norms = {
         f"encoder.{path}": module
         for path, module in model.encoder.named_modules()

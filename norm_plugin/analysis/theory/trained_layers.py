@@ -27,9 +27,9 @@ from norm_plugin.checkpoints.reestimate import train_batches
 from norm_plugin.commands.command_line import CommandError
 
 BATCHES = 8
-"""Of the training data, in the order of the run. The fit takes them in place of seeds."""
+"""The number of batches of the training data. The fit uses them instead of seeds."""
 STACK = ("placement", "norm", "updates", "stack", "checkpoint")
-"""The columns that tell one stack of one model apart."""
+"""The columns that identify a stack of a model."""
 
 
 def measure_once(options: Options) -> pd.DataFrame:
@@ -40,7 +40,7 @@ def measure_once(options: Options) -> pd.DataFrame:
 
 
 def short_names(paths: Iterable[Path]) -> dict[str, Path]:
-    """Each file once, by its name with as many of its folders as no other file has."""
+    """The files by the shortest ends of their paths that are unique."""
     files = {Path(os.path.abspath(path)).parts: path for path in paths}
 
     def name(parts: tuple[str, ...]) -> str:
@@ -55,8 +55,8 @@ def of_checkpoint(path: Path, name: str, data: Path | None) -> Iterator[Row]:
     """The rows of one checkpoint.
 
     Args:
-        name: of the checkpoint in the rows.
-        data: the binarized data; None: the folder that the run was trained on.
+        name: the name of the checkpoint in the rows.
+        data: the binarized data; None for the folder that the run was trained on.
 
     Raises:
         CommandError: the checkpoint cannot be read, or does not fit the data.
@@ -88,14 +88,14 @@ def of_checkpoint(path: Path, name: str, data: Path | None) -> Iterator[Row]:
 
 
 def without_dropout(model: nn.Module) -> None:
-    """Switch dropout off in a model in training mode, whose norms then see the batch."""
+    """Put a model in training mode, for batch statistics, but without dropout."""
     for module in model.modules():
         if isinstance(module, (FairseqDropout, nn.Dropout)):
             module.p = 0.0
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
-    """The factor of each stack of each checkpoint; its file is named where others read the same."""
+    """The factor of each stack of each checkpoint, with its file if rows would look the same."""
     stacks = pd.DataFrame([key for key, _ in by_stack(frame)], columns=STACK)
     named = stacks.duplicated(["placement", "norm", "updates", "stack"]).any()
     for key, some in by_stack(frame):
@@ -109,12 +109,12 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 
 def by_stack(frame: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
-    """The rows of each stack of each model; files of before that column have ""."""
+    """The rows of each stack of each model; old files have no column for the checkpoint."""
     return groups(frame if "checkpoint" in frame else frame.assign(checkpoint=""), *STACK)
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:
-    """The gradient over the layers, a line a stack of a checkpoint."""
+    """The gradient over the layers, one line per stack of a checkpoint."""
     stacks = pd.DataFrame([key for key, _ in by_stack(frame)], columns=STACK)
     shared = stacks.duplicated(["placement", "updates", "stack"], keep=False)
     lines = []

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Prepare enwik8, the first 100 million bytes of a dump of Wikipedia, for language models.
 
-A byte is a token, called a character in papers, and so is the end of a line. The raw file is
-enwik8.zip, or enwik8 itself. The first 90 million bytes are for training, the next 5 million for
-validation and the last 5 million for the test, as in every paper. Where a split ends within a line,
-one end of a line is added.
+A token is a byte (papers call it a character) or the end of a line. The raw file is enwik8.zip, or
+enwik8 itself. As in all papers, the first 90 million bytes are for training, the next 5 million for
+validation and the last 5 million for the test. If a split ends within a line, the end of a line is
+added.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Prepare IWSLT14 (TED talks, German and English) as fairseq's prepare-iwslt14.sh does.
 
-The raw file is de-en.tgz. Steps: leave out addresses and keywords of the talks; Moses tokenization;
-keep training pairs of 1 to 175 words with a length ratio of at most 1.5; lowercase; set every 23rd
-pair aside for validation; joint BPE; fairseq-preprocess. The test set is dev2010, TEDX.dev2012,
-tst2010, tst2011 and tst2012.
+The raw file is de-en.tgz. Steps: remove URLs and keywords of the talks; Moses tokenization; keep
+training pairs of 1 to 175 words with a length ratio of at most 1.5; lowercase; use every 23rd pair
+for validation; joint BPE; fairseq-preprocess. The test set is dev2010, TEDX.dev2012, tst2010,
+tst2011 and tst2012.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULES = TextRules(tokenizer="sacremoses", lowercase=True)
 
 
 def files(split: str, language: str) -> list[RawFile]:
-    """The files of the archive that make one side of a split."""
+    """The files in the archive for one side of a split."""
     if split == "train":
         return [RawFile(f"de-en/train.tags.de-en.{language}", ARCHIVE)]
     return [RawFile(f"de-en/IWSLT14.{name}.de-en.{language}.xml", ARCHIVE) for name in TEST_SETS]

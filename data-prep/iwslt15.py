@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Prepare IWSLT15 (TED talks, English and Vietnamese) in Stanford's form for fairseq.
 
-The raw files are train, tst2012 (validation) and tst2013 (test), each as .en and .vi. They come
-tokenized and cased, with the escapes of Moses (&apos; &quot; &#91; ...), and stay so: as in the
-papers, BPE is learned and tokenized BLEU is computed on text with escapes. Unescape before you
-detokenize. raw/ holds the text as it comes. With sentencepiece the text is unescaped first, because
-its output is not detokenized. Steps: leave out training pairs with an empty side; BPE of each
-language to the size of the paper's vocabulary; fairseq-preprocess.
+The raw files are train, tst2012 (validation) and tst2013 (test), each as .en and .vi. They are
+tokenized and cased, with the escapes of Moses (&apos; &quot; &#91; ...). As in the papers, BPE is
+learned and tokenized BLEU is computed with these escapes; unescape before you detokenize. raw/ has
+the original text. With sentencepiece the text is unescaped first, because its output is not
+detokenized. Steps: remove training pairs with an empty side; BPE of each language up to the size of
+the paper's vocabulary; fairseq-preprocess.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from prep.pairs import Corpus, plain_files
 from prep.text import TextRules
 
 BASE_URL = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
-# SHA-256 of the files as Stanford publishes them; that of train is recorded at its first download.
+# SHA-256 of Stanford's files; that of train is recorded at its first download.
 DIGESTS = {
     "tst2012.en": "b8fbcd0d4199d41276421d1f7228298df67dd9e2c5c134c2ee8cdf3ec27801e2",
     "tst2012.vi": "01004078b3f36b0c46e81b65fc6851230b3c823405c76d1d82ef3b786b512ff0",

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Prepare MRPC, the paraphrase corpus of the GLUE benchmark: do two sentences mean the same?
 
-Its license does not let others host it. GLUE's own script, download_glue_data.py, makes train.tsv
-and dev.tsv of Microsoft's file; name their folder, or that of an MRPC.zip with them, by --raw. Test
-is the text of dev, as for all of GLUE here. The sentences are tokenized like WikiText-103. Words
-that are not in --dictionary, that of a pre-trained model, are unknown.
+Its license does not allow others to host it. GLUE's script download_glue_data.py makes
+train.tsv and dev.tsv from Microsoft's file; pass their folder, or that of an MRPC.zip with them, as
+--raw. The test set is dev, as for all of GLUE here. The sentences are tokenized like WikiText-103.
+With --dictionary, that of a pre-trained model, words that it lacks are unknown.
 """
 
 from __future__ import annotations

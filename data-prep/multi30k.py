@@ -27,7 +27,7 @@ CORPUS = Corpus(
     sources=tuple(Source(n, (f"{BASE_URL}/{n}",), digest) for n, digest in DIGESTS.items()),
     files=plain_files(STEMS),
     lines={"train": 29000, "valid": 1014, "test": 1000},
-    # Not Moses' own normalization: every result on this corpus rests on that of its port.
+    # The port of Moses' normalization differs slightly; all results on this corpus depend on it.
     rules=TextRules(normalize="sacremoses", tokenizer="sacremoses", lowercase=True),
     merges=10000,
 )

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Prepare the Penn Treebank as Mikolov has tokenized it, for fairseq's language models.
+"""Prepare Mikolov's version of the Penn Treebank for fairseq's language models.
 
 The raw file is simple-examples.tgz, or ptb.train.txt, ptb.valid.txt and ptb.test.txt. The text is
-taken as it is: 10,000 lowercase words, with <unk> and N for numbers.
+not changed: it has 10,000 types, lowercase, with <unk>, and N for numbers.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Prepare the RT movie reviews (Pang and Lee 2005): sentences with the label 0, bad, or 1, good.
 
-The raw files are rt-polarity.neg and rt-polarity.pos, with 5,331 sentences each, or the archive
-that holds them. They come tokenized and lower-cased. The corpus has no split of its own. As in the
-AdaNorm paper (Xu et al. 2019), 8,608 sentences are for training, 964 for validation and 1,089 for
-the test, drawn at random with --split-seed; the one that is left over is not used. A word that
-occurs once in the training text is unknown.
+The raw files are rt-polarity.neg and rt-polarity.pos, with 5,331 sentences each, or their archive.
+They are tokenized and lower-cased. The corpus has no standard split. As in the AdaNorm paper (Xu et
+al. 2019), 8,608 sentences are for training, 964 for validation and 1,089 for the test, drawn at
+random with --split-seed; one sentence is not used. Words that occur once in the training text are
+unknown.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ CORPUS = LabeledCorpus(
         archive=ARCHIVE,
         lines=5331,
         sizes={"train": 8608, "valid": 964, "test": 1089},
-        # The original is in Windows-1252, many copies are in UTF-8. In Latin-1 the byte of a dash
-        # would be a control character, and that of `…` white space.
+        # The original is in Windows-1252, many copies are in UTF-8. In Latin-1, dashes would be
+        # control characters, and `…` white space.
         encodings=("UTF-8", "cp1252"),
     ),
     rules=TextRules(lowercase=True),

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Prepare RTE of the GLUE benchmark, Recognizing Textual Entailment: does A entail B?
 
-The raw file is RTE.zip, or train.tsv and dev.tsv from it. The labels of its test set are not
-published, so test is the text of dev. The sentences are tokenized like WikiText-103. Words that
-are not in --dictionary, that of a pre-trained model, are unknown.
+The raw file is RTE.zip, or train.tsv and dev.tsv from it. The test set is dev, since the labels of
+GLUE's test set are not published. The sentences are tokenized like WikiText-103. With --dictionary,
+that of a pre-trained model, words that it lacks are unknown.
 """
 
 from __future__ import annotations

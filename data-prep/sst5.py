@@ -2,8 +2,8 @@
 """Prepare SST5, the Stanford Sentiment Treebank with five labels: 0, very bad, to 4, very good.
 
 The raw files are stsa.fine.train, stsa.fine.dev and stsa.fine.test, whose lines are a label, a
-space and a sentence: the whole sentences of the treebank, without its phrases. They come tokenized
-and lower-cased. A word that occurs once in the training text is unknown.
+space and a sentence: the whole sentences of the treebank, without its phrases. They are tokenized
+and lower-cased. Words that occur once in the training text are unknown.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """Prepare tinyshakespeare with a test text: the second half of the usual validation text.
 
 A study that tunes on the validation text needs another text for its scores. The training text is
-that of tinyshakespeare.py. The first half of the last 10 % is for validation, and the rest for
-testing.
+that of tinyshakespeare.py. The first half of the last 10 % is for validation, the second half for
+the test.
 """
 
 from __future__ import annotations

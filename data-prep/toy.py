@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Write the toy corpus (English and Velan, an invented language) and prepare it.
 
-The text is lowercase, needs no BPE and is made in seconds. The same --seed gives the same bytes on
-every machine. Language codes: en and xx. Each English sentence has exactly one translation, which
-takes
+The text is lowercase, needs no BPE and is generated in seconds. The same --seed gives the same
+bytes on every machine. Language codes: en and xx. Each English sentence has exactly one
+translation, by these rules:
 
 word order  verb last: subject, recipient, object, manner, verb; time words come first;
             adjectives follow their noun, in mirrored order; prepositions become postpositions,
@@ -173,7 +173,7 @@ class Grammar:
     """Draws sentence pairs; a seed determines the sequence.
 
     The only source of randomness is `random.Random(seed).random()`, which is the same on every
-    machine and in every version of Python; those of `choice` and `shuffle` are not.
+    machine and in every version of Python, unlike `choice` and `shuffle`.
     """
 
     def __init__(self, seed: int) -> None:
@@ -190,7 +190,7 @@ class Grammar:
     ) -> NounPhrase:
         """A noun with its determiner and adjectives.
 
-        `modified` is the probability that a phrase or clause describes the noun.
+        `modified` is the probability of a phrase or clause that describes the noun.
         """
         noun, determiner = self._pick(nouns), self._pick(DETERMINERS)
         plural = self._chance(0.4)
@@ -252,7 +252,7 @@ class Grammar:
         return [word for word in source if word] + ["."], [word for word in target if word] + ["."]
 
     def sentences(self) -> Iterator[tuple[str, str]]:
-        """Endless sentence pairs, no English sentence twice, tokens joined by spaces."""
+        """Endless sentence pairs, with tokens joined by spaces; no English sentence repeats."""
         seen = set()
         while True:
             source, target = self.sentence()
@@ -277,12 +277,12 @@ def generate(seed: int, sizes: dict[str, int]) -> dict[str, list[str]]:
 
 
 def detokenize(line: str) -> str:
-    """A sentence as it is written: without a space before its full stop."""
+    """A sentence without the space before its full stop."""
     return line[: -len(" .")] + "."
 
 
 def build(work: Path, files: dict[str, list[str]]) -> dict[str, Counts]:
-    """Fill `work` with raw/, tok/ and the dictionaries; there is no BPE and no raw train."""
+    """Write raw/ (without train), tok/ and the dictionaries to `work`; there is no BPE."""
     for name, lines in files.items():
         write_lines(work / "tok" / name, lines)
         if not name.startswith("train."):

@@ -2,7 +2,7 @@
 """Prepare WikiText-103 for fairseq's language models.
 
 The raw file is wikitext-103-v1.zip, or wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens.
-The text is taken as its authors have tokenized it, with <unk>.
+The text is not changed: its authors have tokenized it, with <unk>.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Training text is europarl-v7, commoncrawl and news-commentary-v9; validation is 
 is newstest2014, from the SGM. Steps: normalize punctuation and remove control characters (not in
 the test set); Moses tokenization, with a-b as a @-@ b; joint BPE of 40,000 operations (--merges
 32000 is the other usual form); keep training pairs of 1 to 250 subword units with a length ratio of
-at most 1.5; fairseq-preprocess. The text stays cased. tok/ holds all training pairs, those that are
-left out later among them.
+at most 1.5; fairseq-preprocess. The text is cased. tok/ has all training pairs, including those
+that are removed later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMMONCRAWL = "training-parallel-commoncrawl.tgz"
 NEWS = "training-parallel-nc-v9.tgz"
 DEV = "dev.tgz"
 TEST = "test-full.tgz"
-# Archive: folder on the server.
+# The folder of each archive on the server.
 FOLDERS = {
     EUROPARL: "wmt13",
     COMMONCRAWL: "wmt13",
@@ -35,7 +35,7 @@ TEST_RULES = TextRules(plain_apostrophe=True, tokenizer="sacremoses", aggressive
 
 
 def files(split: str, language: str) -> list[RawFile]:
-    """The files that make one side of a split."""
+    """The files for one side of a split."""
     if split == "train":
         return [
             RawFile(f"training/europarl-v7.de-en.{language}", EUROPARL),
@@ -44,13 +44,13 @@ def files(split: str, language: str) -> list[RawFile]:
         ]
     if split == "valid":
         return [RawFile(f"dev/newstest2013.{language}", DEV)]
-    # deen: the order of the languages in the file's name is the same for both directions.
+    # the name has "deen" for both directions
     side = "src" if language == "en" else "ref"
     return [RawFile(f"test-full/newstest2014-deen-{side}.{language}.sgm", TEST)]
 
 
 def urls(archive: str) -> tuple[str, ...]:
-    """Where an archive lies, in the order in which the addresses are tried."""
+    """The addresses of an archive, in the order in which they are tried."""
     path = f"{FOLDERS[archive]}/{archive}"
     if archive == DEV:
         return (f"http://data.statmt.org/{path}", f"https://data.statmt.org/{path}")

@@ -1,6 +1,6 @@
-"""What fairseq-preprocess makes: the dictionaries, and the binary text.
+"""Writes the output of fairseq-preprocess: dictionaries and binary text.
 
-fairseq's own command is not run: its multiprocessing.Pool waits forever when a worker is killed.
+fairseq-preprocess itself is not used: its multiprocessing.Pool waits forever if a worker is killed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PADDING_FACTOR = 8  # fairseq-preprocess pads dictionaries to a multiple of it
 def make_dictionary(
     texts: Sequence[Path], destinations: Sequence[Path], least_count: int = -1
 ) -> None:
-    """Write the dictionary of the words that occur at least so often in all texts together."""
-    from fairseq.data import Dictionary  # takes seconds; --help need not wait for it
+    """Write the dictionary of the words with at least `least_count` occurrences in all texts."""
+    from fairseq.data import Dictionary  # takes seconds, which --help need not
 
     symbols = Dictionary()
     for text in texts:
@@ -35,13 +35,13 @@ def make_dictionary(
     for destination in destinations:
         destination.parent.mkdir(parents=True, exist_ok=True)
         symbols.save(str(destination))
-    # Without the words that only fill the dictionary up.
+    # without the words that only pad the dictionary
     types = sum(count > 0 for count in symbols.count[symbols.nspecial :])
     report(f"dictionary of {' and '.join(text.name for text in texts)}: {types:,} types")
 
 
 def binarize(out: Path, destination: Path, recipe: Recipe) -> None:
-    """Fill `destination` with the binary text of `out`."""
+    """Write the binary text of `out` to `destination`."""
     for side in sides(recipe):
         dictionary_path = out / "bin" / dictionary(recipe, side)
         for split in SPLITS:
@@ -52,7 +52,7 @@ def binarize(out: Path, destination: Path, recipe: Recipe) -> None:
 
 
 def binarize_text(text: Path, dictionary_path: Path, stem: Path) -> None:
-    """Write `stem`.bin and `stem`.idx from a text and the dictionary of its words."""
+    """Write `stem`.bin and `stem`.idx from a text and its dictionary."""
     import torch
     from fairseq.data import Dictionary, indexed_dataset
 

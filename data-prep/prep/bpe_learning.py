@@ -1,9 +1,9 @@
 """Learns BPE from millions of words in little memory: the merges of subword-nmt, in numpy.
 
 subword-nmt keeps a Python object for each pair of symbols in each word: 2 GB for a million words.
-Here all words are one array of symbols, with the places of each symbol beside it. The merges are
-the same, which a test checks. subword-nmt sets rare pairs aside and counts them only roughly;
-`_PairCounts` does the same.
+Here all words are one array of symbols, with an index of the places of each symbol. A test checks
+that the merges are the same. `_PairCounts` also reproduces that subword-nmt prunes rare pairs and
+counts them only approximately.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 FEWEST = 2  # a pair that occurs less often is not merged
 PRUNE_EVERY = 100
-END = "</w>"  # is part of the last symbol of a word
+END = "</w>"  # part of the last symbol of a word
 PART = 1 << 20  # places counted at once
 SHIFT = 32  # a pair of symbols is one integer: the first shifted by this, plus the second
 
@@ -25,7 +25,7 @@ Changes = Iterable[tuple[int, int]]
 
 
 def learn_merges(frequencies: Mapping[str, int], most: int) -> Iterator[tuple[str, str]]:
-    """Yield at most `most` merges, best first. `frequencies` has that of each word."""
+    """Yield at most `most` merges, best first. `frequencies`: of each word."""
     text = _Text(frequencies)
     pairs = _PairCounts(text.count_pairs(), text.symbols)
     for number in range(most):
@@ -39,7 +39,7 @@ def learn_merges(frequencies: Mapping[str, int], most: int) -> Iterator[tuple[st
 
 
 class _PairCounts:
-    """How often each pair occurs. Rare pairs are set aside, so that the best is unique quickly."""
+    """The counts of the pairs. Rare pairs are pruned, so that the best one is found quickly."""
 
     def __init__(self, counts: dict[int, int], symbols: list[str]) -> None:
         self._symbols = symbols
@@ -72,7 +72,7 @@ class _PairCounts:
             self._counts[pair] += count
 
     def finish(self, merged: int, number: int) -> None:
-        """Forget the merged pair; now and then, set rare pairs aside."""
+        """Forget the merged pair; now and then, prune rare pairs."""
         self._counts[merged] = 0
         if number % PRUNE_EVERY == 0:
             self._prune()
@@ -80,7 +80,7 @@ class _PairCounts:
     def _prune(self) -> None:
         for pair in [pair for pair, count in self._counts.items() if count < self._threshold]:
             count = self._counts.pop(pair)
-            # A negative count is a change to a pair that was set aside before.
+            # A negative count is a change to a pair that was pruned before.
             total = count + self._aside[pair] if count < 0 else count
             if total:
                 self._aside[pair] = total
@@ -89,7 +89,7 @@ class _PairCounts:
 
 
 class _Text:
-    """All words in one array: a symbol at each place, and links to the places before and after."""
+    """All words in one array: a symbol at each place, with links to the previous and next place."""
 
     def __init__(self, frequencies: Mapping[str, int]) -> None:
         lengths = np.fromiter(map(len, frequencies), np.int64, len(frequencies))
@@ -111,11 +111,11 @@ class _Text:
         self._previous[last - lengths + 1] = -1
         by_symbol = np.argsort(self._symbol, kind="stable").astype(np.int32)
         sizes = np.bincount(self._symbol, minlength=len(known))
-        # Where each symbol occurs, in order; some of these places may have been merged since.
+        # The places of each symbol, in order; some may have been merged since.
         self._places = dict(enumerate(np.split(by_symbol, np.cumsum(sizes)[:-1])))
 
     def count_pairs(self) -> dict[int, int]:
-        """How often each pair occurs."""
+        """The count of each pair."""
         counts: defaultdict[int, int] = defaultdict(int)
         for start in range(0, len(self._symbol), PART):
             part = np.arange(start, min(start + PART, len(self._symbol)), dtype=np.int32)
@@ -124,12 +124,12 @@ class _Text:
         return counts
 
     def merge(self, first: int, second: int) -> tuple[Changes, Changes]:
-        """Merge the pair wherever it occurs; returns the pairs that vanish and those that arise."""
+        """Merge a pair everywhere; returns the pairs that disappear and the new pairs."""
         left = self._find(first, second)
         right = self._next[left]
         gone = self._pairs_at(self._previous[left], left, right)
-        # Always a new symbol: a pair is merged at once wherever it occurs, so no string arises in
-        # two ways.
+        # Always a new symbol: as a pair is merged everywhere at once, no two merges give the same
+        # string.
         merged = len(self.symbols)
         self.symbols.append(self.symbols[first] + self.symbols[second])
         after = self._next[right]

@@ -1,8 +1,8 @@
 """Downloads the raw files: tries mirrors in order, resumes, and checks.
 
-Beside an unfinished `NAME.part`, `NAME.part.version` stores its address and its version: the ETag
-or the Last-Modified of the server. The rest is requested with `If-Range`, so a file that has
-changed is sent from its start (RFC 9110, section 13.1.5).
+Beside an unfinished `NAME.part`, `NAME.part.version` stores its address and its version, which is
+the ETag or Last-Modified of the server. The rest is requested with `If-Range`, so the server sends
+a changed file from its start (RFC 9110, section 13.1.5).
 
 If the publisher names no checksum, the first download records one in `NAME.sha256` beside the file
 (in the form of sha256sum), and later downloads are checked against it. Proxies are taken from the
@@ -30,7 +30,7 @@ BLOCK_BYTES = 1 << 16
 
 
 class Source(NamedTuple):
-    """A file to download: its name, its addresses in order of preference, its SHA-256 if known."""
+    """A file to download: its name, its addresses in order of preference, its SHA-256 or None."""
 
     name: str
     urls: tuple[str, ...]
@@ -38,15 +38,15 @@ class Source(NamedTuple):
 
 
 def beside(path: Path, suffix: str) -> Path:
-    """The file of that name with a suffix."""
+    """The path with a suffix after its name."""
     return path.with_name(path.name + suffix)
 
 
 def download_all(sources: Sequence[Source], folder: Path) -> None:
     """Download `sources` into `folder`.
 
-    A file that is there already is checked and kept. An unfinished download is kept as `NAME.part`
-    and resumed by the next call. Raises CommandError, which says what to do by hand.
+    An existing file is checked and kept. An unfinished download is kept as `NAME.part` and resumed
+    by the next call. The message of a CommandError says how to download the files by hand.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".lock", f"downloading to {folder}"):
@@ -65,7 +65,7 @@ def download_all(sources: Sequence[Source], folder: Path) -> None:
 
 
 def known_digests(sources: Sequence[Source], folder: Path) -> dict[str, str] | None:
-    """Name to SHA-256 of each source, published or recorded; None if one is not known yet."""
+    """The SHA-256 of each source by its name, published or recorded; None if one is unknown."""
     digests = {source.name: _expected(source, folder / source.name) for source in sources}
     known = {name: digest for name, digest in digests.items() if digest is not None}
     return known if len(known) == len(digests) else None
@@ -79,9 +79,9 @@ def _expected(source: Source, path: Path) -> str | None:
 
 
 def _check(source: Source, path: Path, content: Path) -> None:
-    """Check the content of a file; record its checksum if none is known yet.
+    """Check the content of a file; if its checksum is unknown, record it.
 
-    Raises CommandError if it has another checksum, or is a damaged archive.
+    Raises CommandError for another checksum or a damaged archive.
     """
     expected, digest = _expected(source, path), file_digest(content)
     if expected is None:
@@ -132,7 +132,7 @@ def fetch_rest(url: str, part: Path) -> None:
     if part.exists() and record.exists():
         address, version = record.read_text(encoding="utf-8").split("\n")[:2]
         if address == url and part.stat().st_size > 1:
-            start = part.stat().st_size - 1  # of a whole file too, one byte is left to ask for
+            start = part.stat().st_size - 1  # so that a range is left even if the file is complete
             headers = {"Range": f"bytes={start}-", "If-Range": version}
     request = urllib.request.Request(url, headers=headers)
     with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:

@@ -1,8 +1,8 @@
 r"""Raw files, plain or in archives, and text that is read and written line by line.
 
-Text is UTF-8, and a line ends at "\n" and nowhere else: characters such as U+2028 occur inside real
-sentences, and a line break there would shift one side of a corpus against the other. No function
-holds a whole text in memory, unlike those of `norm_plugin.commands`.
+Text is UTF-8, and lines end at "\n" only: sentences contain characters such as U+2028, and a line
+break there would misalign the two sides of a corpus. Unlike those of `norm_plugin.commands`, no
+function reads a whole text into memory.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ ARCHIVES = (".tgz", ".tar.gz", ".zip")
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, zipfile.BadZipFile)
 BLOCK_BYTES = 1 << 20
 
-logging.getLogger("filelock").setLevel(logging.WARNING)  # fairseq makes all loggers talk
+logging.getLogger("filelock").setLevel(logging.WARNING)  # fairseq lowers the root level
 
 
 def report(message: str) -> None:
-    """Print one line of progress to stderr, above a running progress bar."""
+    """Print a line to stderr, above a running progress bar."""
     tqdm.write(message, file=sys.stderr)
 
 
 @contextmanager
 def locked(path: Path, doing: str) -> Iterator[None]:
-    """Hold the lock file `path`, which a kill releases; wait while another process holds it."""
+    """Hold the lock file `path`; wait while another process holds it. A kill releases it."""
     lock = FileLock(path)
     try:
         lock.acquire(blocking=False)
@@ -59,8 +59,8 @@ def locked(path: Path, doing: str) -> Iterator[None]:
 def lines_of(path: Path) -> Iterator[str]:
     """Yield the lines of a text file (plain or .gz) without their newline.
 
-    Raises CommandError with the file and the line if its gzip stream is cut or damaged, or a line
-    is not UTF-8.
+    Raises CommandError with the file and the line if its gzip stream is truncated or damaged, or a
+    line is not UTF-8.
     """
     number = 0
     try:
@@ -77,20 +77,20 @@ def lines_of(path: Path) -> Iterator[str]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write lines as UTF-8, each ended by "\\n"; parent folders are made."""
+    """Write lines as UTF-8, each followed by "\\n"; makes parent folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8", newline="\n") as stream:
         stream.writelines(f"{line}\n" for line in lines)
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
+    """The SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def check_count(name: str, count: int, expected: int, unit: str = "lines") -> None:
-    """Raise CommandError unless a file or split has as many lines as the published one."""
+    """Raise CommandError if a file or split has another number of lines than published."""
     if count != expected:
         raise CommandError(
             f"{name} has {count:,} {unit}, and the published one has {expected:,}; it is another "
@@ -102,9 +102,9 @@ def check_count(name: str, count: int, expected: int, unit: str = "lines") -> No
 
 
 class RawFile(NamedTuple):
-    """A raw file and the archive in which it comes.
+    """A raw file and its archive, if any.
 
-    Without that archive, the file is looked for by the last part of its name, plain or as .gz.
+    If the archive is missing, the file itself is used, plain or as .gz.
     """
 
     name: str
@@ -112,11 +112,11 @@ class RawFile(NamedTuple):
 
     @property
     def base(self) -> str:
-        """Its name outside the archive."""
+        """The name of the file outside the archive."""
         return PurePosixPath(self.name).name
 
     def find(self, folder: Path) -> Path | None:
-        """The archive if it is in the folder, else the file itself; None if neither is."""
+        """The archive in the folder, or else the file itself; None if both are missing."""
         names = [self.archive] if self.archive else []
         names += [f"{self.base}.gz", self.base]
         return next((folder / name for name in names if (folder / name).is_file()), None)
@@ -124,7 +124,7 @@ class RawFile(NamedTuple):
 
 @dataclass(frozen=True)
 class RawFiles:
-    """Raw files by what each holds, a split or a label, plain or in one archive."""
+    """Raw files by split or label, plain or in one archive."""
 
     members: Mapping[str, str]
     _: KW_ONLY
@@ -137,7 +137,7 @@ class RawFiles:
 
 
 def find_raw(folder: Path, files: Sequence[RawFile]) -> dict[RawFile, Path]:
-    """The archive of each file, or the file itself; raises CommandError if one is missing."""
+    """The archive of each file, or else the file itself; CommandError if both are missing."""
     paths = {file: file.find(folder) for file in files}
     if missing := [file for file, path in paths.items() if path is None]:
         names = ", ".join(file.base for file in missing)
@@ -150,10 +150,10 @@ def find_raw(folder: Path, files: Sequence[RawFile]) -> dict[RawFile, Path]:
 def read_raw(
     folder: Path, files: Sequence[RawFile], destination: Path | None = None
 ) -> dict[str, Path]:
-    """Read the archives to their end, and unpack their files where a destination is given.
+    """Check the archives by reading them to the end, and unpack their files to a destination.
 
-    Returns where each file can be read then, by its name. Raises CommandError if an archive is
-    damaged or lacks a file.
+    Returns the path of each file by its name. Raises CommandError if an archive is damaged or lacks
+    a file.
     """
     paths = find_raw(folder, files)
     packed = {path for file, path in paths.items() if path.name == file.archive}
@@ -166,9 +166,9 @@ def read_raw(
 
 
 def read_archive(path: Path, wanted: Collection[str] = (), destination: Path | None = None) -> None:
-    """Read a .tgz or .zip to its end, and unpack the wanted files where a destination is given.
+    """Check a .tgz or .zip by reading it to the end, and unpack files to a destination, if any.
 
-    Raises CommandError if it is damaged, lacks a wanted file, or has one that leads elsewhere.
+    Raises CommandError if it is damaged, lacks a wanted file, or has one outside the destination.
     """
     try:
         read = _read_zip if zipfile.is_zipfile(path) else _read_tar

@@ -1,12 +1,12 @@
-"""The folder of a prepared corpus: the text appears in one step, complete, and so does its record.
+"""The folder of a prepared corpus. Its text, and later its binary form, appear atomically.
 
-OUT/raw   untouched reference text of valid and test, for sacrebleu
+OUT/raw   original reference text of valid and test, for sacrebleu
 OUT/tok   tokenized text (with sentencepiece, which needs no tokenizer: the raw text, lowercased if
           the corpus is)
-OUT/bpe   text in subword units, and the model that segmented it (absent without subword units)
-OUT/bin   what fairseq-train reads: the dictionaries, and later the binary text
+OUT/bpe   text in subword units, and their model (missing without subword units)
+OUT/bin   the input of fairseq-train: the dictionaries, and later the binary text
 OUT/manifest.json   settings, counts and digests; `checksum` identifies the data
-OUT/bin/binarized.json   the checksum of the data and the version of fairseq that bin/ comes from
+OUT/bin/binarized.json   the checksum of the data and the version of fairseq that made bin/
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from prep.files import SPLITS, file_digest, lines_of, locked, report
 
 MANIFEST = "manifest.json"
 BINARIZED = "binarized.json"
-FORMAT = 1  # raise it when a change of the code gives other data for the same settings
-# Tool in the manifest: the distributions that provide it.
+FORMAT = 1  # increase it if a change of the code gives other data for the same settings
+# The distributions that provide each tool in the manifest.
 TOOLS = {
     "sacremoses": ("sacremoses",),
     "regex": ("regex",),
@@ -36,7 +36,7 @@ TOOLS = {
     "sentencepiece": ("sentencepiece",),
     "fairseq": ("fairseq-fixed", "fairseq"),
 }
-WHICH_TEXT = ("corpus", "source", "target")  # of a recipe: what bin/ relies on
+WHICH_TEXT = ("corpus", "source", "target")  # the keys of a recipe that bin/ depends on
 
 Recipe = Mapping[str, Any]
 Counts = dict[str, int]  # of "lines" and "tokens"
@@ -53,9 +53,9 @@ LAYOUTS = {
     SENTENCE_PREDICTION: ("{side}/dict.txt", "{side}/{split}"),
     LANGUAGE_MODELING: ("dict.txt", "{split}"),
 }
-"""Below bin/, the dictionary and the binary file without its suffix, by fairseq's name of the task.
-A side is what follows the name of a split: a language, a text or a label. A manifest names the task
-as `layout`; without that entry it is translation."""
+"""For each task of fairseq, the paths of a dictionary and of a binary file (without suffix) in
+bin/. A side is a language, a text or a label. The entry `layout` of a manifest names the task
+(default: translation)."""
 
 
 def sides(recipe: Recipe) -> list[str]:
@@ -64,19 +64,19 @@ def sides(recipe: Recipe) -> list[str]:
 
 
 def dictionary(recipe: Recipe, side: str) -> str:
-    """The name of the dictionary of a side, below bin/."""
+    """The path of the dictionary of a side in bin/."""
     return LAYOUTS[recipe.get("layout", TRANSLATION)][0].format(side=side)
 
 
 def binary_file(recipe: Recipe, split: str, side: str) -> str:
-    """The name of a binary file below bin/, without its suffix."""
+    """The path of a binary file in bin/, without its suffix."""
     stem = LAYOUTS[recipe.get("layout", TRANSLATION)][1]
     languages = {name: recipe.get(name) for name in ("source", "target")}
     return stem.format(split=split, side=side, **languages)
 
 
 def text_folder(out: Path) -> Path:
-    """What the model sees: the last text step."""
+    """The folder of the text that the model sees: bpe/ or tok/."""
     return out / "bpe" if (out / "bpe").is_dir() else out / "tok"
 
 
@@ -91,14 +91,14 @@ def make_recipe(
     inputs: dict[str, str],
     **more: Any,
 ) -> Recipe:
-    """All that determines the data and its scores.
+    """A recipe: everything that determines the data and its scores.
 
     Args:
-        source: the side that a model reads: a language, or the name of the text.
-        target: the side that it is to give: a language or the label; None for plain text.
-        inputs: name of each raw file to its SHA-256.
-        more: what is left out where it is empty: `second`, another text that the model reads;
-            `scoring`, what scoring must know of the corpus; `layout`, one of `LAYOUTS`.
+        source: the input side: a language, or the name of the text.
+        target: the output side: a language or the label; None for plain text.
+        inputs: the SHA-256 of each raw file, by its name.
+        more: optional entries: `second`, a second input side; `scoring`, properties that affect
+            scoring; `layout`, one of `LAYOUTS`. Empty ones are left out.
     """
     return {
         "format": FORMAT,
@@ -112,7 +112,7 @@ def make_recipe(
 
 
 def read_manifest(out: Path) -> dict[str, Any]:
-    """OUT/manifest.json; raises CommandError if `publish` did not make OUT."""
+    """Read OUT/manifest.json; CommandError if OUT is not a prepared corpus."""
     try:
         manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
         if {"corpus", "files", "checksum"} <= manifest.keys():
@@ -125,7 +125,7 @@ def read_manifest(out: Path) -> dict[str, Any]:
 def write_manifest(work: Path, recipe: Recipe, raw_counts: dict[str, Counts]) -> None:
     """Write work/manifest.json.
 
-    `raw_counts` are the counts of raw text that is not kept: raw/ holds no training text.
+    `raw_counts` are the counts of raw text that is not kept: raw/ has no training text.
     """
     names = [f"{split}.{side}" for split in SPLITS for side in sides(recipe)]
     counts = {
@@ -141,7 +141,7 @@ def write_manifest(work: Path, recipe: Recipe, raw_counts: dict[str, Counts]) ->
     identity = [f"{text_folder(work).name}/{name}" for name in names]
     identity += [f"bin/{dictionary(recipe, side)}" for side in sides(recipe)]
     digests = digests_of(work, identity)
-    # SHA-256 of the sorted lines `digest  name`, as sha256sum prints them.
+    # the SHA-256 of the sorted output of sha256sum
     lines = sorted(f"{digest}  {name}\n" for name, digest in digests.items())
     manifest = {
         **recipe,
@@ -154,12 +154,12 @@ def write_manifest(work: Path, recipe: Recipe, raw_counts: dict[str, Counts]) ->
 
 
 def digests_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Name: SHA-256 of files in `folder`."""
+    """The SHA-256 of files in `folder`, by name."""
     return {name: file_digest(folder / name) for name in names}
 
 
 def count_text(path: Path) -> Counts:
-    """Lines and whitespace-separated tokens of a text file."""
+    """Count the lines and the whitespace-separated tokens of a text file."""
     lines = tokens = 0
     for line in lines_of(path):
         lines += 1
@@ -168,7 +168,7 @@ def count_text(path: Path) -> Counts:
 
 
 def tool_versions() -> dict[str, str]:
-    """Versions of Python and of the tools that shape the data, with the names of distributions."""
+    """The versions of Python and of the tools that affect the data."""
     versions = {"python": platform.python_version()}
     for tool, distributions in TOOLS.items():
         for distribution in reversed(distributions):
@@ -181,18 +181,18 @@ def tool_versions() -> dict[str, str]:
 
 
 def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> None:
-    """Make OUT by `build`, unless the same recipe has made it already.
+    """Make OUT by `build`, unless it has been made with the same recipe.
 
-    `build` fills a temporary folder beside OUT and returns the counts of the raw text. When the
-    folder is complete it is renamed to OUT, so a failure or a kill leaves OUT as it was. Raises
-    CommandError if OUT holds something else.
+    `build` writes to a temporary folder beside OUT and returns the counts of the raw text. The
+    complete folder is renamed to OUT, so a failure or a kill does not change OUT. Raises
+    CommandError if OUT has other content.
     """
     out = out.resolve()
-    # First without the lock: a corpus on a read-only disk cannot have one.
+    # first without the lock, which is impossible on a read-only disk
     if overwrite or not is_prepared(out, recipe):
         out.parent.mkdir(parents=True, exist_ok=True)
         with _lock(out):
-            # Another process may have done the work while this one waited for the lock.
+            # another process may have made it while this one waited for the lock
             if overwrite or not is_prepared(out, recipe):
                 if not _is_empty(out):
                     read_manifest(out)  # --overwrite replaces nothing but a prepared corpus
@@ -207,10 +207,10 @@ def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> None:
 def publish_binary(
     out: Path, recipe: Recipe, build: Callable[[Path], None], overwrite: bool
 ) -> None:
-    """Add the binary text to OUT/bin by `build`, unless it is there for the text in OUT.
+    """Add the binary text to OUT/bin by `build`, unless it exists for the text in OUT.
 
-    Its record is written last, so what a failure or a kill has left is made again. Raises
-    CommandError if OUT holds no text, or that of another corpus or direction than `recipe`.
+    Its record is written last, so after a failure or a kill it is made again. Raises CommandError
+    if OUT has no text, or the text of another corpus or direction than `recipe`.
     """
     out = out.resolve()
     if not (out / MANIFEST).is_file():
@@ -251,7 +251,7 @@ def _inputs_of_binary(out: Path) -> dict[str, Any]:
 
 
 def _is_binarized(out: Path) -> bool:
-    """Whether OUT/bin is complete, and made from the text in OUT by this fairseq."""
+    """Whether OUT/bin is complete, and was made from the text in OUT by this version of fairseq."""
     try:
         record = json.loads((out / "bin" / BINARIZED).read_text(encoding="utf-8"))
         files = digests_of(out / "bin", _binary_files(out))
@@ -261,9 +261,9 @@ def _is_binarized(out: Path) -> bool:
 
 
 def is_prepared(out: Path, recipe: Recipe) -> bool:
-    """Whether OUT is complete and made by the same recipe, not absent or empty.
+    """True if OUT was made with the same recipe; False if it is missing or empty.
 
-    Raises CommandError if it is neither.
+    Raises CommandError for another recipe or missing files.
     """
     if _is_empty(out):
         return False
@@ -278,7 +278,7 @@ def is_prepared(out: Path, recipe: Recipe) -> bool:
 
 
 def _difference(manifest: dict[str, Any], recipe: Recipe) -> str:
-    """What a corpus was prepared with that is not in `recipe`; empty if there is nothing."""
+    """How the manifest of a corpus differs from `recipe`; empty if it does not."""
     return ", ".join(
         f"{key} {json.dumps(manifest.get(key))}, not {json.dumps(value)}"
         if key != "inputs"
@@ -301,9 +301,9 @@ def _is_empty(folder: Path) -> bool:
 
 @contextmanager
 def _temporary(folder: Path) -> Iterator[Path]:
-    """An empty folder below `.NAME.tmp` beside another, for the process that holds the lock."""
+    """Yield an empty folder in `.NAME.tmp` beside `folder`; the caller must hold the lock."""
     top = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(top, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(top, ignore_errors=True)  # left by a killed process
     (top / "new").mkdir(parents=True)
     try:
         yield top / "new"
@@ -312,13 +312,13 @@ def _temporary(folder: Path) -> Iterator[Path]:
 
 
 def _replace(folder: Path, work: Path) -> None:
-    """Rename `work`, of `_temporary`, to `folder`."""
+    """Replace `folder` by `work`, which `_temporary` made."""
     old = work.with_name("old")
-    os.sync()  # else a crash of the machine may leave the name without the content
+    os.sync()  # otherwise a crash of the machine may leave the name without the content
     try:
         if folder.exists():
             os.rename(folder, old)
         os.rename(work, folder)
     finally:
-        if old.exists() and not folder.exists():  # stopped between the two renames
+        if old.exists() and not folder.exists():  # failed between the two renames
             os.rename(old, folder)

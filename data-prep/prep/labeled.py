@@ -1,9 +1,8 @@
-"""Corpora of labeled sentences, or pairs of sentences: what one declares, and its raw files.
+"""Corpora of labeled sentences or sentence pairs.
 
-OUT/tok holds NAME.input0, the sentences, and NAME.label, a label a line; OUT/bin/input0 and
-OUT/bin/label hold what fairseq's task sentence_prediction reads. Where a label is that of a pair,
-the second sentences are in NAME.input1. Words that are rare in the training text are unknown, or
-those that are not in --dictionary.
+OUT/tok has the sentences, NAME.input0, and their labels, NAME.label, one per line; the second
+sentences of pairs are NAME.input1. OUT/bin is the input of fairseq's task sentence_prediction.
+Words that are rare in the training text are unknown, or with --dictionary, words that it lacks.
 """
 
 from __future__ import annotations
@@ -35,27 +34,27 @@ class LabeledFiles(RawFiles):
     """The raw files of a corpus."""
 
     random_split = False
-    """Whether the corpus has no split of its own and is split by a seed."""
+    """Whether a seed splits the corpus at random, as it has no standard split."""
     pairs = False
-    """Whether the label is that of two sentences."""
+    """Whether the label belongs to a pair of sentences."""
 
     @abstractmethod
     def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, pd.DataFrame]:
-        """A row for each label of a split, named by its place in a file, for errors.
+        """The examples of each split, one row each; the index is the place in a file, for errors.
 
         Raises CommandError for files of another size.
         """
 
 
 def with_places(table: pd.DataFrame, name: str, first: int = 1) -> pd.DataFrame:
-    """The lines of a file from ``first`` on, named ``FILE, line 7``."""
+    """The lines of a file from ``first`` on, with the index ``FILE, line 7``."""
     table.index = [f"{name}, line {first + number:,}" for number in range(len(table))]
     return table
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileOfSplit(LabeledFiles):
-    """One plain file a split, whose lines are a label, a space and a sentence."""
+    """One plain file per split, whose lines are a label, a space and a sentence."""
 
     lines: Mapping[str, int]
     """The published number of lines of each split."""
@@ -71,25 +70,25 @@ class FileOfSplit(LabeledFiles):
 
 @dataclass(frozen=True, kw_only=True)
 class FileOfLabel(LabeledFiles):
-    """One file a label, plain or in an archive, of which a seed draws the splits."""
+    """One file per label, plain or in an archive, which a seed splits at random."""
 
     lines: int
     """The published number of lines of each file."""
     sizes: Mapping[str, int]
     """The number of sentences of each split."""
     encodings: tuple[str, ...] = ("UTF-8",)
-    """The first in which a file can be read is taken."""
+    """The encodings to try, in order."""
     random_split = True
 
     def read(self, paths: Mapping[str, Path], split_seed: int | None) -> dict[str, pd.DataFrame]:
-        """The splits that a seed draws; what is left over is in none of them."""
+        """The random splits of a seed; sentences that are left over are not used."""
         tables = []
         for label, name in self.members.items():
             lines = self._decoded(paths[name])
             check_count(name, len(lines), self.lines)
             tables.append(with_places(pd.DataFrame({TEXT: lines, LABEL: label}), name))
         table = pd.concat(tables)
-        draw = random.Random(split_seed).random  # its sequence is the same in every Python
+        draw = random.Random(split_seed).random  # the same sequence in every version of Python
         keys = [draw() for _ in range(len(table))]
         order = iter(sorted(range(len(table)), key=keys.__getitem__))
         return {split: table.iloc[list(islice(order, size))] for split, size in self.sizes.items()}
@@ -106,13 +105,13 @@ class FileOfLabel(LabeledFiles):
 
 @dataclass(frozen=True, kw_only=True)
 class Tables(LabeledFiles):
-    """A table with tabs for training and one for validation, as the GLUE benchmark has them.
+    """A TSV file for training and one for validation, as in the GLUE benchmark.
 
-    The labels of GLUE's test sets are not published, so test is the text of valid.
+    The test set is the validation set, since the labels of GLUE's test sets are not published.
     """
 
     columns: tuple[str, str, str]
-    """The headings of the first sentence, of the second and of the label."""
+    """The names of the columns of the first sentence, the second one and the label."""
     lines: Mapping[str, int]
     """The published number of pairs of train and of valid."""
     pairs = True
@@ -130,7 +129,7 @@ class Tables(LabeledFiles):
 
     def _table(self, path: Path) -> pd.DataFrame:
         """The columns of a table; KeyError for a missing one, ValueError for a longer row."""
-        # Windows writes a byte order mark before the heading, and \r at the end of a line.
+        # files from Windows start with a byte order mark, and their lines end with \r
         table = pd.read_csv(
             path,
             sep="\t",
@@ -144,16 +143,16 @@ class Tables(LabeledFiles):
 
 @dataclass(frozen=True, kw_only=True)
 class LabeledCorpus(RawCorpus):
-    """Everything in which one corpus of labeled sentences differs from another."""
+    """A corpus of labeled sentences."""
 
     labels: tuple[str, ...]
     """All labels, in the order of the classes."""
     raw: LabeledFiles
     """How the raw files are read."""
     rules: TextRules
-    """What is done to a sentence. Without a tokenizer the text is taken to come tokenized."""
+    """The processing of a sentence. Without a tokenizer, the text must be tokenized."""
     least_count: int = 2
-    """How often a word occurs in the training text to be in the dictionary."""
+    """The least number of occurrences of a word of the dictionary in the training text."""
 
     @property
     def raw_files(self) -> list[RawFile]:
@@ -161,7 +160,7 @@ class LabeledCorpus(RawCorpus):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The sides that a model reads."""
+        """The input sides."""
         return (TEXT, SECOND) if self.raw.pairs else (TEXT,)
 
     def parse(self, parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
@@ -172,7 +171,7 @@ class LabeledCorpus(RawCorpus):
                 type=SEED,
                 default=1,
                 metavar="N",
-                help="of the random split into train, valid and test (default: %(default)s)",
+                help="seed of the random split into train, valid and test (default: %(default)s)",
             )
         parser.add_argument(
             "--dictionary",
@@ -214,7 +213,7 @@ class LabeledCorpus(RawCorpus):
         return counts
 
     def _check(self, table: pd.DataFrame) -> None:
-        """Raise CommandError for an unknown label and for a sentence without a word."""
+        """Raise CommandError for an unknown label or an empty sentence."""
         for place, label in table[LABEL][~table[LABEL].isin(self.labels)].items():
             labels = ", ".join(self.labels)
             raise CommandError(f"{place}, has the label {label[:40]!r}; the labels are {labels}")
@@ -223,7 +222,7 @@ class LabeledCorpus(RawCorpus):
                 raise CommandError(f"{place}, has an empty sentence")
 
     def _write_dictionaries(self, given: Path | None, work: Path) -> None:
-        """The same dictionary beside each text, where fairseq expects it, and that of labels."""
+        """Write the dictionary of the text for each input side, and that of the labels."""
         destinations = [work / "bin" / side / "dict.txt" for side in self.texts]
         if given is None:
             texts = [work / "tok" / f"train.{side}" for side in self.texts]
@@ -233,7 +232,7 @@ class LabeledCorpus(RawCorpus):
             for destination in destinations:
                 destination.parent.mkdir(parents=True)
                 shutil.copyfile(given, destination)
-        # fairseq numbers the classes in the order of this file.
+        # fairseq numbers the classes in this order
         write_lines(work / "bin" / LABEL / "dict.txt", [f"{label} 1" for label in self.labels])
 
 

@@ -1,7 +1,7 @@
-"""Corpora of sentence pairs: what one declares, and its way from raw text to subword units.
+"""Corpora of sentence pairs, and their preparation from raw text to subword units.
 
 The parent process reads the pairs in chunks, worker processes tokenize and segment the chunks, and
-the parent writes them in order. So memory does not grow with the corpus.
+the parent writes them in order, so memory does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -35,37 +35,37 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus(RawCorpus):
-    """Everything in which one corpus of sentence pairs differs from another."""
+    """A corpus of sentence pairs."""
 
     languages: Languages
     files: Callable[[str, str], list[RawFile]]
-    """Split and language to the raw files that make this side, in order."""
+    """The raw files of a split and a language, in order."""
     parsers: Mapping[str, Parser] = field(default_factory=dict)
-    """How the files of a split are read, if they are not plain text."""
+    """The parsers of splits whose files are not plain text."""
     lines: Mapping[str, int] = field(default_factory=dict)
-    """The published number of lines of a split; another number is an error."""
+    """The published numbers of lines; another number is an error."""
     rules: TextRules
-    """What is done to a raw line. Without a tokenizer the text is taken to come tokenized."""
+    """The processing of a raw line. Without a tokenizer, the text must be tokenized."""
     other_rules: Mapping[str, TextRules] = field(default_factory=dict)
-    """Rules of a split, if they differ from those of the training text."""
+    """The rules of splits that differ from those of the training text."""
     merges: int | None = None
-    """Default number of BPE operations. None: as many as give the number of `types`."""
+    """The default number of BPE operations; None for the largest number that `types` allows."""
     types: Mapping[str, int] = field(default_factory=dict)
-    """Size of each language's vocabulary in the paper, where `merges` is None."""
+    """The size of each language's vocabulary in the paper, if `merges` is None."""
     joint: bool = True
-    """One subword model and one dictionary for both languages."""
+    """Whether both languages share a subword model and a dictionary."""
     clean_words: Limits | None = None
-    """Which training pairs are kept, by their words."""
+    """The limits of training pairs in words."""
     clean_pieces: Limits | None = None
-    """Which training pairs are kept, by their subword units."""
+    """The limits of training pairs in subword units."""
     valid_every: int = 0
-    """Every Nth clean training pair is for validation instead; 0: validation has its own files."""
+    """Use every Nth clean training pair for validation; 0 if validation has its own files."""
     compound_split: bool = False
-    """The papers also report BLEU with compounds split at hyphens."""
+    """Whether papers also report BLEU with compounds split at hyphens."""
 
     @property
     def splits(self) -> list[str]:
-        """The splits that have raw files of their own."""
+        """The splits that have raw files."""
         return [split for split in SPLITS if not (split == "valid" and self.valid_every)]
 
     @property
@@ -79,7 +79,7 @@ class Corpus(RawCorpus):
 
     @property
     def scoring(self) -> list[str]:
-        """What scoring must know of the corpus; `norm_plugin` reads it in the manifest."""
+        """The properties that affect scoring; `norm_plugin` reads them in the manifest."""
         holds = {
             "tokenized_reference": not self.rules.tokenizer,
             "compound_split": self.compound_split,
@@ -87,10 +87,10 @@ class Corpus(RawCorpus):
         return [name for name, value in holds.items() if value]
 
     def rules_of(self, split: str, args: argparse.Namespace) -> TextRules:
-        """The rules of a split under the user's choices; sentencepiece needs no tokenizer."""
+        """The rules of a split with the user's options; sentencepiece needs no tokenizer."""
         rules = self.other_rules.get(split, self.rules)
         if args.subword == "sentencepiece":
-            # Text that comes tokenized also comes with escapes, which only a detokenizer undoes.
+            # tokenized text has escapes, which otherwise the detokenizer removes
             return rules._replace(tokenizer="", unescape=not rules.tokenizer)
         return rules._replace(tokenizer=args.tokenizer, moses_dir=str(args.moses_dir or ""))
 
@@ -172,7 +172,7 @@ class Corpus(RawCorpus):
 
 
 def plain_files(stems: Mapping[str, str]) -> Callable[[str, str], list[RawFile]]:
-    """One text file a side of each split: STEM.LANGUAGE, plain or as STEM.LANGUAGE.gz."""
+    """One text file per split and language: STEM.LANGUAGE, plain or as .gz."""
     return lambda split, language: [RawFile(f"{stems[split]}.{language}")]
 
 
@@ -184,14 +184,14 @@ TAGS = re.compile(r"</?(?:title|description)>")
 
 
 def segments(lines: Iterable[str]) -> Iterator[str]:
-    """The text of every line that contains `<seg id`. Entities such as `&amp;` stay."""
+    """The text of every line with `<seg id`. Entities such as `&amp;` are not decoded."""
     for line in lines:
         if "<seg id" in line:
             yield SEGMENT_END.sub("", SEGMENT_START.sub("", line)).strip()
 
 
 def talks(lines: Iterable[str]) -> Iterator[str]:
-    """The text of IWSLT's train.tags files: without addresses and keywords, titles without tags."""
+    """The text of IWSLT's train.tags files, without URLs, keywords and the tags of titles."""
     for line in lines:
         if not any(tag in line for tag in LEFT_OUT):
             yield TAGS.sub("", line)
@@ -209,7 +209,7 @@ def read_side(
 def read_pairs(
     corpus: Corpus, paths: Mapping[str, Path], split: str, languages: Languages
 ) -> Iterator[Pair]:
-    """Yield the raw pairs of a split; raises CommandError if a line has no partner."""
+    """Yield the raw pairs of a split; CommandError if a line has no translation."""
     sides = [read_side(corpus, paths, split, language) for language in languages]
     number = 0
     for number, (source, target) in enumerate(zip_longest(*sides), 1):
@@ -230,7 +230,7 @@ def read_pairs(
 
 
 class TokenizedChunk(NamedTuple):
-    """A chunk of pairs after tokenization and cleaning, with counts of what went in."""
+    """A chunk of pairs after tokenization and cleaning, with the counts of its input."""
 
     raw: list[Pair]
     pairs: list[Pair]
@@ -241,14 +241,14 @@ class TokenizedChunk(NamedTuple):
 def tokenize_chunk(
     chunk: list[Pair], languages: Languages, rules: TextRules, clean: bool, limits: Limits | None
 ) -> TokenizedChunk:
-    """Tokenize a chunk; with `clean`, leave out empty pairs and those outside the limits."""
+    """Tokenize a chunk; with `clean`, remove empty pairs and those outside the limits."""
     sides = [list(side) for side in zip(*chunk)]
     lines = [apply_rules(side, language, rules) for side, language in zip(sides, languages)]
     tokens = [sum(len(line.split()) for line in side) for side in sides]
     tokenized = TokenizedChunk([], [], len(chunk), tokens)
     for raw, pair in zip(chunk, zip(*lines)):
         source, target = map(tidy, pair) if limits else pair
-        # The tokenizer leaves a line of white space as it is.
+        # the tokenizer does not change a line of white space
         has_words = source.strip() and target.strip()
         if clean and not (limits.keep(source, target) if limits else has_words):
             continue
@@ -262,7 +262,7 @@ def write_words(
 ) -> dict[str, Counts]:
     """Write tok/ of a split, and raw/ unless it is train; returns the counts of the raw text.
 
-    Every Nth pair of train goes to validation where the corpus has no validation of its own.
+    If the corpus has no validation files, every Nth pair of train goes to validation.
     """
     clean, languages = split == "train", args.languages
     every = corpus.valid_every if clean else 0
@@ -303,7 +303,7 @@ def write_words(
 
 
 class PairWriter:
-    """Writes both sides of a parallel text, `stem`.LANGUAGE; `files` closes them."""
+    """Writes both sides of a parallel text to `stem`.LANGUAGE; `files` closes them."""
 
     def __init__(self, stem: Path, languages: Languages, files: ExitStack) -> None:
         stem.parent.mkdir(parents=True, exist_ok=True)
@@ -325,7 +325,7 @@ def _mapped(
     pairs: Iterable[Pair],
     workers: int,
 ) -> Iterator[R]:
-    """`map_chunks` below a bar of the pairs that are read; `files` ends both."""
+    """`map_chunks` with a progress bar of the pairs; `files` closes both."""
     bar = tqdm(pairs, desc=split, unit=" pairs", leave=False, disable=None)
     return files.enter_context(closing(map_chunks(function, files.enter_context(bar), workers)))
 
@@ -334,7 +334,7 @@ def _mapped(
 
 
 def learn_subwords(corpus: Corpus, work: Path, args: argparse.Namespace) -> dict[str, Path]:
-    """Learn from tok/train.* and write the models to bpe/; returns the model of each language."""
+    """Learn subword models from tok/train.* into bpe/; returns the model of each language."""
     suffix = ".model" if args.subword == "sentencepiece" else ""
     stem = "sentencepiece" if suffix else "codes"
     models = {}
@@ -356,7 +356,7 @@ def learn_subwords(corpus: Corpus, work: Path, args: argparse.Namespace) -> dict
 def make_pieces(
     chunk: list[Pair], segmenters: list[subwords.Segment], limits: Limits | None
 ) -> list[Pair]:
-    """Segment a chunk into subword units; with `limits`, leave out the pairs outside them."""
+    """Segment a chunk into subword units; with `limits`, remove the pairs outside them."""
     pairs = list(zip(*(segment(list(side)) for segment, side in zip(segmenters, zip(*chunk)))))
     if limits is None:
         return pairs

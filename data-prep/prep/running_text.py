@@ -1,7 +1,6 @@
-"""Running texts for language models: words, or single bytes.
+"""Running texts for language models, with words or bytes as tokens.
 
-Both give tokens with a space between them. The end of a line is a token of its own, which fairseq
-adds: `</s>`.
+Tokens are separated by spaces. fairseq adds a token for the end of a line, `</s>`.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ TOKENS = tuple(
     SPACE if byte == ord(" ") else chr(byte) if 0x20 < byte < 0x7F else f"<{byte:02x}>"
     for byte in range(256)
 )
-"""The token of each byte. Those of printable ASCII are the characters themselves."""
+"""The token of each byte; printable ASCII characters are their own token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WordFiles(RawFiles):
-    """A file of each split, whose words are separated by spaces."""
+    """One file per split, with words separated by spaces."""
 
     lines: Mapping[str, int] = field(default_factory=dict)
     """The published number of lines of a split."""
@@ -45,14 +44,14 @@ class WordFiles(RawFiles):
 
 @dataclass(frozen=True)
 class ByteFile:
-    """One file, whose bytes are divided among the splits in their order."""
+    """One file, whose bytes are divided into the splits in order."""
 
     member: str
     sizes: Mapping[str, int]
-    """The number of bytes of each split. Without one for test, test is the text of valid."""
+    """The number of bytes of each split. Without one for test, the test text is that of valid."""
     archive: str = ""
     begins: bytes = b""
-    """How the file begins; another beginning is an error."""
+    """The first bytes of the file, which are checked."""
 
     @property
     def files(self) -> list[RawFile]:
@@ -81,12 +80,12 @@ class ByteFile:
 
 @dataclass(frozen=True, kw_only=True)
 class TextCorpus(RawCorpus):
-    """Everything in which one running text differs from another."""
+    """A running text."""
 
     raw: WordFiles | ByteFile
     """How the raw files are read."""
     unit: Literal["word", "character"]
-    """What a token is, and so of what a loss is. The end of a line is one too."""
+    """What a token is: a word or a character; the end of a line is one too."""
 
     @property
     def raw_files(self) -> list[RawFile]:
@@ -99,7 +98,7 @@ class TextCorpus(RawCorpus):
     def build(
         self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path
     ) -> dict[str, Counts]:
-        """See `RawCorpus.build`; no counts, as tok/ holds the whole raw text."""
+        """See `RawCorpus.build`; returns no counts, as tok/ has the whole raw text."""
         for split in SPLITS:
             write_lines(work / "tok" / f"{split}.{SIDE}", self.raw.read(paths, split))
             report(f"write {split}")

@@ -25,12 +25,12 @@ SEED = at_least(0)  # `random.Random` drops the sign
 
 @dataclass(frozen=True, kw_only=True)
 class RawCorpus(ABC):
-    """A corpus with raw files, of any task; a class of each task derives from it."""
+    """A corpus with raw files; each task has a subclass."""
 
     name: str
-    """The stem of the corpus's file in data-prep/."""
+    """The name of the corpus's file in data-prep/, without .py."""
     sources: tuple[Source, ...]
-    """The files to download; none if that is not allowed."""
+    """The files to download; none if the corpus cannot be downloaded."""
 
     @property
     @abstractmethod
@@ -39,27 +39,27 @@ class RawCorpus(ABC):
 
     @abstractmethod
     def recipe(self, args: argparse.Namespace, inputs: dict[str, str]) -> Recipe:
-        """The recipe for the names and SHA-256 of the raw files."""
+        """The recipe, given the SHA-256 of the raw files by name."""
 
     @abstractmethod
     def build(
         self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path
     ) -> dict[str, Counts]:
-        """Fill `work` with text and dictionaries; returns the counts of raw text that is not kept.
+        """Write text and dictionaries to `work`; returns the counts of raw text that is not kept.
 
-        `paths` says where each raw file can be read, by its name.
+        `paths`: the path of each raw file, by its name.
         """
 
     def parse(self, parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-        """Add the flags of the task, read them, and refuse those that do not go together."""
+        """Add the flags of the task, and parse and check them."""
         return parser.parse_args(argv)
 
     def main(self, description: str | None) -> None:
-        """Be the command of the corpus: read sys.argv, run the stages, exit with a status."""
+        """The command of the corpus: run the stages with sys.argv, and exit."""
         run(lambda: self.run(sys.argv[1:], description))
 
     def run(self, argv: Sequence[str], description: str | None = None) -> None:
-        """Run the stage that --only names, or all; raises CommandError for bad input."""
+        """Run the stage of --only, or all stages; CommandError for bad input."""
         parser = make_parser(description)
         parser.add_argument(
             "--raw",
@@ -71,13 +71,13 @@ class RawCorpus(ABC):
             "--download-dir",
             type=Path,
             metavar="DIR",
-            help="without --raw: where the downloaded files are kept (default: OUT.download)",
+            help="folder for downloaded files, without --raw (default: OUT.download)",
         )
         run_stages(self, self.parse(parser, argv))
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the flags that every corpus has."""
+    """A parser with the flags of all corpora."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -88,15 +88,13 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
         "--only",
         choices=STAGES,
         help="run only this stage: fetch downloads the raw files, prepare makes the text, "
-        "binarize makes bin/ (default: all three, but not what is done already)",
+        "binarize makes bin/ (default: all that are not done)",
     )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="make the corpus again if DIR already holds one"
-    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a corpus in DIR")
     parser.add_argument(
         "--workers",
         type=at_least(1),
-        default=len(os.sched_getaffinity(0)),  # those of the job, where Slurm shares a machine
+        default=len(os.sched_getaffinity(0)),  # under Slurm, the cores of the job
         metavar="N",
         help="number of processes (default: one per core); the result does not depend on it",
     )
@@ -106,7 +104,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
 def run(main: Callable[[], None]) -> None:
     """Run a command. An error that the user can fix is one line on stderr and exit status 1.
 
-    SIGTERM and SIGHUP clear away unfinished folders as SIGINT does; a download stays.
+    Like SIGINT, SIGTERM and SIGHUP remove unfinished folders, but keep unfinished downloads.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
@@ -125,7 +123,7 @@ def run(main: Callable[[], None]) -> None:
 
 
 def run_stages(corpus: RawCorpus, args: argparse.Namespace) -> None:
-    """Run the stage that --only names, or all; raises CommandError for bad input."""
+    """Run the stage of --only, or all stages; CommandError for bad input."""
     if args.only != "binarize" and args.raw is None and not corpus.sources:
         raise CommandError(
             "this corpus cannot be downloaded; pass the folder of its raw files as --raw DIR "
@@ -149,28 +147,28 @@ def run_stages(corpus: RawCorpus, args: argparse.Namespace) -> None:
         recipe = corpus.recipe(args, _input_digests(corpus, args))
         publish(args.out, recipe, build, args.overwrite)
     if args.only in (None, "binarize"):
-        # Without --only, prepare has removed the bin/ that --overwrite means.
+        # without --only, prepare has already removed the bin/ to overwrite
         again = args.overwrite and args.only == "binarize"
         recipe = corpus.recipe(args, {})
         publish_binary(args.out, recipe, partial(binarize, args.out, recipe=recipe), again)
 
 
 def raw_folder(args: argparse.Namespace) -> Path:
-    """Where the raw files are: --raw, else where they are downloaded to."""
+    """The folder of the raw files: --raw, or that of the downloads."""
     out: Path = args.out.resolve()
     folder: Path = args.raw or args.download_dir or out.with_name(f"{out.name}.download")
     return folder
 
 
 def _input_digests(corpus: RawCorpus, args: argparse.Namespace) -> dict[str, str]:
-    """Name to SHA-256 of the raw files; files without a known checksum are fetched first."""
+    """The SHA-256 of the raw files by name; files without a known checksum are fetched first."""
     folder = raw_folder(args)
     if args.raw is not None:
         inputs = dict.fromkeys(find_raw(folder, corpus.raw_files).values())
         return {path.name: file_digest(path) for path in inputs}
     digests = known_digests(corpus.sources, folder)
     if digests is None and (args.out / "manifest.json").is_file() and not args.overwrite:
-        # OUT was made from a folder that is gone; the manifest names the files it was made from.
+        # the raw files that OUT was made from are gone; the manifest has their checksums
         recorded = read_manifest(args.out)["inputs"]
         digests = recorded if set(recorded) == {source.name for source in corpus.sources} else None
     if digests is None:
@@ -181,7 +179,7 @@ def _input_digests(corpus: RawCorpus, args: argparse.Namespace) -> dict[str, str
 
 
 def _fetch(corpus: RawCorpus, args: argparse.Namespace) -> None:
-    """Fetch the raw files; raises CommandError for missing ones if --only names another stage."""
+    """Fetch the raw files; CommandError for missing ones if --only is another stage."""
     if args.raw is not None:
         return
     folder = raw_folder(args)

@@ -17,15 +17,15 @@ from prep.bpe_learning import learn_merges
 from prep.files import file_digest, lines_of, report, write_lines
 
 METHODS = ("subword-nmt", "sentencepiece")
-MOST_CACHED_WORDS = 200_000  # a process; all words of WMT14 would take gigabytes
-# sentencepiece holds its training text in memory; of longer texts it reads every Nth line.
+MOST_CACHED_WORDS = 200_000  # per process; all words of WMT14 would take gigabytes
+# sentencepiece keeps its training text in memory; for longer texts, every Nth line is used
 MOST_TRAINING_LINES = 2_000_000
 
 Segment = Callable[[list[str]], list[str]]
 
 
 def words_of(line: str) -> list[str]:
-    """What stands between single spaces: a word, as subword-nmt defines it."""
+    """The words of a line as subword-nmt defines them: separated by single spaces."""
     return [word for word in line.split(" ") if word]
 
 
@@ -33,7 +33,7 @@ def words_of(line: str) -> list[str]:
 
 
 def count_words(paths: Iterable[Path]) -> Counter[str]:
-    """How often each word occurs in all files together."""
+    """Count the words in all files."""
     counts: Counter[str] = Counter()
     for line in chain.from_iterable(map(lines_of, paths)):
         counts.update(words_of(line))
@@ -41,9 +41,9 @@ def count_words(paths: Iterable[Path]) -> Counter[str]:
 
 
 def learn_bpe(word_counts: Counter[str], codes: Path, merges: int) -> None:
-    """Learn `merges` BPE operations, fewer if the text gives fewer, and write them to `codes`.
+    """Learn up to `merges` BPE operations and write them to `codes`.
 
-    Raises CommandError where the text gives none, as subword-nmt cannot read such a file.
+    Raises CommandError if there are none, since subword-nmt cannot read such a file.
     """
     bar = tqdm(total=merges, desc="learn BPE", leave=False, disable=None)
     with bar:
@@ -61,7 +61,7 @@ def learn_bpe(word_counts: Counter[str], codes: Path, merges: int) -> None:
 
 
 def learn_bpe_of_types(word_counts: Counter[str], codes: Path, types: int) -> None:
-    """Write to `codes` the most operations that segment the words into at most `types` types.
+    """Write to `codes` the largest number of operations with at most `types` types of subwords.
 
     A merge adds one type and may remove two others, so the number is found by bisection.
     """
@@ -120,7 +120,7 @@ def _bpe_segment(codes: str) -> Segment:
 
     @lru_cache(MOST_CACHED_WORDS)
     def pieces(word: str) -> str:
-        bpe.cache.clear()  # this cache takes its place
+        bpe.cache.clear()  # replaced by this cache
         return " ".join(bpe.segment_tokens([word]))
 
     return lambda lines: [" ".join(map(pieces, words_of(line))) for line in lines]
@@ -133,7 +133,7 @@ def _sentencepiece_segment(model: str) -> Segment:
 
 @lru_cache(maxsize=4)
 def _load(method: str, model: str, digest: str) -> Segment:
-    """What segments by the model in a file; the digest tells it from that of another corpus."""
+    """A function that segments by a model; the digest is part of the key of the cache."""
     return _bpe_segment(model) if method == "subword-nmt" else _sentencepiece_segment(model)
 
 
@@ -142,5 +142,5 @@ def _segment_lines(lines: list[str], method: str, model: str, digest: str) -> li
 
 
 def segmenter(method: str, model: Path) -> Segment:
-    """What segments lines by a model, as one value that can be sent to other processes."""
+    """A picklable function that segments lines by a model."""
     return partial(_segment_lines, method=method, model=str(model), digest=file_digest(model))

@@ -1,9 +1,9 @@
-"""What is done to a raw line, and which sentence pairs are kept, as Moses' scripts do it.
+"""Processes raw lines and filters sentence pairs as the scripts of Moses do.
 
-The tokenizer and the normalizer give what tokenizer.perl and normalize-punctuation.perl give, byte
-for byte. sacremoses is a port of these scripts; where it differs from Moses' master branch, it is
-corrected here. Letters and digits are those of the Unicode version of `regex`, which may be newer
-than that of an installed Perl.
+The output of the tokenizer and the normalizer equals that of tokenizer.perl and
+normalize-punctuation.perl, byte for byte. sacremoses is a port of these scripts; its differences
+from Moses' master branch are corrected here. Letters and digits are those of the Unicode version of
+`regex`, which may be newer than that of an installed Perl.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from norm_plugin.commands.command_line import CommandError
 
-# Perl's \p{IsAlpha}, \p{IsAlnum} and \p{IsN}, for use in brackets.
+# Perl's \p{IsAlpha}, \p{IsAlnum} and \p{IsN}, for character classes.
 ALPHA = r"\p{Alphabetic}"
 ALNUM = r"\p{Alphabetic}\p{Nd}"
 NUMBER = r"\p{N}"
-# Perl's \s is Unicode's white space; Python's matches four control characters more.
+# Perl's \s is Unicode's white space; Python's also matches four control characters.
 BLANK = regex.compile(r"\p{White_Space}*")
 SPACES = regex.compile(r"\p{White_Space}+")
 JUNK = {code: None for code in range(0x20) if chr(code) not in "\t\n\v\f\r"}
@@ -34,9 +34,9 @@ CONTROL = regex.compile(r"\p{C}")
 class PerlMosesTokenizer(MosesTokenizer):
     """Tokenizes as tokenizer.perl does, with its XML escapes (`&apos;`, `&#91;` ...).
 
-    Corrected: the full stop at the end of a sentence is a token of its own also after an
-    abbreviation or an initial (`U.S.A.` -> `U.S.A .`); letters are all letters of Unicode, the
-    Chinese among them; a line of white space stays as it is; control characters do not separate
+    Corrections of sacremoses: a full stop at the end of a sentence is a token also after an
+    abbreviation or an initial (`U.S.A.` -> `U.S.A .`); letters are all letters of Unicode,
+    including Chinese; a line of white space is not changed; control characters do not separate
     words.
     """
 
@@ -83,7 +83,7 @@ class PerlPunctNormalizer:
 
     def normalize(self, line: str) -> str:
         """The line with plain quotes, dashes and spaces."""
-        line += "\n"  # the script sees it: its German rule for `."` depends on it
+        line += "\n"  # the script's German rule for `."` depends on it
         for pattern, new in self._rules:
             line = pattern.sub(new, line)
         return line.rstrip("\n")
@@ -95,12 +95,12 @@ def remove_control_characters(line: str) -> str:
 
 
 def lower_case(line: str) -> str:
-    """Lowercase as Perl's `lc` does, which does not know the final sigma."""
+    """Lowercase as Perl's `lc` does, without a final sigma."""
     return line.replace("Σ", "σ").lower()
 
 
 def single_spaces(line: str) -> str:
-    """One space for each run of white space in Perl's sense, none at the ends."""
+    """Replace each run of white space (Perl's) by one space, and strip the line."""
     return SPACES.sub(" ", line).strip(" ")
 
 
@@ -115,33 +115,30 @@ PERL_SCRIPTS = {
 
 
 class TextRules(NamedTuple):
-    """What is done to a raw line, in this order; by default nothing but single spaces.
-
-    A value of it can be sent to other processes.
-    """
+    """The processing of a raw line, in this order; the default only normalizes spaces."""
 
     plain_apostrophe: bool = False  # ’ becomes ', as fairseq's scripts do in test sets
-    unescape: bool = False  # &apos; and other escapes, of text that comes tokenized
-    normalize: str = ""  # punctuation: "perl" as Moses does, "sacremoses" as its port does
-    no_control: bool = False  # control characters become spaces
-    tokenizer: str = ""  # one of TOKENIZERS; empty: white space becomes single spaces
+    unescape: bool = False  # replace &apos; and other escapes of tokenized text
+    normalize: str = ""  # normalize punctuation: "perl" as Moses, "sacremoses" as its port
+    no_control: bool = False  # replace control characters by spaces
+    tokenizer: str = ""  # one of TOKENIZERS; empty: only normalize spaces
     aggressive: bool = False  # the tokenizer splits a-b into a @-@ b
-    no_escapes: bool = False  # what the tokenizer has written as &apos; becomes ' again
+    no_escapes: bool = False  # undo the escapes of the tokenizer, such as &apos;
     lowercase: bool = False
     moses_dir: str = ""  # a checkout of Moses, for "moses"
 
 
 WIKITEXT = TextRules(tokenizer="sacremoses", aggressive=True, no_escapes=True)
-"""Makes of a plain text about what WikiText has: its authors used Moses, and undid the escapes."""
+"""About the tokenization of WikiText: its authors used Moses, and undid the escapes."""
 
-# Built once a language and process; that takes longer than tokenizing a thousand lines.
+# Cached, as building one takes longer than tokenizing a thousand lines.
 _tokenizer = lru_cache(maxsize=None)(PerlMosesTokenizer)
 _perl_normalizer = lru_cache(maxsize=None)(PerlPunctNormalizer)
 _other_normalizer = lru_cache(maxsize=None)(MosesPunctNormalizer)
 
 
 def apply_rules(lines: list[str], language: str, rules: TextRules) -> list[str]:
-    """The lines after `rules`; as many as went in."""
+    """The lines after processing by `rules`; their number does not change."""
     perl = rules.tokenizer == "moses"
     if rules.plain_apostrophe:
         lines = [line.replace("’", "'") for line in lines]
@@ -175,7 +172,7 @@ def _run_perl(step: str, rules: TextRules, lines: list[str], *options: str) -> l
     command = ["perl", str(Path(rules.moses_dir) / PERL_SCRIPTS[step]), *options]
     text = "".join(f"{line}\n" for line in lines).encode()
     completed = subprocess.run(command, input=text, capture_output=True)
-    # Split at "\n" and nowhere else; splitlines knows more line ends.
+    # split at "\n" only, unlike splitlines
     result = completed.stdout.decode().split("\n")[:-1]
     if completed.returncode != 0 or len(result) != len(lines):
         raise CommandError(
@@ -191,14 +188,14 @@ LONGEST_WORD = 1000  # characters
 
 
 class Limits(NamedTuple):
-    """The arguments of clean-corpus-n.perl: -ratio, and the fewest and most words of a side."""
+    """The arguments of clean-corpus-n.perl: -ratio, and the minimum and maximum of words."""
 
     ratio: float = 1.5
     shortest: int = 1
     longest: int = 175
 
     def keep(self, source: str, target: str) -> bool:
-        """Whether a pair of tidied lines stays in the corpus."""
+        """Whether a pair of tidied lines is kept."""
         sides = source.split(" "), target.split(" ")
         few, many = sorted(map(len, sides))
         if not source or not target or few < self.shortest or many > self.longest:
@@ -210,6 +207,6 @@ def tidy(line: str) -> str:
     """The line with single spaces and without `|`, which Moses reserves for factors.
 
     The script keeps `|` if the first line of the corpus contains one. No text here has factors, and
-    tokenized text contains no `|`.
+    tokenized text has no `|`.
     """
     return single_spaces(line.replace("|", ""))

@@ -1,4 +1,4 @@
-"""A function applied to chunks, in this process or in several, with the results in order."""
+"""Applies a function to chunks, in one or several processes, with the results in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TypeVar
 from norm_plugin.commands.command_line import CommandError
 
 CHUNK_LINES = 2000
-CHUNKS_WAITING = 4  # a worker; more would only fill memory
+CHUNKS_WAITING = 4  # per worker; more would only use memory
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 T = TypeVar("T")
@@ -28,17 +28,17 @@ def map_chunks(
 ) -> Generator[R, None, None]:
     """Yield `function(chunk)` for each chunk of the items, in order, by `workers` processes.
 
-    With 1 everything stays in this process. Raises CommandError if a worker is killed.
+    One worker is this process. Raises CommandError if a worker is killed.
     """
     iterator = iter(items)
     chunks = iter(lambda: list(islice(iterator, CHUNK_LINES)), [])
     if workers == 1:
         yield from map(function, chunks)
         return
-    # "spawn", so that the workers inherit no open file: a lock ends with this process. Not
+    # "spawn", so that workers inherit no open file, and locks end with this process. Not
     # multiprocessing.Pool, which waits forever for the result of a killed worker.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker, (os.getpid(),))
-    # Not Executor.map, which reads all chunks at once and lets the results pile up.
+    # Not Executor.map, which reads all chunks at once and accumulates results.
     waiting: deque[Future[R]] = deque()
     try:
         for chunk in chunks:
@@ -57,8 +57,8 @@ def map_chunks(
 
 
 def _begin_worker(parent: int) -> None:
-    """End with the parent, process `parent`, even if it is killed; leave Ctrl-C to it."""
+    """Let this worker end with process `parent`, even if that is killed, and ignore Ctrl-C."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the request
+    if os.getppid() != parent:  # the parent ended before the request
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -5,7 +5,7 @@ A figure is a function of a study with the decorator :func:`figure`.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import io
 import logging
 import math
@@ -32,6 +32,7 @@ from norm_plugin.analysis.records import (
 from norm_plugin.analysis.stats import CONFIDENCE, Verdict, compare_arms, describe
 from norm_plugin.analysis.study import Study
 from norm_plugin.analysis.tables import SAME_SPEED, by_placement, placements_of, speed_spread
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.spec import run_label
 
 # Okabe and Ito's colors, which the color-blind can distinguish and which are visible on black and
@@ -126,12 +127,19 @@ def draw(
     grid: tuple[int, int] | None = None,
     **options: Any,
 ) -> Drawing:
-    """See :class:`Drawing`; ImportError without matplotlib."""
+    """See :class:`Drawing`; CommandError without matplotlib."""
+    require_packages("matplotlib")
     # importing fairseq lowers the level of the root logger
     for library in ("matplotlib", "fontTools"):
         logging.getLogger(library).setLevel(logging.WARNING)
-    importlib.import_module("matplotlib")
     return Drawing(plot, height, name, grid, options)
+
+
+def require_packages(*names: str) -> None:
+    """Raise CommandError if one of these packages of the extra ``analysis`` is missing."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise CommandError(f"this needs {name}; pip install 'norm_plugin[analysis]'")
 
 
 @dataclass(frozen=True)

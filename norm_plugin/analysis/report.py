@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib.util
 import logging
 import re
 import shlex
@@ -23,7 +22,7 @@ from typing import Any
 import pandas as pd
 
 from norm_plugin.analysis import tables, tuning
-from norm_plugin.analysis.figures import FIGURES, Figure, sensitivity_figure
+from norm_plugin.analysis.figures import FIGURES, Figure, require_packages, sensitivity_figure
 from norm_plugin.analysis.latex import latex_files
 from norm_plugin.analysis.records import statistics_of
 from norm_plugin.analysis.stats import compare_arms, compare_primary, resolution
@@ -296,13 +295,6 @@ def figure_files(figures: Iterable[Figure]) -> dict[str, str]:
     return files
 
 
-def require_packages() -> None:
-    """Raise CommandError if the extra ``analysis`` is not installed."""
-    for name in ("jinja2", "markdown_it", "matplotlib"):
-        if importlib.util.find_spec(name) is None:
-            raise CommandError(f"the report needs {name}; pip install 'norm_plugin[analysis]'")
-
-
 def commands_of(args: argparse.Namespace) -> dict[str, str]:
     """The command that makes the page, and the command for one figure, without its name."""
     argv = ["norm-plugin", "report", *map(str, args.folders), "--baseline", args.baseline]
@@ -391,7 +383,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command ``report``."""
     args = parse(argv)
-    require_packages()
+    require_packages("jinja2", "markdown_it", "matplotlib")
     file = None if args.study is None else read_study_file(study_path(args.study))
     study = read_study(args.folders, args.baseline, dict(args.labels), file, args.vary)
     tuned = None

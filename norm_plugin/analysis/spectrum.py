@@ -20,7 +20,7 @@ import pandas as pd
 from norm_plugin.analysis.figures import Figure, draw, legend_height, name_spectrum_axes, style
 from norm_plugin.analysis.report import figure_files, write_files
 from norm_plugin.checkpoints.spectrum import Spectrum, read_spectra
-from norm_plugin.commands.command_line import CommandError, check_output
+from norm_plugin.commands.command_line import check_output
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """The table shows the singular values at these shares of their number."""
@@ -95,11 +95,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table_text(spectra))
     if args.out is not None:
         stem = args.out.with_suffix("") if args.out.suffix in (".csv", ".svg") else args.out
-        try:
-            figure = spectrum_figure(spectra, stem.name)
-        except ImportError as error:
-            raise CommandError(
-                f"--out needs {error.name}; pip install 'norm_plugin[analysis]'"
-            ) from error
+        figure = spectrum_figure(spectra, stem.name)
         print(*write_files(figure_files([figure]), stem.parent), sep="\n")
     return 0

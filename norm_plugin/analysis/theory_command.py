@@ -322,12 +322,7 @@ def drawing(claim: Claim, frame: pd.DataFrame) -> str:
         if len(finite):
             claim.plot(finite, axes)
 
-    try:
-        return draw(plot, claim.height, claim.name).standalone
-    except ImportError as error:
-        raise CommandError(
-            f"the figures need {error.name}; pip install 'norm_plugin[analysis]'"
-        ) from error
+    return draw(plot, claim.height, claim.name).standalone
 
 
 def block(name: str, folder: Path, page: Path) -> str:

@@ -137,15 +137,6 @@ def test_another_score_than_the_printed_one_is_a_note(tmp_path) -> None:
     assert (score["score"], "note" in score) == (76.56, False)
 
 
-@pytest.mark.parametrize("content", [None, "one word without a count here\n"])
-def test_a_bad_dictionary_is_named(tmp_path, content) -> None:
-    path = tmp_path / "dict.de.txt"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(CommandError, match="cannot read the dictionary .*dict.de.txt"):
-        score_log(LOG, REFERENCE, LOWER, path)
-
-
 def test_unknown_words_match_nothing() -> None:
     # A reference's <unk> stands as <<unk>> in the log; in the dictionary it matches nothing.
     # Precisions 5/6, 4/5, 3/4, 2/3: their product is 1/3, and 100 / 3 ** 0.25 = 75.98.

@@ -133,13 +133,7 @@ def load_classifier(checkpoint: Path, data: Path, fold: bool) -> tuple[Any, Any]
 
 
 def predict(model: Any, task: Any, split: str) -> list[Prediction]:
-    """The predictions of a split, in the order of the corpus.
-
-    Raises CommandError if the split is missing or the model has diverged.
-    """
-    text = Path(task.cfg.data) / "input0" / f"{split}.idx"
-    if not text.is_file():
-        raise CommandError(f"{task.cfg.data} has no split {split}: there is no {text}")
+    """The predictions of a split, in the order of the corpus; CommandError for a diverged model."""
     dataset = task.load_dataset(split)
     batches = task.get_batch_iterator(
         dataset, max_tokens=MAX_TOKENS, max_positions=task.max_positions()

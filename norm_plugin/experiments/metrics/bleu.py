@@ -355,17 +355,11 @@ def fairseq_bleu(
             lacks get their numbers in the order in which they come.
         dictionary: the file ``dict.<language>.txt`` of the target side gives what
             fairseq-generate prints; without one words are numbered as by fairseq-score.
-
-    Raises:
-        CommandError: the dictionary cannot be read.
     """
     from fairseq.data import Dictionary
     from fairseq.scoring.bleu import BleuConfig, Scorer
 
-    try:
-        vocabulary = Dictionary() if dictionary is None else Dictionary.load(str(dictionary))
-    except (OSError, ValueError, RuntimeError) as error:
-        raise CommandError(f"cannot read the dictionary {dictionary}: {error}") from error
+    vocabulary = Dictionary() if dictionary is None else Dictionary.load(str(dictionary))
     scorer = Scorer(BleuConfig(pad=vocabulary.pad(), eos=vocabulary.eos(), unk=vocabulary.unk()))
     for reference, hypothesis in zip(references, hypotheses):
         # In this order: fairseq-generate and fairseq-score number the reference's words first.

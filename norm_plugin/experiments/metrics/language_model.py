@@ -16,6 +16,7 @@ import logging
 import math
 import re
 import sys
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -118,9 +119,9 @@ class LanguageModelLoss(Metric):
             }
         }
 
+    @abstractmethod
     def of_bits(self, bits: float) -> float:
         """The score for a loss of ``bits`` per token."""
-        raise NotImplementedError(f"{type(self).__name__} does not define of_bits()")
 
 
 @register_metric("perplexity")

@@ -20,17 +20,17 @@ VERBS = {
     "run": ("experiments.options:run", "one run, from raw text to a score"),
     "sweep": ("experiments.options:sweep", "a grid of runs, several at once"),
     "status": ("experiments.options:status", "the state of the runs of a sweep"),
-    "tune": ("experiments.options:tune", "each arm of a study over a grid of learning rates"),
+    "tune": ("experiments.options:tune", "tune each arm of a study over a grid"),
     "study": ("analysis.whole_study", "tune, run and report a study"),
-    "demo": ("experiments.options:demo", "the toy corpus for four norms, and a table"),
+    "demo": ("experiments.options:demo", "train four norms on a toy corpus, and compare them"),
     "flags": ("experiments.recipes", "the hyperparameters of a recipe as flags of fairseq"),
     "report": ("analysis.report", "compare runs over seeds: a page with tables and figures"),
     "table": ("analysis.tables", "the results of an experiment as a Markdown table"),
-    "records": ("analysis.records", "what --norm-record wrote, and the data of its figures"),
+    "records": ("analysis.records", "the statistics of --norm-record, and the data of figures"),
     "spectrum": ("analysis.spectrum", "the singular values of the embeddings of checkpoints"),
     "theory": ("analysis.theory_command", "measure the claims of the papers"),
     "deep-stacks": ("analysis.deep_stacks", "train deep stacks under every placement"),
-    "warmup": ("analysis.warmup", "the table and the figure of the study of warm-up"),
+    "warmup": ("analysis.warmup", "the table and the figure of the warm-up study"),
     "average": ("checkpoints.average", "average checkpoints"),
     "fold": ("checkpoints.fold", "fold norms into the linear maps after them"),
     "repair": ("checkpoints.repair", "replace a damaged last checkpoint"),
@@ -45,15 +45,15 @@ VERBS = {
     "list": ("cli:list_norms", "every norm with its options and its paper"),
     "check": ("cli:check_norms", "check the norms and placements of a user dir"),
     "stages": ("experiments.runner", "several stages of a run in one process"),
-    "compose": ("experiments.compose", "what a command line of run or sweep asks for, as JSON"),
-    "job": ("experiments.options:job", "one run of a sweep, from the file that the sweep wrote"),
+    "compose": ("experiments.compose", "the runs of a command line of run or sweep, as JSON"),
+    "job": ("experiments.options:job", "one run of a sweep, from the file of its spec"),
     "worker": ("experiments.cpu_worker", "one worker of a training on CPUs, started by srun"),
 }
-"""Of each verb its module, with its function where that is not ``main``, and a line of help."""
+"""The module of each verb, with the name of its function unless that is ``main``, and its help."""
 
 
 def usage() -> str:
-    """The verbs, a line each."""
+    """The help: one line for each verb."""
     width = max(map(len, VERBS))
     lines = [f"  {verb:<{width}}  {text}" for verb, (_, text) in VERBS.items()]
     return "\n".join(
@@ -63,7 +63,7 @@ def usage() -> str:
             *lines,
             "",
             "Each has --help. `python -m norm_plugin VERB` is the same. Without a verb, it prints",
-            "the folder to give to fairseq's --user-dir.",
+            "the path for fairseq's --user-dir.",
         ]
     )
 
@@ -72,7 +72,7 @@ def call(verb: str, argv: Sequence[str]) -> int:
     """Run a verb; returns its exit status.
 
     Raises:
-        CommandError: no such verb, or whatever the verb itself refuses.
+        CommandError: an unknown verb, or an error of the verb.
     """
     if verb not in VERBS:
         raise CommandError(f"unknown command {verb}; choose from {', '.join(VERBS)}")
@@ -90,7 +90,7 @@ def list_norms(argv: Sequence[str]) -> int:
     from norm_plugin.norms import NORM_TYPES
 
     print("\n\n".join(map(norm_text, NORM_TYPES)))
-    if find_spec("fairseq") is not None:  # without it there are norms alone
+    if find_spec("fairseq") is not None:  # an installation for plain torch has no sites
         from norm_plugin.models.config import site_flags
 
         print("\nsites")
@@ -100,7 +100,7 @@ def list_norms(argv: Sequence[str]) -> int:
 
 
 def norm_text(name: str) -> str:
-    """Name, formula and paper of a norm, and a line for each of its options."""
+    """The name, formula, paper and options of a norm."""
     from norm_plugin.norms import norm_spec
 
     spec = norm_spec(name)
@@ -114,7 +114,7 @@ def norm_text(name: str) -> str:
 
 
 def check_norms(argv: Sequence[str]) -> int:
-    """Print the outcome of each check of the norms of a user dir; CommandError if one fails."""
+    """Print the outcome of each check of a user dir; CommandError if one fails."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin check",
         description="Check the norms and the placements that a --user-dir registers, and print a "

@@ -287,8 +287,8 @@ def _check_arm(of_arm: pd.DataFrame) -> None:
     norms = list(dict.fromkeys(of_arm["norm"]))
     if len(norms) > 1:
         raise CommandError(
-            f"the runs of {norms[0]} and {norms[1]} both are {of_arm['arm'].iloc[0]}, by recipes "
-            "of different placements; leave one folder out"
+            f"the runs of {norms[0]} and {norms[1]} are both {of_arm['arm'].iloc[0]}, by recipes "
+            "with different placements; leave one folder out"
         )
     again = of_arm[of_arm["seed"].duplicated(keep=False)]
     if not again.empty:

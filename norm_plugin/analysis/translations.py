@@ -132,7 +132,7 @@ def _translations(run: Mapping[str, Any], references: References) -> list[str] |
     lines = text.removesuffix("\n").split("\n")
     if len(lines) != len(references.lines):
         raise CommandError(
-            f"{run['norm']} seed {run['seed']} has {len(lines)} translations kept, and there are "
+            f"{run['norm']} seed {run['seed']} has {len(lines)} kept translations, and there are "
             f"{len(references.lines)} references"
         )
     stored = run["scores.sacrebleu.score"]
@@ -140,7 +140,7 @@ def _translations(run: Mapping[str, Any], references: References) -> list[str] |
     if score != stored:
         raise CommandError(
             f"the kept translations of {run['norm']} seed {run['seed']} give {score} of sacrebleu, "
-            f"and its result has {stored}: the references are others than when it was scored"
+            f"and its result has {stored}: the references have changed since it was scored"
         )
     return lines
 

@@ -90,7 +90,7 @@ def _by_value(table: pd.DataFrame, study: Study, key: str) -> pd.DataFrame:
     try:
         return table.assign(lr=[float(value) for value in values], arm=arms)
     except (TypeError, ValueError) as error:
-        raise CommandError(f"the values of {key} are no numbers: {error}") from error
+        raise CommandError(f"the values of {key} are not numbers: {error}") from error
 
 
 def label_without(run: Mapping[str, Any], keys: Iterable[str]) -> str:

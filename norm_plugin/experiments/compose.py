@@ -109,7 +109,9 @@ def read_runs(args: argparse.Namespace) -> dict[str, Any]:
     given = getattr(args, "arms", None)  # from tune: the overrides of each run, in order
     grid = given or _by_first_key([overrides for arm in arms for overrides in split(arm)])
     if len(grid) > 1 and not args.grid:
-        raise CommandError(f"{args.experiment} {' '.join(own)}: several runs are for sweep")
+        raise CommandError(
+            f"{args.experiment} {' '.join(own)}: these are several runs; use norm-plugin sweep"
+        )
     runs: dict[Path, tuple[RunSpec, list[str]]] = {}
     for overrides in grid:
         command = f"{experiment} {' '.join(overrides)}"
@@ -325,13 +327,14 @@ def _pretrained(path: str | None, experiment: Experiment) -> Path | None:
         return None
     if experiment.metric != "accuracy":
         raise CommandError(
-            f"--pretrained is for classification, and {experiment.name} is none; leave it out"
+            f"--pretrained is for classification, and {experiment.name} is another task; "
+            "leave it out"
         )
     checkpoint = absolute_path(path)
     for file in (checkpoint, checkpoint.with_name("dict.txt")):
         if not file.is_file():
             raise CommandError(
-                f"--pretrained needs {file}, which is no file; give a checkpoint of "
+                f"--pretrained needs {file}, which does not exist; give a checkpoint of "
                 "norm_masked_lm, and copy the dict.txt of its data beside it"
             )
     return checkpoint

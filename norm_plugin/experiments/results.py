@@ -189,7 +189,7 @@ def _failure_files(folder: Path) -> list[dict[str, Any]]:
         record = read_json(path)
         missing = [key for key in FAILED if key not in record and key != "progress"]
         if missing:
-            raise CommandError(f"{path} is no record of a failed run: it lacks {missing[0]}")
+            raise CommandError(f"{path} is not the record of a failed run: it lacks {missing[0]}")
         records.append(record)
     return records
 

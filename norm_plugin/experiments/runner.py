@@ -114,7 +114,7 @@ def execute(
         except (CommandError, OSError) as error:
             if not spec.folder.is_dir():
                 raise CommandError(
-                    f"{spec.folder} was removed while its run went on; start the run again"
+                    f"{spec.folder} was removed during its run; start the run again"
                 ) from error
             if isinstance(error, CommandError):
                 execution.record(error)

@@ -38,7 +38,7 @@ def test_a_placement_in_the_label_of_a_run_is_named_once(tmp_path):
 
 def test_two_settings_of_one_name_are_refused(tmp_path):
     runs = made_up(placement="post"), made_up("layernorm-post", placement="post")
-    with pytest.raises(CommandError, match="layernorm and layernorm-post both are layernorm, post"):
+    with pytest.raises(CommandError, match="layernorm and layernorm-post are both layernorm, post"):
         read_study(folder_of(tmp_path, *runs))
 
 
@@ -266,7 +266,7 @@ def test_of_two_placements_of_a_failed_run_the_flag_counts(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [('{"norm": "far"', "is not JSON"), ('{"norm": "far"}', "no record of a failed run: it lacks")],
+    [('{"norm": "far"', "is not JSON"), ('{"norm": "far"}', "not the record of a failed run")],
 )
 def test_a_damaged_record_of_a_failure_is_refused(tmp_path, text, message):
     (folder,) = folder_of(tmp_path, made_up())

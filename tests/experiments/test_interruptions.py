@@ -198,7 +198,7 @@ def test_a_run_whose_folder_is_removed_under_it_says_so(runs):
     result = runs.run("toy", FAKE_TRAINING="loses its folder")
     assert result.returncode == 1
     folder = runs.work / "runs" / "toy" / "layernorm-seed1"
-    message = f"error: {folder} was removed while its run went on; start the run again"
+    message = f"error: {folder} was removed during its run; start the run again"
     assert result.stderr.splitlines()[-1] == message
     assert runs.run("toy").returncode == 0
 

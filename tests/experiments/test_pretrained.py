@@ -57,9 +57,11 @@ def test_a_recipe_that_names_no_placement_takes_one():
 
 
 def test_what_is_refused(checkpoint, tmp_path):
-    with pytest.raises(CommandError, match="for classification, and toy is none; leave it out"):
+    with pytest.raises(
+        CommandError, match="for classification, and toy is another task; leave it out"
+    ):
         spec_of("toy", "--pretrained", checkpoint)
-    with pytest.raises(CommandError, match=r"needs .*gone\.pt, which is no file"):
+    with pytest.raises(CommandError, match=r"needs .*gone\.pt, which does not exist"):
         spec_of("rt", "--pretrained", tmp_path / "gone.pt")
     checkpoint.with_name("dict.txt").unlink()
     with pytest.raises(CommandError, match=r"needs .*dict\.txt, .* copy the dict\.txt of its data"):

@@ -170,7 +170,7 @@ def test_logging_is_no_setting_of_a_run(argv, runs):
             "flags of fairseq-train stand at the end, as in -- --norm-placement post; see --help",
         ),
         (["powernorm"], "powernorm"),
-        (["norm=powernorm,layernorm"], "several runs are for sweep"),
+        (["norm=powernorm,layernorm"], "these are several runs; use norm-plugin sweep"),
         (["norm=nonorm"], "unknown norm 'nonorm'; choose from"),
         (["colour=red"], "Could not override 'colour'"),
         (["norm_variant=released"], "--norm-variant is an option of"),

@@ -26,7 +26,7 @@ from norm_plugin.analysis.figures import FIGURES, Figure, require_packages, sens
 from norm_plugin.analysis.latex import latex_files
 from norm_plugin.analysis.records import statistics_of
 from norm_plugin.analysis.stats import compare_arms, compare_primary, resolution
-from norm_plugin.analysis.study import Study, read_study
+from norm_plugin.analysis.study import DEFAULT_BASELINE, Study, read_study
 from norm_plugin.analysis.tables import SAME_SPEED, Table, commits, distinct, markdown, span
 from norm_plugin.analysis.translations import compare_translations, read_references
 from norm_plugin.analysis.tuning import Tuned, read_tuned, tuned_on_itself
@@ -297,7 +297,8 @@ def figure_files(figures: Iterable[Figure]) -> dict[str, str]:
 
 def commands_of(args: argparse.Namespace) -> dict[str, str]:
     """The command that makes the page, and the command for one figure, without its name."""
-    argv = ["norm-plugin", "report", *map(str, args.folders), "--baseline", args.baseline]
+    argv = ["norm-plugin", "report", *map(str, args.folders)]
+    argv += [] if args.baseline is None else ["--baseline", args.baseline]
     argv += [] if args.study is None else ["--study", args.study]
     argv += [part for key in args.vary for part in ("--vary", key)]
     argv += [part for old, new in args.labels for part in ("--label", f"{old}={new}")]
@@ -331,9 +332,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("report"), help="default: %(default)s")
     parser.add_argument(
         "--baseline",
-        default="layernorm",
         metavar="NORM",
-        help="the norm or arm that the others are compared with (default: %(default)s)",
+        help=f"the norm or arm that the others are compared with (default: {DEFAULT_BASELINE}; if "
+        "no run has it, the first baseline that the study declares)",
     )
     parser.add_argument(
         "--study",

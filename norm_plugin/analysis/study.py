@@ -46,6 +46,7 @@ OPTIONAL = (
     *("training.seconds", "training.updates_per_second", "training.peak_memory"),
 )
 """Columns that are added if no result has them."""
+DEFAULT_BASELINE = "layernorm"
 ALIKE_WITHOUT_NORMS = ("pre", "post")
 """Placements that are equal for a model without norms: ``x + f(x)``."""
 # Names of a flag and of an override. If a run has both, the flag counts, as it comes last.
@@ -129,7 +130,7 @@ class Study:
 
 def read_study(
     folders: Sequence[Path],
-    baseline: str = "layernorm",
+    baseline: str | None = None,
     labels: Mapping[str, str] | None = None,
     file: StudyFile | None = None,
     vary: Sequence[str] = (),
@@ -138,7 +139,8 @@ def read_study(
 
     Args:
         folders: the folders of experiments.
-        baseline: the norm or arm that the others are compared with.
+        baseline: the norm or arm that the others are compared with; None: ``layernorm`` or, if no
+            run has it, the first baseline that ``file`` declares.
         labels: new names of arms, by their names.
         file: the study file, which may declare comparisons and a tuning; runs may differ in the
             tuned keys.
@@ -165,7 +167,7 @@ def read_study(
         table["arm"] = [names[key] for key in zip(table["norm"], table["placement"])]
     for _, of_arm in runs.groupby("arm"):
         _check_arm(of_arm)
-    chosen = _baselines(runs, baseline)
+    chosen = _baselines(runs, baseline or _default_baseline(runs, file))
     # the first arm is the baseline under the placement of most runs
     counts = runs["arm"].value_counts()
     order = [
@@ -250,6 +252,13 @@ def arm_name(label: str, placement: str) -> str:
     The label contains the placement too if that differs from the recipe's.
     """
     return f"{label.removesuffix(f'-{placement}')}, {placement}"
+
+
+def _default_baseline(runs: pd.DataFrame, file: StudyFile | None) -> str:
+    norms = {norm_of_label(run["norm"], differences_of(run)) for run in runs.to_dict("records")}
+    if DEFAULT_BASELINE in norms or file is None or not file.primary:
+        return DEFAULT_BASELINE
+    return file.primary[0].baseline
 
 
 def _baselines(runs: pd.DataFrame, baseline: str) -> set[str]:

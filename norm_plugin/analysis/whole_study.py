@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     """The command ``study``; the exit status is 1 unless all runs are done or diverged."""
     parser = options.sweep_parser("study")
     parser.add_argument("--out", metavar="DIR", help="of the page")
-    parser.add_argument("--baseline", default="layernorm", help="default: %(default)s")
+    parser.add_argument("--baseline", metavar="NORM", help="of the page, as for norm-plugin report")
     args = options.parse(parser, argv)
     path = study_path(args.experiment)
     folder = Path(args.work or ROOT / "work", "studies", path.stem)
@@ -37,5 +37,6 @@ def main(argv: Sequence[str]) -> int:
     results = sorted({str(spec.result.parent) for spec in composed.runs})
     page = args.out or folder / "page"
     print(flush=True)
-    shown = ["--study", str(path), "--baseline", args.baseline, "--format", report.LATEX]
+    baseline = [] if args.baseline is None else ["--baseline", args.baseline]
+    shown = ["--study", str(path), *baseline, "--format", report.LATEX]
     return report.main([*results, *shown, "--out", str(page)])

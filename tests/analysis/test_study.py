@@ -157,6 +157,18 @@ def test_arms_at_values_of_their_own_keep_their_names(tmp_path):
     assert (declared.arm, declared.baseline) == ("dyt, pre", "layernorm, pre")
 
 
+@pytest.mark.parametrize(
+    ("norms", "baseline"), [(["dyt", "none"], "none"), (["dyt", "none", "layernorm"], "layernorm")]
+)
+def test_without_layernorm_the_baseline_is_the_first_that_the_study_declares(
+    tmp_path, norms, baseline
+):
+    path = tmp_path / "mine.yaml"
+    path.write_text("experiment: toy\nprimary: [{arm: dyt, baseline: none}]\n")
+    folders = folder_of(tmp_path, *(made_up(norm, seed) for norm in norms for seed in (1, 2)))
+    assert read_study(folders, file=read_study_file(path)).baseline == f"{baseline}, pre"
+
+
 def test_a_grid_has_its_values_in_the_names(tmp_path):
     folders = tuned(tmp_path, *(("layernorm", seed, r) for r in (0.1, 0.2) for seed in (1, 2)))
     study = read_study(folders, "layernorm-lr-0.1", vary=["optimization.lr"])

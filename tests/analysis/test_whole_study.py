@@ -59,6 +59,7 @@ def test_the_page_is_of_the_studys_own_runs(steps, tmp_path):
 def test_the_page_is_written_where_it_is_asked_for(steps, tmp_path):
     assert run(steps, tmp_path, "--out", "the page") == 0
     assert steps.calls[-1][-2:] == ("--out", "the page")
+    assert "--baseline" not in steps.calls[-1]  # the report finds it
 
 
 @pytest.mark.parametrize("failed", ["tune", "sweep"])

@@ -811,7 +811,11 @@ def stat_tokens(study: Study) -> Figure | None:
             continue
         differs = run.get("differs")
         differs = differs if isinstance(differs, dict) else {}
-        rest = {key: v for key, v in differs.items() if not key.endswith("norm_stat_tokens")}
+        rest = {
+            key: value
+            for key, value in differs.items()
+            if not (key.endswith("norm_stat_tokens") or key in study.common)
+        }
         norm = run.get("settings.model.norm_type")
         family = f"{run_label(norm if isinstance(norm, str) else run['norm'], rest)}, "
         sample = describe(of_arm["score"].tolist())

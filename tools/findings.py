@@ -49,6 +49,7 @@ CORPORA = {
     "adanorm_sst5": "SST5",
     "sst5_confirmed": "SST5, new seeds",
     "multi30k_cpu": "Multi30k",
+    "stat_tokens": "characters, large batches",
 }
 CLASSIFICATION = ("adanorm_sst5", "adanorm_rt")
 FINDINGS = {
@@ -65,6 +66,16 @@ FINDINGS = {
         Effect("multi30k_cpu", "powernorm", "powernorm-layer-scale-groups-0"),
         Effect("multi30k_cpu", "powernorm-v", "batchnorm"),
         Effect("multi30k_cpu", "powernorm", "powernorm-v"),
+    ),
+    "small-batches": (
+        *(
+            Effect("stat_tokens", f"{norm}-stat-tokens-256", f"{norm}-stat-tokens-4096")
+            for norm in ("batchnorm", "powernorm")
+        ),
+        *(
+            Effect("stat_tokens", f"powernorm-stat-tokens-{n}", f"batchnorm-stat-tokens-{n}")
+            for n in (256, 1024, 4096)
+        ),
     ),
     "adanorm": (
         *(
@@ -226,7 +237,10 @@ def finding_drawing(name: str, results: Path) -> Drawing:
             axes.tick_params(axis="y", length=0)
             axes.tick_params(labelsize=SMALL)
             better = rows["better"].iloc[0]
-            axes.set_xlabel(f"difference in {title}\n(better: {better})", fontsize=SMALL)
+            # right: a title that is wider than the axes is not cut there
+            axes.set_xlabel(
+                f"difference in {title}\n(better: {better})", fontsize=SMALL, loc="right"
+            )
             axes.locator_params(axis="x", nbins=6)
 
     sizes = [len(rows) for _, rows in panels]

@@ -82,8 +82,8 @@ class BatchNormBatch(Batch):
             return dx, dweight, every
         every, real, with_u = self.products(dy, x)
         dweight = with_u * self.inverse
-        of_g, of_gx = self.more_means(weight * real), self.more_means(weight * dweight)
-        constant, u_coef = self.coefficients(of_g, of_gx)
+        mean_g, mean_gx = self.more_means(weight * real), self.more_means(weight * dweight)
+        constant, u_coef = self.coefficients(mean_g, mean_gx)
         dx, _ = self.ops.column_gradient(
             dy, x, self.rstd, self.valid, self.shift, self.gain(weight), constant, u_coef, False
         )
@@ -96,9 +96,9 @@ class BatchNormBatch(Batch):
         """What u - mu_B is multiplied with, and dy in the backward pass, (C,)."""
         return weight * self.inverse
 
-    def coefficients(self, of_g: Tensor, of_gx: Tensor) -> tuple[Tensor, Tensor]:
+    def coefficients(self, mean_g: Tensor, mean_gx: Tensor) -> tuple[Tensor, Tensor]:
         """c and b of du, (C,) each, from mean_V(g) and mean_V(g x_hat)."""
-        constant, u_coef = -of_g * self.inverse, -of_gx * self.inverse.square()
+        constant, u_coef = -mean_g * self.inverse, -mean_gx * self.inverse.square()
         if self.share is not None:
             u_coef = u_coef * self.share
         to_constant, to_u = self.pull
@@ -137,20 +137,20 @@ class RegularizedBatch(BatchNormBatch):
     def move_running(self, x: Tensor) -> None:
         running = self.norm.move_and_compare(self.mean, self.variance, self.count, self.ops.move)
         if self.wants_dx:  # which the penalty's gradient joins
-            self.pull = self.of_penalty(running)
+            self.pull = self.penalty_coefficients(running)
 
-    def of_penalty(self, running: Moments) -> tuple[Tensor, Tensor]:
+    def penalty_coefficients(self, running: Moments) -> tuple[Tensor, Tensor]:
         """What the penalty adds to c and b of du, (C,) each."""
         with torch.enable_grad():
             statistics = [
                 statistic.detach().requires_grad_() for statistic in (self.mean, self.variance)
             ]
             penalty = self.norm.penalty(*statistics, running)
-        of_mean, of_variance = torch.autograd.grad(penalty, statistics)
+        dmean, dvariance = torch.autograd.grad(penalty, statistics)
         weight_of_all = self.norm.penalty_weight(self.count) * (worker_count() if self.sync else 1)
         # mu_B is 1/n of each u, sigma_B^2 is 2 (u - mu_B)/n
         per_position = weight_of_all / self.count.clamp(min=1)
-        return of_mean * per_position, 2 * of_variance * per_position
+        return dmean * per_position, 2 * dvariance * per_position
 
 
 @fuses_columns(RegularizedBatchNorm)
@@ -183,16 +183,16 @@ class RepBatch(BatchNormBatch):
 
     def products(self, dy: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         every, real, with_centered = super().products(dy, x)
-        self.of_eta = (with_centered + self.mean * real).sum()
+        self.deta = (with_centered + self.mean * real).sum()
         return every, real, with_centered
 
     def backward_to_parameters(self, dy: Tensor, x: Tensor) -> OfParameters:
         gradients = super().backward_to_parameters(dy, x)
-        return (*gradients, self.of_eta)
+        return (*gradients, self.deta)
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
         gradients = super().backward(dy, x, weight)
-        return (*gradients, self.of_eta)
+        return (*gradients, self.deta)
 
 
 @fuses_columns(RepBatchNorm)

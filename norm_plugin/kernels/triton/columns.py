@@ -168,10 +168,10 @@ def merge_programs(sums: Tensor) -> tuple[Tensor, Tensor]:
         sums: (programs, 3, C), as ``moments_kernel`` stores it with centering.
     """
     means, squares, counts = sums.unbind(1)
-    of_programs = means * counts
-    together = of_programs.sum(0)
-    apart = means - together / counts.sum(0).clamp(min=1)
-    return together, (squares + apart * (apart * counts)).sum(0)
+    program_sums = means * counts
+    total_sum = program_sums.sum(0)
+    deviation = means - total_sum / counts.sum(0).clamp(min=1)
+    return total_sum, (squares + deviation * (deviation * counts)).sum(0)
 
 
 def column_moments(

@@ -822,18 +822,18 @@ def stat_tokens(study: Study) -> Figure | None:
         low, high = sample.interval or (None, None)
         family += run["placement"]
         rows.append((family, int(tokens), sample.count, sample.mean, low, high))
-    data = pd.DataFrame(rows, columns=["setting", "tokens", "seeds", "mean", "low", "high"])
-    data = data[data["setting"].duplicated(keep=False)]
+    data = pd.DataFrame(rows, columns=["arm", "tokens", "seeds", "mean", "low", "high"])
+    data = data[data["arm"].duplicated(keep=False)]
     if data.empty:
         return None
-    families = list(dict.fromkeys(data["setting"]))
+    families = list(dict.fromkeys(data["arm"]))
     data = data.sort_values("tokens").sort_values(
-        "setting", key=lambda column: column.map(families.index), kind="stable"
+        "arm", key=lambda column: column.map(families.index), kind="stable"
     )
 
     def plot(axes: Any) -> None:
         for place, family in enumerate(families):
-            line, look = data[data["setting"] == family], style(place)
+            line, look = data[data["arm"] == family], style(place)
             axes.plot(line["tokens"], line["mean"], "o", **look, label=family)
             for at, low, high in line[["tokens", "low", "high"]].dropna().itertuples(index=False):
                 axes.plot([at, at], [low, high], color=look["color"], linewidth=1)

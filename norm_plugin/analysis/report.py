@@ -411,5 +411,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.format == LATEX:
         files |= latex_files(content["title"], list(content["tables"].values()), figures)
     written = write_files(files, args.out)
-    print(f"{len(study.runs)} runs of {len(study.arms)} settings: {written[0]}")
+    print(f"{len(study.runs)} runs of {len(study.arms)} arms: {written[0]}")
     return 0

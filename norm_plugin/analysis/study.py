@@ -276,8 +276,7 @@ def _baselines(runs: pd.DataFrame, baseline: str) -> set[str]:
         )
     if len({run["norm"] for run in chosen}) > 1:
         raise CommandError(
-            f"several settings are of the baseline {baseline}; name one of these by --baseline: "
-            f"{names}"
+            f"several arms are of the baseline {baseline}; name one of these by --baseline: {names}"
         )
     return {run["arm"] for run in chosen}
 

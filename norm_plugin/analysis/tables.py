@@ -101,7 +101,7 @@ def _p(value: float, row: Row, metric: Metric) -> str:
 
 
 COLUMNS: dict[str, tuple[str, Text]] = {
-    "arm": ("setting", _as("{}")),
+    "arm": ("arm", _as("{}")),
     "baseline": ("less", _plain),
     "outcome": ("outcome", lambda value, row, metric: outcome_title(value, metric)),
     "n": ("n", _as("{:g}")),
@@ -120,7 +120,7 @@ COLUMNS: dict[str, tuple[str, Text]] = {
     "tuned": ("validation loss", in_units),
     "next_lr": ("next best", _as("{:g}")),
     "behind": ("behind by", in_units),
-    "spread": ("deviation between seeds", in_units),
+    "spread": ("standard deviation between seeds", in_units),
     "sensitivity": ("sensitivity", in_units),
     "sensitivity_low": ("95 % interval", _interval("sensitivity_high")),
     "from_lr": ("from", _as("{:g}")),
@@ -142,7 +142,7 @@ COLUMNS: dict[str, tuple[str, Text]] = {
 The upper end of an interval is shown with the lower one.
 """
 SHOWN_WITH_ANOTHER = {"high", "difference_high", "sensitivity_high"}
-LEFT = {"setting", "less", "verdict", "outcome", "quantity", "note", "state", "reason", "commit"}
+LEFT = {"arm", "less", "verdict", "outcome", "quantity", "note", "state", "reason", "commit"}
 """The titles of columns of text; the others are aligned to the right."""
 
 

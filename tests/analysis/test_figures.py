@@ -194,7 +194,7 @@ def test_a_norm_is_a_line_over_the_batches_of_its_statistics(tmp_path):
         {**made_up(settings__dataset={"max_tokens": 4096}), "differs": SHORTER},
     ]
     data = drawn(read_study(folder_of(tmp_path, *runs)), "stat-tokens").data
-    rows = data[["setting", "tokens", "seeds", "mean"]].itertuples(index=False, name=None)
+    rows = data[["arm", "tokens", "seeds", "mean"]].itertuples(index=False, name=None)
     assert list(rows) == [
         ("batchnorm, pre", 512, 2, 33.5),
         ("batchnorm, pre", 1024, 1, 34.5),

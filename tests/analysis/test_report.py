@@ -157,13 +157,13 @@ def test_the_verdict_comes_first(written):
     out, _ = written
     markdown = (out / "report.md").read_text()
     base, alike, far, gone = rows_of(markdown, ARMS)
-    assert list(base)[:4] == ["setting", "verdict", "n", "no result"]
+    assert list(base)[:4] == ["arm", "verdict", "n", "no result"]
     assert (base["verdict"], alike["verdict"]) == ("baseline", "undecided")
-    assert (far["setting"], far["verdict"], far["n"]) == ("far, pre", "better", "3")
+    assert (far["arm"], far["verdict"], far["n"]) == ("far, pre", "better", "3")
     assert far["difference"] == "+3.10" and far["no result"] == "1 diverged"
     assert (gone["verdict"], gone["n"], gone["mean"]) == ("no run has a result", "0", "-")
     page = Page((out / "index.html").read_text())
-    start = page.cells.index("setting")
+    start = page.cells.index("arm")
     for number, row in enumerate((base, alike, far, gone), start=1):
         first = start + number * len(base)
         assert page.cells[first : first + len(base)] == list(row.values())
@@ -219,7 +219,7 @@ def test_the_tests_on_translations_say_what_they_ask(written):
     out, _ = written
     text = section((out / "report.md").read_text(), "The same models on other sentences")
     assert "They say nothing about other seeds" in text
-    rows = {(row["setting"], row["seed"]): row for row in rows_of(text, "The same trained models")}
+    rows = {(row["arm"], row["seed"]): row for row in rows_of(text, "The same trained models")}
     assert rows["far, pre", "1"]["verdict"] == "worse"
     assert rows["alike, pre", "1"]["verdict"] == "no translations kept"
 
@@ -316,7 +316,7 @@ def test_a_table_has_the_digits_of_its_outcome():
             "p": None,
         },
     ]
-    text = formatted(pd.DataFrame(rows), find_metric("bleu")).set_index("setting")
+    text = formatted(pd.DataFrame(rows), find_metric("bleu")).set_index("arm")
     assert list(text["mean"]) == ["35.13", "2.123"]
     assert list(text["95 % interval"]) == ["35.00 to 35.25", "-"]
     assert list(text["p"]) == ["0.04999", "-"]  # 0.050 would hide on which side of 5 % it is

@@ -186,7 +186,6 @@ def content_of(
         "corpus": runs["data.corpus"].iloc[0],
         "pairs": span(pairs.astype(int)) if len(pairs) else "",
         "checksums": [text[:16] for text in distinct(runs["data.checksum"])],
-        "split": runs["split"].iloc[0],
         "versions": distinct(
             ", ".join(f"{name} {number}" for name, number in sorted(row.items()))
             for row in versions.to_dict("records")

@@ -102,7 +102,7 @@ def _p(value: float, row: Row, metric: Metric) -> str:
 
 COLUMNS: dict[str, tuple[str, Text]] = {
     "arm": ("arm", _as("{}")),
-    "baseline": ("less", _plain),
+    "baseline": ("baseline", _plain),
     "outcome": ("outcome", lambda value, row, metric: outcome_title(value, metric)),
     "n": ("n", _as("{:g}")),
     "mean": ("mean", in_units),
@@ -142,7 +142,7 @@ COLUMNS: dict[str, tuple[str, Text]] = {
 The upper end of an interval is shown with the lower one.
 """
 SHOWN_WITH_ANOTHER = {"high", "difference_high", "sensitivity_high"}
-LEFT = {"arm", "less", "verdict", "outcome", "quantity", "note", "state", "reason", "commit"}
+LEFT = {"arm", "baseline", "verdict", "outcome", "quantity", "note", "state", "reason", "commit"}
 """The titles of columns of text; the others are aligned to the right."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
@@ -188,7 +189,7 @@ def test_declared_comparisons_have_a_table_of_their_own(tmp_path):
     main([*map(str, folders), "--out", str(tmp_path / "out"), "--study", str(study)])
     text = (tmp_path / "out" / "report.md").read_text()
     primary = rows_of(text, "Comparisons that the study declares, before the runs.")
-    assert [row["less"] for row in primary] == ["alike, pre", "layernorm, pre"]
+    assert [row["baseline"] for row in primary] == ["alike, pre", "layernorm, pre"]
     assert primary[0]["verdict"] == "better" and primary[1]["margin"] == "2"
     assert "Everything below is\nexploratory" in text
     assert "two one-sided tests of equivalence within the margin" in text
@@ -247,6 +248,15 @@ def test_one_figure_is_written_alone(written, tmp_path, name):
     files = {path.name: path.read_text() for path in (tmp_path / "one").iterdir()}
     assert files == {name: (out / name).read_text() for name in files}
     assert set(files) == {f"{name}.svg", f"{name}.csv"}
+
+
+def test_a_missing_package_is_named_before_anything_is_read(tmp_path, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "jinja2" else find(name)
+    )
+    with pytest.raises(CommandError, match=r"this needs jinja2; pip install 'norm_plugin\[ana"):
+        main([str(tmp_path / "no results"), "--out", str(tmp_path / "page")])
 
 
 def test_a_figure_without_data_is_refused(tmp_path):

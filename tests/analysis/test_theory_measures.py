@@ -7,6 +7,7 @@ import math
 import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
 from torch import nn
 
 from norm_plugin.analysis.theory import (
@@ -374,6 +375,16 @@ def test_the_share_that_the_paper_found_is_tested_where_its_lemma_is(far, holds)
     shares = concentration.shares_of(draws, 512, tokens="random", x="pre")
     *_, row = verdicts(concentration, shares)
     assert (row["measured"], row["holds"]) == (f"0.{far}00", holds)
+
+
+def test_shares_of_zero_have_no_point_on_the_logarithmic_axis():
+    draws = torch.tensor([0.75, 1.0, 1.0, 1.25])
+    shares = concentration.shares_of(draws, 64, tokens="none", x="x")
+    axes = Figure().subplots()
+    concentration.plot(shares, axes)
+    line, _bound = axes.lines
+    expected = {eps: 0.5 for eps in concentration.EPSILONS if eps < 0.25}
+    assert dict(zip(line.get_xdata(), line.get_ydata(), strict=True)) == expected
 
 
 # the Jacobian

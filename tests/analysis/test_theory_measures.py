@@ -446,20 +446,36 @@ def test_the_linear_scale_has_the_stated_means():
 
 def test_the_identity_of_the_exact_gradient_holds():
     x, g = normal(40, 6) + 0.3, normal(40, 6, seed=1)
-    share, by_identity = lipschitz.exact_shares(x, g)
-    torch.testing.assert_close(share, by_identity, rtol=0, atol=ROUNDING)
-    assert share.max() <= 1
-    assert lipschitz.exact_shares(x, x)[0].max() < ROUNDING
+    exact = lipschitz.exact_gradient(x, g)
+    torch.testing.assert_close(exact.share, exact.by_identity, rtol=0, atol=ROUNDING)
+    assert exact.share.max() <= 1
+    assert lipschitz.exact_gradient(x, x).share.max() < ROUNDING
+
+
+def test_the_ratio_to_batch_norm_is_that_of_both_closed_forms():
+    x, g = normal(40, 6) + 0.3, normal(40, 6, seed=1)
+    mean, centered = g.mean(dim=0), x - x.mean(dim=0)
+    sigma2, psi2 = centered.square().mean(dim=0), x.square().mean(dim=0)
+    of_powernorm = g.square().mean(dim=0) - (g * x).mean(dim=0).square() / psi2
+    of_batchnorm = (
+        g.square().mean(dim=0) - mean.square() - (g * centered).mean(dim=0).square() / sigma2
+    )
+    by_hand = (of_powernorm / psi2 / (of_batchnorm / sigma2)).sqrt()
+    ratio = lipschitz.exact_gradient(x, g).ratio
+    torch.testing.assert_close(ratio, by_hand, rtol=0, atol=ROUNDING)
+    # without a mean of x both divide by the same, and with a large one PN-V divides by more
+    assert lipschitz.exact_gradient(centered, g).ratio.min() > 1
+    assert lipschitz.exact_gradient(x + 5, g).ratio.max() < 1
 
 
 def test_the_running_norm_subtracts_nothing_from_its_first_gradient():
     x, g = normal(40, 6), normal(40, 6, seed=1)
     norm = lipschitz.running_norm(6)
-    share, _ = lipschitz.running_shares(norm, x, g)  # nu is 0 at the start
+    share = lipschitz.running_gradient(norm, x, g).share  # nu is 0 at the start
     torch.testing.assert_close(share, torch.ones(6).double(), rtol=0, atol=ROUNDING)
     assert norm.nu.any()
-    ((last, _),) = lipschitz.last_epoch([models.Activations("encoder", x, g)])
-    assert (last - 1).abs().min() > ROUNDING  # nu is not 0 any more
+    (last,) = lipschitz.last_epoch([models.Activations("encoder", x, g)])
+    assert (last.share - 1).abs().min() > ROUNDING  # nu is not 0 any more
 
 
 def test_what_a_pass_of_pn_shows_is_what_the_formulas_give():
@@ -509,6 +525,7 @@ MET = {
     lipschitz: {
         **{"norm": "powernorm-v", "tokens": "random", "identity_error": 0.0},
         **{"mean_share": 0.9, "largest_share": 1.0, "channels_above": 0.0},
+        **{"mean_ratio": 1.1, "channels_longer": 0.5},
     },
 }
 

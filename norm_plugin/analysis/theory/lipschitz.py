@@ -4,11 +4,16 @@ Shen et al. 2020 (PowerNorm), Lemma 1. Under PN-V, with `g = dL/dx_hat` and leng
 positions of a channel, `|dL/dx|^2 = (|g|^2 - <g, x_hat>^2 / n) / psi_B^2`, which is at most
 `|g|^2 / psi_B^2`. PN divides by the running psi and subtracts `nu x_hat` in place of the mean;
 nothing is stated of its share `|dL/dx|^2 psi^2 / |g|^2`.
+
+The abstract states that PowerNorm leads to a smaller Lipschitz constant of the loss than batch
+normalization, under assumptions that were not read. In one batch, either gradient may be the
+shorter one: psi_B is at least sigma_B, but batch normalization removes the mean of g too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -20,13 +25,26 @@ from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, like_
 from norm_plugin.analysis.theory.models import Activations
 from norm_plugin.norms import Norm, build_norm
 
-EXACT, APPROXIMATE = "powernorm-v", "powernorm"
+EXACT, APPROXIMATE, BATCH_NORM = "powernorm-v", "powernorm", "batchnorm"
 ROUNDING = 1e-6
 """Far above what float64 is off, far below any real effect."""
 EPOCHS = 5
 """How often PN sees the batches, so that its running statistics have settled."""
-Shares = tuple[Tensor, Tensor]
-"""|dL/dx|^2 psi^2 / |g|^2, and 1 - <g, x_hat>^2 / (n |g|^2), its value by the identity; (C,)."""
+
+
+@dataclass(frozen=True)
+class InputGradient:
+    """The gradient by the input of a norm, for each channel.
+
+    Attributes:
+        share: |dL/dx|^2 psi^2 / |g|^2, (C,).
+        by_identity: 1 - <g, x_hat>^2 / (n |g|^2), the share by Lemma 1, (C,).
+        ratio: |dL/dx| divided by that of batch normalization with the same x and g, (C,).
+    """
+
+    share: Tensor
+    by_identity: Tensor
+    ratio: Tensor
 
 
 def running_norm(dim: int) -> Norm:
@@ -34,30 +52,45 @@ def running_norm(dim: int) -> Norm:
     return build_norm(APPROXIMATE, dim, layer_scale_groups=0, warmup_updates=0).double().train()
 
 
-def exact_shares(x: Tensor, g: Tensor) -> Shares:
-    """Those of PN-V with gamma = 1, without layer-scale; eps is 0. x, g: (n, C)."""
-    norm = build_norm(EXACT, x.size(-1), layer_scale_groups=0, eps=0.0).double().train()
-    return _shares(norm, x, g, psi2=x.square().mean(dim=0))
+def exact_gradient(x: Tensor, g: Tensor) -> InputGradient:
+    """That of PN-V with gamma = 1, without layer-scale; eps is 0. x, g: (n, C)."""
+    return _gradient(_batch_norm(EXACT, x.size(-1)), x, g, psi2=x.square().mean(dim=0))
 
 
-def running_shares(norm: Any, x: Tensor, g: Tensor) -> Shares:
-    """Those of PN after its warm-up with gamma = 1; its statistics move. x, g: (n, C)."""
-    return _shares(norm, x, g, psi2=norm.psi2.clone() + norm.eps)
+def running_gradient(norm: Any, x: Tensor, g: Tensor) -> InputGradient:
+    """That of PN after its warm-up with gamma = 1; its statistics move. x, g: (n, C)."""
+    return _gradient(norm, x, g, psi2=norm.psi2.clone() + norm.eps)
 
 
-def _shares(norm: Norm, x: Tensor, g: Tensor, psi2: Tensor) -> Shares:
+def _batch_norm(name: str, dim: int) -> Norm:
+    """A norm with the statistics of the batch, in float64, without layer-scale; eps is 0."""
+    return build_norm(name, dim, layer_scale_groups=0, eps=0.0).double().train()
+
+
+def _gradient(norm: Norm, x: Tensor, g: Tensor, psi2: Tensor) -> InputGradient:
+    dx, x_hat = _backward(norm, x, g)
+    of_batch_norm, _ = _backward(_batch_norm(BATCH_NORM, x.size(-1)), x, g)
+    length = g.square().sum(dim=0)
+    product = (g * x_hat).sum(dim=0)
+    return InputGradient(
+        share=dx.square().sum(dim=0) * psi2 / length,
+        by_identity=1 - product.square() / (x.size(0) * length),
+        ratio=dx.norm(dim=0) / of_batch_norm.norm(dim=0),
+    )
+
+
+def _backward(norm: Norm, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """dL/dx and x_hat, (n, C)."""
     leaf = x.detach().requires_grad_()
     x_hat = norm(leaf)
     (dx,) = torch.autograd.grad(x_hat, leaf, g)
-    length = g.square().sum(dim=0)
-    product = (g * x_hat.detach()).sum(dim=0)
-    return dx.square().sum(dim=0) * psi2 / length, 1 - product.square() / (x.size(0) * length)
+    return dx, x_hat.detach()
 
 
-def last_epoch(batches: Sequence[Activations]) -> list[Shares]:
+def last_epoch(batches: Sequence[Activations]) -> list[InputGradient]:
     """Those of PN in the last of its epochs over these batches."""
     norm = running_norm(batches[0].x.size(-1))
-    epochs = [[running_shares(norm, at.x, at.g) for at in batches] for _ in range(EPOCHS)]
+    epochs = [[running_gradient(norm, at.x, at.g) for at in batches] for _ in range(EPOCHS)]
     return epochs[-1]
 
 
@@ -68,18 +101,22 @@ def measure(options: Options, placement: str) -> pd.DataFrame:
             **where,
             "batch": batch,
             "norm": norm,
-            "identity_error": float((share - by_identity).abs().max()),
-            "least_share": float(share.min()),
-            "mean_share": float(share.mean()),
-            "largest_share": float(share.max()),
-            "channels_above": float((share > 1 + ROUNDING).double().mean()),
+            "identity_error": float((at.share - at.by_identity).abs().max()),
+            "least_share": float(at.share.min()),
+            "mean_share": float(at.share.mean()),
+            "largest_share": float(at.share.max()),
+            "channels_above": float((at.share > 1 + ROUNDING).double().mean()),
+            "least_ratio": float(at.ratio.min()),
+            "mean_ratio": float(at.ratio.mean()),
+            "largest_ratio": float(at.ratio.max()),
+            "channels_longer": float((at.ratio > 1 + ROUNDING).double().mean()),
         }
         for where, at_site in options.activations_by_site(placement)
-        for norm, shares in (
-            (EXACT, [exact_shares(at.x, at.g) for at in at_site]),
+        for norm, gradients in (
+            (EXACT, [exact_gradient(at.x, at.g) for at in at_site]),
             (APPROXIMATE, last_epoch(at_site)),
         )
-        for batch, (share, by_identity) in enumerate(shares)
+        for batch, at in enumerate(gradients)
     )
 
 
@@ -97,14 +134,17 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
             **bound,
             "mean share": f"{some['mean_share'].mean():.4f}",
             "channels and batches above 1": f"{some['channels_above'].mean():.1%}",
+            "mean ratio to BN": f"{some['mean_ratio'].mean():.4f}",
+            "longer than BN's": f"{some['channels_longer'].mean():.1%}",
         }
 
 
 def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
-    """The range of the share by placement."""
+    """The ranges of the share and of the ratio to batch normalization, by placement."""
     by = ["norm", "tokens", "placement"]
     ranges = frame.groupby(by, sort=False).agg(
-        **{"least share": ("least_share", "min"), "largest share": ("largest_share", "max")}
+        **{"least share": ("least_share", "min"), "largest share": ("largest_share", "max")},
+        **{"least ratio to BN": ("least_ratio", "min"), "largest": ("largest_ratio", "max")},
     )
     return [ranges.map("{:.4f}".format).reset_index()]
 

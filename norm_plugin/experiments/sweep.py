@@ -245,7 +245,7 @@ def run_job(command: Sequence[str], spec: Path, environment: Mapping[str, str]) 
 
 def job_folder(args: argparse.Namespace, composed: Composed) -> Path:
     """The folder of the files of jobs; each grid has its own, as older jobs may still wait."""
-    text = json.dumps([spec.to_json() for spec in composed.runs], sort_keys=True)
+    text = json.dumps([spec.to_json() for spec in composed.runs])
     name = hashlib.sha256(text.encode()).hexdigest()[:12]
     folder = composed.runs[0].work / "sweeps" / Path(args.experiment).stem / name
     folder.mkdir(parents=True, exist_ok=True)

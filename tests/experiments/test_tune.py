@@ -223,6 +223,13 @@ def test_what_diverges_is_the_worst(runs, study):
     assert set(chosen(study).values()) == {0.001}
 
 
+def test_a_trial_that_fails_leaves_the_study_untuned(runs, study):
+    study.write_text(STUDY.replace("[1, 2]", "[1]").replace("[0.0005, 0.004]", "[0.001, 0.002]"))
+    result = command(runs, "tune", study, FAKE_TRAINING_OF_SEED=json.dumps({"1": "fails"}))
+    assert result.returncode == 1 and "4 failed of 4" in result.stdout
+    assert not study.with_suffix(".tuned.json").exists()
+
+
 @pytest.mark.usefixtures("warm")
 def test_a_slurm_job_writes_where_its_trial_is_looked_for(study, tmp_path):
     argv = [str(study), "--launcher", "submitit_slurm", "--results", str(tmp_path / "out")]

@@ -1,4 +1,4 @@
-"""What each part of PowerNorm changes: differences of settings that differ mainly in it."""
+"""What each part of PowerNorm changes: differences of arms that differ mainly in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEYS = ["with_it", "without"]
 
 @dataclass(frozen=True)
 class Part:
-    """A part of PowerNorm, and the norm of the results with it and without it."""
+    """A part of PowerNorm, and the arms with it and without it."""
 
     name: str
     with_it: str

@@ -25,6 +25,7 @@ from norm_plugin.analysis.study import Study, read_study
 from norm_plugin.analysis.tables import markdown, outcome_title, p_text
 from norm_plugin.commands.command_line import run_command, write_text
 from norm_plugin.experiments.studies import EQUIVALENCE, SCORE, read_study_file, study_path
+from powernorm_parts import PAPER_PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
 LOSS = "valid_loss"
@@ -45,6 +46,7 @@ RESULTS = {"characters": "tinyshakespeare_short", "adanorm_rt": "rt", "adanorm_s
 CORPORA = {
     "characters": "characters",
     "characters_tuned_short": "characters, own rates",
+    "characters_powernorm": "characters, own rates",
     "adanorm_rt": "RT",
     "adanorm_sst5": "SST5",
     "sst5_confirmed": "SST5, new seeds",
@@ -62,10 +64,13 @@ FINDINGS = {
         ),
     ),
     "powernorm": (
+        Effect("characters_powernorm", "batchnorm", "batchnorm-layer-scale-groups-0"),
+        *(
+            Effect(study, part.with_it, part.without)
+            for study in ("characters_powernorm", "multi30k_cpu")
+            for part in PAPER_PARTS
+        ),
         Effect("multi30k_cpu", "powernorm"),
-        Effect("multi30k_cpu", "powernorm", "powernorm-layer-scale-groups-0"),
-        Effect("multi30k_cpu", "powernorm-v", "batchnorm"),
-        Effect("multi30k_cpu", "powernorm", "powernorm-v"),
     ),
     "small-batches": (
         *(
@@ -249,7 +254,7 @@ def finding_drawing(name: str, results: Path) -> Drawing:
 
 
 def _label(row: dict[str, Any]) -> str:
-    baseline = row["baseline"].replace("powernorm-layer-scale", "powernorm,\nlayer-scale")
+    baseline = row["baseline"].replace("-layer-scale-groups-0", " without layer-scale")
     return f"{row['arm']} less {baseline}\n{CORPORA[row['study']]}, n = {len(row['by_seed'])}"
 
 

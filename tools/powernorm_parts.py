@@ -24,10 +24,13 @@ class Part:
     without: str
 
 
-PARTS = (
+PAPER_PARTS = (
     Part("layer-scale", "powernorm", "powernorm-layer-scale-groups-0"),
     Part("psi of the batch for its mean and variance", "powernorm-v", "batchnorm"),
     Part("running psi for that of the batch", "powernorm", "powernorm-v"),
+)
+PARTS = (
+    *PAPER_PARTS,
     Part("the released code for the paper", "powernorm-released", "powernorm"),
 )
 

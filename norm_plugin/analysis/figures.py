@@ -807,21 +807,10 @@ def stat_tokens(study: Study) -> Figure | None:
         tokens = run.get("settings.model.norm_stat_tokens")
         if pd.isna(tokens):  # the statistics are those of the whole batch
             tokens = run.get("settings.dataset.max_tokens")
-        if pd.isna(tokens):
-            continue
-        differs = run.get("differs")
-        differs = differs if isinstance(differs, dict) else {}
-        rest = {
-            key: value
-            for key, value in differs.items()
-            if not (key.endswith("norm_stat_tokens") or key in study.common)
-        }
-        norm = run.get("settings.model.norm_type")
-        family = f"{run_label(norm if isinstance(norm, str) else run['norm'], rest)}, "
-        sample = describe(of_arm["score"].tolist())
-        low, high = sample.interval or (None, None)
-        family += run["placement"]
-        rows.append((family, int(tokens), sample.count, sample.mean, low, high))
+        if not pd.isna(tokens):
+            sample = describe(of_arm["score"].tolist())
+            ends = sample.interval or (None, None)
+            rows.append((_family(study, run), int(tokens), sample.count, sample.mean, *ends))
     data = pd.DataFrame(rows, columns=["arm", "tokens", "seeds", "mean", "low", "high"])
     data = data[data["arm"].duplicated(keep=False)]
     if data.empty:
@@ -849,6 +838,19 @@ def stat_tokens(study: Study) -> Figure | None:
         draw(plot, 3.4 + legend_height(families), "stat-tokens"),
         data,
     )
+
+
+def _family(study: Study, run: Mapping[str, Any]) -> str:
+    """The name of an arm without the size of its statistics' batch."""
+    differs = run.get("differs")
+    shown = {
+        key: value
+        for key, value in (differs.items() if isinstance(differs, dict) else ())
+        if not key.endswith("norm_stat_tokens") and key not in study.common
+    }
+    norm = run.get("settings.model.norm_type")
+    label = run_label(norm if isinstance(norm, str) else run["norm"], shown)
+    return f"{label}, {run['placement']}"
 
 
 def sensitivity_figure(

@@ -46,6 +46,7 @@ RESULTS = {"characters": "tinyshakespeare_short", "adanorm_rt": "rt", "adanorm_s
 CORPORA = {
     "characters": "characters",
     "characters_tuned_short": "characters, own rates",
+    "characters_tuned_post": "characters, own rates",
     "characters_powernorm": "characters, own rates",
     "adanorm_rt": "RT",
     "adanorm_sst5": "SST5",
@@ -57,6 +58,10 @@ CLASSIFICATION = ("adanorm_sst5", "adanorm_rt")
 FINDINGS = {
     "norms": (
         *(Effect("characters_tuned_short", norm) for norm in ("none", "powernorm", "dyt")),
+        *(
+            Effect("characters_tuned_post", f"{norm}, post", "layernorm, post")
+            for norm in ("rmsnorm", "powernorm")  # that of dyt would flatten the figure
+        ),
         *(Effect("characters", norm) for norm in ("none", "rmsnorm", "powernorm", "adanorm")),
         *(
             Effect("characters", f"{norm}, post", "layernorm, post")

@@ -30,7 +30,6 @@ VERBS = {
     "spectrum": ("analysis.spectrum", "the singular values of the embeddings of checkpoints"),
     "theory": ("analysis.theory_command", "measure the claims of the papers"),
     "deep-stacks": ("analysis.deep_stacks", "train deep stacks under every placement"),
-    "warmup": ("analysis.warmup", "the table and the figure of the warm-up study"),
     "average": ("checkpoints.average", "average checkpoints"),
     "fold": ("checkpoints.fold", "fold norms into the linear maps after them"),
     "repair": ("checkpoints.repair", "replace a damaged last checkpoint"),

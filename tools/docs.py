@@ -34,7 +34,6 @@ from inference_table import inference_table
 from norm_plugin.analysis.deep_stacks_page import deep_stacks_block
 from norm_plugin.analysis.tables import score_table
 from norm_plugin.analysis.theory_command import block as theory_block
-from norm_plugin.analysis.warmup import published_table as warmup_table
 from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
 from norm_plugin.experiments.results import read_results
 from powernorm_parts import parts_table
@@ -109,7 +108,6 @@ def generators(root: Path) -> Generators:
         "command/": command_lines,
         "front/": lambda names: front_table(names.split(",")),
         "deep-stacks/": lambda name: deep_stacks_block(name, results / "deep_stacks"),
-        "warmup": lambda _: warmup_table(results / "warmup" / "multi30k_cpu"),
         "theory/": lambda name: theory_block(name, results / "theory", root / "docs" / "theory.md"),
         "norms": lambda _: norms_table(),
         "options": lambda _: options_table(),

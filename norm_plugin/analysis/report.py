@@ -332,8 +332,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--baseline",
         metavar="NORM",
-        help=f"the norm or arm that the others are compared with (default: {DEFAULT_BASELINE}; if "
-        "no run has it, the first baseline that the study declares)",
+        help=f"the norm or arm that the others are compared with (default: {DEFAULT_BASELINE}; "
+        "unless that is one arm, the first baseline that the study declares)",
     )
     parser.add_argument(
         "--study",
@@ -345,8 +345,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="KEY",
-        help="a key in which runs may differ, such as optimization.lr: compare each arm at its "
-        "best value, and show all values. If repeated, arms differ in the values of all keys",
+        help="a key in which runs may differ, such as optimization.lr, or a section: compare each "
+        "arm at its best value, and show all values. If repeated, arms differ in the values of all "
+        "keys",
     )
     parser.add_argument(
         "--label",

@@ -139,13 +139,14 @@ def read_study(
 
     Args:
         folders: the folders of experiments.
-        baseline: the norm or arm that the others are compared with; None: ``layernorm`` or, if no
-            run has it, the first baseline that ``file`` declares.
+        baseline: the norm or arm that the others are compared with; None: ``layernorm`` or, unless
+            that is one arm, the first baseline that ``file`` declares.
         labels: new names of arms, by their names.
         file: the study file, which may declare comparisons and a tuning; runs may differ in the
             tuned keys.
         vary: more keys in which runs may differ, such as ``optimization.lr``. If each arm has one
-            value of them, the names of the arms leave them out.
+            value of them, the names of the arms leave them out. ``lr_scheduler`` stands for the
+            whole section. Those of ``file`` are added.
 
     Raises:
         CommandError: no results, an invalid file, no run of ``baseline``, runs that cannot be
@@ -157,7 +158,7 @@ def read_study(
     runs = runs.reindex(columns=[*runs, *(name for name in OPTIONAL if name not in runs)])
     check_same_data(runs)
     check_alike(runs, "test set", ["split"])
-    vary = (*vary, *(file.tune.grid if file is not None and file.tune is not None else ()))
+    vary = (*vary, *(() if file is None else (*file.vary, *file.tuned)))
     check_settings_alike(runs, TRAINING, vary)
     failures = read_failures(*folders)
     failures["placement"] = [_placement_of_failure(r, runs) for r in failures.to_dict("records")]
@@ -190,9 +191,10 @@ def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
     seeds: dict[str, set[int]] = {}
     for arm, of_arm in runs.groupby("arm", sort=False):
         for run in of_arm.to_dict("records"):
-            varied = (*study.common, *(file.tune.grid if file.tune is not None else ()))
-            short = _short(run["norm"], differences_of(run), varied)
-            for name in (arm, run["norm"], short):
+            differs = differences_of(run)
+            shared = _short(run["norm"], differs, study.common)
+            short = _short(run["norm"], differs, (*study.common, *file.tuned))
+            for name in (arm, run["norm"], shared, short):
                 arms[name], seeds[name] = arm, set(of_arm["seed"])
     check_study(file, study.metric, seeds)
     comparisons: dict[tuple[str, str, str], PrimaryComparison] = {}
@@ -255,21 +257,16 @@ def arm_name(label: str, placement: str) -> str:
 
 
 def _default_baseline(runs: pd.DataFrame, file: StudyFile | None) -> str:
-    norms = {norm_of_label(run["norm"], differences_of(run)) for run in runs.to_dict("records")}
-    if DEFAULT_BASELINE in norms or file is None or not file.primary:
+    norms = {run["norm"] for run in _of_baseline(runs, DEFAULT_BASELINE)}
+    if len(norms) == 1 or file is None or not file.primary:
         return DEFAULT_BASELINE
     return file.primary[0].baseline
 
 
 def _baselines(runs: pd.DataFrame, baseline: str) -> set[str]:
     """The arms with the name or the norm ``baseline``."""
-    arms = runs.drop_duplicates("arm").to_dict("records")
-    chosen = (
-        [run for run in arms if baseline in (run["arm"], run["norm"])]
-        or [run for run in arms if run["arm"] == arm_name(baseline, run["placement"])]
-        or [run for run in arms if norm_of_label(run["norm"], differences_of(run)) == baseline]
-    )
-    names = "; ".join(sorted(run["arm"] for run in chosen or arms))
+    chosen = _of_baseline(runs, baseline)
+    names = "; ".join(sorted({run["arm"] for run in chosen} or set(runs["arm"])))
     if not chosen:
         raise CommandError(
             f"no run is of the baseline {baseline}; name one of these by --baseline: {names}"
@@ -279,6 +276,16 @@ def _baselines(runs: pd.DataFrame, baseline: str) -> set[str]:
             f"several arms are of the baseline {baseline}; name one of these by --baseline: {names}"
         )
     return {run["arm"] for run in chosen}
+
+
+def _of_baseline(runs: pd.DataFrame, baseline: str) -> list[dict[str, Any]]:
+    """A run of each arm that ``baseline`` can mean."""
+    arms = runs.drop_duplicates("arm").to_dict("records")
+    return (
+        [run for run in arms if baseline in (run["arm"], run["norm"])]
+        or [run for run in arms if run["arm"] == arm_name(baseline, run["placement"])]
+        or [run for run in arms if norm_of_label(run["norm"], differences_of(run)) == baseline]
+    )
 
 
 def _check_complete(runs: pd.DataFrame) -> None:
@@ -358,12 +365,12 @@ def check_settings_alike(
     """Raise CommandError if runs differ in one of these sections of their settings, except seeds.
 
     Args:
-        vary: keys in which the runs may differ, such as ``optimization.lr``. fairseq repeats the
-            learning rate among the settings of the optimizer and of the schedule, where it may
-            differ too.
+        vary: keys in which the runs may differ, such as ``optimization.lr``, or whole sections.
+            fairseq repeats the learning rate among the settings of the optimizer and of the
+            schedule, where it may differ too.
     """
     free = {"seed", *(key.rpartition(".")[2] for key in vary)}
-    for section in sections:
+    for section in (name for name in sections if name not in vary):
         prefix = f"settings.{section}."
         settings = [name for name in runs if name.startswith(prefix)]
         names = [name for name in settings if name.removeprefix(prefix) not in free]

@@ -2,8 +2,9 @@
 
     norm-plugin study STUDY [--out PAGE]
 
-The same command resumes it. The trials are in WORK/studies/STUDY/tuning, the runs beside them, and
-the page is WORK/studies/STUDY/page, unless --results and --out name other folders.
+A study without a section ``tune`` is run as it is. The same command resumes it. The trials are in
+WORK/studies/STUDY/tuning, the runs beside them, and the page is WORK/studies/STUDY/page, unless
+--results and --out name other folders.
 """
 
 from __future__ import annotations
@@ -11,10 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from norm_plugin.analysis import report
-from norm_plugin.experiments import options, sweep, tune
-from norm_plugin.experiments.spec import ROOT
-from norm_plugin.experiments.studies import study_path
+from norm_plugin.experiments import options
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,14 +21,22 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--out", metavar="DIR", help="of the page")
     parser.add_argument("--baseline", metavar="NORM", help="of the page, as for norm-plugin report")
     args = options.parse(parser, argv)
+    # --help of a script is there before the packages are
+    from norm_plugin.analysis import report
+    from norm_plugin.experiments import sweep, tune
+    from norm_plugin.experiments.spec import ROOT
+    from norm_plugin.experiments.studies import read_study_file, study_path
+
     path = study_path(args.experiment)
     folder = Path(args.work or ROOT / "work", "studies", path.stem)
     args.results = args.results or str(folder)
-    status = tune.main(args)
-    tuned = tune.tuned_path(path).exists()
-    if status or not tuned:
-        return status
-    composed = tune.compose_tuned(args)
+    if read_study_file(path).tune is None:
+        composed = sweep.read_specs(args)
+    else:
+        status = tune.main(args)
+        if status or not tune.tuned_path(path).exists():
+            return status
+        composed = tune.compose_tuned(args)
     status = sweep.run_grid(args, composed)
     if status or args.status or args.dry_run:
         return status

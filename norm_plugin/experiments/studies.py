@@ -8,6 +8,7 @@
       - {arm: adanorm, baseline: layernorm, outcome: score}
       - {arm: adanorm, baseline: layernorm, outcome: valid_loss, test: equivalence,
          margin: 0.02 bits}
+    vary: [lr_scheduler]                 # keys or sections in which the runs may differ
     tune:
       grid: {optimization.lr: [0.0005, 0.001, 0.002]}
       seeds: [101, 102]                  # must differ from those of the runs
@@ -98,6 +99,7 @@ class StudyFile:
         arms: the overrides of each arm.
         primary: the declared comparisons.
         declared: whether they were declared before or after the runs.
+        vary: keys of the training in which the runs may differ, or sections, as ``lr_scheduler``.
     """
 
     path: Path
@@ -106,7 +108,13 @@ class StudyFile:
     arms: tuple[tuple[str, ...], ...] = ((),)
     primary: tuple[PrimaryComparison, ...] = ()
     declared: str = BEFORE
+    vary: tuple[str, ...] = ()
     tune: Tuning | None = None
+
+    @property
+    def tuned(self) -> tuple[str, ...]:
+        """The keys that are tuned."""
+        return () if self.tune is None else tuple(self.tune.grid)
 
 
 def study_path(name: str) -> Path:
@@ -132,11 +140,10 @@ def read_study_file(path: Path) -> StudyFile:
     """
     content = read_yaml(path)
     study = _build(StudyFile, content, str(path), without=("path",), path=path)
-    if not (
-        _is_list_of_strings(study.overrides) and all(map(_is_list_of_strings, _list(study.arms)))
-    ):
+    if not all(map(_is_list_of_strings, (study.overrides, study.vary, *_list(study.arms)))):
         raise CommandError(
-            f"{path}: overrides must be a list of KEY=VALUE, arms a list of such lists"
+            f"{path}: overrides must be a list of KEY=VALUE, arms a list of such lists, and vary "
+            "a list of keys"
         )
     if study.declared not in (BEFORE, AFTER):
         raise CommandError(
@@ -150,6 +157,7 @@ def read_study_file(path: Path) -> StudyFile:
         arms=tuple(map(tuple, study.arms)),
         primary=_primary(study),
         declared=study.declared,
+        vary=tuple(study.vary),
         tune=None if study.tune is None else _tuning(study.tune, f"{path}: tune"),
     )
 

@@ -169,6 +169,35 @@ def test_without_layernorm_the_baseline_is_the_first_that_the_study_declares(
     assert read_study(folders, file=read_study_file(path)).baseline == f"{baseline}, pre"
 
 
+def test_arms_may_differ_in_what_the_study_varies(tmp_path):
+    """Schedules with parameters of their own, and two learning rates, of one norm."""
+    runs = []
+    for label, differs, schedule in (
+        ("layernorm-fixed-lr-0.1", {"optimization.lr": [0.1]}, {"_name": "fixed", "shrink": 0.5}),
+        ("layernorm-lr-0.1", {"optimization.lr": [0.1]}, {"_name": "cosine"}),
+        ("layernorm-fixed", {}, {"_name": "fixed", "shrink": 0.5}),
+        ("layernorm-wide", {}, {"_name": "cosine"}),
+    ):
+        if "fixed" in label:
+            differs = {**differs, "lr_scheduler._name": "fixed"}
+        runs.append(made_up(label, differs=differs, settings__lr_scheduler=schedule))
+    folders = folder_of(tmp_path, *runs)
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "experiment: toy\nvary: [optimization.lr, lr_scheduler]\n"
+        "primary: [{arm: layernorm-fixed-lr-0.1, baseline: layernorm-lr-0.1},\n"
+        "          {arm: layernorm-fixed, baseline: layernorm-wide}]\n"
+    )
+    study = read_study(folders, file=read_study_file(path))
+    assert study.baseline == "layernorm-lr-0.1, pre"  # four arms are of layernorm
+    assert [(each.arm, each.baseline) for each in study.primary] == [
+        ("layernorm-fixed-lr-0.1, pre", "layernorm-lr-0.1, pre"),
+        ("layernorm-fixed, pre", "layernorm-wide, pre"),
+    ]
+    with pytest.raises(CommandError, match="differ in settings of lr_scheduler"):
+        read_study(folders, "layernorm-wide", vary=["optimization.lr"])
+
+
 def test_a_grid_has_its_values_in_the_names(tmp_path):
     folders = tuned(tmp_path, *(("layernorm", seed, r) for r in (0.1, 0.2) for seed in (1, 2)))
     study = read_study(folders, "layernorm-lr-0.1", vary=["optimization.lr"])

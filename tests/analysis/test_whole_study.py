@@ -34,6 +34,7 @@ def steps(tmp_path, monkeypatch):
     runs = [SimpleNamespace(result=result)]
     monkeypatch.setattr(tune, "main", fake_tune)
     monkeypatch.setattr(tune, "compose_tuned", lambda args: SimpleNamespace(runs=runs))
+    monkeypatch.setattr(sweep, "read_specs", lambda args: SimpleNamespace(runs=runs))
     monkeypatch.setattr(sweep, "run_grid", fake_sweep)
     monkeypatch.setattr(report, "main", lambda argv: steps.calls.append(("report", *argv)) or 0)
     return steps
@@ -54,6 +55,12 @@ def test_the_page_is_of_the_studys_own_runs(steps, tmp_path):
             *("--baseline", "none", "--format", "latex", "--out", str(folder / "page")),
         ),
     ]
+
+
+def test_a_study_without_tuning_is_run_as_it_is(steps, tmp_path):
+    steps.study.write_text("experiment: toy\n")
+    assert run(steps, tmp_path) == 0
+    assert [call[0] for call in steps.calls] == ["sweep", "report"]
 
 
 def test_the_page_is_written_where_it_is_asked_for(steps, tmp_path):

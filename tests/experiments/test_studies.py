@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments import compose, options
 from norm_plugin.experiments.metrics import find_metric
+from norm_plugin.experiments.spec import RunSpec, flag_settings
 from norm_plugin.experiments.studies import (
     AFTER,
     BEFORE,
@@ -31,12 +33,14 @@ def test_a_study_as_its_file_declares_it(tmp_path):
         write(
             tmp_path,
             "overrides: ['seed=1,2']\narms: [[norm=layernorm]]\ndeclared: after the runs\n"
+            "vary: [lr_scheduler]\n"
             "primary: [{arm: adanorm, baseline: layernorm, outcome: valid_loss,\n"
             "           test: equivalence, margin: 0.02 bits}]\n" + TUNE,
         )
     )
     assert (study.experiment, study.overrides) == ("toy", ("seed=1,2",))
-    assert study.arms == (("norm=layernorm",),)
+    assert (study.arms, study.vary) == ((("norm=layernorm",),), ("lr_scheduler",))
+    assert study.tuned == ("optimization.lr",)
     declared = PrimaryComparison(
         "adanorm", "layernorm", "valid_loss", "equivalence", "0.02 bits", declared=AFTER
     )
@@ -53,7 +57,11 @@ def test_a_study_of_one_arm_declares_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("seeds: [1]", "must have the keys experiment, may have arms, .*, tune, and no others"),
+        (
+            "seeds: [1]",
+            "must have the keys experiment, may have arms, .*, tune, vary, and no others",
+        ),
+        ("vary: 3", "vary a list of keys"),
         ("declared: never", "declared is 'never'"),
         ("primary: [{arm: dyt}]", "primary comparison 1 must have the keys arm, baseline"),
         ("primary: 3", "primary comparison 1 must have the keys arm, baseline"),
@@ -110,3 +118,22 @@ def test_tuning_seeds_are_none_of_the_runs(tmp_path):
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_study_can_be_read(path):
     read_study_file(path)
+
+
+def test_the_study_of_warm_up_has_the_schedules_of_the_paper(monkeypatch):
+    """Xiong et al. 2020: section 3.2, its T = 1 among them, and the fixed rate of section H."""
+    monkeypatch.setattr(compose, "check_training", lambda flags: None)
+    args = options.parse(options.sweep_parser(), ["warmup"])
+    runs = [
+        flag_settings(RunSpec.from_json(run).training) for run in compose.read_runs(args)["runs"]
+    ]
+    keys = ("norm-placement", "lr", "lr-scheduler", "warmup-updates", "warmup-init-lr")
+    inverse = [
+        (placement, lr, "inverse_sqrt", updates, start)
+        for placement in ("post", "pre")
+        for lr in ("0.001", "0.005")
+        for updates, start in (("1000", "1e-07"), ("1000", lr), ("1", "1e-07"))
+    ]
+    fixed = ("post", "0.0001", "fixed", "0", None)
+    assert {tuple(run.get(key) for key in keys) for run in runs} == {*inverse, fixed}
+    assert len(runs) == len(inverse) + 1

@@ -18,6 +18,7 @@ SCRIPTS = {
     "run_rt": ["run", "rt"],
     "run_sst5": ["run", "sst5"],
     "run_wmt14": ["run", "wmt14"],
+    "ablate_warmup": ["study", "warmup"],
     "demo": ["demo"],
 }
 
@@ -62,15 +63,6 @@ def test_help_needs_no_environment(name):
     assert f"usage: norm-plugin {SCRIPTS[name][0]} " in result.stdout
     for flag in ("--norm-type", "--seed", "--work", "--smoke", "--dry-run", "-- FLAGS"):
         assert flag in result.stdout
-
-
-def test_the_warmup_study_is_trained_and_then_drawn(checkout, tmp_path):
-    result = script(checkout, "ablate_warmup", "--jobs", "2", folder=tmp_path)
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
-    assert lines[:2] == [str(tmp_path), str(checkout)]
-    assert lines[2:9] == ["-P", "-m", "norm_plugin", "sweep", "warmup", "--jobs", "2"]
-    assert lines[11:] == ["-P", "-m", "norm_plugin", "warmup", "--jobs", "2"]
 
 
 def test_a_corpus_names_the_language_model(checkout):

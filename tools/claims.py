@@ -1,4 +1,4 @@
-"""What studies declare, beside what several seeds give: the AdaNorm paper's claims among it.
+"""The AdaNorm paper's scores and claims on classification, beside what several seeds give.
 
 The paper has one run a norm. Its claims on RT and SST5 are the primary comparisons of the studies
 adanorm_rt and adanorm_sst5.
@@ -56,11 +56,6 @@ CLAIMS = {
 
 In the last claim, what is detached is what is missed.
 """
-CONTROLS = {
-    ("adanorm", "layernorm-kaiming"): "AdaNorm is better, both with Kaiming's weights",
-    ("layernorm-kaiming", "layernorm"): "LayerNorm is better with Kaiming's weights",
-}
-"""Ours: with `adanorm` the initial weights are Kaiming's, and with the other norms they are not."""
 
 
 def reproduction_table(experiment: str, results: Path) -> str:
@@ -127,29 +122,12 @@ def claims_table(experiment: str, results: Path, outcome: str = SCORE) -> str:
     return markdown(pd.DataFrame(rows))
 
 
-def controls_table(experiment: str, results: Path) -> str:
-    """Markdown: what of a difference is due to the initial weights; exploratory."""
-    runs = read_runs(results / experiment)
-    controls = [PrimaryComparison(*pair) for pair in CONTROLS]
-    return markdown(
-        pd.DataFrame(
-            {
-                "claim": CONTROLS[each.arm, each.baseline],
-                "difference": f"`{each.arm}` less `{each.baseline}`",
-                **_measured(each, test, runs),
-            }
-            for each, test in _tests(runs, controls, None).items()
-        )
-    )
-
-
 def _tests(
-    runs: pd.DataFrame, comparisons: Sequence[PrimaryComparison], outcome: str | None
+    runs: pd.DataFrame, comparisons: Sequence[PrimaryComparison], outcome: str
 ) -> dict[PrimaryComparison, dict[str, Any] | None]:
     """The tests of comparisons, None where an arm was not run.
 
-    Args:
-        outcome: the score, as declared; a loss, or None for the score, as exploratory.
+    The score is tested as declared, a loss for superiority.
     """
     arms = set(runs["norm"])
     run = [each for each in comparisons if {each.arm, each.baseline} <= arms]
@@ -157,9 +135,8 @@ def _tests(
     if run:
         runs = runs.assign(arm=runs["norm"])
         pairs = [(each.arm, each.baseline) for each in run]
-        declared = outcome == SCORE
         table = (
-            compare_primary(runs, run) if declared else compare_arms(runs, pairs, outcome or SCORE)
+            compare_primary(runs, run) if outcome == SCORE else compare_arms(runs, pairs, outcome)
         )
         tests |= dict(zip(run, table.to_dict("records")))
     return tests
@@ -187,29 +164,6 @@ def verdict(claim: PrimaryComparison, verdict: Verdict) -> str:
         return str(verdict)
     wanted = Verdict.EQUIVALENT if claim.test == EQUIVALENCE else Verdict.BETTER
     return SHOWN if verdict == wanted else CONTRADICTED
-
-
-def primary_table(study: str, results: Path) -> str:
-    """Markdown: what a study declares, with what its runs give.
-
-    Args:
-        study: its name, which is that of the folder of its results.
-    """
-    runs = read_runs(results / study)
-    primary = read_study_file(study_path(study)).primary
-    tests = _tests(runs, primary, SCORE)
-    return markdown(
-        pd.DataFrame(
-            {
-                "difference": f"`{each.arm}` less `{each.baseline}`",
-                "outcome": each.outcome,
-                "seeds": "-" if test is None else str(len(test["by_seed"])),
-                **_measured(each, test, runs),
-                "verdict": NOT_RUN if test is None else str(test["verdict"]),
-            }
-            for each, test in tests.items()
-        )
-    )
 
 
 def read_runs(folder: Path) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from pathlib import Path
 # whose rows are what the tables of speed show
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from claims import claims_table, controls_table, primary_table, reproduction_table
+from claims import claims_table, reproduction_table
 from declared_tables import (
     front_table,
     norms_table,
@@ -29,14 +29,13 @@ from declared_tables import (
     sites_table,
 )
 from example_runs import example_table
-from findings import finding_block
+from findings import declared_table, finding_block
 from inference_table import inference_table
 from norm_plugin.analysis.deep_stacks_page import deep_stacks_block
 from norm_plugin.analysis.tables import score_table
 from norm_plugin.analysis.theory_command import block as theory_block
 from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
 from norm_plugin.experiments.results import read_results
-from powernorm_parts import parts_table
 from published import published_table
 from recipe_commands import command_lines
 from recorded_figures import recorded_figures_table
@@ -96,11 +95,9 @@ def generators(root: Path) -> Generators:
         "reproduction/": lambda name: reproduction_table(name, results),
         "claims/": lambda name: claims_table(name, results),
         "losses/": lambda name: claims_table(name, results, "valid_loss"),
-        "controls/": lambda name: controls_table(name, results),
-        "primary/": lambda name: primary_table(name, results),
+        "primary/": lambda name: declared_table(name, results),
         "finding/": lambda name: finding_block(name, results),
         "inference": lambda _: inference_table(root),
-        "parts/": lambda name: parts_table(results / name),
         "recorded/": lambda name: recorded_figures_table(results / name),
         "published/": lambda name: published_table(name, results),
         "speed/": lambda name: speed_table(name, root),

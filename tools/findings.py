@@ -20,12 +20,12 @@ from typing import Any
 import pandas as pd
 
 from norm_plugin.analysis.figures import INK, SMALL, Drawing, draw, draw_row
+from norm_plugin.analysis.report import table_markdown, tables_of
 from norm_plugin.analysis.stats import Verdict, compare_arms, higher_is_better
 from norm_plugin.analysis.study import Study, read_study
 from norm_plugin.analysis.tables import markdown, outcome_title, p_text
 from norm_plugin.commands.command_line import run_command, write_text
 from norm_plugin.experiments.studies import EQUIVALENCE, SCORE, read_study_file, study_path
-from powernorm_parts import PAPER_PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
 LOSS = "valid_loss"
@@ -41,7 +41,12 @@ class Effect:
     outcome: str = SCORE
 
 
-RESULTS = {"characters": "tinyshakespeare_short", "adanorm_rt": "rt", "adanorm_sst5": "sst5"}
+RESULTS = {
+    "characters": "tinyshakespeare_short",
+    "adanorm_rt": "rt",
+    "adanorm_sst5": "sst5",
+    "warmup": "warmup/multi30k_cpu",
+}
 """The folder of a study's results, where it has not the name of the study."""
 CORPORA = {
     "characters": "characters",
@@ -55,6 +60,12 @@ CORPORA = {
     "stat_tokens": "characters, large batches",
 }
 CLASSIFICATION = ("adanorm_sst5", "adanorm_rt")
+PARTS = (
+    ("powernorm", "powernorm-layer-scale-groups-0"),
+    ("powernorm-v", "batchnorm"),
+    ("powernorm", "powernorm-v"),
+)
+"""With a part of PowerNorm and without it: layer-scale, the divisor, running statistics."""
 FINDINGS = {
     "norms": (
         *(Effect("characters_tuned_short", norm) for norm in ("none", "powernorm", "dyt")),
@@ -71,11 +82,12 @@ FINDINGS = {
     "powernorm": (
         Effect("characters_powernorm", "batchnorm", "batchnorm-layer-scale-groups-0"),
         *(
-            Effect(study, part.with_it, part.without)
+            Effect(study, *part)
             for study in ("characters_powernorm", "multi30k_cpu")
-            for part in PAPER_PARTS
+            for part in PARTS
         ),
         Effect("multi30k_cpu", "powernorm"),
+        Effect("multi30k_cpu", "powernorm-released", "powernorm"),
     ),
     "small-batches": (
         *(
@@ -98,6 +110,8 @@ FINDINGS = {
             for outcome in (SCORE, LOSS)
             for study in CLASSIFICATION
         ),
+        Effect("adanorm_sst5", "adanorm", "layernorm-kaiming"),
+        Effect("adanorm_sst5", "layernorm-kaiming"),
     ),
     "gain-and-bias": tuple(
         Effect(study, "layernorm-simple", outcome=outcome)
@@ -125,6 +139,17 @@ FINDINGS = {
     ),
 }
 """The comparisons that answer a question, by the name of its block and its figure."""
+
+
+def read_named(study: str, results: Path) -> Study:
+    """A study with its declarations, from the committed results."""
+    file = read_study_file(study_path(study))
+    return read_study([results / RESULTS.get(study, study)], file=file)
+
+
+def declared_table(study: str, results: Path) -> str:
+    """Markdown: what a study declares, with what its runs give, as in its report."""
+    return table_markdown(tables_of(read_named(study, results))["primary"])
 
 
 def finding_table(name: str, results: Path) -> str:
@@ -172,8 +197,7 @@ def measured(results: Path) -> pd.DataFrame:
     effects = [(name, each) for name, group in FINDINGS.items() for each in group]
     rows: dict[Effect, dict[str, Any]] = {}
     for study in dict.fromkeys(each.study for _, each in effects):
-        file = read_study_file(study_path(study))
-        runs = read_study([results / RESULTS.get(study, study)], file=file)
+        runs = read_named(study, results)
         for outcome in (SCORE, LOSS):
             table = _tests(runs, outcome, [each for _, each in effects if each.study == study])
             title = outcome_title(outcome, runs.metric)

@@ -60,7 +60,9 @@ def comparisons_csv(study: Study) -> str:
     return str(table.to_csv(index=False, float_format="%.10g"))
 
 
-def tables_of(study: Study, data: Path | None, loss: float | None) -> dict[str, Table]:
+def tables_of(
+    study: Study, data: Path | None = None, loss: float | None = None
+) -> dict[str, Table]:
     """The tables of the page by name, without empty ones.
 
     Args:
@@ -255,7 +257,7 @@ def render(content: dict[str, Any]) -> dict[str, str]:
     return {
         "index.html": html.get_template("page.html.jinja").render(content, body=body) + "\n",
         "report.md": page(
-            table=lambda table: Markup(_plain(_markdown(table))),
+            table=lambda table: Markup(_plain(table_markdown(table))),
             figure=lambda figure: Markup(
                 text.get_template("figure.md.jinja").render(drawn, figure=figure)
             ),
@@ -268,7 +270,8 @@ def _plain(text: str) -> str:
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
-def _markdown(table: Table) -> str:
+def table_markdown(table: Table) -> str:
+    """A table in Markdown, with its caption and its note."""
     align = ["---" if name in tables.LEFT else "---:" for name in table.text]
     parts = [table.caption, markdown(table.text, align), table.note]
     return "\n\n".join(part for part in parts if part)

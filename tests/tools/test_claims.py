@@ -11,8 +11,6 @@ from claims import (
     PAPER,
     SHOWN,
     claims_table,
-    controls_table,
-    primary_table,
     read_runs,
     reproduction_table,
 )
@@ -116,19 +114,6 @@ def test_a_loss_is_another_family_and_lower_is_better(tmp_path):
     assert "Gain and bias" not in table  # no margin is declared for it
 
 
-def test_a_study_with_its_primary_comparisons(tmp_path):
-    for norm, scores in {"layernorm": (40.0, 41.0), "adanorm": (41.0, 42.5)}.items():
-        write(tmp_path, norm, *scores, experiment="sst5", losses=(1.0, 1.0))
-    (tmp_path / "sst5").rename(tmp_path / "sst5_confirmed")
-    lines = primary_table("sst5_confirmed", tmp_path).splitlines()[2:]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert [line[1:4] for line in cells[:2]] == [
-        ["score", "2", "+1.25"],
-        ["valid_loss", "2", "+0.000"],
-    ]
-    assert [line[-1] for line in cells] == [Verdict.UNDECIDED] * 2 + [NOT_RUN] * 2
-
-
 def test_the_simulation_as_a_table():
     rows = inference_table(study_path("warmup").parents[2]).splitlines()
     assert len(rows) == 2 + 4 * 2 * 4  # kinds of pairs, differences, seeds
@@ -156,11 +141,3 @@ def test_the_claims_are_those_that_the_study_declares_and_of_published_norms(exp
     assert [(each.arm, each.baseline) for each in primary] == list(CLAIMS)
     norms = {row.norm for row in PUBLISHED[experiment]}
     assert norms <= set(NORM_TYPES) and set().union(*CLAIMS) <= norms
-
-
-def test_a_control_has_no_published_difference(tmp_path):
-    write(tmp_path, "adanorm", 41.0, 42.0, 43.0, experiment="sst5")
-    write(tmp_path, "layernorm-kaiming", 40.0, 41.0, 42.0, experiment="sst5")
-    table = controls_table("sst5", tmp_path)
-    assert row(table, "AdaNorm is better, both")[2] == "+1.00"
-    assert row(table, "LayerNorm is better with")[2:] == UNTESTED

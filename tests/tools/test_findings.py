@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from findings import FINDINGS, Effect, finding_drawing, finding_table, measured
+from findings import (
+    FINDINGS,
+    Effect,
+    declared_table,
+    finding_drawing,
+    finding_table,
+    measured,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -20,6 +27,15 @@ def test_figures_draw_the_numbers_of_the_tables(name):
     description = svg.partition("<desc>\n")[2].partition("\n</desc>")[0]
     assert unescape(description) == finding_table(name, RESULTS), "run python tools/findings.py"
     assert svg.count(", n = ") == len(FINDINGS[name])
+
+
+@pytest.mark.parametrize(
+    ("study", "page"), [("adanorm_rt", "rt_study"), ("warmup", "warmup_study")]
+)
+def test_declared_comparisons_are_shown_as_on_the_page_of_the_study(study, page):
+    table = declared_table(study, RESULTS)
+    assert table.count("\n| ") > 3
+    assert table in (ROOT / "docs" / page / "report.md").read_text("utf-8")
 
 
 def test_a_row_is_the_comparison_of_its_study():

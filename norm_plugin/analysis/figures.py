@@ -30,10 +30,9 @@ from norm_plugin.analysis.records import (
     statistics_of,
 )
 from norm_plugin.analysis.stats import CONFIDENCE, Verdict, compare_arms, describe
-from norm_plugin.analysis.study import Study
+from norm_plugin.analysis.study import Study, arm_name
 from norm_plugin.analysis.tables import SAME_SPEED, by_placement, placements_of, speed_spread
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.spec import run_label
 
 # Okabe and Ito's colors, which the color-blind can distinguish and which are visible on black and
 # on white, without black, and without yellow, which is close to the orange.
@@ -798,59 +797,94 @@ def name_spectrum_axes(axes: Any) -> None:
     legend_below(axes)
 
 
-@figure("stat-tokens", "statistics")
-def stat_tokens(study: Study) -> Figure | None:
-    """The score against the size of the statistics' batch, a line for each norm with several."""
+@dataclass(frozen=True)
+class Against:
+    """A number that the arms of a study may vary, for the x axis of a figure.
+
+    Attributes:
+        text: the label of the axis.
+        keys: settings of the model; the first of them that varies.
+        otherwise: the column of runs that do not set it.
+        source: the figure of a paper with the same axis.
+    """
+
+    text: str
+    keys: tuple[str, ...]
+    otherwise: str = ""
+    source: str = ""
+
+    def column(self, runs: pd.DataFrame) -> pd.Series | None:
+        """The number of each run; None if it does not vary."""
+        for key in self.keys:
+            column = f"settings.model.{key}"
+            if column in runs and runs[column].nunique(dropna=False) > 1:
+                given: pd.Series = runs[column]
+                return given.fillna(runs[self.otherwise]) if self.otherwise in runs else given
+        return None
+
+    def without(self, label: str) -> str:
+        """The label of an arm without the number: ``batchnorm`` of ``batchnorm-stat-tokens-9``."""
+        names = "|".join(key.removeprefix("norm_").replace("_", "-") for key in self.keys)
+        return re.sub(rf"-({names})-\d+\b", "", label)
+
+
+AGAINST = {
+    "stat-tokens": Against(
+        "tokens of the batch statistics",
+        ("norm_stat_tokens",),
+        "settings.dataset.max_tokens",
+        "the PowerNorm paper, Figure 5",
+    ),
+    "depth": Against("layers", ("decoder_layers", "encoder_layers")),
+}
+
+
+def score_against(study: Study, name: str, against: Against) -> Figure | None:
+    """The score against a number that arms vary, a line for each family of arms with several."""
+    numbers = against.column(study.runs)
+    if numbers is None:
+        return None
     rows = []
-    for _, of_arm in study.runs.groupby("arm", sort=False):
-        run = of_arm.iloc[0].to_dict()
-        tokens = run.get("settings.model.norm_stat_tokens")
-        if pd.isna(tokens):  # the statistics are those of the whole batch
-            tokens = run.get("settings.dataset.max_tokens")
-        if not pd.isna(tokens):
-            sample = describe(of_arm["score"].tolist())
-            ends = sample.interval or (None, None)
-            rows.append((_family(study, run), int(tokens), sample.count, sample.mean, *ends))
-    data = pd.DataFrame(rows, columns=["arm", "tokens", "seeds", "mean", "low", "high"])
-    data = data[data["arm"].duplicated(keep=False)]
+    for (arm, placement), of_arm in study.runs.groupby(["arm", "placement"], sort=False):
+        sample = describe(of_arm["score"].tolist())
+        family = arm_name(against.without(short_name(arm, placement)), placement)
+        ends = sample.interval or (None, None)
+        rows.append((family, numbers[of_arm.index[0]], sample.count, sample.mean, *ends))
+    data = pd.DataFrame(rows, columns=["arm", "value", "seeds", "mean", "low", "high"])
+    data = data[data["value"].notna() & data["arm"].duplicated(keep=False)].astype({"value": int})
     if data.empty:
         return None
     families = list(dict.fromkeys(data["arm"]))
-    data = data.sort_values("tokens").sort_values(
+    data = data.sort_values("value").sort_values(
         "arm", key=lambda column: column.map(families.index), kind="stable"
     )
+    values = sorted(data["value"].unique())
 
     def plot(axes: Any) -> None:
         for place, family in enumerate(families):
             line, look = data[data["arm"] == family], style(place)
-            axes.plot(line["tokens"], line["mean"], "o", **look, label=family)
-            for at, low, high in line[["tokens", "low", "high"]].dropna().itertuples(index=False):
+            axes.plot(line["value"], line["mean"], "o", **look, label=family)
+            for at, low, high in line[["value", "low", "high"]].dropna().itertuples(index=False):
                 axes.plot([at, at], [low, high], color=look["color"], linewidth=1)
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("tokens of the batch statistics")
+        axes.set_xscale("log")
+        axes.set_xticks(values, [f"{value:,}" for value in values])
+        axes.minorticks_off()  # their labels would overlap
+        axes.set_xlabel(against.text)
         axes.set_ylabel(study.metric.title)
         legend_below(axes)
 
+    source = f" Compare {against.source}." if against.source else ""
     return Figure(
-        "stat-tokens",
-        f"{study.metric.title} against the batch of the statistics: mean over seeds and its 95 % "
-        "interval. Compare the PowerNorm paper, Figure 5.",
-        draw(plot, 3.4 + legend_height(families), "stat-tokens"),
+        name,
+        f"{study.metric.title} against the {against.text}: mean over seeds and its 95 % interval."
+        f"{source}",
+        draw(plot, 3.4 + legend_height(families), name),
         data,
     )
 
 
-def _family(study: Study, run: Mapping[str, Any]) -> str:
-    """The name of an arm without the size of its statistics' batch."""
-    differs = run.get("differs")
-    shown = {
-        key: value
-        for key, value in (differs.items() if isinstance(differs, dict) else ())
-        if not key.endswith("norm_stat_tokens") and key not in study.common
-    }
-    norm = run.get("settings.model.norm_type")
-    label = run_label(norm if isinstance(norm, str) else run["norm"], shown)
-    return f"{label}, {run['placement']}"
+for name, against in AGAINST.items():
+    figure(name, "statistics")(partial(score_against, name=name, against=against))
 
 
 def sensitivity_figure(

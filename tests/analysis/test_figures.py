@@ -11,6 +11,7 @@ import pytest
 
 from made_up_results import folder_of, made_up, with_statistics
 from norm_plugin.analysis.figures import (
+    AGAINST,
     COLORS,
     FIGURES,
     MOST_LINES,
@@ -98,7 +99,7 @@ def test_a_figure_without_data_is_none(study, tmp_path):
     assert drawn(study, "outliers") is None
     without = read_study(folder_of(tmp_path, made_up()))
     assert recorded(without.runs, RECORDED["layers"]).empty
-    assert all(drawn(without, name) is None for name in (*RECORDED, "spectrum", "stat-tokens"))
+    assert all(drawn(without, name) is None for name in (*RECORDED, *AGAINST, "spectrum"))
 
 
 def test_only_updates_that_all_records_have_are_averaged(tmp_path):
@@ -194,13 +195,31 @@ def test_a_norm_is_a_line_over_the_batches_of_its_statistics(tmp_path):
         {**made_up(settings__dataset={"max_tokens": 4096}), "differs": SHORTER},
     ]
     data = drawn(read_study(folder_of(tmp_path, *runs)), "stat-tokens").data
-    rows = data[["arm", "tokens", "seeds", "mean"]].itertuples(index=False, name=None)
+    rows = data[["arm", "value", "seeds", "mean"]].itertuples(index=False, name=None)
     assert list(rows) == [
         ("batchnorm, pre", 512, 2, 33.5),
         ("batchnorm, pre", 1024, 1, 34.5),
         ("batchnorm, pre", 4096, 1, 35.0),
     ]
     assert data["low"].iloc[0] < 33.5 < data["high"].iloc[0] and data["low"].isna().iloc[1]
+
+
+def test_a_placement_is_a_line_over_the_depth(tmp_path):
+    runs = [
+        made_up(
+            f"layernorm{'-post' * (placement == 'post')}-decoder-layers-{layers}",
+            bleu=bleu,
+            settings__model={"norm_placement": placement, "decoder_layers": layers},
+            differs={"model.decoder_layers": layers},
+        )
+        for placement, layers, bleu in (("post", 12, 9), ("post", 6, 31), ("pre", 6, 32))
+    ]
+    study = read_study(folder_of(tmp_path, *runs), "layernorm-decoder-layers-6")
+    data = drawn(study, "depth").data
+    assert data[["arm", "value", "mean"]].to_numpy().tolist() == [
+        ["layernorm, post", 6, 31.0],  # that of pre is no line
+        ["layernorm, post", 12, 9.0],
+    ]
 
 
 def test_no_two_lines_look_alike():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
@@ -9,11 +10,10 @@ from itertools import chain, islice
 from pathlib import Path
 
 import sentencepiece
+from subword_nmt import learn_bpe as subword_nmt
 from subword_nmt.apply_bpe import BPE
-from tqdm import tqdm
 
 from norm_plugin.commands.command_line import CommandError
-from prep.bpe_learning import learn_merges
 from prep.files import file_digest, lines_of, report, write_lines
 
 METHODS = ("subword-nmt", "sentencepiece")
@@ -45,19 +45,19 @@ def learn_bpe(word_counts: Counter[str], codes: Path, merges: int) -> None:
 
     Raises CommandError if there are none, since subword-nmt cannot read such a file.
     """
-    bar = tqdm(total=merges, desc="learn BPE", leave=False, disable=None)
-    with bar:
-        lines = []
-        for merge in learn_merges(word_counts, merges):
-            lines.append(" ".join(merge))
-            bar.update()
-    if not lines:
+    vocabulary = (f"{word} {count}" for word, count in word_counts.items())
+    learned = io.StringIO()
+    # without two letters side by side, subword-nmt fails
+    if any(len(word) > 1 for word in word_counts):
+        subword_nmt.learn_bpe(vocabulary, learned, merges, is_dict=True)
+    lines = learned.getvalue().removesuffix("\n").split("\n")  # other separators may be letters
+    if len(lines) < 2:
         raise CommandError(
             f"BPE has nothing to merge in {sum(word_counts.values()):,} words of training text: no "
             "two letters stand side by side twice; give more text"
         )
-    write_lines(codes, ["#version: 0.2", *lines])
-    report(f"learn BPE: {len(lines):,} merges from {len(word_counts):,} words")
+    write_lines(codes, lines)
+    report(f"learn BPE: {len(lines) - 1:,} merges from {len(word_counts):,} words")
 
 
 def learn_bpe_of_types(word_counts: Counter[str], codes: Path, types: int) -> None:

@@ -168,7 +168,7 @@ def read_study(
         table["arm"] = [names[key] for key in zip(table["norm"], table["placement"])]
     for _, of_arm in runs.groupby("arm"):
         _check_arm(of_arm)
-    chosen = _baselines(runs, baseline or _default_baseline(runs, file))
+    chosen = _baselines(runs, baseline or _default_baseline(runs, file, common), common)
     # the first arm is the baseline under the placement of most runs
     counts = runs["arm"].value_counts()
     order = [
@@ -256,16 +256,16 @@ def arm_name(label: str, placement: str) -> str:
     return f"{label.removesuffix(f'-{placement}')}, {placement}"
 
 
-def _default_baseline(runs: pd.DataFrame, file: StudyFile | None) -> str:
-    norms = {run["norm"] for run in _of_baseline(runs, DEFAULT_BASELINE)}
+def _default_baseline(runs: pd.DataFrame, file: StudyFile | None, common: Differences) -> str:
+    norms = {run["norm"] for run in _of_baseline(runs, DEFAULT_BASELINE, common)}
     if len(norms) == 1 or file is None or not file.primary:
         return DEFAULT_BASELINE
     return file.primary[0].baseline
 
 
-def _baselines(runs: pd.DataFrame, baseline: str) -> set[str]:
+def _baselines(runs: pd.DataFrame, baseline: str, common: Differences) -> set[str]:
     """The arms with the name or the norm ``baseline``."""
-    chosen = _of_baseline(runs, baseline)
+    chosen = _of_baseline(runs, baseline, common)
     names = "; ".join(sorted({run["arm"] for run in chosen} or set(runs["arm"])))
     if not chosen:
         raise CommandError(
@@ -278,11 +278,12 @@ def _baselines(runs: pd.DataFrame, baseline: str) -> set[str]:
     return {run["arm"] for run in chosen}
 
 
-def _of_baseline(runs: pd.DataFrame, baseline: str) -> list[dict[str, Any]]:
-    """A run of each arm that ``baseline`` can mean."""
+def _of_baseline(runs: pd.DataFrame, baseline: str, common: Differences) -> list[dict[str, Any]]:
+    """A run of each arm that ``baseline`` can mean; ``common`` is left out of the names."""
     arms = runs.drop_duplicates("arm").to_dict("records")
+    short = {run["arm"]: _short(run["norm"], differences_of(run), common) for run in arms}
     return (
-        [run for run in arms if baseline in (run["arm"], run["norm"])]
+        [run for run in arms if baseline in (run["arm"], run["norm"], short[run["arm"]])]
         or [run for run in arms if run["arm"] == arm_name(baseline, run["placement"])]
         or [run for run in arms if norm_of_label(run["norm"], differences_of(run)) == baseline]
     )

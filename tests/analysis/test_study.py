@@ -118,6 +118,17 @@ def test_the_baseline_is_a_norm_or_a_row(baseline, tmp_path):
     assert (study.baseline, study.arms[0]) == ("layernorm, pre", "layernorm, pre")
 
 
+def test_the_baseline_has_the_placement_of_the_recipe(tmp_path):
+    differs = {"max-epoch": "2"}
+    runs = [made_up("layernorm-max-epoch-2", differs=differs)]
+    for placement in ("admin", "post"):
+        label = f"layernorm-{placement}-max-epoch-2"
+        more = {"model.norm_placement": placement}
+        runs.append(made_up(label, placement=placement, differs={**differs, **more}))
+    study = read_study(folder_of(tmp_path, *runs))
+    assert study.names == ["layernorm, pre", "layernorm, admin", "layernorm, post"]
+
+
 def test_a_norm_whose_settings_all_have_differences_is_no_clear_baseline(tmp_path):
     runs = [
         made_up(f"mynorm-lr-{rate}", differs={"optimization.lr": [rate]}) for rate in (0.1, 0.2)

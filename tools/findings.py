@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from norm_plugin.analysis.figures import INK, SMALL, Drawing, draw, draw_row
+from norm_plugin.analysis.figures import AGAINST, INK, SMALL, Drawing, draw, draw_row
 from norm_plugin.analysis.report import table_markdown, tables_of
 from norm_plugin.analysis.stats import Verdict, compare_arms, higher_is_better
 from norm_plugin.analysis.study import Study, read_study
@@ -58,7 +58,9 @@ CORPORA = {
     "sst5_confirmed": "SST5, new seeds",
     "multi30k_cpu": "Multi30k",
     "stat_tokens": "characters, large batches",
+    "depth": "characters, 24 layers",
 }
+PRE_24 = "layernorm-decoder-layers-24, pre"
 CLASSIFICATION = ("adanorm_sst5", "adanorm_rt")
 PARTS = (
     ("powernorm", "powernorm-layer-scale-groups-0"),
@@ -112,6 +114,10 @@ FINDINGS = {
         ),
         Effect("adanorm_sst5", "adanorm", "layernorm-kaiming"),
         Effect("adanorm_sst5", "layernorm-kaiming"),
+    ),
+    "depth": tuple(  # that of post would flatten the figure
+        Effect("depth", f"layernorm-{placement}-decoder-layers-24, {placement}", PRE_24)
+        for placement in ("rezero", "deepnorm", "scaled-pre")
     ),
     "gain-and-bias": tuple(
         Effect(study, "layernorm-simple", outcome=outcome)
@@ -284,7 +290,9 @@ def finding_drawing(name: str, results: Path) -> Drawing:
 
 def _label(row: dict[str, Any]) -> str:
     baseline = row["baseline"].replace("-layer-scale-groups-0", " without layer-scale")
-    return f"{row['arm']} less {baseline}\n{CORPORA[row['study']]}, n = {len(row['by_seed'])}"
+    # the depth is in the name of the corpus
+    arms = AGAINST["depth"].without(f"{row['arm']} less {baseline}")
+    return f"{arms}\n{CORPORA[row['study']]}, n = {len(row['by_seed'])}"
 
 
 def figure_text(name: str, results: Path) -> str:

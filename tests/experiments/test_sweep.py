@@ -108,11 +108,13 @@ def test_the_runs_of_every_study_are_different_and_whole_seeds_come_first(study)
     names, _ = grid(study)
     assert len(set(names)) == len(names)
     seeds = [int(name.rpartition("seed")[2]) for name in names]
-    if any(
-        "seed=" in override for arm in read_study_file(study_path(study)).arms for override in arm
-    ):
-        return  # groups of arms with seeds of their own: one group after the other
-    assert seeds == sorted(seeds) and len(set(map(seeds.count, seeds))) == 1
+    arms: dict[str, list[int]] = {}
+    for name, seed in zip(names, seeds):
+        arms.setdefault(name.rpartition("seed")[0], []).append(seed)
+    assert all(of_arm == sorted(set(of_arm)) for of_arm in arms.values())
+    overrides = [override for arm in read_study_file(study_path(study)).arms for override in arm]
+    if not any("seed=" in override for override in overrides):  # else groups follow each other
+        assert seeds == sorted(seeds) and len(set(map(seeds.count, seeds))) == 1
 
 
 @pytest.mark.usefixtures("each_flag_once")

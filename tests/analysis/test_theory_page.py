@@ -7,18 +7,19 @@ import math
 import pickle
 import re
 import xml.etree.ElementTree as ElementTree
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from norm_plugin.analysis import theory_command
 from norm_plugin.analysis.theory import CLAIMS
-from norm_plugin.analysis.theory.claim import finite_cases
+from norm_plugin.analysis.theory.claim import Options, finite_cases
 from norm_plugin.analysis.theory_command import (
     MADE,
     main,
     name_of,
+    of_placement,
     read_made,
     read_measurements,
 )
@@ -99,10 +100,6 @@ def test_what_is_typed_around_the_blocks_stays(measured, tmp_path):
     assert text.startswith(f"# Mine\n\n{begin}\n| norm | positions |")
     assert f"{end}\n\nbelow\n\n## Lengths of the hidden states" in text
     assert "\nold\n" not in text
-    page.write_text(f"# Mine\n\n{begin}\nit has no end\n", encoding="utf-8")
-    with pytest.raises(CommandError, match="has not one <!-- end:theory/detached -->"):
-        main(["--only-page", "--out", str(out), "--page", str(page)])
-    assert page.read_text(encoding="utf-8").endswith("it has no end\n")
 
 
 def test_claims_that_were_measured_earlier_stay(tmp_path):
@@ -112,30 +109,10 @@ def test_claims_that_were_measured_earlier_stay(tmp_path):
     assert page.read_text(encoding="utf-8").count("\n## ") == 2
 
 
-class PoolInThisProcess:
-    """Runs what a pool of processes would, and pickles it as that does."""
-
-    def __init__(self, workers, context, initializer, initargs):
-        assert workers > 1
-        pickle.dumps((initializer, initargs))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def map(self, work, items):
-        return [pickle.loads(pickle.dumps(work))(item) for item in items]
-
-
-def test_several_processes_measure_what_one_does(tmp_path, monkeypatch):
-    monkeypatch.setattr(theory_command, "ProcessPoolExecutor", PoolInThisProcess)
-    what = ("--placement", "post,pre", "--claims", "hidden-states")
-    single, several = (
-        run(tmp_path / n, *what, "--workers", n)[0] / "hidden-states.csv" for n in "12"
-    )
-    assert single.read_text(encoding="utf-8") == several.read_text(encoding="utf-8")
+def test_the_work_of_a_placement_can_be_sent_to_another_process():
+    options = Options(("pre",), ("pre",), depth=2, dim=8, seeds=1)
+    work = partial(of_placement, ("hidden-states",), options)
+    assert pickle.loads(pickle.dumps(work))("pre") == work("pre")
 
 
 @pytest.mark.parametrize(
@@ -144,10 +121,8 @@ def test_several_processes_measure_what_one_does(tmp_path, monkeypatch):
         (("--placement", "sideways"), "sideways"),
         (("--norm-type", "nonorm"), "nonorm"),
         (("--claims", "everything"), "choose from hidden-states"),
-        (("--claims", "trained-layers"), "--checkpoint"),
         (("--checkpoint", "missing.pt", "--claims", "trained-layers"), "cannot read missing.pt"),
         (("--page", "missing/page.md"), "create it first"),
-        (("--only-page", "--out", "."), "no measured claim"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(argv, error, tmp_path, monkeypatch):
@@ -182,7 +157,7 @@ def test_a_case_that_is_not_finite_is_named_and_left_out(name, value):
 
 def measurements(name):
     """A claim, its committed measurements, and a column that has to be finite."""
-    claim, frame = CLAIMS[name], read_measurements(CLAIMS[name], RESULTS)
+    claim, frame = CLAIMS[name], read_measurements(name, RESULTS)
     numbers = [column for column in frame.select_dtypes("number") if column not in claim.may_lack]
     return claim, frame.astype({numbers[-1]: float}), numbers[-1]
 

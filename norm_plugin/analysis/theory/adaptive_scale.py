@@ -19,7 +19,7 @@ import pandas as pd
 from torch import Tensor
 
 from norm_plugin.analysis.figures import legend_below, style
-from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, like_first, verdict
+from norm_plugin.analysis.theory.claim import Claim, Options, Row, like_first, site_label, verdict
 from norm_plugin.norms import build_norm
 
 C, K = 2.0, 0.1
@@ -44,32 +44,28 @@ def z_of(x: Tensor) -> Tensor:
     return z
 
 
-def measure(options: Options, placement: str) -> pd.DataFrame:
+def measure(options: Options, placement: str) -> Iterator[Row]:
     """At each norm of the encoder of a full model; of main placements only."""
-    rows = []
     for where, at in options.activations(placement):
         y = standardized(at.x)
         for name, function in PHI.items():
             phi = function(y)
             means = (z_of(at.x) if name == LINEAR else phi * y).mean(dim=-1)
-            rows.append(
-                {
-                    **where,
-                    "phi": name,
-                    "positions": len(y),
-                    "phi_error": float((phi.mean(dim=-1) - C).abs().max()),
-                    "z_least": float(means.min()),
-                    "z_largest": float(means.max()),
-                    "share_outside": float((y.abs() >= 1 / K).double().mean(dim=-1).max()),
-                    "negative": float((phi <= 0).double().mean()),
-                }
-            )
-    return pd.DataFrame(rows)
+            yield {
+                **where,
+                "phi": name,
+                "positions": len(y),
+                "phi_error": float((phi.mean(dim=-1) - C).abs().max()),
+                "z_least": float(means.min()),
+                "z_largest": float(means.max()),
+                "share_outside": float((y.abs() >= 1 / K).double().mean(dim=-1).max()),
+                "negative": float((phi <= 0).double().mean()),
+            }
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """Whether the mean of phi, that of z and the share of |y| >= 1 / k are as stated."""
-    for name, some in groups(frame, "phi"):
+    for name, some in frame.groupby("phi", sort=False):
         row = {"phi": name, "positions": f"{some['positions'].sum():,}"}
         error = some["phi_error"].max()
         yield {**row, **verdict(f"mean of phi = {C:g}", f"off by {error:.1e}", error <= ROUNDING)}
@@ -88,13 +84,12 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 def plot(frame: pd.DataFrame, axes: Any) -> None:
     """The least and the largest mean of z by site, of the first placement and tokens."""
     shown = like_first(frame, "tokens", "placement")
-    for place, (name, some) in enumerate(groups(shown, "phi")):
+    for place, (name, some) in enumerate(shown.groupby("phi", sort=False)):
         sites = some.groupby("site", sort=False)
         low, high = sites["z_least"].min(), sites["z_largest"].max()
         axes.plot(range(len(low)), (low + high) / 2, **style(place), label=name)
         axes.fill_between(range(len(low)), low, high, color=style(place)["color"], alpha=0.2)
-    axes.set_xlabel(f"norm of the encoder, from below ({frame['placement'].iloc[0]})")
-    axes.set_ylabel("mean of z over the channels")
+    axes.set(xlabel=site_label(frame), ylabel="mean of z over the channels")
     legend_below(axes)
 
 

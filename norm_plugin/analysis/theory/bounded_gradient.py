@@ -21,11 +21,11 @@ import torch
 
 from norm_plugin.analysis.figures import legend_below
 from norm_plugin.analysis.theory.claim import (
+    GRAY,
     Claim,
     Options,
     Row,
     draw_lines,
-    groups,
     like_first,
     verdict,
 )
@@ -71,18 +71,16 @@ def passes(batches: Sequence[Activations], epochs: int = EPOCHS) -> Iterator[Row
         }
 
 
-def measure(options: Options, placement: str) -> pd.DataFrame:
+def measure(options: Options, placement: str) -> Iterator[Row]:
     """At each norm of the encoder of a full model; of main placements only."""
-    return pd.DataFrame(
-        {**where, "epoch": number // len(at_site), "batch": number % len(at_site), **row}
-        for where, at_site in options.activations_by_site(placement)
-        for number, row in enumerate(passes(at_site))
-    )
+    for where, at_site in options.activations_by_site(placement):
+        for number, row in enumerate(passes(at_site)):
+            yield {**where, "epoch": number // len(at_site), "batch": number % len(at_site), **row}
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """Whether nu and the gradient stay within what follows from the recursion."""
-    for (tokens, placement), some in groups(frame, "tokens", "placement"):
+    for (tokens, placement), some in frame.groupby(["tokens", "placement"], sort=False):
         row = {"tokens": tokens, "placement": placement}
         for column, name in BOUNDED.items():
             largest = some[column].max()
@@ -99,7 +97,7 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
     label = f"pass ({frame['placement'].iloc[0]})"
     lines = [(name, largest[column]) for column, name in names.items()]
     draw_lines(axes, lines, xlabel=label, ylabel="largest over sites and channels")
-    axes.axhline(1.0, color="#888888", linewidth=1)
+    axes.axhline(1.0, **GRAY)
     legend_below(axes)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from scipy import stats
 
 from norm_plugin.analysis.figures import style
 from norm_plugin.analysis.stats import Sample, describe
-from norm_plugin.analysis.theory.batches import Batches
+from norm_plugin.analysis.theory.batches import Batches, random_batches
 from norm_plugin.analysis.theory.models import (
     Activations,
     StackPass,
@@ -56,7 +56,7 @@ class Options:
 
     placements: tuple[str, ...]
     main: tuple[str, ...]
-    random: Batches
+    random: Batches = field(default_factory=random_batches)
     real: Batches | None = None
     norm_type: str = "layernorm"
     layers: tuple[int, ...] = (2, 4, 6, 8, 12, 16, 24)
@@ -111,11 +111,6 @@ class Options:
         return full(placement, self.norm_type, *size, batches, seed).model
 
 
-def nothing(options: Options, placement: str = "") -> pd.DataFrame:
-    """No measurements."""
-    return pd.DataFrame()
-
-
 @dataclass(frozen=True)
 class Claim:
     """A claim of a paper and how it is measured.
@@ -127,8 +122,8 @@ class Claim:
         verdicts: compares what is stated with what was measured, by rows of :func:`verdict`.
         plot: draws the measurements on matplotlib's axes.
         tables: more tables of the measurements.
-        measure: measures one placement.
-        measure_once: measures what does not depend on a placement.
+        measure: the rows of measurements of one placement.
+        measure_once: the rows of what does not depend on a placement.
         may_lack: numeric columns that some rows lack.
         height: the height of the figure, in inches.
     """
@@ -139,8 +134,8 @@ class Claim:
     verdicts: Callable[[pd.DataFrame], Iterable[Row]]
     plot: Callable[[pd.DataFrame, Any], None]
     tables: Callable[[pd.DataFrame], Iterable[pd.DataFrame]] = lambda frame: []
-    measure: Callable[[Options, str], pd.DataFrame] = nothing
-    measure_once: Callable[[Options], pd.DataFrame] = nothing
+    measure: Callable[[Options, str], Iterable[Row]] = lambda options, placement: []
+    measure_once: Callable[[Options], Iterable[Row]] = lambda options: []
     may_lack: tuple[str, ...] = ()
     height: float = 3.6
 
@@ -216,16 +211,6 @@ def contains(sample: Sample, value: float) -> bool | None:
 # Tables of measurements
 
 
-def groups(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[Any, pd.DataFrame]]:
-    """Group the rows by ``columns``, in order of appearance.
-
-    Yields:
-        the values as a tuple, or the value itself for one column; and the rows.
-    """
-    by = list(columns) if len(columns) > 1 else columns[0]
-    return iter(frame.groupby(by, sort=False, dropna=False))
-
-
 def like_first(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """The rows with the same values in ``columns`` as the first one."""
     return frame[(frame[list(columns)] == frame[list(columns)].iloc[0]).all(axis=1)]
@@ -241,17 +226,23 @@ def finite_cases(claim: Claim, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[
     numbers = frame.select_dtypes("number")
     required = numbers.columns.difference([*claim.case, *claim.may_lack])
     bad = np.isinf(numbers).any(axis=1) | numbers[required].isna().any(axis=1)
-    by = [frame[column] for column in case] or [np.zeros(len(frame))]  # one case
-    counts = bad.groupby(by, sort=False, dropna=False)
+    cases = bad.groupby([frame[column] for column in case], sort=False, dropna=False)
     left_out = [
-        {
-            **dict(zip(case, key if isinstance(key, tuple) else (key,))),
-            **verdict("-", f"not finite in {of_case.sum()} of {len(of_case)}", None),
-        }
-        for key, of_case in counts
+        dict(zip(case, key))
+        | verdict("-", f"not finite in {of_case.sum()} of {len(of_case)}", None)
+        for key, of_case in cases
         if of_case.any()
     ]
-    return frame[~counts.transform("any")], left_out
+    return frame[~cases.transform("any")], left_out
+
+
+GRAY = {"color": "#888888", "linewidth": 1}
+"""The look of a line of reference."""
+
+
+def site_label(frame: pd.DataFrame) -> str:
+    """The label of an axis of the norms of the encoder, under the first placement."""
+    return f"norm of the encoder, from below ({frame['placement'].iloc[0]})"
 
 
 def draw_lines(axes: Any, lines: Iterable[tuple[str, pd.Series]], **settings: str) -> None:
@@ -287,7 +278,7 @@ def rate(frame: pd.DataFrame, of: str, over: str) -> Sample | None:
     return describe(
         [
             float(stats.linregress(of_seed[over], np.log(of_seed[of])).slope)
-            for _, of_seed in groups(frame, "seed")
+            for _, of_seed in frame.groupby("seed", sort=False)
         ]
     )
 
@@ -301,8 +292,6 @@ def factor_below(rates: Sample | None) -> Sample | None:
     """exp(-r), with r of :func:`rate`: the factor from one layer to the one below it."""
     if rates is None:
         return None
-    ends = None
-    if rates.interval is not None:
-        low, high = rates.interval
-        ends = math.exp(-high), math.exp(-low)
+    low, high = rates.interval or (math.nan, math.nan)
+    ends = None if rates.interval is None else (math.exp(-high), math.exp(-low))
     return Sample(math.exp(-rates.mean), None, ends, rates.count)

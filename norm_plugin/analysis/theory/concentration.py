@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from norm_plugin.analysis.theory.batches import REAL, Batches
-from norm_plugin.analysis.theory.claim import Claim, Options, Row, draw_lines, groups, verdict
+from norm_plugin.analysis.theory.claim import Claim, Options, Row, draw_lines, verdict
 from norm_plugin.analysis.theory.hidden_states import LEMMA, OUTPUT
 
 EPSILONS = tuple(round(0.05 * step, 2) for step in range(1, 11))
@@ -39,25 +39,23 @@ def share_outside(draws: Tensor, eps: float) -> float:
     return float(((draws / draws.mean() - 1).abs() > eps).float().mean())
 
 
-def measure(options: Options, placement: str) -> pd.DataFrame:
+def measure(options: Options, placement: str) -> Iterator[Row]:
     """Shares of |x|^2 in the last layer."""
-    shares = []
     for batches in options.batches_of(placement):
         seeds = options.seeds_of(placement)
         draws = torch.cat([last_layer(options, batches, placement, seed) for seed in seeds])
-        shares.append(shares_of(draws, options.dim, tokens=batches.kind, x=placement))
-    return pd.concat(shares)
+        yield from shares_of(draws, options.dim, tokens=batches.kind, x=placement)
 
 
-def measure_once(options: Options) -> pd.DataFrame:
+def measure_once(options: Options) -> Iterator[Row]:
     """Shares of a chi-square with d degrees of freedom."""
     return shares_of(chi_square(options.dim), options.dim, tokens="none", x=CHI_SQUARE)
 
 
-def shares_of(draws: Tensor, n: int, **where: str) -> pd.DataFrame:
+def shares_of(draws: Tensor, n: int, **where: str) -> Iterator[Row]:
     """The share outside and its bound, for each eps."""
-    return pd.DataFrame(
-        {
+    for eps in EPSILONS:
+        yield {
             **where,
             "n": n,
             "eps": eps,
@@ -65,8 +63,6 @@ def shares_of(draws: Tensor, n: int, **where: str) -> pd.DataFrame:
             "share": share_outside(draws, eps),
             "bound": math.exp(-n * eps**2 / 8),
         }
-        for eps in EPSILONS
-    )
 
 
 def chi_square(n: int) -> Tensor:
@@ -88,7 +84,7 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     limits = frame.drop_duplicates("eps").set_index("eps")["bound"]
     shown = {f"eps = {eps}": f"{limits[eps]:.4f}" for eps in SHOWN}
     yield {"x": "bound", "tokens": "", "draws": "", **shown}
-    for (tokens, what), some in groups(frame, "tokens", "x"):
+    for (tokens, what), some in frame.groupby(["tokens", "x"], sort=False):
         limit, draws = some["bound"], some["draws"].iloc[0]
         excess = some["share"] - limit
         worst = some.loc[excess.idxmax()]
@@ -114,7 +110,7 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
     """Share over eps, a line for each x, and the bound."""
     lines = [
         (what, some[some["share"] > 0].set_index("eps")["share"])
-        for what, some in groups(frame[frame["tokens"] != REAL], "x")
+        for what, some in frame[frame["tokens"] != REAL].groupby("x", sort=False)
     ]
     draw_lines(axes, lines, xlabel="eps", ylabel="share outside", yscale="log")
     bounds = frame.drop_duplicates("eps")

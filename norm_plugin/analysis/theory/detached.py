@@ -25,8 +25,8 @@ from norm_plugin.analysis.theory.claim import (
     Options,
     Row,
     draw_lines,
-    groups,
     like_first,
+    site_label,
     verdict,
 )
 from norm_plugin.norms import build_norm
@@ -76,30 +76,26 @@ def margins(norm_type: str, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     return (dx.mean(dim=-1) - stated).abs() / unit, ratio
 
 
-def measure(options: Options, placement: str) -> pd.DataFrame:
+def measure(options: Options, placement: str) -> Iterator[Row]:
     """Margins at each norm of the encoder of a full model; of main placements only."""
-    rows = []
     for where, at in options.activations(placement):
         for norm in FORMS:
             error, ratio = margins(norm, at.x, at.g)
-            rows.append(
-                {
-                    **where,
-                    "norm": norm,
-                    "positions": error.numel(),
-                    "mean_error": float(error.max()),
-                    "variance_excess": float(ratio.max() - 1),
-                    "variance_error": float((ratio - 1).abs().max()),
-                    "variance_ratio": float(ratio.mean()),
-                    "least_variance_ratio": float(ratio.min()),
-                }
-            )
-    return pd.DataFrame(rows)
+            yield {
+                **where,
+                "norm": norm,
+                "positions": error.numel(),
+                "mean_error": float(error.max()),
+                "variance_excess": float(ratio.max() - 1),
+                "variance_error": float((ratio - 1).abs().max()),
+                "variance_ratio": float(ratio.mean()),
+                "least_variance_ratio": float(ratio.min()),
+            }
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """Whether every equality and inequality holds up to rounding, and with what margin."""
-    for norm, some in groups(frame, "norm"):
+    for norm, some in frame.groupby("norm", sort=False):
         form = FORMS[norm]
         positions = some["positions"].sum()
         row = {"norm": norm, "positions": f"{positions:,}"}
@@ -120,10 +116,9 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
     shown = like_first(frame, "tokens", "placement")
     lines = [
         (norm, some.groupby("site", sort=False)["variance_ratio"].mean().reset_index(drop=True))
-        for norm, some in groups(shown, "norm")
+        for norm, some in shown.groupby("norm", sort=False)
     ]
-    site = f"norm of the encoder, from below ({frame['placement'].iloc[0]})"
-    draw_lines(axes, lines, xlabel=site, ylabel="D(dL/dx) sigma^2 / D(g)")
+    draw_lines(axes, lines, xlabel=site_label(frame), ylabel="D(dL/dx) sigma^2 / D(g)")
     axes.legend(loc="lower right", fontsize=8)
 
 

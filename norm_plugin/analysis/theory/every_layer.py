@@ -15,12 +15,12 @@ import pandas as pd
 
 from norm_plugin.analysis.stats import Sample
 from norm_plugin.analysis.theory.claim import (
+    GRAY,
     Claim,
     Options,
     Row,
     draw_lines,
     factor_below,
-    groups,
     near_verdict,
     rate,
     with_interval,
@@ -40,15 +40,14 @@ NEAR = 0.05
 """Measured factors that are further from the paper's are called different."""
 
 
-def measure(options: Options, placement: str) -> pd.DataFrame:
+def measure(options: Options, placement: str) -> Iterator[Row]:
     """The gradient of W^2 of each layer, in the simplified setting and in both full stacks.
 
-    Returns:
+    Yields:
         beside the gradient ``squared_length``, E |x_l|^2 / d of the output of the layer, and
         ``cross_sum``, E |x + f(x)|^2 / d after its attention over the encoder; NaN where they are
         not known.
     """
-    rows = []
     unknown, depth = [math.nan] * options.depth, options.depth
     for where, batches, seed in options.draws(placement):
         stack = options.stack_pass(placement, batches, seed)
@@ -70,8 +69,7 @@ def measure(options: Options, placement: str) -> pd.DataFrame:
         ):
             for layer, (gradient, length, cross) in enumerate(zip(*columns), start=1):
                 row = {"stack": name, **where, "layer": layer, "gradient": gradient}
-                rows.append({**row, "squared_length": length, "cross_sum": cross})
-    return pd.DataFrame(rows)
+                yield {**row, "squared_length": length, "cross_sum": cross}
 
 
 def factor(frame: pd.DataFrame) -> Sample | None:
@@ -82,7 +80,8 @@ def factor(frame: pd.DataFrame) -> Sample | None:
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """The factors of post and pre beside the paper's, and why they differ."""
     shown = frame[frame["placement"].isin(PAPER)]
-    for (tokens, stack, placement), some in groups(shown, "tokens", "stack", "placement"):
+    by = ["tokens", "stack", "placement"]
+    for (tokens, stack, placement), some in shown.groupby(by, sort=False):
         row = {"tokens": tokens, "stack": STACKS[stack], "placement": placement}
         row |= near_verdict(PAPER[placement], factor(some), NEAR)
         growth = some["cross_sum"].mean()
@@ -96,14 +95,14 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 def tables(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """The factor of every stack and placement."""
-    for tokens, of_tokens in groups(frame, "tokens"):
+    for tokens, of_tokens in frame.groupby("tokens", sort=False):
         stacks = of_tokens["stack"].unique()
         yield pd.DataFrame(
             {
                 f"factor a layer, {tokens} tokens": placement,
                 **{STACKS[s]: with_interval(factor(some[some["stack"] == s])) for s in stacks},
             }
-            for placement, some in groups(of_tokens, "placement")
+            for placement, some in of_tokens.groupby("placement", sort=False)
         )
 
 
@@ -113,7 +112,7 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
     shown = shown if len(shown) else frame
     shown = shown[shown["tokens"] == frame["tokens"].iloc[0]]
     lines = []
-    for (placement, stack), some in groups(shown, "placement", "stack"):
+    for (placement, stack), some in shown.groupby(["placement", "stack"], sort=False):
         means = some.groupby("layer")["gradient"].mean()
         # under rezero, whose branches begin with a factor of 0, it is 0
         shares = means / means.iloc[-1] if means.iloc[-1] > 0 else means.iloc[:0]
@@ -121,7 +120,7 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
     draw_lines(axes, lines, xlabel="layer l", ylabel="gradient of W^2 / that of layer L")
     layers = range(1, frame["layer"].max() + 1)
     decay = [PAPER["post"] ** (layers[-1] - layer) for layer in layers]
-    axes.plot(layers, decay, color="#888888", linewidth=1, label="(2/3)^((L-l)/2)")
+    axes.plot(layers, decay, **GRAY, label="(2/3)^((L-l)/2)")
     axes.set_yscale("log")
     axes.legend(loc="lower right", fontsize=7)
 

@@ -19,7 +19,6 @@ from norm_plugin.analysis.theory.claim import (
     Row,
     contains,
     draw_lines,
-    groups,
     like_first,
     verdict,
     with_interval,
@@ -49,30 +48,30 @@ class Bounds(NamedTuple):
 
 LEMMA = {"pre": Bounds(OUTPUT, 1.0, 0.5, 1.5), "post": Bounds("ffn", 1.5, 0.0, 0.0)}
 """By placement. An equality has two equal bounds."""
+CASE = ["tokens", "placement", "place"]
 
 
-def measure(options: Options, placement: str) -> pd.DataFrame:
+def measure(options: Options, placement: str) -> Iterator[Row]:
     """|x|^2 / d of each layer and seed, means over the positions of a batch."""
-    rows = []
     for where, batches, seed in options.draws(placement):
         stack = options.stack_pass(placement, batches, seed)
         at = {OUTPUT: (0, stack.outputs)} | {name: (1, sums) for name, sums in stack.sums.items()}
         for place, (first, lengths) in at.items():
             for layer, length in enumerate(lengths, start=first):
                 at_layer = {"place": place, "layer": layer, "squared_length": float(length.mean())}
-                rows.append({**where, **at_layer})
-    return pd.DataFrame(rows)
+                yield {**where, **at_layer}
 
 
 def by_layer(frame: pd.DataFrame) -> dict[int, Sample]:
     """The mean over seeds, by layer, of one placement and place."""
-    return {layer: describe(of["squared_length"]) for layer, of in groups(frame, "layer")}
+    layers = frame.groupby("layer", sort=False)["squared_length"]
+    return {layer: describe(lengths) for layer, lengths in layers}
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """The lengths beside Lemma 2."""
     layers = frame[frame["layer"] > 0]  # the lemma is about layers
-    for (tokens, placement, place), some in groups(layers, "tokens", "placement", "place"):
+    for (tokens, placement, place), some in layers.groupby(CASE, sort=False):
         bounds = LEMMA.get(placement)
         if bounds is not None and bounds.place == place:
             check = of_equality if bounds.b == bounds.c else of_bounds
@@ -100,7 +99,7 @@ def _touches(sample: Sample, low: float, high: float) -> bool:
 
 def of_equality(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
     """Whether the mean over layers is what the lemma says, and the range of single layers."""
-    pooled = describe([describe(of["squared_length"]).mean for _, of in groups(frame, "seed")])
+    pooled = describe(frame.groupby("seed")["squared_length"].mean())
     stated = f"{bounds.a:g}"
     yield {"layer": "mean over layers", **verdict(stated, pooled, contains(pooled, bounds.a))}
     means = [sample.mean for sample in by_layer(frame).values()]
@@ -112,7 +111,7 @@ def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
     """What each placement has in three layers."""
     depth = max(frame["layer"])
     rows = []
-    for (tokens, placement, place), some in groups(frame, "tokens", "placement", "place"):
+    for (tokens, placement, place), some in frame.groupby(CASE, sort=False):
         samples = by_layer(some)
         row = {"tokens": tokens, "placement": placement, "x": PLACES.get(place, place)}
         for layer in sorted({1, max(1, depth // 2), depth}):
@@ -126,7 +125,7 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
     outputs = like_first(frame, "tokens").query("place == @OUTPUT")
     lines = {
         placement: some.groupby("layer")["squared_length"].mean()
-        for placement, some in groups(outputs, "placement")
+        for placement, some in outputs.groupby("placement", sort=False)
     }
     draw_lines(axes, lines.items(), xlabel="layer l", ylabel="E |x|^2 / d", yscale="log")
     for placement, means in lines.items():
@@ -140,7 +139,7 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
 CLAIM = Claim(
     place=1,
     caption="Squared length of the output of each layer. Gray: the bounds of Lemma 2 for pre.",
-    case=("placement", "place", "tokens"),
+    case=tuple(CASE),
     measure=measure,
     verdicts=verdicts,
     tables=tables,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from norm_plugin.analysis.figures import style
-from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, verdict
+from norm_plugin.analysis.theory.claim import GRAY, Claim, Options, Row, verdict
 from norm_plugin.norms import Norm, build_norm, norm_spec
 
 LAYERNORM = "layernorm"
@@ -44,7 +44,7 @@ def spectral_norm(norm: Norm, x: Tensor) -> float:
     return float(torch.linalg.matrix_norm(matrix, ord=2))
 
 
-def measure(options: Options, placement: str) -> pd.DataFrame:
+def measure(options: Options, placement: str) -> Iterator[Row]:
     """At inputs of the norms of the encoder of a full model; of main placements only."""
     inputs = [
         ({"tokens": where["tokens"], "placement": placement, "mean": math.nan}, x)
@@ -54,7 +54,7 @@ def measure(options: Options, placement: str) -> pd.DataFrame:
     return at_inputs(options, inputs)
 
 
-def measure_once(options: Options) -> pd.DataFrame:
+def measure_once(options: Options) -> Iterator[Row]:
     """At normal vectors of several means."""
     generator = torch.Generator().manual_seed(0)
     normal = torch.randn(options.full_dim, generator=generator, dtype=torch.float64)
@@ -62,9 +62,8 @@ def measure_once(options: Options) -> pd.DataFrame:
     return at_inputs(options, inputs)
 
 
-def at_inputs(options: Options, inputs: Iterable[tuple[Row, Tensor]]) -> pd.DataFrame:
+def at_inputs(options: Options, inputs: Iterable[tuple[Row, Tensor]]) -> Iterator[Row]:
     """A row for each x and each norm over channels: LayerNorm, and the norm of the models."""
-    rows = []
     for where, x in inputs:
         length = torch.linalg.vector_norm(x)
         scaled = float(options.full_dim**0.5 / length)
@@ -72,15 +71,15 @@ def at_inputs(options: Options, inputs: Iterable[tuple[Row, Tensor]]) -> pd.Data
             if not norm_spec(name).batch_statistics:
                 value = spectral_norm(build_norm(name, options.full_dim).double(), x)
                 row = {"length": float(length), "scaled": scaled, "spectral_norm": value}
-                rows.append({"norm": name, **where, **row})
-    return pd.DataFrame(rows)
+                yield {"norm": name, **where, **row}
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """The range of the constant on hidden states, and whether it grows with the mean of x."""
     frame = frame.assign(constant=frame["spectral_norm"] / frame["scaled"])
     frame = frame.sort_values("placement", key=pd.isna, kind="stable")
-    for (norm, tokens, placement), some in groups(frame, "norm", "tokens", "placement"):
+    by = ["norm", "tokens", "placement"]
+    for (norm, tokens, placement), some in frame.groupby(by, sort=False, dropna=False):
         constants = some["constant"]
         if pd.isna(placement):
             x = f"normal, means {', '.join(f'{mean:g}' for mean in some['mean'])}"
@@ -102,7 +101,7 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
         axes.plot(some["scaled"], some["spectral_norm"], "o", **look, label=norm)
     shown = (states if len(states) else frame)["scaled"]
     ends = [shown.min(), shown.max()]
-    axes.plot(ends, ends, color="#888888", linewidth=1, label="sqrt(d) / |x|")
+    axes.plot(ends, ends, **GRAY, label="sqrt(d) / |x|")
     axes.set(xscale="log", yscale="log", xlabel="sqrt(d) / |x|", ylabel="|J|")
     axes.legend(loc="upper left", fontsize=8)
 

@@ -28,7 +28,6 @@ from norm_plugin.analysis.theory.claim import (
     Row,
     draw_lines,
     exponent,
-    groups,
     like_first,
     near_verdict,
     with_interval,
@@ -55,10 +54,9 @@ class LastLayer(NamedTuple):
     squared_length: float
 
 
-def measure(options: Options, placement: str) -> pd.DataFrame:
+def measure(options: Options, placement: str) -> Iterator[Row]:
     """Two norms of the gradient at each number of layers, in both models."""
     mixes = norm_spec(options.norm_type).batch_statistics  # the decoder keeps LayerNorm then
-    rows = []
     for name, build, dim, batches in (
         (SIMPLIFIED, simplified, options.dim, options.random),
         *((FULL, full, options.full_dim, batches) for batches in options.batches_of(placement)),
@@ -70,8 +68,7 @@ def measure(options: Options, placement: str) -> pd.DataFrame:
                 if mixes and name == SIMPLIFIED:
                     last = last._replace(of_positions=math.nan)
                 where = {"model": name, "tokens": batches.kind, "placement": placement}
-                rows.append({**where, "layers": layers, "seed": seed, **last._asdict()})
-    return pd.DataFrame(rows)
+                yield {**where, "layers": layers, "seed": seed, **last._asdict()}
 
 
 def last_layer(setting: Setting) -> LastLayer:
@@ -108,7 +105,8 @@ def exponent_of(frame: pd.DataFrame, of: str, over: str = "layers") -> Sample | 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """The exponents of both norms beside the theorem's."""
-    for (model, tokens, placement), some in groups(frame, "model", "tokens", "placement"):
+    by = ["model", "tokens", "placement"]
+    for (model, tokens, placement), some in frame.groupby(by, sort=False):
         for of, name in NORMS.items() if placement in THEOREM else ():
             yield {
                 "model": model,
@@ -121,9 +119,9 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 def tables(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """The exponents of every placement, and why they differ from the theorem's."""
-    for (model, tokens), of_model in groups(frame, "model", "tokens"):
+    for (model, tokens), of_model in frame.groupby(["model", "tokens"], sort=False):
         rows = []
-        for placement, some in groups(of_model, "placement"):
+        for placement, some in of_model.groupby("placement", sort=False):
             lengths = some["squared_length"]
             by_length = exponent_of(some, "of_positions", over="squared_length")
             rows.append(
@@ -148,7 +146,7 @@ def plot(frame: pd.DataFrame, axes: Any) -> None:
     # under rezero, whose branches begin with a factor of 0, a gradient is 0
     lines = [
         (placement, some.groupby("layers")[norm].agg(lambda v: v.mean() if v.all() else None))
-        for placement, some in groups(shown, "placement")
+        for placement, some in shown.groupby("placement", sort=False)
     ]
     lines = [(placement, means.dropna()) for placement, means in lines]
     draw_lines(axes, lines, xlabel="layers L", ylabel="gradient of the last W^2", yscale="log")

@@ -21,7 +21,15 @@ import torch
 from torch import Tensor
 
 from norm_plugin.analysis.figures import style
-from norm_plugin.analysis.theory.claim import Claim, Options, Row, groups, like_first, verdict
+from norm_plugin.analysis.theory.claim import (
+    GRAY,
+    Claim,
+    Options,
+    Row,
+    like_first,
+    site_label,
+    verdict,
+)
 from norm_plugin.analysis.theory.models import Activations
 from norm_plugin.norms import Norm, build_norm
 
@@ -57,9 +65,12 @@ def exact_gradient(x: Tensor, g: Tensor) -> InputGradient:
     return _gradient(_batch_norm(EXACT, x.size(-1)), x, g, psi2=x.square().mean(dim=0))
 
 
-def running_gradient(norm: Any, x: Tensor, g: Tensor) -> InputGradient:
-    """That of PN after its warm-up with gamma = 1; its statistics move. x, g: (n, C)."""
-    return _gradient(norm, x, g, psi2=norm.psi2.clone() + norm.eps)
+def running_gradients(batches: Sequence[Activations], epochs: int = EPOCHS) -> list[InputGradient]:
+    """Those of PN with gamma = 1 in the last of its epochs over these batches."""
+    norm: Any = running_norm(batches[0].x.size(-1))
+    for at in (*batches,) * (epochs - 1):
+        _backward(norm, at.x, at.g)
+    return [_gradient(norm, at.x, at.g, psi2=norm.psi2 + norm.eps) for at in batches]
 
 
 def _batch_norm(name: str, dim: int) -> Norm:
@@ -87,43 +98,31 @@ def _backward(norm: Norm, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     return dx, x_hat.detach()
 
 
-def last_epoch(batches: Sequence[Activations]) -> list[InputGradient]:
-    """Those of PN in the last of its epochs over these batches."""
-    norm = running_norm(batches[0].x.size(-1))
-    for at in (*batches,) * (EPOCHS - 1):
-        _backward(norm, at.x, at.g)
-    return [running_gradient(norm, at.x, at.g) for at in batches]
-
-
-def measure(options: Options, placement: str) -> pd.DataFrame:
+def measure(options: Options, placement: str) -> Iterator[Row]:
     """Both norms at each norm of the encoder of a full model; of main placements only."""
-    return pd.DataFrame(
-        {
-            **where,
-            "batch": batch,
-            "norm": norm,
-            "identity_error": float((at.share - at.by_identity).abs().max()),
-            "least_share": float(at.share.min()),
-            "mean_share": float(at.share.mean()),
-            "largest_share": float(at.share.max()),
-            "channels_above": float((at.share > 1 + ROUNDING).double().mean()),
-            "least_ratio": float(at.ratio.min()),
-            "mean_ratio": float(at.ratio.mean()),
-            "largest_ratio": float(at.ratio.max()),
-            "channels_longer": float((at.ratio > 1 + ROUNDING).double().mean()),
-        }
-        for where, at_site in options.activations_by_site(placement)
-        for norm, gradients in (
-            (EXACT, [exact_gradient(at.x, at.g) for at in at_site]),
-            (APPROXIMATE, last_epoch(at_site)),
-        )
-        for batch, at in enumerate(gradients)
-    )
+    for where, at_site in options.activations_by_site(placement):
+        exact = [exact_gradient(at.x, at.g) for at in at_site]
+        for norm, gradients in {EXACT: exact, APPROXIMATE: running_gradients(at_site)}.items():
+            for batch, at in enumerate(gradients):
+                yield {
+                    **where,
+                    "batch": batch,
+                    "norm": norm,
+                    "identity_error": float((at.share - at.by_identity).abs().max()),
+                    "least_share": float(at.share.min()),
+                    "mean_share": float(at.share.mean()),
+                    "largest_share": float(at.share.max()),
+                    "channels_above": float((at.share > 1 + ROUNDING).double().mean()),
+                    "least_ratio": float(at.ratio.min()),
+                    "mean_ratio": float(at.ratio.mean()),
+                    "largest_ratio": float(at.ratio.max()),
+                    "channels_longer": float((at.ratio > 1 + ROUNDING).double().mean()),
+                }
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """Whether PN-V's identity and bound hold, and how far PN exceeds the bound."""
-    for (norm, tokens), some in groups(frame, "norm", "tokens"):
+    for (norm, tokens), some in frame.groupby(["norm", "tokens"], sort=False):
         row = {"norm": norm, "tokens": tokens}
         largest, error = some["largest_share"].max(), some["identity_error"].max()
         bound = verdict("-", f"{largest:.4f} at most", None)
@@ -153,15 +152,14 @@ def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
 def plot(frame: pd.DataFrame, axes: Any) -> None:
     """Mean and largest share by norm of the encoder, of the first placement and tokens."""
     shown = like_first(frame, "tokens", "placement")
-    for place, (norm, some) in enumerate(groups(shown, "norm")):
+    for place, (norm, some) in enumerate(shown.groupby("norm", sort=False)):
         sites = some.groupby("site", sort=False)
         mean, largest = sites["mean_share"].mean(), sites["largest_share"].max()
         look = {"color": style(place)["color"], "linewidth": 1.5}
         axes.plot(range(len(mean)), mean, linestyle="-", label=f"{norm}, mean", **look)
         axes.plot(range(len(mean)), largest, linestyle=":", label=f"{norm}, largest", **look)
-    axes.axhline(1.0, color="#888888", linewidth=1)
-    axes.set_xlabel(f"norm of the encoder, from below ({frame['placement'].iloc[0]})")
-    axes.set_ylabel("|dL/dx|^2 psi^2 / |g|^2")
+    axes.axhline(1.0, **GRAY)
+    axes.set(xlabel=site_label(frame), ylabel="|dL/dx|^2 psi^2 / |g|^2")
     axes.legend(loc="lower right", fontsize=8)
 
 

@@ -18,7 +18,7 @@ from fairseq.modules import FairseqDropout
 from torch import nn
 
 from norm_plugin.analysis.theory.batches import batch_of
-from norm_plugin.analysis.theory.claim import Claim, Options, Row, draw_lines, groups, verdict
+from norm_plugin.analysis.theory.claim import Claim, Options, Row, draw_lines, verdict
 from norm_plugin.analysis.theory.every_layer import PAPER, factor
 from norm_plugin.analysis.theory.models import layer_gradients, of_model
 from norm_plugin.checkpoints.building import build_model
@@ -32,11 +32,10 @@ STACK = ("placement", "norm", "updates", "stack", "checkpoint")
 """The columns that identify a stack of a model."""
 
 
-def measure_once(options: Options) -> pd.DataFrame:
+def measure_once(options: Options) -> Iterator[Row]:
     """The gradient of W^2 of each layer of each checkpoint, in the first batches of its data."""
-    names = short_names(options.checkpoints)
-    rows = (row for name, path in names.items() for row in of_checkpoint(path, name, options.data))
-    return pd.DataFrame(rows)
+    for name, path in short_names(options.checkpoints).items():
+        yield from of_checkpoint(path, name, options.data)
 
 
 def short_names(paths: Iterable[Path]) -> dict[str, Path]:
@@ -110,7 +109,8 @@ def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
 
 def by_stack(frame: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
     """The rows of each stack of each model; old files have no column for the checkpoint."""
-    return groups(frame if "checkpoint" in frame else frame.assign(checkpoint=""), *STACK)
+    frame = frame if "checkpoint" in frame else frame.assign(checkpoint="")
+    return iter(frame.groupby(list(STACK), sort=False))
 
 
 def plot(frame: pd.DataFrame, axes: Any) -> None:

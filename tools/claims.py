@@ -10,7 +10,6 @@ import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -24,18 +23,17 @@ from norm_plugin.analysis.stats import (
     split_ratio,
 )
 from norm_plugin.analysis.study import TRAINING, check_same_data, check_settings_alike
-from norm_plugin.analysis.tables import markdown, p_text
+from norm_plugin.analysis.tables import formatted, markdown
 from norm_plugin.experiments.metrics import find_metric
 from norm_plugin.experiments.results import read_results
 from norm_plugin.experiments.studies import (
     EQUIVALENCE,
-    LOSSES,
     SCORE,
     PrimaryComparison,
     read_study_file,
     study_path,
 )
-from published import numbers_of
+from published import PUBLISHED
 
 NOT_RUN = "not run"
 SHOWN, CONTRADICTED = "shown", "contradicted"
@@ -65,7 +63,7 @@ def reproduction_table(experiment: str, results: Path) -> str:
         results: the folder that holds ``<experiment>/``.
     """
     runs = read_runs(results / experiment)
-    published = {row.norm: float(row.score) for row in numbers_of(experiment)}
+    published = {row.norm: float(row.score) for row in PUBLISHED[experiment]}
     ratio = split_ratio(runs) if len(runs) else 0.0
     rows = []
     for norm in dict.fromkeys([*published, *runs["norm"]]):
@@ -111,51 +109,43 @@ def claims_table(experiment: str, results: Path, outcome: str = SCORE) -> str:
     primary = read_study_file(study_path(PAPER.format(experiment))).primary
     if outcome != SCORE:
         primary = tuple(each for each in primary if each.test != EQUIVALENCE)
-    published = {row.norm: float(row.score) for row in numbers_of(experiment)}
+    published = {row.norm: float(row.score) for row in PUBLISHED[experiment]}
+    measured, not_run = _measured(runs, primary, outcome), dict.fromkeys(MEASURED, "-")
     rows = []
-    for each, test in _tests(runs, primary, outcome).items():
+    for each in primary:
         row = {"claim": CLAIMS[each.arm, each.baseline]}
         row["difference"] = f"`{each.arm}` less `{each.baseline}`"
         if outcome == SCORE:
             row["published"] = f"{published[each.arm] - published[each.baseline]:+.2f}"
-        rows.append(row | _measured(each, test, runs))
+        rows.append(row | measured.get(each, {**not_run, "verdict": NOT_RUN}))
     return markdown(pd.DataFrame(rows))
 
 
-def _tests(
-    runs: pd.DataFrame, comparisons: Sequence[PrimaryComparison], outcome: str
-) -> dict[PrimaryComparison, dict[str, Any] | None]:
-    """The tests of comparisons, None where an arm was not run.
-
-    The score is tested as declared, a loss for superiority.
-    """
-    arms = set(runs["norm"])
-    run = [each for each in comparisons if {each.arm, each.baseline} <= arms]
-    tests: dict[PrimaryComparison, dict[str, Any] | None] = dict.fromkeys(comparisons)
-    if run:
-        runs = runs.assign(arm=runs["norm"])
-        pairs = [(each.arm, each.baseline) for each in run]
-        table = (
-            compare_primary(runs, run) if outcome == SCORE else compare_arms(runs, pairs, outcome)
-        )
-        tests |= dict(zip(run, table.to_dict("records")))
-    return tests
+MEASURED = ("here", "95 % interval", "p", "p (Holm)", "p (permutation)")
 
 
 def _measured(
-    claim: PrimaryComparison, test: dict[str, Any] | None, runs: pd.DataFrame
-) -> dict[str, str]:
-    row = dict.fromkeys(("here", "95 % interval", "p", "p (Holm)", "p (permutation)"), "-")
-    if test is None:
-        return row | {"verdict": NOT_RUN}
-    digits = 3 if test["outcome"] in LOSSES else find_metric(runs["metric"].iloc[0]).digits
-    ends = [test["difference_low"], test["difference_high"]]
-    row["here"] = f"{test['difference']:+.{digits}f}"
-    if not math.isnan(ends[0]):
-        row["95 % interval"] = " to ".join(f"{end:+.{digits}f}" for end in ends)
-    p = ("p", "p_holm", "p_permutation")
-    row |= dict(zip(("p", "p (Holm)", "p (permutation)"), (p_text(test[name]) for name in p)))
-    return row | {"verdict": verdict(claim, test["verdict"])}
+    runs: pd.DataFrame, comparisons: Sequence[PrimaryComparison], outcome: str
+) -> dict[PrimaryComparison, dict[str, str]]:
+    """The cells of each comparison whose arms were run.
+
+    The score is tested as declared, a loss for superiority.
+    """
+    run = [each for each in comparisons if {each.arm, each.baseline} <= set(runs["norm"])]
+    if not run:
+        return {}
+    runs = runs.assign(arm=runs["norm"])
+    if outcome == SCORE:
+        tests = compare_primary(runs, run)
+    else:
+        tests = compare_arms(runs, [(each.arm, each.baseline) for each in run], outcome)
+    shown = tests[
+        ["difference", "difference_low", "difference_high", "p", "p_holm", "p_permutation"]
+    ]
+    cells = formatted(shown, find_metric(runs["metric"].iloc[0]), outcome)
+    cells = cells.set_axis(list(MEASURED), axis="columns")
+    cells["verdict"] = [verdict(*both) for both in zip(run, tests["verdict"])]
+    return dict(zip(run, cells.to_dict("records")))
 
 
 def verdict(claim: PrimaryComparison, verdict: Verdict) -> str:

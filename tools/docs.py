@@ -68,22 +68,17 @@ def fill_docs(root: Path, check: bool) -> list[Path]:
 def fill(text: str, generators: Generators) -> str:
     """``text`` with every block written anew; what is outside the blocks stays as it is.
 
-    Raises CommandError for an unknown name, and for a marker without its other half.
+    Raises CommandError for a marker without its other half, and KeyError for an unknown name.
     """
 
     def written(block: re.Match[str]) -> str:
-        begin, name, content, end = block.groups()
-        if MARKER.search(content):
-            raise CommandError(f"another marker is inside block '{name}'; give each begin its end")
+        begin, name, _, end = block.groups()
         kind, slash, rest = name.partition("/")
-        if kind + slash not in generators:
-            raise CommandError(
-                f"no generator for block '{name}'; there are {', '.join(generators)}"
-            )
         return begin + generators[kind + slash](rest).strip("\n") + "\n" + end
 
-    for marker in MARKER.finditer(BLOCK.sub("", text)):
-        raise CommandError(f"marker '{marker.group()}' is outside any block; give each its other")
+    markers, blocks = MARKER.findall(text), BLOCK.findall(text)
+    if len(markers) != 2 * len(blocks):
+        raise CommandError(f"not each begin has its end, one after the other: {markers}")
     return BLOCK.sub(written, text)
 
 

@@ -66,8 +66,6 @@ Run = dict[str, Any]
 
 def example_table(name: str, root: Path) -> str:
     """Markdown: a row for each norm of example ``name`` that has runs, and where they come from."""
-    if name not in PUBLISHED:
-        raise CommandError(f"no example {name!r} with a table; there are {', '.join(PUBLISHED)}")
     score, published = PUBLISHED[name]
     runs = read_runs(root / RESULTS / name)
     if not runs:
@@ -119,14 +117,11 @@ def _origin(run: Run) -> str:
 
 
 def run_example(args: argparse.Namespace, norm: str, seed: int, shared: Run) -> Run:
-    """One run, in this process. Raises CommandError where it diverges, or data is no data."""
+    """One run, in this process. Raises ValueError where it diverges, or data is no data."""
     example = importlib.import_module(args.example)
     argv = ["--data", str(args.data), "--norm-type", norm, "--seed", str(seed), *args.flags]
     start = time.perf_counter()
-    try:
-        scores = example.main(argv)
-    except ValueError as error:
-        raise CommandError(f"{args.example}, {norm}, seed {seed}: {error}") from error
+    scores = example.main(argv)
     return {
         "example": args.example,
         "norm": norm,
@@ -163,8 +158,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=at_least(1), default=1, metavar="N", help="default: 1")
     parser.add_argument("--out", type=Path, default=ROOT / RESULTS, metavar="DIR")
     args = parser.parse_args(argv)
-    if not args.data.is_dir():
-        raise CommandError(f"--data {args.data} is no folder")
     torch.set_num_threads(args.threads)
     sys.path.insert(0, str(ROOT / "examples"))
     folder = args.out / args.example

@@ -44,6 +44,8 @@ NORM, LEARNED, LINE = "#2a78b5", "#b5452a", "#555555"
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "norm_plugin", "font.size": 7}
 X, BRANCH, GAP = 0.0, 1.55, 0.32  # of the stream, of the branches, between streams
 STEP = 1.0  # the height of a branch with what stands around it
+STANDARD = (STREAM, INPUT, INNER, OUTPUT, SUM, *IN_ATTENTION)
+"""The slots that every placement may use; other words are a placement's own."""
 
 
 def picture(names: Sequence[str]) -> Figure:
@@ -144,7 +146,7 @@ def draw_branch(axes: Any, kind: Placement, branch: str, letter: str, y: float) 
     if STREAM in slots:
         y = norm(axes, X, y, "norm")
     low, high = y + 0.1, y + 0.1 + STEP
-    own = [word for word in slots if word not in standard()]
+    own = [word for word in slots if word not in STANDARD]
     for number, _ in enumerate(own):  # a norm of the placement's own, on what the branch reads
         norm(axes, X - GAP * (number + 1), low - 0.1, "norm", 0.28)
         arrow(axes, (X - GAP * (number + 1), low + 0.12), (X, low + 0.12))
@@ -191,11 +193,6 @@ def arrow(axes: Any, *points: tuple[float, float]) -> None:
     axes.plot(xs, ys, color=LINE, lw=0.9, zorder=0)
     head = {"arrowstyle": "->", "color": LINE, "lw": 0.9}
     axes.annotate("", points[-1], points[-2], arrowprops=head, zorder=0)
-
-
-def standard() -> tuple[str, ...]:
-    """The slots that every placement may use; other words are a placement's own."""
-    return (STREAM, INPUT, INNER, OUTPUT, SUM, *IN_ATTENTION)
 
 
 def learned(cls: type[Placement]) -> Iterator[str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.compose import experiment_metrics
-from norm_plugin.experiments.metrics import AVERAGE, Metric, find_metric
+from norm_plugin.experiments.metrics import AVERAGE, find_metric
 from norm_plugin.experiments.recipes import (
     averaging_flags,
     generation_flags,
@@ -21,7 +20,7 @@ CONTINUED = " \\\n    "
 
 def command_lines(name: str, overrides: Sequence[str] = ()) -> str:
     """Markdown: a recipe's training, averaging and evaluation, as they are typed in a shell."""
-    recipe, metric = read_recipe(name, overrides), _metric_of(name)
+    recipe, metric = read_recipe(name, overrides), find_metric(experiment_metrics()[name])
     averaged = metric.checkpoint == AVERAGE
     checkpoint = "averaged.pt" if averaged else "checkpoints/checkpoint_best.pt"
     average = ["norm-plugin", "average", "--inputs", "checkpoints"]
@@ -32,14 +31,6 @@ def command_lines(name: str, overrides: Sequence[str] = ()) -> str:
         [*evaluate, "--path", checkpoint, *metric.flags("", generation_flags(recipe))],
     ]
     return "\n".join(["```bash", *(_wrapped(command) for command in commands), "```"])
-
-
-def _metric_of(name: str) -> Metric:
-    """The metric of the experiment with this recipe; CommandError where there is none."""
-    metrics = experiment_metrics()
-    if name not in metrics:
-        raise CommandError(f"no experiment has the recipe {name}, so no metric is known for it")
-    return find_metric(metrics[name])
 
 
 def _command(module: str) -> list[str]:

@@ -11,7 +11,6 @@ from claims import (
     PAPER,
     SHOWN,
     claims_table,
-    read_runs,
     reproduction_table,
 )
 from inference_table import inference_table
@@ -87,14 +86,6 @@ def test_the_verdicts_are_of_differences_seed_by_seed(tmp_path, claim, differenc
     assert cells[3] == f"{sum(differences) / len(differences):+.2f}"
 
 
-def test_seeds_of_a_corpus_with_a_split_of_its_own_are_paired_too(tmp_path):
-    write(tmp_path, "layernorm", 40.0, 42.0, 41.0, experiment="sst5")
-    write(tmp_path, "adanorm", 41.0, 43.0, 43.0, experiment="sst5")
-    cells = row(claims_table("sst5", tmp_path), "AdaNorm is better")
-    # 1, 1 and 2: deviation 0.577, t is 4.303 at 2 degrees of freedom
-    assert cells[3:5] == ["+1.33", "-0.10 to +2.77"] and cells[-1] == Verdict.UNDECIDED
-
-
 def test_p_is_corrected_for_all_claims_that_are_tested(tmp_path):
     write(tmp_path, "layernorm", 70.0, 70.0, 70.0)
     write(tmp_path, "adanorm", 71.0, 71.1, 70.9)
@@ -117,15 +108,6 @@ def test_a_loss_is_another_family_and_lower_is_better(tmp_path):
 def test_the_simulation_as_a_table():
     rows = inference_table(study_path("warmup").parents[2]).splitlines()
     assert len(rows) == 2 + 4 * 2 * 4  # kinds of pairs, differences, seeds
-
-
-def test_runs_on_other_data_are_refused(tmp_path):
-    write(tmp_path, "layernorm", 70.0)
-    folder = tmp_path / "rt"
-    text = (folder / "layernorm-seed1.json").read_text().replace("of 1", "of another")
-    (folder / "none-seed1.json").write_text(text.replace("layernorm", "none"))
-    with pytest.raises(CommandError, match="data checksum"):
-        read_runs(folder)
 
 
 def test_runs_that_were_trained_otherwise_are_refused(tmp_path):

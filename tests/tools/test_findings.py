@@ -11,7 +11,6 @@ from findings import (
     FINDINGS,
     Effect,
     declared_table,
-    finding_drawing,
     finding_table,
     measured,
 )
@@ -57,11 +56,6 @@ def test_p_is_corrected_as_on_the_page_of_the_study():
         "`detachnorm-mean` less `detachnorm-std` | -0.025 | -0.041 to -0.009 | 0.006 | 0.024"
         in claims
     )
-
-
-def test_each_outcome_has_a_panel_and_each_seed_a_dot():
-    svg = finding_drawing("gain-and-bias", RESULTS).svg
-    assert svg.count("(better: right)") == svg.count("(better: left)") == 1
 
 
 def test_an_arm_without_runs_is_an_error(monkeypatch):

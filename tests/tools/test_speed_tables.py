@@ -117,12 +117,6 @@ def test_layers_of_both_devices_stand_side_by_side(table):
     assert text.splitlines()[-2:] == [CPU_LINE, GPU_LINE]
 
 
-def test_layers_of_a_gpu_alone(table):
-    text = table("layers", gpu=LAYERS)
-    assert cells(text, "dyt")[0][-4:] == ON_GPU
-    assert text.splitlines()[-2:] == ["CPU: not measured.", GPU_LINE]
-
-
 def test_training(table):
     rows = [update("dyt", 0.5), update("dyt", 1.014), update("dyt", 0.7, "off", peak=None)]
     rows += [update("dyt", 0.2, recipe="multi30k_cpu"), update("derf", 1.05, peak=None)]
@@ -158,5 +152,3 @@ def test_training_on_a_gpu(table, cpu):
 def test_a_file_of_something_else(table):
     with pytest.raises(CommandError, match=r"layers\.csv has no column options, provider"):
         table("layers", layers=[{"norm": "dyt", "ratio": "1"}])
-    with pytest.raises(CommandError, match="no table 'speed/other'; there are layers, training"):
-        table("other")

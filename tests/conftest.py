@@ -90,6 +90,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
         return (yield)
 
 
+@pytest.fixture
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The norms and placements that a test registers are gone after it."""
+    from norm_plugin.norms.base import registry
+    from norm_plugin.placements import PLACEMENTS
+
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    names, placements = list(registry.NORM_TYPES), dict(PLACEMENTS)
+    yield
+    registry.NORM_TYPES[:] = names
+    PLACEMENTS.clear()
+    PLACEMENTS.update(placements)
+
+
 @pytest.fixture(scope="session")
 def fork_server() -> None:
     """What ``WARM_PYTHON`` asks."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from reference import CASES
 
-from norm_plugin.norms import build_norm
+from norm_plugin.norms import build_norm, norm_spec
 
 DIM = 12
+FORMS = [(name, options) for name, options in CASES if norm_spec(name).batch_statistics]
+every_form = pytest.mark.parametrize(("name", "options"), FORMS, ids=str)
+"""The norms with batch statistics, in each of the forms they are tested in."""
 
 
 def new_norm(name, dim=DIM, **options):

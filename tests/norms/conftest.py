@@ -10,7 +10,7 @@ from norm_plugin.kernels import VARIABLE
 TIME, BATCH, DIM = 7, 4, 12
 
 
-PLAIN_ALONE = ("arguments", "inference_map", "position_norms", "registry", "replacing", "updates")
+PLAIN_ALONE = ("arguments", "inference_map", "registry", "replacing", "updates")
 """The tests of what a fused form leaves to the norm, or takes over unchanged."""
 
 

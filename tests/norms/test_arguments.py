@@ -10,7 +10,6 @@ from norm_plugin.norms import (
     NORM_TYPES,
     add_norm_arguments,
     build_norm,
-    declared_options,
     norm_options,
     norm_spec,
 )
@@ -31,13 +30,6 @@ def test_every_option_has_a_flag(parser, name):
     args = parser.parse_args(argv)
     assert args.norm_type == name
     assert norm_options(args) == {option.name: option.default for option in norm_spec(name).options}
-
-
-def test_the_help_names_every_option(parser):
-    text = parser.format_help()
-    assert [
-        name for name in declared_options() if f"--norm-{name.replace('_', '-')}" not in text
-    ] == []
 
 
 def test_the_command_line_wins_over_defaults(parser):

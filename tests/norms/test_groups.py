@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
-from reference import CASES
 
-from batches import new_norm, state_of, step, upstream
-from norm_plugin.norms import norm_spec
+from batches import every_form, new_norm, state_of, step, upstream
 from norm_plugin.norms.base.statistics import set_stat_tokens
-
-FORMS = [(name, options) for name, options in CASES if norm_spec(name).batch_statistics]
-every_form = pytest.mark.parametrize(("name", "options"), FORMS, ids=str)
 
 
 @every_form

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from reference import CASES
 
 from batches import DIM, new_norm
@@ -97,3 +98,15 @@ def test_a_blend_with_layernorm_folds_when_it_has_ended(ragged):
     assert is_channel_map(norm.eval(), x)
     channels = norm.inference_map()
     torch.testing.assert_close(channels.gain * x + channels.offset, norm(x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("updates", "share"), [(1, 0.75), (3, 0.25), (9, 0.0)])
+def test_in_inference_layernorm_has_its_share_too(updates, share, ragged):
+    norm, x = trained("repbn", ragged, blend_updates=4)
+    alone = new_norm("repbn").eval()
+    alone.load_state_dict({key: norm.state_dict()[key] for key in alone.state_dict()})
+    layer_norm = F.layer_norm(x, (DIM,), norm.ln_weight, norm.ln_bias, norm.eps)
+    norm.set_num_updates(updates)
+    expected = share * layer_norm + (1 - share) * alone(x)
+    # float64 rounding of the same few operations in another order
+    torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)

@@ -4,22 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from reference import CASES
 
-from batches import DIM, new_norm, state_of, step, upstream
-from norm_plugin.norms import BatchStatisticsNorm, norm_spec
-
-FORMS = [(name, options) for name, options in CASES if norm_spec(name).batch_statistics]
-every_form = pytest.mark.parametrize(("name", "options"), FORMS, ids=str)
-
-
-@every_form
-def test_it_says_what_forwards_move(name, options, ragged):
-    norm = new_norm(name, **options)
-    before = state_of(norm)
-    norm(*ragged())
-    moved = {key for key, value in state_of(norm).items() if not torch.equal(value, before[key])}
-    assert moved == {*norm.moved_by_forwards, "num_updates"}
+from batches import FORMS, every_form, new_norm, state_of, step, upstream
 
 
 @every_form
@@ -61,6 +47,17 @@ def test_running_forms_are_those_of_the_statistics_that_they_name(name, ragged):
         torch.testing.assert_close(norm.get_buffer(buffer).double(), statistics[statistic])
 
 
+def test_after_its_first_forward_powernorm_divides_by_the_running_mean(ragged):
+    norm = new_norm("powernorm", layer_scale_groups=0)
+    norm.start_plain_mean()
+    (x, mask), (other, _) = ragged(0), ragged(1)
+    for batch, divided_by in ((x, x), (other, x)):
+        psi2 = divided_by[~mask.t()].square().mean(dim=0)
+        expected = batch / (psi2 + norm.eps).sqrt() * norm.weight + norm.bias
+        real = ~mask.t()
+        torch.testing.assert_close(norm(batch, mask)[real], expected[real], rtol=1e-12, atol=1e-12)
+
+
 def test_forwards_that_are_computed_again_do_not_count(ragged):
     norm = new_norm("batchnorm")
     norm.start_plain_mean()
@@ -68,20 +65,3 @@ def test_forwards_that_are_computed_again_do_not_count(ragged):
     y = torch.utils.checkpoint.checkpoint(norm, x.requires_grad_(), mask, use_reentrant=False)
     y.sum().backward()
     assert norm.plain_mean_of == 1
-
-
-def test_the_blend_of_repbn_stays_where_the_run_left_it(ragged):
-    norm = new_norm("repbn", blend_updates=10)
-    norm.num_updates.fill_(4)
-    norm.start_plain_mean()
-    for seed in range(3):
-        norm(*ragged(seed))
-    assert norm.updates_counted == 4
-
-
-def test_a_norm_that_does_not_say_what_forwards_move_is_refused():
-    class Undeclared(BatchStatisticsNorm):
-        pass
-
-    with pytest.raises(ValueError, match="Undeclared does not declare in moved_by_forwards"):
-        Undeclared(DIM).start_plain_mean()

@@ -49,16 +49,20 @@ def test_the_count_goes_on_from_a_checkpoint():
     assert norm.updates_counted == 9
 
 
-def test_a_trainer_that_reports_updates_is_believed():
-    norm = build_norm("powernorm", DIM)
-    norm.set_num_updates(5)
-    accumulate(norm, 1)
-    torch.optim.SGD(norm.parameters(), lr=0.1).step()
-    assert norm.updates_counted == 5
+@pytest.mark.parametrize("name", WITH_WARMUP)
+def test_a_trainer_that_reports_updates_is_believed(name):
+    norm = build_norm(name, DIM, warmup_updates=2)
+    for reported in (1, 2):
+        norm.set_num_updates(reported)
+        accumulate(norm)
+        torch.optim.SGD(norm.parameters(), lr=0.1).step()
+        assert norm.num_updates == norm.updates_counted == reported
+        assert norm.in_warmup == (reported < 2)
 
 
 def test_the_released_powernorm_counts_forwards():
     norm = build_norm("powernorm", DIM, variant="released")
+    norm.set_num_updates(7)
     accumulate(norm)
     torch.optim.SGD(norm.parameters(), lr=0.1).step()
     assert norm.updates_counted == 4

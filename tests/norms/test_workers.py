@@ -15,7 +15,6 @@ from reference import CASES
 from norm_plugin.kernels import VARIABLE, has_fused_form
 from norm_plugin.norms import build_norm, norm_spec
 from norm_plugin.norms.base.statistics import average_running_statistics
-from norm_plugin.norms.base.workers import sum_over_workers, worker_count
 
 DIM = 12  # which the options of every case divide
 WORKERS = 2
@@ -183,14 +182,3 @@ def test_statistics_held_apart_are_averaged(case, saw):
             first = second = (first + second) / 2
         for worker, expected in zip(saw, (first, second)):
             torch.testing.assert_close(worker["apart"][case][key], expected, **CLOSE, msg=key)
-
-
-def test_a_process_alone_is_one_worker():
-    assert worker_count() == 1
-    x = torch.ones(2)
-    assert sum_over_workers(x) is x
-    norm = new_norm("powernorm", {})
-    train(norm, [share_of(0, 0)])
-    before = {key: value.clone() for key, value in norm.named_buffers()}
-    average_running_statistics(norm)
-    assert all(torch.equal(value, before[key]) for key, value in norm.named_buffers())

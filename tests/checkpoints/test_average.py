@@ -73,14 +73,6 @@ def test_counters_and_switches_come_from_the_newest(tmp_path, save_checkpoint_fi
     assert state["optimizer_history"][-1]["num_updates"] == 40
 
 
-def test_of_equally_new_ones_the_last_given_is_the_newest(tmp_path, save_checkpoint_file) -> None:
-    first, second = (
-        save_checkpoint_file(tmp_path / f"{i}.pt", updates=9, count=torch.tensor(i)) for i in (1, 2)
-    )
-    assert average_checkpoints([first, second])["model"]["count"].item() == 2
-    assert average_checkpoints([second, first])["model"]["count"].item() == 1
-
-
 def test_tied_tensors_stay_tied(tmp_path, save_checkpoint_file) -> None:
     for i in (1, 2):
         shared = torch.full((3, 2), float(i))

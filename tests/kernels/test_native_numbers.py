@@ -8,7 +8,7 @@ from reference import WITH_MOMENTS
 
 from norm_plugin.kernels import has_fused_form
 from norm_plugin.kernels.passes import RowRule
-from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
+from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.norms.base.means import move
 
 EPS = torch.finfo(torch.float32).eps
@@ -22,15 +22,6 @@ def bounded(ops, function, x):
     y = ops.pointwise_forward(x, function, ones, None, weight, bias)
     dx, dslope, *_ = ops.pointwise_backward(torch.ones_like(x), x, function, ones, None, weight)
     return y, dx, dslope
-
-
-@pytest.mark.parametrize("function", ["tanh", "erf"])
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_in_saturation_a_function_is_one_and_has_no_slope(ops, function, sign):
-    y, dx, dslope = bounded(ops, function, torch.full((256, DIM), sign * 12.0))
-    assert torch.equal(y, torch.full_like(y, sign))
-    # 1 - tanh(12)^2 is 1.5e-10, which float32 cannot tell from 0 beside 1; erf'(12) is 3e-63
-    assert dx.abs().max() < 1e-30 and dslope.abs() < 1e-30
 
 
 @pytest.mark.parametrize("function", ["tanh", "erf"])
@@ -70,13 +61,6 @@ def test_a_statistic_moves_between_sizes_that_are_far_apart(native, weight):
     assert weight < 1 or torch.equal(ours, value)
 
 
-def test_a_running_form_that_keeps_nothing_is_the_last_batch(native):
-    norm = build_norm("powernorm-v", DIM, alpha_fwd=0.0, layer_scale_groups=0)
-    norm(torch.full((8, DIM), 1e4))
-    norm(torch.ones(8, DIM))
-    assert torch.equal(norm.psi2, torch.ones(DIM))
-
-
 @pytest.mark.parametrize("groups", [0, -1, 5])
 def test_groups_that_do_not_divide_the_channels_are_refused(native, groups):
     x = torch.randn(4, DIM)
@@ -86,14 +70,6 @@ def test_groups_that_do_not_divide_the_channels_are_refused(native, groups):
     if groups:  # there 0 stands for no layer-scale
         with pytest.raises(ValueError, match=message):
             native.column_moments(x, None, groups, 1e-5, True)
-
-
-def test_rates_of_no_group_are_refused(native):
-    x, rstd, gain = torch.randn(4, DIM), torch.empty(4, 0), torch.ones(DIM)
-    with pytest.raises(ValueError, match="groups is 0"):
-        native.row_backward(x, x, rstd, rstd, None, RowRule(1e-5))
-    with pytest.raises(ValueError, match="groups is 0"):
-        native.column_map(x, rstd, None, 1, 1e-5, None, gain, gain, None)
 
 
 @pytest.mark.parametrize("row", [0, 100])

@@ -26,13 +26,6 @@ def test_without_triton_it_says_so(fresh, monkeypatch):
     assert "a CUDA build of torch brings its triton along" in description
 
 
-def test_it_names_its_version(fresh):
-    triton = pytest.importorskip("triton", reason="no triton: scripts/setup.sh installs it")
-    ops, description = fresh()
-    assert ops.__name__ == loading.PASSES
-    assert description == f"Triton {triton.__version__}"
-
-
 def test_a_gpu_that_is_too_old_is_said_once(monkeypatch, caplog):
     pytest.importorskip("triton", reason="no triton: scripts/setup.sh installs it")
     from norm_plugin.kernels.triton.tiles import is_served

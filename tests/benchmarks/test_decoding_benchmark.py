@@ -41,11 +41,3 @@ def test_another_function_is_not_timed(tmp_path, monkeypatch):
     with pytest.raises(CommandError, match="batchnorm folded is another model"):
         decoding.main([*TINY, "--output", str(tmp_path / "decoding.csv")])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_batch_is_ragged():
-    dictionary = decoding.dictionary_of(50)
-    batch = decoding.random_batch(dictionary, 4, 8)
-    assert len(dictionary) == 50
-    assert batch["src_lengths"].tolist() == [8, 6, 5, 4]
-    assert batch["src_tokens"].ne(dictionary.pad()).sum(1).tolist() == [8, 6, 5, 4]

@@ -15,13 +15,3 @@ def test_who_knows_the_letters_alone_has_a_loss_of_4_bits():
         return (logits,)
 
     assert future_leak.loss(model, torch.Generator()).item() == pytest.approx(4)
-
-
-def test_the_loss_of_training_comes_first(monkeypatch, capsys):
-    def loss(model, generator):
-        return torch.tensor(1.0 if model.training else 2.0, requires_grad=True)
-
-    monkeypatch.setattr(future_leak, "loss", loss)
-    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
-    future_leak.main(["powernorm", "--updates", "2"])
-    assert capsys.readouterr().out == "| `powernorm` | 1.00 | 2.00 |\n"

@@ -47,6 +47,7 @@ def test_every_form_of_every_norm_runs(setup):
     for direction in (BOTH, FORWARD):
         calls = make_calls(setup, data, direction, EAGER)
         assert {"torch", "plain"} <= set(calls)
+        assert ("fused" in calls) == has_fused_form(norm_spec(setup.norm).cls)
         assert ("reference" in calls) == (direction == BOTH)
         assert calls["plain"].args[0].func.training == (direction == BOTH)
         for name, call in calls.items():
@@ -54,33 +55,6 @@ def test_every_form_of_every_norm_runs(setup):
             call()
             trained = direction == BOTH and name != "reference"
             assert (data.x.grad is not None) == trained
-
-
-def test_the_norms_without_a_fused_form_have_no_row_of_one():
-    data = make_data(16, 16)
-    calls = {setup: make_calls(setup, data, BOTH, EAGER) for setup in layer_setups()}
-    without = {setup for setup in calls if "fused" not in calls[setup]}
-    assert without == {setup for setup in calls if not has_fused_form(norm_spec(setup.norm).cls)}
-    assert not without & set(layers.TARGETS)
-
-
-def test_layernorm_is_not_measured_compiled():
-    data = make_data(16, 16)
-    assert list(make_calls(Setup("layernorm"), data, BOTH, ["plain", "compile"])) == ["plain"]
-    assert "compile" in make_calls(Setup("adanorm"), data, BOTH, ["compile"])
-
-
-def test_the_reference_is_given_the_options():
-    data = make_data(16, 16)
-    setup = Setup("adanorm", "variant=released scale=0.5")
-    call = make_calls(setup, data, BOTH, ["reference"])["reference"]
-    inside = [cell.cell_contents for cell in call.__closure__]
-    (options,) = [cell.options for cell in inside if hasattr(cell, "options")]
-    assert options == {
-        **{option.name: option.default for option in norm_spec("adanorm").options},
-        "variant": "released",
-        "scale": 0.5,
-    }
 
 
 def test_rows_are_written_and_read(tmp_path, capsys, monkeypatch):
@@ -105,19 +79,6 @@ def test_check_tells_which_target_is_missed(tmp_path, capsys):
     assert "missed: dyt at 4,096 x 512: not measured; at most 1.0 is wanted" in out
 
 
-@pytest.mark.parametrize(
-    ("size", "message"),
-    [
-        (["--rows", "7"], "dyt at 7 x 512: rows is 7; take a power of two from 4, or a multiple"),
-        (["--channels", "0"], "dyt at 4,096 x 0: dim is 0; a norm needs at least one channel"),
-    ],
-)
-def test_a_size_that_cannot_be(size, message):
-    argv = ["--no-csv", "--threads", "1", "--norms", "dyt", "--providers", "fused"]
-    with pytest.raises(layers.CommandError, match=message):
-        layers.main([*argv, *size])
-
-
 def test_misses():
     setup = Setup("adanorm")
     both = [measured(1.0), measured(0.9, size=SIZES[1])]
@@ -128,16 +89,6 @@ def test_misses():
     others = [measured(0.5, provider="compile"), measured(0.5, direction=FORWARD)]
     assert len(list(layers.misses([*others, both[1]], [setup]))) == 1
     assert list(layers.misses([measured(9.0, setup=Setup("derf"))], [Setup("derf")])) == []
-
-
-def test_sizes():
-    sizes = [layers.sizes_of(layers.parse_args(argv)) for argv in ([], ["--quick"], ["--growth"])]
-    assert sizes[0] == list(SIZES)
-    assert len(sizes[1]) == 1
-    rows = [n for n, channels in sizes[2] if channels == 512]
-    assert (min(rows), max(rows)) == (256, 65536)
-    channels = [c for n, c in sizes[2] if n == 4096]
-    assert (min(channels), max(channels)) == (64, 8192)
 
 
 # ---- on a GPU, for which the CPU stands ---------------------------------------------------------
@@ -182,20 +133,3 @@ def test_a_row_of_a_gpu_has_the_share_of_a_copy(gpu, monkeypatch):
     assert {row["p50_ms"] for row in rows} == {1.0} and {row["ratio"] for row in rows} == {1.0}
     # five tensors of 128 x 8 numbers of 4 bytes at 4,096 bytes a millisecond
     assert {row["copy_share"] for row in rows} == {5 * 128 * 8 * 4 / 4096}
-
-
-def test_without_a_device_nothing_is_measured(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(layers.CommandError, match="torch finds no CUDA device; give --device cpu"):
-        layers.main(["--device", "cuda"])
-
-
-def test_a_gpu_has_files_and_sizes_of_its_own(monkeypatch, tmp_path):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    args = layers.parse_args(["--device", "cuda"])
-    assert (args.output.name, args.no_csv) == ("gpu.csv", False)
-    assert args.dtypes == ["float32", "float16", "bfloat16"]
-    assert (65536, 1024) in layers.sizes_of(args) and len(layers.sizes_of(args)) == 9
-    assert layers.parse_args(["--device", "cuda", "--quick"]).no_csv
-    with pytest.raises(SystemExit):
-        layers.parse_args(["--dtypes", "float16"])

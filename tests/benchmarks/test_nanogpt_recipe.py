@@ -35,14 +35,6 @@ def test_each_character_but_the_first_counts_once(monkeypatch):
     assert counted == text[1:].tolist()
 
 
-def test_a_model_without_weights_has_the_loss_of_guessing():
-    model = recipe.GPT(7)
-    for weight in model.parameters():
-        torch.nn.init.zeros_(weight)
-    loss = recipe.validation_loss(model, torch.randint(7, (100,)))
-    assert loss == pytest.approx(math.log(7))
-
-
 def test_the_learning_rate_rises_and_falls():
     updates = 1100
     assert recipe.learning_rate(0, updates) == 0

@@ -50,30 +50,12 @@ def test_slopes():
     assert slopes([timed(1024, 1.0), timed(256, 1.0)]) == {"adanorm, fused": None}
 
 
-def test_misses():
-    assert list(plot.misses({"a": 0.8, "b": 1.4, "c": None})) == []
-    assert list(plot.misses({"a": 0.79, "b": 2.0})) == [
-        "a: slope 0.79, wanted from 0.8 to 1.4",
-        "b: slope 2.00, wanted from 0.8 to 1.4",
-    ]
-    (line,) = plot.misses({"a": None})
-    assert line == "no growth measured; run python benchmarks/layers.py --growth"
-
-
 def test_the_command(measured, capsys):
     path = measured([timed(4096, 1e9), *GROWTH])  # the newest counts
     assert plot.main(["--input", path, "--check"]) == 1
     out = capsys.readouterr().out.splitlines()
     assert out[0].split() == ["adanorm,", "fused", "time", "~", "rows^1.00"]
     assert out[-2] == "missed: adanorm, torch: slope 0.50, wanted from 0.8 to 1.4"
-
-
-def test_the_picture_has_the_fused_forms_and_layernorm_of_torch():
-    rows = [*GROWTH, *(timed(n, 1.0, provider="torch", norm="layernorm") for n in (256, 1024))]
-    rows = pd.DataFrame([*rows, timed(256, 1.0, norm="dyt")])  # one size is no line
-    panel = ("rows", "channels", 512)
-    assert set(plot.lines_of(rows, None, *panel)) == {"adanorm, fused", "layernorm, torch"}
-    assert set(plot.lines_of(rows, ["dyt"], *panel)) == {"layernorm, torch"}
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])

@@ -27,12 +27,3 @@ def test_a_row_has_the_cost_and_the_size(toy, tmp_path, capsys, monkeypatch, cpu
     share = row["added_p50_ms"] / row["plain_p50_ms"]
     assert row["share_percent"] == pytest.approx(share, rel=0.05, abs=0.05)
     assert row["megabytes"] == 0.9  # 900 records in 90,000 updates
-
-
-def test_misses():
-    good = {"norm": "dyt", "options": "", "share_percent": 2.0, "megabytes": 50.0}
-    assert list(recording.misses([good])) == []
-    assert list(recording.misses([{**good, "share_percent": 2.5, "megabytes": 51.0}])) == [
-        "dyt: 2.50 % of the time, 2.0 is allowed",
-        "dyt: 51 MB, 50 are allowed",
-    ]

@@ -66,16 +66,6 @@ def test_padding_changes_no_statistic(name, norm):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("norm", ["adanorm", "powernorm"])
-def test_gradients_reach_every_parameter(name, norm):
-    model = new_model(name)
-    replace_norms(model, norm)
-    step(model, new_batch())
-    missing = [key for key, value in model.named_parameters() if value.grad is None]
-    assert missing == []
-
-
-@pytest.mark.parametrize("name", MODELS)
 def test_gradient_checkpointing(name):
     models = [new_model(name) for _ in range(2)]
     for model in models:
@@ -96,12 +86,6 @@ def test_the_example(capsys):
     assert "bert.encoder.layer.0.attention.output.LayerNorm: LayerNorm -> PowerNorm" in printed
     assert f"accuracy after {scores['accuracy after']:.1f}" in printed
     assert "update 20: loss" in printed
-
-
-def test_a_model_that_diverges_has_no_score(monkeypatch):
-    monkeypatch.setattr(huggingface, "LEARNING_RATE", float("inf"))
-    with pytest.raises(ValueError, match="after update 1 the model has weights that are NaN"):
-        huggingface.main(["--norm-type", "rmsnorm", "--updates", "2"])
 
 
 def test_an_encoder_and_a_decoder_are_replaced_apart():

@@ -11,7 +11,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 from docs import fill_docs
-from norm_plugin.cli import VERBS, list_norms, norm_text
+from norm_plugin.cli import VERBS, norm_text
 from norm_plugin.models.architectures import ARCHITECTURES
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.norms.base import registry as registry
@@ -51,14 +51,6 @@ def test_every_norm_and_option_of_the_list_is_in_the_tables(name):
         rows = [row.split("|") for row in TEXT.splitlines() if row.startswith(f"| `{flag}` |")]
         assert [name in cells[-3].replace(" ", "").split(",") for cells in rows].count(True) == 1
         assert meaning.partition(": ")[2] in [cells[-2].strip() for cells in rows]
-
-
-def test_the_list_has_the_flags_of_the_sites(capsys):
-    list_norms([])
-    printed = capsys.readouterr().out
-    rows = re.findall(r"^\| `(--norm-[\w-]+)` \| ([^|]+) \|$", TEXT, flags=re.MULTILINE)
-    assert ("--norm-placement" in dict(rows)) and len(rows) > 10
-    assert [flag for flag, text in rows if f"    {flag}: {text}\n" not in printed + "\n"] == []
 
 
 def test_every_file_it_names_exists():

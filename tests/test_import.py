@@ -32,6 +32,10 @@ def logs():
              in logging.root.manager.loggerDict.items() if isinstance(one, logging.Logger)}
     return logging.root.level, list(logging.root.handlers), logging.root.manager.disable, named
 
+def loaded_by_kernels():
+    import norm_plugin.kernels
+    return sorted({"triton", "norm_plugin.kernels.cpu._native"} & set(sys.modules))
+
 functions, logged, loaded = state(), logs(), set(sys.modules)
 allowed = list(torch.serialization.get_safe_globals())
 from norm_plugin.norms import NORM_TYPES, build_norm
@@ -45,6 +49,7 @@ print(json.dumps({
     "replaced": sorted(map(str, (key for key in functions if after[key] is not functions[key]))),
     "logging is left alone": logs() == logged,
     "safe globals are left alone": torch.serialization.get_safe_globals() == allowed,
+    "kernels load": loaded_by_kernels(),
 }))
 """
 
@@ -80,6 +85,7 @@ def test_the_norms_load_torch_alone_and_change_nothing_of_it() -> None:
         "replaced": [],
         "logging is left alone": True,
         "safe globals are left alone": True,
+        "kernels load": [],
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import fairseq.utils
 import pytest
 import torch
 from fairseq import models, options
@@ -78,6 +79,14 @@ def batch(task):
         "src_lengths": source.ne(pad).sum(dim=1),
         "prev_output_tokens": target,
     }
+
+
+@pytest.fixture
+def softmax_in_float64(monkeypatch):
+    """Lift fairseq's attention over the encoder to float64: its softmax is float32 in any model."""
+    monkeypatch.setattr(
+        fairseq.utils, "softmax", lambda x, dim, onnx_trace=False: torch.softmax(x, dim)
+    )
 
 
 @pytest.fixture(scope="session")

@@ -12,14 +12,12 @@ import fairseq_cli.validate
 import pytest
 import torch
 from fairseq import checkpoint_utils, options
-from fairseq.models.transformer import TransformerModel
 
 from commands import PLUGIN
 from in_process import train_here
 from norm_plugin.checkpoints.fold import fold_checkpoint
 from norm_plugin.checkpoints.fold import main as fold
-from norm_plugin.models import NormTransformerModel, folding
-from norm_plugin.norms.identity import Identity
+from norm_plugin.models import folding
 
 FOLDABLE = ("--norm-type", "batchnorm", "--norm-layer-scale-groups", 0, "--norm-placement", "pre")
 OTHERS = ("--norm-type-decoder-cross", "powernorm-v", "--norm-alpha-fwd", 0.8)
@@ -122,28 +120,6 @@ def test_the_overrides_of_the_caller_stay_as_they_are(checkpoints, said):
         checkpoint_utils.load_model_ensemble_and_task([str(checkpoints[0])], overrides)
     assert overrides == {"fold_norms": True}
     assert sum("encoder-self: batchnorm folded" in line for line in said()) == 2
-
-
-def test_the_hub_folds_where_asked(checkpoints, toy):
-    path = checkpoints[0]
-    for fold_norms in (False, True):
-        given = {"fold_norms": True} if fold_norms else {}
-        hub = NormTransformerModel.from_pretrained(str(path.parent), path.name, str(toy), **given)
-        norm = hub.models[0].encoder.layers[0].self_attn_layer_norm
-        assert isinstance(norm, Identity) == fold_norms
-
-
-def test_a_model_of_fairseq_is_left_alone(said, build):
-    stock = TransformerModel.__new__(TransformerModel)
-    folding.fold_and_log("their.pt", stock)
-    assert said() == ["their.pt: a TransformerModel has no norms to fold"]
-
-
-def test_training_has_no_such_flag():
-    parser = options.get_training_parser()
-    argv = ["DATA", "--arch", "norm_transformer_multi30k_tiny", "--lr-scheduler", "inverse_sqrt"]
-    _, unknown = options.parse_args_and_arch(parser, [*argv, "--fold-norms"], parse_known=True)
-    assert unknown == ["--fold-norms"]
 
 
 def test_a_folded_checkpoint_holds_what_is_left(checkpoints):

@@ -14,7 +14,6 @@ from fairseq import checkpoint_utils, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from characters import LETTERS, TINY, parse, write_text
-from norm_plugin.analysis.records import read_record
 from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.average import main as average
 from norm_plugin.checkpoints.fold import main as fold
@@ -45,9 +44,9 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(text, tmp_path_factory):
-    """Six updates with a checkpoint after every second, and records."""
+    """Six updates with a checkpoint after every second."""
     folder = tmp_path_factory.mktemp("trained")
-    every = ("--save-interval-updates", 2, "--norm-record", 3)
+    every = ("--save-interval-updates", 2)
     train(text, folder, *FOLDABLE, *every, "--max-update", 6)
     return folder
 
@@ -61,13 +60,10 @@ def loss_of(path, text, out, capsys, *argv):
     return read_evaluation(out)
 
 
-def test_resuming_goes_on_exactly_where_it_was(text, folder, tmp_path):
-    train(text, tmp_path, *FOLDABLE, "--max-update", 2)
-    resumed = train(text, tmp_path, *FOLDABLE, "--max-update", 6)
-    expected = torch.load(folder / "checkpoint_last.pt", weights_only=True)["model"]
-    assert all(torch.equal(resumed[key], value) for key, value in expected.items())
+def test_a_run_goes_on_with_its_own_norms_alone(text, folder, tmp_path):
+    stored = ("--restore-file", folder / "checkpoint_last.pt")
     with pytest.raises(ValueError, match="stored batchnorm, given rmsnorm"):
-        train(text, tmp_path, "--norm-type", "rmsnorm", "--max-update", 7)
+        train(text, tmp_path, *stored, "--norm-type", "rmsnorm", "--max-update", 7)
 
 
 def test_only_the_norms_of_the_decoder_are_compared(folder, tmp_path):
@@ -112,18 +108,3 @@ def test_interactive_continues_a_text(text, folder, monkeypatch, capsys):
     (hypothesis,) = [line for line in capsys.readouterr().out.splitlines() if line[:2] == "H-"]
     continued = hypothesis.split("\t")[2].split()
     assert continued[:3] == ["d", "e", "f"] and set(continued) <= WORDS
-
-
-def test_records(folder):
-    record = read_record(folder / "norm_record.jsonl.gz")
-    assert record["updates"] == [1, 4]
-    layers = [f"decoder.layers.{number}" for number in (0, 1)]
-    norms = [f"{layer}.{at}_layer_norm" for layer in layers for at in ("self_attn", "final")]
-    assert set(record["sites"]) == {*norms, "decoder.layer_norm"}
-    assert list(record["layers"]) == layers
-
-
-def test_one_sentence_a_sample_trains(text, tmp_path):
-    flags = ("--sample-break-mode", "eos", "--max-update", 1, "--no-save", "--disable-validation")
-    args = parse(text, *SIZE, "--save-dir", tmp_path, *flags)
-    fairseq_cli.train.main(composed(args))

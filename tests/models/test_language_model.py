@@ -14,12 +14,11 @@ from fairseq import models
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.data import TokenBlockDataset
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY
+from fairseq.models import ARCH_MODEL_INV_REGISTRY
 from omegaconf import OmegaConf
 
 from characters import batch, build, parse, task_of, write_text
 from in_process import DISTINCT
-from norm_plugin.models.architectures import ARCHITECTURES
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
@@ -87,29 +86,6 @@ def test_layernorm_gives_the_loss_and_the_gradients_of_stock(name, settings, tex
     for key, value in stock.named_parameters():
         assert torch.equal(gradients.pop(key), value.grad), key
     assert not gradients
-
-
-def test_a_stock_checkpoint_loads(text):
-    stock, task = build(text, "transformer_lm", seed=1)
-    ours, _ = build(text, "norm_transformer_lm", seed=2)
-    ours.load_state_dict(stock.state_dict(), strict=True)
-    inputs = batch(task)["net_input"]
-    assert torch.equal(ours.eval()(**inputs)[0], stock.eval()(**inputs)[0])
-
-
-@pytest.mark.parametrize("placement", ["pre", "post"])
-def test_placement_of_architectures(placement):
-    """fairseq's architecture functions set pre-norm, whatever was asked for."""
-    cases = [
-        case
-        for arch in ARCHITECTURES["norm_transformer_lm"]
-        for case in ((f"{arch}_{placement}ln", {}), (arch, {"norm_placement": placement}))
-    ]
-    for name, settings in cases:
-        args = argparse.Namespace(**settings)
-        ARCH_CONFIG_REGISTRY[name](args)
-        assert args.decoder_normalize_before == (placement == "pre")
-        assert args.norm_placement == placement
 
 
 @every_norm
@@ -207,13 +183,6 @@ def test_yaml_keys_reach_the_model(text):
     stored = OmegaConf.create(OmegaConf.to_container(cfg.model, resolve=True))
     task.args.tokens_per_sample = 5
     assert models.build_model(stored, task).max_positions() == 12
-
-
-@pytest.mark.parametrize("key", ["encoder_layers", "norm_alhpa_fwd", "scale_fcc"])
-def test_an_unknown_yaml_key_is_refused(key, text):
-    cfg = OmegaConf.create({"model": {"_name": "norm_transformer_lm_char", key: 1}})
-    with pytest.raises(ValueError, match=f"unknown model key {key}"):
-        models.build_model(cfg.model, task_of(text))
 
 
 def test_flags_of_an_encoder_are_refused(text, capsys):

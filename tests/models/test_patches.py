@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from composed import composed
-from fairseq import models, options
+from fairseq import options
 from fairseq.tasks import FairseqTask
-from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.trainer import Trainer
 
 from commands import ROOT
 from declared_tables import patches_table
+from in_process import SquaredSum
 from norm_plugin.models import patches
 from norm_plugin.models.patches import MARK, PATCHES, install, loss_scale
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
@@ -92,13 +92,6 @@ class TwoForwards(Silent):
         return output
 
 
-class SquaredSum(torch.nn.Module):
-    """A criterion without weights."""
-
-    def forward(self, model, sample):
-        return model(**sample)[0].square().sum(), 1, {}
-
-
 @pytest.fixture(scope="module")
 def settings():
     """A training on the CPU; fairseq takes a good part of a second to compose them."""
@@ -149,18 +142,6 @@ def test_a_step_is_wrapped_where_it_is_defined(trainer_of):
     trainer_of(Inheriting)
     assert Silent.train_step is wrapped
     assert "train_step" not in vars(Inheriting)
-
-
-def test_multilingual_translation_refuses_the_model(build, monkeypatch):
-    """It, and semisupervised_translation after it, train one model for each pair of languages."""
-    model = build()
-    task = MultilingualTranslationTask.__new__(MultilingualTranslationTask)
-    task.args = SimpleNamespace(lang_pairs=[], encoder_langtok=None, decoder_langtok=False)
-    task.lang_pairs = []
-    monkeypatch.setattr(task, "update_args", lambda args: None)
-    monkeypatch.setattr(models, "build_model", lambda *args: model)
-    with pytest.raises(ValueError, match="requires a FairseqMultiModel"):
-        task.build_model(task.args)
 
 
 def test_fairseq_is_wrapped_once():

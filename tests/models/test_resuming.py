@@ -152,12 +152,6 @@ def settings(**given):
     return {"encoder_attention_heads": 2, "decoder_attention_heads": 2, **given}
 
 
-def test_numbers_of_yaml_are_compared_as_numbers():
-    stored = plan_of(settings(norm_type="layernorm", norm_eps="1e-3"))
-    given = plan_of(settings(norm_type="layernorm", norm_eps=1e-3))
-    assert differences(stored, given) == []
-
-
 def test_heads_decide_the_groups_of_released_powernorm():
     common = {"norm_type": "powernorm", "norm_variant": "released", "norm_warmup_updates": 4}
     stored, given = settings(**common), settings(**{**common, "encoder_attention_heads": 4})

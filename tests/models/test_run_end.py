@@ -9,8 +9,7 @@ import fairseq_cli.train
 import pytest
 import torch
 
-from commands import train
-from in_process import NARROW, train_here
+from in_process import train_here
 from norm_plugin.models import run_end
 from norm_plugin.models.run_end import COUNTED, KEY, should_stop_early
 
@@ -44,22 +43,10 @@ def test_a_run_that_has_ended_trains_nothing_more(flags, toy, tmp_path, monkeypa
         assert all(torch.equal(again["model"][name], w) for name, w in ended["model"].items())
 
 
-def test_so_does_the_command_of_fairseq(toy, tmp_path):
-    small = [*NARROW, "--max-update", 3, "--disable-validation", "--no-epoch-checkpoints"]
-    train(toy, tmp_path, *small)
-    written = (tmp_path / "checkpoint_last.pt").read_bytes()
-    result = train(toy, tmp_path, *small)
-    printed = result.stdout + result.stderr
-    assert "nothing to train: 3 updates are done, and --max-update is 3" in printed
-    assert (tmp_path / "checkpoint_last.pt").read_bytes() == written
-
-
-@pytest.mark.parametrize(
-    "flags", [("--max-update", 7), ("--stop-time-hours", 9, "--max-update", 7)]
-)
-def test_a_later_end_trains_on(flags, toy, tmp_path, monkeypatch):
+def test_a_later_end_trains_on(toy, tmp_path, monkeypatch):
     train_once(monkeypatch, toy, tmp_path, "--max-update", 5)
-    further = train_once(monkeypatch, toy, tmp_path, *flags)
+    later = ("--stop-time-hours", 9, "--max-update", 7)
+    further = train_once(monkeypatch, toy, tmp_path, *later)
     assert further["optimizer_history"][-1]["num_updates"] == 7
 
 

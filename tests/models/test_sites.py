@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from in_process import DISTINCT, WITH_STATISTICS
 from norm_plugin.kernels import VARIABLE
 from norm_plugin.kernels import choice as choices
 from norm_plugin.models.sites import FINAL_SITES
-from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
+from norm_plugin.norms import Norm, norm_spec
 from norm_plugin.norms.base import mixing
 
 ENCODER = {"encoder-self": "self_attn_layer_norm", "encoder-ffn": "final_layer_norm"}
@@ -39,7 +40,7 @@ def norms_by_site(model):
     return types
 
 
-@pytest.mark.parametrize("name", NORM_TYPES)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_norm_type_reaches_every_site(name, build):
     model = build("--norm-type", name, "--norm-type-decoder", name, *ALL_SITES)
     cls = norm_spec(name).cls
@@ -83,7 +84,7 @@ def test_the_more_specific_flag_wins(build):
     assert type(model.decoder.layernorm_embedding) is norm_spec("adanorm").cls
 
 
-@pytest.mark.parametrize("name", [n for n in NORM_TYPES if norm_spec(n).batch_statistics])
+@pytest.mark.parametrize("name", WITH_STATISTICS)
 def test_batch_statistics_leave_the_decoder_on_layernorm(name, build):
     types = norms_by_site(build("--norm-type", name, *ALL_SITES))
     layernorm, cls = norm_spec("layernorm").cls, norm_spec(name).cls
@@ -116,17 +117,6 @@ def test_the_choice_of_every_site_is_logged(build, caplog):
     )
 
 
-def test_the_placement_of_each_stack_is_logged(build, caplog):
-    with caplog.at_level(logging.INFO, logger="norm_plugin"):
-        build("--norm-placement", "post")
-        build("--encoder-normalize-before")
-    lines = [line for line in caplog.messages if line.startswith("norms: ")]
-    assert [line.partition("; ")[0] for line in lines] == [
-        "norms: placement post",
-        "norms: placement encoder pre, decoder post",
-    ]
-
-
 PLAIN_EVERYWHERE = "in plain torch: encoder-self, encoder-ffn, decoder-self, decoder-cross"
 
 
@@ -140,7 +130,6 @@ PLAIN_EVERYWHERE = "in plain torch: encoder-self, encoder-ffn, decoder-self, dec
             "in plain torch: decoder-self, decoder-cross, decoder-ffn",
         ),
         ("auto", None, f"{PLAIN_EVERYWHERE}, decoder-ffn"),
-        ("off", "backend", f"{PLAIN_EVERYWHERE}, decoder-ffn"),
     ],
 )
 def test_what_computes_each_site_is_logged(choice, backend, said, build, caplog, monkeypatch):
@@ -153,7 +142,7 @@ def test_what_computes_each_site_is_logged(choice, backend, said, build, caplog,
     assert line.startswith(f"norm kernels: {choice}: ") and line.endswith(f"; {said}")
 
 
-@pytest.mark.parametrize("name", NORM_TYPES)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_batch_statistics_in_the_decoder_are_warned_of_once(name, build, caplog):
     with caplog.at_level(logging.WARNING, logger="norm_plugin"):
         build("--norm-type", name)

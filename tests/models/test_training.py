@@ -26,7 +26,7 @@ def saved(folder, name="checkpoint_last.pt"):
     return torch.load(folder / name, weights_only=True)["model"]
 
 
-@pytest.mark.parametrize("name", ["layernorm", "batchnorm", "powernorm", "mabn"])
+@pytest.mark.parametrize("name", ["powernorm", "mabn"])
 def test_a_resumed_run_ends_bit_equal(name, toy, tmp_path, monkeypatch):
     """20 updates in one go, and 10 of them after those of a run that was killed at 10.
 
@@ -66,13 +66,11 @@ class Recorder:
         return record
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
-def test_statistics_move_once_for_each_micro_batch(checkpointed, toy, tmp_path, monkeypatch):
+def test_statistics_move_once_for_each_micro_batch(toy, tmp_path, monkeypatch):
     """psi^2 is what the inputs of training give, whatever validation and recomputation do."""
     recorders = []
     flags = [*everywhere("powernorm", warmup=2), "--update-freq", 2, "--max-update", 4]
-    flags += ["--validate-interval-updates", 1, "--no-save"]
-    flags += ["--checkpoint-activations"] if checkpointed else []
+    flags += ["--validate-interval-updates", 1, "--no-save", "--checkpoint-activations"]
     trainer = train_here(
         monkeypatch, toy, tmp_path, *flags, prepare=lambda m: recorders.append(Recorder(m))
     )

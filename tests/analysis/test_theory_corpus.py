@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 import torch
@@ -62,7 +60,7 @@ def test_a_checkpoint_shows_the_gradient_of_every_layer(corpus, tmp_path):
     assert len(frame) == 2 * 2 * trained_layers.BATCHES
     assert not frame.duplicated(["stack", "layer", "seed"]).any()
     same = frame[["placement", "norm", "updates", "checkpoint"]].drop_duplicates()
-    assert same.to_numpy().tolist() == [["post", "layernorm", 90, "checkpoint_last.pt"]]
+    assert same.to_numpy().tolist() == [["post", "layernorm", 90, str(options.checkpoints[0])]]
     assert (frame["gradient"] > 0).all()
     rows = list(trained_layers.verdicts(frame))
     assert [(row["stack"], row["stated"], row["holds"]) for row in rows] == [
@@ -126,18 +124,3 @@ def test_a_checkpoint_is_named_only_where_two_read_the_same(columns, monkeypatch
     lines = lines_of(unnamed, monkeypatch)
     assert len(lines) == 4
     assert "norm" not in columns or "post, 90 updates, encoder, rmsnorm" in lines
-
-
-@pytest.mark.parametrize(
-    ("paths", "names"),
-    [
-        (["run/best.pt"], ["best.pt"]),
-        (["a/best.pt", "a/last.pt"], ["best.pt", "last.pt"]),
-        (["a/x/best.pt", "b/x/best.pt", "c/last.pt"], ["a/x/best.pt", "b/x/best.pt", "last.pt"]),
-        (["a/best.pt", "b/../a/best.pt"], ["best.pt"]),
-        (["/best.pt", "/run/best.pt"], ["/best.pt", "run/best.pt"]),
-        ([], []),
-    ],
-)
-def test_checkpoints_have_short_names_that_differ(paths, names):
-    assert list(trained_layers.short_names(map(Path, paths))) == names

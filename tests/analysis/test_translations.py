@@ -35,11 +35,6 @@ def test_the_difference_is_that_of_sacrebleus_scores():
     assert test.p < 0.05 and "ar:200" in test.signature
 
 
-def test_equal_translations_show_nothing():
-    test = randomized(GOOD, list(GOOD))
-    assert (test.difference, test.p) == (0, 1)
-
-
 @pytest.mark.parametrize(("changed", "least"), [(1, 1.0), (3, 0.25)])
 def test_a_few_sentences_that_all_become_worse_show_nothing(changed, least):
     """Of the ways to exchange them, two have this difference; sacrebleu alone would give 1/201."""
@@ -51,12 +46,8 @@ def test_a_few_sentences_that_all_become_worse_show_nothing(changed, least):
 def test_case_counts_unless_told_not_to():
     upper = [line.upper() for line in GOOD]
     assert randomized(upper, GOOD).difference < 0
-    assert randomized(upper, GOOD, lowercase=True).difference == 0
-
-
-def test_another_test_set_is_refused():
-    with pytest.raises(ValueError, match="59 and 60 translations of 60"):
-        randomized(GOOD[1:], BAD)
+    equal = randomized(upper, GOOD, lowercase=True)
+    assert (equal.difference, equal.p) == (0, 1)
 
 
 def write_study(tmp_path, *runs):
@@ -100,16 +91,8 @@ def test_the_control_is_the_test_of_two_seeds_of_one_norm(tmp_path):
     references = read_references(study, write_corpus(tmp_path / "corpus", REFERENCES))
     table = compare_translations(study, references, trials=200).set_index(["arm", "seed"])
     far = table.loc["far, pre"]
-    assert list(far["control_seed"])[:2] == [2, 1]
     assert far.loc[1, "control_p"] == far.loc[2, "control_p"] == randomized(BAD, GOOD).p
     assert table["control_p"].isna()[[("far, pre", 3), ("alone, pre", 1)]].all()
-
-
-def test_all_runs_may_be_tested(tmp_path):
-    study = write_study(tmp_path, ("layernorm", 1, GOOD), ("far", 1, BAD))
-    references = read_references(study, write_corpus(tmp_path / "corpus", REFERENCES))
-    (verdict,) = compare_translations(study, references, trials=200)["verdict"]
-    assert verdict == Verdict.WORSE
 
 
 def test_another_corpus_is_refused(tmp_path):

@@ -8,8 +8,7 @@ the warm-up of real runs. No verdict is given: the start of these runs is not th
 from __future__ import annotations
 
 import itertools
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,27 +33,14 @@ STACK = ("placement", "norm", "updates", "stack", "checkpoint")
 
 def measure_once(options: Options) -> Iterator[Row]:
     """The gradient of W^2 of each layer of each checkpoint, in the first batches of its data."""
-    for name, path in short_names(options.checkpoints).items():
-        yield from of_checkpoint(path, name, options.data)
+    for path in options.checkpoints:
+        yield from of_checkpoint(path, options.data)
 
 
-def short_names(paths: Iterable[Path]) -> dict[str, Path]:
-    """The files by the shortest ends of their paths that are unique."""
-    files = {Path(os.path.abspath(path)).parts: path for path in paths}
-
-    def name(parts: tuple[str, ...]) -> str:
-        tails = (parts[-count:] for count in range(1, len(parts) + 1))
-        alone = (t for t in tails if sum(other[-len(t) :] == t for other in files) == 1)
-        return Path(*next(alone)).as_posix()
-
-    return {name(parts): path for parts, path in files.items()}
-
-
-def of_checkpoint(path: Path, name: str, data: Path | None) -> Iterator[Row]:
+def of_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
     """The rows of one checkpoint.
 
     Args:
-        name: the name of the checkpoint in the rows.
         data: the binarized data; None for the folder that the run was trained on.
 
     Raises:
@@ -75,7 +61,7 @@ def of_checkpoint(path: Path, name: str, data: Path | None) -> Iterator[Row]:
         gradients = layer_gradients([layer for *_, layer in layers], setting.mean_loss())
         for (side, number, _), gradient in zip(layers, gradients):
             yield {
-                "checkpoint": name,
+                "checkpoint": path.as_posix(),
                 "placement": model.cfg.plan.placement[side],
                 "norm": str(model.cfg.norm_type),
                 "updates": updates,

@@ -5,7 +5,6 @@ A figure is a function of a study with the decorator :func:`figure`.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import logging
 import math
@@ -32,7 +31,7 @@ from norm_plugin.analysis.records import (
 from norm_plugin.analysis.stats import CONFIDENCE, Verdict, compare_arms, describe
 from norm_plugin.analysis.study import Study, arm_name
 from norm_plugin.analysis.tables import SAME_SPEED, by_placement, placements_of, speed_spread
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.results import RUN_KEY
 
 # Okabe and Ito's colors, which the color-blind can distinguish and which are visible on black and
 # on white, without black, and without yellow, which is close to the orange.
@@ -107,6 +106,9 @@ class Drawing:
         return self._render("pdf", metadata={"CreationDate": None})
 
     def _render(self, form: str, **options: Any) -> bytes:
+        # importing fairseq lowers the level of the root logger
+        for library in ("matplotlib", "fontTools"):
+            logging.getLogger(library).setLevel(logging.WARNING)
         import matplotlib.figure
 
         with matplotlib.rc_context(STYLE):  # without pyplot, which a notebook may be using
@@ -126,19 +128,8 @@ def draw(
     grid: tuple[int, int] | None = None,
     **options: Any,
 ) -> Drawing:
-    """See :class:`Drawing`; CommandError without matplotlib."""
-    require_packages("matplotlib")
-    # importing fairseq lowers the level of the root logger
-    for library in ("matplotlib", "fontTools"):
-        logging.getLogger(library).setLevel(logging.WARNING)
+    """See :class:`Drawing`."""
     return Drawing(plot, height, name, grid, options)
-
-
-def require_packages(*names: str) -> None:
-    """Raise CommandError if one of these packages of the extra ``analysis`` is missing."""
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            raise CommandError(f"this needs {name}; pip install 'norm_plugin[analysis]'")
 
 
 @dataclass(frozen=True)
@@ -155,11 +146,6 @@ class Figure:
     title: str
     drawing: Drawing
     data: pd.DataFrame
-
-    @property
-    def svg(self) -> str:
-        """See :attr:`Drawing.svg`."""
-        return self.drawing.svg
 
     @property
     def standalone(self) -> str:
@@ -271,14 +257,13 @@ def rows_drawing(rows: pd.DataFrame, name: str, axis: str, zero: bool = False) -
 
     def plot(grid: Any) -> None:
         left, right = grid[0, 0], grid[0, -1]
-        for place, (_, row) in enumerate(lines):
-            if row is None:
-                continue
-            draw_row(right if row["out"] else left, place, row)
         left.set_yticks(range(len(lines)), [text for text, _ in lines])
         left.set_ylim(len(lines) - 0.5, -0.5)
-        for tick, (_, row) in zip(left.get_yticklabels(), lines):
-            tick.set_fontweight("bold" if row is None else "normal")
+        for place, (tick, (_, row)) in enumerate(zip(left.get_yticklabels(), lines)):
+            if row is None:
+                tick.set_fontweight("bold")
+            else:
+                draw_row(right if row["out"] else left, place, row)
         for axes in grid.flat:
             axes.tick_params(axis="y", length=0, labelsize=SMALL)
             axes.tick_params(axis="x", labelsize=SMALL)
@@ -290,9 +275,9 @@ def rows_drawing(rows: pd.DataFrame, name: str, axis: str, zero: bool = False) -
             right.set_xlabel("own scale")
             right.locator_params(axis="x", nbins=3)
 
-    options = {"sharey": True, **({"width_ratios": [3, 1]} if rows["out"].any() else {})}
-    grid = (1, 1 + int(rows["out"].any()))
-    return draw(plot, 0.7 + 0.26 * len(lines), name, grid, **options)
+    ratios = [3, 1] if rows["out"].any() else [1]
+    height = 0.7 + 0.26 * len(lines)
+    return draw(plot, height, name, (1, len(ratios)), sharey=True, width_ratios=ratios)
 
 
 def draw_row(axes: Any, place: int, row: Mapping[str, Any]) -> None:
@@ -370,8 +355,7 @@ def scores(study: Study) -> Figure:
 
 def _baselines(study: Study) -> str:
     """The baselines, as part of a sentence."""
-    names = dict.fromkeys(baseline for _, baseline in study.pairs)
-    return " or ".join(names)
+    return " or ".join(dict.fromkeys(baseline for _, baseline in study.pairs))
 
 
 @dataclass(frozen=True)
@@ -529,9 +513,8 @@ def curve_points(study: Study, kind: str) -> pd.DataFrame:
         columns ``arm``, ``seed``, ``epoch``, ``number`` (of the point in its epoch), ``x`` (the
         number of updates) and ``loss``.
     """
-    keys = ["experiment", "norm", "seed"]
-    points = study.runs[["arm", *keys]].merge(_logged(study, kind).drop(columns="arm"), on=keys)
-    points["number"] = points.groupby([*keys, "epoch"]).cumcount()
+    points = study.runs[["arm", *RUN_KEY]].merge(_logged(study, kind), on=RUN_KEY)
+    points["number"] = points.groupby([*RUN_KEY, "epoch"]).cumcount()
     return points.rename(columns={"updates": "x"})[["arm", *POINT, "x", "loss"]]
 
 
@@ -639,9 +622,7 @@ def losses(study: Study, name: str, kind: str) -> Figure | None:
 
 def failed_curves(study: Study, kind: str) -> pd.DataFrame:
     """The finite losses of runs without a result: ``arm``, ``seed``, ``state``, ``x``, ``loss``."""
-    keys = ["experiment", "norm", "seed"]
-    points = _logged(study, kind)
-    points = study.failures[[*keys, "state"]].merge(points, on=keys)
+    points = study.failures[["arm", *RUN_KEY, "state"]].merge(_logged(study, kind), on=RUN_KEY)
     return points.rename(columns={"updates": "x"})[["arm", "seed", "state", "x", "loss"]]
 
 
@@ -671,8 +652,7 @@ def speed(study: Study) -> Figure | None:
             look = {"color": COLORS[place % len(COLORS)], "marker": "os^"[place // len(COLORS) % 3]}
             axes.plot([minutes], [score], linestyle="", **look, label=arm)
         legend_below(axes)
-        axes.set_xlabel("minutes of training")
-        axes.set_ylabel(title)
+        axes.set(xlabel="minutes of training", ylabel=title)
 
     return Figure(
         "speed",
@@ -704,13 +684,9 @@ def small_multiples(study: Study, name: str, what: Recorded) -> Figure | None:
         return None
     shown = [value for value in what.values if value in set(lines["value"])]
     arms = [arm for arm in study.arms if arm in set(lines["arm"])]
-    groups = [arms]
-    if len(arms) > MOST_LINES:
-        others = [arm for arm in arms if arm != study.baseline]
-        groups = [
-            [*({study.baseline} & set(arms)), *others[at : at + MOST_LINES - 1]]
-            for at in range(0, len(others), MOST_LINES - 1)
-        ]
+    first = [arm for arm in arms if arm == study.baseline]
+    others, step = arms[len(first) :], MOST_LINES - len(first)
+    groups = [first + others[at : at + step] for at in range(0, max(1, len(others)), step)]
     rows = [(value, group) for value in shown for group in groups]
     looks = {arm: {**style(place), "linewidth": 1} for place, arm in enumerate(arms)}
 
@@ -722,10 +698,8 @@ def small_multiples(study: Study, name: str, what: Recorded) -> Figure | None:
                 line = line.sort_values("update")
                 axes = panels_of_row[places.index(place)]
                 (handles[arm],) = axes.plot(line["update"], line["mean"], **looks[arm])
-            if (
-                of_row["mean"].min() > 0
-                and of_row["mean"].max() > LOGARITHMIC * of_row["mean"].min()
-            ):
+            least, largest = of_row["mean"].min(), of_row["mean"].max()
+            if 0 < least < largest / LOGARITHMIC:
                 panels_of_row[0].set_yscale("log")
             panels_of_row[0].set_ylabel(short_value(value), fontsize=SMALL - 1.5)
         for place, top, bottom in zip(places, grid[0], grid[-1]):
@@ -737,16 +711,16 @@ def small_multiples(study: Study, name: str, what: Recorded) -> Figure | None:
         legend_below(grid[0, 0], {arm: handles[arm] for arm in arms if arm in handles})
 
     height = 0.5 + 1.35 * len(rows) + legend_height(arms)
-    data = lines.pivot_table(index=["arm", "value", "update"], columns="place", values="mean")
-    order = pd.MultiIndex.from_product([arms, shown], names=["arm", "value"])
-    data = data.reindex(columns=places).map(lambda number: float(f"{number:.4g}")).reset_index()
-    data["order"] = order.get_indexer(data[["arm", "value"]].itertuples(index=False, name=None))
-    data = data.sort_values(["order", "update"]).drop(columns="order")
+    ordered = lines.assign(
+        arm=pd.Categorical(lines["arm"], arms), value=pd.Categorical(lines["value"], shown)
+    )
+    data = ordered.pivot(index=["arm", "value", "update"], columns="place", values="mean")
+    data = data.reindex(columns=places).map(lambda number: float(f"{number:.4g}"))
+    data = data.sort_index().reset_index()
     inside = bool(what.stack) and all(place.startswith(what.stack) for place in places)
     source = f" Compare {what.source}." if what.source and inside else ""
     text = f"{what.title}: means over seeds, at up to four places.{source}"
-    grid = (len(rows), len(places))
-    drawing = draw(plot, height, name, grid, sharex=True, sharey="row")
+    drawing = draw(plot, height, name, (len(rows), len(places)), sharex=True, sharey="row")
     return Figure(name, text, drawing, data)
 
 
@@ -791,8 +765,7 @@ def spectrum(study: Study) -> Figure | None:
 
 def name_spectrum_axes(axes: Any) -> None:
     """Set labels, scale and legend of a figure of singular values."""
-    axes.set_xlabel("index, as a share of all singular values")
-    axes.set_ylabel("singular value / largest")
+    axes.set(xlabel="index, as a share of all singular values", ylabel="singular value / largest")
     axes.set_yscale("log")
     legend_below(axes)
 
@@ -855,9 +828,7 @@ def score_against(study: Study, name: str, against: Against) -> Figure | None:
     if data.empty:
         return None
     families = list(dict.fromkeys(data["arm"]))
-    data = data.sort_values("value").sort_values(
-        "arm", key=lambda column: column.map(families.index), kind="stable"
-    )
+    data = pd.concat(data[data["arm"] == family].sort_values("value") for family in families)
     values = sorted(data["value"].unique())
 
     def plot(axes: Any) -> None:
@@ -866,11 +837,9 @@ def score_against(study: Study, name: str, against: Against) -> Figure | None:
             axes.plot(line["value"], line["mean"], "o", **look, label=family)
             for at, low, high in line[["value", "low", "high"]].dropna().itertuples(index=False):
                 axes.plot([at, at], [low, high], color=look["color"], linewidth=1)
-        axes.set_xscale("log")
+        axes.set(xscale="log", xlabel=against.text, ylabel=study.metric.title)
         axes.set_xticks(values, [f"{value:,}" for value in values])
         axes.minorticks_off()  # their labels would overlap
-        axes.set_xlabel(against.text)
-        axes.set_ylabel(study.metric.title)
         legend_below(axes)
 
     source = f" Compare {against.source}." if against.source else ""
@@ -888,24 +857,19 @@ for name, against in AGAINST.items():
 
 
 def sensitivity_figure(
-    trials: pd.DataFrame,
-    chosen: Mapping[str, float],
-    outcome: str = "least validation loss",
-    key: str = "learning rate",
+    trials: pd.DataFrame, chosen: Mapping[str, float], outcome: str, key: str
 ) -> Figure:
-    """The outcome of tuning against the learning rate, a line for each arm.
+    """The outcome of tuning against the tuned key, a line for each arm.
 
     Args:
         trials: the trials, see :mod:`norm_plugin.analysis.tuning`.
         chosen: the chosen value of each arm, which is marked.
         outcome: the tuned outcome with its unit.
-        key: the name of the tuned key.
     """
     diverged = np.isinf(trials["valid_loss"])
     finished = trials[~diverged].sort_values("lr").assign(x=lambda table: table["lr"])
     lines = interval_of_means(finished, ["arm", "lr"], "valid_loss")
     shown = panels({"": {str(arm): str(arm) for arm in trials["arm"].unique()}})
-
     values = sorted(trials["lr"].unique())
 
     def marks(axes: Any, panel: Panel) -> None:
@@ -919,8 +883,7 @@ def sensitivity_figure(
                 top = {"transform": axes.get_xaxis_transform(), "clip_on": False}
                 axes.plot(lost, [1.0] * len(lost), "x", color=INK, markersize=6, **top)
 
-    labels = (key, outcome)
-    drawing = panels_drawing("sensitivity", lines, shown, labels, more=marks, log=True)
+    drawing = panels_drawing("sensitivity", lines, shown, (key, outcome), more=marks, log=True)
     title = (
         f"{outcome} of the trials against {key}: mean over seeds. {BAND} A diamond is "
         "the chosen value; a cross at the top, a value at which a trial diverged."

@@ -183,6 +183,11 @@ def _statistics(folder: Path, norm: str, seed: int, checksum: str) -> dict[str, 
     return statistics_in(text, folder / f"{norm}-seed{seed}{ENDINGS[STATISTICS]}")
 
 
+def record_of(run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The record of ``--norm-record`` that is kept of a run; None if there is none."""
+    return (statistics_of(run) or {}).get("record")
+
+
 def recorded(runs: pd.DataFrame, what: Recorded) -> pd.DataFrame:
     """The drawn values of all runs with a record, one per row.
 
@@ -196,7 +201,7 @@ def recorded(runs: pd.DataFrame, what: Recorded) -> pd.DataFrame:
     tables = [pd.DataFrame(columns=["arm", "seed", "update", "place", "value", "number"])]
     counts: dict[str, int] = {}
     for run in runs.to_dict("records"):
-        record = (statistics_of(run) or {}).get("record")
+        record = record_of(run)
         if record is None:
             continue
         counts[run["arm"]] = counts.get(run["arm"], 0) + 1
@@ -242,19 +247,15 @@ def short_value(value: str) -> str:
 def summary(record: Mapping[str, Any]) -> str:
     """A description of a record."""
     updates = record["updates"]
-    figures = [
-        f"    {name}: {what.title}{f' ({what.source})' if what.source else ''}"
-        for name, what in RECORDED.items()
+    lines = [
+        f"{len(updates)} records of updates {updates[0]} to {updates[-1]}, every "
+        f"{record['every']}, at {len(record['channels'])} norms",
+        record["norms"],
+        "--figure prints the data of:",
     ]
-    return "\n".join(
-        [
-            f"{len(updates)} records of updates {updates[0]} to {updates[-1]}, every "
-            f"{record['every']}, at {len(record['channels'])} norms",
-            record["norms"],
-            "--figure prints the data of:",
-            *figures,
-        ]
-    )
+    for name, what in RECORDED.items():
+        lines.append(f"    {name}: {what.title}{f' ({what.source})' if what.source else ''}")
+    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -266,13 +267,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("file", type=Path, help="written by --norm-record")
     parser.add_argument("--figure", choices=RECORDED, help="print its data as CSV")
-    parser.add_argument(
-        "--sites",
-        nargs="+",
-        default=[],
-        metavar="PATH",
-        help="prefixes of the paths of norms or layers (default: all)",
-    )
+    text = "prefixes of the paths of norms or layers (default: all)"
+    parser.add_argument("--sites", nargs="+", default=[], metavar="PATH", help=text)
     args = parser.parse_args(argv)
     record = read_record(args.file)
     if args.figure is None:
@@ -289,7 +285,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise CommandError(
             f"{args.file} has no {', '.join(what.names)}: its norms ({record['norms']}) lack them"
         )
-    values = values.sort_values("update", kind="stable")
     values = values.rename(columns={"place": what.part.removesuffix("s")})
-    print(values.to_csv(index=False), end="")
+    print(values.sort_values("update", kind="stable").to_csv(index=False), end="")
     return 0

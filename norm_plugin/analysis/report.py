@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.util
 import logging
 import re
 import shlex
@@ -22,9 +23,9 @@ from typing import Any
 import pandas as pd
 
 from norm_plugin.analysis import tables, tuning
-from norm_plugin.analysis.figures import FIGURES, Figure, require_packages, sensitivity_figure
+from norm_plugin.analysis.figures import FIGURES, Figure, sensitivity_figure
 from norm_plugin.analysis.latex import latex_files
-from norm_plugin.analysis.records import statistics_of
+from norm_plugin.analysis.records import record_of
 from norm_plugin.analysis.stats import compare_arms, compare_primary, resolution
 from norm_plugin.analysis.study import DEFAULT_BASELINE, Study, read_study
 from norm_plugin.analysis.tables import SAME_SPEED, Table, commits, distinct, markdown, span
@@ -54,8 +55,9 @@ def comparisons_of(study: Study) -> pd.DataFrame:
 def comparisons_csv(study: Study) -> str:
     """All comparisons as CSV, the declared ones first."""
     both = [compare_primary(study.runs, study.primary), comparisons_of(study)]
-    table = pd.concat([table for table in both if len(table)])
-    table = table.drop_duplicates(["arm", "baseline", "outcome"])
+    table = pd.concat([table for table in both if len(table)]).drop_duplicates(
+        ["arm", "baseline", "outcome"]
+    )
     table["by_seed"] = table["by_seed"].map(lambda values: " ".join(map("{:.10g}".format, values)))
     return str(table.to_csv(index=False, float_format="%.10g"))
 
@@ -102,19 +104,15 @@ def tables_of(
         "power",
         f"Seeds an arm with which a t test shows a difference of {metric.of_interest:g} in "
         f"{metric.title} at the 5 % level with a power of 80 %, by the deviations of each pair.",
-        tables.power_table(scores),
+        scores[["arm", "baseline", *tables.POWER]].dropna(how="all", subset=tables.POWER),
     )
-    add(
-        "resolution",
-        "The same over all arms.",
-        resolution(scores, metric.of_interest),
-    )
+    add("resolution", "The same over all arms.", resolution(scores, metric.of_interest))
     if metric.keeps_texts and data is not None:
         sentences = compare_translations(study, read_references(study, data))
         add(
             "sentences",
             "The same trained models on other sentences.",
-            tables.sentences_table(sentences),
+            sentences[tables.SENTENCES],
             f"Tests: {'; '.join(distinct(sentences['signature']))}.",
         )
     if loss is not None:
@@ -125,8 +123,9 @@ def tables_of(
             tables.reached_table(study, loss),
         )
     add("speed", "Speed and size, means over seeds.", tables.speed_table(study))
-    add("failures", "Failed and diverged runs.", tables.failures_table(study))
-    add("runs", "Every run.", tables.runs_table(study))
+    add("failures", "Failed and diverged runs.", study.failures[tables.FAILURES])
+    runs = study.runs[["arm", "seed", "score"]].assign(commit=commits(study.runs))
+    add("runs", "Every run.", runs.assign(date=study.runs["date"]))
     return made
 
 
@@ -204,14 +203,10 @@ def content_of(
         "declared": " and ".join(dict.fromkeys(each.declared for each in study.primary)),
         "loss_given": loss is not None,
         "spread": spread if spread > SAME_SPEED else None,
-        "records": sum(_has_record(run) for run in runs.to_dict("records")),
+        "records": sum(record_of(run) is not None for run in runs.to_dict("records")),
         "scored": distinct(commits(runs)),
         "figures": figures,
     }
-
-
-def _has_record(run: dict[str, Any]) -> bool:
-    return (statistics_of(run) or {}).get("record") is not None
 
 
 def render(content: dict[str, Any]) -> dict[str, str]:
@@ -223,17 +218,12 @@ def render(content: dict[str, Any]) -> dict[str, str]:
     # importing fairseq lowers the level of the root logger
     logging.getLogger("markdown_it").setLevel(logging.WARNING)
     loader = jinja2.FileSystemLoader(TEMPLATES)
-    blocks: dict[str, Any] = {
-        "trim_blocks": True,
-        "lstrip_blocks": True,
-        "undefined": jinja2.StrictUndefined,
-    }
-    html = jinja2.Environment(loader=loader, autoescape=True, **blocks)
+    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
+    blocks |= {"loader": loader, "undefined": jinja2.StrictUndefined}
+    html = jinja2.Environment(autoescape=True, **blocks)
     # names may contain markup, which must be escaped in both formats
     text = jinja2.Environment(
-        loader=loader,
-        finalize=lambda value: value if isinstance(value, Markup) else _plain(str(value)),
-        **blocks,
+        finalize=lambda value: value if isinstance(value, Markup) else _plain(str(value)), **blocks
     )
     content = {**content, "command": Markup(content["command"])}
     drawn = {**content, "command": Markup(content["figure_command"])}
@@ -303,7 +293,7 @@ def commands_of(args: argparse.Namespace) -> dict[str, str]:
     argv += [] if args.baseline is None else ["--baseline", args.baseline]
     argv += [] if args.study is None else ["--study", args.study]
     argv += [part for key in args.vary for part in ("--vary", key)]
-    argv += [part for old, new in args.labels for part in ("--label", f"{old}={new}")]
+    argv += [part for old, new in args.label for part in ("--label", f"{old}={new}")]
     out = ["--out", str(args.out)]
     more = [] if args.data is None else ["--data", str(args.data)]
     more += [] if args.loss is None else ["--loss", str(args.loss)]
@@ -328,68 +318,39 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         description="Write a page on a comparison: OUT/index.html, OUT/report.md and "
         "OUT/comparisons.csv.",
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "folders", nargs="+", type=Path, metavar="RESULTS", help="folder of an experiment's results"
     )
-    parser.add_argument("--out", type=Path, default=Path("report"), help="default: %(default)s")
-    parser.add_argument(
-        "--baseline",
-        metavar="NORM",
-        help=f"the norm or arm that the others are compared with (default: {DEFAULT_BASELINE}; "
-        "unless that is one arm, the first baseline that the study declares)",
-    )
-    parser.add_argument(
-        "--study",
-        metavar="STUDY",
-        help="the study file that declares the primary comparisons",
-    )
-    parser.add_argument(
-        "--vary",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="a key in which runs may differ, such as optimization.lr, or a section: compare each "
-        "arm at its best value, and show all values. If repeated, arms differ in the values of all "
-        "keys",
-    )
-    parser.add_argument(
-        "--label",
-        type=_renaming,
-        action="append",
-        default=[],
-        dest="labels",
-        metavar="A=B",
-        help="rename the arm A to B; may be repeated",
-    )
-    parser.add_argument("--title", help="title of the page (default: the names of the experiments)")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="the prepared corpus, such as work/data/multi30k-2000, to also test differences of "
-        "single runs on their translations",
-    )
-    parser.add_argument(
-        "--loss",
-        type=float,
-        help="show the time to this validation loss (default: the lowest one of the baseline)",
-    )
-    parser.add_argument(
-        "--format",
-        choices=(HTML, LATEX),
-        default=HTML,
-        help="latex also writes LaTeX tables, PDF figures and report.tex (default: %(default)s)",
-    )
-    parser.add_argument("--figure", choices=FIGURES, help="write only this figure and its data")
+    add("--out", type=Path, default=Path("report"), help="default: %(default)s")
+    text = f"the norm or arm that the others are compared with (default: {DEFAULT_BASELINE}; "
+    text += "unless that is one arm, the first baseline that the study declares)"
+    add("--baseline", metavar="NORM", help=text)
+    add("--study", metavar="STUDY", help="the study file that declares the primary comparisons")
+    text = "a key in which runs may differ, such as optimization.lr, or a section: compare each "
+    text += "arm at its best value, and show all values. If repeated, arms differ in the values of "
+    add("--vary", action="append", default=[], metavar="KEY", help=f"{text}all keys")
+    text = "rename the arm A to B; may be repeated"
+    add("--label", action="append", type=_renaming, default=[], metavar="A=B", help=text)
+    add("--title", help="title of the page (default: the names of the experiments)")
+    text = "the prepared corpus, such as work/data/multi30k-2000, to also test differences of "
+    add("--data", type=Path, metavar="DIR", help=f"{text}single runs on their translations")
+    text = "show the time to this validation loss (default: the lowest one of the baseline)"
+    add("--loss", type=float, help=text)
+    text = "latex also writes LaTeX tables, PDF figures and report.tex (default: %(default)s)"
+    add("--format", choices=(HTML, LATEX), default=HTML, help=text)
+    add("--figure", choices=FIGURES, help="write only this figure and its data")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command ``report``."""
     args = parse(argv)
-    require_packages("jinja2", "markdown_it", "matplotlib")
+    for package in ("jinja2", "markdown_it", "matplotlib"):
+        if importlib.util.find_spec(package) is None:
+            raise CommandError(f"this needs {package}; pip install 'norm_plugin[analysis]'")
     file = None if args.study is None else read_study_file(study_path(args.study))
-    study = read_study(args.folders, args.baseline, dict(args.labels), file, args.vary)
+    study = read_study(args.folders, args.baseline, dict(args.label), file, args.vary)
     tuned = None
     if len(args.vary) == 1:
         study, tuned = tuned_on_itself(study, args.vary[0])

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -53,12 +53,14 @@ TIE = 1e-9
 scores in another order."""
 MOST_SEEDS = 10**9
 PRIMARY, EXPLORATORY = "primary", "exploratory"
+EQUIVALENCE_BY = "two one-sided tests, "
+"""Before the name of a t test: the test of equivalence by it."""
 Scores = Sequence[float] | np.ndarray
 
 
-def half_interval(values: Scores, confidence: float = 0.95) -> float:
-    """Half the width of Student's confidence interval of the mean of two or more values."""
-    quantile = stats.t.ppf((1 + confidence) / 2, len(values) - 1)
+def half_interval(values: Scores) -> float:
+    """Half the width of Student's 95 % interval of the mean of two or more values."""
+    quantile = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
     return float(quantile * stats.sem(values))
 
 
@@ -152,7 +154,7 @@ def describe(scores: Sequence[float], test_to_train: float = 0.0) -> Sample:
     if len(values) == 1:
         return Sample(float(values[0]), None, None, 1)
     mean = float(values.mean())
-    half = half_interval(values, CONFIDENCE) * math.sqrt(1 + len(values) * test_to_train)
+    half = half_interval(values) * math.sqrt(1 + len(values) * test_to_train)
     return Sample(mean, _standard_deviation(values), (mean - half, mean + half), len(values))
 
 
@@ -371,7 +373,7 @@ def _row(
 ) -> dict[str, Any]:
     """A comparison, with p not yet corrected."""
     ours, theirs = (_by_seed(runs[runs["arm"] == name], outcome) for name in (arm, baseline))
-    ratio = split_ratio(runs)
+    ratio, metric = split_ratio(runs), find_metric(runs["metric"].iloc[0])
     row: dict[str, Any] = dict.fromkeys(COLUMNS, math.nan)
     row |= {"arm": arm, "baseline": baseline, "outcome": outcome, "n": len(ours), "by_seed": ()}
     row |= {"test": "", "exact": True, "family": EXPLORATORY, "declared": ""}
@@ -400,8 +402,14 @@ def _row(
     if declared is not None and declared.test == EQUIVALENCE and comparison.n > 1:
         row["margin"], row["p_permutation"] = declared.size, math.nan
         row["equivalence_p"] = comparison.equivalence_p(row["margin"])
-        row["test"] = f"two one-sided tests, {comparison.test}"
-    return row | _seeds(ours, theirs, comparison.by_seed, ratio, of_interest(runs, outcome))
+        row["test"] = f"{EQUIVALENCE_BY}{comparison.test}"
+    # of losses, no difference is said to be of interest
+    of_interest = metric.of_interest if outcome == SCORE else math.nan
+    needed = partial(seeds_needed, difference=of_interest, test_to_train=ratio)
+    deviations = [_standard_deviation(np.array(list(side.values()))) for side in (ours, theirs)]
+    of_arms = math.sqrt(sum(deviation**2 for deviation in deviations) / 2)
+    row["seeds_paired"] = needed(_standard_deviation(np.array(row["by_seed"])), paired=True)
+    return row | {"seeds_unpaired": needed(of_arms, paired=False)}
 
 
 def _correct(rows: Sequence[dict[str, Any]]) -> None:
@@ -456,12 +464,6 @@ def higher_is_better(runs: pd.DataFrame, outcome: str) -> bool:
     return outcome not in LOSSES and find_metric(runs["metric"].iloc[0]).higher_is_better
 
 
-def of_interest(runs: pd.DataFrame, outcome: str) -> float:
-    """The smallest difference of interest, about as large as papers report; NaN for losses."""
-    metric = find_metric(runs["metric"].iloc[0])
-    return metric.of_interest if outcome == SCORE else math.nan
-
-
 def split_ratio(runs: pd.DataFrame) -> float:
     """Test examples over training examples if each seed splits the corpus at random, else 0."""
     if "split_seed" not in runs or runs["split_seed"].isna().any():
@@ -474,29 +476,12 @@ def split_ratio(runs: pd.DataFrame) -> float:
 
 
 def _by_seed(runs: pd.DataFrame, outcome: str) -> dict[int, float]:
-    values = outcome_values(runs, outcome) if len(runs) else pd.Series(dtype=float)
-    table = pd.Series(values.to_numpy(), index=runs["seed"].to_numpy()).dropna()
-    return {int(seed): float(value) for seed, value in table.items()}
+    if runs.empty:
+        return {}
+    return outcome_values(runs, outcome).set_axis(runs["seed"]).dropna().to_dict()
 
 
 # Power
-
-
-def _seeds(
-    ours: Mapping[int, float],
-    theirs: Mapping[int, float],
-    by_seed: Sequence[float],
-    ratio: float,
-    difference: float,
-) -> dict[str, float]:
-    """The seeds per arm to detect a difference, given the standard deviations of this pair."""
-    sides = [_standard_deviation(np.array(list(side.values()))) for side in (ours, theirs)]
-    of_arms = math.sqrt(sum(side**2 for side in sides) / 2)
-    of_pairs = _standard_deviation(np.array(by_seed)) if by_seed else math.nan
-    return {
-        "seeds_paired": seeds_needed(of_pairs, difference, paired=True, test_to_train=ratio),
-        "seeds_unpaired": seeds_needed(of_arms, difference, paired=False, test_to_train=ratio),
-    }
 
 
 def seeds_needed(
@@ -546,21 +531,18 @@ def resolution(table: pd.DataFrame, of_interest: float) -> pd.DataFrame:
         columns ``quantity`` and ``value``; empty if fewer than two seeds are paired.
     """
     samples = [values for values in table["by_seed"] if len(values) > 1]
-    rows: list[tuple[str, float]] = []
+    values: dict[str, float] = {}
     if samples:
         p = equal_variances_p(samples)
-        rows.append(("p of Bartlett's test that all differences have one standard deviation", p))
+        values["p of Bartlett's test that all differences have one standard deviation"] = p
         if not p < LEVEL:
             deviation = pooled_standard_deviation(samples)
-            rows.append(("standard deviation of the differences by seed, pooled", deviation))
-            rows += [
-                (
-                    f"paired seeds that show a difference of {of_interest:g}, of {count}",
-                    seeds_needed(deviation, of_interest, paired=True, comparisons=count),
-                )
-                for count in dict.fromkeys((1, len(samples)))
-            ]
-    return pd.DataFrame(rows, columns=["quantity", "value"])
+            values["standard deviation of the differences by seed, pooled"] = deviation
+            for count in dict.fromkeys((1, len(samples))):
+                text = f"paired seeds that show a difference of {of_interest:g}, of {count}"
+                seeds = seeds_needed(deviation, of_interest, paired=True, comparisons=count)
+                values[text] = seeds
+    return pd.DataFrame(values.items(), columns=["quantity", "value"])
 
 
 def equal_variances_p(samples: Sequence[Sequence[float]]) -> float:

@@ -17,11 +17,9 @@ import pandas as pd
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.metrics import Metric, find_metric
 from norm_plugin.experiments.results import (
-    RUN_KEY,
     read_curves,
     read_failures,
     read_results,
-    result_name,
 )
 from norm_plugin.experiments.spec import (
     Differences,
@@ -36,11 +34,6 @@ TRAINING = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_sch
 """The sections of the settings that determine the training."""
 SPLIT_SEED = "data.settings.split_seed"
 """The column of the seed of a random split of the corpus."""
-REQUIRED = (
-    *("split", "model.parameters", "training.updates", "data.checksum", "versions.torch"),
-    "settings.model",
-)
-"""Columns, or prefixes of columns, that a result must have."""
 OPTIONAL = (
     *("commit", "dirty", "date", "differs", "data.training_pairs"),
     *("training.seconds", "training.updates_per_second", "training.peak_memory"),
@@ -60,7 +53,7 @@ class Study:
     Attributes:
         common: the settings that differ from the recipe and are the same in all runs.
         runs: the table of :func:`read_results` with the column ``arm``, sorted by arm and seed.
-        curves: the table of :func:`read_curves` with the column ``arm``.
+        curves: the table of :func:`read_curves`.
         failures: the table of :func:`read_failures` with the columns ``arm`` and ``placement``.
         baseline: the arm that the others are compared with; it comes first.
         primary: the comparisons that the study declares, by the names of arms.
@@ -154,8 +147,8 @@ def read_study(
             cannot be made.
     """
     runs = read_results(*folders)
-    _check_complete(runs)
     runs = runs.reindex(columns=[*runs, *(name for name in OPTIONAL if name not in runs)])
+    runs["differs"] = [each if isinstance(each, dict) else {} for each in runs["differs"]]
     check_same_data(runs)
     check_alike(runs, "test set", ["split"])
     vary = (*vary, *(() if file is None else (*file.vary, *file.tuned)))
@@ -170,17 +163,12 @@ def read_study(
         _check_arm(of_arm)
     chosen = _baselines(runs, baseline or _default_baseline(runs, file, common), common)
     # the first arm is the baseline under the placement of most runs
-    counts = runs["arm"].value_counts()
-    order = [
-        (run["arm"] not in chosen, -counts[run["arm"]], run["placement"], run["norm"], run["seed"])
-        for run in runs.to_dict("records")
-    ]
-    runs = runs.loc[pd.Series(order, index=runs.index).sort_values().index].reset_index(drop=True)
+    size = runs.groupby("arm")["seed"].transform("size")
+    order = runs[["placement", "norm", "seed"]].assign(other=~runs["arm"].isin(chosen), rank=-size)
+    order = order.sort_values(["other", "rank", "placement", "norm", "seed"])
+    runs = runs.loc[order.index].reset_index(drop=True)
     failures = failures.sort_values(["norm", "seed"], kind="stable", ignore_index=True)
-    curves = read_curves(*folders)
-    arms = pd.concat([runs, failures]).set_index(RUN_KEY)["arm"].to_dict()
-    curves["arm"] = [arms.get(key) for key in curves[RUN_KEY].itertuples(index=False, name=None)]
-    study = Study(runs, curves, failures, runs["arm"].iloc[0], common)
+    study = Study(runs, read_curves(*folders), failures, runs["arm"].iloc[0], common)
     return study if file is None else replace(study, primary=_primary(file, study))
 
 
@@ -191,9 +179,8 @@ def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
     seeds: dict[str, set[int]] = {}
     for arm, of_arm in runs.groupby("arm", sort=False):
         for run in of_arm.to_dict("records"):
-            differs = differences_of(run)
-            shared = _short(run["norm"], differs, study.common)
-            short = _short(run["norm"], differs, (*study.common, *file.tuned))
+            shared = label_without(run, study.common)
+            short = label_without(run, (*study.common, *file.tuned))
             for name in (arm, run["norm"], shared, short):
                 arms[name], seeds[name] = arm, set(of_arm["seed"])
     check_study(file, study.metric, seeds)
@@ -221,11 +208,11 @@ def arm_names(
     Raises:
         CommandError: a key of ``labels`` does not name exactly one arm.
     """
-    arms = {(run["norm"], run["placement"]): differences_of(run) for run in runs.to_dict("records")}
-    common = common_settings(arms.values())
-    short = {key: _short(key[0], differs, (*common, *vary)) for key, differs in arms.items()}
+    arms = {(run["norm"], run["placement"]): run for run in runs.to_dict("records")}
+    common = common_settings(run["differs"] for run in arms.values())
+    short = {key: label_without(run, (*common, *vary)) for key, run in arms.items()}
     if len({(name, placement) for (_, placement), name in short.items()}) < len(arms):
-        short = {key: _short(key[0], differs, common) for key, differs in arms.items()}
+        short = {key: label_without(run, common) for key, run in arms.items()}
     names = {key: arm_name(label, key[1]) for key, label in short.items()}
     for old, new in labels.items():
         rows = {names[key] for key in names if old in (names[key], short[key], key[0])}
@@ -238,14 +225,10 @@ def arm_names(
     return common, names
 
 
-def _short(label: str, differs: Differences, left_out: Iterable[str]) -> str:
-    return short_label(label, differs, [key for key in left_out if key in differs])
-
-
-def differences_of(run: Mapping[str, Any]) -> Differences:
-    """The settings of a run that differ from its recipe."""
-    differs = run.get("differs")
-    return differs if isinstance(differs, dict) else {}
+def label_without(run: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """The label of a run without these settings."""
+    differs = run["differs"]
+    return short_label(run["norm"], differs, [key for key in keys if key in differs])
 
 
 def arm_name(label: str, placement: str) -> str:
@@ -258,45 +241,31 @@ def arm_name(label: str, placement: str) -> str:
 
 def _default_baseline(runs: pd.DataFrame, file: StudyFile | None, common: Differences) -> str:
     norms = {run["norm"] for run in _of_baseline(runs, DEFAULT_BASELINE, common)}
-    if len(norms) == 1 or file is None or not file.primary:
-        return DEFAULT_BASELINE
-    return file.primary[0].baseline
+    declared = file is not None and len(norms) != 1 and file.primary
+    return declared[0].baseline if declared else DEFAULT_BASELINE
 
 
 def _baselines(runs: pd.DataFrame, baseline: str, common: Differences) -> set[str]:
     """The arms with the name or the norm ``baseline``."""
     chosen = _of_baseline(runs, baseline, common)
-    names = "; ".join(sorted({run["arm"] for run in chosen} or set(runs["arm"])))
-    if not chosen:
+    arms = {run["arm"] for run in chosen}
+    if len({run["norm"] for run in chosen}) != 1:
         raise CommandError(
-            f"no run is of the baseline {baseline}; name one of these by --baseline: {names}"
+            f"{'several arms are' if arms else 'no run is'} of the baseline {baseline}; name one "
+            f"of these by --baseline: {'; '.join(sorted(arms or set(runs['arm'])))}"
         )
-    if len({run["norm"] for run in chosen}) > 1:
-        raise CommandError(
-            f"several arms are of the baseline {baseline}; name one of these by --baseline: {names}"
-        )
-    return {run["arm"] for run in chosen}
+    return arms
 
 
 def _of_baseline(runs: pd.DataFrame, baseline: str, common: Differences) -> list[dict[str, Any]]:
     """A run of each arm that ``baseline`` can mean; ``common`` is left out of the names."""
     arms = runs.drop_duplicates("arm").to_dict("records")
-    short = {run["arm"]: _short(run["norm"], differences_of(run), common) for run in arms}
+    short = {run["arm"]: label_without(run, common) for run in arms}
     return (
         [run for run in arms if baseline in (run["arm"], run["norm"], short[run["arm"]])]
         or [run for run in arms if run["arm"] == arm_name(baseline, run["placement"])]
-        or [run for run in arms if norm_of_label(run["norm"], differences_of(run)) == baseline]
+        or [run for run in arms if norm_of_label(run["norm"], run["differs"]) == baseline]
     )
-
-
-def _check_complete(runs: pd.DataFrame) -> None:
-    for name in REQUIRED:
-        columns = [column for column in runs if column == name or column.startswith(f"{name}.")]
-        missing = runs[columns].isna().all(axis="columns") if columns else runs["seed"].notna()
-        if missing.any():
-            run = runs[missing].iloc[0]
-            path = Path(run["folder"]) / result_name(run["norm"], run["seed"])
-            raise CommandError(f"{path} lacks {name}; write it again")
 
 
 def _check_arm(of_arm: pd.DataFrame) -> None:
@@ -323,7 +292,7 @@ def _placement_of_failure(record: dict[str, Any], runs: pd.DataFrame) -> str:
         if key in record["differs"]:
             return str(record["differs"][key])
     for run in runs[runs["experiment"] == record["experiment"]].to_dict("records"):
-        changed = any(key in differences_of(run) for key in PLACEMENT_KEYS)
+        changed = any(key in run["differs"] for key in PLACEMENT_KEYS)
         if run["norm"] == record["norm"] or not changed:
             return str(run["placement"])
     return "placement of the recipe"
@@ -383,10 +352,10 @@ def check_same_sources(runs: pd.DataFrame) -> None:
     if "sources" not in runs:
         return
     first = runs.iloc[0]
-    for _, other in runs.iloc[1:].iterrows():
-        sources = (run["sources"] for run in (first, other))
-        changed = changed_sources(*(files if isinstance(files, dict) else {} for files in sources))
-        if changed:
+    files = [files if isinstance(files, dict) else {} for files in runs["sources"]]
+    for place, of_other in enumerate(files):
+        if changed := changed_sources(files[0], of_other):
+            other = runs.iloc[place]
             raise CommandError(
                 f"{_names(first, other)} were trained with different versions of "
                 f"{', '.join(changed)}; remove the runs and results of one version, and run them "

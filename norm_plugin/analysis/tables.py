@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from norm_plugin.analysis.stats import LEVEL, half_interval
+from norm_plugin.analysis.stats import EQUIVALENCE_BY, LEVEL, half_interval
 from norm_plugin.analysis.study import (
     TRAINING,
     Study,
@@ -27,12 +27,11 @@ from norm_plugin.analysis.study import (
 )
 from norm_plugin.experiments.collect import short_commit
 from norm_plugin.experiments.metrics import Metric, find_metric
-from norm_plugin.experiments.results import read_results
+from norm_plugin.experiments.results import RUN_KEY, read_results
 from norm_plugin.experiments.studies import LOSSES, SCORE
 
 NOTHING, UNKNOWN = "-", "unknown"
 NO_RESULT = "no run has a result"
-RUN = ["experiment", "norm", "seed"]
 NOT_COMPUTED = "not computed"
 SAME_SPEED = 1.1
 """On an idle machine, the speeds of two seeds of an arm differ by less than this factor."""
@@ -198,6 +197,9 @@ def outcome_title(outcome: str, metric: Metric) -> str:
 
 COMPARED = ["difference", "difference_low", "difference_high", "p", "p_permutation", "p_holm"]
 DESCRIBED = ["n", "mean", "standard_deviation", "low", "high"]
+POWER = ["seeds_paired", "seeds_unpaired"]
+SENTENCES = ["arm", "seed", "verdict", "difference", "p", "p_holm", "control_p"]
+FAILURES = ["arm", "seed", "state", "stage", "progress", "reason"]
 
 
 def primary_table(comparisons: pd.DataFrame) -> pd.DataFrame:
@@ -213,8 +215,8 @@ def primary_table(comparisons: pd.DataFrame) -> pd.DataFrame:
 
 def placements_of(study: Study) -> dict[str, str]:
     """The placement of each arm; the baseline comes first, arms without a result last."""
-    both = pd.concat([study.runs[["arm", "placement"]], study.failures[["arm", "placement"]]])
-    return dict(both.itertuples(index=False, name=None))
+    both = pd.concat([study.runs, study.failures])
+    return dict(zip(both["arm"], both["placement"]))
 
 
 def by_placement(table: pd.DataFrame, study: Study) -> pd.DataFrame:
@@ -236,11 +238,10 @@ def outcome_table(comparisons: pd.DataFrame, study: Study) -> pd.DataFrame:
     comparisons = comparisons.assign(baseline=comparisons["baseline"].mask(own, ""))
     if len(set(comparisons.loc[~own, "baseline"])) > 1:
         columns.insert(columns.index("difference"), "baseline")
-    without = pd.DataFrame({"arm": study.failed_arms}).assign(verdict=NO_RESULT, n=0, baseline="")
-    tables = [comparisons[columns], without.reindex(columns=columns)]
-    table = by_placement(
-        pd.concat([table for table in tables if len(table)], ignore_index=True), study
-    )
+    rows = comparisons[columns].to_dict("records")
+    none = {"verdict": NO_RESULT, "n": 0, "baseline": ""}
+    rows += [{"arm": arm, **none} for arm in study.failed_arms]
+    table = by_placement(pd.DataFrame(rows, columns=columns), study)
     if len(study.failures):
         counts = study.failures.groupby(["arm", "state"]).size().reset_index(name="count")
         texts = (counts["count"].astype(str) + " " + counts["state"]).groupby(counts["arm"])
@@ -249,25 +250,14 @@ def outcome_table(comparisons: pd.DataFrame, study: Study) -> pd.DataFrame:
     return table
 
 
-def power_table(comparisons: pd.DataFrame) -> pd.DataFrame:
-    """The seeds per arm to detect a difference of interest, given each pair's deviations."""
-    table = comparisons[["arm", "baseline", "seeds_paired", "seeds_unpaired"]]
-    return table.dropna(how="all", subset=["seeds_paired", "seeds_unpaired"])
-
-
-def sentences_table(comparisons: pd.DataFrame) -> pd.DataFrame:
-    """The comparison of every run with the baseline's run of the same seed, over sentences."""
-    return comparisons[["arm", "seed", "verdict", "difference", "p", "p_holm", "control_p"]]
-
-
 TESTS = {
     "paired t": "Student's t test of the differences by seed",
     "paired t, overlapping splits": "Student's t test of the differences by seed, with the "
     "variance that overlapping random splits need (Nadeau and Bengio 2003)",
     "Welch": "Welch's t test of independent samples",
-    "two one-sided tests, ": "two one-sided tests of equivalence within the margin, by ",
 }
 """The tests in words."""
+EQUIVALENCE_IN_WORDS = "two one-sided tests of equivalence within the margin, by "
 
 
 def test_note(comparisons: pd.DataFrame) -> str:
@@ -277,15 +267,14 @@ def test_note(comparisons: pd.DataFrame) -> str:
         return ""
     names = []
     for test in dict.fromkeys(tested["test"]):
-        both, rest = "two one-sided tests, ", test.removeprefix("two one-sided tests, ")
-        names.append(f"{TESTS[both] if rest != test else ''}{TESTS.get(rest, rest)}")
+        *equivalence, name = test.split(EQUIVALENCE_BY)
+        names.append("".join(EQUIVALENCE_IN_WORDS for _ in equivalence) + TESTS[name])
     kind = "exact"
     if not tested["exact"].all():
         kind = "of a fixed sample of the permutations where there are too many"
-    declared = int((tested["declared"] != "").sum())
-    others = len(tested) - declared
-    parts = [f"the {others} exploratory comparisons of this table"] if others else []
-    parts = [*(["all comparisons that the study declares"] if declared else []), *parts]
+    others = int((tested["declared"] == "").sum())
+    parts = ["all comparisons that the study declares"] if others < len(tested) else []
+    parts += [f"the {others} exploratory comparisons of this table"] if others else []
     return (
         f"p is of {' or '.join(names)}; p (permutation) of the permutation test, {kind}. p (Holm) "
         f"is p corrected over its family, {' or '.join(parts)}. The verdict follows it at the 5 % "
@@ -312,43 +301,39 @@ def reached_table(study: Study, loss: float) -> pd.DataFrame:
         and ``least``, the lowest loss of any run.
     """
     curves = study.curves[study.curves["subset"] == "valid"].dropna(subset="loss")
-    first = curves[curves["loss"] <= loss].drop_duplicates(RUN)
-    runs = study.runs.merge(first[[*RUN, "updates"]], how="left", on=RUN)
+    first = curves[curves["loss"] <= loss].drop_duplicates(RUN_KEY)
+    runs = study.runs.merge(first[[*RUN_KEY, "updates"]], how="left", on=RUN_KEY)
     runs["seconds"] = runs["training.seconds"] * runs["updates"] / runs["training.updates"]
-    failed = study.failures["arm"].value_counts()
-    rows = []
-    for arm in study.names:
-        of_arm = runs[runs["arm"] == arm]
-        reach = of_arm[of_arm["updates"].notna()]
-        rows.append(
-            {
-                "arm": arm,
-                "reaching": f"{len(reach)} of {len(of_arm) + failed.get(arm, 0)}",
-                "updates": reach["updates"].mean(),
-                "seconds": reach["seconds"].mean(skipna=False),
-                "least": of_arm["valid_loss"].min(),
-            }
-        )
-    return pd.DataFrame(rows)
+    reaching = runs.dropna(subset="updates").groupby("arm")
+    started = pd.concat([runs["arm"], study.failures["arm"]]).value_counts()
+    table = pd.DataFrame(
+        {
+            "reaching": reaching.size().reindex(study.names, fill_value=0).astype(str),
+            "updates": reaching["updates"].mean(),
+            "seconds": reaching["seconds"].agg(_mean_of_all),
+            "least": runs.groupby("arm")["valid_loss"].min(),
+        },
+        index=pd.Index(study.names, name="arm"),
+    )
+    table["reaching"] += " of " + started.reindex(table.index).astype(str)
+    return table.reset_index()
+
+
+def _mean_of_all(values: pd.Series) -> float:
+    """The mean; NaN if a value is missing."""
+    return float(values.mean(skipna=False))
 
 
 def speed_table(study: Study) -> pd.DataFrame:
     """The score, size, speed and memory of each arm: means over seeds."""
-    arms = study.runs.groupby("arm", sort=False)
-
-    def mean(column: str) -> pd.Series:
-        return arms[column].agg(lambda values: values.mean(skipna=False))
-
-    table = pd.DataFrame(
-        {
-            "score": mean("score"),
-            "parameters": arms["model.parameters"].agg(span),
-            "norm_parameters": arms["model.norm_parameters"].agg(span),
-            "updates": mean("training.updates"),
-            "updates_per_second": mean("training.updates_per_second"),
-            "seconds": mean("training.seconds"),
-            "peak_memory": mean("training.peak_memory"),
-        }
+    table = study.runs.groupby("arm", sort=False).agg(
+        score=("score", _mean_of_all),
+        parameters=("model.parameters", span),
+        norm_parameters=("model.norm_parameters", span),
+        updates=("training.updates", _mean_of_all),
+        updates_per_second=("training.updates_per_second", _mean_of_all),
+        seconds=("training.seconds", _mean_of_all),
+        peak_memory=("training.peak_memory", _mean_of_all),
     )
     return table.reset_index()
 
@@ -364,22 +349,10 @@ def speed_spread(runs: pd.DataFrame) -> float:
     return 1.0 if pd.isna(factor) else float(factor)
 
 
-def failures_table(study: Study) -> pd.DataFrame:
-    """The runs without a result, with their state and progress."""
-    return study.failures[["arm", "seed", "state", "stage", "progress", "reason"]]
-
-
-def runs_table(study: Study) -> pd.DataFrame:
-    """Every run with its commit."""
-    table = study.runs[["arm", "seed", "score"]]
-    return table.assign(commit=commits(study.runs), date=study.runs["date"])
-
-
 def commits(runs: pd.DataFrame) -> list[str]:
     """The commit that scored each run, as text."""
     states = runs[["commit", "dirty"]].astype(object)
-    states = states.where(states.notna(), None)
-    return [short_commit(state) for state in states.to_dict("records")]
+    return [short_commit(state) for state in states.where(states.notna(), None).to_dict("records")]
 
 
 # --- in Markdown -------------------------------------------------------------------------------
@@ -470,7 +443,7 @@ def _mean(runs: pd.DataFrame, column: str, metric: Metric) -> str:
 
 def distinct(values: Iterable[object]) -> list[str]:
     """The distinct values as sorted text, without missing ones."""
-    return sorted({str(value) for value in pd.Series(list(values), dtype=object).dropna()})
+    return sorted({str(value) for value in values if not pd.isna(value)})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,15 +10,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from norm_plugin.analysis.stats import describe, pooled_standard_deviation
-from norm_plugin.analysis.study import Study, arm_name, differences_of
+from norm_plugin.analysis.study import Study, arm_name, label_without
 from norm_plugin.commands.command_line import CommandError, read_json
-from norm_plugin.experiments.spec import short_label
 from norm_plugin.experiments.tune import OUTCOME, choose
 
 
@@ -80,10 +78,10 @@ def _by_value(table: pd.DataFrame, study: Study, key: str) -> pd.DataFrame:
     if column not in study.runs:
         raise CommandError(f"no run has a setting {key}; name another to vary")
     records = study.runs.to_dict("records")
-    of_recipe = [run[column] for run in records if key not in differences_of(run)]
+    of_recipe = [run[column] for run in records if key not in run["differs"]]
     values, arms = [], []
     for run in table.to_dict("records"):
-        value = differences_of(run).get(key, *(of_recipe[:1] or [math.nan]))
+        value = run["differs"].get(key, *(of_recipe[:1] or [math.nan]))
         values.append(value[0] if isinstance(value, list) else value)
         label = label_without(run, (*study.common, key))
         arms.append(arm_name(label, run["placement"]))
@@ -91,12 +89,6 @@ def _by_value(table: pd.DataFrame, study: Study, key: str) -> pd.DataFrame:
         return table.assign(lr=[float(value) for value in values], arm=arms)
     except (TypeError, ValueError) as error:
         raise CommandError(f"the values of {key} are not numbers: {error}") from error
-
-
-def label_without(run: Mapping[str, Any], keys: Iterable[str]) -> str:
-    """The label of a run without these settings."""
-    differs = differences_of(run)
-    return short_label(run["norm"], differs, [key for key in keys if key in differs])
 
 
 def read_tuned(study: Study, path: Path) -> Tuned:

@@ -7,7 +7,6 @@ import io
 
 import pytest
 import torch
-from forked import run_forked
 
 from norm_plugin.analysis.records import LAYERS, RECORDED, main, read_record, values_of
 from norm_plugin.commands.command_line import CommandError
@@ -40,7 +39,13 @@ def values(record, figure):
     return values_of(read_record(record), what.names, what.part)
 
 
-def test_a_table_has_a_row_for_each_update_and_site(record):
+def test_a_table_has_a_row_for_each_update_and_place(record):
+    layers = values_of(read_record(record), ["hidden_rms"], LAYERS)
+    rows = layers.itertuples(index=False, name=None)
+    assert list(rows) == [(1, "encoder.layers.0", 1.0), (11, "encoder.layers.0", 11.0)]
+    quantiles = values(record, "powernorm-7")
+    assert list(quantiles)[2:] == [f"gamma_over_psi_{level:g}" for level in measures.LEVELS]
+    assert list(quantiles.iloc[0])[1:] == ["encoder.a", *SEVEN]
     table = values(record, "powernorm-3").fillna(-1)
     assert list(table) == ["update", "place", "g_mu", "g_sigma2"]
     assert sorted(table.itertuples(index=False, name=None)) == [
@@ -49,22 +54,6 @@ def test_a_table_has_a_row_for_each_update_and_site(record):
         (11, "decoder.b", 4.0, -1),
         (11, "encoder.a", 0.1, 0.2),
     ]
-
-
-def test_a_site_without_any_of_the_values_has_no_row(record):
-    assert set(values(record, "powernorm-2")["place"]) == {"encoder.a"}
-
-
-def test_values_over_channels_have_a_column_for_each_quantile(record):
-    table = values(record, "powernorm-7")
-    assert list(table)[2:] == [f"gamma_over_psi_{level:g}" for level in measures.LEVELS]
-    assert list(table.iloc[0])[2:] == SEVEN
-
-
-def test_layers_are_a_part_of_their_own(record):
-    table = values_of(read_record(record), ["hidden_rms"], LAYERS)
-    rows = table.itertuples(index=False, name=None)
-    assert list(rows) == [(1, "encoder.layers.0", 1.0), (11, "encoder.layers.0", 11.0)]
 
 
 def test_what_is_not_there_is_refused(record):
@@ -110,8 +99,3 @@ def test_bad_files_are_one_line(tmp_path):
     ]:
         with pytest.raises(CommandError, match=message):
             read_record(tmp_path / name)
-
-
-def test_it_is_a_command(tmp_path):
-    result = run_forked("norm_plugin", "records", tmp_path / "missing")
-    assert result.returncode == 1 and result.stderr.startswith("error: cannot read")

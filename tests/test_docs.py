@@ -12,7 +12,6 @@ from mkdocs.config import load_config
 
 from docs import fill_docs
 from norm_plugin.cli import VERBS, norm_text
-from norm_plugin.models.architectures import ARCHITECTURES
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.norms.base import registry as registry
 
@@ -87,8 +86,3 @@ def test_every_python_command_it_names_exists():
     files = set(re.findall(r"python ([a-z-]+/[a-z][\w/]*\.py)", text))
     assert "benchmarks/layers.py" in files
     assert [name for name in files if not (ROOT / name).is_file()] == []
-
-
-def test_every_architecture_is_named():
-    names = [name for of_model in ARCHITECTURES.values() for name in of_model]
-    assert [name for name in names if f"`{name}`" not in TEXT] == []

@@ -72,13 +72,6 @@ def test_rows_are_written_and_read(tmp_path, capsys, monkeypatch):
     assert " / " in row.split("|")[5] and "not measured" not in row
 
 
-def test_check_tells_which_target_is_missed(tmp_path, capsys):
-    argv = ["--quick", "--no-csv", "--threads", "1", "--norms", "dyt", "--providers", "fused"]
-    assert layers.main([*argv, "--check"]) == 1
-    out = capsys.readouterr().out
-    assert "missed: dyt at 4,096 x 512: not measured; at most 1.0 is wanted" in out
-
-
 def test_misses():
     setup = Setup("adanorm")
     both = [measured(1.0), measured(0.9, size=SIZES[1])]

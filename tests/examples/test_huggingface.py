@@ -86,23 +86,3 @@ def test_the_example(capsys):
     assert "bert.encoder.layer.0.attention.output.LayerNorm: LayerNorm -> PowerNorm" in printed
     assert f"accuracy after {scores['accuracy after']:.1f}" in printed
     assert "update 20: loss" in printed
-
-
-def test_an_encoder_and_a_decoder_are_replaced_apart():
-    from transformers import BartConfig, BartModel
-
-    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 20}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    model = BartModel(BartConfig(**sizes, **heads, encoder_ffn_dim=16, decoder_ffn_dim=16))
-    with pytest.raises(
-        ValueError, match="a mask each, 'attention_mask' and 'decoder_attention_mask'"
-    ):
-        replace_norms(model, "batchnorm")
-    replace_norms(model.get_encoder(), "batchnorm")
-    replace_norms(model.get_decoder(), "batchnorm")
-    batch = new_batch()
-    batch.pop("labels")
-    shorter = {"decoder_input_ids": batch["input_ids"][:, :5]}
-    output = model.train()(**batch, **shorter)
-    output.last_hidden_state.sum().backward()
-    assert output.last_hidden_state.shape[1] == 5

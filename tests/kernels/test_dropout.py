@@ -164,11 +164,6 @@ def test_a_branch_in_half_precision_leaves_the_stream_as_precise_as_it_is(choice
     assert torch.equal(branch.grad, 2 * (y.detach() > 1.5))
 
 
-def test_a_probability_of_one_or_more_is_refused():
-    with pytest.raises(ValueError, match=r"p is 1\.0; it must be 0 or more, and less than 1"):
-        dropout_sum(torch.zeros(3), torch.zeros(3), 1.0, "auto")
-
-
 def test_more_numbers_than_there_are_counters_are_refused():
     many = torch.zeros(1).expand(4 * WORD + 1)  # one number in memory
     with pytest.raises(ValueError, match="17179869185 numbers; dropout_sum takes at most 17179869"):

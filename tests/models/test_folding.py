@@ -165,11 +165,6 @@ def test_joint_attention_takes_two_norms_at_once(build):
     assert reason_at["decoder-ffn"] == ""
 
 
-def test_an_encoder_that_nothing_attends_to(build):
-    reason_at = reasons(build(*plain("batchnorm", "--no-cross-attention")))
-    assert reason_at["encoder-final"] == "no linear map takes its output"
-
-
 def test_another_kind_of_map_does_not_fold(build, batch):
     class Quantized(torch.nn.Linear):
         pass

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import sys
-
 import fairseq_cli.interactive
 import fairseq_cli.train
 import pytest
 import torch
 from composed import composed
-from fairseq import checkpoint_utils, options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq import checkpoint_utils
 
 from characters import LETTERS, TINY, parse, write_text
 from norm_plugin.checkpoints.average import average_checkpoints
@@ -96,15 +92,3 @@ def test_average_evaluate_and_fold(text, folder, tmp_path, capsys):
     assert isinstance(hub.models[0].decoder.layers[0].final_layer_norm, Identity)
     assert set(hub.sample("a b c", beam=1).split()) <= WORDS
     assert hub.score("a b c")["positional_scores"].numel() == 3  # the end is not scored
-
-
-def test_interactive_continues_a_text(text, folder, monkeypatch, capsys):
-    argv = [text, "--task", "language_modeling", "--path", folder / "checkpoint_best.pt", "--cpu"]
-    argv += ["--beam", 1, "--sampling", "--seed", 2, "--max-len-b", 8]
-    parser = options.get_interactive_generation_parser()
-    args = options.parse_args_and_arch(parser, [str(word) for word in argv])
-    monkeypatch.setattr(sys, "stdin", io.StringIO("d e f\n"))
-    fairseq_cli.interactive.main(convert_namespace_to_omegaconf(args))
-    (hypothesis,) = [line for line in capsys.readouterr().out.splitlines() if line[:2] == "H-"]
-    continued = hypothesis.split("\t")[2].split()
-    assert continued[:3] == ["d", "e", "f"] and set(continued) <= WORDS

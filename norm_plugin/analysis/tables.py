@@ -203,11 +203,13 @@ FAILURES = ["arm", "seed", "state", "stage", "progress", "reason"]
 
 
 def primary_table(comparisons: pd.DataFrame) -> pd.DataFrame:
-    """The table of the declared comparisons.
+    """The table of the declared comparisons; n is the number of pairs where they are paired.
 
     Args:
         comparisons: the table of :func:`~norm_plugin.analysis.stats.compare_primary`.
     """
+    pairs = comparisons["by_seed"].map(len)
+    comparisons = comparisons.assign(n=comparisons["n"].mask(pairs > 0, pairs))
     columns = ["arm", "baseline", "verdict", "outcome", "n", *COMPARED]
     columns += [] if comparisons["margin"].isna().all() else ["margin"]
     return comparisons[columns]

@@ -32,7 +32,7 @@ from norm_plugin.analysis.stats import (
     sign_flip_p,
     verdict,
 )
-from norm_plugin.analysis.tables import p_text
+from norm_plugin.analysis.tables import p_text, primary_table
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.studies import AFTER, PrimaryComparison
 
@@ -294,6 +294,13 @@ def test_holm_runs_over_the_declared_comparisons_of_all_outcomes():
     assert list(table["family"]) == [EXPLORATORY, PRIMARY, EXPLORATORY, EXPLORATORY]
     explored = table.loc[["other", "third"]]
     assert list(explored["p_holm"]) == pytest.approx(holm(list(explored["p"])))
+
+
+def test_a_declared_comparison_counts_its_pairs():
+    runs = runs_of(base=BASELINE[:2], good=ARM)
+    primary = [PrimaryComparison("good", "base"), PrimaryComparison("good", "base", paired=False)]
+    table = primary_table(compare_primary(runs, primary))
+    assert list(table["n"]) == [2, len(ARM)]
 
 
 def test_what_was_declared_after_the_runs_is_exploratory():

@@ -57,6 +57,7 @@ CORPORA = {
     "adanorm_sst5": "SST5",
     "sst5_confirmed": "SST5, new seeds",
     "multi30k_cpu": "Multi30k",
+    "warmup_confirmed": "Multi30k, new seeds",
     "stat_tokens": "characters, large batches",
     "depth": "characters, 24 layers",
 }
@@ -114,6 +115,10 @@ FINDINGS = {
         ),
         Effect("adanorm_sst5", "adanorm", "layernorm-kaiming"),
         Effect("adanorm_sst5", "layernorm-kaiming"),
+    ),
+    "warmup": (  # that of post without the increase would flatten the figure
+        Effect("warmup_confirmed", "layernorm-warmup-init-lr-0.005, pre", "layernorm, pre"),
+        Effect("warmup_confirmed", "layernorm-warmup-init-lr-0.005, pre", "layernorm, post"),
     ),
     "depth": tuple(  # that of post would flatten the figure
         Effect("depth", f"layernorm-{placement}-decoder-layers-24, {placement}", PRE_24)

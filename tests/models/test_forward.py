@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -96,3 +98,26 @@ def test_checkpointed_activations_give_the_same_update(name, build, batch, task)
             torch.testing.assert_close(other_grads[key], grad, **close, msg=key)
     for key, value in plain.state_dict().items():
         torch.testing.assert_close(checkpointed.state_dict()[key], value, **close, msg=key)
+
+
+def test_a_copy_is_independent(build, batch, task):
+    """--store-ema deep-copies the model; the hooks of the copy must serve the copy."""
+    pad = task.source_dictionary.pad()
+    model = build(*everywhere("powernorm"))
+    step(model, batch, pad)
+    ema = copy.deepcopy(model)
+    before = copy.deepcopy(model.state_dict())
+    step(ema, batch, pad)
+    assert all(torch.equal(model.state_dict()[key], value) for key, value in before.items())
+    step(model, batch, pad)
+    for key, value in model.state_dict().items():
+        assert torch.equal(ema.state_dict()[key], value), key
+
+
+def test_no_mask_is_kept_after_a_forward(build, batch):
+    model = build(*everywhere("batchnorm"))
+    model(**batch)
+    masks = [m.padding.mask for m in model.modules() if hasattr(m, "padding")]
+    assert len(masks) == 6 and masks == [None] * 6
+    with pytest.raises(RuntimeError, match="outside of the forward of the .*EncoderLayer that"):
+        model.encoder.layers[0].self_attn_layer_norm(torch.ones(3, 2, 64))

@@ -43,6 +43,13 @@ def test_kaiming_attention_leaves_the_feed_forward_network(build):
     assert all(linear.bias.any() for linear in others)  # torch's default, as in stock
 
 
+@pytest.mark.parametrize("name", list(INITIALIZATIONS))
+def test_every_norm_starts_from_the_same_weights(name, build):
+    models = [build("--norm-init", name, "--norm-type", norm) for norm in ("adanorm", "dyt")]
+    for maps, other_maps in zip(*(linears(model) for model in models)):
+        assert all(torch.equal(a.weight, b.weight) for a, b in zip(maps, other_maps))
+
+
 class Map(NamedTuple):
     """A linear map: ``q``, ``k``, ``v``, ``o``, ``1`` or ``2``, in layer l of N or M = 5."""
 

@@ -12,21 +12,21 @@ environment (http_proxy, https_proxy, no_proxy).
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import urllib.request
 from collections.abc import Sequence
 from http import HTTPStatus
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
 from tqdm import tqdm
 
-from norm_plugin.commands.command_line import CommandError, write_text
+from norm_plugin.commands.command_line import CommandError, read_lines, read_text, write_text
 from prep.files import ARCHIVES, file_digest, locked, read_archive, report
 
 TIMEOUT_SECONDS = 60
-BLOCK_BYTES = 1 << 16
 
 
 class Source(NamedTuple):
@@ -74,7 +74,7 @@ def known_digests(sources: Sequence[Source], folder: Path) -> dict[str, str] | N
 def _expected(source: Source, path: Path) -> str | None:
     record = beside(path, ".sha256")
     if source.digest is None and record.exists():
-        return record.read_text(encoding="utf-8").split()[0]
+        return read_text(record).split()[0]
     return source.digest
 
 
@@ -130,42 +130,34 @@ def fetch_rest(url: str, part: Path) -> None:
     """
     start, headers, record = 0, {}, beside(part, ".version")
     if part.exists() and record.exists():
-        address, version = record.read_text(encoding="utf-8").split("\n")[:2]
+        address, version = read_lines(record)
         if address == url and part.stat().st_size > 1:
             start = part.stat().st_size - 1  # so that a range is left even if the file is complete
             headers = {"Range": f"bytes={start}-", "If-Range": version}
     request = urllib.request.Request(url, headers=headers)
     with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
-        partial = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
-        if response.status != HTTPStatus.PARTIAL_CONTENT or not partial:
+        if response.status != HTTPStatus.PARTIAL_CONTENT:
             start = 0
             _remove(part)
-            if response.status == HTTPStatus.PARTIAL_CONTENT:
-                raise OSError("the server sent another part than it was asked for")
             if version := response.headers.get("ETag") or response.headers.get("Last-Modified"):
                 write_text(record, f"{url}\n{version}\n")
-        _write_body(response, part, start)
-
-
-def _write_body(response: HTTPResponse, part: Path, start: int) -> None:
-    """Write the body of a response to `part`, from byte `start` on."""
-    if response.length is None and not response.chunked:
-        raise OSError("the server does not say how long the file is")
-    total = None if response.length is None else start + response.length
-    bar = tqdm(
-        desc=part.stem,
-        total=total,
-        initial=start,
-        unit="B",
-        unit_scale=True,
-        mininterval=0.1 if sys.stderr.isatty() else 30,
-    )
-    with bar, open(part, "r+b" if start else "wb") as stream:
-        stream.seek(start)
-        stream.truncate()
-        while block := response.read(BLOCK_BYTES):
-            stream.write(block)
-            bar.update(len(block))
-        size = stream.tell()
+        elif not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+            _remove(part)
+            raise OSError("the server sent another part than it was asked for")
+        if response.length is None and not response.chunked:
+            raise OSError("the server does not say how long the file is")
+        total = None if response.length is None else start + response.length
+        bar = tqdm.wrapattr(
+            response,
+            "read",
+            total=total,
+            initial=start,
+            desc=part.stem,
+            mininterval=0.1 if sys.stderr.isatty() else 30,
+        )
+        with bar as body, open(part, "r+b" if start else "wb") as stream:
+            stream.seek(start)
+            shutil.copyfileobj(body, stream)
+            size = stream.tell()
     if total not in (None, size):
         raise OSError(f"the connection ended after {size:,} of {total:,} bytes")

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -27,9 +26,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from norm_plugin.commands.command_line import at_least
-from prep.binarize import binarize, make_dictionary
+from prep.binarize import make_dictionary, publish_binary
 from prep.files import SPLITS, report, write_lines
-from prep.folder import Counts, make_recipe, publish, publish_binary
+from prep.folder import Counts, make_recipe, publish
 from prep.stages import SEED, make_parser, run
 
 SOURCE, TARGET = "en", "xx"  # xx: no real language has this code
@@ -306,22 +305,21 @@ def main(argv: Sequence[str]) -> None:
             help="pairs (default: %(default)s)",
         )
     args = parser.parse_args(argv)
+    sizes = {split: getattr(args, split) for split in SPLITS}
+    recipe = make_recipe("toy", SOURCE, TARGET, {"seed": args.seed, **sizes})
     if args.only == "fetch":
         report("nothing to fetch: the toy corpus is generated")
     if args.only in (None, "prepare"):
-        sizes = {split: getattr(args, split) for split in SPLITS}
         files = generate(args.seed, sizes)
         inputs = {
             name: hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
             for name, lines in files.items()
         }
-        settings = {"seed": args.seed, **sizes}
-        recipe = make_recipe("toy", SOURCE, TARGET, settings, inputs)
-        publish(args.out, recipe, partial(build, files=files), args.overwrite)
+        made = partial(build, files=files)
+        publish(args.out, {**recipe, "inputs": inputs}, made, args.overwrite)
     if args.only in (None, "binarize"):
-        recipe = make_recipe("toy", SOURCE, TARGET, {}, {})
-        publish_binary(args.out, recipe, partial(binarize, args.out, recipe=recipe), args.overwrite)
+        publish_binary(args.out, recipe, args.overwrite)
 
 
 if __name__ == "__main__":
-    run(lambda: main(sys.argv[1:]))
+    run(main)

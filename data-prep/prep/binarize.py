@@ -5,15 +5,34 @@ fairseq-preprocess itself is not used: its multiprocessing.Pool waits forever if
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from norm_plugin.commands.command_line import CommandError, read_json, write_text
 from prep.files import SPLITS, lines_of, report
-from prep.folder import Recipe, binary_file, dictionary, sides, text_folder
+from prep.folder import (
+    MANIFEST,
+    Recipe,
+    binary_file,
+    dictionary,
+    difference,
+    digests_of,
+    read_manifest,
+    sides,
+    temporary,
+    text_folder,
+    tool_versions,
+    unless,
+)
 
+BINARIZED = "binarized.json"
 PADDING_FACTOR = 8  # fairseq-preprocess pads dictionaries to a multiple of it
 
 
@@ -24,13 +43,11 @@ def make_dictionary(
     from fairseq.data import Dictionary  # takes seconds, which --help need not
 
     symbols = Dictionary()
-    for text in texts:
-        counts: Counter[str] = Counter()
-        for line in lines_of(text):
-            counts.update(line.split())
-            counts[symbols.eos_word] += 1
-        for word, count in counts.items():
-            symbols.add_symbol(word, count)
+    counts: Counter[str] = Counter()
+    for line in chain.from_iterable(map(lines_of, texts)):
+        counts.update(line.split())
+    for word, count in counts.items():
+        symbols.add_symbol(word, count)
     symbols.finalize(threshold=least_count, padding_factor=PADDING_FACTOR)
     for destination in destinations:
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -40,15 +57,61 @@ def make_dictionary(
     report(f"dictionary of {' and '.join(text.name for text in texts)}: {types:,} types")
 
 
-def binarize(out: Path, destination: Path, recipe: Recipe) -> None:
-    """Write the binary text of `out` to `destination`."""
-    for side in sides(recipe):
-        dictionary_path = out / "bin" / dictionary(recipe, side)
-        for split in SPLITS:
-            stem = destination / binary_file(recipe, split, side)
-            stem.parent.mkdir(parents=True, exist_ok=True)
-            binarize_text(text_folder(out) / f"{split}.{side}", dictionary_path, stem)
+def publish_binary(out: Path, recipe: Recipe, overwrite: bool) -> None:
+    """Add the binary text to OUT/bin, unless it exists for the text in OUT.
+
+    Its record is written last, so after a failure or a kill it is made again. Raises CommandError
+    if OUT has no text, or the text of another corpus or direction than `recipe`.
+    """
+    out = out.resolve()
+    if not (out / MANIFEST).is_file():
+        raise CommandError(f"{out} holds no prepared text to binarize; run --only prepare first")
+    which_text = {key: recipe[key] for key in ("corpus", "source", "target")}
+    if differs := difference(read_manifest(out), which_text):
+        raise CommandError(
+            f"{out} was prepared with {differs}; choose another --out or the options it was "
+            "prepared with"
+        )
+    with unless(lambda: not overwrite and _is_binarized(out), out) as needed:
+        if not needed:
+            report(f"nothing to do: the text is binarized in {out / 'bin'}")
+            return
+        with temporary(out / "bin") as work:
+            files = digests_of(work, binarize(out, work))
+            os.sync()
+            for name in files:
+                os.replace(work / name, out / "bin" / name)
+        record = {**_inputs_of_binary(out), "files": files}
+        write_text(out / "bin" / BINARIZED, json.dumps(record, indent=2) + "\n")
+        report(f"done: binarized in {out / 'bin'}")
+
+
+def _inputs_of_binary(out: Path) -> dict[str, Any]:
+    return {"checksum": read_manifest(out)["checksum"], "fairseq": tool_versions().get("fairseq")}
+
+
+def _is_binarized(out: Path) -> bool:
+    """Whether OUT/bin is complete, and was made from the text in OUT by this version of fairseq."""
+    try:
+        record = read_json(out / "bin" / BINARIZED)
+        files = digests_of(out / "bin", record["files"])
+    except (CommandError, FileNotFoundError):
+        return False
+    return bool(record == {**_inputs_of_binary(out), "files": files})
+
+
+def binarize(out: Path, destination: Path) -> list[str]:
+    """Write the binary text of the corpus in `out` to `destination`; returns the files' names."""
+    manifest, names = read_manifest(out), []
+    for split in SPLITS:
+        for side in sides(manifest):
+            name = binary_file(manifest, split, side)
+            (destination / name).parent.mkdir(parents=True, exist_ok=True)
+            text = text_folder(out) / f"{split}.{side}"
+            binarize_text(text, out / "bin" / dictionary(manifest, side), destination / name)
+            names += [f"{name}.bin", f"{name}.idx"]
     report(f"binarize: {', '.join(SPLITS)}")
+    return names
 
 
 def binarize_text(text: Path, dictionary_path: Path, stem: Path) -> None:

@@ -17,26 +17,18 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.commands.command_line import CommandError, write_text
+from norm_plugin.commands.command_line import CommandError, read_json, write_text
 from prep.files import SPLITS, file_digest, lines_of, locked, report
 
 MANIFEST = "manifest.json"
-BINARIZED = "binarized.json"
 FORMAT = 1  # increase it if a change of the code gives other data for the same settings
-# The distributions that provide each tool in the manifest.
-TOOLS = {
-    "sacremoses": ("sacremoses",),
-    "regex": ("regex",),
-    "subword-nmt": ("subword-nmt",),
-    "sentencepiece": ("sentencepiece",),
-    "fairseq": ("fairseq-fixed", "fairseq"),
-}
-WHICH_TEXT = ("corpus", "source", "target")  # the keys of a recipe that bin/ depends on
+# The tools that affect the data; fairseq-fixed, if it is there, is the fairseq that is imported.
+TOOLS = ("sacremoses", "regex", "subword-nmt", "sentencepiece", "fairseq", "fairseq-fixed")
 
 Recipe = Mapping[str, Any]
 Counts = dict[str, int]  # of "lines" and "tokens"
@@ -71,8 +63,7 @@ def dictionary(recipe: Recipe, side: str) -> str:
 def binary_file(recipe: Recipe, split: str, side: str) -> str:
     """The path of a binary file in bin/, without its suffix."""
     stem = LAYOUTS[recipe.get("layout", TRANSLATION)][1]
-    languages = {name: recipe.get(name) for name in ("source", "target")}
-    return stem.format(split=split, side=side, **languages)
+    return stem.format(split=split, side=side, **recipe)
 
 
 def text_folder(out: Path) -> Path:
@@ -84,19 +75,13 @@ def text_folder(out: Path) -> Path:
 
 
 def make_recipe(
-    corpus: str,
-    source: str,
-    target: str | None,
-    settings: dict[str, Any],
-    inputs: dict[str, str],
-    **more: Any,
+    corpus: str, source: str, target: str | None, settings: Mapping[str, Any], **more: Any
 ) -> Recipe:
-    """A recipe: everything that determines the data and its scores.
+    """A recipe: everything that determines the data and its scores, but for its inputs.
 
     Args:
         source: the input side: a language, or the name of the text.
         target: the output side: a language or the label; None for plain text.
-        inputs: the SHA-256 of each raw file, by its name.
         more: optional entries: `second`, a second input side; `scoring`, properties that affect
             scoring; `layout`, one of `LAYOUTS`. Empty ones are left out.
     """
@@ -106,19 +91,17 @@ def make_recipe(
         "source": source,
         "target": target,
         "settings": settings,
-        "inputs": inputs,
+        "inputs": {},  # the SHA-256 of each raw file, by its name
         **{name: value for name, value in more.items() if value},
     }
 
 
 def read_manifest(out: Path) -> dict[str, Any]:
     """Read OUT/manifest.json; CommandError if OUT is not a prepared corpus."""
-    try:
-        manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
-        if {"corpus", "files", "checksum"} <= manifest.keys():
-            return dict(manifest)
-    except (OSError, ValueError, AttributeError):
-        pass
+    with suppress(CommandError):
+        manifest = read_json(out / MANIFEST)
+        if isinstance(manifest, dict) and {"corpus", "files", "checksum"} <= manifest.keys():
+            return manifest
     raise CommandError(f"{out} exists and is not a prepared corpus; choose another --out")
 
 
@@ -170,14 +153,14 @@ def count_text(path: Path) -> Counts:
 def tool_versions() -> dict[str, str]:
     """The versions of Python and of the tools that affect the data."""
     versions = {"python": platform.python_version()}
-    for tool, distributions in TOOLS.items():
-        for distribution in reversed(distributions):
-            with suppress(PackageNotFoundError):
-                versions[tool] = f"{distribution} {version(distribution)}"
+    for distribution in TOOLS:
+        with suppress(PackageNotFoundError):
+            tool = distribution.removesuffix("-fixed")
+            versions[tool] = f"{distribution} {version(distribution)}"
     return versions
 
 
-# ---- text, then binary form -----------------------------------------------------------------
+# ---- the folder -----------------------------------------------------------------------------
 
 
 def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> None:
@@ -188,76 +171,28 @@ def publish(out: Path, recipe: Recipe, build: Build, overwrite: bool) -> None:
     CommandError if OUT has other content.
     """
     out = out.resolve()
-    # first without the lock, which is impossible on a read-only disk
-    if overwrite or not is_prepared(out, recipe):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(out):
-            # another process may have made it while this one waited for the lock
-            if overwrite or not is_prepared(out, recipe):
-                if not _is_empty(out):
-                    read_manifest(out)  # --overwrite replaces nothing but a prepared corpus
-                with _temporary(out) as work:
-                    write_manifest(work, recipe, build(work))
-                    _replace(out, work)
-                report(f"done: the corpus is in {out}")
-                return
-    report(f"nothing to do: the corpus is complete in {out}")
+    with unless(lambda: not overwrite and is_prepared(out, recipe), out) as needed:
+        if not needed:
+            report(f"nothing to do: the corpus is complete in {out}")
+            return
+        if not _is_empty(out):
+            read_manifest(out)  # --overwrite replaces nothing but a prepared corpus
+        with temporary(out) as work:
+            write_manifest(work, recipe, build(work))
+            _replace(out, work)
+        report(f"done: the corpus is in {out}")
 
 
-def publish_binary(
-    out: Path, recipe: Recipe, build: Callable[[Path], None], overwrite: bool
-) -> None:
-    """Add the binary text to OUT/bin by `build`, unless it exists for the text in OUT.
-
-    Its record is written last, so after a failure or a kill it is made again. Raises CommandError
-    if OUT has no text, or the text of another corpus or direction than `recipe`.
-    """
-    out = out.resolve()
-    if not (out / MANIFEST).is_file():
-        raise CommandError(f"{out} holds no prepared text to binarize; run --only prepare first")
-    if differs := _difference(read_manifest(out), {key: recipe[key] for key in WHICH_TEXT}):
-        raise CommandError(
-            f"{out} was prepared with {differs}; choose another --out or the options it was "
-            "prepared with"
-        )
-    if overwrite or not _is_binarized(out):
-        with _lock(out):
-            if overwrite or not _is_binarized(out):
-                with _temporary(out / "bin") as work:
-                    build(work)
-                    files = digests_of(work, _binary_files(out))
-                    os.sync()
-                    for name in files:
-                        os.replace(work / name, out / "bin" / name)
-                record = {**_inputs_of_binary(out), "files": files}
-                write_text(out / "bin" / BINARIZED, json.dumps(record, indent=2) + "\n")
-                report(f"done: binarized in {out / 'bin'}")
-                return
-    report(f"nothing to do: the text is binarized in {out / 'bin'}")
-
-
-def _binary_files(out: Path) -> list[str]:
-    manifest = read_manifest(out)
-    return [
-        f"{binary_file(manifest, split, side)}.{suffix}"
-        for split in SPLITS
-        for side in sides(manifest)
-        for suffix in ("bin", "idx")
-    ]
-
-
-def _inputs_of_binary(out: Path) -> dict[str, Any]:
-    return {"checksum": read_manifest(out)["checksum"], "fairseq": tool_versions().get("fairseq")}
-
-
-def _is_binarized(out: Path) -> bool:
-    """Whether OUT/bin is complete, and was made from the text in OUT by this version of fairseq."""
-    try:
-        record = json.loads((out / "bin" / BINARIZED).read_text(encoding="utf-8"))
-        files = digests_of(out / "bin", _binary_files(out))
-    except (FileNotFoundError, ValueError):
-        return False
-    return bool(record == {**_inputs_of_binary(out), "files": files})
+@contextmanager
+def unless(is_done: Callable[[], bool], out: Path) -> Iterator[bool]:
+    """Yield whether something is to be done in OUT, with its lock held if so."""
+    if is_done():  # asked first without the lock, which is impossible on a read-only disk
+        yield False
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with locked(out.parent / f".{out.name}.lock", f"preparing {out}"):
+        # another process may have done it while this one waited for the lock
+        yield not is_done()
 
 
 def is_prepared(out: Path, recipe: Recipe) -> bool:
@@ -268,7 +203,7 @@ def is_prepared(out: Path, recipe: Recipe) -> bool:
     if _is_empty(out):
         return False
     manifest = read_manifest(out)
-    if differs := _difference(manifest, recipe):
+    if differs := difference(manifest, recipe):
         raise CommandError(
             f"{out} was prepared with {differs}; choose another --out or pass --overwrite"
         )
@@ -277,7 +212,7 @@ def is_prepared(out: Path, recipe: Recipe) -> bool:
     return True
 
 
-def _difference(manifest: dict[str, Any], recipe: Recipe) -> str:
+def difference(manifest: Mapping[str, Any], recipe: Recipe) -> str:
     """How the manifest of a corpus differs from `recipe`; empty if it does not."""
     return ", ".join(
         f"{key} {json.dumps(manifest.get(key))}, not {json.dumps(value)}"
@@ -288,19 +223,12 @@ def _difference(manifest: dict[str, Any], recipe: Recipe) -> str:
     )
 
 
-# ---- the folder -----------------------------------------------------------------------------
-
-
-def _lock(out: Path) -> AbstractContextManager[None]:
-    return locked(out.parent / f".{out.name}.lock", f"preparing {out}")
-
-
 def _is_empty(folder: Path) -> bool:
     return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
 @contextmanager
-def _temporary(folder: Path) -> Iterator[Path]:
+def temporary(folder: Path) -> Iterator[Path]:
     """Yield an empty folder in `.NAME.tmp` beside `folder`; the caller must hold the lock."""
     top = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(top, ignore_errors=True)  # left by a killed process
@@ -312,7 +240,7 @@ def _temporary(folder: Path) -> Iterator[Path]:
 
 
 def _replace(folder: Path, work: Path) -> None:
-    """Replace `folder` by `work`, which `_temporary` made."""
+    """Replace `folder` by `work`, which `temporary` made."""
     old = work.with_name("old")
     os.sync()  # otherwise a crash of the machine may leave the name without the content
     try:

@@ -181,7 +181,7 @@ class LabeledCorpus(RawCorpus):
         )
         return parser.parse_args(argv)
 
-    def recipe(self, args: argparse.Namespace, inputs: dict[str, str]) -> Recipe:
+    def recipe(self, args: argparse.Namespace) -> Recipe:
         settings: dict[str, Any] = {
             "labels": list(self.labels),
             "lowercase": self.rules.lowercase,
@@ -194,7 +194,7 @@ class LabeledCorpus(RawCorpus):
             settings["split_seed"] = args.split_seed
         second = SECOND if self.raw.pairs else None
         layout = SENTENCE_PREDICTION
-        return make_recipe(self.name, TEXT, LABEL, settings, inputs, second=second, layout=layout)
+        return make_recipe(self.name, TEXT, LABEL, settings, second=second, layout=layout)
 
     def build(
         self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path

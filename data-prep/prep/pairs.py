@@ -144,14 +144,14 @@ class Corpus(RawCorpus):
         args.languages = (args.src, args.tgt)
         return args
 
-    def recipe(self, args: argparse.Namespace, inputs: dict[str, str]) -> Recipe:
+    def recipe(self, args: argparse.Namespace) -> Recipe:
         settings = {
             "merges": args.merges or self.types,
             "lowercase": self.rules.lowercase,
             "subword": args.subword,
             "tokenizer": args.tokenizer or "none",
         }
-        return make_recipe(self.name, args.src, args.tgt, settings, inputs, scoring=self.scoring)
+        return make_recipe(self.name, args.src, args.tgt, settings, scoring=self.scoring)
 
     def build(
         self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path

@@ -91,9 +91,8 @@ class TextCorpus(RawCorpus):
     def raw_files(self) -> list[RawFile]:
         return self.raw.files
 
-    def recipe(self, args: argparse.Namespace, inputs: dict[str, str]) -> Recipe:
-        settings = {"unit": self.unit}
-        return make_recipe(self.name, SIDE, None, settings, inputs, layout=LANGUAGE_MODELING)
+    def recipe(self, args: argparse.Namespace) -> Recipe:
+        return make_recipe(self.name, SIDE, None, {"unit": self.unit}, layout=LANGUAGE_MODELING)
 
     def build(
         self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path

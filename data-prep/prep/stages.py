@@ -10,14 +10,13 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from norm_plugin.commands.command_line import CommandError, at_least, run_command
-from prep.binarize import binarize
+from prep.binarize import publish_binary
 from prep.download import Source, download_all, known_digests
 from prep.files import RawFile, file_digest, find_raw, read_raw, report
-from prep.folder import Counts, Recipe, publish, publish_binary, read_manifest
+from prep.folder import Counts, Recipe, publish, read_manifest
 
 STAGES = ("fetch", "prepare", "binarize")
 SEED = at_least(0)  # `random.Random` drops the sign
@@ -38,8 +37,8 @@ class RawCorpus(ABC):
         """All raw files."""
 
     @abstractmethod
-    def recipe(self, args: argparse.Namespace, inputs: dict[str, str]) -> Recipe:
-        """The recipe, given the SHA-256 of the raw files by name."""
+    def recipe(self, args: argparse.Namespace) -> Recipe:
+        """What determines the data, but for the raw files; see `make_recipe`."""
 
     @abstractmethod
     def build(
@@ -56,7 +55,7 @@ class RawCorpus(ABC):
 
     def main(self, description: str | None) -> None:
         """The command of the corpus: run the stages with sys.argv, and exit."""
-        run(lambda: self.run(sys.argv[1:], description))
+        run(lambda argv: self.run(argv, description))
 
     def run(self, argv: Sequence[str], description: str | None = None) -> None:
         """Run the stage of --only, or all stages; CommandError for bad input."""
@@ -101,8 +100,8 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def run(main: Callable[[], None]) -> None:
-    """Run a command. An error that the user can fix is one line on stderr and exit status 1.
+def run(main: Callable[[list[str]], None]) -> None:
+    """Run a command with sys.argv. An error that the user can fix is one line and exit status 1.
 
     Like SIGINT, SIGTERM and SIGHUP remove unfinished folders, but keep unfinished downloads.
     """
@@ -112,7 +111,7 @@ def run(main: Callable[[], None]) -> None:
 
     def status() -> int:
         try:
-            main()
+            main(sys.argv[1:])
         except OSError as error:
             raise CommandError(str(error)) from error
         except MemoryError:
@@ -144,13 +143,10 @@ def run_stages(corpus: RawCorpus, args: argparse.Namespace) -> None:
             shutil.rmtree(unpacked, ignore_errors=True)
             return counts
 
-        recipe = corpus.recipe(args, _input_digests(corpus, args))
+        recipe = {**corpus.recipe(args), "inputs": _input_digests(corpus, args)}
         publish(args.out, recipe, build, args.overwrite)
     if args.only in (None, "binarize"):
-        # without --only, prepare has already removed the bin/ to overwrite
-        again = args.overwrite and args.only == "binarize"
-        recipe = corpus.recipe(args, {})
-        publish_binary(args.out, recipe, partial(binarize, args.out, recipe=recipe), again)
+        publish_binary(args.out, corpus.recipe(args), args.overwrite)
 
 
 def raw_folder(args: argparse.Namespace) -> Path:

@@ -1,35 +1,70 @@
-"""The dictionaries and the binary text are those of fairseq-preprocess in one go."""
+"""Dictionaries and binary text are those of fairseq-preprocess, and bin/ is complete or made again."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+from functools import partial
 
 import pytest
 
+from norm_plugin.commands.command_line import CommandError
 from prep import binarize, folder
 from prep.files import SPLITS, write_lines
 
+RECIPE = folder.make_recipe("tiny", "en", "de", {})
+EACH = ("en", "de")
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def texts(end="x"):
+    return {
+        f"{split}.{language}": [line, f"{split} {end}", "a"]
+        for language, line in (("en", "b a a"), ("de", "c b b \u0141"))
+        for split in SPLITS
+    }
+
+
+def build(work, groups=(EACH,), end="x"):
+    for name, lines in texts(end).items():
+        write_lines(work / "tok" / name, lines)
+    for languages in groups:
+        train = [work / "tok" / f"train.{language}" for language in languages]
+        binarize.make_dictionary(train, [work / "bin" / f"dict.{x}.txt" for x in languages])
+    return {}
+
 
 @pytest.fixture
-def text(tmp_path):
-    for language, line in (("en", "b a a"), ("de", "c b b \u0141")):
-        for split in SPLITS:
-            write_lines(tmp_path / f"{split}.{language}", [line, f"{split} x", "a"])
-    return tmp_path
+def prepared(tmp_path):
+    folder.publish(tmp_path / "out", RECIPE, build, overwrite=False)
+    return tmp_path / "out"
+
+
+def never(*args):
+    raise AssertionError("made again")
+
+
+# ---- as fairseq ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def preprocess(text, monkeypatch):
+def preprocess(tmp_path, monkeypatch):
     """Runs fairseq-preprocess here, which has paid for importing it; returns what it makes."""
     fairseq = pytest.importorskip("fairseq_cli.preprocess")
 
     def run(*options):
+        for name, lines in texts().items():
+            write_lines(tmp_path / name, lines)
         command = ["preprocess", "-s", "en", "-t", "de", *options, "--destdir", "whole"]
         command += [f"--{split}pref={split}" for split in SPLITS]
         monkeypatch.setattr(sys, "argv", command)
-        monkeypatch.chdir(text)
+        monkeypatch.chdir(tmp_path)
         fairseq.cli_main()
-        return {k: v for k, v in contents(text / "whole").items() if k != "preprocess.log"}
+        return {k: v for k, v in contents(tmp_path / "whole").items() if k != "preprocess.log"}
 
     before = fairseq.logger.handlers[:]
     yield run
@@ -38,62 +73,125 @@ def preprocess(text, monkeypatch):
         handler.close()
 
 
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-RECIPE = {"source": "en", "target": "de"}
-EACH = ("en", "de")
-
-
-def halves(text, groups):
-    """A prepared corpus, and its binary form."""
-    out, made = text / "out", text / "bin"
-    for languages in groups:
-        texts = [text / f"train.{language}" for language in languages]
-        binarize.make_dictionary(texts, [out / "bin" / f"dict.{x}.txt" for x in languages])
-    for split in SPLITS:
-        for language in EACH:
-            (out / "tok").mkdir(exist_ok=True)
-            (text / f"{split}.{language}").rename(out / "tok" / f"{split}.{language}")
-    binarize.binarize(out, made, RECIPE)
-    return contents(out / "bin") | contents(made)
-
-
 @pytest.mark.parametrize("joint", [False, True])
-def test_two_halves_are_what_fairseq_preprocess_makes(text, preprocess, joint):
+def test_two_halves_are_what_fairseq_preprocess_makes(tmp_path, preprocess, joint):
     whole = preprocess(*["--joined-dictionary"] * joint)
-    assert halves(text, [EACH] if joint else [["en"], ["de"]]) == whole
-    assert len(whole) == 14
+    groups = [EACH] if joint else [["en"], ["de"]]
+    folder.publish(tmp_path / "out", RECIPE, partial(build, groups=groups), overwrite=False)
+    binarize.publish_binary(tmp_path / "out", RECIPE, overwrite=False)
+    made = contents(tmp_path / "out/bin")
+    record = json.loads(made.pop("binarized.json"))
+    assert made == whole and len(whole) == 14
+    assert set(record["files"]) == {name for name in whole if not name.startswith("dict.")}
     assert (whole["dict.en.txt"] == whole["dict.de.txt"]) == joint
 
 
-def test_rare_words_and_those_that_fill_up_are_no_types(text, capsys):
-    binarize.make_dictionary([text / "train.en"], [text / "dict.txt"], least_count=2)
+def test_rare_words_and_those_that_fill_up_are_no_types(prepared, capsys):
+    path = prepared / "dict.txt"
+    binarize.make_dictionary([prepared / "tok/train.en"], [path], least_count=2)
     assert "dictionary of train.en: 1 types" in capsys.readouterr().err  # a
-    assert len((text / "dict.txt").read_text().splitlines()) > 1
-
-
-LABELED = {"source": "input0", "target": "label", "layout": "sentence_prediction"}
-TEXT = {"source": "txt", "target": None, "layout": "language_modeling"}
+    assert len(path.read_text().splitlines()) > 1
 
 
 @pytest.mark.parametrize(
-    ("recipe", "sides", "stem"),
-    [(LABELED, ["input0", "label"], "label/train"), (TEXT, ["txt"], "train")],
+    ("layout", "target", "sides", "stem"),
+    [
+        ("sentence_prediction", "label", ["input0", "label"], "label/train"),
+        ("language_modeling", None, ["input0"], "train"),
+    ],
 )
-def test_other_tasks_have_their_layout(tmp_path, recipe, sides, stem):
+def test_other_tasks_have_their_layout(tmp_path, layout, target, sides, stem):
     from fairseq.data import Dictionary, data_utils
 
-    out, made = tmp_path / "out", tmp_path / "made"
-    for side in sides:
-        for split in SPLITS:
-            write_lines(out / "tok" / f"{split}.{side}", ["a b", "a c a"])
-        # fairseq writes a dictionary without this flag, and then cannot read it again.
-        name = folder.dictionary(recipe, side)
-        write_lines(out / "bin" / name, ["a 3", "<s> 2 #fairseq:overwrite", "b 1"])
-    binarize.binarize(out, made, recipe)
-    known = Dictionary.load(str(out / "bin" / folder.dictionary(recipe, sides[-1])))
-    data = data_utils.load_indexed_dataset(str(made / stem), known)
+    recipe = folder.make_recipe("tiny", "input0", target, {}, layout=layout)
+    dictionary = folder.dictionary(recipe, sides[-1])
+
+    def build(work):
+        for side in sides:
+            for split in SPLITS:
+                write_lines(work / "tok" / f"{split}.{side}", ["a b", "a c a"])
+            # fairseq writes a dictionary without this flag, and then cannot read it again.
+            words = ["a 3", "<s> 2 #fairseq:overwrite", "b 1"]
+            write_lines(work / "bin" / folder.dictionary(recipe, side), words)
+        return {}
+
+    folder.publish(tmp_path / "out", recipe, build, overwrite=False)
+    binarize.publish_binary(tmp_path / "out", recipe, overwrite=False)
+    known = Dictionary.load(str(tmp_path / "out/bin" / dictionary))
+    data = data_utils.load_indexed_dataset(str(tmp_path / "out/bin" / stem), known)
     a, b, end = known.index("a"), known.index("b"), known.eos()
     assert [line.tolist() for line in data] == [[a, b, end], [a, known.unk(), a, end]]
+
+
+# ---- complete or made again ---------------------------------------------------------------------
+
+
+def test_binarizing_is_done_once_and_again_when_something_changed(prepared, monkeypatch, capsys):
+    manifest = (prepared / "manifest.json").read_bytes()
+    binarize.publish_binary(prepared, RECIPE, overwrite=False)
+    assert (prepared / "manifest.json").read_bytes() == manifest
+    made = contents(prepared / "bin")
+    # A complete corpus is used where nothing can be written.
+    lock = prepared.parent / ".out.lock"
+    lock.unlink()
+    lock.mkdir()  # cannot be opened, not even by root
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(binarize, "binarize", never)
+        folder.publish(prepared, RECIPE, never, overwrite=False)
+        binarize.publish_binary(prepared, RECIPE, overwrite=False)
+    assert capsys.readouterr().err.count("nothing to do") == 2
+    lock.rmdir()
+    # A file of the same size and other content, as a failing disk leaves it.
+    changed = prepared / "bin" / "test.en-de.en.bin"
+    changed.write_bytes(b"y" * changed.stat().st_size)
+    binarize.publish_binary(prepared, RECIPE, overwrite=False)
+    assert contents(prepared / "bin") == made
+    with monkeypatch.context() as patch:
+        patch.setattr(binarize, "tool_versions", lambda: {"fairseq": "another"})
+        binarize.publish_binary(prepared, RECIPE, overwrite=False)
+    assert json.loads((prepared / "bin/binarized.json").read_text())["fairseq"] == "another"
+    recipe = {**RECIPE, "settings": {"merges": 3}}
+    folder.publish(prepared, recipe, partial(build, end="a b"), overwrite=True)
+    assert set(contents(prepared / "bin")) == {"dict.de.txt", "dict.en.txt"}
+    binarize.publish_binary(prepared, RECIPE, overwrite=False)
+    assert changed.read_bytes() != made[changed.name]
+    assert {path.name for path in prepared.iterdir()} == {"bin", "manifest.json", "tok"}
+
+
+@pytest.mark.parametrize("other", [{"corpus": "small"}, {"source": "de", "target": "en"}])
+def test_the_text_of_another_corpus_or_direction_is_not_binarized(prepared, other):
+    key, value = next(iter(other.items()))
+    with pytest.raises(
+        CommandError, match=rf'prepared with {key} ".*", not "{value}".*another --out'
+    ):
+        binarize.publish_binary(prepared, {**RECIPE, **other}, overwrite=True)
+    with pytest.raises(CommandError, match=r"no prepared text to binarize; run --only prepare"):
+        binarize.publish_binary(prepared / "none", RECIPE, overwrite=False)
+
+
+def test_a_failure_while_binarizing_keeps_the_text_and_is_made_good(prepared, monkeypatch):
+    write, replace = binarize.binarize_text, os.replace
+
+    def full(text, dictionary, stem):
+        write(text, dictionary, stem)
+        if text.name == "test.de":
+            raise OSError(28, "No space left on device")
+
+    def stop(source, target):  # when some files are in their place
+        if "test" in target.name:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(binarize, "binarize_text", full)
+        with pytest.raises(OSError, match="No space left"):
+            binarize.publish_binary(prepared, RECIPE, overwrite=False)
+    assert {path.name for path in prepared.iterdir()} == {"bin", "manifest.json", "tok"}
+    assert set(contents(prepared / "bin")) == {"dict.de.txt", "dict.en.txt"}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", stop)
+        with pytest.raises(KeyboardInterrupt):
+            binarize.publish_binary(prepared, RECIPE, overwrite=False)
+    binarize.publish_binary(prepared, RECIPE, overwrite=False)
+    assert len(contents(prepared / "bin")) == 15

@@ -22,7 +22,8 @@ RAW_COUNTS = {"train.en": {"lines": 3, "tokens": 5}}
 
 
 def recipe(**settings):
-    return folder.make_recipe("tiny", "en", "de", settings, {"a.en": "0" * 64})
+    made = folder.make_recipe("tiny", "en", "de", settings)
+    return {**made, "inputs": {"a.en": "0" * 64}}
 
 
 def build(work, text="a b c\nd\n", bpe=False):
@@ -34,13 +35,6 @@ def build(work, text="a b c\nd\n", bpe=False):
                 write_lines(work / "bpe" / f"{split}.{language}", ["a@@ b"])
         write_lines(work / "bin" / f"dict.{language}.txt", ["a 1"])
     return RAW_COUNTS
-
-
-def binarize(work, content="binary"):
-    for split in SPLITS:
-        for language in ("en", "de"):
-            for suffix in ("bin", "idx"):
-                write_lines(work / f"{split}.en-de.{language}.{suffix}", [content])
 
 
 def fail(work):
@@ -77,7 +71,7 @@ def test_manifest_counts_and_digests(tmp_path, capsys):
     # The overall checksum, again from its definition.
     lines = sorted(f"{digest}  {name}\n" for name, digest in written["files"].items())
     assert written["checksum"] == hashlib.sha256("".join(lines).encode()).hexdigest()
-    assert set(written["versions"]) == {"python", *folder.TOOLS}
+    assert set(written["versions"]) == {"python", *folder.TOOLS} - {"fairseq-fixed"}
     assert names(tmp_path) == [".out.lock", "out"]
     capsys.readouterr()
     assert publish(out, recipe(merges=1), never, overwrite=False) == checksum
@@ -186,83 +180,3 @@ def test_a_second_process_waits_and_then_has_nothing_to_do(tmp_path, monkeypatch
     second.join(timeout=30)
     assert checksums == [folder.read_manifest(out)["checksum"]]
     assert "another process is preparing" in messages[0] and "nothing to do" in messages[1]
-
-
-# ---- bin/ ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def prepared(tmp_path):
-    publish(tmp_path / "out", recipe(), build, overwrite=False)
-    return tmp_path / "out"
-
-
-def test_binarizing_is_done_once_and_again_when_something_changed(prepared, monkeypatch, capsys):
-    manifest = (prepared / "manifest.json").read_bytes()
-    folder.publish_binary(prepared, recipe(), binarize, overwrite=False)
-    assert (prepared / "manifest.json").read_bytes() == manifest
-    capsys.readouterr()
-    folder.publish_binary(prepared, recipe(), never, overwrite=False)
-    assert "nothing to do" in capsys.readouterr().err
-    # A file of the same size and other content, as a failing disk leaves it.
-    changed = prepared / "bin" / "test.en-de.en.bin"
-    changed.write_bytes(b"y" * changed.stat().st_size)
-    folder.publish_binary(prepared, recipe(), binarize, overwrite=False)
-    assert changed.read_text() == "binary\n"
-    with monkeypatch.context() as other:
-        other.setattr(folder, "tool_versions", lambda: {"fairseq": "another"})
-        folder.publish_binary(
-            prepared, recipe(), lambda work: binarize(work, "later"), overwrite=False
-        )
-    assert changed.read_text() == "later\n"
-    publish(prepared, recipe(merges=3), lambda w: build(w, "other\n"), overwrite=True)
-    assert names(prepared / "bin") == ["dict.de.txt", "dict.en.txt"]
-    folder.publish_binary(prepared, recipe(), lambda work: binarize(work, "new"), overwrite=False)
-    assert changed.read_text() == "new\n"
-    assert names(prepared) == ["bin", "manifest.json", "tok"]
-
-
-def test_a_complete_corpus_is_used_where_nothing_can_be_written(prepared, capsys):
-    folder.publish_binary(prepared, recipe(), binarize, overwrite=False)
-    lock = prepared.parent / ".out.lock"
-    lock.unlink()
-    lock.mkdir()  # cannot be opened, not even by root
-    capsys.readouterr()
-    publish(prepared, recipe(), never, overwrite=False)
-    folder.publish_binary(prepared, recipe(), never, overwrite=False)
-    assert capsys.readouterr().err.count("nothing to do") == 2
-
-
-@pytest.mark.parametrize("other", [{"corpus": "small"}, {"source": "de", "target": "en"}])
-def test_the_text_of_another_corpus_or_direction_is_not_binarized(prepared, other):
-    key, value = next(iter(other.items()))
-    with pytest.raises(
-        CommandError, match=rf'prepared with {key} ".*", not "{value}".*another --out'
-    ):
-        folder.publish_binary(prepared, {**recipe(), **other}, never, overwrite=True)
-    with pytest.raises(CommandError, match=r"no prepared text to binarize; run --only prepare"):
-        folder.publish_binary(prepared / "none", recipe(), never, overwrite=False)
-
-
-def test_a_failure_while_binarizing_keeps_the_text_and_is_made_good(prepared, monkeypatch):
-    def full(work):
-        binarize(work)
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError, match="No space left"):
-        folder.publish_binary(prepared, recipe(), full, overwrite=False)
-    assert names(prepared) == ["bin", "manifest.json", "tok"]
-    assert names(prepared / "bin") == ["dict.de.txt", "dict.en.txt"]
-    replace = os.replace
-
-    def stop(source, target):  # when some files are in their place
-        if "test" in target.name:
-            raise KeyboardInterrupt
-        replace(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", stop)
-        with pytest.raises(KeyboardInterrupt):
-            folder.publish_binary(prepared, recipe(), binarize, overwrite=False)
-    folder.publish_binary(prepared, recipe(), binarize, overwrite=False)
-    assert len(names(prepared / "bin")) == 15

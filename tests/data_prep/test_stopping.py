@@ -64,7 +64,7 @@ def test_a_killed_worker_is_an_error_and_not_waited_for():
     ],
 )
 def test_an_error_is_one_line(capsys, error, line):
-    def fail():
+    def fail(argv):
         raise error
 
     with pytest.raises(SystemExit) as stop:
@@ -91,7 +91,7 @@ def build(work):
     list(workers.map_chunks(wait, ["a"] * 3 * workers.CHUNK_LINES, 2))
 recipe = {"corpus": "tiny", "source": "en", "target": "de"}
 if __name__ == "__main__":
-    stages.run(lambda: folder.publish(Path(sys.argv[2]), recipe, build, False))
+    stages.run(lambda argv: folder.publish(Path(sys.argv[2]), recipe, build, False))
 """
 
 

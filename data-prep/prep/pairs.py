@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, NamedTuple, TypeVar
-
-from tqdm import tqdm
+from typing import NamedTuple
 
 from norm_plugin.commands.command_line import CommandError, at_least
 from prep import subwords
@@ -30,7 +29,7 @@ from prep.workers import map_chunks
 Languages = tuple[str, str]  # source, target
 Pair = tuple[str, str]
 Parser = Callable[[Iterable[str]], Iterable[str]]  # lines of a file to sentences
-R = TypeVar("R")
+Writer = Callable[[Pair], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,21 +229,22 @@ def read_pairs(
 
 
 class TokenizedChunk(NamedTuple):
-    """A chunk of pairs after tokenization and cleaning, with the counts of its input."""
+    """The pairs of a chunk that are kept, raw and tokenized, with the counts of its raw text."""
 
     raw: list[Pair]
     pairs: list[Pair]
     lines: int
-    tokens: list[int]
+    tokens: Counter[str]
+    """By language."""
 
 
 def tokenize_chunk(
     chunk: list[Pair], languages: Languages, rules: TextRules, clean: bool, limits: Limits | None
 ) -> TokenizedChunk:
     """Tokenize a chunk; with `clean`, remove empty pairs and those outside the limits."""
-    sides = [list(side) for side in zip(*chunk)]
-    lines = [apply_rules(side, language, rules) for side, language in zip(sides, languages)]
-    tokens = [sum(len(line.split()) for line in side) for side in sides]
+    sides = dict(zip(languages, zip(*chunk)))
+    tokens = Counter({x: sum(len(line.split()) for line in side) for x, side in sides.items()})
+    lines = [apply_rules(list(side), language, rules) for language, side in sides.items()]
     tokenized = TokenizedChunk([], [], len(chunk), tokens)
     for raw, pair in zip(chunk, zip(*lines)):
         source, target = map(tidy, pair) if limits else pair
@@ -273,61 +273,47 @@ def write_words(
         clean=clean,
         limits=corpus.clean_words if clean else None,
     )
-    lines = number = 0
-    tokens = [0, 0]
+    lines, number, tokens = 0, 0, Counter[str]()
     with ExitStack() as files:
+
+        def writer(folder: str, name: str) -> Writer:
+            return files.enter_context(writing(work / folder / name, languages))
+
         splits = [split, "valid"] if every else [split]
-        tok = {name: PairWriter(work / "tok" / name, languages, files) for name in splits}
-        raw = {
-            name: PairWriter(work / "raw" / name, languages, files)
-            for name in splits
-            if name != "train"
-        }
+        tok = {name: writer("tok", name) for name in splits}
+        raw = {name: writer("raw", name) for name in splits if name != "train"}
         pairs = read_pairs(corpus, paths, split, languages)
-        for tokenized in _mapped(files, split, function, pairs, args.workers):
+        chunks = map_chunks(function, pairs, args.workers, split)
+        for tokenized in files.enter_context(closing(chunks)):
             for raw_pair, pair in zip(tokenized.raw, tokenized.pairs):
                 number += 1
                 name = "valid" if every and number % every == 0 else split
-                tok[name].write(pair)
+                tok[name](pair)
                 if name in raw:
-                    raw[name].write(raw_pair)
+                    raw[name](raw_pair)
             lines += tokenized.lines
-            tokens = [sum(both) for both in zip(tokens, tokenized.tokens)]
+            tokens += tokenized.tokens
     report(f"tokenize {split}: {lines:,} pairs, {lines - number:,} left out")
     if number == 0:
         raise CommandError(f"{split} has no pair to keep, of {lines:,}")
-    return {
-        f"{split}.{language}": {"lines": lines, "tokens": count}
-        for language, count in zip(languages, tokens)
-    }
+    return {f"{split}.{x}": {"lines": lines, "tokens": tokens[x]} for x in languages}
 
 
-class PairWriter:
-    """Writes both sides of a parallel text to `stem`.LANGUAGE; `files` closes them."""
+@contextmanager
+def writing(stem: Path, languages: Languages) -> Iterator[Writer]:
+    """Yield a function that appends a pair to `stem`.LANGUAGE of both languages."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as files:
+        streams = [
+            files.enter_context(open(f"{stem}.{x}", "w", encoding="utf-8", newline="\n"))
+            for x in languages
+        ]
 
-    def __init__(self, stem: Path, languages: Languages, files: ExitStack) -> None:
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        self._streams: list[IO[str]] = []
-        for language in languages:
-            stream = open(f"{stem}.{language}", "w", encoding="utf-8", newline="\n")  # noqa: SIM115
-            self._streams.append(files.enter_context(stream))
+        def write(pair: Pair) -> None:
+            for stream, line in zip(streams, pair):
+                stream.write(f"{line}\n")
 
-    def write(self, pair: Pair) -> None:
-        """Append a pair."""
-        for stream, line in zip(self._streams, pair):
-            stream.write(f"{line}\n")
-
-
-def _mapped(
-    files: ExitStack,
-    split: str,
-    function: Callable[[list[Pair]], R],
-    pairs: Iterable[Pair],
-    workers: int,
-) -> Iterator[R]:
-    """`map_chunks` with a progress bar of the pairs; `files` closes both."""
-    bar = tqdm(pairs, desc=split, unit=" pairs", leave=False, disable=None)
-    return files.enter_context(closing(map_chunks(function, files.enter_context(bar), workers)))
+        yield write
 
 
 # ---- subword units --------------------------------------------------------------------------
@@ -374,11 +360,11 @@ def write_pieces(
         segmenters=[subwords.segmenter(args.subword, models[x]) for x in languages],
         limits=corpus.clean_pieces if split == "train" else None,
     )
-    with ExitStack() as files:
-        text = PairWriter(work / "bpe" / split, languages, files)
-        pairs = zip(*(lines_of(work / "tok" / f"{split}.{language}") for language in languages))
-        for pieces in _mapped(files, split, function, pairs, args.workers):
+    pairs = zip(*(lines_of(work / "tok" / f"{split}.{language}") for language in languages))
+    chunks = map_chunks(function, pairs, args.workers, split)
+    with writing(work / "bpe" / split, languages) as write, closing(chunks):
+        for pieces in chunks:
             for pair in pieces:
-                text.write(pair)
+                write(pair)
             number += len(pieces)
     report(f"segment {split}: {number:,} pairs")

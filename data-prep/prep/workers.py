@@ -6,12 +6,14 @@ import ctypes
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from multiprocessing import get_context
 from typing import TypeVar
+
+from tqdm import tqdm
 
 from norm_plugin.commands.command_line import CommandError
 
@@ -24,17 +26,20 @@ R = TypeVar("R")
 
 
 def map_chunks(
-    function: Callable[[list[T]], R], items: Iterable[T], workers: int
+    function: Callable[[list[T]], R], items: Iterable[T], workers: int, name: str
 ) -> Generator[R, None, None]:
     """Yield `function(chunk)` for each chunk of the items, in order, by `workers` processes.
 
-    One worker is this process. Raises CommandError if a worker is killed.
+    One worker is this process. A progress bar shows `name`. Close the generator to end the
+    workers. Raises CommandError if one is killed.
     """
-    iterator = iter(items)
-    chunks = iter(lambda: list(islice(iterator, CHUNK_LINES)), [])
-    if workers == 1:
-        yield from map(function, chunks)
-        return
+    with tqdm(items, desc=name, unit=" pairs", leave=False, disable=None) as bar:
+        iterator = iter(bar)
+        chunks = iter(lambda: list(islice(iterator, CHUNK_LINES)), [])
+        yield from map(function, chunks) if workers == 1 else _map(function, chunks, workers)
+
+
+def _map(function: Callable[[list[T]], R], chunks: Iterable[list[T]], workers: int) -> Iterator[R]:
     # "spawn", so that workers inherit no open file, and locks end with this process. Not
     # multiprocessing.Pool, which waits forever for the result of a killed worker.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker, (os.getpid(),))

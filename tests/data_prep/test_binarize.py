@@ -1,4 +1,4 @@
-"""Dictionaries and binary text are those of fairseq-preprocess, and bin/ is complete or made again."""
+"""Dictionaries and binary text are fairseq-preprocess's; bin/ is complete or made again."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def be_killed(lines: list[str]) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_lines_stay_in_order_whatever_the_number_of_processes(workers):
     lines = [f"line {number}" for number in range(15 * CHUNK_LINES)]  # more chunks than may wait
-    made = [line for chunk in map_chunks(upper, lines, workers) for line in chunk]
+    made = [line for chunk in map_chunks(upper, lines, workers, "text") for line in chunk]
     assert made == [f"LINE {number}" for number in range(len(lines))]
 
 
@@ -45,12 +45,12 @@ def test_an_input_error_passes_through_the_processes(tmp_path):
     path = tmp_path / "cut.gz"
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(CommandError, match=r"cut\.gz is truncated"):
-        list(map_chunks(upper, lines_of(path), 2))
+        list(map_chunks(upper, lines_of(path), 2, "text"))
 
 
 def test_a_killed_worker_is_an_error_and_not_waited_for():
     with pytest.raises(CommandError, match=r"one of 2 workers was killed, .*; pass a smaller -"):
-        list(map_chunks(be_killed, ["a"] * 5 * CHUNK_LINES, 2))
+        list(map_chunks(be_killed, ["a"] * 5 * CHUNK_LINES, 2, "text"))
 
 
 # ---- the command --------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def wait(lines):
     signal.pause()
 def build(work):
     (work / "half").write_text("")
-    list(workers.map_chunks(wait, ["a"] * 3 * workers.CHUNK_LINES, 2))
+    list(workers.map_chunks(wait, ["a"] * 3 * workers.CHUNK_LINES, 2, "text"))
 recipe = {"corpus": "tiny", "source": "en", "target": "de"}
 if __name__ == "__main__":
     stages.run(lambda argv: folder.publish(Path(sys.argv[2]), recipe, build, False))

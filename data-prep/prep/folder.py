@@ -37,13 +37,10 @@ Build = Callable[[Path], dict[str, Counts]]
 
 # ---- the names of the files -----------------------------------------------------------------
 
-TRANSLATION = "translation"
-SENTENCE_PREDICTION = "sentence_prediction"
-LANGUAGE_MODELING = "language_modeling"
 LAYOUTS = {
-    TRANSLATION: ("dict.{side}.txt", "{split}.{source}-{target}.{side}"),
-    SENTENCE_PREDICTION: ("{side}/dict.txt", "{side}/{split}"),
-    LANGUAGE_MODELING: ("dict.txt", "{split}"),
+    "translation": ("dict.{side}.txt", "{split}.{source}-{target}.{side}"),
+    "sentence_prediction": ("{side}/dict.txt", "{side}/{split}"),
+    "language_modeling": ("dict.txt", "{split}"),
 }
 """For each task of fairseq, the paths of a dictionary and of a binary file (without suffix) in
 bin/. A side is a language, a text or a label. The entry `layout` of a manifest names the task
@@ -57,12 +54,12 @@ def sides(recipe: Recipe) -> list[str]:
 
 def dictionary(recipe: Recipe, side: str) -> str:
     """The path of the dictionary of a side in bin/."""
-    return LAYOUTS[recipe.get("layout", TRANSLATION)][0].format(side=side)
+    return LAYOUTS[recipe.get("layout", "translation")][0].format(side=side)
 
 
 def binary_file(recipe: Recipe, split: str, side: str) -> str:
     """The path of a binary file in bin/, without its suffix."""
-    stem = LAYOUTS[recipe.get("layout", TRANSLATION)][1]
+    stem = LAYOUTS[recipe.get("layout", "translation")][1]
     return stem.format(split=split, side=side, **recipe)
 
 

@@ -23,7 +23,7 @@ import pandas as pd
 from norm_plugin.commands.command_line import CommandError
 from prep.binarize import make_dictionary
 from prep.files import RawFile, RawFiles, check_count, file_digest, lines_of, report, write_lines
-from prep.folder import SENTENCE_PREDICTION, Counts, Recipe, make_recipe
+from prep.folder import Counts, Recipe, make_recipe
 from prep.stages import SEED, RawCorpus
 from prep.text import TextRules, apply_rules
 
@@ -46,8 +46,11 @@ class LabeledFiles(RawFiles):
         """
 
 
-def with_places(table: pd.DataFrame, name: str, first: int = 1) -> pd.DataFrame:
-    """The lines of a file from ``first`` on, with the index ``FILE, line 7``."""
+def checked(
+    table: pd.DataFrame, name: str, expected: int, unit: str = "lines", first: int = 1
+) -> pd.DataFrame:
+    """The lines of a file from ``first`` on, with the index ``FILE, line 7``, after a count."""
+    check_count(name, len(table), expected, unit)
     table.index = [f"{name}, line {first + number:,}" for number in range(len(table))]
     return table
 
@@ -63,8 +66,8 @@ class FileOfSplit(LabeledFiles):
         splits = {}
         for split, name in self.members.items():
             rows = [line.partition(" ")[::2] for line in lines_of(paths[name])]
-            check_count(name, len(rows), self.lines[split])
-            splits[split] = with_places(pd.DataFrame(rows, columns=[LABEL, TEXT]), name)
+            table = pd.DataFrame(rows, columns=[LABEL, TEXT])
+            splits[split] = checked(table, name, self.lines[split])
         return splits
 
 
@@ -84,9 +87,8 @@ class FileOfLabel(LabeledFiles):
         """The random splits of a seed; sentences that are left over are not used."""
         tables = []
         for label, name in self.members.items():
-            lines = self._decoded(paths[name])
-            check_count(name, len(lines), self.lines)
-            tables.append(with_places(pd.DataFrame({TEXT: lines, LABEL: label}), name))
+            table = pd.DataFrame({TEXT: self._decoded(paths[name]), LABEL: label})
+            tables.append(checked(table, name, self.lines))
         table = pd.concat(tables)
         draw = random.Random(split_seed).random  # the same sequence in every version of Python
         keys = [draw() for _ in range(len(table))]
@@ -120,25 +122,20 @@ class Tables(LabeledFiles):
         splits = {}
         for split, name in self.members.items():
             try:
-                table = self._table(paths[name])
-            except (KeyError, ValueError) as error:
+                # files from Windows start with a byte order mark, and their lines end with \r
+                table = pd.read_csv(
+                    paths[name],
+                    sep="\t",
+                    quoting=csv.QUOTE_NONE,
+                    dtype=str,
+                    keep_default_na=False,
+                    encoding="utf-8-sig",
+                )[list(self.columns)]
+            except (KeyError, ValueError) as error:  # a missing column, or a longer row
                 raise CommandError(f"{name} is another table: {error}") from error
-            check_count(name, len(table), self.lines[split], "pairs")
-            splits[split] = with_places(table, name, first=2)
+            table = table.set_axis([TEXT, SECOND, LABEL], axis="columns")
+            splits[split] = checked(table, name, self.lines[split], "pairs", first=2)
         return {**splits, "test": splits["valid"]}
-
-    def _table(self, path: Path) -> pd.DataFrame:
-        """The columns of a table; KeyError for a missing one, ValueError for a longer row."""
-        # files from Windows start with a byte order mark, and their lines end with \r
-        table = pd.read_csv(
-            path,
-            sep="\t",
-            quoting=csv.QUOTE_NONE,
-            dtype=str,
-            keep_default_na=False,
-            encoding="utf-8-sig",
-        )
-        return table[list(self.columns)].set_axis([TEXT, SECOND, LABEL], axis="columns")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,10 +179,7 @@ class LabeledCorpus(RawCorpus):
         return parser.parse_args(argv)
 
     def recipe(self, args: argparse.Namespace) -> Recipe:
-        settings: dict[str, Any] = {
-            "labels": list(self.labels),
-            "lowercase": self.rules.lowercase,
-        }
+        settings: dict[str, Any] = {"labels": list(self.labels), "lowercase": self.rules.lowercase}
         if args.dictionary is not None:
             settings["dictionary"] = file_digest(args.dictionary)
         else:
@@ -193,8 +187,9 @@ class LabeledCorpus(RawCorpus):
         if self.raw.random_split:
             settings["split_seed"] = args.split_seed
         second = SECOND if self.raw.pairs else None
-        layout = SENTENCE_PREDICTION
-        return make_recipe(self.name, TEXT, LABEL, settings, second=second, layout=layout)
+        return make_recipe(
+            self.name, TEXT, LABEL, settings, second=second, layout="sentence_prediction"
+        )
 
     def build(
         self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path
@@ -228,19 +223,16 @@ class LabeledCorpus(RawCorpus):
             texts = [work / "tok" / f"train.{side}" for side in self.texts]
             make_dictionary(texts, destinations, self.least_count)
         else:
-            check_dictionary(given)
+            from fairseq.data import Dictionary  # takes seconds, which --help need not
+
+            try:
+                Dictionary.load(str(given))
+            except ValueError as error:
+                raise CommandError(
+                    f"--dictionary {given} is no dict.txt of a model: {error}"
+                ) from error
             for destination in destinations:
                 destination.parent.mkdir(parents=True)
                 shutil.copyfile(given, destination)
         # fairseq numbers the classes in this order
         write_lines(work / "bin" / LABEL / "dict.txt", [f"{label} 1" for label in self.labels])
-
-
-def check_dictionary(path: Path) -> None:
-    """Raise CommandError if fairseq cannot read the file as a dictionary."""
-    from fairseq.data import Dictionary
-
-    try:
-        Dictionary.load(str(path))
-    except ValueError as error:
-        raise CommandError(f"--dictionary {path} is no dict.txt of a model: {error}") from error

@@ -14,7 +14,7 @@ from typing import Literal
 from norm_plugin.commands.command_line import CommandError
 from prep.binarize import make_dictionary
 from prep.files import SPLITS, RawFile, RawFiles, check_count, lines_of, report, write_lines
-from prep.folder import LANGUAGE_MODELING, Counts, Recipe, make_recipe
+from prep.folder import Counts, Recipe, make_recipe
 from prep.stages import RawCorpus
 
 SIDE = "txt"  # tok/train.txt
@@ -92,7 +92,7 @@ class TextCorpus(RawCorpus):
         return self.raw.files
 
     def recipe(self, args: argparse.Namespace) -> Recipe:
-        return make_recipe(self.name, SIDE, None, {"unit": self.unit}, layout=LANGUAGE_MODELING)
+        return make_recipe(self.name, SIDE, None, {"unit": self.unit}, layout="language_modeling")
 
     def build(
         self, args: argparse.Namespace, paths: Mapping[str, Path], work: Path

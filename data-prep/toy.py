@@ -17,10 +17,10 @@ agreement   a noun ends in the vowel of its gender (-o, -a, -u), then -i in the 
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from functools import partial
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -311,12 +311,10 @@ def main(argv: Sequence[str]) -> None:
         report("nothing to fetch: the toy corpus is generated")
     if args.only in (None, "prepare"):
         files = generate(args.seed, sizes)
-        inputs = {
-            name: hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
-            for name, lines in files.items()
-        }
-        made = partial(build, files=files)
-        publish(args.out, {**recipe, "inputs": inputs}, made, args.overwrite)
+        texts = {name: "".join(f"{line}\n" for line in lines) for name, lines in files.items()}
+        inputs = {name: sha256(text.encode()).hexdigest() for name, text in texts.items()}
+        recipe = {**recipe, "inputs": inputs}
+        publish(args.out, recipe, partial(build, files=files), args.overwrite)
     if args.only in (None, "binarize"):
         publish_binary(args.out, recipe, args.overwrite)
 

@@ -110,16 +110,11 @@ class RawFile(NamedTuple):
     name: str
     archive: str = ""
 
-    @property
-    def base(self) -> str:
-        """The name of the file outside the archive."""
-        return PurePosixPath(self.name).name
-
     def find(self, folder: Path) -> Path | None:
         """The archive in the folder, or else the file itself; None if both are missing."""
-        names = [self.archive] if self.archive else []
-        names += [f"{self.base}.gz", self.base]
-        return next((folder / name for name in names if (folder / name).is_file()), None)
+        base = Path(self.name).name
+        paths = [folder / name for name in (self.archive, f"{base}.gz", base)]
+        return next((path for path in paths if path.is_file()), None)
 
 
 @dataclass(frozen=True)
@@ -140,7 +135,7 @@ def find_raw(folder: Path, files: Sequence[RawFile]) -> dict[RawFile, Path]:
     """The archive of each file, or else the file itself; CommandError if both are missing."""
     paths = {file: file.find(folder) for file in files}
     if missing := [file for file, path in paths.items() if path is None]:
-        names = ", ".join(file.base for file in missing)
+        names = ", ".join(Path(file.name).name for file in missing)
         archives = ", ".join(dict.fromkeys(file.archive for file in missing if file.archive))
         instead = f"; {archives} would do as well" if archives else ""
         raise CommandError(f"{folder} lacks {names}{instead}")
@@ -170,8 +165,8 @@ def read_archive(path: Path, wanted: Collection[str] = (), destination: Path | N
 
     Raises CommandError if it is damaged, lacks a wanted file, or has one outside the destination.
     """
+    read = _read_zip if zipfile.is_zipfile(path) else _read_tar
     try:
-        read = _read_zip if zipfile.is_zipfile(path) else _read_tar
         names = read(path, wanted, destination)
     except DAMAGED as error:
         raise CommandError(

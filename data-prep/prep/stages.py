@@ -130,8 +130,7 @@ def run_stages(corpus: RawCorpus, args: argparse.Namespace) -> None:
         )
     folder = raw_folder(args)
     if args.only == "fetch":
-        if args.raw is None:
-            download_all(corpus.sources, folder)
+        _fetch(corpus, args)
         read_raw(folder, corpus.raw_files)
         report(f"done: the raw files are in {folder}")
     if args.only in (None, "prepare"):
@@ -175,12 +174,12 @@ def _input_digests(corpus: RawCorpus, args: argparse.Namespace) -> dict[str, str
 
 
 def _fetch(corpus: RawCorpus, args: argparse.Namespace) -> None:
-    """Fetch the raw files; CommandError for missing ones if --only is another stage."""
+    """Fetch the raw files, unless they are given; --only prepare needs to have them."""
     if args.raw is not None:
         return
     folder = raw_folder(args)
     missing = [source.name for source in corpus.sources if not (folder / source.name).is_file()]
-    if args.only is not None and missing:
+    if args.only == "prepare" and missing:
         raise CommandError(
             f"{folder} lacks {', '.join(missing)}; run --only fetch first, or pass --raw DIR"
         )

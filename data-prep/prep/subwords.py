@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
@@ -41,23 +40,13 @@ def count_words(paths: Iterable[Path]) -> Counter[str]:
 
 
 def learn_bpe(word_counts: Counter[str], codes: Path, merges: int) -> None:
-    """Learn up to `merges` BPE operations and write them to `codes`.
-
-    Raises CommandError if there are none, since subword-nmt cannot read such a file.
-    """
+    """Learn up to `merges` BPE operations and write them to `codes`."""
     vocabulary = (f"{word} {count}" for word, count in word_counts.items())
-    learned = io.StringIO()
-    # without two letters side by side, subword-nmt fails
-    if any(len(word) > 1 for word in word_counts):
-        subword_nmt.learn_bpe(vocabulary, learned, merges, is_dict=True)
-    lines = learned.getvalue().removesuffix("\n").split("\n")  # other separators may be letters
-    if len(lines) < 2:
-        raise CommandError(
-            f"BPE has nothing to merge in {sum(word_counts.values()):,} words of training text: no "
-            "two letters stand side by side twice; give more text"
-        )
-    write_lines(codes, lines)
-    report(f"learn BPE: {len(lines) - 1:,} merges from {len(word_counts):,} words")
+    codes.parent.mkdir(parents=True, exist_ok=True)
+    with open(codes, "w", encoding="utf-8", newline="\n") as stream:
+        subword_nmt.learn_bpe(vocabulary, stream, merges, is_dict=True)
+    learned = sum(1 for _ in lines_of(codes)) - 1  # the first line is the version
+    report(f"learn BPE: {learned:,} merges from {len(word_counts):,} words")
 
 
 def learn_bpe_of_types(word_counts: Counter[str], codes: Path, types: int) -> None:
@@ -133,7 +122,7 @@ def _sentencepiece_segment(model: str) -> Segment:
 
 @lru_cache(maxsize=4)
 def _load(method: str, model: str, digest: str) -> Segment:
-    """A function that segments by a model; the digest is part of the key of the cache."""
+    """A function that segments by a model; the digest only tells models of a path apart."""
     return _bpe_segment(model) if method == "subword-nmt" else _sentencepiece_segment(model)
 
 

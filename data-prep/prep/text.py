@@ -73,25 +73,19 @@ class PerlMosesTokenizer(MosesTokenizer):
         return regex.match(r"\p{Lowercase}", text) is not None
 
 
-class PerlPunctNormalizer:
-    """Normalizes punctuation as normalize-punctuation.perl does."""
-
-    def __init__(self, language: str) -> None:
-        rules = MosesPunctNormalizer(language, perl_parity=True).substitutions
-        # ASCII: the script reads bytes.
-        self._rules = [(re.compile(pattern, re.ASCII), new) for pattern, new in rules]
-
-    def normalize(self, line: str) -> str:
-        """The line with plain quotes, dashes and spaces."""
-        line += "\n"  # the script's German rule for `."` depends on it
-        for pattern, new in self._rules:
-            line = pattern.sub(new, line)
-        return line.rstrip("\n")
+@lru_cache
+def _punctuation_rules(language: str) -> list[tuple[re.Pattern[str], str]]:
+    rules = MosesPunctNormalizer(language, perl_parity=True).substitutions
+    # ASCII: the script reads bytes.
+    return [(re.compile(pattern, re.ASCII), new) for pattern, new in rules]
 
 
-def remove_control_characters(line: str) -> str:
-    """Replace each control character by a space, as remove-non-printing-char.perl does."""
-    return CONTROL.sub(" ", line)
+def normalize_punctuation(line: str, language: str) -> str:
+    """The line with plain quotes, dashes and spaces, as normalize-punctuation.perl makes it."""
+    line += "\n"  # the script's German rule for `."` depends on it
+    for pattern, new in _punctuation_rules(language):
+        line = pattern.sub(new, line)
+    return line.rstrip("\n")
 
 
 def lower_case(line: str) -> str:
@@ -132,9 +126,8 @@ WIKITEXT = TextRules(tokenizer="sacremoses", aggressive=True, no_escapes=True)
 """About the tokenization of WikiText: its authors used Moses, and undid the escapes."""
 
 # Cached, as building one takes longer than tokenizing a thousand lines.
-_tokenizer = lru_cache(maxsize=None)(PerlMosesTokenizer)
-_perl_normalizer = lru_cache(maxsize=None)(PerlPunctNormalizer)
-_other_normalizer = lru_cache(maxsize=None)(MosesPunctNormalizer)
+_tokenizer = lru_cache(PerlMosesTokenizer)
+_other_normalizer = lru_cache(MosesPunctNormalizer)
 
 
 def apply_rules(lines: list[str], language: str, rules: TextRules) -> list[str]:
@@ -146,16 +139,14 @@ def apply_rules(lines: list[str], language: str, rules: TextRules) -> list[str]:
         lines = [html.unescape(line) for line in lines]
     if rules.normalize == "sacremoses":
         lines = [_other_normalizer(language).normalize(line) for line in lines]
+    elif rules.normalize and perl:
+        lines = _run_perl("normalize", rules, lines, language)
     elif rules.normalize:
-        if perl:
-            lines = _run_perl("normalize", rules, lines, language)
-        else:
-            lines = [_perl_normalizer(language).normalize(line) for line in lines]
-    if rules.no_control:
-        if perl:
-            lines = _run_perl("control", rules, lines)
-        else:
-            lines = [remove_control_characters(line) for line in lines]
+        lines = [normalize_punctuation(line, language) for line in lines]
+    if rules.no_control and perl:
+        lines = _run_perl("control", rules, lines)
+    elif rules.no_control:  # each becomes a space, as in remove-non-printing-char.perl
+        lines = [CONTROL.sub(" ", line) for line in lines]
     if perl:
         options = ["-q", "-l", language, *(["-a"] if rules.aggressive else [])]
         lines = _run_perl("tokenize", rules, lines, *options)

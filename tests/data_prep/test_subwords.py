@@ -38,14 +38,6 @@ def test_a_separator_of_unicode_is_a_letter(tmp_path):
     assert lines[1:] == ["\u2028 b</w>", "a \u2028b</w>", ""]
 
 
-def test_a_text_without_a_merge_is_refused(tmp_path):
-    with pytest.raises(CommandError, match="nothing to merge in 3 words"):
-        subwords.learn_bpe(Counter({"ab": 1, "cd": 1, "e": 1}), tmp_path / "codes", merges=10)
-    with pytest.raises(CommandError, match="nothing to merge in 2 words"):
-        subwords.learn_bpe(Counter({"e": 2}), tmp_path / "codes", merges=10)
-    assert not list(tmp_path.iterdir())
-
-
 def test_segments_are_those_of_subword_nmt(tmp_path, monkeypatch):
     text, codes = write(tmp_path / "text", TEXT), tmp_path / "codes"
     subwords.learn_bpe(subwords.count_words([text]), codes, merges=12)

@@ -16,7 +16,7 @@ from norm_plugin.commands.command_line import CommandError, at_least, run_comman
 from prep.binarize import publish_binary
 from prep.download import Source, download_all, known_digests
 from prep.files import RawFile, file_digest, find_raw, read_raw, report
-from prep.folder import Counts, Recipe, publish, read_manifest
+from prep.folder import MANIFEST, Counts, Recipe, publish, read_manifest
 
 STAGES = ("fetch", "prepare", "binarize")
 SEED = at_least(0)  # `random.Random` drops the sign
@@ -72,7 +72,59 @@ class RawCorpus(ABC):
             metavar="DIR",
             help="folder for downloaded files, without --raw (default: OUT.download)",
         )
-        run_stages(self, self.parse(parser, argv))
+        args = self.parse(parser, argv)
+        if args.only != "binarize" and args.raw is None and not self.sources:
+            raise CommandError(
+                "this corpus cannot be downloaded; pass the folder of its raw files as --raw DIR "
+                "(--help says which they are)"
+            )
+        out = args.out.resolve()
+        folder = args.raw or args.download_dir or out.with_name(f"{out.name}.download")
+        if args.only == "fetch":
+            self._fetch(args, folder)
+            read_raw(folder, self.raw_files)
+            report(f"done: the raw files are in {folder}")
+        if args.only in (None, "prepare"):
+
+            def build(work: Path) -> dict[str, Counts]:
+                self._fetch(args, folder)
+                unpacked = work / "unpacked"
+                counts = self.build(args, read_raw(folder, self.raw_files, unpacked), work)
+                shutil.rmtree(unpacked, ignore_errors=True)
+                return counts
+
+            recipe = {**self.recipe(args), "inputs": self._inputs(args, folder)}
+            publish(args.out, recipe, build, args.overwrite)
+        if args.only in (None, "binarize"):
+            publish_binary(args.out, self.recipe(args), args.overwrite)
+
+    def _inputs(self, args: argparse.Namespace, folder: Path) -> dict[str, str]:
+        """The SHA-256 of the raw files by name; files without a known checksum are fetched."""
+        if args.raw is not None:
+            paths = dict.fromkeys(find_raw(folder, self.raw_files).values())
+            return {path.name: file_digest(path) for path in paths}
+        digests = known_digests(self.sources, folder)
+        if digests is None and (args.out / MANIFEST).is_file() and not args.overwrite:
+            # the raw files that OUT was made from are gone; the manifest has their checksums
+            recorded: dict[str, str] = read_manifest(args.out)["inputs"]
+            if set(recorded) == {source.name for source in self.sources}:
+                return recorded
+        if digests is None:
+            self._fetch(args, folder)
+            digests = known_digests(self.sources, folder)
+            assert digests is not None  # a fetched file has a checksum
+        return digests
+
+    def _fetch(self, args: argparse.Namespace, folder: Path) -> None:
+        """Fetch the raw files, unless they are given; --only prepare needs to have them."""
+        if args.raw is not None:
+            return
+        missing = [source.name for source in self.sources if not (folder / source.name).is_file()]
+        if args.only == "prepare" and missing:
+            raise CommandError(
+                f"{folder} lacks {', '.join(missing)}; run --only fetch first, or pass --raw DIR"
+            )
+        download_all(self.sources, folder)
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
@@ -119,68 +171,3 @@ def run(main: Callable[[list[str]], None]) -> None:
         return 0
 
     run_command(status)
-
-
-def run_stages(corpus: RawCorpus, args: argparse.Namespace) -> None:
-    """Run the stage of --only, or all stages; CommandError for bad input."""
-    if args.only != "binarize" and args.raw is None and not corpus.sources:
-        raise CommandError(
-            "this corpus cannot be downloaded; pass the folder of its raw files as --raw DIR "
-            "(--help says which they are)"
-        )
-    folder = raw_folder(args)
-    if args.only == "fetch":
-        _fetch(corpus, args)
-        read_raw(folder, corpus.raw_files)
-        report(f"done: the raw files are in {folder}")
-    if args.only in (None, "prepare"):
-
-        def build(work: Path) -> dict[str, Counts]:
-            _fetch(corpus, args)
-            unpacked = work / "unpacked"
-            counts = corpus.build(args, read_raw(folder, corpus.raw_files, unpacked), work)
-            shutil.rmtree(unpacked, ignore_errors=True)
-            return counts
-
-        recipe = {**corpus.recipe(args), "inputs": _input_digests(corpus, args)}
-        publish(args.out, recipe, build, args.overwrite)
-    if args.only in (None, "binarize"):
-        publish_binary(args.out, corpus.recipe(args), args.overwrite)
-
-
-def raw_folder(args: argparse.Namespace) -> Path:
-    """The folder of the raw files: --raw, or that of the downloads."""
-    out: Path = args.out.resolve()
-    folder: Path = args.raw or args.download_dir or out.with_name(f"{out.name}.download")
-    return folder
-
-
-def _input_digests(corpus: RawCorpus, args: argparse.Namespace) -> dict[str, str]:
-    """The SHA-256 of the raw files by name; files without a known checksum are fetched first."""
-    folder = raw_folder(args)
-    if args.raw is not None:
-        inputs = dict.fromkeys(find_raw(folder, corpus.raw_files).values())
-        return {path.name: file_digest(path) for path in inputs}
-    digests = known_digests(corpus.sources, folder)
-    if digests is None and (args.out / "manifest.json").is_file() and not args.overwrite:
-        # the raw files that OUT was made from are gone; the manifest has their checksums
-        recorded = read_manifest(args.out)["inputs"]
-        digests = recorded if set(recorded) == {source.name for source in corpus.sources} else None
-    if digests is None:
-        _fetch(corpus, args)
-        digests = known_digests(corpus.sources, folder)
-        assert digests is not None  # a fetched file has a checksum
-    return digests
-
-
-def _fetch(corpus: RawCorpus, args: argparse.Namespace) -> None:
-    """Fetch the raw files, unless they are given; --only prepare needs to have them."""
-    if args.raw is not None:
-        return
-    folder = raw_folder(args)
-    missing = [source.name for source in corpus.sources if not (folder / source.name).is_file()]
-    if args.only == "prepare" and missing:
-        raise CommandError(
-            f"{folder} lacks {', '.join(missing)}; run --only fetch first, or pass --raw DIR"
-        )
-    download_all(corpus.sources, folder)

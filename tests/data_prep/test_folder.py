@@ -6,10 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,6 @@ from norm_plugin.commands.command_line import CommandError
 from prep import files, folder
 from prep.files import SPLITS, write_lines
 
-DATA_PREP = Path(folder.__file__).parents[1]
 RAW_COUNTS = {"train.en": {"lines": 3, "tokens": 5}}
 
 
@@ -141,23 +137,6 @@ def test_a_stop_between_the_two_renames_keeps_the_old(tmp_path, monkeypatch):
         publish(out, recipe(merges=2), build, overwrite=True)
     assert names(tmp_path) == [".out.lock", "out"]
     assert publish(out, recipe(), never, overwrite=False) == checksum
-
-
-def test_after_a_kill_the_same_command_starts_again(tmp_path):
-    out = tmp_path / "out"
-    script = (
-        "import os, signal, sys; sys.path.insert(0, sys.argv[1])\n"
-        "from prep import files, folder; from pathlib import Path\n"
-        "def build(work):\n"
-        "    files.write_lines(work / 'tok' / 'train.en', ['half'])\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "folder.publish(Path(sys.argv[2]), {}, build, False)\n"
-    )
-    killed = subprocess.run([sys.executable, "-c", script, DATA_PREP, out], check=False)
-    assert killed.returncode == -9
-    assert names(tmp_path) == [".out.lock", ".out.tmp"]
-    publish(out, recipe(), build, overwrite=False)
-    assert names(tmp_path) == [".out.lock", "out"]
 
 
 def test_a_second_process_waits_and_then_has_nothing_to_do(tmp_path, monkeypatch):

@@ -204,14 +204,6 @@ def test_both_sentences_are_tokenized_like_wikitext(module, corpus, tmp_path, pr
     assert prepare(corpus, windows, tmp_path / "same")["checksum"] == manifest["checksum"]
 
 
-def test_the_archive_gives_the_same_data(tmp_path, prepare, pack):
-    tables = write_tables(tmp_path / "raw", rte)
-    checksum = prepare(RTE, tables, tmp_path / "plain")["checksum"]
-    contents = {f"RTE/{table.name}": table.read_bytes() for table in tables.iterdir()}
-    archived = pack(tmp_path / "archived" / rte.ARCHIVE, contents).parent
-    assert prepare(RTE, archived, tmp_path / "zip")["checksum"] == checksum
-
-
 def test_the_dictionary_of_a_pretrained_model(tmp_path, prepare):
     raw, dictionary = write_tables(tmp_path / "raw", rte), tmp_path / "dict.txt"
     dictionary.write_text("It 7\nwell 3\nmadeupword0000 0\n")

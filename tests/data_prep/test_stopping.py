@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+import toy
 from norm_plugin.commands.command_line import CommandError
 from prep import folder, stages
 from prep.files import lines_of
@@ -81,7 +82,6 @@ from prep import folder, stages, workers
 for number in (signal.SIGTERM, signal.SIGHUP):  # whatever the tests themselves were started with
     signal.signal(number, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, getattr(signal, sys.argv[4]))
 def wait(lines):
     with open(sys.argv[3], "w") as pipe:
         pipe.write(f"{os.getpid()}\\n")
@@ -108,7 +108,7 @@ def test_no_process_outlives_the_command(tmp_path, number):
     script.write_text(NEVER_ENDS)
     os.mkfifo(tmp_path / "pipe")
     pipe = os.open(tmp_path / "pipe", os.O_RDWR)  # also a writer, so that it has no end
-    command = [sys.executable, script, DATA_PREP, out, tmp_path / "pipe", "SIG_DFL"]
+    command = [sys.executable, script, DATA_PREP, out, tmp_path / "pipe"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         pids = ""
         while pids.count("\n") < 2:
@@ -131,8 +131,12 @@ def test_no_process_outlives_the_command(tmp_path, number):
     left = sorted(path.name for path in out.parent.iterdir())
     with FileLock(out.parent / ".out.lock", blocking=False):  # nobody holds it
         pass
-    if number == signal.SIGKILL:
-        assert running.returncode == -number and left == [".out.lock", ".out.tmp"]
-    else:
+    if number == signal.SIGTERM:
         assert running.returncode == 128 + number
         assert left == [".out.lock"]
+        return
+    assert running.returncode == -number and left == [".out.lock", ".out.tmp"]
+    sizes = ["--train", "3", "--valid", "1", "--test", "1"]
+    toy.main(["--out", str(out), "--only", "prepare", *sizes])  # it starts again
+    assert sorted(path.name for path in out.parent.iterdir()) == [".out.lock", "out"]
+    assert not (out / "half").exists()

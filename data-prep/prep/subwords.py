@@ -103,8 +103,13 @@ def learn_sentencepiece(training: list[Path], model: Path, pieces: int) -> None:
 # ---- applying -------------------------------------------------------------------------------
 
 
-def _bpe_segment(codes: str) -> Segment:
-    with open(codes, encoding="utf-8") as stream:
+@lru_cache(maxsize=4)
+def _load(method: str, model: str, digest: str) -> Segment:
+    """A function that segments by a model; the digest only tells models of a path apart."""
+    if method == "sentencepiece":
+        processor = sentencepiece.SentencePieceProcessor(model_file=model)
+        return lambda lines: [" ".join(line) for line in processor.encode(lines, out_type=str)]
+    with open(model, encoding="utf-8") as stream:
         bpe = BPE(stream)
 
     @lru_cache(MOST_CACHED_WORDS)
@@ -113,17 +118,6 @@ def _bpe_segment(codes: str) -> Segment:
         return " ".join(bpe.segment_tokens([word]))
 
     return lambda lines: [" ".join(map(pieces, words_of(line))) for line in lines]
-
-
-def _sentencepiece_segment(model: str) -> Segment:
-    processor = sentencepiece.SentencePieceProcessor(model_file=model)
-    return lambda lines: [" ".join(pieces) for pieces in processor.encode(lines, out_type=str)]
-
-
-@lru_cache(maxsize=4)
-def _load(method: str, model: str, digest: str) -> Segment:
-    """A function that segments by a model; the digest only tells models of a path apart."""
-    return _bpe_segment(model) if method == "subword-nmt" else _sentencepiece_segment(model)
 
 
 def _segment_lines(lines: list[str], method: str, model: str, digest: str) -> list[str]:

@@ -87,6 +87,7 @@ def flipped(content, place):
         lambda whole: b"",
         lambda whole: whole[: len(whole) // 2],
         lambda whole: flipped(whole, 60),
+        lambda whole: flipped(whole, -6),  # in a .tgz, of its checksum
         lambda whole: b"<html>Not found</html>",
     ],
 )
@@ -94,11 +95,4 @@ def test_a_damaged_archive_is_refused(tmp_path, pack, name, damage):
     path = pack(tmp_path / name, {"folder/a.de": TEXT})
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CommandError, match="is truncated or damaged: .*download it again"):
-        files.read_archive(path)
-
-
-def test_the_checksum_at_the_end_of_an_archive_is_read(tmp_path, pack):
-    path = pack(tmp_path / "a.tgz", {"folder/a.de": TEXT})
-    path.write_bytes(flipped(path.read_bytes(), -6))
-    with pytest.raises(CommandError, match="is truncated or damaged"):
         files.read_archive(path)

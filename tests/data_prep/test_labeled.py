@@ -101,26 +101,6 @@ def test_what_is_prepared_needs_its_raw_files_no_more(rt, archived, tmp_path, ca
         again(tmp_path / "plain")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (b"", b"one more\n", r"rt-polarity\.neg has 11 lines, and the published one has 10"),
-        (
-            "a neg café – hmm… , Film 3 ".encode("cp1252"),
-            b" ",
-            r"rt-polarity\.neg, line 4, has an empty sentence",
-        ),
-        (b"Film 3", b"Film \x81", r"rt-polarity\.neg is in none of UTF-8, cp1252"),
-    ],
-)
-def test_what_rt_refuses(rt, tmp_path, prepare, old, new, message):
-    path = rt / "rt-polarity.neg"
-    path.write_bytes(path.read_bytes().replace(old, new, 1))
-    with pytest.raises(CommandError, match=message):
-        prepare(RT, rt, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_sst5_has_its_own_split(sst, tmp_path, prepare, examples, lines):
     out = tmp_path / "out"
     manifest = prepare(SST5, sst, out)
@@ -130,21 +110,6 @@ def test_sst5_has_its_own_split(sst, tmp_path, prepare, examples, lines):
     # A word that occurs once is unknown.
     assert lines(out, "bin/input0/dict.txt")[:3] == ["a 10", "film 10", "of 10"]
     assert lines(out, "bin/label/dict.txt") == ["0 1", "1 1", "2 1", "3 1", "4 1"]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("7 a film", r"stsa\.fine\.dev, line 5, has the label '7'; the labels are 0, 1, 2, 3, 4"),
-        ("4  ", r"stsa\.fine\.dev, line 5, has an empty sentence"),
-        ("4 a film\n4 a film", r"stsa\.fine\.dev has 6 lines, and the published one has 5"),
-    ],
-)
-def test_what_sst5_refuses(sst, tmp_path, line, message, prepare):
-    path = sst / "stsa.fine.dev"
-    path.write_text(path.read_text().replace("4 a Film of 4", line))
-    with pytest.raises(CommandError, match=message):
-        prepare(SST5, sst, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -178,11 +143,11 @@ RTE, MRPC = (
 )
 
 
-def write_tables(folder, module, change=lambda text: text):
-    folder.mkdir(exist_ok=True)
+def write_tables(folder, module, newline="\n"):
+    folder.mkdir()
     for name, count in (("train", PAIRS["train"]), ("dev", PAIRS["valid"])):
         rows = [HEADINGS[module], *(ROWS[module] * count)[:count]]
-        text = change("".join(f"{row}\n" for row in rows))
+        text = "".join(f"{row}{newline}" for row in rows)
         (folder / f"{name}.tsv").write_text(text, newline="")
     return folder
 
@@ -200,7 +165,7 @@ def test_both_sentences_are_tokenized_like_wikitext(module, corpus, tmp_path, pr
     assert {f"tok/valid.{side}" for side in ("input0", "input1", "label")} < set(manifest["files"])
     for side in ("input0", "input1"):  # of the words of both
         assert {"known 2", "new 2"} <= set(lines(out, f"bin/{side}/dict.txt"))
-    windows = write_tables(tmp_path / "win", module, lambda text: text.replace("\n", "\r\n"))
+    windows = write_tables(tmp_path / "win", module, newline="\r\n")
     assert prepare(corpus, windows, tmp_path / "same")["checksum"] == manifest["checksum"]
 
 
@@ -228,18 +193,45 @@ def test_a_corpus_that_cannot_be_downloaded_says_so(tmp_path):
         mrpc.CORPUS.run([*command, "binarize"])
 
 
+# ---- errors -------------------------------------------------------------------------------------
+
+FILM_3 = "a neg caf\xe9 – hmm… , Film 3 ".encode("cp1252")
+NEG, DEV, TRAIN = "rt/rt-polarity.neg", "sst/stsa.fine.dev", "rte/train.tsv"
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("corpus", "name", "old", "new", "message"),
     [
-        ("sentence2", "question", r"train\.tsv is another table: .*sentence2.* not in index"),
-        ("1\tA b.\tC d.\tnot_entailment\n", "", r"train\.tsv has 2 pairs, and the published .* 3"),
-        ("\tA b.", "\tA b.\tmore", r"train\.tsv is another table: .* Expected 4 fields"),
-        ("\tA b.", "", r"line 3, has the label ''"),
-        ("C d.", " ", r"line 3, has an empty sentence"),
-        ("not_entailment", "neutral", r"line 3, has the label 'neutral'; the labels are not_"),
+        (RT, NEG, b"", b"more\n", r"rt-polarity\.neg has 11 lines, and the published one has 10"),
+        (RT, NEG, FILM_3, b" ", r"rt-polarity\.neg, line 4, has an empty sentence"),
+        (RT, NEG, b"Film 3", b"Film \x81", r"rt-polarity\.neg is in none of UTF-8, cp1252"),
+        (
+            SST5,
+            DEV,
+            b"4 a",
+            b"7 a",
+            r"dev, line 5, has the label '7'; the labels are 0, 1, 2, 3, 4",
+        ),
+        (SST5, DEV, b"4 a Film of 4", b"4  ", r"fine\.dev, line 5, has an empty sentence"),
+        (SST5, DEV, b"4 a", b"4 b\n4 a", r"dev has 6 lines, and the published one has 5"),
+        (RTE, TRAIN, b"sentence2", b"question", r"another table: .*sentence2.* not in index"),
+        (
+            RTE,
+            TRAIN,
+            b"1\tA b.\tC d.\tnot_entailment\n",
+            b"",
+            r"has 2 pairs, and the published",
+        ),
+        (RTE, TRAIN, b"\tA b.", b"\tA b.\tmore", r"is another table: .* Expected 4 fields"),
+        (RTE, TRAIN, b"\tA b.", b"", r"line 3, has the label ''"),
+        (RTE, TRAIN, b"C d.", b" ", r"line 3, has an empty sentence"),
+        (RTE, TRAIN, b"not_ent", b"no ent", r"line 3, has the label 'no ent.*the labels are not_"),
     ],
 )
-def test_what_a_table_may_not_hold(old, new, message, tmp_path, prepare):
-    raw = write_tables(tmp_path / "raw", rte, lambda text: text.replace(old, new))
+def test_what_is_refused(rt, sst, tmp_path, prepare, corpus, name, old, new, message):
+    write_tables(tmp_path / "rte", rte)
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
     with pytest.raises(CommandError, match=message):
-        prepare(RTE, raw, tmp_path / "out")
+        prepare(corpus, path.parent, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

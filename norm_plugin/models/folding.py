@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -91,10 +91,7 @@ def fold_norms(model: nn.Module) -> list[Folding]:
     """Fold every norm of ``model`` that can be folded; the model is for inference from then on.
 
     Weights and biases are changed in place, and the norms' place is taken by ``none``, in
-    ``model.cfg`` too.
-
-    Returns:
-        One entry a site that has a norm.
+    ``model.cfg`` too. What is returned has an entry for each site with a norm.
 
     Raises:
         ValueError: the model is not a ``norm_transformer``.
@@ -120,13 +117,9 @@ def fold_and_log(filename: str, model: nn.Module) -> None:
         logger.warning("%s: no norm could be folded; it decodes as it is", filename)
 
 
-Step = tuple[nn.Module, ChannelMap, list[nn.Linear]]
-"""The owner of a norm, the norm as a map, and the linear maps to fold it into."""
-
-
 def _fold_flag(model: NormModel, sites: Sequence[Site]) -> list[Folding]:
     """Fold the sites that share a flag: all or none, as the flag says that they are gone."""
-    steps: dict[Site, list[Step]] = {}
+    steps: dict[Site, list[tuple[nn.Module, ChannelMap, list[nn.Linear]]]] = {}
     reasons: dict[Site, str] = {}
     for site in sites:
         try:
@@ -136,53 +129,46 @@ def _fold_flag(model: NormModel, sites: Sequence[Site]) -> list[Folding]:
             ]
         except CannotFold as reason:
             reasons[site] = str(reason)
-    if not reasons:
-        return [_fold_site(model, site, steps[site]) for site in sites]
-    shared = f"it shares its flag with {', '.join(site.name for site in reasons)}, which stays"
-    return [
-        Folding(site, model.cfg.plan.at(site).norm, reason=reasons.get(site, shared))
-        for site in sites
-    ]
-
-
-def _fold_site(model: NormModel, site: Site, steps: Iterable[Step]) -> Folding:
-    """Fold the norms of a site."""
-    name = model.cfg.plan.at(site).norm
+    names = {site: model.cfg.plan.at(site).norm for site in sites}
+    if reasons:
+        shared = f"it shares its flag with {', '.join(site.name for site in reasons)}, which stays"
+        return [Folding(site, names[site], reasons.get(site, shared)) for site in sites]
     paths = {module: path for path, module in model.named_modules()}
-    norms: list[str] = []
-    maps: list[str] = []
-    for owner, channel_map, linears in steps:
-        norm = getattr(owner, site.attribute)
-        norms.append(paths[norm])
-        maps.extend(paths[linear] for linear in linears)
-        for linear in linears:
-            if site.slot == OUTPUT:
-                fold_into_map_before(linear, channel_map)
-            else:
-                fold_into(linear, channel_map)
-        identity = build_norm(IDENTITY, norm.dim)
-        if isinstance(owner, PlannedLayer):
-            owner.put(site.attribute, identity, type(owner.placement))
-        else:
-            setattr(owner, site.attribute, identity)
-    setattr(model.cfg, norm_type_field(site.flag), IDENTITY)
-    model.cfg.plan = model.cfg.plan.without(site)
-    return Folding(site, name, norms=tuple(norms), maps=tuple(maps))
+    foldings = []
+    for site, of_site in steps.items():
+        norms, maps = [], []
+        for owner, channel_map, linears in of_site:
+            norms.append(paths[getattr(owner, site.attribute)])
+            maps += [paths[linear] for linear in linears]
+            for linear in linears:
+                fold_into(linear, channel_map, before=site.slot == OUTPUT)
+            _put_identity(owner, site.attribute)
+        setattr(model.cfg, norm_type_field(site.flag), IDENTITY)
+        model.cfg.plan = model.cfg.plan.without(site)
+        foldings.append(Folding(site, names[site], norms=tuple(norms), maps=tuple(maps)))
+    return foldings
 
 
-def fold_into(linear: nn.Linear, channel_map: ChannelMap) -> None:
-    """Let ``linear`` give for x, (..., C), what it gave for gain * x + offset; in place."""
+def fold_into(linear: nn.Linear, channel_map: ChannelMap, before: bool) -> None:
+    """Let ``linear`` take in y = gain * x + offset, in place.
+
+    Args:
+        before: y is of the output of ``linear``, (..., C); else it is its input.
+    """
+    gain, offset = channel_map
     with torch.no_grad():
-        weight = linear.weight.double()
-        linear.bias.copy_(linear.bias.double() + weight @ channel_map.offset)
-        linear.weight.copy_(weight * channel_map.gain)
+        weight, bias = linear.weight.double(), linear.bias.double()
+        linear.bias.copy_(gain * bias + offset if before else bias + weight @ offset)
+        linear.weight.copy_(weight * (gain.unsqueeze(-1) if before else gain))
 
 
-def fold_into_map_before(linear: nn.Linear, channel_map: ChannelMap) -> None:
-    """Let ``linear`` give gain * y + offset where it gave y, (..., C); in place."""
-    with torch.no_grad():
-        linear.bias.copy_(channel_map.gain * linear.bias.double() + channel_map.offset)
-        linear.weight.copy_(channel_map.gain.unsqueeze(-1) * linear.weight.double())
+def _put_identity(owner: nn.Module, attribute: str) -> None:
+    """Let no norm stand in the place of one."""
+    identity = build_norm(IDENTITY, getattr(owner, attribute).dim)
+    if isinstance(owner, PlannedLayer):
+        owner.put(attribute, identity, type(owner.placement))
+    else:
+        setattr(owner, attribute, identity)
 
 
 def _owners(model: NormModel, site: Site) -> list[nn.Module]:
@@ -202,23 +188,20 @@ def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> ChannelMap
         raise CannotFold("its output goes into the product of queries and keys")
     if site in EMBEDDING_SITES.values():
         raise CannotFold(ON_THE_STREAM)
-    if not isinstance(owner, PlannedLayer):
+    placement: Any
+    if isinstance(owner, PlannedLayer):
+        placement, slot = owner.placement, owner.slots[site.attribute]
+    else:
         placement = placement_class(model.cfg.plan.placement[site.side])
-        _check_placement(placement.why_it_stays(site.slot or FINAL))
-        return norm.inference_map()
-    slot = owner.slots[site.attribute]
-    _check_placement(owner.placement.why_it_stays(slot))
+        slot = site.slot or FINAL
+    if reason := placement.why_it_stays(slot):
+        raise CannotFold(reason)
     channel_map = norm.inference_map()
     if slot == INPUT:
         # `enter` stays in the layer: it scales x there, and has to scale the offset here
         branch = site.flag.rpartition("-")[2]
-        return ChannelMap(channel_map.gain, owner.placement.enter(channel_map.offset, branch))
+        return ChannelMap(channel_map.gain, placement.enter(channel_map.offset, branch))
     return channel_map
-
-
-def _check_placement(reason: str) -> None:
-    if reason:
-        raise CannotFold(reason)
 
 
 def _maps_beside(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Linear]:
@@ -229,7 +212,7 @@ def _maps_beside(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Line
         maps = [(owner, _output_map(owner))]
     elif site == FINAL_SITES["encoder"]:
         stack = model.decoder.layers.children() if "decoder" in model.sides else ()
-        layers = [layer for layer in stack if _attends(layer)]
+        layers = [layer for layer in stack if getattr(layer, "encoder_attn", None) is not None]
         maps = [(layer, path) for layer in layers for path in MAPS_OVER_ENCODER]
         maps += model.maps_after_encoder()
     elif site.slot in (INNER, OUTPUT):
@@ -240,11 +223,6 @@ def _maps_beside(model: NormModel, owner: nn.Module, site: Site) -> list[nn.Line
         raise CannotFold("no linear map takes its output")
     shared = _shared_parameters(model)
     return [_checked(attrgetter(path)(module), path, shared) for module, path in maps]
-
-
-def _attends(layer: nn.Module) -> bool:
-    """Whether a layer of the decoder attends to the encoder."""
-    return getattr(layer, "encoder_attn", None) is not None
 
 
 def _output_map(decoder: Any) -> str:

@@ -143,13 +143,14 @@ class PlannedLayer(nn.Module):
                 self.padding.serve(norm)
                 self.put(site.attribute, norm, cls)
             if INNER in slots or overrides(cls, "inside"):
-                self._open(branch)
+                before = partial(self._before_last_map, branch)
+                self._last_map(branch).register_forward_pre_hook(before)
             if OUTPUT in slots and cls.norm_before_dropout:
                 self._last_map(branch).register_forward_hook(partial(self._after_last_map, branch))
             for flag, site in head_sites(place.side, branch).items():
                 if plan.has(site):
-                    full = plan.head_width == FULL
-                    self._normalize_heads(branch, flag, site.attribute, plan.at(site), full)
+                    heads = 1 if plan.head_width == FULL else self._attention(branch).num_heads
+                    self._normalize_heads(branch, flag, site.attribute, plan.at(site), heads)
         self.placement = cls(place)
         self.placement.norm = self._extra_norm
         if plan.fused_dropout:
@@ -178,19 +179,15 @@ class PlannedLayer(nn.Module):
         """The hook after a norm on the input of a branch."""
         return self.placement.enter(y, branch)
 
-    def _open(self, branch: str) -> None:
-        """Let the placement reach what goes into the last map of ``branch``."""
-        self._last_map(branch).register_forward_pre_hook(partial(self._before_last_map, branch))
-
     def _last_map(self, branch: str) -> nn.Module:
         """The last map of a branch, whose hooks fairseq calls from now on."""
         if branch in ATTENTIONS:
-            self._step_by_step(branch)
+            self._attention(branch)
         last_map: nn.Module = attrgetter(LAST_MAPS[branch])(self)
         return last_map
 
-    def _step_by_step(self, branch: str) -> MultiheadAttention:
-        """Let fairseq compute the attention of ``branch`` with calls of its linear maps.
+    def _attention(self, branch: str) -> MultiheadAttention:
+        """The attention of ``branch``, whose linear maps fairseq calls from now on.
 
         Else torch computes it in one function, which takes the weights of the maps and calls none.
         """
@@ -199,11 +196,10 @@ class PlannedLayer(nn.Module):
         return attention
 
     def _normalize_heads(
-        self, branch: str, flag: str, attribute: str, choice: SiteChoice, full: bool
+        self, branch: str, flag: str, attribute: str, choice: SiteChoice, heads: int
     ) -> None:
         """Put a norm on the queries, keys or values of the attention of ``branch``."""
-        attention = self._step_by_step(branch)
-        heads = 1 if full else attention.num_heads
+        attention = self._attention(branch)
         setattr(self, attribute, choice.build(attention.embed_dim // heads))
         hook = partial(self._after_projection, attribute, heads)
         getattr(attention, PROJECTIONS[flag]).register_forward_hook(hook)

@@ -106,19 +106,17 @@ class NormTransformerEncoder(TransformerEncoderBase):
     """A stack of :class:`NormTransformerEncoderLayer`."""
 
     def __init__(self, cfg: NormConfig, *args: Any, **kwargs: Any) -> None:
-        self.layers_built = 0
+        self.places = iter(cfg.plan.layers["encoder"])
         super().__init__(cfg, *args, **kwargs)
         follow_plan(self, cfg, "encoder")
 
     def build_encoder_layer(self, cfg: NormConfig) -> nn.Module:
-        place = cfg.plan.layers["encoder"][self.layers_built]
-        self.layers_built += 1
-        return wrap_layer(NormTransformerEncoderLayer(cfg, place, self.return_fc), cfg)
+        layer = NormTransformerEncoderLayer(cfg, next(self.places), self.return_fc)
+        return wrap_layer(layer, cfg)
 
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
         """As in fairseq; src_tokens: (B, T)."""
-        mask = src_tokens.eq(self.padding_idx)
-        with self.padding.holding(mask):
+        with self.padding.holding(src_tokens.eq(self.padding_idx)):
             return super().forward(src_tokens, *args, **kwargs)
 
 
@@ -128,14 +126,13 @@ class NormTransformerDecoder(TransformerDecoderBase):
     output_projection: nn.Linear
 
     def __init__(self, cfg: NormConfig, *args: Any, **kwargs: Any) -> None:
-        self.layers_built = 0
+        self.places = iter(cfg.plan.layers["decoder"])
         super().__init__(cfg, *args, **kwargs)
         follow_plan(self, cfg, "decoder")
 
     def build_decoder_layer(self, cfg: NormConfig, no_encoder_attn: bool = False) -> nn.Module:
-        place = cfg.plan.layers["decoder"][self.layers_built]
-        self.layers_built += 1
-        return wrap_layer(NormTransformerDecoderLayer(cfg, place, no_encoder_attn), cfg)
+        layer = NormTransformerDecoderLayer(cfg, next(self.places), no_encoder_attn)
+        return wrap_layer(layer, cfg)
 
     def build_output_projection(self, cfg: NormConfig, *args: Any) -> None:
         """As in fairseq."""
@@ -153,8 +150,7 @@ class NormTransformerDecoder(TransformerDecoderBase):
     ) -> Any:
         """As in fairseq; prev_output_tokens: (B, T), whose last one alone is decoded in steps."""
         in_work = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
-        mask = in_work.eq(self.padding_idx)
-        with self.padding.holding(mask):
+        with self.padding.holding(in_work.eq(self.padding_idx)):
             return super().extract_features(
                 prev_output_tokens, encoder_out, incremental_state, *args, **kwargs
             )

@@ -43,7 +43,8 @@ from norm_plugin.checkpoints.files import (
 from norm_plugin.checkpoints.reestimate import DEFAULT_BATCHES, reestimate, running_statistics
 from norm_plugin.checkpoints.user_dirs import add_user_dir, check_user_dir, import_user_dir
 from norm_plugin.commands.command_line import CommandError, at_least, check_output, reading
-from norm_plugin.models.resuming import differences, plan_of, settings_of, stacks_of
+from norm_plugin.models.plan import make_plan
+from norm_plugin.models.resuming import differences, settings_of, stacks_of
 
 MODES = ("average", "last", "reestimate")
 """Of --running-stats: see above."""
@@ -177,7 +178,7 @@ def differing_norms(path: Path, state: State, other_path: Path, other: State) ->
     check_user_dir(state, path)
     check_user_dir(other, other_path)
     try:
-        before, here = (plan_of(settings, stacks_of(settings)) for settings in (theirs, mine))
+        before, here = (make_plan(settings, stacks_of(settings)) for settings in (theirs, mine))
     except ValueError as error:
         raise CommandError(
             f"cannot compare the norms of {path} with those of {other_path}: {error}"

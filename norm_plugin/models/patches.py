@@ -13,7 +13,7 @@ import argparse
 import ast
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -33,8 +33,13 @@ from norm_plugin.models.folding import fold_and_log
 from norm_plugin.models.layers import ignoring_every_position
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.recording import make_recorder
-from norm_plugin.models.resuming import check_resuming, reading_on_every_worker
-from norm_plugin.models.run_end import KEY, patience_count, resume
+from norm_plugin.models.resuming import (
+    PATIENCE,
+    check_resuming,
+    patience_count,
+    reading_on_every_worker,
+    resume,
+)
 from norm_plugin.models.sites import sides_of
 from norm_plugin.models.stored_settings import allow_stored_flags, check_settings, plain
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm, average_running_statistics
@@ -106,26 +111,17 @@ def install() -> None:
 # ---- training -------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def numpy_compat() -> Iterator[None]:
-    """Within this context numpy has the name; other code that looks for it does not see it."""
-    names = vars(np)
-    if "compat" in names:
-        yield
-        return
-    names["compat"] = SimpleNamespace(long=np.int64)
-    try:
-        yield
-    finally:
-        del names["compat"]
-
-
 @wraps(TokenBlockDataset, "__init__", "tests/models/test_language_model.py")
 def around_token_blocks(init: Function, *args: Any, **kwargs: Any) -> None:
     """One sentence a block, as with `--sample-break-mode eos` and in whatever is scored or
     continued by a language model, needs `numpy.compat.long`, which numpy 2 does not have."""
-    with numpy_compat():
+    stand_in = SimpleNamespace(long=np.int64)
+    found = vars(np).setdefault("compat", stand_in)
+    try:
         init(*args, **kwargs)
+    finally:
+        if found is stand_in:  # other code that looks for it does not see it
+            del vars(np)["compat"]
 
 
 def loss_scale(optimizer: Any, like: Tensor) -> float | Tensor:
@@ -149,21 +145,25 @@ def tell_norms(model: nn.Module, optimizer: Any, update_num: int) -> None:
             module.set_num_updates(update_num)
 
 
-TRAIN_STEP = ("sample", "model", "criterion", "optimizer", "update_num", "ignore_grad")
-"""The arguments of ``FairseqTask.train_step``; the trainer gives them by name."""
-
-
 @wraps(FairseqTask, "train_step", "tests/models/test_patches.py")
-def around_train_step(train_step: Function, task: Any, *args: Any, **kwargs: Any) -> Any:
+def around_train_step(
+    train_step: Function,
+    task: Any,
+    sample: Any,
+    model: nn.Module,
+    criterion: Any,
+    optimizer: Any,
+    update_num: int,
+    ignore_grad: bool = False,
+    **more: Any,
+) -> Any:
     """Norms with statistics of gradients need the scale of the loss and the number of updates,
     and must ignore dummy batches, which a worker without data computes to keep step."""
-    given = {**dict(zip(TRAIN_STEP, args)), **kwargs}
-    tell_norms(given["model"], given["optimizer"], given["update_num"])
-    dummy: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-    if given.get("ignore_grad", False):
-        dummy = ignoring_every_position(given["model"])
-    with dummy:
-        return train_step(task, *args, **kwargs)
+    tell_norms(model, optimizer, update_num)
+    with ignoring_every_position(model) if ignore_grad else contextlib.nullcontext():
+        return train_step(
+            task, sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **more
+        )
 
 
 @wraps(Trainer, "__init__", "tests/models/test_patches.py")
@@ -223,7 +223,7 @@ def around_trainer_save(
 ) -> Any:
     """What `--patience` has counted is stored for a run that is resumed."""
     count = patience_count()
-    more = {} if count is None else {KEY: count}
+    more = {} if count is None else {PATIENCE: count}
     return save_checkpoint(trainer, filename, {**extra_state, **more})
 
 

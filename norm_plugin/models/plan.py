@@ -16,13 +16,12 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from norm_plugin.models.embeddings import PLAIN, check_embedding
+from norm_plugin.models.embeddings import check_embedding
 from norm_plugin.models.flags import (
     ALLOW,
     CHOICES,
     EMBEDDING,
     FUSED_DROPOUT,
-    HEAD,
     HEAD_WIDTH,
     INIT,
     KERNELS_CHOICE,
@@ -142,15 +141,10 @@ class Plan:
     fused_dropout: bool
     nan_check: bool
     allow_change: bool
-    record: RecordSettings | None = None
-    stat_tokens: int | None = None
-    embedding: str = PLAIN
-    head_width: str = HEAD
-
-    @property
-    def sides(self) -> tuple[str, ...]:
-        """The stacks that the model has."""
-        return tuple(self.placement)
+    record: RecordSettings | None
+    stat_tokens: int | None
+    embedding: str
+    head_width: str
 
     def at(self, site: Site) -> SiteChoice:
         """The norm at a site that the model has."""
@@ -198,8 +192,8 @@ def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
     model, each of which checks them here.
 
     Args:
-        settings: fairseq's flat names and ours: a Namespace or the ``model`` node of a YAML file.
-            One without ours has LayerNorm.
+        settings: fairseq's flat names and ours: a Namespace, a mapping or the ``model`` node of a
+            YAML file. One without ours has LayerNorm.
         sides: the stacks that the model has.
 
     Raises:
@@ -207,8 +201,9 @@ def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
             lacks; an option that no chosen norm has, or a value that is not allowed.
     """
     if OmegaConf.is_config(settings):
-        values: Any = OmegaConf.to_container(settings, resolve=True)
-        settings = argparse.Namespace(**values)
+        settings = OmegaConf.to_container(settings, resolve=True)
+    if isinstance(settings, Mapping):
+        settings = argparse.Namespace(**settings)
     given = {key: value for key, value in vars(settings).items() if value is not None}
     given.pop("_name", None)  # fairseq adds it
     key = repr((sorted(given.items()), sides, NORM_TYPES, list(PLACEMENTS)))
@@ -218,11 +213,9 @@ def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
 
 
 def _make_plan(settings: object, sides: Sequence[str]) -> Plan:
-    choices = {key: chosen(settings, key) for key in CHOICES}
-    placement = chosen_placement(settings, sides)
-    sites = present_sites(settings, placement, sides)
-    _check_site_flags(settings, sites, sides)
-    norms = {site: norm_type_of(settings, site, sides) for site in sites}
+    choices = {key: chosen(settings, key) or choice.default for key, choice in CHOICES.items()}
+    placement, norms = _sites_and_norms(settings, sides)
+    _check_site_flags(settings, norms, sides)
     for field in _idle(settings, norms, sides):
         raise ValueError(
             f"{flag_of(field)} {getattr(settings, field)} would stand nowhere: the placement has "
@@ -230,24 +223,32 @@ def _make_plan(settings: object, sides: Sequence[str]) -> Plan:
         )
     _check_norms(norms, placement)
     _check_options(settings, set(norms.values()))
-    embedding = choices[EMBEDDING] or PLAIN
-    check_embedding(settings, embedding)
+    check_embedding(settings, str(choices[EMBEDDING]))
     return Plan(
-        placement,
-        {side: layer_places(settings, side, sides) for side in sides},
-        tuple(
+        placement=placement,
+        layers={side: layer_places(settings, side, sides) for side in sides},
+        sites=tuple(
             SiteChoice(site, name, _options(settings, site, name)) for site, name in norms.items()
         ),
-        _initialization(choices[INIT], placement),
-        choices[KERNELS_CHOICE] or str(CHOICES[KERNELS_CHOICE].default),
-        choices[FUSED_DROPOUT] == "on",
-        choices[NAN_CHECK] != "off",
-        choices[ALLOW] == "on",
-        _record(settings, sites),
-        _stat_tokens(settings, set(norms.values())),
-        embedding,
-        choices[HEAD_WIDTH] or HEAD,
+        initialization=_initialization(chosen(settings, INIT), placement),
+        kernels=str(choices[KERNELS_CHOICE]),
+        fused_dropout=choices[FUSED_DROPOUT] == "on",
+        nan_check=choices[NAN_CHECK] == "on",
+        allow_change=choices[ALLOW] == "on",
+        record=_record(settings, norms),
+        stat_tokens=_stat_tokens(settings, set(norms.values())),
+        embedding=str(choices[EMBEDDING]),
+        head_width=str(choices[HEAD_WIDTH]),
     )
+
+
+def _sites_and_norms(
+    settings: object, sides: Sequence[str]
+) -> tuple[dict[str, str], dict[Site, str]]:
+    """The placement of each side, and the norm of each site."""
+    placement = chosen_placement(settings, sides)
+    sites = present_sites(settings, placement, sides)
+    return placement, {site: norm_type_of(settings, site, sides) for site in sites}
 
 
 # ---- placement ------------------------------------------------------------------------------
@@ -265,7 +266,6 @@ def chosen(settings: object, key: str) -> str | None:
 
 
 def _placement_flag(settings: object, side: str) -> str | None:
-    """What ``--norm-placement``, or the same flag for a side, says of that side."""
     return chosen(settings, PLACEMENT_OF[side]) or chosen(settings, PLACEMENT)
 
 
@@ -447,8 +447,7 @@ def _stat_tokens(settings: object, norms: Iterable[str]) -> int | None:
     return int(given)
 
 
-def _record(settings: object, sites: Sequence[Site]) -> RecordSettings | None:
-    """What the flags of ``--norm-record`` say; None where nothing is recorded."""
+def _record(settings: object, sites: Iterable[Site]) -> RecordSettings | None:
     every, given, file = (
         getattr(settings, key, None) for key in (RECORD, RECORD_SITES, RECORD_FILE)
     )
@@ -459,16 +458,16 @@ def _record(settings: object, sites: Sequence[Site]) -> RecordSettings | None:
         return None
     if int(every) < 1:
         raise ValueError(f"{flag_of(RECORD)} is {every}; it must be 1 or more, as in 100")
-    chosen_sites = tuple(name.strip() for name in str(given or ALL_SITES).split(","))
+    names = tuple(name.strip() for name in str(given or ALL_SITES).split(","))
     present = {ALL_SITES, *SIDES, *(site.flag for site in sites)}
-    for name in chosen_sites:
+    for name in names:
         if name not in present:
             why = "this model has no such site" if name in SITE_FLAGS else "unknown site"
             raise ValueError(
                 f"{flag_of(RECORD_SITES)} {name}: {why}; choose from {', '.join(sorted(present))}, "
                 "separated by commas"
             )
-    return RecordSettings(int(every), chosen_sites, file)
+    return RecordSettings(int(every), names, file)
 
 
 # ---- settings that follow from others -------------------------------------------------------
@@ -485,11 +484,9 @@ def default_warmup(args: Any, sides: Sequence[str] = SIDES) -> None:
     Raises:
         ValueError: the learning-rate scheduler of the run has no warm-up to follow.
     """
-    sites = present_sites(args, chosen_placement(args, sides), sides)
-    norms = {norm_spec(norm_type_of(args, site, sides)) for site in sites}
-    if getattr(args, WARMUP, None) is not None or not any(
-        spec.has_option("warmup_updates") for spec in norms
-    ):
+    _, norms = _sites_and_norms(args, sides)
+    warm_up = any(norm_spec(name).has_option("warmup_updates") for name in norms.values())
+    if not warm_up or getattr(args, WARMUP, None) is not None:
         return
     updates = None
     if OmegaConf.is_config(args):
@@ -511,14 +508,11 @@ def store_folded(
 ) -> None:
     """Write into ``args``, the stored settings of a run, that the norms of ``sites`` are gone.
 
-    Options that no remaining norm has are unset, as a model refuses them; so is
-    ``--norm-stat-tokens`` where none has batch statistics. ``sides`` are the stacks that the model
-    has.
+    What a model with the remaining norms would refuse is unset.
     """
     for site in sites:
         setattr(args, norm_type_field(site.flag), IDENTITY)
-    present = present_sites(args, chosen_placement(args, sides), sides)
-    norms = {site: norm_type_of(args, site, sides) for site in present}
+    _, norms = _sites_and_norms(args, sides)
     left = set(norms.values())
     for field in _idle(args, norms, sides):
         setattr(args, field, LAYERNORM)

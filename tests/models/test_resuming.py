@@ -9,12 +9,8 @@ import pytest
 import torch
 
 from in_process import configure, train_here
-from norm_plugin.models.resuming import (
-    differences,
-    flat_settings,
-    plan_of,
-    stored_settings,
-)
+from norm_plugin.models.plan import make_plan
+from norm_plugin.models.resuming import differences, flat_settings, stored_settings
 
 PRE = ("--norm-placement", "pre")
 ONE = ("--max-update", 1, "--disable-validation", "--no-epoch-checkpoints")
@@ -48,7 +44,8 @@ POWERNORM = ("--norm-type", "powernorm", *PRE)
 def differences_of(stored, given, anew=False):
     """What differs between two command lines."""
     plans = [
-        plan_of(flat_settings(configure("DATA", "DIR", *flags).model)) for flags in (stored, given)
+        make_plan(flat_settings(configure("DATA", "DIR", *flags).model))
+        for flags in (stored, given)
     ]
     return differences(*plans, anew)
 
@@ -155,7 +152,7 @@ def settings(**given):
 def test_heads_decide_the_groups_of_released_powernorm():
     common = {"norm_type": "powernorm", "norm_variant": "released", "norm_warmup_updates": 4}
     stored, given = settings(**common), settings(**{**common, "encoder_attention_heads": 4})
-    (said,) = differences(plan_of(stored), plan_of(given))
+    (said,) = differences(make_plan(stored), make_plan(given))
     assert said.startswith("layer_scale_groups of powernorm of encoder-self, encoder-ffn: stored")
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from in_process import train_here
-from norm_plugin.models import run_end
-from norm_plugin.models.run_end import COUNTED, KEY, should_stop_early
+from norm_plugin.models import resuming
+from norm_plugin.models.resuming import COUNTED, PATIENCE, should_stop_early
 
 # With a learning rate of 0 no validation after the first one is better.
 SAME_LOSS = ("--lr", 0, "--patience", 3, "--dropout", 0)
@@ -63,7 +63,7 @@ def test_a_new_start_counts_its_own_updates(how, toy, tmp_path, monkeypatch):
 def epochs_and_count(state):
     """How many epochs a checkpoint has seen, and the last of them that were no better."""
     state = state["extra_state"]
-    return state["train_iterator"]["epoch"] - 1, state[KEY]["num_runs"]
+    return state["train_iterator"]["epoch"] - 1, state[PATIENCE]["num_runs"]
 
 
 @pytest.mark.parametrize("stopped_after", [1, 3])
@@ -109,5 +109,5 @@ def test_the_count_is_that_of_the_program(monkeypatch):
     main = sys.modules["__main__"]
     monkeypatch.setattr(main, "should_stop_early", of_the_program, raising=False)
     assert should_stop_early() is of_the_program
-    monkeypatch.setattr(run_end, "should_stop_early", lambda: None)  # one that does not train
-    assert run_end.patience_count() is None
+    monkeypatch.setattr(resuming, "should_stop_early", lambda: None)  # one that does not train
+    assert resuming.patience_count() is None

@@ -80,20 +80,7 @@ def stock_architectures(model: str) -> dict[str, Callable[[Any], None]]:
     return {f"norm_{name}": ARCH_CONFIG_REGISTRY[name] for name in names}
 
 
-ARCHITECTURES: dict[str, dict[str, Callable[[Any], None]]] = {
-    "norm_transformer": {
-        **stock_architectures("transformer"),
-        "norm_transformer_multi30k_tiny": multi30k_tiny,
-    },
-    "norm_transformer_lm": {
-        **stock_architectures("transformer_lm"),
-        "norm_transformer_lm": lm_defaults,
-        "norm_transformer_lm_char": lm_char,
-    },
-}
-"""By model, what completes the settings of each architecture."""
 SUFFIXES = {"": "", "_preln": "pre", "_postln": "post"}
-NORMALIZE_BEFORE = "{}_normalize_before"
 
 
 def fill_in(args: Any, fill_defaults: Callable[[Any], None]) -> None:
@@ -136,16 +123,26 @@ def _complete(model: str, fill_defaults: Callable[[Any], None], placement: str, 
         fill_defaults(stock_keys)
         check_keys(args, {*vars(stock_keys), *cls.other_keys()}, cls.stock_settings)
     apply_placement(args, placement, cls.sides)
-    before = {key: getattr(args, key, None) for key in map(NORMALIZE_BEFORE.format, cls.sides)}
+    keys = [f"{side}_normalize_before" for side in cls.sides]
+    given = {key: value for key in keys if (value := getattr(args, key, None)) is not None}
     fill_in(args, fill_defaults)
-    for key, value in before.items():  # fairseq's language models overwrite it
-        if value is not None:
-            setattr(args, key, value)
+    for key, value in given.items():  # fairseq's language models overwrite it
+        setattr(args, key, value)
     if getattr(args, "norm_type", None) is None:
         args.norm_type = LAYERNORM
     default_warmup(args, cls.sides)
     make_plan(args, cls.sides)  # so that a wrong flag stops the command before it makes anything
 
 
-for _model, _architectures in ARCHITECTURES.items():
-    register(_model, _architectures)
+register(
+    "norm_transformer",
+    {**stock_architectures("transformer"), "norm_transformer_multi30k_tiny": multi30k_tiny},
+)
+register(
+    "norm_transformer_lm",
+    {
+        **stock_architectures("transformer_lm"),
+        "norm_transformer_lm": lm_defaults,
+        "norm_transformer_lm_char": lm_char,
+    },
+)

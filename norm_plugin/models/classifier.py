@@ -32,26 +32,13 @@ MAX_POSITIONS = 512  # words of a sentence, as in fairseq's task
 
 
 def mean_over_words(x: Tensor, padding_mask: Tensor) -> Tensor:
-    """The mean over the positions that are not padding.
-
-    Args:
-        x: (T, B, C).
-        padding_mask: (B, T), True at padding.
-
-    Returns:
-        (B, C).
-    """
+    """The mean of x, (T, B, C), over positions not in the mask, (B, T): (B, C)."""
     padding = padding_mask.t().unsqueeze(-1)
     return x.masked_fill(padding, 0).sum(0) / (~padding).sum(0)
 
 
 class ClassificationHead(nn.Module):
-    """A linear map of the mean over the words, after dropout.
-
-    Args:
-        dim: C, the width of the encoder.
-        classes: the number of labels.
-    """
+    """A linear map of the mean over the words, after dropout: from ``dim`` channels to labels."""
 
     def __init__(self, dim: int, classes: int, dropout: float) -> None:
         super().__init__()
@@ -189,6 +176,4 @@ def rt_architecture(args: Any) -> None:
     base_architecture(args)
 
 
-ARCHITECTURES = {MODEL: base_architecture, f"{MODEL}_rt": rt_architecture}
-
-register(MODEL, ARCHITECTURES)
+register(MODEL, {MODEL: base_architecture, f"{MODEL}_rt": rt_architecture})

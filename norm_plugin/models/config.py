@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
@@ -37,23 +38,18 @@ class NormConfig(TransformerConfig):
     plan: Plan  # not a dataclass field: this class has no decorator
 
 
-def config_class(stock: type[FairseqDataclass] = NormConfig) -> Any:
+def config_class(stock: Any = NormConfig) -> Any:
     """The settings ``stock`` of a model of fairseq, with a field for each flag of this plugin.
 
     Norms and placements that were registered after import have their flags too. Every field except
     ``norm_type`` is None when not given.
     """
-    norms = (norm_spec(name).cls for name in NORM_TYPES)
-    registered = (*norms, *PLACEMENTS.values())
-    if (stock, registered) not in _classes:
-        _classes[stock, registered] = _config_class(stock)
-    return _classes[stock, registered]
+    return _config_class(stock, (*map(norm_spec, NORM_TYPES), *PLACEMENTS.values()))
 
 
-_classes: dict[tuple[Any, ...], Any] = {}
-
-
-def _config_class(stock: type[FairseqDataclass]) -> Any:
+@functools.cache
+def _config_class(stock: Any, registered: tuple[Any, ...]) -> Any:
+    """``registered`` is what the fields are of: with another one, the class is another."""
     names: Any = ChoiceEnum(list(NORM_TYPES))
     text = "norm of all sites; in translation, one with batch statistics: of those in the encoder"
     fields = [("norm_type", names, _field(LAYERNORM, text))]
@@ -97,14 +93,12 @@ def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = S
     Raises:
         ValueError: what :func:`make_plan` refuses.
     """
-    cls = config_class()
     if OmegaConf.is_config(args):
         values: Any = OmegaConf.to_container(args, resolve=True)
         args = argparse.Namespace(**values)
-    plan = make_plan(args, sides)
-    cfg: NormConfig = cls.from_namespace(args)
-    cfg.plan = plan
-    for side, places in plan.layers.items():
+    cfg: NormConfig = config_class().from_namespace(args)
+    cfg.plan = make_plan(args, sides)
+    for side, places in cfg.plan.layers.items():
         stack = getattr(cfg, side)
         if stack.layers_to_keep:  # not every model of fairseq does so
             stack.layers = len(places)
@@ -139,18 +133,15 @@ def check_keys(
             known.update(f"{field.name}_{setting.name}" for setting in inner)
         else:
             known.add(field.name)
-    unknown = sorted(set(values) - known)
-    if unknown:
+    if unknown := sorted(set(values) - known):
         raise ValueError("; ".join(_about_unknown(key, known) for key in unknown))
 
 
 def _about_unknown(key: str, known: Iterable[str]) -> str:
-    """What to say about a key that no model has: the nearest ones that exist."""
-    near = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
-    if near:
+    if near := difflib.get_close_matches(key, known, n=3, cutoff=0.6):
         return f"unknown model key {key}; the nearest are {', '.join(near)}"
-    norms = [name for name in sorted(known) if name.startswith("norm_")]
+    norms = ", ".join(name for name in sorted(known) if name.startswith("norm_"))
     return (
-        f"unknown model key {key}; the keys of the norms are {', '.join(norms)}, and the others "
+        f"unknown model key {key}; the keys of the norms are {norms}, and the others "
         "are those of fairseq's transformer"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +12,6 @@ from torch import Tensor, nn
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.contract import valid_positions
 from norm_plugin.norms.base.recomputation import in_backward
-
-
-class Look(NamedTuple):
-    """The input of one norm in one forward: its root mean square, a tensor () on its device."""
-
-    site: str
-    norm: Norm
-    rms: Tensor
 
 
 def root_mean_square(
@@ -48,7 +40,7 @@ class DivergenceWatch:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.looks: list[Look] = []
+        self.looks: list[tuple[str, Norm, Tensor]] = []  # site, norm, root mean square ()
         self.last: dict[str, float] = {}
         self.last_update = 0
         for name, module in model.named_modules():
@@ -58,8 +50,7 @@ class DivergenceWatch:
     def look(self, site: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
         """The hook. inputs: x and, in fairseq's stacks, its padding mask and how x lies."""
         if norm.training and not in_backward():
-            rms = root_mean_square(inputs[0].detach(), *inputs[1:])
-            self.looks.append(Look(site, norm, rms))
+            self.looks.append((site, norm, root_mean_square(inputs[0].detach(), *inputs[1:])))
 
     def check(self, update: int) -> None:
         """Raise FloatingPointError if a value seen since the last check is not finite.
@@ -69,25 +60,24 @@ class DivergenceWatch:
         """
         if not self.looks:
             return
-        looks, self.looks = self.looks, []
-        values = torch.stack([look.rms.float() for look in looks]).tolist()
-        for look, value in zip(looks, values):
+        sites, norms, tensors = zip(*self.looks)
+        self.looks = []
+        values = torch.stack([rms.float() for rms in tensors]).tolist()
+        for site, norm, value in zip(sites, norms, values):
             if not math.isfinite(value):
-                raise FloatingPointError(self._report(look, update))
-        self.last = {look.site: value for look, value in zip(looks, values)}
-        self.last_update = update
+                raise FloatingPointError(self._report(site, norm, update))
+        self.last, self.last_update = dict(zip(sites, values)), update
 
-    def _report(self, look: Look, update: int) -> str:
+    def _report(self, site: str, norm: Norm, update: int) -> str:
         lines = [
-            f"{look.site} ({type(look.norm).__name__}): its input has a NaN or an infinity in "
-            f"update {update}"
+            f"{site} ({type(norm).__name__}): its input has a NaN or an infinity in update {update}"
         ]
-        if look.site in self.last:
+        if site in self.last:
             lines.append(
                 f"the last finite one, in update {self.last_update}, had a root mean square of "
-                f"{self.last[look.site]:.4g}"
+                f"{self.last[site]:.4g}"
             )
-        for name, buffer in look.norm.named_buffers():
+        for name, buffer in norm.named_buffers():
             if buffer.is_floating_point() and buffer.numel():
                 low, high = buffer.min().item(), buffer.max().item()
                 lines.append(f"its last finite {name} is within {low:.4g} and {high:.4g}")

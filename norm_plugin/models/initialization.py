@@ -62,7 +62,7 @@ from torch import nn
 
 from norm_plugin.placements import PLACEMENTS, LayerPlace, overrides, placement_class
 
-XAVIER = "xavier"
+XAVIER, T_FIXUP = "xavier", "t-fixup"
 SLOPE = math.sqrt(5)  # a
 
 
@@ -202,15 +202,10 @@ INITIALIZATIONS: dict[str, Callable[[nn.Module, LayerPlace], None]] = {
     "depth-scaled-released": partial(depth_scaled, power=-1 / 4),
     "fixup": fixup,
     "fixup-released": fixup_released,
-    "t-fixup": t_fixup,
+    T_FIXUP: t_fixup,
     "gpt2": gpt2,
 }
 """What is done to a layer that fairseq has built, by the value of ``--norm-init``."""
-
-OF_EMBEDDINGS: dict[str, Callable[[nn.Embedding, LayerPlace], None]] = {
-    "t-fixup": t_fixup_embedding
-}
-"""What is done to the embeddings of a stack, by the value of ``--norm-init``."""
 
 
 def of_placement(name: str) -> str:
@@ -236,5 +231,5 @@ def initialize_embedding(embedding: nn.Module, init: str, place: LayerPlace) -> 
 
     Embeddings that the stacks share are drawn for each, so the decoder's draw is what stays.
     """
-    if init in OF_EMBEDDINGS and isinstance(embedding, nn.Embedding):
-        OF_EMBEDDINGS[init](embedding, place)
+    if init == T_FIXUP and isinstance(embedding, nn.Embedding):
+        t_fixup_embedding(embedding, place)

@@ -95,10 +95,7 @@ def tiny(args: Any) -> None:
     stock.base_architecture(args)
 
 
-ARCHITECTURES = {
-    MODEL: stock.base_architecture,
-    **stock_architectures("roberta"),
-    f"{MODEL}_tiny": tiny,
-}
-
-register(MODEL, ARCHITECTURES)
+register(
+    MODEL,
+    {MODEL: stock.base_architecture, **stock_architectures("roberta"), f"{MODEL}_tiny": tiny},
+)

@@ -18,6 +18,7 @@ from torch import nn
 from norm_plugin.kernels import AUTO, describe, has_kernels, resolve, set_kernels
 from norm_plugin.models.config import KERNELS_FOUND, NormConfig, build_config, config_class
 from norm_plugin.models.divergence import DivergenceWatch
+from norm_plugin.models.initialization import T_FIXUP
 from norm_plugin.models.plan import IDENTITY, Plan
 from norm_plugin.models.sites import SIDES
 from norm_plugin.models.stacks import check_layer_drop
@@ -99,9 +100,7 @@ class NormModel(BaseFairseqModel):
     def maps_after_encoder(self) -> list[tuple[nn.Module, str]]:
         """The linear maps outside the stacks that take the encoder's output, for folding.
 
-        Returns:
-            A module and the path of a linear map in it, for each of them. The map may take a mean
-            over positions.
+        Each is a module and the path of a map in it, which may take a mean over positions.
         """
         return []
 
@@ -153,6 +152,9 @@ def check_task(model: type[NormModel], task: object) -> None:
 
 def describe_plan(plan: Plan) -> str:
     """One line: the placement, the norm of each site and the options given for them."""
+    placement = ", ".join(f"{side} {name}" for side, name in plan.placement.items())
+    if len(set(plan.placement.values())) == 1:
+        placement = next(iter(plan.placement.values()))
     chosen = ", ".join(f"{choice.site.name}={choice.norm}" for choice in plan.sites)
     shared: dict[str, object] = {}
     of_sites = []
@@ -166,16 +168,8 @@ def describe_plan(plan: Plan) -> str:
         if own:
             of_sites.append(f"{choice.site.name}: {_listed(own)}")
     given = "; ".join(filter(None, [_listed(shared), *of_sites]))
-    line = f"norms: placement {_placement(plan)}; {chosen}"
+    line = f"norms: placement {placement}; {chosen}"
     return line + (f" (options: {given})" if given else "")
-
-
-def _placement(plan: Plan) -> str:
-    """The placement, or that of each stack where they differ."""
-    placements = set(plan.placement.values())
-    if len(placements) == 1:
-        return placements.pop()
-    return ", ".join(f"{side} {name}" for side, name in plan.placement.items())
 
 
 def _listed(options: Mapping[str, object]) -> str:
@@ -210,26 +204,17 @@ def describe_initialization(plan: Plan) -> list[str]:
         "--norm-init t-fixup takes the place of norms and of the warm-up of the learning rate, but "
         f"the {side} has norms; give --norm-type none for T-Fixup"
         for side, init in plan.initialization.items()
-        if init == "t-fixup" and side in normed
+        if init == T_FIXUP and side in normed
     ]
 
 
 def describe_forms(model: nn.Module, plan: Plan, kernels: bool) -> str:
-    """Which sites of a built model kernels compute, and which plain torch.
-
-    Args:
-        kernels: this machine has kernels for the run's choice.
-    """
-    forms: dict[bool, list[str]] = {True: [], False: []}
+    """Which sites of a built model kernels compute, if there are any, and which plain torch."""
+    norms = {path: norm for path, norm in model.named_modules() if isinstance(norm, Norm)}
+    forms: dict[str, list[str]] = {"by kernels": [], "in plain torch": []}
     for choice in plan.sites:
-        norms = [
-            module
-            for path, module in model.named_modules()
-            if isinstance(module, Norm) and choice.site.is_at(path)
-        ]
-        if norms:
-            forms[kernels and any(norm.fused is not None for norm in norms)].append(
-                choice.site.name
-            )
-    names = {True: "by kernels", False: "in plain torch"}
-    return "; ".join(f"{names[key]}: {', '.join(at)}" for key, at in forms.items() if at)
+        fused = [norm.fused for path, norm in norms.items() if choice.site.is_at(path)]
+        if fused:
+            by_kernels = kernels and any(form is not None for form in fused)
+            forms["by kernels" if by_kernels else "in plain torch"].append(choice.site.name)
+    return "; ".join(f"{how}: {', '.join(sites)}" for how, sites in forms.items() if sites)

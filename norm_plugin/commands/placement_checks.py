@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +72,9 @@ class Stack(nn.Module):
     def __init__(self, cls: type[Placement], kind: str) -> None:
         super().__init__()
         side, encoder_layers, decoder_layers, branches = STACKS[kind]
-        self.cls, self.placements, self.layers = cls, nn.ModuleList(), nn.ModuleList()
+        self.cls = cls
+        self.layers: Any = nn.ModuleList()
+        placements = []
         for index in range(1, LAYERS + 1):
             place = LayerPlace(side, index, encoder_layers, decoder_layers, DIM, branches, HEADS)
             at = cls.at(place)
@@ -79,10 +82,10 @@ class Stack(nn.Module):
             self.layers.append(layer)
             placement = at(place)
             placement.norm = partial(_norm_of, layer)
-            self.placements.append(placement)
-        for below, above in pairwise(self.placements):
-            assert isinstance(above, Placement) and isinstance(below, Placement)
+            placements.append(placement)
+        for below, above in pairwise(placements):
             above.follow(below)
+        self.placements: Any = nn.ModuleList(placements)
         self.final_norms = nn.ModuleDict(
             {word: build_norm("layernorm", DIM) for word in cls.final_norms}
         )
@@ -91,7 +94,6 @@ class Stack(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The output of the stack, from the embeddings x, (T, B, C)."""
         for placement, branches in zip(self.placements, self.layers):
-            assert isinstance(placement, Placement) and isinstance(branches, nn.ModuleDict)
             x = placement.begin(x)
             for branch in branches.values():
                 x = branch(x, placement)
@@ -101,11 +103,9 @@ class Stack(nn.Module):
         return self.cls.after_final_norm(streams, self.final_norm(x))
 
 
-def _norm_of(layer: nn.ModuleDict, branch: str, slot: str, x: Tensor) -> Tensor:
+def _norm_of(layer: Any, branch: str, slot: str, x: Tensor) -> Tensor:
     """The function that a placement calls for its own norms."""
-    norms = layer[branch]
-    assert isinstance(norms, Branch)
-    return norms.norm(slot, x)
+    return cast(Tensor, layer[branch].norm(slot, x))
 
 
 def _stacks(cls: type[Placement]) -> Iterator[tuple[str, Stack]]:
@@ -149,9 +149,7 @@ def check_gradient(cls: type[Placement]) -> None:
             if name.startswith("placements."):
                 gradients[f"its parameter {name.split('.', 2)[2]}"] = parameter.grad
         for index, branches in enumerate(stack.layers, start=1):
-            assert isinstance(branches, nn.ModuleDict)
             for branch in branches.values():
-                assert isinstance(branch, Branch)
                 gradients[f"branch {branch.branch} of layer {index}"] = branch.last.weight.grad
         for name, gradient in gradients.items():
             expect(gradient is not None and bool(gradient.any()), f"{kind}: no gradient: {name}")

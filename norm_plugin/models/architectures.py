@@ -101,13 +101,9 @@ def fill_in(args: Any, fill_defaults: Callable[[Any], None]) -> None:
 
 
 def register(model: str, architectures: Mapping[str, Callable[[Any], None]]) -> None:
-    """Register architectures of a model, each also with its placement in the name.
+    """Register architectures of ``model``, each also with its placement in the name.
 
-    fairseq calls them on flags and on YAML alike.
-
-    Args:
-        model: the registered name of the model.
-        architectures: by name, a function that completes the settings, such as fairseq's own.
+    By name, a function completes the settings of flags or YAML, such as fairseq's own.
     """
     for name, fill_defaults in architectures.items():
         for suffix, placement in SUFFIXES.items():

@@ -84,14 +84,10 @@ def site_flags() -> list[tuple[str, str]]:
 
 
 def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = SIDES) -> NormConfig:
-    """The typed configuration of a model, with its plan.
+    """The typed configuration of a model, with its plan, and errors as :func:`make_plan`.
 
     Args:
         args: the flat Namespace of a command line, or the ``model`` node of a YAML file.
-        sides: the stacks that the model has.
-
-    Raises:
-        ValueError: what :func:`make_plan` refuses.
     """
     if OmegaConf.is_config(args):
         values: Any = OmegaConf.to_container(args, resolve=True)
@@ -112,12 +108,8 @@ def check_keys(
 ) -> None:
     """Raise ValueError for a key of YAML that the model does not have.
 
-    fairseq does not check the keys of a model without a registered dataclass.
-
-    Args:
-        values: the keys of the ``model`` node.
-        filled_in: the keys that the stock architecture function fills in.
-        stock: the settings of fairseq's model.
+    fairseq does not check the keys of a model without a registered dataclass. ``filled_in`` are
+    those that the stock architecture function fills in, ``stock`` the settings of fairseq's model.
     """
     cls = config_class(stock)
     nested = [key for key in NESTED if key in values]

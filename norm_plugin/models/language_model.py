@@ -50,7 +50,7 @@ class NormTransformerLanguageModel(NormModel, TransformerLanguageModel):
 
 
 def positions(settings: Any, task: Any) -> int:
-    """The longest input: fairseq's ``--max-target-positions``, else ``--tokens-per-sample``.
+    """The longest input: ``--max-target-positions``, else ``--tokens-per-sample``.
 
     On a command line the model's settings hold both; in YAML they are settings of the task.
     """

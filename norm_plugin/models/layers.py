@@ -89,11 +89,7 @@ class DeferredDropout(FairseqDropout, ByKernels):
 
 
 def fuse_dropout(dropout: FairseqDropout, placement: Placement) -> DeferredDropout:
-    """The dropout of a layer with this placement, to be computed with the residual sum.
-
-    Raises:
-        ValueError: the placement does something else between the dropout and the sum.
-    """
+    """``dropout`` computed with the residual sum; ValueError if a placement has more between."""
     cls = type(placement)
     if overrides(cls, "join") or any(OUTPUT in cls.norms_of(b) for b in placement.place.branches):
         raise ValueError(

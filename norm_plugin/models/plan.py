@@ -116,21 +116,14 @@ class RecordSettings:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a model's settings say about norms.
+    """What a model's settings say about norms; see the flags of the same names.
 
     Attributes:
-        placement: by side.
+        placement, initialization: by side.
         layers: the places of the layers, from below, by side.
         sites: the norm of each site that the model has.
-        initialization: by side, a value of ``--norm-init``.
-        kernels: a value of ``--norm-kernels``.
-        fused_dropout: whether a branch's dropout and residual sum are one pass.
-        nan_check: whether training stops at a norm whose input is not finite.
-        allow_change: whether training may continue from a checkpoint of another plan.
         record: what training records of the norms; None: nothing.
         stat_tokens: how many tokens batch statistics are taken over; None: those of the batch.
-        embedding: a value of ``--norm-embedding``.
-        head_width: a value of ``--norm-head-width``.
     """
 
     placement: Mapping[str, str]
@@ -188,8 +181,7 @@ _plans: dict[str, Plan] = {}
 def make_plan(settings: object, sides: Sequence[str] = SIDES) -> Plan:
     """The plan of a model with these settings; equal ones get the plan that was made before.
 
-    fairseq fills in the settings of a model when it reads the flags and again when it builds the
-    model, each of which checks them here.
+    fairseq completes the settings when it reads the flags and again when it builds the model.
 
     Args:
         settings: fairseq's flat names and ours: a Namespace, a mapping or the ``model`` node of a
@@ -272,8 +264,7 @@ def _placement_flag(settings: object, side: str) -> str | None:
 def chosen_placement(settings: object, sides: Sequence[str] = SIDES) -> dict[str, str]:
     """The placement of each side: that of its flag, of ``--norm-placement``, or of fairseq's flag.
 
-    Raises:
-        ValueError: an unknown placement, or one for a stack that the model lacks.
+    ValueError for an unknown placement, or one for a stack that the model lacks.
     """
     for side, key in PLACEMENT_OF.items():
         if side not in sides and chosen(settings, key) is not None:
@@ -292,10 +283,8 @@ def apply_placement(
 ) -> None:
     """Set ``norm_placement`` and each ``normalize_before`` by the flag or the architecture's name.
 
-    Call it before the stock architecture function fills in what was not given.
-
-    Raises:
-        ValueError: the flags, or the flags and the architecture, contradict each other.
+    Call it before the stock architecture function fills in what was not given. ValueError where
+    the flags, or the flags and the architecture, contradict each other.
     """
     for side in sides:
         given = _placement_flag(settings, side)
@@ -331,32 +320,30 @@ def norm_type_of(settings: object, site: Site, sides: Sequence[str] = SIDES) -> 
     decoder alone it stands at every site, or the flag would do nothing. Queries, keys and values,
     which some placements normalize, are left on LayerNorm too.
     """
+    in_attention = site.flag in PROJECTIONS
     for flag in (site.flag, site.side):
         given = getattr(settings, norm_type_field(flag), None)
         if given is None:
             continue
         spec = norm_spec(str(given))
-        if flag in PROJECTIONS and spec.batch_statistics:
+        if not (in_attention and spec.batch_statistics):
+            return spec.name
+        if flag == site.flag:
             raise ValueError(
                 f"--norm-type-{flag} is {given!r}, which mixes positions; queries, keys and values "
                 "are normalized position by position: choose a norm over channels"
             )
-        if site.flag not in PROJECTIONS or not spec.batch_statistics:
-            return spec.name
     everywhere = norm_spec(str(getattr(settings, "norm_type", None) or LAYERNORM))
-    apart = site.flag in PROJECTIONS or (site.side == "decoder" and "encoder" in sides)
+    apart = in_attention or (site.side == "decoder" and "encoder" in sides)
     return LAYERNORM if apart and everywhere.batch_statistics else everywhere.name
 
 
 def _check_site_flags(settings: object, sites: Iterable[Site], sides: Sequence[str]) -> None:
-    """Refuse a flag for a site that the model does not have, and an unknown norm."""
+    """Refuse a flag for a site that the model does not have."""
     present = {*(site.flag for site in sites), *sides}
     for flag, meaning in SITE_FLAGS.items():
         given = getattr(settings, norm_type_field(flag), None)
-        if given is None:
-            continue
-        norm_spec(str(given))
-        if flag not in present:
+        if given is not None and flag not in present:
             raise ValueError(
                 f"--norm-type-{flag} {given}: this model has no such site; its sites are "
                 f"{', '.join(sorted(present))} ({meaning})"

@@ -84,11 +84,10 @@ def stacks_of(settings: Mapping[str, Any], otherwise: Sequence[str] = SIDES) -> 
 def differences(
     stored: Plan, given: Plan, anew: bool = False, names: tuple[str, str] = ("stored", "given")
 ) -> list[str]:
-    """What differs between two plans, one text for each difference.
+    """What differs between two plans, which are called ``names``, one text for each difference.
 
     Args:
         anew: training starts again at update 0, with its own schedule and initialization.
-        names: what the texts call the two.
     """
     places: dict[tuple[str, Any, Any], list[str]] = {}  # by what differs, and its two values
 
@@ -126,10 +125,8 @@ def check_resuming(
     """Refuse to continue from ``path`` with other norms, unless ``--norm-allow-change`` is on.
 
     Args:
-        path: a checkpoint.
         settings: those of the run's model, ``cfg.model``.
         anew: training starts again at update 0, as with ``--finetune-from-model``.
-        sides: the stacks that the model has.
         plan: that of the model; None: it follows from the settings.
 
     Raises:
@@ -216,9 +213,7 @@ def patience_count() -> dict[str, float] | None:
 def resume(trainer: Any, extra_state: Mapping[str, Any], anew: bool) -> None:
     """Count on from a checkpoint that ``trainer`` has loaded, and train no epoch if it is the end.
 
-    Args:
-        extra_state: of the checkpoint.
-        anew: optimizer or meters are reset, so time and validations are those of another run.
+    ``anew`` if optimizer or meters are reset, so time and validations are those of another run.
     """
     function, cfg = should_stop_early(), trainer.cfg
     if function is not None and PATIENCE in extra_state and not anew:

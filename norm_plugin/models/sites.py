@@ -110,10 +110,9 @@ def final_sites(side: str, cls: type[Placement]) -> list[Site]:
 
 
 def layer_places(settings: object, side: str, sides: Sequence[str] = SIDES) -> list[LayerPlace]:
-    """The places of the layers of a stack of the model with these settings, from below.
+    """The places of the layers of a stack, from below.
 
-    Layers that ``--encoder-layers-to-keep`` leaves in a trained model keep the places where they
-    were trained.
+    Layers that ``--encoder-layers-to-keep`` leaves keep the places where they were trained.
     """
     layers = {name: getattr(settings, f"{name}_layers", None) or 1 for name in sides}
     crosses = (
@@ -138,13 +137,7 @@ def layer_places(settings: object, side: str, sides: Sequence[str] = SIDES) -> l
 def present_sites(
     settings: object, placement: dict[str, str], sides: Sequence[str] = SIDES
 ) -> list[Site]:
-    """The sites of the model with these settings.
-
-    Args:
-        settings: fairseq's flat names.
-        placement: the placement of each side.
-        sides: the stacks that the model has.
-    """
+    """The sites of the model with these settings; ``placement`` is by side."""
     sites: dict[Site, None] = {}  # a set that keeps the order
     for side in sides:
         cls = placement_class(placement[side])

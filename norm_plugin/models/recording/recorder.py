@@ -31,7 +31,6 @@ from norm_plugin.models.plan import Plan
 from norm_plugin.models.recording.file import RecordFile
 from norm_plugin.models.recording.measures import (
     Measures,
-    Moments,
     gamma_over_psi,
     gradient_parts,
     moments,
@@ -53,22 +52,14 @@ DIGITS = 5
 
 
 class Recorder:
-    """Makes the records of a run.
-
-    Args:
-        model: of a plan with ``record``.
-        file: takes the records.
-    """
+    """Makes the records of a run, as ``plan.record`` says, and puts them into ``file``."""
 
     def __init__(self, model: NormModel, plan: Plan, file: RecordFile) -> None:
         assert plan.record is not None
         self.model, self.file, self.every = model, file, plan.record.every
         self.norms = recorded_norms(model, plan)
-        self.layers = {
-            path: module
-            for path, module in model.named_modules()
-            if isinstance(module, PlannedLayer)
-        }
+        modules = model.named_modules()
+        self.layers = {path: each for path, each in modules if isinstance(each, PlannedLayer)}
         self.active = False
         self._start()
 
@@ -198,8 +189,7 @@ class Recorder:
 def make_recorder(trainer: Any) -> Recorder | None:
     """The recorder of a run of fairseq's; None where nothing is recorded, or not by this worker.
 
-    Raises:
-        ValueError: the file has records of another run.
+    ValueError if the file has records of another run.
     """
     model = trainer.get_model()
     plan = getattr(getattr(model, "cfg", None), "plan", None)
@@ -245,7 +235,7 @@ def measured(norm: Norm, rows: Tensor) -> Tensor:
 
 def forward_measures(norm: Norm, rows: Tensor) -> Measures:
     """What a record says of the input of a norm, (n, C), before the norm has seen it."""
-    batch: Moments = moments(measured(norm, rows))
+    batch = moments(measured(norm, rows))
     running = {}
     if isinstance(norm, BatchStatisticsNorm):
         running = {name: norm.get_buffer(at) for name, at in norm.running_forms.items()}

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import fairseq_cli.train
 import torch
-from composed import composed
-from fairseq import checkpoint_utils, options
+from composed import train_by_fairseq
 from fairseq.data import indexed_dataset
 
 import norm_plugin.models  # noqa: F401  registers the architectures
@@ -57,9 +55,5 @@ def write_sentences(folder: Path) -> Path:
 
 def train_classifier(data: Path, save_dir: Path, *flags: str) -> Path:
     """Train with fairseq-train in this process; returns the folder of the checkpoints."""
-    argv = [str(data), *FLAGS, "--save-dir", str(save_dir), *flags]
-    args = options.parse_args_and_arch(options.get_training_parser(), argv)
-    if hasattr(checkpoint_utils.save_checkpoint, "best"):  # of a training before, in this process
-        del checkpoint_utils.save_checkpoint.best
-    fairseq_cli.train.main(composed(args))
+    train_by_fairseq(data, *FLAGS, "--save-dir", save_dir, *flags)
     return save_dir

@@ -1,4 +1,4 @@
-"""fairseq's configuration of a command line, composed once for all that differ in little."""
+"""fairseq-train in this process; its configuration is composed once for all that differ little."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import copy
 import dataclasses
 from typing import Any
 
+import fairseq_cli.train
+from fairseq import checkpoint_utils, options
 from fairseq.dataclass.configs import CheckpointConfig, EMAConfig, OptimizationConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import MODEL_DATACLASS_REGISTRY
@@ -53,3 +55,15 @@ def composed(args: argparse.Namespace) -> Any:
     vars(cfg.model).clear()
     vars(cfg.model).update(values, _name=args.arch)
     return cfg
+
+
+def configure(*argv: object) -> Any:
+    """The configuration of fairseq-train for these words of its command line."""
+    words = [str(word) for word in argv]
+    return composed(options.parse_args_and_arch(options.get_training_parser(), words))
+
+
+def train_by_fairseq(*argv: object) -> None:
+    """Run fairseq-train, as in a process of its own."""
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)  # of a training before
+    fairseq_cli.train.main(configure(*argv))

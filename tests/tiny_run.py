@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from composed import composed
-from fairseq import options, tasks
+from composed import configure
+from fairseq import tasks
 from fairseq.data import indexed_dataset
 from omegaconf import OmegaConf
 
@@ -47,8 +47,7 @@ def run_settings(data: Path, *flags: str) -> Any:
         arguments += [f"--{side}-layers=1", f"--{side}-embed-dim={DIM}"]
         arguments += [f"--{side}-ffn-embed-dim={FFN}", f"--{side}-attention-heads=2"]
     arguments += ["--max-tokens=100", "--save-dir=/home/someone/checkpoints", *flags]
-    args = options.parse_args_and_arch(options.get_training_parser(), arguments)
-    return composed(args)
+    return configure(*arguments)
 
 
 def run_state(data: Path, *flags: str, updates: int = 90, seed: int = 0) -> dict[str, Any]:

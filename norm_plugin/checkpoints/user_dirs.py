@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 import norm_plugin
@@ -27,25 +26,17 @@ def import_user_dir(user_dir: Path | None) -> None:
 
     A folder ``norm_plugin`` stands for this package, wherever that lies now.
 
-    Raises:
-        CommandError: the folder does not exist, has the name of another Python package, or
-            cannot be imported.
+    CommandError if it does not exist or cannot be imported.
     """
     if user_dir is None:
         return
     from fairseq.utils import import_user_module
 
     folder = os.path.abspath(user_dir)
-    name = os.path.basename(folder)
-    if name == norm_plugin.__name__:
+    if os.path.basename(folder) == norm_plugin.__name__:
         return
     if not os.path.isdir(folder):
         raise CommandError(f"cannot import --user-dir {user_dir}: it is not a folder")
-    other = sys.modules.get(name)
-    if other is not None and folder not in list(getattr(other, "__path__", [])):
-        raise CommandError(
-            f"--user-dir {user_dir} has the name of another Python package, {name}; rename it"
-        )
     try:
         import_user_module(argparse.Namespace(user_dir=folder))
     except (OSError, ImportError, SyntaxError, ValueError) as error:

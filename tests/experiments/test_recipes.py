@@ -309,7 +309,7 @@ def test_a_plugin_that_cannot_be_imported_is_one_line(command, tmp_path, capsys,
     (broken / "__init__.py").write_text("import norm_plugin.nowhere")
     (unreadable / "__init__.py").write_text("def (")
     for folder, message in (
-        (tmp_path / "json", "has the name of another Python package, json; rename it"),
+        (tmp_path / "json", "(json) is not globally unique. Please rename the directory"),
         (broken, "cannot be imported: No module named 'norm_plugin.nowhere'"),
         (unreadable, "cannot be imported: invalid syntax"),
     ):

@@ -6,8 +6,8 @@ import argparse
 import functools
 
 import torch
-from composed import composed
-from fairseq import models, options, tasks
+from composed import configure
+from fairseq import models, tasks
 from fairseq.data import Dictionary, indexed_dataset
 
 import norm_plugin.models  # noqa: F401  registers the architectures
@@ -46,18 +46,16 @@ def write_text(folder, lines=60):
     return folder
 
 
-def parse(data, *flags, arch="norm_transformer_lm_char"):
-    """The flags of fairseq-train for a language model on the text in ``data``."""
-    argv = [data, "--task", "language_modeling", "--tokens-per-sample", 12, "--arch", arch]
-    argv += [*TRAINING, *flags]
-    parser = options.get_training_parser()
-    return options.parse_args_and_arch(parser, [str(word) for word in argv])
+def command(data, *flags, arch="norm_transformer_lm_char"):
+    """The command line of fairseq-train for a language model on the text in ``data``."""
+    task = ("--task", "language_modeling", "--tokens-per-sample", 12)
+    return (data, *task, "--arch", arch, *TRAINING, *flags)
 
 
 @functools.cache
 def task_of(data):
     """The task of such flags. hydra takes most of a second for it."""
-    return tasks.setup_task(composed(parse(data)).task)
+    return tasks.setup_task(configure(*command(data)).task)
 
 
 def build(data, arch="norm_transformer_lm_char", seed=1, **settings):

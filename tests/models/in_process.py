@@ -6,8 +6,7 @@ import os
 
 import fairseq_cli.train
 import torch
-from composed import composed
-from fairseq import checkpoint_utils, options
+from composed import train_by_fairseq
 from fairseq.trainer import Trainer
 
 from commands import SMALL
@@ -42,14 +41,13 @@ class SquaredSum(torch.nn.Module):
         return model(**sample)[0].square().sum(), 1, {}
 
 
-def configure(data, save_dir, *flags):
-    """The configuration of fairseq-train for these flags."""
+def command(data, save_dir, *flags):
+    """The command line of fairseq-train."""
     small = [word for pair in SMALL.items() for word in pair]
     argv = [data, *CPU, "--arch", "norm_transformer_multi30k_tiny", *small, *NARROW]
     argv += ["--encoder-attention-heads", 2, "--decoder-attention-heads", 2]
     argv += ["--save-dir", save_dir, *flags]
-    parser = options.get_training_parser()
-    return composed(options.parse_args_and_arch(parser, [str(word) for word in argv]))
+    return argv
 
 
 def train_here(monkeypatch, data, save_dir, *flags, prepare=None):
@@ -64,6 +62,5 @@ def train_here(monkeypatch, data, save_dir, *flags, prepare=None):
             seen.append(self)
 
     monkeypatch.setattr(fairseq_cli.train, "Trainer", Watched)
-    monkeypatch.delattr(checkpoint_utils.save_checkpoint, "best", raising=False)
-    fairseq_cli.train.main(configure(data, save_dir, *flags))
+    train_by_fairseq(*command(data, save_dir, *flags))
     return seen[0]

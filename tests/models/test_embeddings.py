@@ -78,11 +78,6 @@ def test_it_draws_no_random_numbers(build):
     assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
 
 
-def test_what_is_not_one_matrix_is_refused(build):
-    with pytest.raises(ValueError, match="fixnorm needs embeddings in one matrix, but adaptive_so"):
-        build(*FIXNORM, "--adaptive-softmax-cutoff", "10,20")
-
-
 def test_it_is_trained_averaged_and_loaded_by_the_hub(toy, tmp_path, monkeypatch):
     flags = ("--norm-embedding", "fixnorm", "--share-decoder-input-output-embed")
     flags += ("--max-update", 4, "--save-interval-updates", 2, "--keep-interval-updates", 2)

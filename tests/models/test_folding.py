@@ -97,11 +97,6 @@ def test_shared_embeddings_stay_as_they_are(build, batch):
     torch.testing.assert_close(model(**batch)[0], expected, **OF_BATCHNORM)
 
 
-def test_the_embeddings_are_normalized_where_they_stand(build):
-    reason_at = reasons(build(*plain("batchnorm", "--layernorm-embedding")))
-    assert reason_at["encoder-embedding"] == reason_at["decoder-embedding"] == STREAM
-
-
 def test_only_what_folds_is_folded(build, batch):
     model = trained(
         build("--norm-type", "batchnorm", "--norm-layer-scale-groups", "0", *PRE), batch
@@ -117,52 +112,49 @@ def test_only_what_folds_is_folded(build, batch):
     torch.testing.assert_close(model(**batch)[0], expected, **OF_BATCHNORM)
 
 
-@pytest.mark.parametrize("groups", ["1", "4"])
-def test_layer_scale_does_not_fold(groups, build):
-    reason_at = reasons(
-        build("--norm-type", "powernorm", "--norm-layer-scale-groups", groups, *PRE)
-    )
-    assert (
-        reason_at["encoder-ffn"]
-        == "its layer-scale divides each position by the position's own scale"
-    )
+LAYER_SCALE = "its layer-scale divides each position by the position's own scale"
+NO_OFFSET = "has no bias to take the offset"
+JOINT = "k_proj and v_proj take the encoder's output and the decoder's alike"
+MABN = ("--norm-type", "mabn", "--norm-type-decoder", "mabn", "--norm-warmup-updates", "1")
+WITH_SCALE = ("--norm-type", "powernorm", *PRE, "--norm-layer-scale-groups")
+REASONS = {
+    "embeddings": (
+        plain("batchnorm", "--layernorm-embedding"),
+        dict.fromkeys(["encoder-embedding", "decoder-embedding"], STREAM),
+    ),
+    "layer-scale": ((*WITH_SCALE, "1"), {"encoder-ffn": LAYER_SCALE}),
+    "layer-scale by groups": ((*WITH_SCALE, "4"), {"encoder-ffn": LAYER_SCALE}),
+    "post-norm": ((*MABN, "--norm-placement", "post"), dict.fromkeys(IN_LAYERS, STREAM)),
+    "stacks that differ": (
+        (*MABN, "--encoder-normalize-before"),
+        {
+            **dict.fromkeys(["encoder-self", "encoder-ffn", "encoder-final"], ""),
+            **dict.fromkeys(["decoder-self", "decoder-cross", "decoder-ffn"], STREAM),
+        },
+    ),
+    "output projection": (
+        plain("batchnorm"),
+        {"decoder-final": f"output_projection {NO_OFFSET}"},
+    ),
+    "projection of the output": (
+        plain("batchnorm", "--decoder-output-dim", "64"),
+        {"decoder-final": f"project_out_dim {NO_OFFSET}"},
+    ),
+    "adaptive softmax": (
+        plain("batchnorm", "--adaptive-softmax-cutoff", "10,20"),
+        {"decoder-final": "adaptive_softmax is of type AdaptiveSoftmax, no plain linear map"},
+    ),
+    "joint attention": (
+        plain("batchnorm", "--cross-self-attention", "--no-cross-attention"),
+        {"decoder-self": JOINT, "encoder-final": JOINT, "decoder-ffn": ""},
+    ),
+}
 
 
-def test_post_norm_does_not_fold(build):
-    flags = ("--norm-placement", "post")
-    reason_at = reasons(build(*plain("mabn")[:4], "--norm-warmup-updates", "1", *flags))
-    assert reason_at == dict.fromkeys(IN_LAYERS, STREAM)
-
-
-def test_the_stacks_are_told_apart(build):
-    flags = ("--encoder-normalize-before", "--norm-warmup-updates", "1")
-    reason_at = reasons(build(*plain("mabn")[:4], *flags))
-    assert [reason_at[site] for site in IN_LAYERS] == ["", "", STREAM, STREAM, STREAM]
-    assert reason_at["encoder-final"] == ""
-
-
-@pytest.mark.parametrize(
-    ("flags", "reason"),
-    [
-        ([], "output_projection has no bias to take the offset"),
-        (["--decoder-output-dim", "64"], "project_out_dim has no bias to take the offset"),
-        (
-            ["--adaptive-softmax-cutoff", "10,20"],
-            "adaptive_softmax is of type AdaptiveSoftmax, no plain linear map",
-        ),
-    ],
-)
-def test_the_last_norm_does_not_fold(flags, reason, build):
-    assert reasons(build(*plain("batchnorm", *flags)))["decoder-final"] == reason
-
-
-def test_joint_attention_takes_two_norms_at_once(build):
-    reason_at = reasons(
-        build(*plain("batchnorm", "--cross-self-attention", "--no-cross-attention"))
-    )
-    joint = "k_proj and v_proj take the encoder's output and the decoder's alike"
-    assert reason_at["decoder-self"] == reason_at["encoder-final"] == joint
-    assert reason_at["decoder-ffn"] == ""
+@pytest.mark.parametrize(("flags", "expected"), REASONS.values(), ids=REASONS)
+def test_why_a_norm_stays(flags, expected, build):
+    found = reasons(build(*flags))
+    assert {site: found[site] for site in expected} == expected
 
 
 def test_another_kind_of_map_does_not_fold(build, batch):

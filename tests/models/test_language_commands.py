@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import fairseq_cli.interactive
-import fairseq_cli.train
 import pytest
 import torch
-from composed import composed
-from fairseq import checkpoint_utils
+from composed import train_by_fairseq
 
-from characters import LETTERS, TINY, parse, write_text
+from characters import LETTERS, TINY, command, write_text
 from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.average import main as average
 from norm_plugin.checkpoints.fold import main as fold
@@ -26,10 +23,8 @@ FOLDABLE = ("--norm-type", "batchnorm", "--norm-layer-scale-groups", 0, "--norm-
 
 def train(data, save_dir, *flags):
     """fairseq-train in this process; returns the weights."""
-    args = parse(data, *SIZE, "--save-dir", save_dir, "--no-epoch-checkpoints", *flags)
-    if hasattr(checkpoint_utils.save_checkpoint, "best"):  # of a training before
-        del checkpoint_utils.save_checkpoint.best
-    fairseq_cli.train.main(composed(args))
+    flags = (*SIZE, "--save-dir", save_dir, "--no-epoch-checkpoints", *flags)
+    train_by_fairseq(*command(data, *flags))
     return torch.load(save_dir / "checkpoint_last.pt", weights_only=True)["model"]
 
 

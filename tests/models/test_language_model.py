@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from composed import configure
 from fairseq import models
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
@@ -17,7 +18,7 @@ from fairseq.data import TokenBlockDataset
 from fairseq.models import ARCH_MODEL_INV_REGISTRY
 from omegaconf import OmegaConf
 
-from characters import batch, build, parse, task_of, write_text
+from characters import batch, build, command, task_of, write_text
 from in_process import DISTINCT
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
@@ -188,11 +189,11 @@ def test_yaml_keys_reach_the_model(text):
 def test_flags_of_an_encoder_are_refused(text, capsys):
     for flag in ("--norm-type-encoder", "--norm-type-encoder-ffn", "--norm-type-decoder-cross"):
         with pytest.raises(ValueError, match=f"{flag} rmsnorm: this model has no such site"):
-            parse(text, flag, "rmsnorm")
+            configure(*command(text, flag, "rmsnorm"))
     with pytest.raises(ValueError, match="--norm-placement-encoder is given, but .* no encoder"):
-        parse(text, "--norm-placement-encoder", "pre")
+        configure(*command(text, "--norm-placement-encoder", "pre"))
     with pytest.raises(SystemExit):
-        parse(text, "--encoder-layers", "2")
+        configure(*command(text, "--encoder-layers", "2"))
     assert "unrecognized arguments: --encoder-layers" in capsys.readouterr().err
 
 

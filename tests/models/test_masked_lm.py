@@ -6,11 +6,10 @@ import argparse
 import copy
 from types import SimpleNamespace
 
-import fairseq_cli.train
 import pytest
 import torch
-from composed import composed
-from fairseq import checkpoint_utils, models, options
+from composed import train_by_fairseq
+from fairseq import models
 from fairseq.criterions.masked_lm import MaskedLmLoss
 from fairseq.data import Dictionary, indexed_dataset
 from fairseq.models import ARCH_MODEL_INV_REGISTRY
@@ -168,10 +167,7 @@ def train(data, save_dir, *flags):
     size = [word for key, value in TINY.items() for word in (f"--{key.replace('_', '-')}", value)]
     argv = [data, *TRAINING, *size, "--arch", "norm_masked_lm", "--save-dir", save_dir]
     argv += ["--no-epoch-checkpoints", "--max-update", 2, "--disable-validation", *flags]
-    args = options.parse_args_and_arch(options.get_training_parser(), [*map(str, argv)])
-    if hasattr(checkpoint_utils.save_checkpoint, "best"):  # of a training before
-        del checkpoint_utils.save_checkpoint.best
-    fairseq_cli.train.main(composed(args))
+    train_by_fairseq(*argv)
     return save_dir / "checkpoint_last.pt"
 
 

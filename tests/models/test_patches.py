@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from composed import composed
-from fairseq import options
+from composed import configure
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
@@ -95,10 +94,8 @@ class TwoForwards(Silent):
 @pytest.fixture(scope="module")
 def settings():
     """A training on the CPU; fairseq takes a good part of a second to compose them."""
-    command = ["DATA", "--arch", "norm_transformer_multi30k_tiny", "--cpu", "--lr", "0.1"]
-    command += ["--lr-scheduler", "inverse_sqrt", "--optimizer", "sgd"]
-    args = options.parse_args_and_arch(options.get_training_parser(), command)
-    return composed(args)
+    flags = ("--arch", "norm_transformer_multi30k_tiny", "--cpu", "--lr", "0.1")
+    return configure("DATA", *flags, "--lr-scheduler", "inverse_sqrt", "--optimizer", "sgd")
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from norm_plugin.models.initialization import linear_maps, value_maps
 from norm_plugin.models.sites import STOCK_NORMS
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import (
-    OUTPUT,
     PLACEMENTS,
     LayerPlace,
     placement_class,
@@ -130,37 +129,6 @@ def test_the_sides_can_have_placements_of_their_own(build, build_yaml):
         assert placements == [placement_class("sandwich"), placement_class("residual")]
     pre = build("--norm-placement-decoder", "pre")
     assert pre.cfg.plan.placement == {"encoder": "post", "decoder": "pre"}
-    with pytest.raises(ValueError, match="placement pre of the decoder contradicts the arch"):
-        build("--norm-placement-decoder", "pre", arch="norm_transformer_multi30k_tiny_postln")
-    with pytest.raises(ValueError, match="decoder_normalize_before is True, which contradicts"):
-        build("--norm-placement-decoder", "post", "--decoder-normalize-before")
-
-
-def test_an_initialization_that_a_placement_cannot_train_from_is_refused(build):
-    message = "fixup is undefined with placement rezero of the decoder: every branch starts as 0"
-    with pytest.raises(ValueError, match=message):
-        build("--norm-placement-decoder", "rezero", "--norm-init", "fixup")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [name for name, cls in PLACEMENTS.items() if OUTPUT in cls.norms_of("self")],
-)
-def test_dropout_and_the_norm_of_a_branch_have_the_order_of_the_placement(name, build):
-    model = build("--norm-placement", name, "--dropout", "0.5").train()
-    layer, seen = model.encoder.layers[0], {}
-    layer.self_output_norm.register_forward_pre_hook(lambda _, xs: seen.update(input=xs[0]))
-    layer.self_output_norm.register_forward_hook(lambda *given: seen.update(output=given[-1]))
-    dropped = []
-    layer.dropout_module.register_forward_hook(lambda _, xs, y: dropped.append((xs[0], y)))
-    layer(torch.randn(5, 3, layer.embed_dim), None)
-    before, after = dropped[0]
-    if PLACEMENTS[name].norm_before_dropout:
-        assert before is seen["output"]
-        assert not (seen["input"] == 0).any()
-    else:
-        assert after is seen["input"]
-        assert (after == 0).any()
 
 
 def test_queries_and_keys_have_a_norm_only_when_asked(build):
@@ -181,16 +149,6 @@ def test_queries_and_keys_have_a_norm_only_when_asked(build):
     assert {reasons[name] for name in names} == {
         "its output goes into the product of queries and keys"
     }
-
-
-def test_queries_and_keys_are_normalized_position_by_position(build):
-    with pytest.raises(ValueError, match="--norm-type-query is 'batchnorm', which mixes positions"):
-        build("--norm-type-query", "batchnorm")
-
-
-def test_two_streams_need_their_final_norm(build):
-    with pytest.raises(ValueError, match="residual .* made at its final norm: drop --no-decoder"):
-        build("--norm-placement", "residual", "--no-decoder-final-norm")
 
 
 @pytest.mark.parametrize(

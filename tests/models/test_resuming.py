@@ -7,8 +7,9 @@ import logging
 
 import pytest
 import torch
+from composed import configure
 
-from in_process import configure, train_here
+from in_process import command, train_here
 from norm_plugin.models.plan import make_plan
 from norm_plugin.models.resuming import differences, flat_settings, stored_settings
 
@@ -43,10 +44,8 @@ POWERNORM = ("--norm-type", "powernorm", *PRE)
 
 def differences_of(stored, given, anew=False):
     """What differs between two command lines."""
-    plans = [
-        make_plan(flat_settings(configure("DATA", "DIR", *flags).model))
-        for flags in (stored, given)
-    ]
+    lines = (command("DATA", "DIR", *flags) for flags in (stored, given))
+    plans = [make_plan(flat_settings(configure(*line).model)) for line in lines]
     return differences(*plans, anew)
 
 

@@ -93,18 +93,6 @@ def test_batch_statistics_leave_the_decoder_on_layernorm(name, build):
     assert types["embedding"] == [cls, layernorm]
 
 
-@pytest.mark.parametrize(
-    ("flags", "site"),
-    [
-        (["--norm-type-encoder-final", "rmsnorm", "--norm-placement", "post"], "encoder-final"),
-        (["--norm-type-embedding", "rmsnorm"], "embedding"),
-    ],
-)
-def test_a_flag_for_an_absent_site_is_refused(flags, site, build):
-    with pytest.raises(ValueError, match=f"--norm-type-{site} rmsnorm: this model has no such"):
-        build(*flags)
-
-
 def test_the_choice_of_every_site_is_logged(build, caplog):
     with caplog.at_level(logging.INFO, logger="norm_plugin"):
         build("--norm-type", "powernorm", "--norm-alpha-fwd", "0.95", "--norm-placement", "pre")

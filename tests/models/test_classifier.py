@@ -119,13 +119,6 @@ def test_it_learns_saves_and_loads(data, trained):
     assert all(torch.equal(value, state["model"][key]) for key, value in loaded.items())
 
 
-def test_a_checkpoint_of_a_translation_model_is_no_classifier(tmp_path):
-    data = write_dictionaries(tmp_path / "bin")
-    torch.save(run_state(data), tmp_path / "checkpoint_best.pt")
-    with pytest.raises(ValueError, match="is a NormTransformerModel and no NormTextClassifier"):
-        NormTextClassifier.from_pretrained(str(tmp_path), data_name_or_path=str(data))
-
-
 def test_training_does_not_start_from_a_translation_model(tmp_path):
     data = write_dictionaries(tmp_path / "bin")
     torch.save(run_state(data), tmp_path / "translation.pt")

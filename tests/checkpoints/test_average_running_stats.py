@@ -1,4 +1,4 @@
-"""``--running-stats average`` and ``last``, and equality with fairseq's own averaging tool."""
+"""``--running-stats average`` and ``last``, and which checkpoints have one mean."""
 
 from __future__ import annotations
 
@@ -126,34 +126,3 @@ def test_another_seed_and_other_kernels_are_the_same_model(tmp_path, data) -> No
         schedule = f"--norm-warmup-updates={3 + len(flags[0])}"
         torch.save(run_state(data, "--norm-type=powernorm", schedule, *flags), path)
     assert average_checkpoints(paths)["averaged_from"] == ["a.pt", "b.pt"]
-
-
-def fairseqs_average(paths: list[Path]):
-    """What fairseq's scripts/average_checkpoints.py computes, as it is documented to behave.
-
-    Sums in the tensors' own type, half precision in float32; then floating sums are divided by
-    the number of checkpoints and integer ones floor-divided.
-    """
-    total = {}
-    for path in paths:
-        for key, value in load_checkpoint(path)["model"].items():
-            value = value.float() if value.dtype == torch.float16 else value
-            total[key] = total[key] + value if key in total else value.clone()
-    count = len(paths)
-    return {
-        key: value / count if value.is_floating_point() else value // count
-        for key, value in total.items()
-    }
-
-
-def test_a_model_without_running_statistics_is_averaged_as_by_fairseq(tmp_path, data) -> None:
-    paths = saved(tmp_path, data)
-    expected = fairseqs_average(paths)
-    model = average_checkpoints(paths)["model"]
-    last = average_checkpoints(paths, "last")["model"]
-    assert list(model) == list(last) == list(expected)
-    for key, value in model.items():
-        # The reference rounds at each of three sums of values up to 4, this once at the end:
-        # three halves of an ulp of 8, divided by 3.
-        torch.testing.assert_close(value, expected[key], rtol=0, atol=5e-7)
-        assert torch.equal(value, last[key])  # nothing for the other modes to treat

@@ -164,7 +164,7 @@ REFUSED = """
 LINES = [line.strip() for line in REFUSED.strip().splitlines()]
 
 
-@pytest.mark.parametrize(("flags", "message"), zip(LINES[::2], LINES[1::2]))
+@pytest.mark.parametrize(("flags", "message"), list(zip(LINES[::2], LINES[1::2])))
 def test_flags_that_contradict_each_other_or_do_nothing_are_refused(flags, message, build):
     with pytest.raises(ValueError, match=message):
         build(*flags.split())

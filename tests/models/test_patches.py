@@ -14,7 +14,6 @@ from fairseq.trainer import Trainer
 from commands import ROOT
 from declared_tables import patches_table
 from in_process import SquaredSum
-from norm_plugin.models import patches
 from norm_plugin.models.patches import MARK, PATCHES, install, loss_scale
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
@@ -157,27 +156,3 @@ def test_each_says_why_and_has_a_test():
 def test_the_architecture_page_has_the_table():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert patches_table() in page, f"docs/architecture.md needs this table:\n{patches_table()}"
-
-
-def test_statistics_are_averaged_before_validating_and_saving(monkeypatch):
-    """Else each worker would validate with its own, and rank 0's would be saved."""
-    model, seen = torch.nn.Linear(1, 1), []
-    monkeypatch.setattr(
-        patches, "average_running_statistics", lambda module: seen.append(module is model)
-    )
-    trainer = SimpleNamespace(get_model=lambda: model, tpu=False, task=Validating(seen))
-    Trainer.begin_valid_epoch(trainer, 1)
-    assert seen == [True, "validation"]
-    seen.clear()
-    patches.around_save_checkpoint(lambda *args: seen.append("saved"), None, trainer, None, None)
-    assert seen == [True, "saved"]
-
-
-class Validating:
-    """The task that a trainer tells of a validation."""
-
-    def __init__(self, seen):
-        self.seen = seen
-
-    def begin_valid_epoch(self, epoch, model):
-        self.seen.append("validation")

@@ -80,8 +80,8 @@ def two_workers(toy, tmp_path_factory):
 
 def test_workers_average_what_they_hold_apart(two_workers):
     recorded, _ = two_workers
-    # at the end of both epochs, saved without validation, and of the last validated one
-    assert len(recorded[0]) == len(recorded[1]) >= 2
+    # six times in an epoch, validated and then saved; and at the end of both, saved only
+    assert len(recorded[0]) == len(recorded[1]) == 6 * 2 + 2
     first, second = (record[0] for record in recorded)
     for key, value in first[0].items():
         apart = APART in key and value.is_floating_point()

@@ -45,7 +45,8 @@ def folder(text, tmp_path_factory):
 def loss_of(path, text, out, capsys, *argv):
     """What fairseq-eval-lm says of the test text."""
     capsys.readouterr()
-    flags = ["--path", path, "--tokens-per-sample", 12, "--gen-subset", "test", "--cpu", *argv]
+    flags = ["--path", path, "--tokens-per-sample", 12, "--gen-subset", "test", "--cpu"]
+    flags += ["--num-workers", 0, *argv]
     assert evaluate([str(word) for word in (text, *flags)]) == 0
     out.write_text(capsys.readouterr().out)
     return read_evaluation(out)

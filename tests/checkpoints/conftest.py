@@ -10,8 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_run import write_dictionaries, write_pairs
 
 SaveRun = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixty binarized pairs: five batches or so."""
+    return write_pairs(write_dictionaries(tmp_path_factory.mktemp("data") / "bin"), 60)
 
 
 @pytest.fixture

@@ -1,3 +1,5 @@
+"""``norm-plugin average``: the mean, its inputs, and what it refuses."""
+
 from __future__ import annotations
 
 import errno
@@ -15,11 +17,9 @@ from norm_plugin.commands import command_line
 from norm_plugin.commands.command_line import CommandError
 
 
-def run(*arguments: object) -> int:
-    """The exit status of the command, with its errors handled as on a command line."""
-    with pytest.raises(SystemExit) as stop:
-        command_line.run_command(lambda: main([str(argument) for argument in arguments]))
-    return int(stop.value.code or 0)
+def average(*inputs: object, output: Path, flags: tuple[object, ...] = ()) -> None:
+    """The command with these inputs and flags."""
+    main([str(word) for word in ("--inputs", *inputs, "--output", output, *flags)])
 
 
 def folder_of_epochs(folder: Path, save, count: int) -> Path:
@@ -96,7 +96,7 @@ def test_tensors_tied_only_in_the_newest_keep_their_own_means(
 
 def test_the_output_keeps_settings_and_drops_the_optimizer(tmp_path, save_checkpoint_file) -> None:
     folder_of_epochs(tmp_path, save_checkpoint_file, 3)
-    assert run("--inputs", tmp_path, "--last-epochs", 2, "--output", tmp_path / "avg.pt") == 0
+    average(tmp_path, output=tmp_path / "avg.pt", flags=("--last-epochs", 2))
     state = load_checkpoint(tmp_path / "avg.pt")
     assert state["averaged_from"] == ["checkpoint2.pt", "checkpoint3.pt"]
     assert "last_optimizer_state" not in state
@@ -120,17 +120,16 @@ def test_newest_are_chosen_by_number(tmp_path, save_checkpoint_file) -> None:
     assert names("update", 1, 99) == ["checkpoint_1_99.pt"]
 
 
-def test_too_few_checkpoints(tmp_path, save_checkpoint_file, capsys) -> None:
+def test_too_few_checkpoints(tmp_path, save_checkpoint_file) -> None:
     folder_of_epochs(tmp_path, save_checkpoint_file, 2)
-    assert run("--inputs", tmp_path, "--last-epochs", 3, "--output", tmp_path / "avg.pt") == 1
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: 3 epoch checkpoints are asked for and 2 found in {tmp_path}")
-    assert error.count("\n") == 1
+    message = f"^3 epoch checkpoints are asked for and 2 found in {tmp_path}"
+    with pytest.raises(CommandError, match=message):
+        average(tmp_path, output=tmp_path / "avg.pt", flags=("--last-epochs", 3))
     assert not (tmp_path / "avg.pt").exists()
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "empty", "text", "not fairseq's"])
-def test_a_bad_input_is_named(tmp_path, save_checkpoint_file, truncate, capsys, damage) -> None:
+def test_a_bad_input_is_named(tmp_path, save_checkpoint_file, truncate, damage) -> None:
     folder_of_epochs(tmp_path, save_checkpoint_file, 3)
     bad = tmp_path / "checkpoint2.pt"
     if damage == "missing":
@@ -142,10 +141,8 @@ def test_a_bad_input_is_named(tmp_path, save_checkpoint_file, truncate, capsys, 
     else:
         bad.write_bytes(b"" if damage == "empty" else b"hello\n")
     inputs = [tmp_path / f"checkpoint{epoch}.pt" for epoch in (1, 2, 3)]
-    assert run("--inputs", *inputs, "--output", tmp_path / "avg.pt") == 1
-    error = capsys.readouterr().err
-    assert str(bad) in error
-    assert error.count("\n") == 1
+    with pytest.raises(CommandError, match=str(bad)):
+        average(*inputs, output=tmp_path / "avg.pt")
     assert not (tmp_path / "avg.pt").exists()
 
 
@@ -153,31 +150,26 @@ def test_a_bad_input_is_named(tmp_path, save_checkpoint_file, truncate, capsys, 
     ("second", "named"),
     [
         ({"w": torch.ones(2), "extra": torch.ones(2)}, "2.pt has the entry 'extra', 1.pt has not"),
-        ({}, "'w'"),
-        ({"w": torch.ones(3)}, "'w' has shape (3,) in 2.pt and (2,) in 1.pt"),
+        ({"v": torch.ones(2)}, "2.pt has the entry 'v', 1.pt has not"),
+        ({"w": torch.ones(3)}, r"'w' has shape \(3,\) in 2.pt and \(2,\) in 1.pt"),
         ({"w": torch.ones(2, dtype=torch.int64)}, "'w' is a floating tensor in only one"),
     ],
 )
-def test_another_model_is_refused(tmp_path, save_checkpoint_file, capsys, second, named) -> None:
+def test_another_model_is_refused(tmp_path, save_checkpoint_file, second, named) -> None:
     first = save_checkpoint_file(tmp_path / "1.pt", w=torch.ones(2))
-    other = save_checkpoint_file(tmp_path / "2.pt", **(second or {"v": torch.ones(2)}))
-    assert run("--inputs", first, other, "--output", tmp_path / "avg.pt") == 1
-    error = capsys.readouterr().err
-    assert str(other) in error
-    assert "1.pt" in error
-    assert "checkpoints of one run" in error
-    assert named in error or (not second and "'v'" in error)
+    other = save_checkpoint_file(tmp_path / "2.pt", **second)
+    message = f"^cannot average {other} with 1.pt: {named}.*checkpoints of one run"
+    with pytest.raises(CommandError, match=message):
+        average(first, other, output=tmp_path / "avg.pt")
 
 
 @pytest.mark.parametrize("value", [torch.nan, -torch.inf])
-def test_weights_that_are_not_finite_are_refused(
-    tmp_path, save_checkpoint_file, capsys, value
-) -> None:
+def test_weights_that_are_not_finite_are_refused(tmp_path, save_checkpoint_file, value) -> None:
     good = save_checkpoint_file(tmp_path / "1.pt", w=torch.ones(3), b=torch.ones(1))
     weights = torch.tensor([1.0, value, 1.0])
     bad = save_checkpoint_file(tmp_path / "2.pt", w=weights, b=torch.ones(1))
-    assert run("--inputs", good, bad, "--output", tmp_path / "out.pt") == 1
-    assert f"error: 'w' of {bad} holds a NaN or an infinity" in capsys.readouterr().err
+    with pytest.raises(CommandError, match=f"^'w' of {bad} holds a NaN or an infinity"):
+        average(good, bad, output=tmp_path / "out.pt")
     assert not (tmp_path / "out.pt").exists()
 
 
@@ -203,9 +195,7 @@ def test_memory_that_fairseq_never_fills_may_hold_anything(tmp_path, save_checkp
     ("kind", "said"),
     [("path", "the same file as"), ("symlink", "the same file as"), ("copy", "a copy of")],
 )
-def test_a_checkpoint_given_twice_is_refused(
-    tmp_path, save_checkpoint_file, capsys, kind, said
-) -> None:
+def test_a_checkpoint_given_twice_is_refused(tmp_path, save_checkpoint_file, kind, said) -> None:
     path = save_checkpoint_file(tmp_path / "checkpoint1.pt", updates=1)
     other = save_checkpoint_file(tmp_path / "checkpoint2.pt", updates=2)
     again = tmp_path / "checkpoint_best.pt"
@@ -215,26 +205,25 @@ def test_a_checkpoint_given_twice_is_refused(
         again.symlink_to(path)
     else:
         again.write_bytes(path.read_bytes())
-    assert run("--inputs", path, other, again, "--output", tmp_path / "out.pt") == 1
-    assert f"error: {again} is {said} {path}: it would count twice" in capsys.readouterr().err
+    with pytest.raises(CommandError, match=f"^{again} is {said} {path}: it would count twice"):
+        average(path, other, again, output=tmp_path / "out.pt")
     assert not (tmp_path / "out.pt").exists()
     with pytest.raises(CommandError, match="the same file as"):
         average_checkpoints([path, path])
 
 
-def test_flags_that_do_not_fit_the_inputs(tmp_path, save_checkpoint_file, capsys) -> None:
+def test_flags_that_do_not_fit_the_inputs(tmp_path, save_checkpoint_file) -> None:
     folder_of_epochs(tmp_path, save_checkpoint_file, 2)
-    path = tmp_path / "checkpoint1.pt"
-    assert run("--inputs", tmp_path, "--output", tmp_path / "avg.pt") == 1
-    assert "add --last-epochs" in capsys.readouterr().err
-    assert run("--inputs", path, "--last-epochs", 1, "--output", tmp_path / "avg.pt") == 1
-    assert "choose from a folder" in capsys.readouterr().err
-    assert run("--inputs", path, tmp_path, "--output", tmp_path / "avg.pt") == 1
-    assert "one folder or only files" in capsys.readouterr().err
-    assert run("--inputs", path, "--output", path) == 1
-    assert "one of the inputs" in capsys.readouterr().err
-    assert run("--inputs", path, "--output", tmp_path / "no" / "avg.pt") == 1
-    assert "does not exist" in capsys.readouterr().err
+    path, output = tmp_path / "checkpoint1.pt", tmp_path / "avg.pt"
+    for inputs, flags, out, message in (
+        ((tmp_path,), (), output, "add --last-epochs"),
+        ((path,), ("--last-epochs", 1), output, "choose from a folder"),
+        ((path, tmp_path), (), output, "one folder or only files"),
+        ((path,), (), path, "one of the inputs"),
+        ((path,), (), tmp_path / "no" / "avg.pt", "does not exist"),
+    ):
+        with pytest.raises(CommandError, match=message):
+            average(*inputs, output=out, flags=flags)
 
 
 class FullDisk(io.FileIO):
@@ -246,17 +235,14 @@ class FullDisk(io.FileIO):
         return super().write(data)
 
 
-def test_a_full_disk_leaves_the_old_output(
-    tmp_path, save_checkpoint_file, capsys, monkeypatch
-) -> None:
+def test_a_full_disk_leaves_the_old_output(tmp_path, save_checkpoint_file, monkeypatch) -> None:
     folder_of_epochs(tmp_path, save_checkpoint_file, 2)
     output = tmp_path / "avg.pt"
     output.write_text("old")
 
     monkeypatch.setattr(command_line, "open", FullDisk, raising=False)
-    assert run("--inputs", tmp_path, "--last-epochs", 2, "--output", output) == 1
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: cannot write {output}: No space left on device")
+    with pytest.raises(CommandError, match=f"^cannot write {output}: No space left on device"):
+        average(tmp_path, output=output, flags=("--last-epochs", 2))
     assert output.read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "avg.pt",

@@ -28,12 +28,6 @@ FINAL = "encoder.layer_norm"
 BATCHES = 6
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    """Sixty pairs: five batches or so."""
-    return write_pairs(write_dictionaries(tmp_path_factory.mktemp("data") / "bin"), 60)
-
-
 def flags_of(name: str) -> list[str]:
     """The norm at each encoder site, long past a short warm-up where it has one."""
     warmup = ["--norm-warmup-updates=4"] if norm_spec(name).has_option("warmup_updates") else []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_run import run_state, write_dictionaries
+from tiny_run import run_state
 
 from norm_plugin.checkpoints.average import average_checkpoints, main
 from norm_plugin.checkpoints.files import load_checkpoint
@@ -15,11 +15,6 @@ from norm_plugin.commands.command_line import CommandError
 from norm_plugin.norms import NORM_TYPES, build_norm, norm_spec
 
 WITH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    return write_dictionaries(tmp_path_factory.mktemp("data") / "bin")
 
 
 def randomized(state, seed: int):

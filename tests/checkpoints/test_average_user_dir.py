@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from forked import ROOT, run_forked
-from tiny_run import run_state, write_dictionaries, write_pairs
+from tiny_run import run_state
 
 from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.building import build_model
@@ -58,11 +58,6 @@ def own_norms():
         exec(compile(OWN_NORMS, "own_norms", "exec"), {"__name__": "own_norms"})
         yield
     registry.NORM_TYPES[:] = names
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    return write_pairs(write_dictionaries(tmp_path_factory.mktemp("data") / "bin"), 20)
 
 
 def save_runs(folder: Path, data: Path, norm: str, user_dir: Path) -> list[Path]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from tiny_run import run_state, write_dictionaries
+from tiny_run import run_state
 
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import load_checkpoint
@@ -16,11 +14,6 @@ from norm_plugin.commands.command_line import CommandError
 
 FLAGS = ("--norm-type=powernorm", "--norm-layer-scale-groups=0", "--norm-warmup-updates=2")
 PRE = "--norm-placement=pre"
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    return write_dictionaries(tmp_path_factory.mktemp("data") / "bin")
 
 
 @pytest.fixture

@@ -235,10 +235,8 @@ def _end(trainer: Any, extra_state: Mapping[str, Any], anew: bool) -> str:
     hours = extra_state.get("previous_training_time", 0) / 3600
     if 0 < limits.stop_time_hours < hours:
         return f"the run has taken {hours:.4g} h, and --stop-time-hours is {limits.stop_time_hours}"
-    count, patience = (
-        extra_state.get(PATIENCE, {}).get("num_runs", 0),
-        trainer.cfg.checkpoint.patience,
-    )
+    count = extra_state.get(PATIENCE, {}).get("num_runs", 0)
+    patience = trainer.cfg.checkpoint.patience
     if 0 < patience <= count and not trainer.cfg.checkpoint.reset_dataloader:
         return f"the last {count} validations had no better score, and --patience is {patience}"
     return ""

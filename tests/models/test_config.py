@@ -171,6 +171,8 @@ def test_flags_that_contradict_each_other_or_do_nothing_are_refused(flags, messa
 
 
 def test_a_norm_registered_later_has_its_flags(build, own_registry):
+    build()  # with the flags of before
+
     @register_norm("late", formula="x * by", paper="a user's own")
     class Late(Norm):
         """Late.

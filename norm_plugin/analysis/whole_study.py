@@ -22,7 +22,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--baseline", metavar="NORM", help="of the page, as for norm-plugin report")
     args = options.parse(parser, argv)
     # --help of a script is there before the packages are
-    from norm_plugin.analysis import report
     from norm_plugin.experiments import sweep, tune
     from norm_plugin.experiments.spec import ROOT
     from norm_plugin.experiments.studies import read_study_file, study_path
@@ -40,6 +39,8 @@ def main(argv: Sequence[str]) -> int:
     status = sweep.run_grid(args, composed)
     if status or args.status or args.dry_run:
         return status
+    from norm_plugin.analysis import report  # with torch, which need not wait for the runs
+
     results = sorted({str(spec.result.parent) for spec in composed.runs})
     page = args.out or folder / "page"
     print(flush=True)

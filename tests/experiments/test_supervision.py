@@ -37,6 +37,13 @@ def test_a_command_composes_its_runs_in_another_process(verb, tmp_path):
     assert imported(verb, "toy", "--work", tmp_path, "--dry-run") == []
 
 
+@pytest.mark.usefixtures("fork_server")
+def test_a_study_supervises_its_runs_without_torch(tmp_path):
+    """It reads the trials with pandas."""
+    modules = imported("study", "toy_tuned", "--work", tmp_path, "--dry-run")
+    assert not {"torch", "fairseq", "hydra"} & {*modules}
+
+
 def test_a_run_of_a_sweep_imports_nothing_heavy(tmp_path):
     """It fails before its first command, when everything that supervises has been imported."""
     spec = spec_of("toy", "--work", tmp_path)

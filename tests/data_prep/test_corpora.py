@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from prep import stages
-from prep.files import SPLITS, find_raw, read_raw
+from prep.files import SPLITS, find_raw, read_raw, write_lines
 from prep.pairs import Corpus, read_side
 from prep.stages import RawCorpus
 
@@ -47,3 +48,33 @@ def test_a_corpus_of_pairs_says_what_it_needs(corpus, tmp_path, real):
     paths = read_raw(real(corpus.name), corpus.raw_files, tmp_path)
     for language in corpus.languages:
         assert len(list(read_side(corpus, paths, "test", language))) == corpus.lines["test"]
+
+
+NEW_CORPUS = """
+from prep.download import Source
+from prep.pairs import Corpus, plain_files
+from prep.text import TextRules
+
+NAMES = [f"{split}.{language}" for split in ("train", "dev", "test") for language in ("en", "de")]
+CORPUS = Corpus(
+    name="reviews",
+    languages=("en", "de"),
+    sources=tuple(Source(n, (f"https://example.org/{n}",)) for n in NAMES),
+    files=plain_files({"train": "train", "valid": "dev", "test": "test"}),
+    rules=TextRules(tokenizer="sacremoses", lowercase=True),
+    merges=10,
+)
+"""
+
+
+def test_a_new_corpus_is_one_file(tmp_path, prepare):
+    (tmp_path / "reviews.py").write_text(NEW_CORPUS)
+    spec = importlib.util.spec_from_file_location("reviews", tmp_path / "reviews.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in module.NAMES:
+        write_lines(tmp_path / "raw" / name, ["A good film.", "It isn't bad."])
+    manifest = prepare(module.CORPUS, tmp_path / "raw", tmp_path / "out")
+    assert (tmp_path / "out/tok/test.en").read_text() == "a good film .\nit isn &apos;t bad .\n"
+    assert (manifest["corpus"], manifest["target"]) == ("reviews", "de")
+    assert set(manifest["inputs"]) == set(module.NAMES)

@@ -51,8 +51,9 @@ CHOICES = {
         XAVIER,
         "initial weights: xavier (those of fairseq), kaiming (all linear maps of a layer, as the "
         "AdaNorm paper recommends), kaiming-attention (only the attention, as --init_method km of "
-        "its released code), small, depth-scaled, fixup, t-fixup, gpt2, or a placement that brings "
-        "its own weights; the default is what belongs to the placement",
+        "its released code), small, depth-scaled, fixup, t-fixup, gpt2, the released forms of two "
+        "of these (depth-scaled-released, fixup-released), or a placement that brings its own "
+        "weights; the default is what belongs to the placement",
     ),
     EMBEDDING: Choice(
         lambda: EMBEDDINGS,
@@ -130,9 +131,9 @@ SITE_FLAGS: dict[str, str] = {
     "decoder-ffn": "norm of the decoder's feed-forward network",
     "decoder-final": "norm after the decoder's last layer (if the placement has one)",
     "embedding": "norm of the embeddings (with --layernorm-embedding)",
-    "query": "norm of each head's query in every attention; there is none by default",
-    "key": "norm of each head's key in every attention; there is none by default",
-    "value": "norm of each head's value in every attention; there is none by default",
+    "query": "norm of the queries of every attention (default: none, or that of the placement)",
+    "key": "norm of the keys of every attention (default: none, or that of the placement)",
+    "value": "norm of the values of every attention (default: none, or that of the placement)",
 }
 """``--norm-type-<key>``: the more specific flag wins over the less specific one."""
 

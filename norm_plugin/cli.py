@@ -25,7 +25,7 @@ VERBS = {
     "demo": ("experiments.options:demo", "train four norms on a toy corpus, and compare them"),
     "flags": ("experiments.recipes", "the hyperparameters of a recipe as flags of fairseq"),
     "report": ("analysis.report", "compare runs over seeds: a page with tables and figures"),
-    "table": ("analysis.tables", "the results of an experiment as a Markdown table"),
+    "table": ("analysis.study", "the results of an experiment as a Markdown table"),
     "records": ("analysis.records", "the statistics of --norm-record, and the data of figures"),
     "spectrum": ("analysis.spectrum", "the singular values of the embeddings of checkpoints"),
     "theory": ("analysis.theory_command", "measure the claims of the papers"),

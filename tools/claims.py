@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from norm_plugin.analysis.report import formatted
 from norm_plugin.analysis.stats import (
     Verdict,
     compare_arms,
@@ -22,8 +23,7 @@ from norm_plugin.analysis.stats import (
     outcome_values,
     split_ratio,
 )
-from norm_plugin.analysis.study import TRAINING, check_same_data, check_settings_alike
-from norm_plugin.analysis.tables import formatted, markdown
+from norm_plugin.analysis.study import TRAINING, check_same_data, check_settings_alike, markdown
 from norm_plugin.experiments.metrics import find_metric
 from norm_plugin.experiments.results import read_results
 from norm_plugin.experiments.studies import (

@@ -32,7 +32,7 @@ from example_runs import example_table
 from findings import declared_table, finding_block
 from inference_table import inference_table
 from norm_plugin.analysis.deep_stacks_page import deep_stacks_block
-from norm_plugin.analysis.tables import score_table
+from norm_plugin.analysis.study import score_table
 from norm_plugin.analysis.theory_command import block as theory_block
 from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
 from norm_plugin.experiments.results import read_results

@@ -26,7 +26,7 @@ import pandas as pd
 import torch
 
 from norm_plugin.analysis.stats import half_interval
-from norm_plugin.analysis.tables import markdown
+from norm_plugin.analysis.study import markdown
 from norm_plugin.commands.command_line import (
     CommandError,
     at_least,

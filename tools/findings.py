@@ -20,10 +20,9 @@ from typing import Any
 import pandas as pd
 
 from norm_plugin.analysis.figures import AGAINST, INK, SMALL, Drawing, draw, draw_row
-from norm_plugin.analysis.report import table_markdown, tables_of
+from norm_plugin.analysis.report import outcome_title, p_text, table_markdown, tables_of
 from norm_plugin.analysis.stats import Verdict, compare_arms, higher_is_better
-from norm_plugin.analysis.study import Study, read_study
-from norm_plugin.analysis.tables import markdown, outcome_title, p_text
+from norm_plugin.analysis.study import Study, markdown, read_study
 from norm_plugin.commands.command_line import run_command, write_text
 from norm_plugin.experiments.studies import EQUIVALENCE, SCORE, read_study_file, study_path
 

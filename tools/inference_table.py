@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from norm_plugin.analysis.tables import markdown
+from norm_plugin.analysis.study import markdown
 
 
 def inference_table(root: Path) -> str:

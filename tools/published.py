@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from norm_plugin.analysis.tables import markdown
+from norm_plugin.analysis.study import markdown
 from norm_plugin.experiments.results import read_results
 
 NOT_RUN = "not run: needs the full corpus and a GPU"

@@ -9,8 +9,7 @@ import pandas as pd
 
 from norm_plugin.analysis.records import RECORDED, drawn_places, recorded
 from norm_plugin.analysis.stats import describe
-from norm_plugin.analysis.study import read_study
-from norm_plugin.analysis.tables import markdown
+from norm_plugin.analysis.study import markdown, read_study
 
 PARTS = 10
 """The updates are cut into so many parts. In the first, running statistics leave their start."""

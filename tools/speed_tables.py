@@ -10,7 +10,7 @@ import pandas as pd
 from measuring.providers import BOTH, NOT_COMPILED
 from measuring.records import ORIGIN, SAME_LAYER, SAME_TRAINING, read_rows
 from measuring.setups import SIZES
-from norm_plugin.analysis.tables import markdown
+from norm_plugin.analysis.study import markdown
 from norm_plugin.norms import NORM_TYPES
 
 RESULTS = Path("benchmarks") / "results"

@@ -11,7 +11,7 @@ import pandas as pd
 
 from norm_plugin.analysis.figures import Figure, draw, legend_below, legend_height, style
 from norm_plugin.analysis.report import figure_files, write_files
-from norm_plugin.analysis.tables import markdown
+from norm_plugin.analysis.study import markdown
 from norm_plugin.commands.command_line import CommandError, read_json, read_lines
 from norm_plugin.experiments.collect import short_commit
 

@@ -29,8 +29,7 @@ from norm_plugin.analysis.records import (
     statistics_of,
 )
 from norm_plugin.analysis.stats import CONFIDENCE, Verdict, compare_arms, describe
-from norm_plugin.analysis.study import Study, arm_name
-from norm_plugin.analysis.tables import SAME_SPEED, by_placement, placements_of, speed_spread
+from norm_plugin.analysis.study import SAME_SPEED, Study, arm_name
 from norm_plugin.experiments.results import RUN_KEY
 
 # Okabe and Ito's colors, which the color-blind can distinguish and which are visible on black and
@@ -302,7 +301,7 @@ def differences(study: Study) -> Figure | None:
     table = table[table["difference"].notna()]
     if table.empty:
         return None
-    placements = placements_of(study)
+    placements = study.placements
     rows = table[["arm"]].assign(
         group=table["arm"].map(placements),
         label=[_difference_label(row, placements) for row in table.to_dict("records")],
@@ -312,7 +311,7 @@ def differences(study: Study) -> Figure | None:
         values=table["by_seed"],
         filled=table["verdict"].isin([Verdict.BETTER, Verdict.WORSE]),
     )
-    rows = by_placement(rows, study)
+    rows = study.by_placement(rows)
     metric = study.metric
     better = "right" if metric.higher_is_better else "left"
     return Figure(
@@ -339,7 +338,7 @@ def scores(study: Study) -> Figure:
     table = compare_arms(study.runs, [(arm, arm) for arm in study.arms])
     values = study.runs.groupby("arm")["score"].agg(tuple)
     rows = table[["arm", "mean", "low", "high"]].assign(
-        group=table["arm"].map(placements_of(study)),
+        group=table["arm"].map(study.placements),
         label=table["arm"],
         values=table["arm"].map(values),
         filled=table["arm"].isin({baseline for _, baseline in study.pairs}),
@@ -549,7 +548,7 @@ def _panels(study: Study, points: pd.DataFrame) -> list[Panel]:
     differences = curve_differences(points, study.pairs)
     last = differences[differences["x"] >= differences["x"].max() / 2]
     sizes = last["mean"].abs().groupby(last["arm"]).max()
-    placements, baselines = placements_of(study), dict(study.pairs)
+    placements, baselines = study.placements, dict(study.pairs)
     groups: dict[str, dict[str, str]] = {placement: {} for placement in placements.values()}
     for arm, placement in placements.items():
         if arm not in {*baselines.values(), *study.same}:
@@ -634,7 +633,7 @@ for name, kind in (("valid", "validation"), ("train", "training")):
 @figure("speed", "speed")
 def speed(study: Study) -> Figure | None:
     """The score against training time, one point per arm; None if times are not comparable."""
-    if speed_spread(study.runs) > SAME_SPEED:
+    if study.speed_spread > SAME_SPEED:
         return None
     title = study.metric.title
     points = study.runs.assign(minutes=study.runs["training.seconds"] / 60)

@@ -6,10 +6,11 @@ table of more than a page. ``report.tex`` is a complete document.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable
+
+import pandas as pd
 
 from norm_plugin.analysis.figures import Figure
-from norm_plugin.analysis.tables import LEFT, Table
 
 LONGEST = 40
 """Rows that fit on a page."""
@@ -38,13 +39,12 @@ def escaped(text: str) -> str:
     return "".join(SPECIAL.get(character, character) for character in text)
 
 
-def latex_table(table: Table) -> str:
-    """A table with its caption and its note."""
-    text = table.text.map(_cell).rename(columns=escaped)
-    caption = escaped(f"{table.caption} {table.note}".strip())
-    columns = "".join("l" if name in LEFT else "r" for name in table.text)
-    options = {"index": False, "caption": caption, "label": f"tab:{table.name}"}
-    if len(table.text) > LONGEST:
+def latex_table(name: str, caption: str, table: pd.DataFrame, left: Collection[str]) -> str:
+    """A table of text with its caption; the columns ``left`` are aligned to the left."""
+    text = table.map(_cell).rename(columns=escaped)
+    columns = "".join("l" if title in left else "r" for title in table)
+    options = {"index": False, "caption": escaped(caption), "label": f"tab:{name}"}
+    if len(table) > LONGEST:
         long: str = text.to_latex(longtable=True, column_format=columns, **options)
         return "{\\small\n" + long + "}\n"
     body: str = text.to_latex(column_format=columns, position="htbp", **options)
@@ -77,14 +77,8 @@ def latex_figure(figure: Figure) -> str:
     )
 
 
-def latex_files(
-    title: str, tables: Sequence[Table], figures: Sequence[Figure]
-) -> dict[str, str | bytes]:
-    """The contents of all files by name: tables, figures and ``report.tex``."""
-    parts = [rf"\input{{{table.name}.tex}}" for table in tables]
+def document(title: str, tables: Iterable[str], figures: Iterable[Figure]) -> str:
+    """``report.tex``, with the files of these tables and the figures."""
+    parts = [rf"\input{{{name}.tex}}" for name in tables]
     parts += [latex_figure(figure) for figure in figures]
-    return {
-        **{f"{table.name}.tex": latex_table(table) for table in tables},
-        **{f"{figure.name}.pdf": figure.drawing.pdf for figure in figures},
-        "report.tex": DOCUMENT % (escaped(title), "\n\\clearpage\n".join(parts)),
-    }
+    return DOCUMENT % (escaped(title), "\n\\clearpage\n".join(parts))

@@ -1,4 +1,4 @@
-"""The runs of one comparison as a table, each with its arm.
+"""The runs of one comparison as a table, each with its arm; and the scores of an experiment.
 
 An arm is a norm with its options and a placement. Its runs differ in their seed only. A run that
 failed or diverged has no result, but a row in the table of failures.
@@ -6,21 +6,21 @@ failed or diverged has no result, but a row in the table of failures.
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from norm_plugin.analysis.stats import half_interval
 from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.collect import short_commit
 from norm_plugin.experiments.metrics import Metric, find_metric
-from norm_plugin.experiments.results import (
-    read_curves,
-    read_failures,
-    read_results,
-)
+from norm_plugin.experiments.results import read_curves, read_failures, read_results
 from norm_plugin.experiments.spec import (
     Differences,
     changed_sources,
@@ -40,6 +40,8 @@ OPTIONAL = (
 )
 """Columns that are added if no result has them."""
 DEFAULT_BASELINE = "layernorm"
+SAME_SPEED = 1.1
+"""On an idle machine, the speeds of two seeds of an arm differ by less than this factor."""
 ALIKE_WITHOUT_NORMS = ("pre", "post")
 """Placements that are equal for a model without norms: ``x + f(x)``."""
 # Names of a flag and of an override. If a run has both, the flag counts, as it comes last.
@@ -82,6 +84,18 @@ class Study:
         return [*self.arms, *self.failed_arms]
 
     @property
+    def placements(self) -> dict[str, str]:
+        """The placement of each arm; the baseline comes first, arms without a result last."""
+        both = pd.concat([self.runs, self.failures])
+        return dict(zip(both["arm"], both["placement"]))
+
+    def by_placement(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Sort a table with a column ``arm`` by placement, that of the baseline first."""
+        order = list(dict.fromkeys(self.placements.values()))
+        place = table["arm"].map(self.placements).map(order.index)
+        return table.loc[place.sort_values(kind="stable").index]
+
+    @property
     def pairs(self) -> list[tuple[str, str]]:
         """Each arm with its baseline: the norm of the baseline under the same placement, if it ran.
 
@@ -119,6 +133,24 @@ class Study:
     def metric(self) -> Metric:
         """The metric of the runs."""
         return find_metric(self.runs["metric"].iloc[0])
+
+    @property
+    def commits(self) -> list[str]:
+        """The commit that scored each run, as text."""
+        states = self.runs[["commit", "dirty"]].astype(object)
+        states = states.where(states.notna(), None)
+        return [short_commit(state) for state in states.to_dict("records")]
+
+    @property
+    def speed_spread(self) -> float:
+        """The largest factor between the speeds of two seeds of an arm; 1 if unknown.
+
+        Above :data:`SAME_SPEED`, the runs shared the machine with other work, so times are not
+        comparable.
+        """
+        speeds = self.runs.groupby("arm")["training.updates_per_second"]
+        factor = (speeds.max() / speeds.min()).max()
+        return 1.0 if pd.isna(factor) else float(factor)
 
 
 def read_study(
@@ -377,3 +409,101 @@ def check_same_data(runs: pd.DataFrame) -> None:
         check_alike(runs, "corpus", ["data.corpus"])
         settings = [name for name in runs if name.startswith("data.settings.")]
         check_alike(runs, "settings of the data", [n for n in settings if n != SPLIT_SEED])
+
+
+# --- the table of an experiment, in Markdown ----------------------------------------------------
+
+
+NOT_COMPUTED = "not computed"
+
+
+def markdown(table: pd.DataFrame, align: Sequence[str] = ()) -> str:
+    """A table in Markdown.
+
+    Args:
+        align: ``---`` or ``---:`` for each column (default: left).
+    """
+    rows = [list(table.columns), *table.itertuples(index=False)]
+    lines = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    lines.insert(1, list(align) or ["---"] * len(table.columns))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def span(counts: Iterable[int]) -> str:
+    """``1,000``, or ``998 to 1,000`` if counts differ, as on random splits of a corpus."""
+    ordered = sorted(counts)
+    return " to ".join(f"{count:,}" for count in dict.fromkeys((ordered[0], ordered[-1])))
+
+
+def distinct(values: Iterable[object]) -> list[str]:
+    """The distinct values as sorted text, without missing ones."""
+    return sorted({str(value) for value in values if not pd.isna(value)})
+
+
+def score_table(runs: pd.DataFrame) -> str:
+    """The scores of an experiment in Markdown, one row per norm, with notes.
+
+    Raises CommandError for runs that cannot be compared: different data, different splits, or
+    seeds of one norm with different settings.
+    """
+    check_same_data(runs)
+    check_alike(runs, "split", ["split"])
+    metric = find_metric(runs["metric"].iloc[0])
+    norms = runs.groupby("norm", sort=False)
+    table = pd.DataFrame([_scores_of_norm(of_norm, metric) for _, of_norm in norms])
+    lines = [markdown(table, ["---", *["---:"] * (len(table.columns) - 1)]), ""]
+    for kind, title in metric.columns.items():
+        if f"scores.{kind}.score" not in runs:
+            meaning = f"{title}: {NOT_COMPUTED} when these runs were scored"
+        elif f"scores.{kind}.signature" in runs:
+            signatures = distinct(runs[f"scores.{kind}.signature"])
+            meaning = f"{title}: {', '.join(f'`{signature}`' for signature in signatures)}"
+        else:
+            labels = "; ".join(distinct(runs[f"scores.{kind}.label"]))
+            meaning = labels if labels.startswith(title) else f"{title}: {labels}"
+        lines.append(f"{meaning}.")
+    if norms.size().max() > 1:
+        lines.append(
+            f"Several seeds: mean; the interval is Student's t for the mean of {metric.title}."
+        )
+    notes = [name for name in runs if name.startswith("scores.") and name.endswith(".note")]
+    for run in runs.to_dict("records"):
+        for name in notes:
+            if isinstance(run[name], str):
+                lines.append(f"Note on {run['norm']}, seed {run['seed']}: {run[name]}.")
+    return "\n".join(lines)
+
+
+def _scores_of_norm(runs: pd.DataFrame, metric: Metric) -> dict[str, str]:
+    """A row of the table; old results may lack a kind of score or the speed."""
+    check_same_sources(runs)
+    check_settings_alike(runs, ("model", *TRAINING))
+
+    def mean(column: str, unknown: str, form: Callable[[float], str] = metric.text) -> str:
+        if column not in runs or runs[column].isna().any():
+            return unknown
+        return form(statistics.mean(runs[column].tolist()))
+
+    seeds, single = ", ".join(map(str, runs["seed"])), len(runs) == 1
+    first, *others = metric.columns.items()
+    return {
+        "Norm": str(runs["norm"].iloc[0]),
+        "Seeds": seeds if single else f"{seeds} (n = {len(runs)})",
+        "Parameters": span(runs["model.parameters"]),
+        first[1]: mean("score", NOT_COMPUTED),
+        "95 % interval": "one seed" if single else f"± {metric.text(half_interval(runs['score']))}",
+        **{title: mean(f"scores.{kind}.score", NOT_COMPUTED) for kind, title in others},
+        "updates/s": mean("training.updates_per_second", "unknown", "{:.2f}".format),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command ``table``."""
+    parser = argparse.ArgumentParser(
+        prog="norm-plugin table",
+        description="Print the table of an experiment in Markdown.",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="results/<experiment>")
+    args = parser.parse_args(argv)
+    print(score_table(read_results(args.folder)))
+    return 0

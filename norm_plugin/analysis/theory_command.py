@@ -35,7 +35,7 @@ import torch
 
 import norm_plugin
 from norm_plugin.analysis.figures import draw
-from norm_plugin.analysis.tables import markdown
+from norm_plugin.analysis.study import markdown
 from norm_plugin.analysis.theory import CLAIMS
 from norm_plugin.analysis.theory.batches import real_batches
 from norm_plugin.analysis.theory.claim import INTERVAL, Claim, Options, Row, finite_cases

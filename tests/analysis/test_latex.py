@@ -10,18 +10,17 @@ import pytest
 
 from made_up_results import study_of_three
 from norm_plugin.analysis.latex import LONGEST, escaped, latex_table
-from norm_plugin.analysis.report import main
-from norm_plugin.analysis.tables import Table
+from norm_plugin.analysis.report import LEFT, formatted, main
 from norm_plugin.experiments.metrics import find_metric
 
 
-def table_of(rows, note=""):
+def latex_of(rows):
     data = pd.DataFrame(rows, columns=["arm", "difference", "difference_low", "difference_high"])
-    return Table("mine", "50 % of a_b.", data, find_metric("bleu"), note)
+    return latex_table("mine", "50 % of a_b. p < 1.", formatted(data, find_metric("bleu")), LEFT)
 
 
 def test_a_table_has_booktabs_caption_and_note():
-    text = latex_table(table_of([("a_b, pre", -1.5, -2.0, 1.0), ("c", None, None, None)], "p < 1."))
+    text = latex_of([("a_b, pre", -1.5, -2.0, 1.0), ("c", None, None, None)])
     lines = [line.strip() for line in text.splitlines()]
     assert r"\caption{50 \% of a\_b. p \textless{} 1.}" in lines
     assert r"\begin{tabular}{lrr}" in lines and {r"\toprule", r"\bottomrule"} < set(lines)
@@ -30,7 +29,7 @@ def test_a_table_has_booktabs_caption_and_note():
 
 
 def test_a_table_longer_than_a_page_breaks():
-    text = latex_table(table_of([("a", 1.0, 0.0, 2.0)] * (LONGEST + 1)))
+    text = latex_of([("a", 1.0, 0.0, 2.0)] * (LONGEST + 1))
     assert r"\begin{longtable}" in text and r"\begin{table}" not in text
 
 

@@ -18,16 +18,8 @@ from made_up_results import (
     write_corpus,
     write_failure,
 )
-from norm_plugin.analysis.report import main
-from norm_plugin.analysis.study import read_study
-from norm_plugin.analysis.tables import (
-    SAME_SPEED,
-    formatted,
-    least_loss,
-    p_text,
-    reached_table,
-    speed_spread,
-)
+from norm_plugin.analysis.report import formatted, least_loss, main, p_text, reached_table
+from norm_plugin.analysis.study import SAME_SPEED, read_study
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.metrics import find_metric
 
@@ -238,7 +230,7 @@ def test_times_of_runs_that_shared_the_machine_are_not_drawn(tmp_path):
     speeds = ((1, 0.5), (2, 0.5 * SAME_SPEED * 1.01))
     runs = [made_up(seed=seed, training__updates_per_second=speed) for seed, speed in speeds]
     (folder,) = folder_of(tmp_path / "results", *runs)
-    assert speed_spread(read_study([folder]).runs) == pytest.approx(SAME_SPEED * 1.01)
+    assert read_study([folder]).speed_spread == pytest.approx(SAME_SPEED * 1.01)
     main([str(folder), "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out" / "speed.svg").exists()
     assert "The times cannot be compared" in (tmp_path / "out" / "report.md").read_text()
@@ -309,6 +301,6 @@ def test_when_a_loss_was_reached(tmp_path):
     table = reached_table(study, 4.1).set_index("arm")
     assert list(table["reaching"]) == ["2 of 2", "2 of 2", "1 of 2", "0 of 1"]
     assert list(table["updates"])[:3] == [60.0, 45.0, 60.0]  # of quick: 30 and 60
-    assert list(table["seconds"])[:3] == [120.0, 90.0, 120.0]
+    assert list(table["minutes"])[:3] == [2.0, 1.5, 2.0]
     assert list(table["least"])[:3] == [4.0, 4.0, 4.05]
-    assert table.loc["unknown, pre", ["updates", "seconds", "least"]].isna().all()
+    assert table.loc["unknown, pre", ["updates", "minutes", "least"]].isna().all()

@@ -13,6 +13,7 @@ from scipy import stats
 from statsmodels.stats.power import TTestIndPower, TTestPower
 from statsmodels.stats.weightstats import ttost_ind, ttost_paired
 
+from norm_plugin.analysis.report import p_text, primary_table
 from norm_plugin.analysis.stats import (
     EXPLORATORY,
     PRIMARY,
@@ -32,7 +33,6 @@ from norm_plugin.analysis.stats import (
     sign_flip_p,
     verdict,
 )
-from norm_plugin.analysis.tables import p_text, primary_table
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.studies import AFTER, PrimaryComparison
 

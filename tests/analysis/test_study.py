@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from made_up_results import folder_of, made_up, study_of_three, write_failure
-from norm_plugin.analysis.study import read_study
-from norm_plugin.analysis.tables import score_table
+from norm_plugin.analysis.study import read_study, score_table
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.results import read_results
 from norm_plugin.experiments.studies import read_study_file

@@ -10,7 +10,7 @@ from classifier_run import train_classifier, write_sentences
 from tiny_run import run_state, write_dictionaries
 
 from fake_runs import spec_of
-from norm_plugin.analysis.tables import score_table
+from norm_plugin.analysis.study import score_table
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.collect import main as collect
 from norm_plugin.experiments.compose import experiment_names, find_experiment

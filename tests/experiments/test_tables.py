@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from norm_plugin.analysis.stats import half_interval
-from norm_plugin.analysis.tables import main, score_table
+from norm_plugin.analysis.study import main, score_table
 from norm_plugin.commands.command_line import CommandError, run_command
 from norm_plugin.experiments.results import SCHEMA, read_results, write_result
 

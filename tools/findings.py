@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from norm_plugin.analysis.figures import AGAINST, INK, SMALL, Drawing, draw, draw_row
+from norm_plugin.analysis.figures import AGAINST, INK, SMALL, Figure, draw_row
 from norm_plugin.analysis.report import outcome_title, p_text, table_markdown, tables_of
 from norm_plugin.analysis.stats import Verdict, compare_arms, higher_is_better
 from norm_plugin.analysis.study import Study, markdown, read_study
@@ -254,12 +254,13 @@ def _arms(effect: Effect) -> tuple[str, str]:
     return arm, baseline
 
 
-def finding_drawing(name: str, results: Path) -> Drawing:
+def finding_figure(name: str, results: Path) -> Figure:
     """A forest plot: a panel for each outcome, a row for each comparison, a dot for each seed.
 
     A mark is filled where the verdict is not undecided.
     """
-    panels = list(measured(results).loc[[name]].groupby("title", sort=False))
+    data = measured(results).loc[[name]]
+    panels = list(data.groupby("title", sort=False))
 
     def plot(grid: Any) -> None:
         for axes, (title, rows) in zip(grid[:, 0], panels):
@@ -289,7 +290,8 @@ def finding_drawing(name: str, results: Path) -> Drawing:
 
     sizes = [len(rows) for _, rows in panels]
     height = sum(0.85 + 0.38 * size for size in sizes)
-    return draw(plot, height, name, (len(sizes), 1), height_ratios=[size + 1 for size in sizes])
+    ratios = {"height_ratios": [size + 1 for size in sizes]}
+    return Figure(name, "", data, plot, height, (len(sizes), 1), ratios)
 
 
 def _label(row: dict[str, Any]) -> str:
@@ -301,7 +303,7 @@ def _label(row: dict[str, Any]) -> str:
 
 def figure_text(name: str, results: Path) -> str:
     """A file of SVG whose description is the table, so that a stale figure is found."""
-    svg = finding_drawing(name, results).standalone
+    svg = finding_figure(name, results).standalone
     opening, end, rest = svg.partition(">")
     return f"{opening}{end}\n<desc>\n{escape(finding_table(name, results))}\n</desc>{rest}"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from norm_plugin.analysis.figures import Figure, draw, legend_below, legend_height, style
+from norm_plugin.analysis.figures import Figure, legend_below, legend_height, style
 from norm_plugin.analysis.report import figure_files, write_files
 from norm_plugin.analysis.study import markdown
 from norm_plugin.commands.command_line import CommandError, read_json, read_lines
@@ -167,7 +167,7 @@ def _figure(name: str, title: str, plot: Callable[[Any], None], data: pd.DataFra
         legend_below(axes)
 
     height = 3.8 + legend_height(list(data["placement"].unique()))
-    return Figure(name, title, draw(with_legend, height=height, name=name), data)
+    return Figure(name, title, data, with_legend, height)
 
 
 def figures(runs: pd.DataFrame) -> dict[str, list[Figure]]:

@@ -11,7 +11,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -66,22 +66,32 @@ OUTLIER = 3
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A drawing by matplotlib, as SVG or PDF, 6.4 inches wide.
+class Figure:
+    """A drawing by matplotlib, 6.4 inches wide, and its data.
 
     Attributes:
+        name: the name of its files, of its anchor in the page, and the prefix of all ids in the
+            SVG, as a page contains several figures.
+        title: the caption.
+        data: the drawn data.
         plot: draws on the axes, or on an array of axes for several panels.
         height: in inches.
-        name: the prefix of all ids in the SVG, as a page contains several figures.
         grid: rows and columns of panels; None for a single panel.
         options: options of matplotlib's ``subplots``.
     """
 
+    name: str
+    title: str
+    data: pd.DataFrame
     plot: Callable[[Any], None]
     height: float
-    name: str
-    grid: tuple[int, int] | None
-    options: Mapping[str, Any]
+    grid: tuple[int, int] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def csv(self) -> str:
+        """The data as CSV."""
+        return str(self.data.to_csv(index=False, float_format="%.10g"))
 
     @cached_property
     def svg(self) -> str:
@@ -118,43 +128,6 @@ class Drawing:
             file = io.BytesIO()
             whole.savefig(file, format=form, **options)
         return file.getvalue()
-
-
-def draw(
-    plot: Callable[[Any], None],
-    height: float,
-    name: str,
-    grid: tuple[int, int] | None = None,
-    **options: Any,
-) -> Drawing:
-    """See :class:`Drawing`."""
-    return Drawing(plot, height, name, grid, options)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A drawing and its data.
-
-    Attributes:
-        name: the name of its files and of its anchor in the page.
-        title: the caption.
-        data: the drawn data.
-    """
-
-    name: str
-    title: str
-    drawing: Drawing
-    data: pd.DataFrame
-
-    @property
-    def standalone(self) -> str:
-        """See :attr:`Drawing.standalone`."""
-        return self.drawing.standalone
-
-    @property
-    def csv(self) -> str:
-        """The data as CSV."""
-        return str(self.data.to_csv(index=False, float_format="%.10g"))
 
 
 def style(place: int) -> dict[str, Any]:
@@ -232,7 +205,9 @@ def figure(name: str, section: str) -> Callable[[Registered], Registered]:
     return register
 
 
-def rows_drawing(rows: pd.DataFrame, name: str, axis: str, zero: bool = False) -> Drawing:
+def forest_plot(
+    name: str, title: str, data: pd.DataFrame, rows: pd.DataFrame, axis: str, zero: bool = False
+) -> Figure:
     """A forest plot: for each arm a row with its seeds as dots, its mean and interval.
 
     Arms are under the heading of their group. Outliers are in a panel on the right with its own
@@ -276,11 +251,12 @@ def rows_drawing(rows: pd.DataFrame, name: str, axis: str, zero: bool = False) -
 
     ratios = [3, 1] if rows["out"].any() else [1]
     height = 0.7 + 0.26 * len(lines)
-    return draw(plot, height, name, (1, len(ratios)), sharey=True, width_ratios=ratios)
+    options = {"sharey": True, "width_ratios": ratios}
+    return Figure(name, title, data, plot, height, (1, len(ratios)), options)
 
 
 def draw_row(axes: Any, place: int, row: Mapping[str, Any]) -> None:
-    """Draw a row of a forest plot; see :func:`rows_drawing` for ``row``."""
+    """Draw a row of a forest plot; see :func:`forest_plot` for ``row``."""
     dots = {"color": COLORS[5], "alpha": 0.8, "markersize": 3.5, "markeredgewidth": 0}
     mark = {"color": INK, "markersize": 6, "markeredgecolor": INK}
     face = {"markerfacecolor": INK if row["filled"] else "none"}
@@ -314,13 +290,15 @@ def differences(study: Study) -> Figure | None:
     rows = study.by_placement(rows)
     metric = study.metric
     better = "right" if metric.higher_is_better else "left"
-    return Figure(
+    return forest_plot(
         "differences",
         f"{metric.title}: difference to {_baselines(study)}, with its 95 % interval, not corrected "
         f"for the number of comparisons; better is on the {better}. A dot is a seed. A mark is "
         "filled where the verdict, after correction, is better or worse.",
-        rows_drawing(rows, "differences", f"difference in {metric.title}", zero=True),
         rows.drop(columns=["values", "label"]),
+        rows,
+        f"difference in {metric.title}",
+        zero=True,
     )
 
 
@@ -343,12 +321,13 @@ def scores(study: Study) -> Figure:
         values=table["arm"].map(values),
         filled=table["arm"].isin({baseline for _, baseline in study.pairs}),
     )
-    return Figure(
+    return forest_plot(
         "scores",
         f"{study.metric.title} of every seed, a dot each, with the mean and its 95 % interval. The "
         "marks of baselines are filled.",
-        rows_drawing(rows, "scores", study.metric.title),
         study.runs[["norm", "placement", "seed", "score"]],
+        rows,
+        study.metric.title,
     )
 
 
@@ -394,8 +373,10 @@ def panels(groups: Mapping[str, Mapping[str, str]], out: Sequence[str] = ()) -> 
     return together + apart
 
 
-def panels_drawing(
+def curves_in_panels(
     name: str,
+    title: str,
+    data: pd.DataFrame,
     lines: pd.DataFrame,
     shown: Sequence[Panel],
     labels: tuple[str, str],
@@ -403,7 +384,7 @@ def panels_drawing(
     more: Callable[[Any, Panel], None] | None = None,
     settled: float = 0,
     log: bool = False,
-) -> Drawing:
+) -> Figure:
     """Lines with bands, in panels with a common scale, except those with their own.
 
     Args:
@@ -463,7 +444,8 @@ def panels_drawing(
         legend_below(grid[0, 0], handles)
 
     height = 3.2 if rows == 1 else 0.5 + (1.5 if columns == 3 else 2.2) * rows
-    return draw(plot, height + legend_height(list(names)), name, (rows, columns))
+    height += legend_height(list(names))
+    return Figure(name, title, data, plot, height, (rows, columns))
 
 
 def interval_of_means(points: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
@@ -498,23 +480,22 @@ POINT = ["seed", "epoch", "number"]
 in length, so the updates are averaged too."""
 
 
-def _logged(study: Study, kind: str) -> pd.DataFrame:
-    """The finite losses of all runs, in the subset that is logged most often."""
-    curves = study.curves[study.curves["loss"].notna()]
-    logged = [curves[curves["subset"] == subset] for subset in SUBSETS[kind]]
-    return next((points for points in logged if len(points)), logged[0])
+def curve_points(study: Study, kind: str, runs: pd.DataFrame) -> pd.DataFrame:
+    """The finite losses of runs of a study, in the subset that is logged most often.
 
-
-def curve_points(study: Study, kind: str) -> pd.DataFrame:
-    """The finite losses of the finished runs.
+    Args:
+        runs: those with a result, or the failures.
 
     Returns:
         columns ``arm``, ``seed``, ``epoch``, ``number`` (of the point in its epoch), ``x`` (the
-        number of updates) and ``loss``.
+        number of updates), ``loss``, and of failures ``state``.
     """
-    points = study.runs[["arm", *RUN_KEY]].merge(_logged(study, kind), on=RUN_KEY)
+    runs = runs.filter(items=["arm", *RUN_KEY, "state"])
+    curves = study.curves[study.curves["loss"].notna()]
+    logged = [curves[curves["subset"] == subset] for subset in SUBSETS[kind]]
+    points = runs.merge(next((some for some in logged if len(some)), logged[0]), on=RUN_KEY)
     points["number"] = points.groupby([*RUN_KEY, "epoch"]).cumcount()
-    return points.rename(columns={"updates": "x"})[["arm", *POINT, "x", "loss"]]
+    return points.rename(columns={"updates": "x"})
 
 
 def mean_curves(points: pd.DataFrame) -> pd.DataFrame:
@@ -558,32 +539,33 @@ def _panels(study: Study, points: pd.DataFrame) -> list[Panel]:
 
 def loss_differences(study: Study, name: str, kind: str) -> Figure | None:
     """The difference between the loss and the baseline's with the same seed, over updates."""
-    points = curve_points(study, kind)
+    points = curve_points(study, kind, study.runs)
     lines = curve_differences(points, study.pairs)
     lines = lines[lines.groupby("arm")["x"].transform("size") >= FEWEST_POINTS]
     if lines.empty:
         return None
-    drawing = panels_drawing(
+    title = (
+        f"{kind.capitalize()} loss less that of {_baselines(study)} with the same seed; below 0 is "
+        f"better. {BAND} {EARLY}"
+    )
+    return curves_in_panels(
         name,
+        title,
+        lines.rename(columns={"x": "updates"}),
         lines,
         [panel for panel in _panels(study, points) if set(panel.names) & set(lines["arm"])],
         ("updates", f"difference in {kind} loss, {study.metric.loss_unit}"),
         baseline=lambda _: pd.DataFrame({"x": [0, lines["x"].max()], "mean": 0.0}),
         settled=SETTLED,
     )
-    title = (
-        f"{kind.capitalize()} loss less that of {_baselines(study)} with the same seed; below 0 is "
-        f"better. {BAND} {EARLY}"
-    )
-    return Figure(name, title, drawing, lines.rename(columns={"x": "updates"}))
 
 
 def losses(study: Study, name: str, kind: str) -> Figure | None:
     """The loss over updates. A run that failed or diverged is a thin line that ends in a cross."""
-    points = curve_points(study, kind)
+    points = curve_points(study, kind, study.runs)
     lines = mean_curves(points)
     lines = lines[lines.groupby("arm")["x"].transform("size") >= FEWEST_POINTS]
-    failed = failed_curves(study, kind)
+    failed = curve_points(study, kind, study.failures)[["arm", "seed", "state", "x", "loss"]]
     shown = _panels(study, points) or [Panel("", {study.baseline: study.baseline})]
     shown = [panel for panel in shown if set(panel.names) & {*lines["arm"], *failed["arm"]}]
     if not shown:
@@ -603,8 +585,14 @@ def losses(study: Study, name: str, kind: str) -> Figure | None:
                 end = tuple(line[["x", "loss"]].iloc[-1])
                 axes.annotate(f" seed {seed} {state}", end, fontsize=SMALL - 2)
 
-    drawing = panels_drawing(
+    title = f"{kind.capitalize()} loss: mean over seeds. {BAND} {EARLY}"
+    if len(failed):
+        title += " A cross marks the last loss of a run that failed or diverged."
+    data = pd.concat([lines, failed.rename(columns={"loss": "mean"})], ignore_index=True)
+    return curves_in_panels(
         name,
+        title,
+        data.rename(columns={"x": "updates"}),
         lines,
         shown,
         ("updates", f"{kind} loss, {study.metric.loss_unit}"),
@@ -612,17 +600,6 @@ def losses(study: Study, name: str, kind: str) -> Figure | None:
         more=of_failed,
         settled=SETTLED,
     )
-    title = f"{kind.capitalize()} loss: mean over seeds. {BAND} {EARLY}"
-    if len(failed):
-        title += " A cross marks the last loss of a run that failed or diverged."
-    data = pd.concat([lines, failed.rename(columns={"loss": "mean"})], ignore_index=True)
-    return Figure(name, title, drawing, data.rename(columns={"x": "updates"}))
-
-
-def failed_curves(study: Study, kind: str) -> pd.DataFrame:
-    """The finite losses of runs without a result: ``arm``, ``seed``, ``state``, ``x``, ``loss``."""
-    points = study.failures[["arm", *RUN_KEY, "state"]].merge(_logged(study, kind), on=RUN_KEY)
-    return points.rename(columns={"updates": "x"})[["arm", "seed", "state", "x", "loss"]]
 
 
 for name, kind in (("valid", "validation"), ("train", "training")):
@@ -636,14 +613,11 @@ def speed(study: Study) -> Figure | None:
     if study.speed_spread > SAME_SPEED:
         return None
     title = study.metric.title
-    points = study.runs.assign(minutes=study.runs["training.seconds"] / 60)
-    arms = points.groupby("arm", sort=False)
-    points = arms.agg(
-        norm=("norm", "first"),
-        placement=("placement", "first"),
-        minutes=("minutes", lambda minutes: minutes.mean(skipna=False)),
-        score=("score", "mean"),
-    ).dropna(subset="minutes")
+    arms = study.runs.groupby("arm", sort=False)
+    points = arms[["norm", "placement"]].first()
+    points["minutes"] = arms["training.seconds"].mean(skipna=False) / 60
+    points["score"] = arms["score"].mean()
+    points = points.dropna(subset="minutes")
 
     def plot(axes: Any) -> None:
         for arm, minutes, score in points[["minutes", "score"]].itertuples():
@@ -656,8 +630,9 @@ def speed(study: Study) -> Figure | None:
     return Figure(
         "speed",
         f"{title} against the time of training, means over seeds.",
-        draw(plot, height=3.6, name="speed"),
         points.reset_index(drop=True),
+        plot,
+        height=3.6,
     )
 
 
@@ -719,8 +694,8 @@ def small_multiples(study: Study, name: str, what: Recorded) -> Figure | None:
     inside = bool(what.stack) and all(place.startswith(what.stack) for place in places)
     source = f" Compare {what.source}." if what.source and inside else ""
     text = f"{what.title}: means over seeds, at up to four places.{source}"
-    drawing = draw(plot, height, name, (len(rows), len(places)), sharex=True, sharey="row")
-    return Figure(name, text, drawing, data)
+    options = {"sharex": True, "sharey": "row"}
+    return Figure(name, text, data, plot, height, (len(rows), len(places)), options)
 
 
 for name, what in RECORDED.items():
@@ -757,8 +732,9 @@ def spectrum(study: Study) -> Figure | None:
         "spectrum",
         "Singular values of the embeddings, divided by the largest: mean over seeds."
         + (" Compare the PowerNorm paper, Figure 6." if study.metric.keeps_texts else ""),
-        draw(plot, 3.4 + legend_height(list(labels.values())), "spectrum"),
         data.assign(normalized=data["normalized"].map("{:.5g}".format)),
+        plot,
+        3.4 + legend_height(list(labels.values())),
     )
 
 
@@ -846,8 +822,9 @@ def score_against(study: Study, name: str, against: Against) -> Figure | None:
         name,
         f"{study.metric.title} against the {against.text}: mean over seeds and its 95 % interval."
         f"{source}",
-        draw(plot, 3.4 + legend_height(families), name),
         data,
+        plot,
+        3.4 + legend_height(families),
     )
 
 
@@ -882,9 +859,9 @@ def sensitivity_figure(
                 top = {"transform": axes.get_xaxis_transform(), "clip_on": False}
                 axes.plot(lost, [1.0] * len(lost), "x", color=INK, markersize=6, **top)
 
-    drawing = panels_drawing("sensitivity", lines, shown, (key, outcome), more=marks, log=True)
     title = (
         f"{outcome} of the trials against {key}: mean over seeds. {BAND} A diamond is "
         "the chosen value; a cross at the top, a value at which a trial diverged."
     )
-    return Figure("sensitivity", title, drawing, lines.drop(columns="x"))
+    data, labels = lines.drop(columns="x"), (key, outcome)
+    return curves_in_panels("sensitivity", title, data, lines, shown, labels, more=marks, log=True)

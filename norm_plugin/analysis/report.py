@@ -651,7 +651,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, table in content["tables"].items():
             caption = f"{table.caption} {table.note}".strip()
             files[f"{name}.tex"] = latex_table(name, caption, table.text, LEFT)
-        files |= {f"{drawn.name}.pdf": drawn.drawing.pdf for drawn in figures}
+        files |= {f"{drawn.name}.pdf": drawn.pdf for drawn in figures}
         files["report.tex"] = document(content["title"], content["tables"], figures)
     written = write_files(files, args.out)
     print(f"{len(study.runs)} runs of {len(study.arms)} arms: {written[0]}")

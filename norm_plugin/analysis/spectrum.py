@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from norm_plugin.analysis.figures import Figure, draw, legend_height, name_spectrum_axes, style
-from norm_plugin.analysis.report import figure_files, write_files
+from norm_plugin.analysis.figures import Figure, legend_height, name_spectrum_axes, style
+from norm_plugin.analysis.report import write_files
 from norm_plugin.checkpoints.spectrum import Spectrum, read_spectra
 from norm_plugin.commands.command_line import check_output
 
@@ -46,8 +46,8 @@ def table_text(spectra: Sequence[Spectrum]) -> str:
     return str(pd.DataFrame(rows).to_string(index=False, justify="left"))
 
 
-def spectrum_figure(spectra: Sequence[Spectrum], name: str) -> Figure:
-    """Singular values over their index, one line per spectrum; ``name`` is that of the files."""
+def spectrum_figure(spectra: Sequence[Spectrum]) -> Figure:
+    """Singular values over their index, one line per spectrum."""
 
     def plot(axes: Any) -> None:
         for place, spectrum in enumerate(spectra):
@@ -68,13 +68,9 @@ def spectrum_figure(spectra: Sequence[Spectrum], name: str) -> Figure:
         )
         for spectrum in spectra
     ]
+    title = "Singular values of the embeddings, divided by the largest."
     height = 3.4 + legend_height([spectrum.name for spectrum in spectra])
-    return Figure(
-        name,
-        "Singular values of the embeddings, divided by the largest.",
-        draw(plot, height, name="spectrum"),
-        pd.concat(tables, ignore_index=True),
-    )
+    return Figure("spectrum", title, pd.concat(tables, ignore_index=True), plot, height)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table_text(spectra))
     if args.out is not None:
         stem = args.out.with_suffix("") if args.out.suffix in (".csv", ".svg") else args.out
-        figure = spectrum_figure(spectra, stem.name)
-        print(*write_files(figure_files([figure]), stem.parent), sep="\n")
+        figure = spectrum_figure(spectra)
+        files = {f"{stem.name}.svg": figure.standalone, f"{stem.name}.csv": figure.csv}
+        print(*write_files(files, stem.parent), sep="\n")
     return 0

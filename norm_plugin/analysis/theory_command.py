@@ -34,7 +34,7 @@ import pandas as pd
 import torch
 
 import norm_plugin
-from norm_plugin.analysis.figures import draw
+from norm_plugin.analysis.figures import Figure
 from norm_plugin.analysis.study import markdown
 from norm_plugin.analysis.theory import CLAIMS
 from norm_plugin.analysis.theory.batches import real_batches
@@ -271,7 +271,7 @@ def drawing(claim: Claim, frame: pd.DataFrame) -> str:
     """The figure of a claim for its finite cases, as SVG."""
     finite, _ = finite_cases(claim, frame)
     plot = partial(claim.plot, finite) if len(finite) else lambda axes: None
-    return draw(plot, claim.height, claim.name).standalone
+    return Figure(claim.name, claim.caption, frame, plot, claim.height).standalone
 
 
 def block(name: str, folder: Path, page: Path) -> str:

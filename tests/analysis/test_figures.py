@@ -52,13 +52,13 @@ def drawn(study, name):
     return FIGURES[name][1](study)
 
 
-def axes_of(drawing):
+def axes_of(figure):
     """The panels with what is drawn in them, row by row."""
     import matplotlib.figure  # as figures.py does, where it draws
 
     whole = matplotlib.figure.Figure()
-    grid = whole.subplots(*drawing.grid, squeeze=False, **drawing.options)
-    drawing.plot(grid)
+    grid = whole.subplots(*figure.grid, squeeze=False, **figure.options)
+    figure.plot(grid)
     return grid
 
 
@@ -73,7 +73,7 @@ def test_a_line_is_the_mean_over_seeds(study):
         ("other, pre", "g_mu", 11, 0.0),
     ]
     ElementTree.fromstring(figure.standalone)
-    assert "other, pre" in figure.drawing.svg and "none, pre" not in figure.drawing.svg
+    assert "other, pre" in figure.svg and "none, pre" not in figure.svg
 
 
 def test_a_figure_without_data_is_none(study, tmp_path):
@@ -120,8 +120,7 @@ def test_more_than_six_arms_have_further_rows(tmp_path):
     """Each arm once, beside the baseline, in the color and dash that the legend has for it."""
     arms = {"layernorm": 0.0, **{f"a{i}": 1.0 + i for i in range(MOST_LINES)}}
     runs = [with_statistics(made_up(norm), tmp_path, g_mu=value) for norm, value in arms.items()]
-    drawing = drawn(read_study(folder_of(tmp_path, *runs)), "powernorm-3").drawing
-    grid = axes_of(drawing)
+    grid = axes_of(drawn(read_study(folder_of(tmp_path, *runs)), "powernorm-3"))
     rows = [[line.get_ydata()[0] for line in axes.lines] for axes in grid[:, 0]]
     assert rows == [[0, 1, 2, 3, 4, 5], [0, 6]]
     (legend,) = grid[0, 0].figure.legends
@@ -269,8 +268,8 @@ def test_the_forest_plot_has_an_arm_a_row(tmp_path):
         ("pre", "far, pre", -32.0),
     ]
     assert list(figure.data["group"]) == ["pre"] * 3 + ["post"] * 4
-    assert figure.drawing.svg.count("own scale") == 1
-    left, right = axes_of(figure.drawing)[0]
+    assert figure.svg.count("own scale") == 1
+    left, right = axes_of(figure)[0]
     labels = [label.get_text() for label in left.get_yticklabels()]
     assert labels[:5] == ["pre", "a", "b", "far", "post"]  # under the heading of its placement
     marks = [line for axes in (left, right) for line in axes.lines if line.get_marker() == "D"]
@@ -286,4 +285,4 @@ def test_the_figure_of_sensitivity_marks_what_was_chosen():
     figure = sensitivity_figure(trials, {"a": 0.1}, "loss", "rate")
     assert list(figure.data["lr"]) == [0.1, 1.0] and list(figure.data["mean"]) == [3.5, 4.5]
     ElementTree.fromstring(figure.standalone)
-    assert figure.drawing.pdf.startswith(b"%PDF")
+    assert figure.pdf.startswith(b"%PDF")

@@ -90,7 +90,7 @@ def _intervals(scores: Sequence[float], published: float | None, ratio: float) -
     sample, cells = describe(scores, ratio), []
     one_more = half_interval(scores) * math.sqrt(len(scores) + 1)
     for low, high in (
-        sample.interval or (math.nan, math.nan),
+        sample.interval,
         (sample.mean - one_more, sample.mean + one_more),
     ):
         inside = "-" if published is None else "yes" if low <= published <= high else "no"

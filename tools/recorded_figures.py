@@ -98,7 +98,7 @@ def _summary(tenths: pd.DataFrame) -> dict[str, str]:
 
 def _interval(values: Sequence[float]) -> str:
     sample = describe(values)
-    if sample.interval is None:
+    if sample.count == 1:
         return f"{sample.mean:.2g}"
     return "{:.2g} ({:.2g} to {:.2g})".format(sample.mean, *sample.interval)
 

@@ -174,13 +174,10 @@ def _scaled(match: re.Match[str]) -> str:
 
 
 def outliers(sizes: Mapping[str, float]) -> list[str]:
-    """The arms that need their own scale, as they would flatten the others.
+    """The arms that need their own scale, as their distance from the center flattens the others.
 
     In the larger half of the arms, sorted by size, these are all from the first one on that is
     :data:`OUTLIER` times as large as the one before it.
-
-    Args:
-        sizes: the largest distance of each arm from the center.
     """
     ranked = sorted(sizes, key=lambda arm: sizes[arm])
     for place in range(max(2, (len(ranked) + 1) // 2), len(ranked)):
@@ -354,9 +351,8 @@ class Panel:
 def panels(groups: Mapping[str, Mapping[str, str]], out: Sequence[str] = ()) -> list[Panel]:
     """Divide arms into panels: one for each group, or one for each arm if there are too many.
 
-    Args:
-        groups: for each group, the short names of its arms, without baselines.
-        out: the arms with their own scale.
+    A group has the short names of its arms, without baselines. ``out`` are the arms with their own
+    scale.
     """
     crowded = any(len(set(names) - set(out)) >= MOST_LINES for names in groups.values())
     together, apart = [], []
@@ -389,9 +385,7 @@ def curves_in_panels(
 
     Args:
         lines: columns ``arm``, ``x``, ``mean``, ``low`` and ``high``.
-        labels: the labels of both axes.
         baseline: gives the line of the baseline in a panel, columns ``x`` and ``mean``.
-        more: draws more on the axes of a panel.
         settled: the scale ignores points before this share of the x axis.
         log: use a logarithmic x axis.
     """
@@ -796,7 +790,7 @@ def score_against(study: Study, name: str, against: Against) -> Figure | None:
     for (arm, placement), of_arm in study.runs.groupby(["arm", "placement"], sort=False):
         sample = describe(of_arm["score"].tolist())
         family = arm_name(against.without(short_name(arm, placement)), placement)
-        ends = sample.interval or (None, None)
+        ends = sample.interval
         rows.append((family, numbers[of_arm.index[0]], sample.count, sample.mean, *ends))
     data = pd.DataFrame(rows, columns=["arm", "value", "seeds", "mean", "low", "high"])
     data = data[data["value"].notna() & data["arm"].duplicated(keep=False)].astype({"value": int})
@@ -835,13 +829,7 @@ for name, against in AGAINST.items():
 def sensitivity_figure(
     trials: pd.DataFrame, chosen: Mapping[str, float], outcome: str, key: str
 ) -> Figure:
-    """The outcome of tuning against the tuned key, a line for each arm.
-
-    Args:
-        trials: the trials, see :mod:`norm_plugin.analysis.tuning`.
-        chosen: the chosen value of each arm, which is marked.
-        outcome: the tuned outcome with its unit.
-    """
+    """The outcome of tuning against the tuned key, a line for each arm; see :class:`Tuned`."""
     diverged = np.isinf(trials["valid_loss"])
     finished = trials[~diverged].sort_values("lr").assign(x=lambda table: table["lr"])
     lines = interval_of_means(finished, ["arm", "lr"], "valid_loss")

@@ -13,6 +13,7 @@ values.
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -39,6 +40,8 @@ SITES, LAYERS = "sites", "layers"
 DRAWN_LEVELS = (0.05, 0.5, 0.95)
 """The quantiles over channels that are drawn."""
 MOST_PLACES = 4
+CHECKSUM = f"kept.{STATISTICS}.sha256"
+"""The column of runs with the checksum of the kept statistics."""
 
 
 @dataclass(frozen=True)
@@ -150,12 +153,9 @@ def values_of(record: Mapping[str, Any], names: Sequence[str], part: str = SITES
     """
     tables = [pd.DataFrame(columns=["update", "place"])]
     for place, columns in record[part].items():
-        table = pd.DataFrame({"update": record["updates"]})
-        table.insert(1, "place", place)
-        for name in names:
-            values = columns.get(name)
-            if values is None:
-                continue
+        table = pd.DataFrame({"update": record["updates"], "place": place})
+        for name in [name for name in names if name in columns]:
+            values = columns[name]
             if any(isinstance(value, list) for value in values):
                 rows = [value or [None] * len(LEVELS) for value in values]
                 for level, quantile in zip(LEVELS, zip(*rows)):
@@ -169,18 +169,15 @@ def values_of(record: Mapping[str, Any], names: Sequence[str], part: str = SITES
 
 def statistics_of(run: Mapping[str, Any]) -> dict[str, Any] | None:
     """The statistics that are kept of a run, a row of the table of runs; None if there are none."""
-    checksum = run.get(f"kept.{STATISTICS}.sha256")
-    if not isinstance(checksum, str):
-        return None
-    return _statistics(Path(run["folder"]), run["norm"], run["seed"], checksum)
+    return _statistics(run["folder"], run["norm"], run["seed"], run.get(CHECKSUM))
 
 
 @cache
-def _statistics(folder: Path, norm: str, seed: int, checksum: str) -> dict[str, Any]:
-    run = {"folder": folder, "norm": norm, "seed": seed, f"kept.{STATISTICS}.sha256": checksum}
+def _statistics(folder: str, norm: str, seed: int, checksum: Any) -> dict[str, Any] | None:
+    run = {"folder": folder, "norm": norm, "seed": seed, CHECKSUM: checksum}
     text = read_kept(run, STATISTICS)
-    assert text is not None
-    return statistics_in(text, folder / f"{norm}-seed{seed}{ENDINGS[STATISTICS]}")
+    path = Path(folder, f"{norm}-seed{seed}{ENDINGS[STATISTICS]}")
+    return None if text is None else statistics_in(text, path)
 
 
 def record_of(run: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -199,12 +196,12 @@ def recorded(runs: pd.DataFrame, what: Recorded) -> pd.DataFrame:
         ``attrs["records"]`` is the number of records of each arm.
     """
     tables = [pd.DataFrame(columns=["arm", "seed", "update", "place", "value", "number"])]
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for run in runs.to_dict("records"):
         record = record_of(run)
         if record is None:
             continue
-        counts[run["arm"]] = counts.get(run["arm"], 0) + 1
+        counts[run["arm"]] += 1
         table = values_of(record, what.names, what.part)
         drawn = [value for value in what.values if value in table]
         table = table.melt(["update", "place"], drawn, "value", "number").dropna()

@@ -58,6 +58,8 @@ from norm_plugin.experiments.tune import OUTCOME
 
 TEMPLATES = Path(__file__).parent / "templates"
 HTML, LATEX = "html", "latex"
+OF_STUDY = ("baseline", "study", "vary", "label")
+"""The options that determine the study."""
 TUNED = ".tuned.json"
 """The suffix of the file that ``norm-plugin tune`` writes beside the file of a study."""
 NOTHING, UNKNOWN = "-", "unknown"
@@ -562,21 +564,15 @@ def figure_files(figures: Iterable[Figure]) -> dict[str, str]:
     return files
 
 
-def commands_of(args: argparse.Namespace) -> dict[str, str]:
-    """The command that makes the page, and the command for one figure, without its name."""
+def command_of(args: argparse.Namespace, *names: str) -> str:
+    """The command with these of its options, as far as they were given."""
     argv = ["norm-plugin", "report", *map(str, args.folders)]
-    argv += [] if args.baseline is None else ["--baseline", args.baseline]
-    argv += [] if args.study is None else ["--study", args.study]
-    argv += [part for key in args.vary for part in ("--vary", key)]
-    argv += [part for old, new in args.label for part in ("--label", f"{old}={new}")]
-    out = ["--out", str(args.out)]
-    more = [] if args.data is None else ["--data", str(args.data)]
-    more += [] if args.loss is None else ["--loss", str(args.loss)]
-    more += [] if args.title is None else ["--title", args.title]
-    return {
-        "command": shlex.join([*argv, *more, *out]),
-        "figure_command": shlex.join([*argv, *out]),
-    }
+    for name in names:
+        value = getattr(args, name)
+        for each in value if isinstance(value, list) else [value]:
+            if each is not None:
+                argv += [f"--{name}", "=".join(each) if name == "label" else str(each)]
+    return shlex.join(argv)
 
 
 def _renaming(text: str) -> tuple[str, str]:
@@ -639,7 +635,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     content = {
         **content_of(study, args.data, args.loss, tuned),
-        **commands_of(args),
+        "command": command_of(args, *OF_STUDY, "data", "loss", "title", "out"),
+        "figure_command": command_of(args, *OF_STUDY, "out"),
         "title": args.title or " and ".join(distinct(study.runs["experiment"])),
         "commit": short_commit(git_state(Path(__file__).parent)),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),

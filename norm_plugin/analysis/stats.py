@@ -80,15 +80,14 @@ class Sample:
     """A summary of the scores of several seeds.
 
     Attributes:
-        mean: the mean.
-        deviation: the standard deviation with n - 1; None for one seed.
-        interval: Student's 95 % interval of the mean; None for one seed.
+        deviation: the standard deviation with n - 1; NaN for one seed.
+        interval: Student's 95 % interval of the mean; NaN for one seed.
         count: the number of seeds.
     """
 
     mean: float
-    deviation: float | None
-    interval: tuple[float, float] | None
+    deviation: float
+    interval: tuple[float, float]
     count: int
 
 
@@ -100,8 +99,6 @@ class Comparison:
         mean: the mean of the first arm minus that of the second, in the unit of the outcome.
         standard_error: the standard error of the mean; 0 without variation.
         degrees: the degrees of freedom of the t distribution.
-        p: the p value of the two-sided t test; 1 without variation, since equal differences result
-            from rounding or from equal models.
         p_permutation: the p value of the two-sided permutation test.
         exact: whether the permutation test is exact.
         test: the name of the t test.
@@ -112,12 +109,21 @@ class Comparison:
     mean: float
     standard_error: float = math.nan
     degrees: float = math.nan
-    p: float = math.nan
     p_permutation: float = math.nan
     exact: bool = True
     test: str = ""
     n: int = 1
     by_seed: tuple[float, ...] = ()
+
+    @property
+    def p(self) -> float:
+        """The p value of the two-sided t test.
+
+        It is 1 without variation, since equal differences result from rounding or equal models.
+        """
+        if self.standard_error == 0:
+            return 1.0
+        return 2 * float(stats.t.sf(abs(self.mean) / self.standard_error, self.degrees))
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -130,8 +136,8 @@ class Comparison:
     def equivalence_p(self, margin: float) -> float:
         """The p value of two one-sided t tests of equivalence within ``margin`` (Schuirmann 1987).
 
-        Args:
-            margin: above 0, in the unit of the outcome.
+        Raises:
+            ValueError: the margin is not above 0.
         """
         if not margin > 0:
             raise ValueError(f"the margin is {margin}; it must be above 0")
@@ -142,30 +148,24 @@ class Comparison:
 
 
 def describe(scores: Sequence[float], test_to_train: float = 0.0) -> Sample:
-    """The mean, standard deviation and interval of scores, one for each seed.
-
-    Args:
-        test_to_train: see :func:`compare`.
+    """The summary of one score for each seed; for ``test_to_train`` see :func:`compare`.
 
     Raises:
         ValueError: no score, or one that is not finite.
     """
     values = _finite(scores)
-    if len(values) == 1:
-        return Sample(float(values[0]), None, None, 1)
-    mean = float(values.mean())
-    half = half_interval(values) * math.sqrt(1 + len(values) * test_to_train)
-    return Sample(mean, _standard_deviation(values), (mean - half, mean + half), len(values))
+    mean, n, half = float(values.mean()), len(values), math.nan
+    if n > 1:
+        half = half_interval(values) * math.sqrt(1 + n * test_to_train)
+    return Sample(mean, _standard_deviation(values), (mean - half, mean + half), n)
 
 
 def compare(
     arm: Mapping[int, float], baseline: Mapping[int, float], test_to_train: float = 0.0
 ) -> Comparison:
-    """Compare two arms by their scores; paired if they share seeds.
+    """Compare two arms by the score of each seed; paired by the seeds that they share, if any.
 
     Args:
-        arm: the score of each seed.
-        baseline: the score of each seed; if the arms share seeds, the other seeds are left out.
         test_to_train: the number of test examples over that of training examples, if each seed
             splits the corpus at random; otherwise 0.
 
@@ -184,10 +184,6 @@ def compare_paired(differences: Scores, test_to_train: float = 0.0) -> Compariso
     Random splits of one corpus overlap, so their differences are correlated. Nadeau and Bengio
     (2003, Eq. 9) estimate the variance of the mean by ``(1/n + test/train) s^2`` instead of
     ``s^2 / n``. The permutation test has no such correction.
-
-    Args:
-        differences: one for each seed.
-        test_to_train: see :func:`compare`.
     """
     values = _finite(differences)
     n, mean, by_seed = len(values), float(values.mean()), tuple(map(float, values))
@@ -196,7 +192,7 @@ def compare_paired(differences: Scores, test_to_train: float = 0.0) -> Compariso
     error = _standard_deviation(values) * math.sqrt(1 / n + test_to_train)
     p, exact = sign_flip_p(values)
     test = "paired t, overlapping splits" if test_to_train else "paired t"
-    return Comparison(mean, error, n - 1, _t_p(mean, error, n - 1), p, exact, test, n, by_seed)
+    return Comparison(mean, error, n - 1, p, exact, test, n, by_seed)
 
 
 def compare_independent(arm: Scores, baseline: Scores) -> Comparison:
@@ -211,19 +207,14 @@ def compare_independent(arm: Scores, baseline: Scores) -> Comparison:
         parts = sum(e**2 / (len(side) - 1) for e, side in zip(errors, (ours, theirs)))
         degrees = sum(errors) ** 2 / parts
     p, exact = division_p(ours, theirs)
-    return Comparison(mean, error, degrees, _t_p(mean, error, degrees), p, exact, "Welch", n)
-
-
-def _t_p(mean: float, error: float, degrees: float) -> float:
-    return 2 * float(stats.t.sf(abs(mean) / error, degrees)) if error else 1.0
+    return Comparison(mean, error, degrees, p, exact, "Welch", n)
 
 
 def sign_flip_p(differences: np.ndarray) -> tuple[float, bool]:
     """The two-sided p value of the sign-flip test of a mean of 0, and whether it is exact.
 
-    Under the null hypothesis, the two arms of a seed can be exchanged, which flips the sign of its
-    difference. p is the share of the 2^n assignments of signs with a sum at least as far from 0 as
-    the observed one. Above :data:`EXACT_SEEDS` seeds, a fixed random sample of assignments is used.
+    p is the share of the 2^n assignments of signs with a sum at least as far from 0 as the observed
+    one. Above :data:`EXACT_SEEDS` seeds, a fixed random sample of assignments is used.
     """
     values = np.asarray(differences, dtype=float)
     if len(values) <= EXACT_SEEDS:
@@ -238,8 +229,8 @@ def sign_flip_p(differences: np.ndarray) -> tuple[float, bool]:
 def division_p(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, bool]:
     """The two-sided p value of the permutation test of two samples, and whether it is exact.
 
-    Under the null hypothesis, all divisions of the seeds into groups of these sizes are equally
-    likely. Above :data:`EXACT_DIVISIONS` divisions, a fixed random sample of them is used.
+    Above :data:`EXACT_DIVISIONS` divisions into groups of these sizes, a fixed random sample of
+    them is used.
     """
     pooled = np.concatenate([ours, theirs])
     pooled = pooled - pooled.mean()  # the sum of one group then determines the difference of means
@@ -285,12 +276,10 @@ def verdict(
     higher_is_better: bool,
     equivalence_p: float = math.nan,
 ) -> Verdict:
-    """The verdict of a comparison.
+    """The verdict by corrected p values; NaN if not tested.
 
-    Args:
-        p: the corrected p value of the test of a difference; NaN if not tested.
-        equivalence_p: the corrected p value of a declared test of equivalence. It takes precedence,
-            since a difference within the margin may be significant too.
+    A declared test of equivalence takes precedence, since a difference within the margin may be
+    significant too.
     """
     if math.isnan(p):
         return Verdict.NOT_TESTED
@@ -324,10 +313,8 @@ def compare_arms(
     includes all declared comparisons. The other pairs are exploratory, and a family of their own.
 
     Args:
-        runs: the runs of a :class:`~norm_plugin.analysis.study.Study`.
         pairs: pairs of names of arms; an arm that is its own baseline is described, not tested.
         outcome: as in a study file.
-        primary: the declared comparisons, by the names of arms.
 
     Returns:
         :data:`COLUMNS`, NaN if undefined. ``n``, ``mean``, ``standard_deviation``, ``low`` and
@@ -343,7 +330,7 @@ def compare_arms(
     """
     declared = {
         (row["arm"], row["baseline"]): row
-        for row in _declared_rows(runs, primary)
+        for row in compare_primary(runs, primary).to_dict("records")
         if row["outcome"] == outcome
     }
     rows = [declared.get(pair) or _row(runs, *pair, outcome) for pair in dict.fromkeys(pairs)]
@@ -353,15 +340,9 @@ def compare_arms(
 
 def compare_primary(runs: pd.DataFrame, primary: Sequence[PrimaryComparison]) -> pd.DataFrame:
     """The declared comparisons of all outcomes, with the columns of :func:`compare_arms`."""
-    return pd.DataFrame(_declared_rows(runs, primary), columns=list(COLUMNS))
-
-
-def _declared_rows(
-    runs: pd.DataFrame, primary: Sequence[PrimaryComparison]
-) -> list[dict[str, Any]]:
     rows = [_row(runs, each.arm, each.baseline, each.outcome, each) for each in primary]
     _correct(rows)
-    return rows
+    return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _row(
@@ -381,7 +362,7 @@ def _row(
     if ours:
         sample = describe(list(ours.values()), ratio)
         row["mean"], row["standard_deviation"] = sample.mean, sample.deviation or math.nan
-        row["low"], row["high"] = sample.interval or (math.nan, math.nan)
+        row["low"], row["high"] = sample.interval
     if declared is not None:
         row["declared"] = declared.declared
         row["family"] = PRIMARY if declared.declared == BEFORE else EXPLORATORY
@@ -506,8 +487,7 @@ def seeds_needed(
         return math.nan
     effect, level = difference / standard_deviation, LEVEL / comparisons
 
-    def power(n: int) -> float:
-        """The power of the two-sided t test, from the noncentral F distribution of t squared."""
+    def power(n: int) -> float:  # from the noncentral F distribution of t squared
         degrees = n - 1 if paired else 2 * n - 2
         variance = (1 if paired else 2) * (1 / n + test_to_train)
         critical = stats.f.isf(level, 1, degrees)
@@ -518,14 +498,10 @@ def seeds_needed(
 
 
 def resolution(table: pd.DataFrame, of_interest: float) -> pd.DataFrame:
-    """The number of seeds needed, from all arms of a table together.
+    """The seeds needed to detect a difference, from all arms of :func:`compare_arms` together.
 
     The standard deviation of the differences by seed is pooled over arms, unless Bartlett's test
     shows that it differs between them.
-
-    Args:
-        table: the table of :func:`compare_arms`.
-        of_interest: the difference to detect.
 
     Returns:
         columns ``quantity`` and ``value``; empty if fewer than two seeds are paired.

@@ -37,8 +37,8 @@ import norm_plugin
 from norm_plugin.analysis.figures import Figure
 from norm_plugin.analysis.study import markdown
 from norm_plugin.analysis.theory import CLAIMS
-from norm_plugin.analysis.theory.batches import real_batches
 from norm_plugin.analysis.theory.claim import INTERVAL, Claim, Options, Row, finite_cases
+from norm_plugin.analysis.theory.models import real_batches
 from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.commands.command_line import (
     CommandError,

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from sacrebleu.metrics import BLEU
@@ -35,14 +34,8 @@ NO_TRANSLATIONS = "no translations kept"
 NO_BASELINE = "the baseline has no such seed"
 
 
-@dataclass(frozen=True)
-class References:
-    """The reference translations.
-
-    Attributes:
-        lines: plain text, one line per sentence.
-        lowercase: compare without case.
-    """
+class References(NamedTuple):
+    """The reference translations in plain text, and whether to compare without case."""
 
     lines: Sequence[str]
     lowercase: bool
@@ -74,9 +67,6 @@ def compare_translations(
     The control of a row compares its seed with the next seed of the same arm that has translations;
     the first seed follows the last.
 
-    Args:
-        trials: the number of trials of approximate randomization.
-
     Returns:
         columns ``arm``, ``seed``, ``difference`` in BLEU, ``p``, ``p_holm`` after Holm's correction
         over the rows, ``control_p``, ``signature`` and ``verdict``; NaN if undefined.
@@ -84,42 +74,34 @@ def compare_translations(
     Raises:
         CommandError: the kept translations or the references do not belong to a result.
     """
-    texts: dict[str, dict[int, list[str] | None]] = {}
-    for run in study.runs.to_dict("records"):
-        texts.setdefault(run["arm"], {})[run["seed"]] = _translations(run, references)
+    texts = {
+        (run["arm"], run["seed"]): _translations(run, references)
+        for run in study.runs.to_dict("records")
+    }
     rows: list[dict[str, Any]] = []
-    for arm, by_seed in texts.items():
+    for (arm, seed), lines in texts.items():
         if arm == study.baseline:
             continue
-        with_texts = [seed for seed, lines in by_seed.items() if lines is not None]
-        controls = dict(zip(with_texts, [*with_texts[1:], *with_texts[:1]]))
-        tests: dict[frozenset[int], PairedScores] = {}
-        for seed, lines in by_seed.items():
-            row: dict[str, Any] = {"arm": arm, "seed": seed}
-            baseline = texts[study.baseline].get(seed)
-            if seed not in texts[study.baseline]:
-                row["verdict"] = NO_BASELINE
-            elif lines is None or baseline is None:
-                row["verdict"] = NO_TRANSLATIONS
-            else:
-                row |= vars(randomization_test(lines, baseline, references, trials))
-                other = by_seed[controls[seed]]
-                if controls[seed] != seed and other is not None:
-                    pair = frozenset((seed, controls[seed]))
-                    tests[pair] = tests.get(pair) or randomization_test(
-                        lines, other, references, trials
-                    )
-                    row["control_p"] = tests[pair].p
-            rows.append(row)
+        row: dict[str, Any] = {"arm": arm, "seed": seed}
+        baseline = texts.get((study.baseline, seed))
+        if (study.baseline, seed) not in texts:
+            row["verdict"] = NO_BASELINE
+        elif lines is None or baseline is None:
+            row["verdict"] = NO_TRANSLATIONS
+        else:
+            row |= randomization_test(lines, baseline, references, trials)._asdict()
+            of_arm = [(at, kept) for (name, at), kept in texts.items() if name == arm and kept]
+            place = of_arm.index((seed, lines))
+            control, other = (of_arm[place + 1 :] + of_arm)[0]
+            if control != seed:
+                row["control_p"] = randomization_test(lines, other, references, trials).p
+        rows.append(row)
     columns = ["arm", "seed", "difference", "p", "p_holm", "control_p"]
     table = pd.DataFrame(rows, columns=[*columns, "signature", "verdict"])
     table["p_holm"] = holm(table["p"].astype(float).tolist())
-    table["verdict"] = [
-        row["verdict"]
-        if pd.isna(row["p"])
-        else verdict(row["difference"], row["p_holm"], higher_is_better=True)
-        for row in table.to_dict("records")
-    ]
+    for index, row in table[table["p"].notna()].iterrows():
+        tested = verdict(row["difference"], row["p_holm"], higher_is_better=True)
+        table.loc[index, "verdict"] = tested
     return table
 
 
@@ -144,15 +126,8 @@ def _translations(run: Mapping[str, Any], references: References) -> list[str] |
     return lines
 
 
-@dataclass(frozen=True)
-class PairedScores:
-    """The comparison of two systems on one test set.
-
-    Attributes:
-        difference: BLEU of the first minus BLEU of the second.
-        p: the two-sided p value of approximate randomization.
-        signature: sacrebleu's signature of the metric and the test.
-    """
+class PairedScores(NamedTuple):
+    """BLEU of one system minus that of another, its two-sided p, and sacrebleu's signature."""
 
     difference: float
     p: float
@@ -175,17 +150,9 @@ def randomization_test(
     signature, scores = results
     theirs, ours = scores["BLEU"]
     # sacrebleu does not count ties, so two systems that are equal, or differ in one sentence, would
-    # get its smallest p, although no test can distinguish them.
-    least = 1.0 if ours.score == theirs.score else least_randomization_p(system, baseline)
+    # get its smallest p, although no test can distinguish them. Of the 2^d ways to exchange the d
+    # sentences that differ, two give the observed difference: exchanging none of them, or all.
+    different = sum(one != other for one, other in zip(system, baseline))
+    least = 1.0 if ours.score == theirs.score else min(1.0, 2.0 ** (1 - different))
     p = max(float(ours.p_value), least)
     return PairedScores(ours.score - theirs.score, p, str(signature["BLEU"]))
-
-
-def least_randomization_p(system: Sequence[str], baseline: Sequence[str]) -> float:
-    """The smallest possible p of a randomization test that counts ties.
-
-    Of the 2^d ways to exchange the d sentences that differ, two give the observed difference:
-    exchanging none of them, or all.
-    """
-    different = sum(ours != theirs for ours, theirs in zip(system, baseline))
-    return min(1.0, 2.0 ** (1 - different))

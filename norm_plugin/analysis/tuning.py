@@ -7,7 +7,7 @@ A table of trials has the columns ``arm``, ``lr`` (the value of the tuned key), 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,14 +22,7 @@ from norm_plugin.experiments.tune import OUTCOME, choose
 
 @dataclass(frozen=True)
 class Tuned:
-    """The trials of a tuning and its choice.
-
-    Attributes:
-        key: the tuned key, such as ``optimization.lr``.
-        trials: the table of trials, see above.
-        chosen: the chosen value of each arm.
-        rule: how it was chosen, in words.
-    """
+    """The trials of a tuning of ``key``, the chosen value of each arm, and the rule in words."""
 
     key: str
     trials: pd.DataFrame
@@ -134,15 +127,12 @@ def chosen_table(trials: pd.DataFrame, chosen: Mapping[str, float]) -> pd.DataFr
     rows = []
     for arm, lr in chosen.items():
         of_arm = trials[trials["arm"] == arm]
-        by_value = of_arm.groupby("lr")[OUTCOME]
-        means = by_value.mean()
+        means = of_arm.groupby("lr")[OUTCOME].mean()
         others = means.drop(lr).sort_values()
-        next_lr = float(others.index[0]) if len(others) else math.nan
-        behind = others.iloc[0] - means[lr] if len(others) else math.nan
-        samples = [
-            values[np.isfinite(values)] for rate, values in by_value if rate in (lr, next_lr)
-        ]
-        spread = pooled_standard_deviation([sample.tolist() for sample in samples])
+        next_lr, next_mean = next(others.items(), (math.nan, math.nan))
+        both = of_arm[of_arm["lr"].isin([lr, next_lr]) & np.isfinite(of_arm[OUTCOME])]
+        spread = pooled_standard_deviation([s.tolist() for _, s in both.groupby("lr")[OUTCOME]])
+        behind = next_mean - means[lr]
         notes = ["flat: the choice does not matter"] if behind < spread else []
         if lr in (means.index.min(), means.index.max()):
             notes.append("on the edge of the grid")
@@ -156,15 +146,11 @@ def chosen_table(trials: pd.DataFrame, chosen: Mapping[str, float]) -> pd.DataFr
                 "behind": behind,
                 "spread": spread,
                 "note": "; ".join(notes),
-                "grid": _values(means.index),
-                "diverged": _values(means.index[np.isinf(means)]),
+                "grid": ", ".join(map("{:g}".format, means.index)),
+                "diverged": ", ".join(map("{:g}".format, means.index[np.isinf(means)])),
             }
         )
     return pd.DataFrame(rows)
-
-
-def _values(values: Iterable[float]) -> str:
-    return ", ".join(f"{value:g}" for value in values)
 
 
 def learning_rate_sensitivity(trials: pd.DataFrame) -> pd.DataFrame:
@@ -173,9 +159,6 @@ def learning_rate_sensitivity(trials: pd.DataFrame) -> pd.DataFrame:
     It is the mean over a range of learning rates of ``min(loss(rate), initial loss) - lowest
     loss``. Here, the range is the grid, with equal weights, and the worst finite loss of any trial
     replaces the initial loss. It is computed for each seed; the interval is Student's over seeds.
-
-    Args:
-        trials: a trial for every arm, seed and value of the grid.
 
     Returns:
         columns ``arm``, ``n`` (seeds), ``sensitivity``, ``sensitivity_low`` and
@@ -187,8 +170,7 @@ def learning_rate_sensitivity(trials: pd.DataFrame) -> pd.DataFrame:
     for arm, of_arm in losses.groupby("arm", sort=False):
         by_seed = of_arm.groupby("seed")["loss"].agg(lambda values: (values - values.min()).mean())
         sample = describe(by_seed.tolist())
-        low, high = sample.interval or (math.nan, math.nan)
-        row = {"arm": arm, "n": sample.count, "sensitivity": sample.mean}
-        row |= {"sensitivity_low": low, "sensitivity_high": high}
-        rows.append(row | {"from_lr": of_arm["lr"].min(), "to_lr": of_arm["lr"].max()})
-    return pd.DataFrame(rows)
+        rates = of_arm["lr"].min(), of_arm["lr"].max()
+        rows.append((arm, sample.count, sample.mean, *sample.interval, *rates))
+    columns = ["arm", "n", "sensitivity", "sensitivity_low", "sensitivity_high", "from_lr", "to_lr"]
+    return pd.DataFrame(rows, columns=columns)

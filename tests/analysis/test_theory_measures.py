@@ -21,7 +21,6 @@ from norm_plugin.analysis.theory import (
     lipschitz,
     models,
 )
-from norm_plugin.analysis.theory.batches import Batches, random_batches
 from norm_plugin.analysis.theory.claim import (
     Options,
     contains,
@@ -30,6 +29,7 @@ from norm_plugin.analysis.theory.claim import (
     rate,
     with_interval,
 )
+from norm_plugin.analysis.theory.models import Batches, random_batches
 from norm_plugin.models.initialization import (
     XAVIER,
     attention_projections,

@@ -19,12 +19,13 @@ from scipy import stats
 
 from norm_plugin.analysis.figures import style
 from norm_plugin.analysis.stats import Sample, describe
-from norm_plugin.analysis.theory.batches import Batches, random_batches
 from norm_plugin.analysis.theory.models import (
     Activations,
+    Batches,
     StackPass,
     encoder_activations,
     full,
+    random_batches,
     stack_pass,
 )
 
@@ -188,7 +189,7 @@ def yes(value: bool | None) -> str:
 
 def interval_text(sample: Sample, digits: int) -> str:
     """The interval over seeds: ``1.49 to 1.51``."""
-    if sample.interval is None:
+    if sample.count == 1:
         return "one seed"
     return " to ".join(f"{end:.{digits}f}" for end in sample.interval)
 
@@ -202,10 +203,8 @@ def with_interval(sample: Sample | None, digits: int = 3) -> str:
 
 def contains(sample: Sample, value: float) -> bool | None:
     """Whether the interval contains ``value``; None for one seed, which has no interval."""
-    if sample.interval is None:
-        return None
     low, high = sample.interval
-    return low <= value <= high
+    return None if sample.count == 1 else low <= value <= high
 
 
 # Tables of measurements
@@ -292,6 +291,6 @@ def factor_below(rates: Sample | None) -> Sample | None:
     """exp(-r), with r of :func:`rate`: the factor from one layer to the one below it."""
     if rates is None:
         return None
-    low, high = rates.interval or (math.nan, math.nan)
-    ends = None if rates.interval is None else (math.exp(-high), math.exp(-low))
-    return Sample(math.exp(-rates.mean), None, ends, rates.count)
+    low, high = rates.interval
+    ends = math.exp(-high), math.exp(-low)
+    return Sample(math.exp(-rates.mean), math.nan, ends, rates.count)

@@ -15,9 +15,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from norm_plugin.analysis.theory.batches import REAL, Batches
 from norm_plugin.analysis.theory.claim import Claim, Options, Row, draw_lines, verdict
 from norm_plugin.analysis.theory.hidden_states import LEMMA, OUTPUT
+from norm_plugin.analysis.theory.models import REAL, Batches
 
 EPSILONS = tuple(round(0.05 * step, 2) for step in range(1, 11))
 CHI_SQUARE = "chi-square"

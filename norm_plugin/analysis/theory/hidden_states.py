@@ -93,7 +93,7 @@ def of_bounds(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
 
 
 def _touches(sample: Sample, low: float, high: float) -> bool:
-    least, most = sample.interval or (sample.mean, sample.mean)
+    least, most = (sample.mean, sample.mean) if sample.count == 1 else sample.interval
     return least <= high and most >= low
 
 

@@ -16,10 +16,9 @@ import pandas as pd
 from fairseq.modules import FairseqDropout
 from torch import nn
 
-from norm_plugin.analysis.theory.batches import batch_of
 from norm_plugin.analysis.theory.claim import Claim, Options, Row, draw_lines, verdict
 from norm_plugin.analysis.theory.every_layer import PAPER, factor
-from norm_plugin.analysis.theory.models import layer_gradients, of_model
+from norm_plugin.analysis.theory.models import batch_of, layer_gradients, of_model
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import load_checkpoint, num_updates
 from norm_plugin.checkpoints.reestimate import train_batches

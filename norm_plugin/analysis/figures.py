@@ -699,44 +699,41 @@ for name, what in RECORDED.items():
 @figure("spectrum", "statistics")
 def spectrum(study: Study) -> Figure | None:
     """The singular values of the embeddings: a line for each arm and side, the mean over seeds."""
-    curves: dict[tuple[str, str], list[np.ndarray[Any, Any]]] = {}
+    seeds: dict[tuple[str, str], list[np.ndarray[Any, Any]]] = {}
     for run in study.runs.to_dict("records"):
         for entry in (statistics_of(run) or {}).get("spectra", []):
             values = np.array(entry["values"])
-            curves.setdefault((run["arm"], entry["side"]), []).append(values / values[0])
-    if not curves:
+            seeds.setdefault((run["arm"], entry["side"]), []).append(values / values[0])
+    if not seeds:
         return None
-    data = pd.concat(
-        pd.DataFrame({"arm": arm, "side": side, "normalized": np.mean(values, axis=0)})
-        for (arm, side), values in curves.items()
-    )
-    data.insert(2, "index", data.index + 1)
-    labels = {key: key[0] if key[1] == "shared" else ", ".join(key) for key in curves}
+    curves, tables = [], []
+    for (arm, side), of_seeds in seeds.items():
+        mean, look = np.mean(of_seeds, axis=0), style(study.names.index(arm))
+        if side == "decoder":  # same color as the encoder
+            look["linewidth"] = 0.8
+        curves.append((arm if side == "shared" else f"{arm}, {side}", mean, look))
+        index, text = range(1, len(mean) + 1), map("{:.5g}".format, mean)
+        tables.append(pd.DataFrame({"arm": arm, "side": side, "index": index, "normalized": text}))
+    title = "Singular values of the embeddings, divided by the largest: mean over seeds."
+    if study.metric.keeps_texts:
+        title += " Compare the PowerNorm paper, Figure 6."
+    return spectrum_figure(title, pd.concat(tables), curves)
+
+
+def spectrum_figure(
+    title: str, data: pd.DataFrame, curves: Sequence[tuple[str, Any, dict[str, Any]]]
+) -> Figure:
+    """Singular values over their index; ``curves`` have a label, the values and a style each."""
 
     def plot(axes: Any) -> None:
-        for (arm, side), label in labels.items():
-            look = style(study.names.index(arm))
-            if side == "decoder":  # same color as the encoder
-                look["linewidth"] = 0.8
-            line = data[(data["arm"] == arm) & (data["side"] == side)]
-            axes.plot(line["index"] / len(line), line["normalized"], **look, label=label)
-        name_spectrum_axes(axes)
+        for label, values, look in curves:
+            axes.plot(np.arange(1, len(values) + 1) / len(values), values, **look, label=label)
+        axes.set(xlabel="index, as a share of all singular values")
+        axes.set(ylabel="singular value / largest", yscale="log")
+        legend_below(axes)
 
-    return Figure(
-        "spectrum",
-        "Singular values of the embeddings, divided by the largest: mean over seeds."
-        + (" Compare the PowerNorm paper, Figure 6." if study.metric.keeps_texts else ""),
-        data.assign(normalized=data["normalized"].map("{:.5g}".format)),
-        plot,
-        3.4 + legend_height(list(labels.values())),
-    )
-
-
-def name_spectrum_axes(axes: Any) -> None:
-    """Set labels, scale and legend of a figure of singular values."""
-    axes.set(xlabel="index, as a share of all singular values", ylabel="singular value / largest")
-    axes.set_yscale("log")
-    legend_below(axes)
+    height = 3.4 + legend_height([label for label, *_ in curves])
+    return Figure("spectrum", title, data, plot, height)
 
 
 @dataclass(frozen=True)

@@ -308,11 +308,7 @@ COMPARED = ["difference", "difference_low", "difference_high", "p", "p_permutati
 
 
 def primary_table(comparisons: pd.DataFrame) -> pd.DataFrame:
-    """The table of the declared comparisons; n is the number of pairs where they are paired.
-
-    Args:
-        comparisons: the table of :func:`~norm_plugin.analysis.stats.compare_primary`.
-    """
+    """The shown columns of :func:`compare_primary`; n is the number of pairs, if any."""
     pairs = comparisons["by_seed"].map(len)
     comparisons = comparisons.assign(n=comparisons["n"].mask(pairs > 0, pairs))
     columns = ["arm", "baseline", "verdict", "outcome", "n", *COMPARED]
@@ -321,11 +317,7 @@ def primary_table(comparisons: pd.DataFrame) -> pd.DataFrame:
 
 
 def outcome_table(comparisons: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """The comparison of every arm with its baseline in one outcome; arms without a result last.
-
-    Args:
-        comparisons: the table of :func:`~norm_plugin.analysis.stats.compare_arms`.
-    """
+    """The shown columns of :func:`compare_arms`; arms without a result come last."""
     columns = ["arm", "verdict", "n", "mean", "standard_deviation", "low", "high", *COMPARED]
     own = comparisons["arm"] == comparisons["baseline"]
     comparisons = comparisons.assign(baseline=comparisons["baseline"].mask(own, ""))
@@ -439,12 +431,9 @@ def content_of(
     loss: float | None = None,
     tuned: Tuned | None = None,
 ) -> dict[str, Any]:
-    """The variables of the template.
+    """The variables of the template; see :func:`tables_of`.
 
-    Args:
-        data: see :func:`tables_of`.
-        loss: see :func:`tables_of`; None for the lowest loss of the baseline.
-        tuned: see :func:`tables_of`.
+    If ``loss`` is None, it is the lowest one of the baseline.
     """
     runs, metric = study.runs, study.metric
     counts = runs["arm"].value_counts()
@@ -504,31 +493,27 @@ def render(content: dict[str, Any]) -> dict[str, str]:
     )
     content = {**content, "command": Markup(content["command"])}
     drawn = {**content, "command": Markup(content["figure_command"])}
-    inserted: list[str] = []
+    inserted: list[tuple[str, str]] = []  # in HTML and in Markdown
 
-    def insert(template: str, **values: Any) -> Markup:
-        inserted.append(html.get_template(template).render(drawn, **values))
+    def insert(in_html: str, in_markdown: str) -> Markup:
+        inserted.append((in_html, in_markdown))
         return Markup(f"inserted-{len(inserted) - 1}-here")
 
-    def page(**functions: Any) -> str:
-        rendered = text.get_template("report.md.jinja").render(content, **functions)
-        return re.sub(r"\n{3,}", "\n\n", rendered).strip() + "\n"
+    def table(each: Table) -> Markup:
+        in_html = html.get_template("table.html.jinja").render(table=each, left=LEFT)
+        return insert(in_html, _plain(table_markdown(each)))
 
-    body = MarkdownIt().render(
-        page(
-            table=lambda table: insert("table.html.jinja", table=table, left=LEFT),
-            figure=lambda figure: insert("figure.html.jinja", figure=figure),
-        )
-    )
-    body = re.sub(r"<p>inserted-(\d+)-here</p>", lambda match: inserted[int(match[1])], body)
+    def figure(each: Figure) -> Markup:
+        in_html = html.get_template("figure.html.jinja").render(drawn, figure=each)
+        return insert(in_html, text.get_template("figure.md.jinja").render(drawn, figure=each))
+
+    page = text.get_template("report.md.jinja").render(content, table=table, figure=figure)
+    mark, body = r"inserted-(\d+)-here", MarkdownIt().render(page)
+    body = re.sub(f"<p>{mark}</p>", lambda match: inserted[int(match[1])][0], body)
+    page = re.sub(mark, lambda match: inserted[int(match[1])][1], page)
     return {
         "index.html": html.get_template("page.html.jinja").render(content, body=body) + "\n",
-        "report.md": page(
-            table=lambda table: Markup(_plain(table_markdown(table))),
-            figure=lambda figure: Markup(
-                text.get_template("figure.md.jinja").render(drawn, figure=figure)
-            ),
-        ),
+        "report.md": re.sub(r"\n{3,}", "\n\n", page).strip() + "\n",
     }
 
 

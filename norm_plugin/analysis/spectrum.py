@@ -12,12 +12,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from norm_plugin.analysis.figures import Figure, legend_height, name_spectrum_axes, style
+from norm_plugin.analysis.figures import Figure, spectrum_figure, style
 from norm_plugin.analysis.report import write_files
 from norm_plugin.checkpoints.spectrum import Spectrum, read_spectra
 from norm_plugin.commands.command_line import check_output
@@ -46,15 +44,8 @@ def table_text(spectra: Sequence[Spectrum]) -> str:
     return str(pd.DataFrame(rows).to_string(index=False, justify="left"))
 
 
-def spectrum_figure(spectra: Sequence[Spectrum]) -> Figure:
+def figure_of(spectra: Sequence[Spectrum]) -> Figure:
     """Singular values over their index, one line per spectrum."""
-
-    def plot(axes: Any) -> None:
-        for place, spectrum in enumerate(spectra):
-            share = np.arange(1, len(spectrum.values) + 1) / len(spectrum.values)
-            axes.plot(share, spectrum.normalized, **style(place), label=spectrum.name)
-        name_spectrum_axes(axes)
-
     tables = [
         pd.DataFrame(
             {
@@ -68,9 +59,9 @@ def spectrum_figure(spectra: Sequence[Spectrum]) -> Figure:
         )
         for spectrum in spectra
     ]
+    curves = [(each.name, each.normalized, style(place)) for place, each in enumerate(spectra)]
     title = "Singular values of the embeddings, divided by the largest."
-    height = 3.4 + legend_height([spectrum.name for spectrum in spectra])
-    return Figure("spectrum", title, pd.concat(tables, ignore_index=True), plot, height)
+    return spectrum_figure(title, pd.concat(tables, ignore_index=True), curves)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table_text(spectra))
     if args.out is not None:
         stem = args.out.with_suffix("") if args.out.suffix in (".csv", ".svg") else args.out
-        figure = spectrum_figure(spectra)
+        figure = figure_of(spectra)
         files = {f"{stem.name}.svg": figure.standalone, f"{stem.name}.csv": figure.csv}
         print(*write_files(files, stem.parent), sep="\n")
     return 0

@@ -37,7 +37,7 @@ import norm_plugin
 from norm_plugin.analysis.figures import Figure
 from norm_plugin.analysis.study import markdown
 from norm_plugin.analysis.theory import CLAIMS
-from norm_plugin.analysis.theory.claim import INTERVAL, Claim, Options, Row, finite_cases
+from norm_plugin.analysis.theory.claim import INTERVAL, Options, Row, finite_cases
 from norm_plugin.analysis.theory.models import real_batches
 from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.commands.command_line import (
@@ -257,7 +257,10 @@ def write_page(folder: Path, page: Path) -> None:
     for name, claim in CLAIMS.items():
         if name not in made:
             continue
-        write_text(folder / f"{name}.svg", drawing(claim, read_measurements(name, folder)))
+        finite, _ = finite_cases(claim, read_measurements(name, folder))
+        plot = partial(claim.plot, finite) if len(finite) else lambda axes: None
+        figure = Figure(name, claim.caption, finite, plot, claim.height)
+        write_text(folder / f"{name}.svg", figure.standalone)
         begin, end = (f"<!-- {side}:theory/{name} -->" for side in ("begin", "end"))
         around = re.split(f"{begin}\n.*?{end}", text, maxsplit=1, flags=re.DOTALL)
         if len(around) == 1:
@@ -265,13 +268,6 @@ def write_page(folder: Path, page: Path) -> None:
             around = [f"{text}\n## {title.rstrip('.')}\n{rest}\n\n", "\n"]
         text = f"{begin}\n{block(name, folder, page)}\n{end}".join(around)
     write_text(page, text)
-
-
-def drawing(claim: Claim, frame: pd.DataFrame) -> str:
-    """The figure of a claim for its finite cases, as SVG."""
-    finite, _ = finite_cases(claim, frame)
-    plot = partial(claim.plot, finite) if len(finite) else lambda axes: None
-    return Figure(claim.name, claim.caption, frame, plot, claim.height).standalone
 
 
 def block(name: str, folder: Path, page: Path) -> str:

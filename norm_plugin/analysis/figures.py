@@ -531,35 +531,16 @@ def _panels(study: Study, points: pd.DataFrame) -> list[Panel]:
     return panels(groups, outliers(sizes.to_dict()))
 
 
-def loss_differences(study: Study, name: str, kind: str) -> Figure | None:
-    """The difference between the loss and the baseline's with the same seed, over updates."""
-    points = curve_points(study, kind, study.runs)
-    lines = curve_differences(points, study.pairs)
-    lines = lines[lines.groupby("arm")["x"].transform("size") >= FEWEST_POINTS]
-    if lines.empty:
-        return None
-    title = (
-        f"{kind.capitalize()} loss less that of {_baselines(study)} with the same seed; below 0 is "
-        f"better. {BAND} {EARLY}"
-    )
-    return curves_in_panels(
-        name,
-        title,
-        lines.rename(columns={"x": "updates"}),
-        lines,
-        [panel for panel in _panels(study, points) if set(panel.names) & set(lines["arm"])],
-        ("updates", f"difference in {kind} loss, {study.metric.loss_unit}"),
-        baseline=lambda _: pd.DataFrame({"x": [0, lines["x"].max()], "mean": 0.0}),
-        settled=SETTLED,
-    )
+def loss_curves(study: Study, name: str, kind: str, difference: bool) -> Figure | None:
+    """The loss over updates, or its difference to the baseline's with the same seed.
 
-
-def losses(study: Study, name: str, kind: str) -> Figure | None:
-    """The loss over updates. A run that failed or diverged is a thin line that ends in a cross."""
+    A run that failed or diverged is a thin line that ends in a cross; it has no difference.
+    """
     points = curve_points(study, kind, study.runs)
-    lines = mean_curves(points)
+    lines = curve_differences(points, study.pairs) if difference else mean_curves(points)
     lines = lines[lines.groupby("arm")["x"].transform("size") >= FEWEST_POINTS]
-    failed = curve_points(study, kind, study.failures)[["arm", "seed", "state", "x", "loss"]]
+    failures = study.failures.iloc[:0] if difference else study.failures
+    failed = curve_points(study, kind, failures)[["arm", "seed", "state", "x", "loss"]]
     shown = _panels(study, points) or [Panel("", {study.baseline: study.baseline})]
     shown = [panel for panel in shown if set(panel.names) & {*lines["arm"], *failed["arm"]}]
     if not shown:
@@ -567,6 +548,8 @@ def losses(study: Study, name: str, kind: str) -> Figure | None:
     baselines = dict(study.pairs)
 
     def of_baseline(panel: Panel) -> pd.DataFrame:
+        if difference:
+            return pd.DataFrame({"x": [0, lines["x"].max()], "mean": 0.0})
         name = next((baselines[arm] for arm in panel.names if arm in baselines), study.baseline)
         return lines[lines["arm"] == name]
 
@@ -579,17 +562,23 @@ def losses(study: Study, name: str, kind: str) -> Figure | None:
                 end = tuple(line[["x", "loss"]].iloc[-1])
                 axes.annotate(f" seed {seed} {state}", end, fontsize=SMALL - 2)
 
-    title = f"{kind.capitalize()} loss: mean over seeds. {BAND} {EARLY}"
+    label = f"{kind} loss, {study.metric.loss_unit}"
+    if difference:
+        which = f" less that of {_baselines(study)} with the same seed; below 0 is better"
+        label, data = f"difference in {label}", lines
+    else:
+        which = ": mean over seeds"
+        data = pd.concat([lines, failed.rename(columns={"loss": "mean"})], ignore_index=True)
+    title = f"{kind.capitalize()} loss{which}. {BAND} {EARLY}"
     if len(failed):
         title += " A cross marks the last loss of a run that failed or diverged."
-    data = pd.concat([lines, failed.rename(columns={"loss": "mean"})], ignore_index=True)
     return curves_in_panels(
         name,
         title,
         data.rename(columns={"x": "updates"}),
         lines,
         shown,
-        ("updates", f"{kind} loss, {study.metric.loss_unit}"),
+        ("updates", label),
         baseline=of_baseline,
         more=of_failed,
         settled=SETTLED,
@@ -597,8 +586,11 @@ def losses(study: Study, name: str, kind: str) -> Figure | None:
 
 
 for name, kind in (("valid", "validation"), ("train", "training")):
-    for end, drawing in (("difference", loss_differences), ("loss", losses)):
-        figure(f"{name}-{end}", "training")(partial(drawing, name=f"{name}-{end}", kind=kind))
+    for end in ("difference", "loss"):
+        drawing = partial(
+            loss_curves, name=f"{name}-{end}", kind=kind, difference=end == "difference"
+        )
+        figure(f"{name}-{end}", "training")(drawing)
 
 
 @figure("speed", "speed")

@@ -146,8 +146,6 @@ def test_equivalence_is_statsmodels():
     independent = compare_independent(ARM, BASELINE).equivalence_p(2.0)
     expected = ttost_ind(ours, theirs, -2.0, 2.0, usevar="unequal")[0]
     assert independent == pytest.approx(expected, rel=EXACT)
-    with pytest.raises(ValueError, match="margin is 0"):
-        compare_paired([0.1, 0.2]).equivalence_p(0)
 
 
 @pytest.mark.parametrize(

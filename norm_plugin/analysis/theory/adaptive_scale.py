@@ -19,12 +19,18 @@ import pandas as pd
 from torch import Tensor
 
 from norm_plugin.analysis.figures import legend_below, style
-from norm_plugin.analysis.theory.claim import Claim, Options, Row, like_first, site_label, verdict
+from norm_plugin.analysis.theory.claim import (
+    ROUNDING,
+    Claim,
+    Options,
+    Row,
+    like_first,
+    site_label,
+    verdict,
+)
 from norm_plugin.norms import build_norm
 
 C, K = 2.0, 0.1
-ROUNDING = 1e-9
-"""Far above what sums of some hundred float64 numbers are off, far below any real effect."""
 LINEAR, SQUARE = "C (1 - k y)", "C (1 + k (y^2 - 1))"
 PHI: dict[str, Callable[[Tensor], Tensor]] = {
     LINEAR: lambda y: C * (1 - K * y),

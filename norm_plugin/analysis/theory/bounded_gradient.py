@@ -22,6 +22,7 @@ import torch
 from norm_plugin.analysis.figures import legend_below
 from norm_plugin.analysis.theory.claim import (
     GRAY,
+    ROUNDING,
     Claim,
     Options,
     Row,
@@ -30,10 +31,8 @@ from norm_plugin.analysis.theory.claim import (
     verdict,
 )
 from norm_plugin.analysis.theory.lipschitz import EPOCHS, running_norm
-from norm_plugin.analysis.theory.models import Activations
+from norm_plugin.analysis.theory.models import Activations, through_norm
 
-ROUNDING = 1e-9
-"""Far above what float64 is off, far below any real effect."""
 BOUNDED = {
     "step": "(1 - a_b) Gamma",
     "nu": "|nu_t| / M_t",
@@ -53,10 +52,7 @@ def passes(batches: Sequence[Activations], epochs: int = EPOCHS) -> Iterator[Row
     bound = torch.zeros_like(norm.nu)
     for at in (at for _ in range(epochs) for at in batches):
         psi = (norm.psi2 + norm.eps).sqrt()
-        leaf = at.x.detach().requires_grad_()
-        x_hat = norm(leaf)
-        (dx,) = torch.autograd.grad(x_hat, leaf, at.g)
-        x_hat = x_hat.detach()
+        dx, x_hat = through_norm(norm, at.x, at.g)
         g_length, x_length, dx_length = (
             torch.linalg.vector_norm(values, dim=0) for values in (at.g, x_hat, dx)
         )

@@ -30,6 +30,8 @@ from norm_plugin.analysis.theory.models import (
 )
 
 INTERVAL = "95 % interval"
+ROUNDING = 1e-9
+"""Far above what sums of some hundred float64 numbers are off, far below any real effect."""
 SITE_LAYERS = 6
 """The number of layers of the full model for measurements at single norms."""
 Row = dict[str, Any]
@@ -92,7 +94,7 @@ class Options:
         There are none for a placement that is not a main one.
         """
         for where, batches, seed in self.draws(placement) if placement in self.main else ():
-            model = self._site_model(placement, batches, seed)
+            model = full(placement, *self._sites, batches, seed).model
             for activations in encoder_activations(model, batches, seed):
                 yield {**where, "site": activations.site}, activations
 
@@ -101,15 +103,15 @@ class Options:
     ) -> Iterator[tuple[Row, tuple[Activations, ...]]]:
         """The activations of each encoder norm of one model, on the batches of several seeds."""
         for batches in self.batches_of(placement) if placement in self.main else ():
-            model = self._site_model(placement, batches, seed=0)
+            model = full(placement, *self._sites, batches, seed=0).model
             passes = [encoder_activations(model, batches, s) for s in range(seeds or self.seeds)]
             for at_site in zip(*passes):
                 where = {"tokens": batches.kind, "placement": placement, "site": at_site[0].site}
                 yield where, at_site
 
-    def _site_model(self, placement: str, batches: Batches, seed: int) -> Any:
-        size = (SITE_LAYERS, self.full_dim)
-        return full(placement, self.norm_type, *size, batches, seed).model
+    @property
+    def _sites(self) -> tuple[str, int, int]:
+        return self.norm_type, SITE_LAYERS, self.full_dim
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from norm_plugin.analysis.theory.claim import (
+    ROUNDING,
     Claim,
     Options,
     Row,
@@ -29,10 +30,8 @@ from norm_plugin.analysis.theory.claim import (
     site_label,
     verdict,
 )
+from norm_plugin.analysis.theory.models import through_norm
 from norm_plugin.norms import build_norm
-
-ROUNDING = 1e-9
-"""Far above what sums of some hundred float64 numbers are off, far below any real effect."""
 
 
 class Form(NamedTuple):
@@ -67,8 +66,7 @@ def margins(norm_type: str, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         D(dx) sigma^2 / D(g), (n,).
     """
     norm: Any = build_norm(norm_type, x.size(-1)).to(x.dtype)
-    leaf = x.detach().requires_grad_()
-    (dx,) = torch.autograd.grad(norm(leaf), leaf, g)
+    dx, _ = through_norm(norm, x, g)
     sigma = (x.var(dim=-1, correction=0) + norm.eps).sqrt()
     stated = g.mean(dim=-1) / sigma if FORMS[norm_type].keeps_mean else torch.zeros_like(sigma)
     unit = g.square().mean(dim=-1).sqrt() / sigma

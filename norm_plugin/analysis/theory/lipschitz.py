@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-import torch
 from torch import Tensor
 
 from norm_plugin.analysis.figures import style
@@ -30,7 +29,7 @@ from norm_plugin.analysis.theory.claim import (
     site_label,
     verdict,
 )
-from norm_plugin.analysis.theory.models import Activations
+from norm_plugin.analysis.theory.models import Activations, through_norm
 from norm_plugin.norms import Norm, build_norm
 
 EXACT, APPROXIMATE, BATCH_NORM = "powernorm-v", "powernorm", "batchnorm"
@@ -69,7 +68,7 @@ def running_gradients(batches: Sequence[Activations], epochs: int = EPOCHS) -> l
     """Those of PN with gamma = 1 in the last of its epochs over these batches."""
     norm: Any = running_norm(batches[0].x.size(-1))
     for at in (*batches,) * (epochs - 1):
-        _backward(norm, at.x, at.g)
+        through_norm(norm, at.x, at.g)
     return [_gradient(norm, at.x, at.g, psi2=norm.psi2 + norm.eps) for at in batches]
 
 
@@ -79,8 +78,8 @@ def _batch_norm(name: str, dim: int) -> Norm:
 
 
 def _gradient(norm: Norm, x: Tensor, g: Tensor, psi2: Tensor) -> InputGradient:
-    dx, x_hat = _backward(norm, x, g)
-    of_batch_norm, _ = _backward(_batch_norm(BATCH_NORM, x.size(-1)), x, g)
+    dx, x_hat = through_norm(norm, x, g)
+    of_batch_norm, _ = through_norm(_batch_norm(BATCH_NORM, x.size(-1)), x, g)
     length = g.square().sum(dim=0)
     product = (g * x_hat).sum(dim=0)
     return InputGradient(
@@ -88,14 +87,6 @@ def _gradient(norm: Norm, x: Tensor, g: Tensor, psi2: Tensor) -> InputGradient:
         by_identity=1 - product.square() / (x.size(0) * length),
         ratio=dx.norm(dim=0) / of_batch_norm.norm(dim=0),
     )
-
-
-def _backward(norm: Norm, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """dL/dx and x_hat, (n, C)."""
-    leaf = x.detach().requires_grad_()
-    x_hat = norm(leaf)
-    (dx,) = torch.autograd.grad(x_hat, leaf, g)
-    return dx, x_hat.detach()
 
 
 def measure(options: Options, placement: str) -> Iterator[Row]:

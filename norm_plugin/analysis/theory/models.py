@@ -374,6 +374,14 @@ def stack_pass(
     )
 
 
+def through_norm(norm: nn.Module, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient by the input of a norm, with g by its output, and its output. All (n, C)."""
+    leaf = x.detach().requires_grad_()
+    output = norm(leaf)
+    (dx,) = torch.autograd.grad(output, leaf, g)
+    return dx, output.detach()
+
+
 class Activations(NamedTuple):
     """The input and the output gradient of an encoder norm at the n real positions of a batch.
 

@@ -130,8 +130,7 @@ RECORDED: dict[str, Recorded] = {
 def read_record(path: Path) -> dict[str, Any]:
     """The record in a file of ``--norm-record``, or in the file kept beside a result.
 
-    Returns:
-        see :func:`norm_plugin.experiments.results.compact`.
+    It has the form of :func:`norm_plugin.experiments.results.compact`.
 
     Raises:
         CommandError: the file is missing, has no records, or has another version.
@@ -145,11 +144,9 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def values_of(record: Mapping[str, Any], names: Sequence[str], part: str = SITES) -> pd.DataFrame:
-    """The values ``names`` in a part of a record, one row per update and place.
+    """The values ``names`` in a part of a record: columns ``update``, ``place`` and the names.
 
-    Returns:
-        columns ``update``, ``place`` and the names. A value over channels has a column for each
-        quantile: ``batch_mean_0.5`` is the median.
+    A value over channels has a column for each quantile: ``batch_mean_0.5`` is the median.
     """
     tables = [pd.DataFrame(columns=["update", "place"])]
     for place, columns in record[part].items():
@@ -186,10 +183,7 @@ def record_of(run: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def recorded(runs: pd.DataFrame, what: Recorded) -> pd.DataFrame:
-    """The drawn values of all runs with a record, one per row.
-
-    Args:
-        runs: the table of runs, with the column ``arm``.
+    """The drawn values of all runs of a study with a record.
 
     Returns:
         columns ``arm``, ``seed``, ``place``, ``value``, ``update`` and ``number``;

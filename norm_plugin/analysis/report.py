@@ -16,6 +16,7 @@ import importlib.util
 import logging
 import re
 import shlex
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -437,10 +438,9 @@ def content_of(
     """
     runs, metric = study.runs, study.metric
     counts = runs["arm"].value_counts()
-    figures: dict[str, list[Figure]] = {section: [] for section, _ in FIGURES.values()}
+    figures: dict[str, list[Figure]] = defaultdict(list)
     for section, drawing in FIGURES.values():
         figures[section] += [drawn] if (drawn := drawing(study)) is not None else []
-    figures["tuning"] = []
     if tuned is not None:
         outcome = f"least validation loss, {metric.loss_unit}"
         figures["tuning"] = [sensitivity_figure(tuned.trials, tuned.chosen, outcome, tuned.key)]
@@ -499,7 +499,11 @@ def render(content: dict[str, Any]) -> dict[str, str]:
         inserted.append((in_html, in_markdown))
         return Markup(f"inserted-{len(inserted) - 1}-here")
 
-    def table(each: Table) -> Markup:
+    def table(name: str) -> Markup:
+        """The table of this name, if there is one."""
+        if name not in content["tables"]:
+            return Markup("")
+        each = content["tables"][name]
         in_html = html.get_template("table.html.jinja").render(table=each, left=LEFT)
         return insert(in_html, _plain(table_markdown(each)))
 
@@ -507,7 +511,11 @@ def render(content: dict[str, Any]) -> dict[str, str]:
         in_html = html.get_template("figure.html.jinja").render(drawn, figure=each)
         return insert(in_html, text.get_template("figure.md.jinja").render(drawn, figure=each))
 
-    page = text.get_template("report.md.jinja").render(content, table=table, figure=figure)
+    def drawings(section: str) -> Markup:
+        """The figures of a section, a paragraph each."""
+        return Markup("\n\n").join(map(figure, content["figures"][section]))
+
+    page = text.get_template("report.md.jinja").render(content, table=table, drawings=drawings)
     mark, body = r"inserted-(\d+)-here", MarkdownIt().render(page)
     body = re.sub(f"<p>{mark}</p>", lambda match: inserted[int(match[1])][0], body)
     page = re.sub(mark, lambda match: inserted[int(match[1])][1], page)

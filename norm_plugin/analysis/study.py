@@ -227,15 +227,13 @@ def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
 def arm_names(
     runs: pd.DataFrame, labels: Mapping[str, str], vary: Sequence[str] = ()
 ) -> tuple[Differences, dict[tuple[str, str], str]]:
-    """The settings that all arms share, and the name of each arm, which leaves these out.
+    """The settings that all arms share, and the name of each arm, by its norm and placement.
+
+    The names leave out these settings, and those of ``vary`` unless two arms differ in these only.
 
     Args:
-        runs: runs with and without a result; columns ``norm``, ``placement`` and ``differs``.
+        runs: those with and without a result.
         labels: new names, by the name of an arm, its label or its norm.
-        vary: keys that the names also leave out, unless two arms differ in these only.
-
-    Returns:
-        the shared settings, and the names by norm and placement.
 
     Raises:
         CommandError: a key of ``labels`` does not name exactly one arm.

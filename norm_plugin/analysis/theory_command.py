@@ -154,13 +154,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(
     claims: Sequence[str], options: Options, workers: int, user_dir: Path | None
 ) -> dict[str, list[Row]]:
-    """The rows of each of these claims.
+    """The rows of each of these claims, by several processes that each import ``user_dir``.
 
     All claims of a placement are measured together, as they share forward and backward passes.
-
-    Args:
-        workers: the number of processes, with one thread each; 1 for this process alone.
-        user_dir: a folder that each process imports.
     """
     parts = [[list(CLAIMS[name].measure_once(options)) for name in claims]]
     work = partial(of_placement, tuple(claims), options)

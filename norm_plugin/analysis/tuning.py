@@ -31,10 +31,7 @@ class Tuned:
 
 
 def tuned_on_itself(study: Study, key: str) -> tuple[Study, Tuned]:
-    """Tune on the runs of the study itself.
-
-    Returns:
-        the study with each arm at its best value of the key, and all of its runs as trials.
+    """The study with each arm at its best value of the key, and all of its runs as trials.
 
     Raises:
         CommandError: the key is not a setting of the runs, or its values are not numbers.

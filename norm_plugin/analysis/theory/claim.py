@@ -40,20 +40,15 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """The options of the measurements.
+    """The options of the measurements; see the flags of ``norm-plugin theory``.
 
     Attributes:
-        placements: the measured placements.
         main: the placements that are measured with all seeds and all batches.
-        random: batches of random tokens.
         real: batches of a corpus, if any.
-        norm_type: the norm at every site.
         layers: the numbers of layers for the gradient of the last layer.
         depth: the number of layers for measurements by layer.
         dim: d of the simplified setting.
         full_dim: d of the full model.
-        seeds: the number of seeds, from 0, for the main placements.
-        checkpoints: trained models.
         data: the binarized data of the checkpoints; None for the folder that each was trained on.
     """
 
@@ -159,11 +154,8 @@ class Claim:
 def verdict(stated: str, measured: Sample | str, holds: bool | None, digits: int = 3) -> Row:
     """The columns of a row of verdicts.
 
-    Args:
-        stated: the statement of the paper.
-        measured: a mean over seeds, or a text.
-        holds: None if the paper states nothing for this case, or it cannot be decided.
-        digits: decimal places of a mean.
+    ``holds`` is None if the paper states nothing for this case, or it cannot be decided. A mean
+    over seeds is shown with ``digits`` decimal places.
     """
     row = {"stated": stated, "measured": measured, INTERVAL: "-", "holds": yes(holds)}
     if isinstance(measured, Sample):
@@ -247,11 +239,7 @@ def site_label(frame: pd.DataFrame) -> str:
 
 
 def draw_lines(axes: Any, lines: Iterable[tuple[str, pd.Series]], **settings: str) -> None:
-    """Draw a line for each series over its index.
-
-    Args:
-        settings: arguments of matplotlib's ``Axes.set``.
-    """
+    """Draw a line for each series over its index; ``settings`` are those of ``Axes.set``."""
     for place, (name, values) in enumerate(lines):
         if len(values):
             axes.plot(values.index, values, **style(place), label=name)

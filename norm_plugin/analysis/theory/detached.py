@@ -56,14 +56,11 @@ FORMS = {
 
 
 def margins(norm_type: str, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """How far the gradient of one of :data:`FORMS` is from what is stated, at n positions.
-
-    Args:
-        x, g: (n, C).
+    """How far the gradient of one of :data:`FORMS` is from what is stated. x, g: (n, C).
 
     Returns:
-        |mean(dx) - what is stated|, in units of sqrt(mean(g^2)) / sigma, (n,), and
-        D(dx) sigma^2 / D(g), (n,).
+        |mean(dx) - what is stated|, in units of sqrt(mean(g^2)) / sigma, and D(dx) sigma^2 / D(g),
+        (n,) each.
     """
     norm: Any = build_norm(norm_type, x.size(-1)).to(x.dtype)
     dx, _ = through_norm(norm, x, g)

@@ -43,10 +43,8 @@ NEAR = 0.05
 def measure(options: Options, placement: str) -> Iterator[Row]:
     """The gradient of W^2 of each layer, in the simplified setting and in both full stacks.
 
-    Yields:
-        beside the gradient ``squared_length``, E |x_l|^2 / d of the output of the layer, and
-        ``cross_sum``, E |x + f(x)|^2 / d after its attention over the encoder; NaN where they are
-        not known.
+    ``squared_length`` is E |x_l|^2 / d of the output of the layer, and ``cross_sum`` is
+    E |x + f(x)|^2 / d after its attention over the encoder; NaN where they are not known.
     """
     unknown, depth = [math.nan] * options.depth, options.depth
     for where, batches, seed in options.draws(placement):

@@ -41,12 +41,12 @@ EPOCHS = 5
 
 @dataclass(frozen=True)
 class InputGradient:
-    """The gradient by the input of a norm, for each channel.
+    """The gradient by the input of a norm, for each channel; (C,) each.
 
     Attributes:
-        share: |dL/dx|^2 psi^2 / |g|^2, (C,).
-        by_identity: 1 - <g, x_hat>^2 / (n |g|^2), the share by Lemma 1, (C,).
-        ratio: |dL/dx| divided by that of batch normalization with the same x and g, (C,).
+        share: |dL/dx|^2 psi^2 / |g|^2.
+        by_identity: 1 - <g, x_hat>^2 / (n |g|^2), the share by Lemma 1.
+        ratio: |dL/dx| divided by that of batch normalization with the same x and g.
     """
 
     share: Tensor

@@ -70,10 +70,8 @@ WARMUP_UPDATES = 4000
 class Batch(NamedTuple):
     """The tokens of one batch, (B, T) each; source and target may differ in T.
 
-    Attributes:
-        source: padded on the left.
-        previous: the target shifted by one, the input of the decoder.
-        target: padded on the right.
+    The source is padded on the left, the target on the right. The decoder's input ``previous`` is
+    the target shifted by one.
     """
 
     source: Tensor
@@ -169,10 +167,9 @@ def batch_of(sample: Any) -> Batch:
 
 @dataclass(frozen=True)
 class Setting:
-    """A model with a batch.
+    """A model in training mode, with a batch.
 
     Attributes:
-        model: the model, in training mode.
         layers: the layers of the stack that computes the logits.
         dim: d of its hidden states. The output of a layer may have more streams after the first d
             channels.
@@ -209,11 +206,7 @@ class Setting:
 def simplified(
     placement: str, norm_type: str, layers: int, dim: int, batches: Batches, seed: int
 ) -> Setting:
-    """The simplified setting; ``seed`` determines the weights, the labels and the batch.
-
-    Raises:
-        ValueError: an invalid combination of norm and placement.
-    """
+    """The simplified setting; ``seed`` determines the weights, the labels and the batch."""
     torch.manual_seed(seed)
     with torch.random.fork_rng(devices=[]):  # or a seed would draw other weights the first time
         stack = copy.deepcopy(_unused_stack(placement, norm_type, layers, dim, batches))
@@ -265,11 +258,7 @@ def _simplify(layer: nn.Module, keep_weights: bool) -> None:
 def full(
     placement: str, norm_type: str, layers: int, dim: int, batches: Batches, seed: int
 ) -> Setting:
-    """The full model with the weights and the batch of ``seed``.
-
-    Raises:
-        ValueError: an invalid combination of norm and placement.
-    """
+    """The full model with the weights and the batch of ``seed``."""
     torch.manual_seed(seed)
     args = _settings(placement, norm_type, layers, dim, sides=("encoder", "decoder"))
     for side in ("encoder", "decoder"):
@@ -319,11 +308,7 @@ def layer_gradients(layers: Sequence[Any], loss: Tensor) -> list[float]:
 
 
 def watch_sums(layers: Sequence[Any]) -> dict[str, list[Tensor]]:
-    """Collect, in the next forward, the inputs of norms on the sum of a branch.
-
-    Returns:
-        for each branch, the inputs in the layers that have such a norm.
-    """
+    """For each branch, the inputs of the norms on its sum, which the next forward collects."""
     sums: dict[str, list[Tensor]] = {}
 
     def collect(branch: str, norm: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -383,12 +368,9 @@ def through_norm(norm: nn.Module, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]
 
 
 class Activations(NamedTuple):
-    """The input and the output gradient of an encoder norm at the n real positions of a batch.
+    """The input x of an encoder norm, and the gradient g of the mean loss by its output.
 
-    Attributes:
-        site: the path of the norm in the model.
-        x: its input, (n, C), in float64.
-        g: the gradient of the mean loss w.r.t. its output, (n, C), in float64.
+    Both are (n, C) in float64, at the n real positions of a batch. ``site`` is its path.
     """
 
     site: str

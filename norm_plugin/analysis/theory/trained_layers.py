@@ -37,10 +37,7 @@ def measure_once(options: Options) -> Iterator[Row]:
 
 
 def of_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
-    """The rows of one checkpoint.
-
-    Args:
-        data: the binarized data; None for the folder that the run was trained on.
+    """The rows of one checkpoint; without ``data``, on that which the run was trained on.
 
     Raises:
         CommandError: the checkpoint cannot be read, or does not fit the data.

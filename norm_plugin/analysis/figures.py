@@ -335,13 +335,7 @@ def _baselines(study: Study) -> str:
 
 @dataclass(frozen=True)
 class Panel:
-    """Arms that are drawn on the same axes.
-
-    Attributes:
-        title: the title of the panel.
-        names: the name of each arm in the legend.
-        own_scale: whether the panel has its own scale.
-    """
+    """Arms that are drawn on the same axes; ``names`` are those in the legend, by arm."""
 
     title: str
     names: Mapping[str, str]
@@ -447,7 +441,6 @@ def interval_of_means(points: pd.DataFrame, by: Sequence[str], value: str) -> pd
 
     Args:
         points: one row per seed and group; the column ``x`` is averaged too.
-        by: the columns of a group.
 
     Returns:
         the columns of ``by``, ``x``, ``mean``, ``low``, ``high`` and ``seeds``; one seed has no

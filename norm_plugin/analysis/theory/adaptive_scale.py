@@ -24,6 +24,7 @@ from norm_plugin.analysis.theory.claim import (
     Claim,
     Options,
     Row,
+    cases,
     like_first,
     site_label,
     verdict,
@@ -71,13 +72,13 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """Whether the mean of phi, that of z and the share of |y| >= 1 / k are as stated."""
-    for name, some in frame.groupby("phi", sort=False):
-        row = {"phi": name, "positions": f"{some['positions'].sum():,}"}
+    for row, some in cases(frame, "phi"):
+        row["positions"] = f"{some['positions'].sum():,}"
         error = some["phi_error"].max()
         yield {**row, **verdict(f"mean of phi = {C:g}", f"off by {error:.1e}", error <= ROUNDING)}
         least, largest = some["z_least"].min(), some["z_largest"].max()
         means = f"{least:.4f} to {largest:.4f}"
-        if name != LINEAR:
+        if row["phi"] != LINEAR:
             yield {**row, **verdict("-", f"mean of z: {means}", None)}
             continue
         met = max(abs(least + C * K), abs(largest + C * K)) <= ROUNDING

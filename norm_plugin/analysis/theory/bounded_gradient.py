@@ -26,6 +26,7 @@ from norm_plugin.analysis.theory.claim import (
     Claim,
     Options,
     Row,
+    cases,
     draw_lines,
     like_first,
     verdict,
@@ -76,8 +77,7 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """Whether nu and the gradient stay within what follows from the recursion."""
-    for (tokens, placement), some in frame.groupby(["tokens", "placement"], sort=False):
-        row = {"tokens": tokens, "placement": placement}
+    for row, some in cases(frame, "tokens", "placement"):
         for column, name in BOUNDED.items():
             largest = some[column].max()
             holds = largest <= 1 + ROUNDING

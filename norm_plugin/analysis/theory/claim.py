@@ -209,6 +209,12 @@ def like_first(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return frame[(frame[list(columns)] == frame[list(columns)].iloc[0]).all(axis=1)]
 
 
+def cases(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[Row, pd.DataFrame]]:
+    """The rows with the same values in ``columns``, and these values."""
+    for values, some in frame.groupby(list(columns), sort=False, dropna=False):
+        yield dict(zip(columns, values)), some
+
+
 def finite_cases(claim: Claim, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Row]]:
     """The cases whose measurements are all finite, and a row of verdicts for each other case.
 
@@ -219,14 +225,14 @@ def finite_cases(claim: Claim, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[
     numbers = frame.select_dtypes("number")
     required = numbers.columns.difference([*claim.case, *claim.may_lack])
     bad = np.isinf(numbers).any(axis=1) | numbers[required].isna().any(axis=1)
-    cases = bad.groupby([frame[column] for column in case], sort=False, dropna=False)
+    by_case = bad.groupby([frame[column] for column in case], sort=False, dropna=False)
     left_out = [
         dict(zip(case, key))
         | verdict("-", f"not finite in {of_case.sum()} of {len(of_case)}", None)
-        for key, of_case in cases
+        for key, of_case in by_case
         if of_case.any()
     ]
-    return frame[~cases.transform("any")], left_out
+    return frame[~by_case.transform("any")], left_out
 
 
 GRAY = {"color": "#888888", "linewidth": 1}

@@ -25,6 +25,7 @@ from norm_plugin.analysis.theory.claim import (
     Claim,
     Options,
     Row,
+    cases,
     draw_lines,
     like_first,
     site_label,
@@ -90,10 +91,10 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """Whether every equality and inequality holds up to rounding, and with what margin."""
-    for norm, some in frame.groupby("norm", sort=False):
-        form = FORMS[norm]
+    for row, some in cases(frame, "norm"):
+        form = FORMS[row["norm"]]
         positions = some["positions"].sum()
-        row = {"norm": norm, "positions": f"{positions:,}"}
+        row["positions"] = f"{positions:,}"
         error = some["mean_error"].max()
         stated = f"mean = {'g_bar / sigma' if form.keeps_mean else '0'}"
         yield {**row, **verdict(stated, f"off by {error:.1e}", error <= ROUNDING)}

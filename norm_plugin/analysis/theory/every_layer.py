@@ -19,6 +19,7 @@ from norm_plugin.analysis.theory.claim import (
     Claim,
     Options,
     Row,
+    cases,
     draw_lines,
     factor_below,
     near_verdict,
@@ -78,10 +79,9 @@ def factor(frame: pd.DataFrame) -> Sample | None:
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """The factors of post and pre beside the paper's, and why they differ."""
     shown = frame[frame["placement"].isin(PAPER)]
-    by = ["tokens", "stack", "placement"]
-    for (tokens, stack, placement), some in shown.groupby(by, sort=False):
-        row = {"tokens": tokens, "stack": STACKS[stack], "placement": placement}
-        row |= near_verdict(PAPER[placement], factor(some), NEAR)
+    for row, some in cases(shown, "tokens", "stack", "placement"):
+        row["stack"] = STACKS[row["stack"]]
+        row |= near_verdict(PAPER[row["placement"]], factor(some), NEAR)
         growth = some["cross_sum"].mean()
         if not math.isnan(growth):
             row |= {"a": f"{growth:.2f}", "a^(-1/2)": f"{growth**-0.5:.3f}"}

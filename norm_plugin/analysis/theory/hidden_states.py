@@ -17,6 +17,7 @@ from norm_plugin.analysis.theory.claim import (
     Claim,
     Options,
     Row,
+    cases,
     contains,
     draw_lines,
     like_first,
@@ -71,12 +72,11 @@ def by_layer(frame: pd.DataFrame) -> dict[int, Sample]:
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """The lengths beside Lemma 2."""
     layers = frame[frame["layer"] > 0]  # the lemma is about layers
-    for (tokens, placement, place), some in layers.groupby(CASE, sort=False):
-        bounds = LEMMA.get(placement)
+    for case, some in cases(layers, *CASE):
+        bounds, place = LEMMA.get(case["placement"]), case.pop("place")
         if bounds is not None and bounds.place == place:
             check = of_equality if bounds.b == bounds.c else of_bounds
-            for row in check(some, bounds):
-                yield {"tokens": tokens, "placement": placement, **row}
+            yield from ({**case, **row} for row in check(some, bounds))
 
 
 def of_bounds(frame: pd.DataFrame, bounds: Bounds) -> Iterator[Row]:
@@ -111,9 +111,9 @@ def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
     """What each placement has in three layers."""
     depth = max(frame["layer"])
     rows = []
-    for (tokens, placement, place), some in frame.groupby(CASE, sort=False):
-        samples = by_layer(some)
-        row = {"tokens": tokens, "placement": placement, "x": PLACES.get(place, place)}
+    for row, some in cases(frame, *CASE):
+        samples, place = by_layer(some), row.pop("place")
+        row["x"] = PLACES.get(place, place)
         for layer in sorted({1, max(1, depth // 2), depth}):
             row[f"E|x|^2 / d, l = {layer}"] = with_interval(samples[layer], 2)
         rows.append(row)

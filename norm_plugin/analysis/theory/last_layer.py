@@ -26,6 +26,7 @@ from norm_plugin.analysis.theory.claim import (
     Claim,
     Options,
     Row,
+    cases,
     draw_lines,
     exponent,
     like_first,
@@ -105,16 +106,11 @@ def exponent_of(frame: pd.DataFrame, of: str, over: str = "layers") -> Sample | 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """The exponents of both norms beside the theorem's."""
-    by = ["model", "tokens", "placement"]
-    for (model, tokens, placement), some in frame.groupby(by, sort=False):
-        for of, name in NORMS.items() if placement in THEOREM else ():
-            yield {
-                "model": model,
-                "tokens": tokens,
-                "placement": placement,
-                "exponent": name,
-                **near_verdict(THEOREM[placement], exponent_of(some, of), NEAR),
-            }
+    stated = frame[frame["placement"].isin(THEOREM)]
+    for row, some in cases(stated, "model", "tokens", "placement"):
+        for of, name in NORMS.items():
+            near = near_verdict(THEOREM[row["placement"]], exponent_of(some, of), NEAR)
+            yield {**row, "exponent": name, **near}
 
 
 def tables(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:

@@ -25,6 +25,7 @@ from norm_plugin.analysis.theory.claim import (
     Claim,
     Options,
     Row,
+    cases,
     like_first,
     site_label,
     verdict,
@@ -113,11 +114,10 @@ def measure(options: Options, placement: str) -> Iterator[Row]:
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
     """Whether PN-V's identity and bound hold, and how far PN exceeds the bound."""
-    for (norm, tokens), some in frame.groupby(["norm", "tokens"], sort=False):
-        row = {"norm": norm, "tokens": tokens}
+    for row, some in cases(frame, "norm", "tokens"):
         largest, error = some["largest_share"].max(), some["identity_error"].max()
         bound = verdict("-", f"{largest:.4f} at most", None)
-        if norm == EXACT:
+        if row["norm"] == EXACT:
             yield {**row, **verdict("the identity", f"off by {error:.1e}", error <= ROUNDING)}
             bound = verdict("share <= 1", f"{largest:.4f} at most", largest <= 1 + ROUNDING)
         yield {

@@ -772,8 +772,8 @@ def score_against(study: Study, name: str, against: Against) -> Figure | None:
     for (arm, placement), of_arm in study.runs.groupby(["arm", "placement"], sort=False):
         sample = describe(of_arm["score"].tolist())
         family = arm_name(against.without(short_name(arm, placement)), placement)
-        ends = sample.interval
-        rows.append((family, numbers[of_arm.index[0]], sample.count, sample.mean, *ends))
+        number = numbers[of_arm.index[0]]
+        rows.append((family, number, sample.count, sample.mean, *sample.interval))
     data = pd.DataFrame(rows, columns=["arm", "value", "seeds", "mean", "low", "high"])
     data = data[data["value"].notna() & data["arm"].duplicated(keep=False)].astype({"value": int})
     if data.empty:
@@ -811,7 +811,7 @@ for name, against in AGAINST.items():
 def sensitivity_figure(
     trials: pd.DataFrame, chosen: Mapping[str, float], outcome: str, key: str
 ) -> Figure:
-    """The outcome of tuning against the tuned key, a line for each arm; see :class:`Tuned`."""
+    """The outcome of tuning against the tuned key, a line for each arm; ``chosen`` is marked."""
     diverged = np.isinf(trials["valid_loss"])
     finished = trials[~diverged].sort_values("lr").assign(x=lambda table: table["lr"])
     lines = interval_of_means(finished, ["arm", "lr"], "valid_loss")

@@ -476,7 +476,6 @@ def seeds_needed(
 
     Args:
         standard_deviation: that of the differences by seed if paired, otherwise that of each arm.
-        difference: the difference to detect, in the same unit.
         comparisons: the size of the family, by which the level is divided.
         test_to_train: see :func:`compare`.
     """

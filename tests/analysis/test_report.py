@@ -256,22 +256,11 @@ def test_every_figure_is_a_drawing_with_its_data(written):
 
 
 def test_a_table_has_the_digits_of_its_outcome():
-    rows = [
-        {"arm": "a", "outcome": "score", "mean": 35.126, "low": 35.0, "high": 35.25, "p": 0.04999},
-        {
-            "arm": "b",
-            "outcome": "valid_loss",
-            "mean": 2.12345,
-            "low": None,
-            "high": None,
-            "p": None,
-        },
-    ]
-    text = formatted(pd.DataFrame(rows), find_metric("bleu")).set_index("arm")
+    columns = ["arm", "outcome", "mean", "low", "high"]
+    rows = [("a", "score", 35.126, 35.0, 35.25), ("b", "valid_loss", 2.12345, None, None)]
+    text = formatted(pd.DataFrame(rows, columns=columns), find_metric("bleu")).set_index("arm")
     assert list(text["mean"]) == ["35.13", "2.123"]
     assert list(text["95 % interval"]) == ["35.00 to 35.25", "-"]
-    assert list(text["p"]) == ["0.04999", "-"]  # 0.050 would hide on which side of 5 % it is
-    assert p_text(0.0001) == "<0.001"
     losses = formatted(pd.DataFrame({"mean": [2.12345]}), find_metric("bleu"), "valid_loss")
     assert list(losses["mean"]) == ["2.123"]
 
@@ -304,3 +293,20 @@ def test_when_a_loss_was_reached(tmp_path):
     assert list(table["minutes"])[:3] == [2.0, 1.5, 2.0]
     assert list(table["least"])[:3] == [4.0, 4.0, 4.05]
     assert table.loc["unknown, pre", ["updates", "minutes", "least"]].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [
+        (None, "-"),
+        (1.0, "1.000"),
+        (0.0512, "0.051"),
+        (0.0501, "0.0501"),
+        (0.05, "0.05"),
+        (0.0499, "0.0499"),
+        (0.0005, "0.001"),
+        (0.0002, "<0.001"),
+    ],
+)
+def test_p_shows_on_which_side_of_the_level_it_is(p, text):
+    assert p_text(p) == text

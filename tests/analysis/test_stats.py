@@ -13,7 +13,7 @@ from scipy import stats
 from statsmodels.stats.power import TTestIndPower, TTestPower
 from statsmodels.stats.weightstats import ttost_ind, ttost_paired
 
-from norm_plugin.analysis.report import p_text, primary_table
+from norm_plugin.analysis.report import primary_table
 from norm_plugin.analysis.stats import (
     EXPLORATORY,
     PRIMARY,
@@ -207,10 +207,8 @@ def test_no_number_of_splits_shows_a_small_difference():
     assert math.isnan(seeds_needed(0.0, 0.2, paired=True))
 
 
-def test_bartlett_tells_a_deviation_that_differs():
-    quiet, loud = [1.0, 1.001, 0.999, 1.0], [1.0, 1.5, 0.4, 2.0]
-    assert equal_variances_p([quiet, loud]) == pytest.approx(stats.bartlett(quiet, loud).pvalue)
-    assert math.isnan(equal_variances_p([quiet, [1.0, 1.0]]))
+def test_deviations_are_not_compared_with_one_that_is_0():
+    assert math.isnan(equal_variances_p([[1.0, 1.001, 0.999, 1.0], [1.0, 1.0]]))
 
 
 def test_the_deviation_is_pooled_by_degrees_of_freedom():
@@ -387,20 +385,3 @@ def test_what_all_seeds_can_show():
     loud = runs_of(base=BASELINE, good=ARM, loud=[30.0, 90.0, 40.0, 20.0, 60.0])
     assert len(resolution(table_of(loud), 0.2)) == 1  # Bartlett's test alone
     assert resolution(table_of(runs_of(base=[1.0], good=[2.0])), 0.2).empty
-
-
-@pytest.mark.parametrize(
-    ("p", "text"),
-    [
-        (None, "-"),
-        (1.0, "1.000"),
-        (0.0512, "0.051"),
-        (0.0501, "0.0501"),
-        (0.05, "0.05"),
-        (0.0499, "0.0499"),
-        (0.0005, "0.001"),
-        (0.0002, "<0.001"),
-    ],
-)
-def test_p_shows_on_which_side_of_the_level_it_is(p, text):
-    assert p_text(p) == text

@@ -141,6 +141,13 @@ def test_a_norm_whose_settings_all_have_differences_is_no_clear_baseline(tmp_pat
     assert read_study(folders[:1], "layernorm").baseline == "layernorm, pre"
 
 
+def declared(tmp_path, text):
+    """A study file with these declarations."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"experiment: toy\n{text}")
+    return read_study_file(path)
+
+
 def tuned(tmp_path, *runs):
     """Results of norms at learning rates of their own."""
     results = []
@@ -159,14 +166,10 @@ def test_arms_at_values_of_their_own_keep_their_names(tmp_path):
     with pytest.raises(CommandError, match="optimization.* name what the study varies by --vary"):
         read_study(folders)
     assert read_study(folders, vary=["optimization.lr"]).names == ["layernorm, pre", "dyt, pre"]
-    path = tmp_path / "mine.yaml"
-    path.write_text(
-        "experiment: toy\ntune: {grid: {optimization.lr: [0.1, 0.2]}, seeds: [101]}\n"
-        "primary: [{arm: dyt, baseline: layernorm}]\n"
-    )
-    study = read_study(folders, file=read_study_file(path))
-    (declared,) = study.primary
-    assert (declared.arm, declared.baseline) == ("dyt, pre", "layernorm, pre")
+    text = "tune: {grid: {optimization.lr: [0.1, 0.2]}, seeds: [101]}\n"
+    text += "primary: [{arm: dyt, baseline: layernorm}]\n"
+    (primary,) = read_study(folders, file=declared(tmp_path, text)).primary
+    assert (primary.arm, primary.baseline) == ("dyt, pre", "layernorm, pre")
 
 
 @pytest.mark.parametrize(
@@ -175,10 +178,9 @@ def test_arms_at_values_of_their_own_keep_their_names(tmp_path):
 def test_without_layernorm_the_baseline_is_the_first_that_the_study_declares(
     tmp_path, norms, baseline
 ):
-    path = tmp_path / "mine.yaml"
-    path.write_text("experiment: toy\nprimary: [{arm: dyt, baseline: none}]\n")
+    file = declared(tmp_path, "primary: [{arm: dyt, baseline: none}]\n")
     folders = folder_of(tmp_path, *(made_up(norm, seed) for norm in norms for seed in (1, 2)))
-    assert read_study(folders, file=read_study_file(path)).baseline == f"{baseline}, pre"
+    assert read_study(folders, file=file).baseline == f"{baseline}, pre"
 
 
 def test_arms_may_differ_in_what_the_study_varies(tmp_path):
@@ -194,13 +196,13 @@ def test_arms_may_differ_in_what_the_study_varies(tmp_path):
             differs = {**differs, "lr_scheduler._name": "fixed"}
         runs.append(made_up(label, differs=differs, settings__lr_scheduler=schedule))
     folders = folder_of(tmp_path, *runs)
-    path = tmp_path / "mine.yaml"
-    path.write_text(
-        "experiment: toy\nvary: [optimization.lr, lr_scheduler]\n"
+    file = declared(
+        tmp_path,
+        "vary: [optimization.lr, lr_scheduler]\n"
         "primary: [{arm: layernorm-fixed-lr-0.1, baseline: layernorm-lr-0.1},\n"
-        "          {arm: layernorm-fixed, baseline: layernorm-wide}]\n"
+        "          {arm: layernorm-fixed, baseline: layernorm-wide}]\n",
     )
-    study = read_study(folders, file=read_study_file(path))
+    study = read_study(folders, file=file)
     assert study.baseline == "layernorm-lr-0.1, pre"  # four arms are of layernorm
     assert [(each.arm, each.baseline) for each in study.primary] == [
         ("layernorm-fixed-lr-0.1, pre", "layernorm-lr-0.1, pre"),
@@ -212,11 +214,10 @@ def test_arms_may_differ_in_what_the_study_varies(tmp_path):
 
 @pytest.mark.parametrize("field", ["arm", "baseline"])
 def test_a_declared_arm_that_was_not_run_is_refused(tmp_path, field):
-    path = tmp_path / "mine.yaml"
-    declared = {"arm": "alike", "baseline": "layernorm", field: "unified"}
-    path.write_text(f"experiment: toy\nprimary: [{declared}]\n")
+    primary = {"arm": "alike", "baseline": "layernorm", field: "unified"}
+    file = declared(tmp_path, f"primary: [{primary}]\n")
     with pytest.raises(CommandError, match="names the arm unified; choose from alike"):
-        read_study(study_of_three(tmp_path), file=read_study_file(path))
+        read_study(study_of_three(tmp_path), file=file)
 
 
 def test_pairs_stay_within_a_placement(tmp_path):

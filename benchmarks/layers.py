@@ -25,38 +25,40 @@ time in which it would move x, dy and x once more, y and dx, over the time of th
 from __future__ import annotations
 
 import argparse
+import importlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from measuring.command import (
     CPU,
     CUDA,
     FUSED,
+    Setup,
     benchmark_parser,
     choose_setups,
     parse_benchmark,
     prepare_process,
     run_benchmark,
 )
-from measuring.memory import keep_freed_memory
-from measuring.providers import (
-    BOTH,
-    DIRECTIONS,
-    OTHERS,
-    PROVIDERS,
-    SLOW,
-    UNIT,
-    Call,
-    make_calls,
-    make_data,
-)
 from measuring.records import Record
-from measuring.setups import SIZES, TARGETS, Setup, layer_setups
-from measuring.timing import alternate, copied_bytes_per_ms, on_cpu, on_gpu, quartiles
+from measuring.timing import (
+    alternate,
+    copied_bytes_per_ms,
+    keep_freed_memory,
+    on_cpu,
+    on_gpu,
+    quartiles,
+)
 from norm_plugin.commands.command_line import CommandError, at_least, run_command
+from norm_plugin.kernels import AUTO, OFF, set_kernels
+from norm_plugin.norms import NORM_TYPES, norm_spec
 
 WARMUP = 5
 FORMS = ("torch", "plain", "fused", "compile", "reference", "copy")
@@ -66,6 +68,188 @@ GROWTH_ROWS = (256, 1024, 4096, 16384, 65536)
 GROWTH_CHANNELS = (64, 256, 1024, 4096, 8192)
 GPU_ROWS, GPU_CHANNELS = (4096, 16384, 65536), (512, 1024, 4096)
 GROWTH = [(n, 512) for n in GROWTH_ROWS] + [(4096, c) for c in GROWTH_CHANNELS]
+
+# ---- what is measured, and what it may cost -------------------------------------------------
+
+SIZES = ((4096, 512), (4096, 1024))
+"""Rows and channels at which the targets hold, and which the documentation shows."""
+HEADS = 8
+"""Groups of a layer-scale by heads: those of a base Transformer."""
+ALWAYS = 1_000_000
+"""A warm-up that no measurement outlives."""
+PN_V = 1.4  # what powernorm-v may cost
+
+
+def _powernorm(bound: float, options: str) -> dict[Setup, float]:
+    """After its warm-up, and in it, when it is PN-V and may cost what that may."""
+    return {
+        Setup("powernorm", f"{options} warmup_updates={updates}"): at_most
+        for updates, at_most in ((0, bound), (ALWAYS, max(bound, PN_V)))
+    }
+
+
+ROW_NORMS = (
+    *("layernorm-simple", "detachnorm", "detachnorm-mean", "detachnorm-std"),
+    *("adanorm", "rmsnorm", "scalenorm", "dyt"),
+)
+TARGETS: dict[Setup, float] = {
+    **{Setup(name): 1.0 for name in ROW_NORMS},
+    Setup("adanorm", "variant=released"): 1.0,
+    Setup("batchnorm"): 1.4,
+    Setup("powernorm-v"): PN_V,
+    **_powernorm(1.3, "layer_scale_groups=0"),
+    **_powernorm(1.3, "layer_scale_groups=1"),
+    **_powernorm(1.5, f"layer_scale_groups={HEADS}"),
+    **_powernorm(1.5, f"variant=released layer_scale_groups={HEADS}"),
+}
+"""What a layer may cost at most, forward and backward, as a ratio to torch.nn.LayerNorm. A norm
+that is not named here is measured and has no target."""
+
+
+def layer_setups() -> list[Setup]:
+    """Every norm of the registry: as its targets say, or else with its defaults."""
+    return [
+        setup
+        for name in NORM_TYPES
+        for setup in [target for target in TARGETS if target.norm == name] or [Setup(name)]
+    ]
+
+
+# ---- the forms of a layer -------------------------------------------------------------------
+
+TRANSCRIPTIONS = Path(__file__).resolve().parents[1] / "tests"
+BOTH, FORWARD = "forward+backward", "forward"
+DIRECTIONS = (BOTH, FORWARD)
+"""Training, and inference without gradients."""
+UNIT = "torch"
+"""The provider that all others are compared with."""
+NOT_COMPILED = "layernorm"
+"""It is one call of torch's own kernel, in which torch.compile finds nothing to compile."""
+Call = Callable[[], object]
+
+
+class Data(NamedTuple):
+    """One batch: x and dL/dy, (T, B, C), and the padding mask, (B, T)."""
+
+    x: Tensor
+    dy: Tensor
+    mask: Tensor
+
+
+def make_data(
+    rows: int, channels: int, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> Data:
+    """A batch of ``rows`` positions, a quarter of them padding.
+
+    Its sentences have T/2 to T positions; T * B = rows, and T is the largest power of two that
+    is at most B. Raises ValueError where rows is no multiple of T.
+    """
+    longest = 2 ** ((rows.bit_length() - 1) // 2)
+    if rows < 4 or rows % longest:
+        raise ValueError(f"rows is {rows}; take a power of two from 4, or a multiple of {longest}")
+    batch = rows // longest
+    x, dy = torch.randn(2, longest, batch, channels, device=device).to(dtype)
+    lengths = torch.linspace(longest / 2, longest, batch, device=device).round()
+    mask = torch.arange(longest, device=device) >= lengths.unsqueeze(1)
+    return Data(x.mul_(2).add_(0.5).requires_grad_(), dy, mask)
+
+
+def of_module(name: str, setup: Setup, data: Data, direction: str) -> Call | None:
+    """A layer of another library, such as ``torch.nn.LayerNorm``; None where it is not there."""
+    module, _, kind = name.rpartition(".")
+    try:
+        layer = getattr(importlib.import_module(module), kind)(data.x.size(-1))
+    except ImportError:
+        return None
+    return partial(STEPS[direction], layer.to(data.x.device, data.x.dtype), data)
+
+
+def of_kernels(choice: str, setup: Setup, data: Data, direction: str) -> Call | None:
+    """The norm with ``--norm-kernels choice``; None where that is the plain form all the same."""
+    norm = setup.build(data.x.size(-1)).train(direction == BOTH).to(data.x.device, data.x.dtype)
+    on_gpu = data.x.device.type == "cuda"
+    if choice == "compile" and on_gpu and norm.batch_statistics:
+        return None  # torch.compile does not serve them
+    set_kernels(norm, choice)
+    if choice != OFF and (norm.fused is None or setup.norm == NOT_COMPILED):
+        return None
+    return partial(STEPS[direction], partial(norm, padding_mask=data.mask), data)
+
+
+def of_reference(setup: Setup, data: Data, direction: str) -> Call | None:
+    """The transcription that the tests compare with, in numpy and float64, a training step."""
+    if direction != BOTH or data.x.device.type != "cpu":
+        return None
+    sys.path.append(str(TRANSCRIPTIONS))
+    from reference import REFERENCES
+
+    channels, values = data.x.size(-1), setup.values()
+    options = {
+        option.name: option.parse(values.get(option.name, option.default))
+        for option in norm_spec(setup.norm).options
+    }
+    names = {"weight": "gamma", "bias": "beta"}
+    parameters = {
+        names.get(name, name): parameter.detach().double().numpy()
+        for name, parameter in setup.build(channels).named_parameters()
+    }
+    reference = REFERENCES[setup.norm](channels, **parameters, **options)
+    rows = [tensor.detach().double().reshape(-1, channels).numpy() for tensor in data[:2]]
+    valid = ~data.mask.t().reshape(-1).numpy()
+
+    def step() -> None:
+        reference.forward(rows[0], valid)
+        reference.backward(rows[1])
+
+    return step
+
+
+def of_copy(setup: Setup, data: Data, direction: str) -> Call | None:
+    """A copy of x, which reads and writes N C numbers; beside ``layernorm`` alone."""
+    target = torch.empty_like(data.x, requires_grad=False)
+    source = data.x.detach()
+    return partial(target.copy_, source) if setup.norm == NOT_COMPILED else None
+
+
+def _train(layer: Callable[[Tensor], Tensor], data: Data) -> None:
+    data.x.grad = None
+    layer(data.x).backward(data.dy)
+
+
+def _infer(layer: Callable[[Tensor], Tensor], data: Data) -> None:
+    with torch.no_grad():
+        layer(data.x)
+
+
+STEPS: dict[str, Callable[..., None]] = {BOTH: _train, FORWARD: _infer}
+PROVIDERS: dict[str, Callable[[Setup, Data, str], Call | None]] = {
+    UNIT: partial(of_module, "torch.nn.LayerNorm"),
+    "plain": partial(of_kernels, OFF),
+    "fused": partial(of_kernels, AUTO),
+    "compile": partial(of_kernels, "compile"),
+    "reference": of_reference,
+    "copy": of_copy,
+    "rmsnorm": partial(of_module, "torch.nn.RMSNorm"),
+    "liger": partial(of_module, "liger_kernel.transformers.LigerLayerNorm"),
+    "liger-rmsnorm": partial(of_module, "liger_kernel.transformers.LigerRMSNorm"),
+    "apex": partial(of_module, "apex.normalization.FusedLayerNorm"),
+    "apex-rmsnorm": partial(of_module, "apex.normalization.FusedRMSNorm"),
+}
+OTHERS = {"layernorm": ("liger", "apex"), "rmsnorm": ("rmsnorm", "liger-rmsnorm", "apex-rmsnorm")}
+"""Layers of other libraries, with the norm beside which each is measured on a GPU."""
+SLOW = {"reference": 3}
+"""Repeated this often only."""
+
+
+def make_calls(setup: Setup, data: Data, direction: str, providers: list[str]) -> dict[str, Call]:
+    """The calls of the providers that there are for ``setup``."""
+    # torch.compile keeps a few graphs of one function and then runs it uncompiled, silently
+    torch._dynamo.reset()
+    made = {name: PROVIDERS[name](setup, data, direction) for name in providers}
+    return {name: call for name, call in made.items() if call is not None}
+
+
+# ---- measurements ---------------------------------------------------------------------------
 
 
 def measure(
@@ -82,29 +266,24 @@ def measure(
         raise CommandError(f"{setup} at {rows:,} x {channels:,}: {error}") from error
     unit = calls.pop(UNIT)
     timed = on_gpu if args.device == CUDA else on_cpu
-    pairs = [
-        _pair(unit, name, call, SLOW.get(name, args.repetitions), timed)
-        for name, call in calls.items()
-    ] or [alternate({UNIT: unit}, args.repetitions, WARMUP, timed)]
+    of_unit: list[float] = []
+    measured: list[Record] = []
+    for name, call in calls.items():
+        repetitions = SLOW.get(name, args.repetitions)
+        # two at a time: what the plain form leaves in the caches would else slow the next one down
+        pair = alternate({UNIT: unit, name: call}, repetitions, min(WARMUP, repetitions), timed)
+        of_unit += pair[UNIT]
+        ratio = quartiles(pair[name]).p50 / quartiles(pair[UNIT]).p50
+        measured.append(_row(name, pair[name], ratio))
+    of_unit = of_unit or alternate({UNIT: unit}, args.repetitions, WARMUP, timed)[UNIT]
+    measured.insert(0, _row(UNIT, of_unit, 1.0))
     place = {"rows": rows, "channels": channels, "direction": args.direction}
-    rows_of_all = [_row(UNIT, [ms for pair in pairs for ms in pair[UNIT]], 1.0)]
-    rows_of_all += [
-        _row(name, pair[name], quartiles(pair[name]).p50 / quartiles(pair[UNIT]).p50)
-        for name, pair in zip(calls, pairs)
-    ]
     if args.device == CUDA:
         floor = MOVED * data.x.nbytes / args.copied_bytes_per_ms
         place["dtype"] = dtype
-        for row in rows_of_all:
+        for row in measured:
             row["copy_share"] = round(floor / row["p50_ms"], 4)
-    return [{**setup._asdict(), **place, **row} for row in rows_of_all]
-
-
-def _pair(
-    unit: Call, name: str, call: Call, repetitions: int, timed: Callable[[Call], float]
-) -> dict[str, list[float]]:
-    # Two at a time: what the plain form leaves in the caches would else be the next one's burden
-    return alternate({UNIT: unit, name: call}, repetitions, min(WARMUP, repetitions), timed)
+    return [{**setup._asdict(), **place, **row} for row in measured]
 
 
 def _row(provider: str, times: Sequence[float], ratio: float) -> Record:

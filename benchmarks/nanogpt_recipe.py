@@ -19,6 +19,7 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,45 +34,36 @@ PEAK, LOWEST, BETAS, DECAY, CLIP = 1e-3, 1e-4, (0.9, 0.99), 0.1, 1.0
 TIMED = 100  # updates, to see how many fit into the time
 
 
-class Block(nn.Module):
-    """A pre-norm layer without biases: causal attention, then a feed-forward network with GELU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = (nn.LayerNorm(DIM, bias=False) for _ in range(2))
-        self.qkv = nn.Linear(DIM, 3 * DIM, bias=False)
-        self.out = nn.Linear(DIM, DIM, bias=False)
-        self.fc1 = nn.Linear(DIM, 4 * DIM, bias=False)
-        self.fc2 = nn.Linear(4 * DIM, DIM, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) to (B, T, C)."""
-        batch, length, _ = x.shape
-        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, HEADS, DIM // HEADS)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, heads, T, C / heads)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, DIM))
-        return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
-
-
 class GPT(nn.Module):
-    """Learned positions, ``LAYERS`` blocks, a last norm, and the embedding again as the output."""
+    """Learned positions, pre-norm layers with causal attention and GELU, a last norm, and the
+    embedding again as the output; no biases.
+    """
 
     def __init__(self, characters: int) -> None:
         super().__init__()
         self.characters = nn.Embedding(characters, DIM)
         self.positions = nn.Embedding(CONTEXT, DIM)
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        layer: Any = {"activation": F.gelu, "dropout": 0.0, "bias": False}
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                DIM, HEADS, 4 * DIM, norm_first=True, batch_first=True, **layer
+            )
+            for _ in range(LAYERS)
+        )
         self.norm = nn.LayerNorm(DIM, bias=False)
         for name, weight in self.named_parameters():
             if weight.dim() == 2:
-                into_residual = name.endswith(("out.weight", "fc2.weight"))
+                into_residual = name.endswith(("out_proj.weight", "linear2.weight"))
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * LAYERS if into_residual else 1))
 
     def forward(self, text: Tensor) -> Tensor:
         """Characters (B, T) to the scores of the next ones (B, T, characters)."""
-        x = self.characters(text) + self.positions.weight[: text.shape[1]]
-        return F.linear(self.norm(self.blocks(x)), self.characters.weight)
+        length = text.shape[1]
+        x = self.characters(text) + self.positions.weight[:length]
+        causal = nn.Transformer.generate_square_subsequent_mask(length)
+        for layer in self.layers:
+            x = layer(x, causal, is_causal=True)
+        return F.linear(self.norm(x), self.characters.weight)
 
     def nats(self, windows: Tensor) -> Tensor:
         """The sum of the losses of windows (B, T + 1)."""

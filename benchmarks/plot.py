@@ -15,18 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from layers import BOTH, UNIT
 from measuring.command import plain_parser, quiet, report
-from measuring.providers import BOTH, UNIT
 from measuring.records import RESULTS, SAME_LAYER, read_rows
 from norm_plugin.analysis.figures import style
-from norm_plugin.commands.command_line import CommandError, replacing, run_command
+from norm_plugin.commands.command_line import replacing, run_command
 
 PANELS = (("rows", "channels", 512), ("channels", "rows", 4096))
 """What the columns of the picture show: an axis, and what is fixed."""
+QUANTITIES = {"p50_ms": "ms, forward and backward", "ratio": "ratio to LayerNorm"}
 FIRST_ROWS = 1024
 LEAST_SLOPE, MOST_SLOPE = 0.8, 1.4
 
@@ -37,12 +39,9 @@ def series(rows: pd.DataFrame, against: str, fixed: str, value: int) -> dict[str
     The names are such as ``powernorm variant=released, fused``.
     """
     training = rows[(rows["direction"] == BOTH) & (rows[fixed] == value)]
-    return {
-        f"{norm} {options}".strip() + f", {provider}": points.sort_values(against)
-        for (norm, options, provider), points in training.groupby(
-            ["norm", "options", "provider"], sort=False
-        )
-    }
+    setups = (training["norm"] + " " + training["options"]).str.strip()
+    groups = training.groupby(setups + ", " + training["provider"], sort=False)
+    return {str(name): points.sort_values(against) for name, points in groups}
 
 
 def slope(points: pd.DataFrame) -> float | None:
@@ -63,41 +62,30 @@ def misses(slopes: dict[str, float | None]) -> Iterator[str]:
             yield f"{name}: slope {value:.2f}, wanted from {LEAST_SLOPE} to {MOST_SLOPE}"
 
 
-def lines_of(
-    rows: pd.DataFrame, norms: Sequence[str] | None, against: str, fixed: str, value: int
-) -> dict[str, pd.DataFrame]:
-    """What a panel shows: the fused forms of ``norms``, None for all, and torch's LayerNorm."""
-    chosen = rows[(rows["provider"] == "fused") & (rows["norm"].isin(norms or rows["norm"]))]
-    unit = rows[
-        (rows["provider"] == UNIT) & (rows["norm"] == "layernorm") & (rows["options"] == "")
-    ]
-    both = series(pd.concat([unit, chosen]), against, fixed, value)
-    return {name: points for name, points in both.items() if len(points) > 1}
-
-
 def draw(rows: pd.DataFrame, norms: Sequence[str] | None, output: Path) -> None:
-    """Write the picture, in the format of the ending; ``norms`` are those drawn, None: all."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise CommandError("no matplotlib, which draws; pip install matplotlib") from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    """Write the picture, in the format of the ending.
 
-    shown = [lines_of(rows, norms, *panel) for panel in PANELS]
-    names = list(dict.fromkeys(name for lines in shown for name in lines))
-    figure, axes = pyplot.subplots(2, 2, figsize=(14, 10), layout="constrained")
-    for column, (against, fixed, value) in enumerate(PANELS):
-        for name, points in shown[column].items():
-            look = {**style(names.index(name)), "marker": ".", "label": name}
-            for axis, what in zip(axes[:, column], ("p50_ms", "ratio")):
-                axis.plot(points[against], points[what], **look)
-        for axis, what in zip(axes[:, column], ("ms, forward and backward", "ratio to LayerNorm")):
-            axis.set(xscale="log", xlabel=f"{against} ({fixed}: {value:,})", ylabel=what)
-        axes[0, column].set_yscale("log")
-    labels = [axis.get_legend_handles_labels() for axis in axes[0]]
-    handles = {name: line for lines, names in labels for line, name in zip(lines, names)}
-    axes[0, 0].legend(handles=handles.values(), fontsize="x-small")
+    It has the fused forms of ``norms``, None for all, and torch's LayerNorm.
+    """
+    from matplotlib.figure import Figure  # the slopes need none
+
+    fused = (rows["provider"] == "fused") & rows["norm"].isin(norms or rows["norm"])
+    stock = (rows["provider"] == UNIT) & (rows["norm"] == "layernorm") & (rows["options"] == "")
+    shown = pd.concat([rows[stock], rows[fused]])
+    figure = Figure(figsize=(14, 10), layout="constrained")
+    axes = figure.subplots(2, 2)
+    lines: dict[str, Any] = {}
+    for column, (against, fixed, value) in zip(axes.T, PANELS):
+        for name, points in series(shown, against, fixed, value).items():
+            if len(points) < 2:
+                continue
+            look = style(list(lines).index(name) if name in lines else len(lines))
+            for axis, what in zip(column, QUANTITIES):
+                (lines[name],) = axis.plot(points[against], points[what], marker=".", **look)
+        for axis, title in zip(column, QUANTITIES.values()):
+            axis.set(xscale="log", xlabel=f"{against} ({fixed}: {value:,})", ylabel=title)
+        column[0].set_yscale("log")
+    axes[0, 0].legend(lines.values(), lines.keys(), fontsize="x-small")
     with replacing(output) as stream:
         figure.savefig(stream, format=output.suffix[1:] or "png")
 

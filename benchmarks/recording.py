@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from measuring.command import (
+    Setup,
     benchmark_parser,
     choose_setups,
     parse_benchmark,
@@ -26,14 +27,12 @@ from measuring.command import (
     run_benchmark,
 )
 from measuring.records import Record
-from measuring.setups import Setup
 from measuring.timing import alternate, quartiles
-from measuring.training import Run
 from norm_plugin.commands.command_line import run_command
 from norm_plugin.kernels import AUTO
 from norm_plugin.models.plan import RecordSettings
 from norm_plugin.models.recording import Recorder, RecordFile
-from training import prepared_data
+from training import RECIPES, Run, prepared_data
 
 EVERY = 100
 UPDATES = 90_000
@@ -64,7 +63,7 @@ def with_recorder(
 
 def measure(setup: Setup, args: argparse.Namespace) -> Record:
     """The row of ``setup``."""
-    run = Run(setup, args.data, AUTO, args.quick)
+    run = Run(setup, AUTO, args)
     path = Path(tempfile.mkdtemp()) / "record"
     recorder = recorder_of(run, path)
     batches = run.batches(WARMUP + args.updates)
@@ -101,7 +100,7 @@ def misses(rows: Sequence[Record]) -> Iterator[str]:
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; ``argv`` is sys.argv[1:]."""
     parser = benchmark_parser(__doc__, "recording.csv", "targets", "training")
-    parser.set_defaults(norms=list(DEFAULT))
+    parser.set_defaults(norms=list(DEFAULT), recipe=RECIPES[0])
     return parse_benchmark(parser, argv)
 
 

@@ -20,42 +20,117 @@ was built. On a GPU it is the most that torch has allocated there.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.logging import metrics
+from fairseq.models import register_model_architecture
+from fairseq.trainer import Trainer
 
 from measuring.command import (
+    CPU,
     CUDA,
     FUSED,
+    Setup,
     benchmark_parser,
     choose_setups,
     parse_benchmark,
     prepare_process,
     run_benchmark,
 )
-from measuring.memory import peak_mib, resident_mib, return_freed_memory
 from measuring.records import Record
-from measuring.setups import Setup
-from measuring.timing import alternate, quartiles
-from measuring.training import RECIPES, STOCK, Run
+from measuring.timing import alternate, memory_mib, quartiles, return_freed_memory
+from norm_plugin.checkpoints.reestimate import train_batches
 from norm_plugin.commands.command_line import CommandError, at_least, run_command
-from norm_plugin.kernels import AUTO, KERNELS
+from norm_plugin.experiments.recipes import read_recipe, training_flags
+from norm_plugin.kernels import AUTO, KERNELS, set_kernels
+from norm_plugin.models.architectures import multi30k_tiny
+from norm_plugin.models.flags import option_field
 from norm_plugin.norms import NORM_TYPES
 
 ROOT = Path(__file__).resolve().parents[1]
 MERGES = 10_000
 PREPARED = ROOT / "work" / "data" / f"multi30k-{MERGES}"
 """Where scripts/run_multi30k.sh has it too."""
+RECIPES = ("iwslt14_de_en", "multi30k_cpu")
+"""A base Transformer and a tiny one."""
+STOCK = Setup("stock")
+"""fairseq's own Transformer with LayerNorm."""
 LEAST_SPEED, MOST_MEMORY = 0.97, 1.02
 """Targets, as ratios to stock fairseq."""
 WARMUP = 1
-Unit = tuple[Run, float | None]
-"""Stock fairseq's run and its peak memory in MiB."""
+# fairseq has no such architecture
+register_model_architecture("transformer", "transformer_multi30k_tiny")(multi30k_tiny)
+
+
+def training_argv(setup: Setup, args: argparse.Namespace) -> list[str]:
+    """The command line of fairseq-train: a recipe with ``setup`` in its place.
+
+    Args:
+        args: ``data``, a folder of binarized data; ``recipe``, of :data:`RECIPES`; ``quick``, for a
+            tiny model; ``device``, cpu or cuda.
+    """
+    norm = "layernorm" if setup == STOCK else setup.norm
+    recipe = read_recipe(args.recipe, [f"norm={norm}", *["size=smoke"] * args.quick])
+    recipe["common"].update(cpu=args.device == CPU, user_dir=None, log_format="none")
+    # the data comes first on the line, and says itself which languages it has
+    recipe["task"].update(data=None, source_lang=None, target_lang=None)
+    model = recipe["model"]
+    if setup == STOCK:
+        stock = {name: value for name, value in model.items() if not name.startswith("norm_")}
+        before = {f"{stack}_normalize_before": True for stack in ("encoder", "decoder")}
+        recipe["model"] = {**stock, "_name": model["_name"].replace("norm_", "", 1), **before}
+    else:
+        model.update({option_field(name): value for name, value in setup.values().items()})
+    return [str(args.data), *training_flags(recipe)]
+
+
+class Run:
+    """fairseq's trainer of ``setup`` on real batches, of which nothing is saved.
+
+    Args:
+        kernels: a word of ``--norm-kernels``.
+        args: as for :func:`training_argv`.
+
+    Raises:
+        CommandError: ``args.data`` is no folder of binarized data.
+    """
+
+    def __init__(self, setup: Setup, kernels: str, args: argparse.Namespace) -> None:
+        if len(list(args.data.glob("dict.*.txt"))) != 2:
+            raise CommandError(f"{args.data} lacks dict.*.txt; give a folder of fairseq-preprocess")
+        parser = options.get_training_parser()
+        parsed = options.parse_args_and_arch(parser, training_argv(setup, args))
+        self.cfg = convert_namespace_to_omegaconf(parsed)
+        self.task = tasks.setup_task(self.cfg.task)
+        self.model = self.task.build_model(self.cfg.model)
+        set_kernels(self.model, kernels)
+        criterion = self.task.build_criterion(self.cfg.criterion)
+        self.trainer: Any = Trainer(self.cfg, self.task, self.model, criterion)
+
+    def batches(self, number: int) -> list[Any]:
+        """The first ``number`` batches of the run."""
+        return list(itertools.islice(train_batches(self.model, self.cfg, self.task), number))
+
+    def updates(self, batches: Sequence[Any]) -> Callable[[], None]:
+        """A call that makes one update on the next batch: forward, backward, optimizer."""
+        turn = iter(batches)
+
+        def update() -> None:
+            with metrics.aggregate(new_root=True):  # else fairseq adds up all that it logs
+                self.trainer.train_step([next(turn)])
+            if not self.cfg.common.cpu:
+                torch.cuda.synchronize()  # what is queued belongs to this update
+
+        return update
 
 
 def training_setups() -> list[Setup]:
@@ -78,10 +153,11 @@ def prepared_data() -> Path:
     return PREPARED / "bin"
 
 
-def measure(setup: Setup, kernels: str, unit: Unit, args: argparse.Namespace) -> Record:
-    """The row of ``setup``."""
-    stock, stock_peak = unit
-    run = Run(setup, args.data, kernels, args.quick, args.device, args.recipe)
+def measure(
+    setup: Setup, kernels: str, stock: Run, stock_peak: float | None, args: argparse.Namespace
+) -> Record:
+    """The row of ``setup``, beside stock fairseq's run and its peak memory in MiB."""
+    run = Run(setup, kernels, args)
     batches = stock.batches(WARMUP + args.updates)
     calls = {"stock": stock.updates(batches), "norm": run.updates(batches)}
     times = alternate(calls, args.updates, WARMUP)
@@ -120,13 +196,13 @@ def peak_of(setup: Setup, kernels: str, args: argparse.Namespace) -> float | Non
 def print_peak(setup: Setup, args: argparse.Namespace) -> None:
     """What the other process does."""
     return_freed_memory()
-    before = resident_mib()
-    run = Run(setup, args.data, args.kernels[0], args.quick, args.device, args.recipe)
+    before = memory_mib("VmRSS")
+    run = Run(setup, args.kernels[0], args)
     update = run.updates(run.batches(args.memory_updates))
     for _ in range(args.memory_updates):
         update()
     on_gpu = args.device == CUDA
-    print(torch.cuda.max_memory_allocated() / 2**20 if on_gpu else peak_mib() - before)
+    print(torch.cuda.max_memory_allocated() / 2**20 if on_gpu else memory_mib("VmHWM") - before)
 
 
 def misses(rows: Sequence[Record]) -> Iterator[str]:
@@ -179,10 +255,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_peak(choose_setups([args.peak], [STOCK, *training_setups()])[0], args)
         return 0
     setups: list[Any] = choose_setups(args.norms, training_setups())
-    stock = Run(STOCK, args.data, AUTO, args.quick, args.device, args.recipe)
-    unit = stock, peak_of(STOCK, AUTO, args)
+    stock, peak = Run(STOCK, AUTO, args), peak_of(STOCK, AUTO, args)
     measurements = (
-        [measure(setup, kernels, unit, args)] for setup in setups for kernels in args.kernels
+        [measure(setup, kernels, stock, peak, args)] for setup in setups for kernels in args.kernels
     )
     return run_benchmark(args, measurements, misses)
 

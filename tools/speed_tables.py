@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from measuring.providers import BOTH, NOT_COMPILED
+from layers import BOTH, NOT_COMPILED, SIZES
 from measuring.records import ORIGIN, SAME_LAYER, SAME_TRAINING, read_rows
-from measuring.setups import SIZES
 from norm_plugin.analysis.study import markdown
 from norm_plugin.norms import NORM_TYPES
 

@@ -8,19 +8,76 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from measuring.records import RESULTS, Record, append, provenance
-from measuring.setups import Setup, parse_setup
 from norm_plugin.commands.command_line import CommandError, at_least
 from norm_plugin.kernels import VARIABLE, resolve
+from norm_plugin.norms import Norm, build_norm, norm_spec
 
 CPU, CUDA = "cpu", "cuda"
 FUSED = {CPU: "cpu", CUDA: "triton"}
 """The choice of kernels that is fused on a device. If there are none, that is an error."""
 GPU_FILES = {"layers.csv": "gpu.csv", "training.csv": "gpu_training.csv"}
 """Measurements on a CPU: the same on a GPU."""
+
+
+class Setup(NamedTuple):
+    """A norm and the options that are not its defaults, as ``key=value`` with blanks between."""
+
+    norm: str
+    options: str = ""
+
+    def values(self) -> dict[str, str]:
+        """The options by name."""
+        return dict(word.split("=", 1) for word in self.options.split())
+
+    def build(self, channels: int) -> Norm:
+        """The norm; raises ValueError for an unknown norm or option."""
+        return build_norm(self.norm, channels, **self.values())
+
+    @property
+    def word(self) -> str:
+        """As :func:`parse_setup` reads it."""
+        return ":".join(filter(None, [self.norm, self.options.replace(" ", ",")]))
+
+    def __str__(self) -> str:
+        return f"{self.norm} {self.options}".strip()
+
+
+def parse_setup(text: str) -> Setup:
+    """``powernorm:variant=released,sync=on``; raises ValueError for what does not exist."""
+    norm, _, options = text.partition(":")
+    known = {option.name: option for option in norm_spec(norm).options}
+    setup = Setup(norm, " ".join(options.split(",")).strip())
+    for word in setup.options.split():
+        name, equals, value = word.partition("=")
+        if name not in known or not equals:
+            raise ValueError(
+                f"{word!r} is not key=value with an option of {norm}: {', '.join(known)}"
+            )
+        known[name].parse(value)
+    return setup
+
+
+def choose_setups(names: Sequence[str] | None, known: Sequence[Setup]) -> list[Setup]:
+    """The setups that ``--norms`` names: of a norm alone, all those of it that are ``known``.
+
+    Raises CommandError for a norm or an option that does not exist.
+    """
+    if names is None:
+        return list(known)
+    chosen: list[Setup] = []
+    for name in names:
+        try:
+            chosen += [setup for setup in known if name in (setup.norm, setup.word)] or [
+                parse_setup(name)
+            ]
+        except ValueError as error:
+            raise CommandError(f"--norms: {error}") from error
+    return chosen
 
 
 def plain_parser(text: str | None) -> argparse.ArgumentParser:
@@ -40,6 +97,7 @@ def benchmark_parser(text: str | None, output: str, *groups: str) -> argparse.Ar
             that also measures a GPU, into a file of its own.
     """
     parser = plain_parser(text)
+    parser.set_defaults(check=False, quick=False, device=CPU)
     add = parser.add_argument
     add("--norms", nargs="+", metavar="NORM[:KEY=VALUE,...]", help="default: every norm")
     add("--threads", type=at_least(1), default=2, metavar="N", help="default: %(default)s")
@@ -76,7 +134,6 @@ def parse_benchmark(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None
 ) -> argparse.Namespace:
     """The options of a ``benchmark_parser``."""
-    parser.set_defaults(check=False, quick=False, device=CPU)
     args = parser.parse_args(argv)
     if args.output == parser.get_default("output"):
         args.no_csv |= args.quick  # tiny measurements must not be mistaken for results
@@ -85,24 +142,6 @@ def parse_benchmark(
     if args.device == CUDA and not torch.cuda.is_available():
         raise CommandError("torch finds no CUDA device; give --device cpu")
     return args
-
-
-def choose_setups(names: Sequence[str] | None, known: Sequence[Setup]) -> list[Setup]:
-    """The setups that ``--norms`` names: of a norm alone, all those of it that are ``known``.
-
-    Raises CommandError for a norm or an option that does not exist.
-    """
-    if names is None:
-        return list(known)
-    chosen: list[Setup] = []
-    for name in names:
-        try:
-            chosen += [setup for setup in known if name in (setup.norm, setup.word)] or [
-                parse_setup(name)
-            ]
-        except ValueError as error:
-            raise CommandError(f"--norms: {error}") from error
-    return chosen
 
 
 def prepare_process(threads: int, kernels: str = "cpu") -> None:

@@ -1,11 +1,9 @@
-"""The CSV files of ``benchmarks/results/``: rows of measurements, with where they come from.
-
-A file has one row a measurement, and later rows replace earlier ones of the same thing.
-"""
+"""The rows of measurements in ``benchmarks/results/``, and where they come from."""
 
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -26,8 +24,8 @@ SAME_TRAINING = ("recipe", "norm", "options", "kernels", "tokens")
 """The same of training.csv."""
 ORIGIN = ("device", "vector", "threads", "torch", "python", "commit", "date")
 """The columns that say where a row comes from, as a table tells them."""
-NUMBERS = ("rows", "channels", "copy_share", "ratio", "peak_mib", "updates_per_s")
-"""Columns of numbers, beside those whose names hold ``_p`` and ``ratio``; the others are text."""
+TEXT = (*ORIGIN, "norm", "options")
+"""Columns that are text, also where it looks like a number."""
 Record = dict[str, Any]
 """A row to write, by the name of the column."""
 
@@ -40,33 +38,24 @@ def commit() -> str:
 
 def cpu_model() -> str:
     """The name of the processor, or of its architecture where the system has no name for it."""
-    if CPU_FACTS.exists():
-        for line in CPU_FACTS.read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    return platform.machine()
-
-
-def cuda_version() -> str:
-    """What torch was built for: ``CUDA 12.8``, or that of AMD's ROCm."""
-    if torch.version.hip:
-        return f"ROCm {torch.version.hip}"
-    return f"CUDA {torch.version.cuda}"
+    facts = CPU_FACTS.read_text(encoding="utf-8") if CPU_FACTS.exists() else ""
+    name = re.search(r"^model name\s*: *(.*)", facts, re.MULTILINE)
+    return name.group(1) if name else platform.machine()
 
 
 def provenance(gpu: bool = False) -> Record:
     """The first columns of every row: when, which code, which machine, which versions.
 
     ``vector`` is the level of vector instructions that torch uses, and the C++ kernels after it; of
-    a GPU it is the version of CUDA.
+    a GPU it is the version of CUDA, or of AMD's ROCm.
     """
-    installed = versions()
+    installed, rocm = versions(), torch.version.hip
+    built_for = f"ROCm {rocm}" if rocm else f"CUDA {torch.version.cuda}"
     return {
         "date": date.today().isoformat(),
         "commit": commit(),
         "device": torch.cuda.get_device_name() if gpu else cpu_model(),
-        "vector": cuda_version() if gpu else torch.backends.cpu.get_cpu_capability(),
+        "vector": built_for if gpu else torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         **{name: installed[name] for name in ("python", "torch", "norm_plugin")},
     }
@@ -103,11 +92,9 @@ def read_rows(path: Path, same: Sequence[str], columns: Sequence[str]) -> pd.Dat
     wanted = [*same, *columns]
     if not path.exists():
         return pd.DataFrame(columns=wanted)
-    rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+    text = dict.fromkeys(TEXT, str)
+    rows = pd.read_csv(path, dtype=text, keep_default_na=False, na_values="")
     if missing := [name for name in wanted if name not in rows]:
         raise CommandError(f"{path} has no column {', '.join(missing)}; is it a benchmark's?")
-    newest = rows.drop_duplicates(same, keep="last").set_index(list(same), drop=False)
-    rows = newest.loc[rows.set_index(list(same)).index.unique(), wanted].reset_index(drop=True)
-    numeric = [name for name in rows if name in NUMBERS or "_p" in name or "ratio" in name]
-    rows[numeric] = rows[numeric].apply(pd.to_numeric)
-    return rows
+    of_each = rows.fillna(dict.fromkeys(TEXT, "")).groupby(list(same), sort=False, as_index=False)
+    return of_each[list(columns)].last(skipna=False)

@@ -1,13 +1,18 @@
-"""Timing in alternation, A B A B, so that a machine that changes its speed does so for all.
+"""Time and memory.
 
+Calls are timed in alternation, A B A B, so that a machine that changes its speed does so for all.
 On a GPU a call begins with cold caches, and when all of it is queued: in training, too, Python runs
 ahead of the device.
 """
 
 from __future__ import annotations
 
+import ctypes
+import re
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -72,10 +77,40 @@ def alternate(
 
     Every round makes each call once, in the order given. ``warmup`` rounds before are not counted.
     """
-    times: dict[Name, list[float]] = {name: [] for name in calls}
-    for number in range(-warmup, repetitions):
-        for name, call in calls.items():
-            milliseconds = timed(call)
-            if number >= 0:
-                times[name].append(milliseconds)
-    return times
+    rounds = [[timed(call) for call in calls.values()] for _ in range(warmup + repetitions)]
+    return {name: list(times) for name, times in zip(calls, zip(*rounds[warmup:]))}
+
+
+# ---- memory ---------------------------------------------------------------------------------
+
+# Parameters of mallopt, from glibc's malloc.h
+TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4
+NEVER, LARGE = -1, 64 * 1024
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep what it frees, so that times are those of the computation.
+
+    By default glibc hands a block of some megabytes back to the system when it is freed, and takes
+    it anew at the next allocation: then every page of it faults, which costs more than a norm does
+    and happens or not by chance.
+    """
+    _set_allocation({MMAP_MAX: 0, TRIM_THRESHOLD: NEVER})
+
+
+def return_freed_memory() -> None:
+    """Let blocks from 64 KiB leave this process when freed: it then has the tensors alive."""
+    _set_allocation({MMAP_THRESHOLD: LARGE, TRIM_THRESHOLD: LARGE})
+
+
+def _set_allocation(parameters: dict[int, int]) -> None:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None or not all(mallopt(name, value) for name, value in parameters.items()):
+        print("note: this C library's allocation stays as it is", file=sys.stderr)
+
+
+def memory_mib(entry: str) -> float:
+    """``VmRSS``, the memory of this process now, or ``VmHWM``, the most of it so far (Linux)."""
+    # not getrusage's ru_maxrss, which a new process inherits from the one that started it
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(re.findall(rf"{entry}:\s*(\d+) kB", status)[0]) / 1024

@@ -7,9 +7,9 @@ import torch
 
 import layers
 import speed_tables
+from layers import BOTH, FORWARD, SIZES, TARGETS, layer_setups, make_calls, make_data
 from measuring import timing
-from measuring.providers import BOTH, FORWARD, make_calls, make_data
-from measuring.setups import SIZES, Setup, layer_setups
+from measuring.command import Setup
 from norm_plugin.kernels import has_fused_form
 from norm_plugin.norms import norm_spec
 
@@ -18,7 +18,7 @@ EAGER = ["torch", "plain", "fused", "reference"]  # compiling takes seconds a no
 
 @pytest.fixture(autouse=True)
 def prepared(monkeypatch, cpu_kernels):
-    monkeypatch.setattr(layers, "keep_freed_memory", lambda: True)  # this process has other tests
+    monkeypatch.setattr(layers, "keep_freed_memory", lambda: None)  # this process has other tests
 
 
 ADANORM = Setup("adanorm")
@@ -39,6 +39,10 @@ def test_a_quarter_of_the_positions_is_padding():
         assert len(mask.sum(dim=1).unique()) > 4, "not ragged"
     with pytest.raises(ValueError, match="rows is 4097; take a power of two"):
         make_data(4097, 8)
+
+
+def test_every_target_is_of_a_setup_that_exists():
+    assert set(TARGETS) <= set(layer_setups())
 
 
 @pytest.mark.parametrize("setup", layer_setups(), ids=str)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from pathlib import Path
+
 import torch
 
 import speed_tables
 import training
-from measuring.command import choose_setups
+from measuring.command import Setup, choose_setups, parse_setup
 from measuring.records import SAME_TRAINING, read_rows
-from measuring.setups import Setup, parse_setup
-from measuring.training import STOCK, Run, training_argv
 from norm_plugin.models.flags import option_field
 from norm_plugin.norms import NORM_TYPES
+from training import RECIPES, STOCK, Run, training_argv
+
+
+def arguments(data=Path("data"), **more):
+    return Namespace(**{"data": data, "recipe": RECIPES[0], "quick": False, "device": "cpu"} | more)
 
 
 def test_the_two_models_differ_in_the_norm_alone(toy):
-    stock, ours = (Run(setup, toy, "auto", tiny=True) for setup in (STOCK, Setup("layernorm")))
+    stock, ours = (
+        Run(setup, "auto", arguments(toy, quick=True)) for setup in (STOCK, Setup("layernorm"))
+    )
     theirs = stock.model.state_dict()
     assert stock.cfg.model.arch == "transformer_iwslt_de_en"
     assert ours.cfg.model.arch == "norm_transformer_iwslt_de_en"
@@ -31,12 +39,13 @@ def test_the_two_models_differ_in_the_norm_alone(toy):
         assert torch.equal(first["net_input"]["src_tokens"], second["net_input"]["src_tokens"])
 
 
-def test_options_become_flags(tmp_path):
-    argv = training_argv(parse_setup("powernorm:warmup_updates=0,variant=released"), tmp_path)
+def test_options_become_flags():
+    setup = parse_setup("powernorm:warmup_updates=0,variant=released")
+    argv = training_argv(setup, arguments())
     for name, value in (("warmup_updates", "0"), ("variant", "released")):
         flag = "--" + option_field(name).replace("_", "-")
         assert argv[argv.index(flag) + 1] == value
-    assert not [word for word in training_argv(STOCK, tmp_path) if word.startswith("--norm-")]
+    assert not [word for word in training_argv(STOCK, arguments()) if word.startswith("--norm-")]
 
 
 def test_every_norm_is_trained():

@@ -15,10 +15,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pandas as pd
+
 # whose rows are what the tables of speed show
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from claims import claims_table, reproduction_table
 from declared_tables import (
     front_table,
     norms_table,
@@ -30,15 +31,18 @@ from declared_tables import (
 )
 from example_runs import example_table
 from findings import declared_table, finding_block
-from inference_table import inference_table
 from norm_plugin.analysis.deep_stacks_page import deep_stacks_block
-from norm_plugin.analysis.study import score_table
+from norm_plugin.analysis.study import markdown, score_table
 from norm_plugin.analysis.theory_command import block as theory_block
 from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
 from norm_plugin.experiments.results import read_results
-from published import published_table
+from papers import (
+    claims_table,
+    published_table,
+    recorded_figures_table,
+    reproduction_table,
+)
 from recipe_commands import command_lines
-from recorded_figures import recorded_figures_table
 from speed_tables import speed_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,6 +112,15 @@ def generators(root: Path) -> Generators:
         "placements": lambda _: placements_table(),
         "placement-sections": lambda _: placements_text(),
     }
+
+
+def inference_table(root: Path) -> str:
+    """Markdown: the simulated size, power and coverage of our tests; shares in percent."""
+    table = pd.read_csv(root / "benchmarks" / "results" / "inference.csv").drop(columns="draws")
+    shares = table.columns[3:]
+    table[shares] = (100 * table[shares]).map("{:.1f}".format)
+    shown = table.astype(str).rename(columns={"Welch interval": "Welch's interval"})
+    return markdown(shown, ["---", *["---:"] * (len(shown.columns) - 1)])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -37,28 +37,12 @@ from norm_plugin.commands.command_line import (
 from norm_plugin.experiments.collect import git_state, machine, versions
 from norm_plugin.experiments.results import result_name
 from norm_plugin.norms import NORM_TYPES
+from papers import published_scores
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path("results") / "examples"
-PUBLISHED: dict[str, tuple[str, dict[str, str]]] = {
-    "mnist": (
-        "test accuracy",
-        {
-            **{"none": "99.14", "layernorm": "99.13", "layernorm-simple": "99.09"},
-            **{"detachnorm": "99.10", "detachnorm-mean": "99.25", "detachnorm-std": "99.10"},
-            **{"adanorm": "99.35"},
-        },
-    ),
-    "parsing": (
-        "test UAS",
-        {
-            **{"none": "88.31", "layernorm": "89.12", "layernorm-simple": "89.19"},
-            **{"detachnorm": "89.79", "detachnorm-mean": "89.45", "detachnorm-std": "89.80"},
-            **{"adanorm": "89.23"},
-        },
-    ),
-}
-"""The score of each example, and what the AdaNorm paper (Tables 1 to 4) reports of it."""
+SCORES = {"mnist": "test accuracy", "parsing": "test UAS"}
+"""The score of each example, of which papers.py has what Xu et al. 2019, Tables 1 to 4, report."""
 SHARED = ("data", "command")
 """What all runs of an example have in common; the command has NORM and SEED for those of a run."""
 Run = dict[str, Any]
@@ -66,7 +50,7 @@ Run = dict[str, Any]
 
 def example_table(name: str, root: Path) -> str:
     """Markdown: a row for each norm of example ``name`` that has runs, and where they come from."""
-    score, published = PUBLISHED[name]
+    score, published = SCORES[name], published_scores(name)
     runs = read_runs(root / RESULTS / name)
     if not runs:
         return f"Not run: `python tools/example_runs.py {name} --data DIR` does it."
@@ -148,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
-    parser.add_argument("example", choices=list(PUBLISHED))
+    parser.add_argument("example", choices=list(SCORES))
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--norms", nargs="+", choices=NORM_TYPES, metavar="NORM")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="N")
@@ -171,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for run in read_runs(folder):
         check_shared(shared, run, folder)
     # all norms have as many seeds, wherever it is stopped
-    for seed, norm in product(args.seeds, args.norms or PUBLISHED[args.example][1]):
+    for seed, norm in product(args.seeds, args.norms or published_scores(args.example)):
         path = folder / result_name(norm, seed)
         if not path.exists():
             result = run_example(args, norm, seed, shared)

@@ -9,37 +9,23 @@ tools/docs.py writes the tables of the same comparisons.
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from norm_plugin.analysis.figures import AGAINST, INK, SMALL, Figure, draw_row
-from norm_plugin.analysis.report import outcome_title, p_text, table_markdown, tables_of
+from norm_plugin.analysis.report import formatted, outcome_title, table_markdown, tables_of
 from norm_plugin.analysis.stats import Verdict, compare_arms, higher_is_better
 from norm_plugin.analysis.study import Study, markdown, read_study
 from norm_plugin.commands.command_line import run_command, write_text
 from norm_plugin.experiments.studies import EQUIVALENCE, SCORE, read_study_file, study_path
 
 ROOT = Path(__file__).resolve().parents[1]
-LOSS = "valid_loss"
-
-
-@dataclass(frozen=True)
-class Effect:
-    """A comparison: ``arm`` less ``baseline``, under pre-norm where they name no placement."""
-
-    study: str
-    arm: str
-    baseline: str = "layernorm"
-    outcome: str = SCORE
-
-
+BOTH = (SCORE, "valid_loss")
 RESULTS = {
     "characters": "tinyshakespeare_short",
     "adanorm_rt": "rt",
@@ -60,95 +46,109 @@ CORPORA = {
     "stat_tokens": "characters, large batches",
     "depth": "characters, 24 layers",
 }
-PRE_24 = "layernorm-decoder-layers-24, pre"
+
+
+class Effect(NamedTuple):
+    """A comparison: ``arm`` less ``baseline``, under pre-norm where they name no placement."""
+
+    study: str
+    arm: str
+    baseline: str = "layernorm"
+    outcome: str = SCORE
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Arm and baseline as the study names them, with their placement."""
+        arm, baseline = (
+            name if ", " in name else f"{name}, pre" for name in (self.arm, self.baseline)
+        )
+        return arm, baseline
+
+
+def effects(
+    studies: Sequence[str],
+    *pairs: tuple[str, str],
+    outcomes: Sequence[str] = (SCORE,),
+) -> list[Effect]:
+    """The same pairs in several studies and outcomes."""
+    return [
+        Effect(study, *pair, outcome) for outcome in outcomes for pair in pairs for study in studies
+    ]
+
+
+def norms_of(study: str, *norms: str, placement: str = "") -> list[Effect]:
+    """Norms less LayerNorm."""
+    return [Effect(study, norm + placement, "layernorm" + placement) for norm in norms]
+
+
 CLASSIFICATION = ("adanorm_sst5", "adanorm_rt")
-PARTS = (
+POWERNORM_PARTS = (
     ("powernorm", "powernorm-layer-scale-groups-0"),
     ("powernorm-v", "batchnorm"),
     ("powernorm", "powernorm-v"),
 )
 """With a part of PowerNorm and without it: layer-scale, the divisor, running statistics."""
+WITHOUT_WARMUP = "layernorm-warmup-init-lr-0.005, pre"
 FINDINGS = {
-    "norms": (
-        *(Effect("characters_tuned_short", norm) for norm in ("none", "powernorm", "dyt")),
-        *(
-            Effect("characters_tuned_post", f"{norm}, post", "layernorm, post")
-            for norm in ("rmsnorm", "powernorm")  # that of dyt would flatten the figure
-        ),
-        *(Effect("characters", norm) for norm in ("none", "rmsnorm", "powernorm", "adanorm")),
-        *(
-            Effect("characters", f"{norm}, post", "layernorm, post")
-            for norm in ("rmsnorm", "powernorm", "adanorm")
-        ),
-    ),
-    "powernorm": (
+    "norms": [
+        *norms_of("characters_tuned_short", "none", "powernorm", "dyt"),
+        # that of dyt would flatten the figure
+        *norms_of("characters_tuned_post", "rmsnorm", "powernorm", placement=", post"),
+        *norms_of("characters", "none", "rmsnorm", "powernorm", "adanorm"),
+        *norms_of("characters", "rmsnorm", "powernorm", "adanorm", placement=", post"),
+    ],
+    "powernorm": [
         Effect("characters_powernorm", "batchnorm", "batchnorm-layer-scale-groups-0"),
-        *(
-            Effect(study, *part)
-            for study in ("characters_powernorm", "multi30k_cpu")
-            for part in PARTS
-        ),
+        *effects(["characters_powernorm"], *POWERNORM_PARTS),
+        *effects(["multi30k_cpu"], *POWERNORM_PARTS),
         Effect("multi30k_cpu", "powernorm"),
         Effect("multi30k_cpu", "powernorm-released", "powernorm"),
+    ],
+    "small-batches": effects(
+        ["stat_tokens"],
+        ("batchnorm-stat-tokens-256", "batchnorm-stat-tokens-4096"),
+        ("powernorm-stat-tokens-256", "powernorm-stat-tokens-4096"),
+        *((f"powernorm-stat-tokens-{n}", f"batchnorm-stat-tokens-{n}") for n in (256, 1024, 4096)),
     ),
-    "small-batches": (
-        *(
-            Effect("stat_tokens", f"{norm}-stat-tokens-256", f"{norm}-stat-tokens-4096")
-            for norm in ("batchnorm", "powernorm")
+    "adanorm": [
+        *effects(
+            ["sst5_confirmed"],
+            ("adanorm", "layernorm"),
+            ("adanorm", "layernorm-kaiming"),
+            outcomes=BOTH,
         ),
-        *(
-            Effect("stat_tokens", f"powernorm-stat-tokens-{n}", f"batchnorm-stat-tokens-{n}")
-            for n in (256, 1024, 4096)
-        ),
-    ),
-    "adanorm": (
-        *(
-            Effect("sst5_confirmed", "adanorm", baseline, outcome)
-            for outcome in (SCORE, LOSS)
-            for baseline in ("layernorm", "layernorm-kaiming")
-        ),
-        *(
-            Effect(study, "adanorm", outcome=outcome)
-            for outcome in (SCORE, LOSS)
-            for study in CLASSIFICATION
-        ),
+        *effects(CLASSIFICATION, ("adanorm", "layernorm"), outcomes=BOTH),
         Effect("adanorm_sst5", "adanorm", "layernorm-kaiming"),
         Effect("adanorm_sst5", "layernorm-kaiming"),
+    ],
+    "warmup": effects(  # that of post without the increase would flatten the figure
+        ["warmup_confirmed"],
+        (WITHOUT_WARMUP, "layernorm, pre"),
+        (WITHOUT_WARMUP, "layernorm, post"),
     ),
-    "warmup": (  # that of post without the increase would flatten the figure
-        Effect("warmup_confirmed", "layernorm-warmup-init-lr-0.005, pre", "layernorm, pre"),
-        Effect("warmup_confirmed", "layernorm-warmup-init-lr-0.005, pre", "layernorm, post"),
-    ),
-    "depth": tuple(  # that of post would flatten the figure
-        Effect("depth", f"layernorm-{placement}-decoder-layers-24, {placement}", PRE_24)
-        for placement in ("rezero", "deepnorm", "scaled-pre")
-    ),
-    "gain-and-bias": tuple(
-        Effect(study, "layernorm-simple", outcome=outcome)
-        for outcome in (SCORE, LOSS)
-        for study in CLASSIFICATION
-    ),
-    "derivatives": tuple(
-        Effect(study, arm, baseline, outcome)
-        for outcome in (SCORE, LOSS)
-        for arm, baseline in (
-            ("layernorm-simple", "detachnorm"),
-            ("detachnorm-mean", "detachnorm-std"),
+    "depth": [  # that of post would flatten the figure
+        Effect(
+            "depth",
+            f"layernorm-{placement}-decoder-layers-24, {placement}",
+            "layernorm-decoder-layers-24, pre",
         )
-        for study in CLASSIFICATION
+        for placement in ("rezero", "deepnorm", "scaled-pre")
+    ],
+    "gain-and-bias": effects(CLASSIFICATION, ("layernorm-simple", "layernorm"), outcomes=BOTH),
+    "derivatives": effects(
+        CLASSIFICATION,
+        ("layernorm-simple", "detachnorm"),
+        ("detachnorm-mean", "detachnorm-std"),
+        outcomes=BOTH,
     ),
-    "little-data": (
-        *(Effect("sst5_confirmed", "dyt", outcome=outcome) for outcome in (SCORE, LOSS)),
-        *(Effect(study, norm) for norm in ("dyt", "none") for study in CLASSIFICATION),
-        *(
-            Effect(study, norm, outcome=LOSS)
-            for norm in ("dyt", "none")
-            for study in CLASSIFICATION
-        ),
-        *(Effect("characters", norm) for norm in ("dyt", "none")),
-    ),
+    "little-data": [
+        *effects(["sst5_confirmed"], ("dyt", "layernorm"), outcomes=BOTH),
+        *effects(CLASSIFICATION, ("dyt", "layernorm"), ("none", "layernorm"), outcomes=BOTH),
+        *norms_of("characters", "dyt", "none"),
+    ],
 }
 """The comparisons that answer a question, by the name of its block and its figure."""
+TESTED = ["difference", "difference_low", "difference_high", "p_holm"]
 
 
 def read_named(study: str, results: Path) -> Study:
@@ -162,96 +162,71 @@ def declared_table(study: str, results: Path) -> str:
     return table_markdown(tables_of(read_named(study, results))["primary"])
 
 
-def finding_table(name: str, results: Path) -> str:
-    """Markdown: a row for each comparison of a finding.
+def declared_tests(study: Study, outcome: str) -> pd.DataFrame:
+    """The declared pairs as one family, also by an outcome that the study does not name."""
+    pairs = [
+        (each.arm, each.baseline)
+        for each in study.primary
+        if each.outcome == outcome or each.test != EQUIVALENCE
+    ]
+    return compare_arms(study.runs, pairs, outcome, study.primary)
 
-    :func:`_tests` says over which comparisons p is corrected.
-    """
+
+def finding_table(name: str, results: Path) -> str:
+    """Markdown: a row for each comparison of a finding, as :func:`measured` has it."""
     rows = measured(results).loc[[name]]
-    return markdown(
-        pd.DataFrame(
-            {
-                "difference": f"`{row['arm']}` less `{row['baseline']}`",
-                "corpus": CORPORA[row["study"]],
-                "outcome": row["title"],
-                "n": f"{len(row['by_seed'])}" if row["by_seed"] else "-",
-                "mean": f"{row['difference']:+.{row['digits']}f}",
-                "95 % interval": _interval(row),
-                "p (Holm)": p_text(row["p_holm"]),
-                "verdict": str(row["verdict"]),
-                "declared": "before" if row["family"] == "primary" else "-",
-            }
-            for row in rows.to_dict("records")
-        )
-    )
+    table = rows[["corpus", "title", "n", "mean", "95 % interval", "p (Holm)", "verdict"]]
+    table = table.rename(columns={"title": "outcome"})
+    table.insert(0, "difference", "`" + rows["arm"] + "` less `" + rows["baseline"] + "`")
+    table["declared"] = rows["family"].map({"primary": "before", "exploratory": "-"})
+    return markdown(table)
 
 
 def finding_block(name: str, results: Path) -> str:
     """Markdown: the figure of a finding, and its table."""
-    return f"![Differences and their 95 % intervals](findings/{name}.svg)\n\n" + finding_table(
-        name, results
-    )
-
-
-def _interval(row: dict[str, Any]) -> str:
-    ends = (row["difference_low"], row["difference_high"])
-    return "-" if math.isnan(ends[0]) else " to ".join(f"{e:+.{row['digits']}f}" for e in ends)
+    figure = f"![Differences and their 95 % intervals](findings/{name}.svg)"
+    return f"{figure}\n\n{finding_table(name, results)}"
 
 
 @cache
 def measured(results: Path) -> pd.DataFrame:
     """All comparisons, as :func:`compare_arms` has them, indexed by the name of their finding.
 
-    Raises KeyError for an arm without runs.
+    p is corrected within a family: the declared pairs of an outcome, or all others of the study's
+    report and of this page. Raises KeyError for an arm without runs.
     """
-    effects = [(name, each) for name, group in FINDINGS.items() for each in group]
+    found = [each for group in FINDINGS.values() for each in group]
     rows: dict[Effect, dict[str, Any]] = {}
-    for study in dict.fromkeys(each.study for _, each in effects):
-        runs = read_named(study, results)
-        for outcome in (SCORE, LOSS):
-            table = _tests(runs, outcome, [each for _, each in effects if each.study == study])
-            title = outcome_title(outcome, runs.metric)
-            better = "right" if higher_is_better(runs.runs, outcome) else "left"
-            more = {"title": title, "better": better, "digits": 3 if better == "left" else 2}
-            for _, each in effects:
-                if (each.study, each.outcome) == (study, outcome):
-                    rows[each] = table[_arms(each)] | vars(each) | more
-    return pd.DataFrame([rows[each] for _, each in effects], index=[name for name, _ in effects])
-
-
-def _tests(
-    study: Study, outcome: str, effects: Sequence[Effect]
-) -> dict[tuple[str, str], dict[str, Any]]:
-    """The tests of all pairs of arms, by pair, each corrected within its family.
-
-    The pairs that the study declares are one family, also by an outcome that it does not name.
-    Those of its report, together with the others on this page, are another one.
-    """
-    declared = [
-        (each.arm, each.baseline)
-        for each in study.primary
-        if each.outcome == outcome or each.test != EQUIVALENCE
-    ]
-    compared = [_arms(each) for each in effects if each.outcome == outcome]
-    others = [
-        pair
-        for pair in (*study.pairs, *compared)
-        if pair not in declared and set(pair) <= set(study.arms)
-    ]
-    tables = [
-        compare_arms(study.runs, declared, outcome, study.primary),
-        compare_arms(study.runs, others, outcome),
-    ]
-    rows = pd.concat(tables).to_dict("records")
-    return {(row["arm"], row["baseline"]): row for row in rows}
-
-
-def _arms(effect: Effect) -> tuple[str, str]:
-    """Arm and baseline as the study names them, with their placement."""
-    arm, baseline = (
-        name if ", " in name else f"{name}, pre" for name in (effect.arm, effect.baseline)
-    )
-    return arm, baseline
+    for name in dict.fromkeys(each.study for each in found):
+        study = read_named(name, results)
+        for outcome in BOTH:
+            here = [each for each in found if (each.study, each.outcome) == (name, outcome)]
+            tests = declared_tests(study, outcome)
+            declared = set(zip(tests["arm"], tests["baseline"]))
+            others = [
+                pair
+                for pair in (*study.pairs, *(each.pair for each in here))
+                if pair not in declared and set(pair) <= set(study.arms)
+            ]
+            tests = pd.concat([tests, compare_arms(study.runs, others, outcome)], ignore_index=True)
+            texts = formatted(tests[TESTED], study.metric, outcome)
+            texts.columns = ["mean", "95 % interval", "p (Holm)"]
+            better = "right" if higher_is_better(study.runs, outcome) else "left"
+            title = outcome_title(outcome, study.metric)
+            tests = (
+                tests.drop(columns="mean")
+                .join(texts)
+                .assign(
+                    title=title,
+                    better=better,
+                    corpus=CORPORA[name],
+                    n=tests["by_seed"].map(lambda values: len(values) or "-"),
+                )
+            )
+            of_pair = {(row["arm"], row["baseline"]): row for row in tests.to_dict("records")}
+            rows |= {each: of_pair[each.pair] | each._asdict() for each in here}
+    names = [name for name, group in FINDINGS.items() for _ in group]
+    return pd.DataFrame([rows[each] for each in found], index=names)
 
 
 def finding_figure(name: str, results: Path) -> Figure:
@@ -298,7 +273,7 @@ def _label(row: dict[str, Any]) -> str:
     baseline = row["baseline"].replace("-layer-scale-groups-0", " without layer-scale")
     # the depth is in the name of the corpus
     arms = AGAINST["depth"].without(f"{row['arm']} less {baseline}")
-    return f"{arms}\n{CORPORA[row['study']]}, n = {len(row['by_seed'])}"
+    return f"{arms}\n{row['corpus']}, n = {len(row['by_seed'])}"
 
 
 def figure_text(name: str, results: Path) -> str:

@@ -23,8 +23,6 @@ PROVIDERS = {
 GPU_PROVIDERS = ("fused", "compile", "plain")
 COPY_SHARE = "GPU fused, of copy speed"
 MISSING, NO_FORM = "not measured", "—"
-Norm = tuple[str, str]
-"""A norm and its options."""
 NORM = ["norm", "options"]
 
 
@@ -52,30 +50,28 @@ def layers_table(path: Path) -> str:
     if cpu.empty and gpu.empty:
         return _nothing("layers.py")
     gpu_sizes = sorted(set(zip(gpu["rows"], gpu["channels"])))
-    rows = []
-    for norm in _named(cpu, gpu):
-        row = {"norm": f"`{norm[0]}`", "options": _code(norm[1])}
-        for provider, heading in PROVIDERS.items():
-            row[heading] = _cell(cpu, norm, SIZES, provider)
-        for provider in () if gpu.empty else GPU_PROVIDERS:
-            row[f"GPU {PROVIDERS[provider]}"] = _cell(gpu, norm, gpu_sizes, provider)
-        if not gpu.empty:
-            row[COPY_SHARE] = _cell(gpu, norm, gpu_sizes, "fused", "copy_share")
-        rows.append(row)
+    of_cpu = _cells(cpu, SIZES)
+    columns = [_of_providers(of_cpu, PROVIDERS)]
     caption = [
         f"Time of one layer, forward and backward, float32, at {_text(SIZES)} with padding, as a "
         "ratio to `torch.nn.LayerNorm` in the same run. —: there is no such form, or it was not "
         "measured."
     ]
-    copied = _cell(cpu, ("layernorm", ""), SIZES, "copy")
-    if copied not in (MISSING, NO_FORM):
+    copied = of_cpu.get("copy", pd.Series(dtype=str)).get(("layernorm", ""), NO_FORM)
+    if copied != NO_FORM:
         caption.append(f"A copy of x, which reads and writes it once, takes {copied}.")
     if not gpu.empty:
+        shares = _cells(gpu, gpu_sizes, "copy_share", "{:.0%}")
+        columns += [
+            _of_providers(_cells(gpu, gpu_sizes), GPU_PROVIDERS).add_prefix("GPU "),
+            _of_providers(shares, ["fused"]).set_axis([COPY_SHARE], axis="columns"),
+        ]
         caption.append(
             f"GPU: the same at {_text(gpu_sizes)}. The last column is the share of the speed at "
             "which the device copies memory."
         )
-    return "\n".join([_table(rows, text=2), "", *caption, *_origins(cpu, gpu)])
+    table = _table(pd.concat(columns, axis="columns"), _named(cpu, gpu))
+    return "\n".join([table, "", *caption, *_origins(cpu, gpu)])
 
 
 def _shown(rows: pd.DataFrame) -> pd.DataFrame:
@@ -87,21 +83,22 @@ def _text(sizes: Iterable[tuple[int, int]]) -> str:
     return " / ".join(f"{rows:,} x {channels:,}" for rows, channels in sizes)
 
 
-def _cell(
+def _cells(
     rows: pd.DataFrame,
-    norm: Norm,
     sizes: Sequence[tuple[int, int]],
-    provider: str,
     column: str = "ratio",
-) -> str:
-    """The value at each size; — where this norm has others, but not of this provider."""
-    rows = _of(rows, norm)
-    own = rows[rows["provider"] == provider]
-    values = dict(zip(zip(own["rows"], own["channels"]), own[column]))
-    if not any(size in values for size in sizes):
-        return MISSING if rows.empty else NO_FORM
-    shape = ".0%" if column == "copy_share" else ".2f"
-    return " / ".join(format(values[size], shape) if size in values else MISSING for size in sizes)
+    form: str = "{:.2f}",
+) -> pd.DataFrame:
+    """A row a norm, a column a provider: the values at each size, one of which was measured."""
+    values = rows.set_index([*NORM, "provider", "rows", "channels"])[column].map(form.format)
+    of_sizes = values.unstack(["rows", "channels"], fill_value=MISSING)
+    of_sizes = of_sizes.reindex(columns=list(sizes), fill_value=MISSING)
+    return of_sizes.agg(" / ".join, axis="columns").unstack("provider", fill_value=NO_FORM)
+
+
+def _of_providers(cells: pd.DataFrame, providers: Iterable[str]) -> pd.DataFrame:
+    """The columns of these providers, with their headings."""
+    return cells.reindex(columns=list(providers), fill_value=NO_FORM).rename(columns=PROVIDERS)
 
 
 # ---- training -------------------------------------------------------------------------------
@@ -128,14 +125,11 @@ def training_table(path: Path) -> str:
     cpu, gpu = (_fused(_training_rows(path.with_name(n))) for n in (path.name, "gpu_training.csv"))
     if cpu.empty and gpu.empty:
         return _nothing("training.py")
-    rows = []
-    for norm in _named(cpu, gpu):
-        row = {"norm": f"`{norm[0]}`", "options": _code(norm[1]), **_of_training(_of(cpu, norm))}
-        if not gpu.empty:
-            ratios = _of_training(_of(gpu, norm))
-            row |= {f"GPU {heading}": ratio for heading, ratio in ratios.items()}
-        rows.append(row)
-    return "\n".join([_table(rows, text=2), "", TRAINING_CAPTION, *_origins(cpu, gpu)])
+    columns = [_of_training(cpu, NORM)]
+    if not gpu.empty:
+        columns.append(_of_training(gpu, NORM).add_prefix("GPU "))
+    table = _table(pd.concat(columns, axis="columns"), _named(cpu, gpu))
+    return "\n".join([table, "", TRAINING_CAPTION, *_origins(cpu, gpu)])
 
 
 def kernels_table(path: Path) -> str:
@@ -144,19 +138,13 @@ def kernels_table(path: Path) -> str:
     plain = measured[measured["kernels"] == "off"]
     if plain.empty:
         return _nothing("training.py --kernels auto off compile")
-    rows = []
-    for norm in _named(plain, registry=()):
-        of_norm = _of(measured, norm)
-        for kernels in CHOICES:
-            row = {"norm": f"`{norm[0]}`", "options": _code(norm[1]), "kernels": f"`{kernels}`"}
-            for recipe, model in MODELS.items():
-                of_model = of_norm[of_norm["recipe"] == recipe]
-                ratios = _of_training(of_model[of_model["kernels"] == kernels])
-                known = ratios["updates/s"] != MISSING
-                row[model] = "{updates/s} ({quartiles})".format_map(ratios) if known else MISSING
-            rows.append(row)
-    shown = measured[pd.MultiIndex.from_frame(measured[NORM]).isin(_named(plain, registry=()))]
-    return "\n".join([_table(rows, text=3), "", KERNELS_CAPTION, *_origins(shown)])
+    norms = _named(plain, registry=())
+    texts = _of_training(measured, [*NORM, "kernels", "recipe"])
+    table = (texts["updates/s"] + " (" + texts["quartiles"] + ")").unstack("recipe")
+    table = table.reindex(columns=list(MODELS)).rename(columns=MODELS)
+    rows = [(*norm, kernels) for norm in norms for kernels in CHOICES]
+    shown = measured[pd.MultiIndex.from_frame(measured[NORM]).isin(norms)]
+    return "\n".join([_table(table, rows), "", KERNELS_CAPTION, *_origins(shown)])
 
 
 def _training_rows(path: Path) -> pd.DataFrame:
@@ -168,28 +156,26 @@ def _fused(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[(rows["recipe"] == "iwslt14_de_en") & (rows["kernels"] == "auto")]
 
 
-def _of_training(rows: pd.DataFrame) -> dict[str, str]:
-    if rows.empty:
-        return dict.fromkeys(("updates/s", "quartiles", "memory"), MISSING)
-    row = rows.iloc[-1]
-    low, middle, high = (row[f"ratio_p{p}"] for p in (25, 50, 75))
-    # A handful of pairs tells hundredths at best, and none where the quartiles are tenths apart
-    digits = 1 if high - low >= 0.1 else 2
-    return {
-        "updates/s": f"{middle:.{digits}f}",
-        "quartiles": f"{low:.{digits}f} to {high:.{digits}f}",
-        "memory": MISSING if pd.isna(row["peak_ratio"]) else f"{row['peak_ratio']:.2f}",
-    }
+def _of_training(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Texts of the last row for each value of the columns ``by``."""
+    texts = {}
+    for row in rows.to_dict("records"):
+        low, middle, high = (row[f"ratio_p{p}"] for p in (25, 50, 75))
+        # A handful of pairs tells hundredths at best, and none where the quartiles are tenths apart
+        digits = 1 if high - low >= 0.1 else 2
+        texts[tuple(row[name] for name in by)] = (
+            f"{middle:.{digits}f}",
+            f"{low:.{digits}f} to {high:.{digits}f}",
+            MISSING if pd.isna(row["peak_ratio"]) else f"{row['peak_ratio']:.2f}",
+        )
+    index = pd.MultiIndex.from_tuples(texts, names=by)
+    return pd.DataFrame(texts.values(), index, ["updates/s", "quartiles", "memory"])
 
 
 # ---- both -----------------------------------------------------------------------------------
 
 
-def _of(rows: pd.DataFrame, norm: Norm) -> pd.DataFrame:
-    return rows[(rows["norm"] == norm[0]) & (rows["options"] == norm[1])]
-
-
-def _named(*tables: pd.DataFrame, registry: Iterable[str] = NORM_TYPES) -> list[Norm]:
+def _named(*tables: pd.DataFrame, registry: Iterable[str] = NORM_TYPES) -> list[tuple[str, str]]:
     """Norms and options as measured, and every other norm of the registry, in its order."""
     norms = [norm for table in tables for norm in zip(table["norm"], table["options"])]
     norms += [(name, "") for name in registry if name not in dict(norms)]
@@ -197,10 +183,15 @@ def _named(*tables: pd.DataFrame, registry: Iterable[str] = NORM_TYPES) -> list[
     return sorted(dict.fromkeys(norms), key=lambda norm: order.get(norm[0], len(order)))
 
 
-def _table(rows: Sequence[dict[str, str]], text: int) -> str:
-    """Markdown; the columns after the first ``text`` hold numbers."""
-    numbers = len(rows[0]) - text
-    return markdown(pd.DataFrame(rows), ["---"] * text + ["---:"] * numbers)
+def _table(table: pd.DataFrame, rows: Sequence[tuple[str, ...]]) -> str:
+    """Markdown of ``rows`` of a table of texts; what it has not was not measured."""
+    names = table.index.names
+    table = table.reindex(pd.MultiIndex.from_tuples(rows, names=names)).fillna(MISSING)
+    table = table.reset_index()
+    for name in names:
+        table[name] = [f"`{text}`" if text else "" for text in table[name]]
+    numbers = len(table.columns) - len(names)
+    return markdown(table, ["---"] * len(names) + ["---:"] * numbers)
 
 
 def _origins(*tables: pd.DataFrame) -> list[str]:
@@ -223,7 +214,3 @@ def _origins(*tables: pd.DataFrame) -> list[str]:
 
 def _nothing(script: str) -> str:
     return f"CPU: {MISSING}; `python benchmarks/{script}` does it. GPU: {MISSING}."
-
-
-def _code(text: str) -> str:
-    return f"`{text}`" if text else ""

@@ -152,3 +152,9 @@ def test_training_on_a_gpu(table, cpu):
 def test_a_file_of_something_else(table):
     with pytest.raises(CommandError, match=r"layers\.csv has no column options, provider"):
         table("layers", layers=[{"norm": "dyt", "ratio": "1"}])
+
+
+def test_layers_on_a_gpu_alone(table):
+    text = table("layers", gpu=LAYERS)
+    assert cells(text, "dyt") == [["`dyt`", "", *["not measured"] * 4, *ON_GPU]]
+    assert "A copy of x" not in text and "CPU: not measured." in text

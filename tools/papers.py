@@ -1,0 +1,258 @@
+"""What the papers report, beside what was measured here: scores, claims and figures."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from findings import declared_tests, read_named
+from norm_plugin.analysis.records import RECORDED, drawn_places, recorded
+from norm_plugin.analysis.report import formatted
+from norm_plugin.analysis.stats import (
+    Verdict,
+    describe,
+    half_interval,
+    outcome_values,
+    split_ratio,
+)
+from norm_plugin.analysis.study import markdown, read_study
+from norm_plugin.experiments.results import read_results
+from norm_plugin.experiments.studies import SCORE
+
+# ---- scores of translation ------------------------------------------------------------------
+
+NOT_RUN = "not run: needs the full corpus and a GPU"
+POWERNORM = "PowerNorm (Shen et al. 2020)"
+ADANORM = "AdaNorm (Xu et al. 2019)"
+ADMIN = "Admin (Liu et al. 2020), 5 seeds"
+RECIPES = {POWERNORM: "powernorm", ADANORM: "adanorm"}
+"""Ours to compare with, ``results/<experiment>_<recipe>``; Admin's is not here."""
+NORMS: dict[str, tuple[str, ...]] = {
+    POWERNORM: ("layernorm", "batchnorm", "powernorm-v", "powernorm"),
+    ADANORM: (
+        *("none", "layernorm", "layernorm-simple", "adanorm"),
+        *("detachnorm", "detachnorm-mean", "detachnorm-std"),
+    ),
+    ADMIN: ("layernorm (post-norm)", "layernorm (pre-norm)"),
+}
+PUBLISHED: dict[str, dict[str, tuple[str, ...]]] = {
+    "iwslt14_de_en": {
+        POWERNORM: ("35.5", "34.4", "35.5", "35.9"),
+        ADANORM: ("34.0", "35.5", "35.5", "35.6", "33.9", "35.6", "34.2"),
+        ADMIN: ("35.64 ± 0.23", "35.50 ± 0.04"),
+    },
+    "iwslt15_en_vi": {ADANORM: ("28.4", "31.2", "31.6", "31.4", "27.7", "31.3", "29.8")},
+    "wmt14_en_de": {
+        POWERNORM: ("29.5", "28.1", "28.5", "30.1"),
+        ADANORM: ("diverges", "28.3", "28.4", "28.5", "diverges", "28.3", "diverges"),
+    },
+    "rt": {ADANORM: ("76.85", "77.21", "76.66", "77.50", "76.40", "75.02", "77.04")},
+    "sst5": {ADANORM: ("38.55", "39.23", "40.54", "40.54", "40.04", "40.99", "41.74")},
+    "mnist": {ADANORM: ("99.14", "99.13", "99.09", "99.35", "99.10", "99.25", "99.10")},
+    "parsing": {ADANORM: ("88.31", "89.12", "89.19", "89.23", "89.79", "89.45", "89.80")},
+}
+"""The score of each of a paper's :data:`NORMS`.
+
+BLEU: IWSLT14 De-En tokenized and lower-cased, IWSLT15 En-Vi tokenized, WMT14 En-De tokenized,
+cased, with compounds split. Accuracy in percent: RT, SST5, MNIST. UAS: parsing.
+"""
+# Training pairs without which a corpus is but a part of the published one: of about 160,000,
+# 133,317 and 4.5 million before cleaning.
+FULL = {"iwslt14_de_en": 140_000, "iwslt15_en_vi": 130_000, "wmt14_en_de": 3_500_000}
+PAIRS = "data.training_pairs"
+SPLIT, TOKENIZED = "scores.compound_split.score", "scores.tokenized.score"
+
+
+def published_scores(experiment: str, paper: str = ADANORM) -> dict[str, str]:
+    """The scores that a paper reports, by norm."""
+    return dict(zip(NORMS[paper], PUBLISHED[experiment][paper]))
+
+
+def published_table(experiment: str, results: Path) -> str:
+    """Markdown: a row for each number that a paper reports for an experiment.
+
+    Args:
+        results: the folder that holds ``<experiment>_<recipe>/``.
+    """
+    rows = []
+    for paper in PUBLISHED[experiment]:
+        for name, score in published_scores(experiment, paper).items():
+            norm, _, note = name.partition(" ")
+            measured = _measured(experiment, RECIPES.get(paper, ""), norm, results)
+            rows.append((paper, f"`{norm}` {note}".rstrip(), score, measured))
+    columns = ["paper", "norm", "published BLEU", "measured here"]
+    return markdown(pd.DataFrame(rows, columns=columns))
+
+
+def _measured(experiment: str, recipe: str, norm: str, results: Path) -> str:
+    """The mean over seeds of the kind of BLEU that the papers report on the corpus."""
+    folder = results / f"{experiment}_{recipe}"
+    if not recipe or not folder.is_dir():
+        return NOT_RUN
+    runs = read_results(folder)
+    runs = runs[runs["norm"] == norm].reindex(columns=[PAIRS, SPLIT, TOKENIZED])
+    scores = runs[SPLIT].fillna(runs[TOKENIZED])[runs[PAIRS] >= FULL[experiment]].tolist()
+    if not scores:
+        return NOT_RUN
+    seeds = "one seed" if len(scores) == 1 else f"{len(scores)} seeds"
+    return f"{statistics.mean(scores):.2f} ({seeds})"
+
+
+# ---- AdaNorm's scores and claims on classification ------------------------------------------
+
+SHOWN, CONTRADICTED = "shown", "contradicted"
+CLAIMS = {
+    ("adanorm", "layernorm"): "AdaNorm is better than LayerNorm",
+    ("layernorm", "none"): "LayerNorm is better than no norm",
+    ("layernorm-simple", "layernorm"): "Gain and bias do not matter",
+    ("none", "detachnorm"): "Without its derivatives, LayerNorm is worse than no norm",
+    ("layernorm-simple", "detachnorm"): "Without its derivatives, LayerNorm-simple is worse",
+    (
+        "detachnorm-mean",
+        "detachnorm-std",
+    ): "The derivative of the variance matters more than that of the mean",
+}
+"""Sections 2 to 4 of Xu et al. 2019, by the comparison: the first arm is the better one.
+
+The studies adanorm_rt and adanorm_sst5 declare them. In the last one, what is detached is missed.
+"""
+
+
+def reproduction_table(experiment: str, results: Path) -> str:
+    """Markdown: for each norm the published score, and the mean of the seeds with two intervals.
+
+    They are of the mean and of one more seed: the paper has one run a norm.
+    """
+    runs, published = (
+        read_named(f"adanorm_{experiment}", results).runs,
+        published_scores(experiment),
+    )
+    rows = []
+    for norm in dict.fromkeys([*published, *runs["norm"]]):
+        scores = outcome_values(runs[runs["norm"] == norm]).tolist()
+        sample = describe(scores, split_ratio(runs))
+        one_more = half_interval(scores) * math.sqrt(len(scores) + 1)
+        row = [f"`{norm}`", published.get(norm, "-"), f"{sample.mean:.2f}", len(scores)]
+        for low, high in (
+            sample.interval or (math.nan, math.nan),
+            (sample.mean - one_more, sample.mean + one_more),
+        ):
+            inside = low <= float(published.get(norm, "nan")) <= high
+            row.append(f"{low:.2f} to {high:.2f}")
+            row.append(("yes" if inside else "no") if norm in published else "-")
+        rows.append(row)
+    columns = ["norm", "published", "mean here", "seeds"]
+    for interval in ("95 % interval of the mean", "95 % interval of one more seed"):
+        columns += [interval, "published inside"]
+    return markdown(pd.DataFrame(rows, columns=columns))
+
+
+def claims_table(experiment: str, results: Path, outcome: str = SCORE) -> str:
+    """Markdown: each claim of the paper with the measured difference and the verdict.
+
+    The score is the outcome that the study declares, with the published difference beside it.
+    Another outcome is exploratory: each claim is one of superiority, but that of equivalence, which
+    declares no margin for it and is left out.
+    """
+    study = read_named(f"adanorm_{experiment}", results)
+    tests = declared_tests(study, outcome)
+    names = ["difference", "difference_low", "difference_high", "p", "p_holm", "p_permutation"]
+    table = formatted(tests[names], study.metric, outcome)
+    table.columns = ["here", "95 % interval", "p", "p (Holm)", "p (permutation)"]
+    pairs = [
+        tuple(arm.removesuffix(", pre") for arm in pair)
+        for pair in zip(tests["arm"], tests["baseline"])
+    ]
+    table.insert(0, "claim", [CLAIMS[pair] for pair in pairs])
+    table.insert(1, "difference", [f"`{arm}` less `{baseline}`" for arm, baseline in pairs])
+    if outcome == SCORE:
+        scores = {norm: float(score) for norm, score in published_scores(experiment).items()}
+        table.insert(2, "published", [f"{scores[arm] - scores[less]:+.2f}" for arm, less in pairs])
+    table["verdict"] = [of_claim(*row) for row in zip(tests["verdict"], tests["margin"].notna())]
+    return markdown(table)
+
+
+def of_claim(verdict: Verdict, equivalence: bool) -> str:
+    """What a verdict says of a claim that the first arm is better, or both are equivalent."""
+    if verdict in (Verdict.UNDECIDED, Verdict.NOT_TESTED):
+        return str(verdict)
+    wanted = Verdict.EQUIVALENT if equivalence else Verdict.BETTER
+    return SHOWN if verdict == wanted else CONTRADICTED
+
+
+# ---- PowerNorm's figures of statistics over training ----------------------------------------
+
+PARTS = 10
+"""The updates are cut into so many parts. In the first, running statistics leave their start."""
+LINES = (
+    ("powernorm-2", "distance_mean", "batchnorm"),
+    ("powernorm-2", "distance_variance", "batchnorm"),
+    ("powernorm-3", "g_mu", "batchnorm"),
+    ("powernorm-3", "g_sigma2", "batchnorm"),
+    ("powernorm-4", "distance_square", "powernorm-v"),
+    ("powernorm-4", "g_psi2", "powernorm-v"),
+    ("powernorm-4", "distance_square", "powernorm-layer-scale-groups-0"),
+    ("powernorm-7", "gamma_over_psi_0.95", "powernorm-v"),
+)
+"""Figure, value and norm: those with a running form of the value, and one without layer-scale."""
+DIFFERENCES = {LINES[4]: LINES[1], LINES[5]: LINES[3]}
+"""What Figure 4 sets side by side: of ``powernorm-v`` less of ``batchnorm``."""
+
+
+def recorded_figures_table(folder: Path) -> str:
+    """Markdown: a row for each line and each difference, means over the sites that are drawn."""
+    study = read_study([folder])
+    runs = study.runs.assign(arm=study.runs["norm"])
+    tenths, rows = {}, []
+    for line in LINES:
+        drawn = _drawn(runs, *line)
+        tenths[line] = _tenths(drawn, ["seed"])
+        sites = _tenths(drawn, ["place"])["last tenth"]
+        shown = {
+            "sites at the end": f"{sites.min():.2g} to {sites.max():.2g}",
+            "largest": f"{drawn.groupby(['place', 'update'])['number'].mean().max():.3g}",
+        }
+        rows.append(_row(*line, tenths[line]) | shown)
+    for line, less in DIFFERENCES.items():
+        value, norm = ("` less `".join(both) for both in zip(line[1:], less[1:]))
+        rows.append(_row(line[0], value, norm, tenths[line] - tenths[less]))
+    return markdown(pd.DataFrame(rows).fillna("-"))
+
+
+def _drawn(runs: pd.DataFrame, figure: str, value: str, norm: str) -> pd.DataFrame:
+    """What the figure draws of one value of one norm."""
+    what = RECORDED[figure]
+    values = recorded(runs[runs["norm"] == norm], what)
+    drawn = values["place"].isin(drawn_places(values, what)) & (values["value"] == value)
+    return values[drawn].astype({"number": float})
+
+
+def _tenths(drawn: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Means over the updates of the second and of the last part, by seed or site."""
+    updates = sorted(drawn["update"].unique())
+    size = len(updates) // PARTS
+    parts = {"second tenth": updates[size : 2 * size], "last tenth": updates[-size:]}
+    means = {
+        name: drawn[drawn["update"].isin(part)].groupby(by)["number"].mean()
+        for name, part in parts.items()
+    }
+    return pd.DataFrame(means)
+
+
+def _row(figure: str, value: str, norm: str, tenths: pd.DataFrame) -> dict[str, Any]:
+    """A row with the mean and its 95 % interval over seeds of both parts and of their change."""
+    parts = tenths.assign(change=tenths["last tenth"] - tenths["second tenth"])
+    row = {"figure": figure.rpartition("-")[2], "value": f"`{value}`", "norm": f"`{norm}`"}
+    return {**row, **{name: _interval(parts[name]) for name in parts}, "n": str(len(parts))}
+
+
+def _interval(values: Sequence[float]) -> str:
+    sample = describe(list(values))
+    if sample.interval is None:
+        return f"{sample.mean:.2g}"
+    return "{:.2g} ({:.2g} to {:.2g})".format(sample.mean, *sample.interval)

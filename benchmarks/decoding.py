@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,11 +53,10 @@ def random_batch(dictionary: Dictionary, sentences: int, length: int) -> dict[st
 
 def build(args: argparse.Namespace, norm: str, dictionary: Dictionary) -> Any:
     """A pre-norm model with ``norm``, without layer-scale, in the encoder; statistics moved."""
-    flags = ["--arch", args.arch, "--norm-type", norm, "--norm-placement", "pre"]
-    flags += ["--share-all-embeddings", "--dropout", "0"]
+    flags = f"--arch {args.arch} --norm-type {norm} --norm-placement pre --dropout 0"
     if norm_spec(norm).has_option("layer_scale_groups"):
-        flags += ["--norm-layer-scale-groups", "0"]
-    model = build_model(dictionary, *flags)
+        flags += " --norm-layer-scale-groups 0"
+    model = build_model(dictionary, *flags.split(), "--share-all-embeddings")
     for name, parameter in model.named_parameters():
         if "layer_norm" in name:
             parameter.data += 0.1 * torch.randn_like(parameter)
@@ -86,14 +86,10 @@ def variants(
     return models
 
 
-def encoding(model: Any, batch: dict[str, torch.Tensor]) -> Call:
-    """The encoder over ``batch``."""
-
-    def call() -> object:
-        with torch.no_grad():
-            return model.encoder(batch["src_tokens"], batch["src_lengths"])
-
-    return call
+@torch.no_grad()
+def encode(model: Any, batch: dict[str, torch.Tensor]) -> object:
+    """The output of the encoder."""
+    return model.encoder(batch["src_tokens"], batch["src_lengths"])
 
 
 def generation(
@@ -159,7 +155,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     models = variants(args, dictionary, batch)
 
     def measurements() -> Iterator[list[Record]]:
-        calls = {key: encoding(model, batch) for key, model in models.items()}
+        calls: dict[tuple[str, str], Call]
+        calls = {key: partial(encode, model, batch) for key, model in models.items()}
         yield list(measure("encoder", calls, args))
         calls = {key: generation(model, batch, dictionary, args) for key, model in models.items()}
         yield list(measure("generation", calls, args))

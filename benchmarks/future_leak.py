@@ -30,18 +30,12 @@ MEASURED = 200  # batches
 
 def build(name: str) -> Any:
     """A model of 2 layers and 32 channels with norm ``name`` at every site."""
-    flags: list[object] = [
-        "--arch",
-        "norm_transformer_lm_char_preln",
-        "--task",
-        "language_modeling",
-    ]
-    flags += ["--tokens-per-sample", TOKENS, "--max-target-positions", TOKENS]
-    flags += ["--decoder-layers", 2, "--decoder-embed-dim", 32, "--decoder-ffn-embed-dim", 64]
-    flags += ["--decoder-attention-heads", 2, "--norm-type", name]
+    flags = "--arch norm_transformer_lm_char_preln --task language_modeling --decoder-layers 2 "
+    flags += "--decoder-embed-dim 32 --decoder-ffn-embed-dim 64 --decoder-attention-heads 2 "
+    flags += f"--tokens-per-sample {TOKENS} --max-target-positions {TOKENS} --norm-type {name}"
     if norm_spec(name).has_option("warmup_updates"):
-        flags += ["--norm-warmup-updates", WARMUP]
-    return build_model(dictionary_of(4 + LETTERS), *flags)
+        flags += f" --norm-warmup-updates {WARMUP}"
+    return build_model(dictionary_of(4 + LETTERS), *flags.split())
 
 
 def loss(model: Any, generator: torch.Generator) -> torch.Tensor:

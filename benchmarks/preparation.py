@@ -87,13 +87,6 @@ def measure(raw: Path, pairs: int, args: argparse.Namespace) -> dict[str, float]
     return {step: end - start for step, start, end in zip(STEPS, times, times[1:])}
 
 
-def peak_mib() -> tuple[float, float]:
-    """The most memory of this process so far, and of any one of its workers that has ended."""
-    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    main, worker = (resource.getrusage(kind).ru_maxrss / 1024 for kind in kinds)
-    return main, worker
-
-
 def projection(seconds: dict[str, float], pairs: int, workers: int, cores: int) -> float:
     """Minutes for the whole of WMT14 on `cores` cores."""
     parallel = (seconds["tokenize"] + seconds["apply"]) * workers / cores
@@ -102,7 +95,11 @@ def projection(seconds: dict[str, float], pairs: int, workers: int, cores: int) 
 
 def row_of(pairs: int, seconds: dict[str, float], args: argparse.Namespace) -> dict[str, object]:
     """A row of the results, which is printed too."""
-    main_mib, worker_mib = peak_mib()
+    # the most memory of this process so far, and of any one of its workers that has ended
+    main_mib, worker_mib = (
+        resource.getrusage(kind).ru_maxrss / 1024
+        for kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
     minutes = {
         cores: projection(seconds, pairs, args.workers, cores)
         for cores in (args.workers, TARGET_CORES)

@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from measuring.command import (
     Setup,
@@ -109,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     prepare_process(args.threads)
     args.data = args.data or prepared_data()
-    setups: list[Any] = choose_setups(args.norms, [Setup(name) for name in DEFAULT])
+    setups = choose_setups(args.norms, [Setup(name) for name in DEFAULT])
     return run_benchmark(args, ([measure(setup, args)] for setup in setups), misses)
 
 

@@ -25,6 +25,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -183,26 +185,21 @@ def peak_of(setup: Setup, kernels: str, args: argparse.Namespace) -> float | Non
     """Peak memory in MiB, measured in another process; None where none is asked for."""
     if not args.memory_updates:
         return None
-    command = [sys.executable, __file__, "--peak", setup.word, "--data", args.data]
-    command += ["--threads", args.threads, "--device", args.device, "--kernels", kernels]
-    command += ["--recipe", args.recipe]
-    command += ["--memory-updates", args.memory_updates, *["--quick"] * args.quick]
-    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, text=True)
-    if result.returncode:
-        raise CommandError(f"cannot measure the memory of {setup} (see above)")
-    return float(result.stdout.split()[-1])
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(measure_peak, setup, kernels, args).result()
 
 
-def print_peak(setup: Setup, args: argparse.Namespace) -> None:
+def measure_peak(setup: Setup, kernels: str, args: argparse.Namespace) -> float:
     """What the other process does."""
+    prepare_process(args.threads, FUSED[args.device])
     return_freed_memory()
     before = memory_mib("VmRSS")
-    run = Run(setup, args.kernels[0], args)
+    run = Run(setup, kernels, args)
     update = run.updates(run.batches(args.memory_updates))
     for _ in range(args.memory_updates):
         update()
     on_gpu = args.device == CUDA
-    print(torch.cuda.max_memory_allocated() / 2**20 if on_gpu else memory_mib("VmHWM") - before)
+    return torch.cuda.max_memory_allocated() / 2**20 if on_gpu else memory_mib("VmHWM") - before
 
 
 def misses(rows: Sequence[Record]) -> Iterator[str]:
@@ -240,9 +237,6 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="N",
         help="during which memory is measured; 0: not at all (default: %(default)s)",
     )
-    parser.add_argument(
-        "--peak", metavar="NORM", help=f"print the peak memory of one norm, or {STOCK}, in MiB"
-    )
     return parse_benchmark(parser, argv)
 
 
@@ -251,10 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     prepare_process(args.threads, FUSED[args.device])
     args.data = args.data or prepared_data()
-    if args.peak:
-        print_peak(choose_setups([args.peak], [STOCK, *training_setups()])[0], args)
-        return 0
-    setups: list[Any] = choose_setups(args.norms, training_setups())
+    setups = choose_setups(args.norms, training_setups())
     stock, peak = Run(STOCK, AUTO, args), peak_of(STOCK, AUTO, args)
     measurements = (
         [measure(setup, kernels, stock, peak, args)] for setup in setups for kernels in args.kernels

@@ -54,7 +54,11 @@ def is_command(path: Path) -> bool:
 
 
 SCRIPTS = [name_of(path) for path in below("scripts") if is_command(path)]
-TOOLS = [name_of(path) for path in below("tools", "data-prep") if is_command(path)]
+TOOLS = [
+    name_of(path)
+    for path in below("tools", "data-prep", "benchmarks", "examples")
+    if is_command(path)
+]
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

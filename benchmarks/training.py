@@ -34,9 +34,9 @@ import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
-from fairseq.models import register_model_architecture
 from fairseq.trainer import Trainer
 
+import measuring.models  # noqa: F401  registers the architectures
 from measuring.command import (
     CPU,
     CUDA,
@@ -54,7 +54,6 @@ from norm_plugin.checkpoints.reestimate import train_batches
 from norm_plugin.commands.command_line import CommandError, at_least, run_command
 from norm_plugin.experiments.recipes import read_recipe, training_flags
 from norm_plugin.kernels import AUTO, KERNELS, set_kernels
-from norm_plugin.models.architectures import multi30k_tiny
 from norm_plugin.models.flags import option_field
 from norm_plugin.norms import NORM_TYPES
 
@@ -69,8 +68,6 @@ STOCK = Setup("stock")
 LEAST_SPEED, MOST_MEMORY = 0.97, 1.02
 """Targets, as ratios to stock fairseq."""
 WARMUP = 1
-# fairseq has no such architecture
-register_model_architecture("transformer", "transformer_multi30k_tiny")(multi30k_tiny)
 
 
 def training_argv(setup: Setup, args: argparse.Namespace) -> list[str]:

@@ -27,7 +27,8 @@ class Sentence:
 def read_conllu(path: Path) -> list[Sentence]:
     """The trees of a CoNLL-U file, gzipped or not. Lines with a number such as 3-4 are left out.
 
-    Raises ValueError where the words of a sentence are not numbered 1, 2, 3 and so on.
+    Raises ValueError where the words of a sentence are not numbered 1, 2, 3 and so on, or their
+    heads form no tree.
     """
     sentences = []
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
@@ -40,6 +41,7 @@ def read_conllu(path: Path) -> list[Sentence]:
         heads = [ROOT, *(int(row[6]) for row in rows)]
         if [row[0] for row in rows] != [str(i) for i in range(1, len(heads))]:
             raise ValueError(f"{path}, sentence {number}: the words are not numbered from 1")
+        check_tree(heads, f"{path}, sentence {number}")
         words, tags, labels = (
             [name, *(row[column] for row in rows)]
             for name, column in (("<root>", 1), ("<root>", 3), ("", 7))
@@ -57,6 +59,17 @@ def read_part(folder: Path, part: str) -> list[Sentence]:
     if len(paths) != 1:
         raise ValueError(f"{folder} has {len(paths)} files *{part}*.conllu or .conllu.gz, not one")
     return read_conllu(paths[0])
+
+
+def check_tree(heads: list[int], where: str) -> None:
+    """Raise ValueError unless every word reaches the root over its heads."""
+    for word in range(1, len(heads)):
+        path = [word]
+        while path[-1] != 0:
+            head = heads[path[-1]]
+            if not 0 <= head < len(heads) or head in path:
+                raise ValueError(f"{where}: the heads form no tree: {path} leads to {head}")
+            path.append(head)
 
 
 def numbered(words: Iterable[str]) -> dict[str, int]:

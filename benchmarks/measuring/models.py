@@ -1,4 +1,4 @@
-"""Models of fairseq without a task's data, for what needs no training."""
+"""Models of fairseq without a task's data, and the tiny architecture that fairseq has not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from fairseq import models, options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-import norm_plugin.models  # noqa: F401  registers the architectures
+from norm_plugin.models.architectures import multi30k_tiny
+
+# fairseq has no such architecture
+models.register_model_architecture("transformer", "transformer_multi30k_tiny")(multi30k_tiny)
 
 
 def dictionary_of(words: int) -> Dictionary:

@@ -128,20 +128,15 @@ def reproduction_table(experiment: str, results: Path) -> str:
 
     They are of the mean and of one more seed: the paper has one run a norm.
     """
-    runs, published = (
-        read_named(f"adanorm_{experiment}", results).runs,
-        published_scores(experiment),
-    )
+    runs = read_named(f"adanorm_{experiment}", results).runs
+    published = published_scores(experiment)
     rows = []
     for norm in dict.fromkeys([*published, *runs["norm"]]):
         scores = outcome_values(runs[runs["norm"] == norm]).tolist()
         sample = describe(scores, split_ratio(runs))
         one_more = half_interval(scores) * math.sqrt(len(scores) + 1)
         row = [f"`{norm}`", published.get(norm, "-"), f"{sample.mean:.2f}", len(scores)]
-        for low, high in (
-            sample.interval or (math.nan, math.nan),
-            (sample.mean - one_more, sample.mean + one_more),
-        ):
+        for low, high in (sample.interval, (sample.mean - one_more, sample.mean + one_more)):
             inside = low <= float(published.get(norm, "nan")) <= high
             row.append(f"{low:.2f} to {high:.2f}")
             row.append(("yes" if inside else "no") if norm in published else "-")
@@ -253,6 +248,6 @@ def _row(figure: str, value: str, norm: str, tenths: pd.DataFrame) -> dict[str, 
 
 def _interval(values: Sequence[float]) -> str:
     sample = describe(list(values))
-    if sample.interval is None:
+    if math.isnan(sample.interval[0]):
         return f"{sample.mean:.2g}"
     return "{:.2g} ({:.2g} to {:.2g})".format(sample.mean, *sample.interval)

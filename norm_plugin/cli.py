@@ -29,7 +29,6 @@ VERBS = {
     "records": ("analysis.records", "the statistics of --norm-record, and the data of figures"),
     "spectrum": ("analysis.spectrum", "the singular values of the embeddings of checkpoints"),
     "theory": ("analysis.theory_command", "measure the claims of the papers"),
-    "deep-stacks": ("analysis.deep_stacks", "train deep stacks under every placement"),
     "average": ("checkpoints.average", "average checkpoints"),
     "fold": ("checkpoints.fold", "fold norms into the linear maps after them"),
     "repair": ("checkpoints.repair", "replace a damaged last checkpoint"),

@@ -31,7 +31,7 @@ from declared_tables import (
 )
 from example_runs import example_table
 from findings import declared_table, finding_block
-from norm_plugin.analysis.deep_stacks_page import deep_stacks_block
+from layer_gradients import layer_gradients_table
 from norm_plugin.analysis.study import markdown, score_table
 from norm_plugin.analysis.theory_command import block as theory_block
 from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
@@ -103,7 +103,7 @@ def generators(root: Path) -> Generators:
         "examples/": lambda name: example_table(name, root),
         "command/": command_lines,
         "front/": lambda names: front_table(names.split(",")),
-        "deep-stacks/": lambda name: deep_stacks_block(name, results / "deep_stacks"),
+        "layers/": lambda name: layer_gradients_table(results / name),
         "theory/": lambda name: theory_block(name, results / "theory", root / "docs" / "theory.md"),
         "norms": lambda _: norms_table(),
         "options": lambda _: options_table(),

@@ -210,15 +210,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="placements (default: all)")
     parser.add_argument("--user-dir", type=Path, metavar="DIR", help="with placements of your own")
-    parser.add_argument("--output", type=Path, default=OUTPUT_FILE, metavar="FILE")
+    text = "needed with NAME (default: docs/placements.svg)"
+    parser.add_argument("--output", type=Path, metavar="FILE", help=text)
     args = parser.parse_args(argv)
+    if args.names and not args.output:
+        parser.error("--output is missing: docs/placements.svg shows all placements")
+    output = args.output or OUTPUT_FILE
     if args.user_dir:
         import_folder(args.user_dir)
     # Importing fairseq lets the debug lines of all libraries through
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
-    metadata = {"Date": None} if args.output.suffix == ".svg" else None
+    metadata = {"Date": None} if output.suffix == ".svg" else None
     with rc_context(STYLE):
-        picture(args.names or sorted(PLACEMENTS)).savefig(args.output, dpi=150, metadata=metadata)
+        picture(args.names or sorted(PLACEMENTS)).savefig(output, dpi=150, metadata=metadata)
     return 0
 
 

@@ -40,3 +40,9 @@ class Drawn(Placement):
         assert "\N{MULTIPLICATION SIGN}2" in (tmp_path / "own.svg").read_text("utf-8")
     finally:
         PLACEMENTS.pop("own-drawn", None)
+
+
+def test_a_choice_of_placements_does_not_replace_the_published_picture(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["post"])
+    assert "--output is missing" in capsys.readouterr().err

@@ -38,8 +38,11 @@ VERBS = {
         "the loss of a language model",
     ),
     "score": ("experiments.metrics.bleu", "BLEU of the output of fairseq-generate"),
-    "result": ("experiments.collect", "write the result of a finished training"),
-    "publish": ("experiments.results", "store the results of an experiment as one table of runs"),
+    "result": ("experiments.results:result_command", "write the result of a finished training"),
+    "publish": (
+        "experiments.results:publish_command",
+        "store the results of an experiment as one table of runs",
+    ),
     "list": ("cli:list_norms", "every norm with its options and its paper"),
     "check": ("cli:check_norms", "check the norms and placements of a user dir"),
     "stages": ("experiments.runner", "several stages of a run in one process"),

@@ -34,8 +34,7 @@ from norm_plugin.commands.command_line import (
     run_command,
     write_text,
 )
-from norm_plugin.experiments.collect import git_state, machine, versions
-from norm_plugin.experiments.results import result_name
+from norm_plugin.experiments.results import git_state, machine, result_name, versions
 from norm_plugin.norms import NORM_TYPES
 from papers import published_scores
 

@@ -14,7 +14,7 @@ import torch
 
 import norm_plugin
 from norm_plugin.commands.command_line import CommandError, read_text, write_text
-from norm_plugin.experiments.collect import git_state, versions
+from norm_plugin.experiments.results import git_state, versions
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 CPU_FACTS = Path("/proc/cpuinfo")

@@ -51,9 +51,8 @@ from norm_plugin.analysis.tuning import (
     tuned_on_itself,
 )
 from norm_plugin.commands.command_line import CommandError, replacing
-from norm_plugin.experiments.collect import git_state, short_commit
 from norm_plugin.experiments.metrics import Metric
-from norm_plugin.experiments.results import RUN_KEY
+from norm_plugin.experiments.results import RUN_KEY, git_state, short_commit
 from norm_plugin.experiments.studies import LOSSES, SCORE, read_study_file, study_path
 from norm_plugin.experiments.tune import OUTCOME
 

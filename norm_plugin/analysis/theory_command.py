@@ -48,7 +48,7 @@ from norm_plugin.commands.command_line import (
     read_text,
     write_text,
 )
-from norm_plugin.experiments.collect import git_state, short_commit, versions
+from norm_plugin.experiments.results import git_state, short_commit, versions
 from norm_plugin.norms import norm_spec
 from norm_plugin.placements import PLACEMENTS, placement_class
 

@@ -1,7 +1,9 @@
-"""The results of runs: one file for each run, and the table of runs for the analysis.
+"""The result of a run: written when it is finished, read as a table of runs, and published.
 
-A finished run writes ``<experiment>/<norm>-seed<N>.json``, and one that failed or diverged
-``<experiment>/failed/<norm>-seed<N>.json``. ``publish`` stores such a folder as a few files:
+``norm-plugin result`` writes ``<experiment>/<norm>-seed<N>.json`` with the scores, settings,
+commit, versions, data, size and speed of a run; unknown values are null. A run that failed or
+diverged has ``<experiment>/failed/<norm>-seed<N>.json``. ``norm-plugin publish`` stores such a
+folder as a few files:
 
     runs.csv          one row per run: every value in which the runs differ
     shared.json       the values that all runs share, by the same names
@@ -10,26 +12,35 @@ A finished run writes ``<experiment>/<norm>-seed<N>.json``, and one that failed 
     statistics.zip    files that are kept beside the results, see below
     translations.zip
 
-A folder may hold both forms. The file of a run then takes precedence over its row.
+A folder may hold both forms. The file of a run then takes precedence over its row. Reading imports
+neither torch nor fairseq.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import ctypes
+import datetime
+import enum
 import gzip
 import hashlib
 import io
 import json
 import math
+import platform
+import re
+import subprocess
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+import norm_plugin
 from norm_plugin.commands.command_line import (
     CommandError,
     read_json,
@@ -38,7 +49,8 @@ from norm_plugin.commands.command_line import (
     replacing,
     write_text,
 )
-from norm_plugin.experiments.metrics import find_metric, score_lines
+from norm_plugin.experiments.metrics import METRICS, find_metric, score_lines
+from norm_plugin.experiments.state import curves_of_log, read_stamp
 
 SCHEMA = 3
 Result = dict[str, Any]
@@ -278,21 +290,20 @@ def publish(source: Path, target: Path) -> int:
             f"{target} has runs that {source} lacks, {', '.join(map(str, sorted(lost)))}; copy the "
             f"files of {source} there and publish {target} to itself"
         )
-    names = [name for name in runs if name not in ("folder", *_kept_files(runs))]
-    texts = {name: [_cell(value) for value in runs[name].tolist()] for name in names}
-    varying = [name for name in names if len(set(texts[name])) > 1 or name in PLAIN]
-    varying = [name for name in varying if any(texts[name])]
+    # the names of the runs determine those of the kept files
+    texts = runs.drop(columns=["folder", *runs.filter(regex=r"^kept\..*\.file$")]).map(_cell)
+    texts = texts.loc[:, texts.any()]
+    varying = [name for name in texts if texts[name].nunique() > 1 or name in PLAIN]
     varying.sort(key=lambda name: (PLAIN.index(name) if name in PLAIN else len(PLAIN), name))
-    first = dict(zip(runs, next(runs.itertuples(index=False, name=None))))
-    shared = {name: first[name] for name in sorted(names) if name not in varying}
-    shared = {name: value for name, value in shared.items() if not _is_missing(value)}
+    first = runs.astype(object).iloc[0]
+    shared = {name: first[name] for name in sorted(texts) if name not in varying}
     target.mkdir(parents=True, exist_ok=True)
     archive_kept(source, target, list(zip(runs["norm"], runs["seed"])))
     files = {
         CURVES: curves.to_csv(index=False),
         FAILURES: "" if failures.empty else failures.map(_cell).to_csv(index=False),
-        SHARED: json.dumps(shared, indent=1, ensure_ascii=False, default=_plain) + "\n",
-        RUNS: pd.DataFrame({name: texts[name] for name in varying}).to_csv(index=False),
+        SHARED: json.dumps(shared, indent=1, ensure_ascii=False) + "\n",
+        RUNS: texts[varying].to_csv(index=False),
     }
     for name, text in files.items():
         if text:
@@ -308,31 +319,7 @@ def publish(source: Path, target: Path) -> int:
     return len(runs)
 
 
-def _kept_files(runs: pd.DataFrame) -> list[str]:
-    """The columns with the names of kept files, which the names of the runs determine."""
-    return [name for name in runs if name.startswith("kept.") and name.endswith(".file")]
-
-
-def _plain(value: Any) -> Any:
-    """A NumPy scalar as a Python one."""
-    return value.item()
-
-
-def summary(result: Result) -> str:
-    """A result in a few lines of text."""
-    training, model = result["training"], result["model"]
-    return "\n".join(
-        (
-            f"{result['experiment']} {result['norm']} seed {result['seed']} ({result['split']})",
-            *score_lines(result["scores"], find_metric(result["metric"]).digits),
-            f"  model      {model['parameters']:,} parameters",
-            f"  training   {training['updates']} updates in {training['seconds']} s, "
-            f"{training['updates_per_second']} updates/s",
-        )
-    )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+def publish_command(argv: Sequence[str] | None = None) -> int:
     """The command ``publish``."""
     parser = argparse.ArgumentParser(
         prog="norm-plugin publish",
@@ -381,6 +368,9 @@ def keep_files(
         record: the file of ``--norm-record``, if any.
         checkpoint: the evaluated checkpoint; the singular values of its embeddings are stored.
     """
+    from norm_plugin.checkpoints.files import load_checkpoint  # they import torch
+    from norm_plugin.checkpoints.spectrum import spectra_of
+
     entries = {}
     if translations is not None:
         text = "".join(f"{line}\n" for line in translations)
@@ -388,7 +378,14 @@ def keep_files(
     statistics = {
         "format": FORMAT,
         "record": None if record is None else compact(record_lines(record)),
-        "spectra": _spectra(checkpoint),
+        "spectra": [
+            {
+                "side": spectrum.side,
+                "shape": spectrum.shape,
+                "values": [_significant(value, 5) for value in spectrum.values],
+            }
+            for spectrum in spectra_of(load_checkpoint(checkpoint), checkpoint)
+        ],
     }
     text = json.dumps(statistics, separators=(",", ":"), allow_nan=False)
     entries[STATISTICS] = write_kept(result, STATISTICS, f"{text}\n")
@@ -409,20 +406,6 @@ def kept_file(result: Path, kind: str) -> Path:
     return result.with_name(result.name.removesuffix(".json") + ENDINGS[kind])
 
 
-def _spectra(checkpoint: Path) -> list[dict[str, Any]]:
-    from norm_plugin.checkpoints.files import load_checkpoint  # they import torch
-    from norm_plugin.checkpoints.spectrum import spectra_of
-
-    return [
-        {
-            "side": spectrum.side,
-            "shape": spectrum.shape,
-            "values": [_rounded(value, 5) for value in spectrum.values],
-        }
-        for spectrum in spectra_of(load_checkpoint(checkpoint), checkpoint)
-    ]
-
-
 def read_kept(run: Mapping[str, Any], kind: str) -> str | None:
     """The text of a kept file of a run; None if the run has none.
 
@@ -435,8 +418,8 @@ def read_kept(run: Mapping[str, Any], kind: str) -> str | None:
     checksum = run.get(f"kept.{kind}.sha256")
     if not isinstance(checksum, str):
         return None
-    path = Path(run["folder"]) / f"{run['norm']}-seed{run['seed']}{ENDINGS[kind]}"
-    content = _read(path)
+    path = kept_file(Path(run["folder"], result_name(run["norm"], run["seed"])), kind)
+    content = _read(path, kind)
     if hashlib.sha256(content).hexdigest() != checksum:
         raise CommandError(
             f"{path} has another checksum than the result of {run['norm']} seed {run['seed']} "
@@ -451,7 +434,7 @@ def read_statistics(path: Path) -> dict[str, Any]:
     Raises:
         CommandError: the file cannot be read, or has another version.
     """
-    return statistics_in(_read(path).decode("utf-8"), path)
+    return statistics_in(_read(path, STATISTICS).decode("utf-8"), path)
 
 
 def statistics_in(text: str, path: Path) -> dict[str, Any]:
@@ -467,12 +450,12 @@ def statistics_in(text: str, path: Path) -> dict[str, Any]:
     return statistics
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, kind: str) -> bytes:
     """The content of a kept file, from the file itself or from the archive beside it."""
-    archive, name = _place_in_archive(path)
+    archive = path.with_name(f"{kind}.zip")
     try:
         if archive.exists() and not path.exists():
-            return zipfile.ZipFile(archive).read(name)
+            return zipfile.ZipFile(archive).read(path.name.removesuffix(".gz"))
         return gzip.decompress(path.read_bytes())
     except FileNotFoundError as error:
         raise CommandError(
@@ -483,29 +466,21 @@ def _read(path: Path) -> bytes:
         raise CommandError(f"cannot read {path}: {error}") from error
 
 
-def _place_in_archive(path: Path) -> tuple[Path, str]:
-    """The archive beside a kept file, and the name of its content there."""
-    for kind, ending in ENDINGS.items():
-        if path.name.endswith(ending):
-            return path.with_name(f"{kind}.zip"), path.name.removesuffix(".gz")
-    return path, path.name
-
-
 def archive_kept(source: Path, target: Path, runs: Sequence[tuple[str, int]]) -> None:
     """Put the kept files of ``source`` into one archive for each kind in ``target``.
 
     Args:
         runs: the norm and the seed of each run.
     """
-    for kind, ending in ENDINGS.items():
+    for kind in ENDINGS:
         archive = source / f"{kind}.zip"
         stored = zipfile.ZipFile(archive).namelist() if archive.exists() else []
         contents = {}
         for norm, seed in runs:
-            path = source / f"{norm}-seed{seed}{ending}"
-            name = _place_in_archive(path)[1]
+            path = kept_file(source / result_name(norm, seed), kind)
+            name = path.name.removesuffix(".gz")
             if path.exists() or name in stored:
-                contents[name] = _read(path)
+                contents[name] = _read(path, kind)
         if not contents:
             continue
         with (
@@ -553,15 +528,362 @@ def compact(lines: Sequence[dict[str, Any]], digits: int | None = DIGITS) -> dic
                 for name, value in values.items():
                     if digits is None or not name.startswith(LEFT_OUT):
                         column = names.setdefault(name, [None] * len(updates))
-                        column[index] = _rounded(value, digits)
+                        column[index] = _significant(value, digits)
     header = {key: header[key] for key in ("every", "norms")} | {"channels": header["sites"]}
     return {**header, "updates": [line["update"] for line in updates], **columns}
 
 
-def _rounded(value: Any, digits: int | None) -> Any:
+def _significant(value: Any, digits: int | None) -> Any:
     """A value with so many significant digits; None if it is not finite, as JSON has no NaN."""
     if isinstance(value, list):
-        return [_rounded(element, digits) for element in value]
+        return [_significant(element, digits) for element in value]
     if value is None or not math.isfinite(value):
         return None
     return value if digits is None else float(f"{value:.{digits}g}")
+
+
+# --- the result of a finished run ----------------------------------------------------------------
+
+
+def result_command(argv: Sequence[str]) -> int:
+    """The command ``result``; prints a short summary."""
+    from norm_plugin.checkpoints.user_dirs import import_user_dir
+    from norm_plugin.models.plan import RECORDS
+
+    args = _result_parser(RECORDS).parse_args(argv)
+    import_user_dir(args.user_dir)
+    result, metric = collect_result(args), find_metric(args.metric)
+    path = write_result(result, args.out)
+    record = args.last.with_name(RECORDS) if args.record is None else args.record
+    has_record = args.record is not None or record.exists()
+    translations = metric.texts(args.log, args.data)
+    entries = keep_files(path, translations, record if has_record else None, args.checkpoint)
+    write_result({**result, "kept": entries}, args.out)
+    training = result["training"]
+    print(
+        f"{args.experiment} {args.norm} seed {args.seed} ({args.split})",
+        *score_lines(result["scores"], metric.digits),
+        f"  model      {result['model']['parameters']:,} parameters",
+        f"  training   {training['updates']} updates in {training['seconds']} s, "
+        f"{training['updates_per_second']} updates/s",
+        f"  written to {path}",
+        sep="\n",
+    )
+    return 0
+
+
+def _result_parser(records: str) -> argparse.ArgumentParser:
+    from norm_plugin.checkpoints.user_dirs import add_user_dir
+
+    parser = argparse.ArgumentParser(
+        prog="norm-plugin result",
+        description="Write the result of a finished run to OUT/<experiment>/<norm>-seed<N>.json.",
+    )
+    parser.add_argument("--experiment", required=True, help="name of the experiment")
+    parser.add_argument("--norm", required=True, help="the label of the run")
+    parser.add_argument("--seed", type=int, required=True)
+    for flag, text in (
+        ("--differs", "the settings that differ from the recipe"),
+        ("--sources", "the digests of the files of the user dir that the training depends on"),
+    ):
+        parser.add_argument(flag, type=json.loads, default={}, metavar="JSON", help=text)
+    parser.add_argument(
+        "--metric", choices=list(METRICS), default="bleu", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--log",
+        "--generate-log",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the output of the evaluation: for BLEU, of fairseq-generate --remove-bpe",
+    )
+    for flag, required, text in (
+        ("--checkpoint", True, "the checkpoint that was evaluated: for BLEU, the average"),
+        ("--last", True, "the run's last checkpoint, for settings, time and speed"),
+        ("--train-log", False, "the output of fairseq-train, for the losses over training"),
+        ("--memory", False, "a file with the peak memory of the training in bytes; may be missing"),
+        ("--record", False, f"the file of --norm-record (default: {records} beside --last)"),
+    ):
+        parser.add_argument(flag, type=Path, required=required, metavar="FILE", help=text)
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="the prepared corpus, with manifest.json and bin/",
+    )
+    parser.add_argument("--split", default="test", help="default: %(default)s")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("work") / "results",  # what is in results/ is published, and tracked by git
+        metavar="DIR",
+        help="default: %(default)s",
+    )
+    add_user_dir(parser)
+    return parser
+
+
+def collect_result(args: argparse.Namespace) -> Result:
+    """The result of a finished run, from its files; CommandError if they do not agree."""
+    from norm_plugin.checkpoints.files import load_checkpoint  # it imports torch
+
+    manifest = read_json(args.data / "manifest.json")
+    last, decoded = load_checkpoint(args.last), load_checkpoint(args.checkpoint)
+    cfg = last.get("cfg") or {}
+    common = cfg.get("common") or {}
+    if common.get("seed") not in (None, args.seed):
+        raise CommandError(
+            f"--seed {args.seed}, but {args.last} was trained with seed {common['seed']}"
+        )
+    memory = None if args.memory is None else read_stamp(args.memory)
+    model = describe_model(args.checkpoint, args.data / "bin")
+    return {
+        "schema": SCHEMA,
+        "experiment": args.experiment,
+        "norm": args.norm,
+        "differs": args.differs,
+        "sources": args.sources,
+        "seed": args.seed,
+        "sites": model.pop("sites"),
+        "metric": args.metric,
+        "scores": find_metric(args.metric).scores(args.log, args.data, args.split),
+        "split": args.split,
+        "model": model,
+        "training": {
+            **describe_training(last),
+            "peak_memory": None if memory is None else int(memory),
+        },
+        "curves": None if args.train_log is None else curves_of_log(args.train_log),
+        "averaged_from": decoded.get("averaged_from"),
+        "running_stats": decoded.get("running_stats"),
+        "settings": plain_settings(cfg),
+        "data": {
+            "corpus": manifest.get("corpus"),
+            "settings": manifest.get("settings"),
+            "checksum": manifest.get("checksum"),
+            "training_pairs": training_pairs(manifest),
+        },
+        "git": git_state(Path(__file__).parent),
+        "versions": versions(),
+        "machine": machine(cpu=bool(common.get("cpu"))),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def describe_training(state: dict[str, Any]) -> dict[str, Any]:
+    """The length, time and speed of a training, from its last checkpoint; None if unknown.
+
+    ``seconds`` is the wall time over all resumes, including validation and saving. The speeds are
+    those of the training steps alone (``train_wall``): forward, backward and optimizer. fairseq
+    resets its meters when a run is resumed at the end of an epoch, so the speeds are means over the
+    ``measured_updates`` since then. ``tokens`` are target tokens, as fairseq counts them.
+    """
+    from norm_plugin.checkpoints.files import num_updates
+
+    extra = state.get("extra_state") or {}
+    epoch = (extra.get("train_iterator") or {}).get("epoch")
+    checkpoint = (state.get("cfg") or {}).get("checkpoint") or {}
+    # a meter is stored as (priority, name, class, state), under its group
+    default = (extra.get("metrics") or {}).get("default", [])
+    meters = {name: meter for _, name, _, meter in default}
+    wall, batch = meters.get("train_wall", {}), meters.get("wpb", {})
+    sums = (wall.get("sum"), batch.get("count"), batch.get("sum"))
+    seconds, updates, tokens = (float(value or 0) for value in sums)
+    measured = bool(seconds and updates and tokens)
+    return {
+        "updates": num_updates(state),
+        "epochs": None if epoch is None else epoch - 1,  # the stored one is the next to finish
+        "seconds": _rounded(extra.get("previous_training_time"), 1),
+        "updates_per_second": _rounded(updates / seconds, 3) if measured else None,
+        "tokens_per_second": _rounded(tokens / seconds, 1) if measured else None,
+        "measured_updates": int(updates) if measured else None,
+        "best_valid": {
+            "metric": checkpoint.get("best_checkpoint_metric"),
+            "value": _rounded(extra.get("best"), 4),
+        },
+    }
+
+
+def _rounded(value: Any, digits: int) -> float | None:
+    """A rounded number, also of a tensor; None if it is not finite, as JSON has no NaN."""
+    finite = value is not None and math.isfinite(value)
+    return round(float(value), digits) if finite else None
+
+
+def describe_model(checkpoint: Path, binarized: Path) -> dict[str, Any]:
+    """The size and the norms of the model in a checkpoint.
+
+    Args:
+        binarized: the folder of the binarized data, for the dictionaries.
+
+    Returns:
+        ``parameters``, the number of trainable parameters, with tied ones counted once;
+        ``norm_parameters``, the number of those in norms; and ``sites``, the norm of every site
+        (None for a model of fairseq's own).
+
+    Raises:
+        CommandError: model and data do not fit together.
+    """
+    from norm_plugin.checkpoints.building import build_model  # it imports fairseq
+    from norm_plugin.models.norm_model import NormModel
+    from norm_plugin.models.plan import make_plan
+    from norm_plugin.models.sites import sides_of
+
+    model, cfg, _ = build_model(checkpoint, binarized)
+    ours = isinstance(model, NormModel)
+    plan = model.cfg.plan if ours else make_plan(cfg.model, sides_of(model))
+    norms = {
+        parameter
+        for choice in plan.sites
+        for path, module in model.named_modules()
+        if choice.site.is_at(path)
+        for parameter in module.parameters()
+    }
+    return {
+        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "norm_parameters": sum(p.numel() for p in norms if p.requires_grad),
+        "sites": {choice.site.name: choice.norm for choice in plan.sites} if ours else None,
+    }
+
+
+def training_pairs(manifest: Mapping[str, Any]) -> int | None:
+    """The number of training examples in a prepared corpus; None for running text or if unknown."""
+    if (manifest.get("settings") or {}).get("unit"):
+        return None
+    counts = manifest.get("counts") or {}
+    text = counts.get("bpe") or counts.get("tok") or {}
+    pairs: int | None = (text.get(f"train.{manifest.get('source')}") or {}).get("lines")
+    return pairs
+
+
+# --- code, versions, machine and settings --------------------------------------------------------
+
+SECTIONS = (
+    *("common", "model", "task", "criterion", "dataset", "optimization", "optimizer"),
+    *("lr_scheduler", "checkpoint", "distributed_training"),
+)
+"""The sections of fairseq's configuration that determine a run."""
+PATH_KEYS = {
+    *("aim_repo", "continue_once", "data", "distributed_init_method", "distributed_port"),
+    *("finetune_from_model", "log_file", "plasma_path", "restore_file", "save_dir"),
+    *("tensorboard_logdir", "user_dir"),
+}
+"""Keys of settings that are paths or addresses; others are recognized by their value."""
+ABSOLUTE_PATH = re.compile(r"""(^|[\s"'=:,;(\[{])(~?/|[A-Za-z]:\\)[^\s]""")
+NOT_CODE = (":!results", ":!benchmarks/results", ":!*.md", ":!*.tuned.json")
+"""Files whose changes do not affect a run; tuned values are also among its settings."""
+
+
+def plain_settings(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration in a checkpoint in types that JSON has, without paths.
+
+    fairseq stores all flags of a command line under ``model``. Those that another section has with
+    the same value are left out there.
+    """
+    plain = _plain(cfg).items()
+    sections = {name: values if isinstance(values, dict) else {} for name, values in plain}
+    elsewhere: dict[str, list[Any]] = {}
+    for name, section in sections.items():
+        elsewhere.setdefault(name, []).append(section.get("_name"))
+        if name != "model":
+            for key, value in section.items():
+                elsewhere.setdefault(key, []).append(value)
+    model = {
+        key: value
+        for key, value in sections.get("model", {}).items()
+        if key in ("_name", "arch") or value not in elsewhere.get(key, [])
+    }
+    return {name: sections.get(name, {}) for name in SECTIONS} | {"model": model}
+
+
+def _plain(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, argparse.Namespace):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        items = {str(key): item for key, item in value.items() if not _is_path(key, item)}
+        return {key: _plain(item) for key, item in sorted(items.items())}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value if not _is_path("", item)]
+    if isinstance(value, enum.Enum):
+        return _plain(value.value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if torch.is_tensor(value):
+        return value.tolist()
+    return type(value).__name__
+
+
+def _is_path(key: Any, value: Any) -> bool:
+    return key in PATH_KEYS or (isinstance(value, str) and bool(ABSOLUTE_PATH.search(value)))
+
+
+def versions() -> dict[str, str | None]:
+    """The versions of Python and of the packages; None if not installed."""
+    return {
+        "python": platform.python_version(),
+        "norm_plugin": norm_plugin.__version__,
+        "torch": _version("torch"),
+        "fairseq": _version("fairseq-fixed") or _version("fairseq"),
+        "sacrebleu": _version("sacrebleu"),
+        "sacremoses": _version("sacremoses"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def git_state(folder: Path) -> dict[str, Any]:
+    """The ``commit`` of the checkout that tracks ``folder``, and whether its code is ``dirty``.
+
+    Both are None if no checkout tracks the folder, as for an installed package.
+    """
+    tracked = _git(folder, "ls-files", ".")
+    commit = _git(folder, "rev-parse", "HEAD") if tracked else None
+    root = _git(folder, "rev-parse", "--show-toplevel")
+    if commit is None or root is None:
+        return {"commit": None, "dirty": None}
+    changes = _git(Path(root), "status", "--porcelain", "--", ".", *NOT_CODE)
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def short_commit(git: Mapping[str, Any]) -> str:
+    """The result of :func:`git_state` as text: ``0123456789 and changes``."""
+    return (git.get("commit") or "unknown")[:10] + (" and changes" if git.get("dirty") else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        finished = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return finished.stdout.strip()
+
+
+def machine(cpu: bool) -> dict[str, Any]:
+    """The device, threads and CPU instructions of this process.
+
+    Args:
+        cpu: whether ``--cpu`` was given; otherwise fairseq uses a GPU if there is one.
+    """
+    import torch
+
+    on_gpu = torch.cuda.is_available() and not cpu
+    return {
+        "device": torch.cuda.get_device_name() if on_gpu else "cpu",
+        "threads": torch.get_num_threads(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        # whether a preloaded library makes MKL take the CPU for Intel's: docs/troubleshooting.md
+        "mkl_as_on_intel": hasattr(ctypes.CDLL(None), "mkl_serv_intel_cpu_true"),
+    }

@@ -22,8 +22,8 @@ from norm_plugin.experiments.results import (
     SCHEMA,
     STATISTICS,
     TRANSLATIONS,
-    main,
     publish,
+    publish_command,
     read_curves,
     read_failures,
     read_kept,
@@ -147,7 +147,7 @@ def assert_equal(ours, theirs):
 
 def test_published_results_are_read_as_the_files_were(sweep, tmp_path, capsys):
     target = tmp_path / "results/toy"
-    assert main([str(sweep), str(target)]) == 0
+    assert publish_command([str(sweep), str(target)]) == 0
     assert capsys.readouterr().out == f"10 runs: {target / 'runs.csv'}\n"
     assert_equal(tables(sweep), tables(target))
     runs = pd.read_csv(target / "runs.csv")  # as a person opens it

@@ -23,7 +23,7 @@ from tiny_run import run_state, write_dictionaries, write_pairs
 
 from norm_plugin.checkpoints import average, fold, repair
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments import collect
+from norm_plugin.experiments.results import result_command
 from norm_plugin.models import NormTransformerModel
 from norm_plugin.models.stored_settings import EVALUATED, UnsafeSettingError, check_settings
 
@@ -138,7 +138,7 @@ def repair_it(monkeypatch, made):
 def result_of_it(monkeypatch, made):
     files = ["--checkpoint", str(made.path), "--last", str(made.path), "--data", str(made.data)]
     files += ["--generate-log", str(SCORED / "generate.txt"), "--out", str(made.output)]
-    collect.main(["--experiment", "e", "--norm", "n", "--seed", "3", *files])
+    result_command(["--experiment", "e", "--norm", "n", "--seed", "3", *files])
 
 
 def hub(monkeypatch, made):

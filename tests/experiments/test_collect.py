@@ -13,15 +13,17 @@ from tiny_run import DIM, FFN, WORDS, run_state, write_dictionaries
 from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.files import save_checkpoint
 from norm_plugin.commands.command_line import CommandError, read_lines, run_command
-from norm_plugin.experiments.collect import describe_model, describe_training, main
 from norm_plugin.experiments.metrics.bleu import TextForm, score_sacrebleu, text_form
 from norm_plugin.experiments.results import (
     STATISTICS,
     TRANSLATIONS,
+    describe_model,
+    describe_training,
     read_kept,
     read_result_files,
     read_results,
     read_statistics,
+    result_command,
 )
 from norm_plugin.models.recording import RecordFile
 
@@ -144,7 +146,7 @@ def command_line(arguments: dict[str, str]) -> list[str]:
 
 
 def test_a_result_file(tmp_path, finished, capsys) -> None:
-    assert main(command_line(finished)) == 0
+    assert result_command(command_line(finished)) == 0
     path = tmp_path / "results" / "tiny" / "rmsnorm-seed3.json"
     text = path.read_text(encoding="utf-8")
     result = json.loads(text)
@@ -182,7 +184,7 @@ def test_the_translations_that_were_scored_are_kept(tmp_path, finished, prepared
         {"update": 1, "sites": {}, "layers": {}}
     )
     del finished["--memory"]
-    main(command_line({**finished, "--record": str(record)}))
+    result_command(command_line({**finished, "--record": str(record)}))
     folder = tmp_path / "results" / "tiny"
     result = json.loads((folder / "rmsnorm-seed3.json").read_text())
     (run,) = read_results(folder).to_dict("records")
@@ -199,7 +201,7 @@ def test_the_translations_that_were_scored_are_kept(tmp_path, finished, prepared
 @pytest.mark.parametrize("content", [b"", bytes(11)])
 def test_a_peak_memory_that_a_power_cut_left_empty_is_unknown(tmp_path, finished, content) -> None:
     (tmp_path / "train.memory").write_bytes(content)
-    main(command_line(finished))
+    result_command(command_line(finished))
     (path,) = tmp_path.glob("results/tiny/*.json")
     assert json.loads(path.read_text())["training"]["peak_memory"] is None
 
@@ -207,7 +209,7 @@ def test_a_peak_memory_that_a_power_cut_left_empty_is_unknown(tmp_path, finished
 def test_a_users_result_stays_out_of_the_published_ones(tmp_path, finished, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     del finished["--out"]
-    assert main(command_line(finished)) == 0
+    assert result_command(command_line(finished)) == 0
     assert (tmp_path / "work" / "results" / "tiny" / "rmsnorm-seed3.json").is_file()
     assert not (tmp_path / "results").exists()
 
@@ -215,7 +217,7 @@ def test_a_users_result_stays_out_of_the_published_ones(tmp_path, finished, monk
 @pytest.mark.parametrize("seed", ["2", "4"])
 def test_a_wrong_seed_is_refused(seed, finished, capsys) -> None:
     with pytest.raises(SystemExit) as stop:
-        run_command(lambda: main(command_line({**finished, "--seed": seed})))
+        run_command(lambda: result_command(command_line({**finished, "--seed": seed})))
     assert stop.value.code == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith(f"error: --seed {seed}, but ")
@@ -226,7 +228,7 @@ def test_a_wrong_seed_is_refused(seed, finished, capsys) -> None:
 def test_a_missing_input_is_named(tmp_path, finished, flag) -> None:
     missing = str(tmp_path / "missing")
     with pytest.raises(CommandError, match=re.escape(missing)):
-        main(command_line({**finished, flag: missing}))
+        result_command(command_line({**finished, flag: missing}))
     assert not (tmp_path / "results").exists()
 
 
@@ -235,7 +237,7 @@ def test_a_model_that_does_not_fit_the_data_is_named(tmp_path, finished, prepare
     (tmp_path / "other" / "bin" / "dict.de.txt").write_text("one 1\n")
     (tmp_path / "other" / "bin" / "dict.en.txt").write_text("one 1\n")
     with pytest.raises(CommandError, match=r"(?s)average\.pt.*size mismatch"):
-        main(command_line({**finished, "--data": str(tmp_path / "other")}))
+        result_command(command_line({**finished, "--data": str(tmp_path / "other")}))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from tiny_run import run_state, write_dictionaries
 from fake_runs import spec_of
 from norm_plugin.analysis.study import score_table
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.collect import main as collect
 from norm_plugin.experiments.compose import experiment_names, find_experiment
 from norm_plugin.experiments.metrics import (
     AVERAGE,
@@ -30,6 +29,7 @@ from norm_plugin.experiments.metrics.accuracy import (
 from norm_plugin.experiments.metrics.accuracy import main as predict
 from norm_plugin.experiments.recipes import read_recipe
 from norm_plugin.experiments.results import read_results
+from norm_plugin.experiments.results import result_command as collect
 from norm_plugin.experiments.runner import check_product
 from norm_plugin.experiments.spec import next_key, run_stages
 

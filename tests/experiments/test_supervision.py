@@ -63,3 +63,14 @@ print(*(name for name in {HEAVY} if name in sys.modules))
 """
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (0, "\n"), result.stderr
+
+
+def test_reading_results_imports_no_torch():
+    code = """
+import sys
+from norm_plugin.experiments.results import read_results
+read_results("results/rt")
+print(*(name for name in ("torch", "fairseq", "hydra") if name in sys.modules))
+"""
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "\n"), result.stderr

@@ -20,12 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from norm_plugin.commands.command_line import CommandError, read_lines
-from norm_plugin.experiments.metrics.base import (
-    Metric,
-    Scores,
-    name_of_split,
-    register_metric,
-)
+from norm_plugin.experiments.metrics.base import Metric, Scores, name_of_split, register_metric
 from norm_plugin.experiments.spec import BEST
 
 SENTENCE = re.compile(r"P-(\d+)\t(\S+)\t(\S+)\t(-?[0-9.]+)", re.ASCII)
@@ -158,17 +153,10 @@ def predict_batch(model: Any, task: Any, batch: dict[str, Any]) -> Iterator[Pred
     if not logits.isfinite().all():
         raise CommandError("the classifier gives NaN or infinity: its training has diverged")
     log_probabilities, classes = functional.log_softmax(logits.float(), dim=-1).max(dim=-1)
-    labels = batch["target"].view(-1)
+    labels, names = batch["target"].view(-1), task.label_dictionary
     for number, label, predicted, value in zip(batch["id"], labels, classes, log_probabilities):
-        true, given = (label_name(task, int(each)) for each in (label, predicted))
+        true, given = (names[names.nspecial + int(each)] for each in (label, predicted))
         yield Prediction(int(number), true, given, float(value))
-
-
-def label_name(task: Any, number: int) -> str:
-    """The label of a class."""
-    dictionary = task.label_dictionary
-    name: str = dictionary[number + dictionary.nspecial]
-    return name
 
 
 def main(argv: Sequence[str]) -> int:

@@ -203,61 +203,50 @@ def score_log(
             f"{log_path} holds {len(log.hypotheses)} translations and {reference} "
             f"{len(references)} lines; if that is the raw text of '{log.split}', {AGAIN} {ALL}"
         )
-    scores = {"tokenized": score_tokenized(log, form, dictionary), "exact": score_exact(log, form)}
-    if form.compound_split:
-        scores["compound_split"] = score_compound_split(log, form)
-    scores["sacrebleu"] = score_detokenized(log, references, form)
-    return scores
 
+    def label(what: str) -> str:
+        return f"{what}, {log.split}, beam {log.beam}{', lower-cased' if form.lowercase else ''}"
 
-def score_tokenized(
-    log: GenerateLog, form: TextForm, dictionary: Path | None = None
-) -> dict[str, Any]:
-    """fairseq's BLEU4 of a log, computed from its sentences if the dictionary is given."""
-    label = _label(f"fairseq BLEU4 on {_tokens(form)}", log, form)
-    if dictionary is None:
-        return {**bleu4_parts(log.printed), "label": label}
-    computed = fairseq_bleu(
-        [log.references[i] for i in log.scored],
-        [log.hypotheses[i] for i in log.scored],
-        dictionary,
-    )
-    score = {**bleu4_parts(computed), "label": label}
-    if computed != log.printed:
-        score["note"] = (
-            f"fairseq-generate printed '{log.printed}' and its sentences give '{computed}'"
-        )
-    return score
-
-
-def score_exact(log: GenerateLog, form: TextForm) -> dict[str, Any]:
-    """BLEU of the tokens that fairseq scores, by its definition."""
-    score = exact_bleu(log.references, log.hypotheses)
-    return {**score, "label": _label(f"exact BLEU on {_tokens(form)}", log, form)}
-
-
-def score_compound_split(log: GenerateLog, form: TextForm) -> dict[str, Any]:
-    """fairseq's BLEU4 of a log after the compounds of both sides are split at their hyphens."""
-    references = [split_compounds(line) for line in log.references]
-    hypotheses = [split_compounds(line) for line in log.hypotheses]
-    what = "fairseq BLEU4 on tokens after BPE removal, compounds split"
-    return {
-        **bleu4_parts(fairseq_bleu(references, hypotheses)),
-        "exact": exact_bleu(references, hypotheses)["score"],
-        "label": _label(what, log, form),
+    tokens = "tokens after BPE removal"
+    if form.subword == "sentencepiece":
+        tokens = "words of plain text, not tokenized, which is not the papers' score"
+    scores: dict[str, Any] = {
+        "tokenized": {
+            **bleu4_parts(log.printed),
+            "label": label(f"fairseq BLEU4 on {tokens}"),
+        },
+        "exact": {
+            **exact_bleu(log.references, log.hypotheses),
+            "label": label(f"exact BLEU on {tokens}"),
+        },
     }
-
-
-def score_detokenized(
-    log: GenerateLog, references: Sequence[str], form: TextForm
-) -> dict[str, Any]:
-    """sacrebleu of a log in plain text, against references that are plain text, or made so."""
-    what = "sacrebleu on detokenized text"
+    if dictionary is not None:
+        computed = fairseq_bleu(
+            [log.references[i] for i in log.scored],
+            [log.hypotheses[i] for i in log.scored],
+            dictionary,
+        )
+        scores["tokenized"] |= bleu4_parts(computed)
+        if computed != log.printed:
+            scores["tokenized"]["note"] = (
+                f"fairseq-generate printed '{log.printed}' and its sentences give '{computed}'"
+            )
+    if form.compound_split:
+        theirs = [split_compounds(line) for line in log.references]
+        ours = [split_compounds(line) for line in log.hypotheses]
+        scores["compound_split"] = {
+            **bleu4_parts(fairseq_bleu(theirs, ours)),
+            "exact": exact_bleu(theirs, ours)["score"],
+            "label": label("fairseq BLEU4 on tokens after BPE removal, compounds split"),
+        }
+    what, hypotheses = "sacrebleu on detokenized text", plain_hypotheses(log, form)
     if form.tokenized_reference:
         what += ", the reference detokenized too, as it comes tokenized"
-    hypotheses, references = plain_hypotheses(log, form), plain_references(references, form)
-    score = score_sacrebleu(hypotheses, references, form.lowercase)
-    return {**score, "label": _label(what, log, form)}
+    scores["sacrebleu"] = {
+        **score_sacrebleu(hypotheses, plain_references(references, form), form.lowercase),
+        "label": label(what),
+    }
+    return scores
 
 
 def plain_hypotheses(log: GenerateLog, form: TextForm) -> Sequence[str]:
@@ -270,16 +259,6 @@ def plain_hypotheses(log: GenerateLog, form: TextForm) -> Sequence[str]:
 def plain_references(references: Sequence[str], form: TextForm) -> Sequence[str]:
     """The original text as sacrebleu scores against it; detokenized where it comes tokenized."""
     return detokenize(references, form.language) if form.tokenized_reference else references
-
-
-def _tokens(form: TextForm) -> str:
-    if form.subword == "sentencepiece":
-        return "words of plain text, not tokenized, which is not the papers' score"
-    return "tokens after BPE removal"
-
-
-def _label(what: str, log: GenerateLog, form: TextForm) -> str:
-    return f"{what}, {log.split}, beam {log.beam}{', lower-cased' if form.lowercase else ''}"
 
 
 def main(argv: Sequence[str]) -> int:

@@ -23,12 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from norm_plugin.commands.command_line import CommandError, DivergedError, read_json, read_lines
-from norm_plugin.experiments.metrics.base import (
-    Metric,
-    Scores,
-    name_of_split,
-    register_metric,
-)
+from norm_plugin.experiments.metrics.base import Metric, Scores, name_of_split, register_metric
 from norm_plugin.experiments.spec import BEST
 
 if TYPE_CHECKING:

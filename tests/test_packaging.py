@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from setuptools.dist import Distribution
 
-from norm_plugin.experiments.recipes import CONFIGS
+from norm_plugin.experiments.spec import CONFIGS
 
 ROOT = Path(__file__).resolve().parents[1]
 INSTALLATION = ROOT / "docs" / "installation.md"

@@ -37,7 +37,6 @@ from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.metrics import find_metric
 from norm_plugin.experiments.recipes import (
     AUTO,
-    CONFIGS,
     Recipe,
     averaging_flags,
     differences,
@@ -49,6 +48,7 @@ from norm_plugin.experiments.recipes import (
 )
 from norm_plugin.experiments.spec import (
     AVERAGE,
+    CONFIGS,
     LOGGING,
     ROOT,
     RunSpec,

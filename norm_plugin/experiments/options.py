@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from norm_plugin.commands.command_line import CommandError, at_least
-
-CONFIG_FOLDERS = tuple(folder / "configs" for folder in Path(__file__).resolve().parents[1:3])
-"""The folders of an installed package and of a checkout."""
+from norm_plugin.experiments.spec import CONFIGS
 
 RUN_END = """
 KEY=VALUE are overrides in hydra's syntax: norm=powernorm, placement=pre, seed=1, recipe=powernorm,
@@ -206,7 +204,7 @@ def description_file(name: str) -> Path | None:
     """The YAML file of an experiment, found without a YAML parser; None for an unknown name."""
     if name.endswith(".yaml"):
         return Path(name) if Path(name).is_file() else None
-    files = [path for folder in CONFIG_FOLDERS for path in sorted(folder.glob("*.yaml"))]
+    files = sorted(CONFIGS.glob("*.yaml"))
     own_name = re.compile(
         rf"^ +experiment:\n(?: {{8}}.*\n)*? {{8}}name: {re.escape(name)}$", re.MULTILINE
     )

@@ -27,17 +27,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from norm_plugin.checkpoints.user_dirs import import_user_dir
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.spec import LOGGING, Differences
+from norm_plugin.experiments.spec import CONFIGS, LOGGING, Differences
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS
 
 Recipe = dict[str, dict[str, Any]]
 """The settings of each of fairseq's groups."""
 
-PACKAGE = Path(__file__).resolve().parents[1]
-CONFIG_FOLDERS = (PACKAGE.parent / "configs", PACKAGE / "configs")
-"""The folders of a checkout and of an installed package."""
-CONFIGS = next(filter(Path.is_dir, CONFIG_FOLDERS), CONFIG_FOLDERS[0])
 NAME_FLAGS = {
     "task": "--task",
     "model": "--arch",

@@ -21,6 +21,9 @@ from norm_plugin.commands.command_line import CommandError
 PYTHON = [sys.executable]
 """The interpreter that runs the commands of a run; tests replace it."""
 ROOT = Path(__file__).resolve().parents[2]
+_FOLDERS = (ROOT / "configs", ROOT / "norm_plugin" / "configs")
+CONFIGS = next(filter(Path.is_dir, _FOLDERS), _FOLDERS[0])
+"""The YAML files, in a checkout or in an installed package."""
 Sources = Mapping[str, str]
 """The digest of each file of a user dir that a run depends on, by its path."""
 AVERAGE, BEST = "average", "best"

@@ -31,14 +31,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.spec import CONFIGS
 
 if TYPE_CHECKING:
     from norm_plugin.experiments.metrics import Metric
 
-PACKAGE = Path(__file__).resolve().parents[1]
-STUDY_FOLDERS = (PACKAGE.parent / "configs" / "study", PACKAGE / "configs" / "study")
-"""The folders of a checkout and of an installed package."""
-STUDIES = next(filter(Path.is_dir, STUDY_FOLDERS), STUDY_FOLDERS[0])
+STUDIES = CONFIGS / "study"
 SCORE, LOSSES = "score", ("valid_loss", "train_loss")
 """Outcomes of every run: its score, the lowest validation loss and the final training loss."""
 SUPERIORITY, EQUIVALENCE = "superiority", "equivalence"

@@ -23,13 +23,13 @@ from fake_runs import spec_of
 from norm_plugin.commands.command_line import CommandError, run_command
 from norm_plugin.experiments.compose import check_number_averaged
 from norm_plugin.experiments.recipes import (
-    CONFIGS,
     averaging_flags,
     generation_flags,
     main,
     read_recipe,
     training_flags,
 )
+from norm_plugin.experiments.spec import CONFIGS
 from norm_plugin.norms import NORM_TYPES
 from norm_plugin.norms.base import registry as registry
 from norm_plugin.placements import PLACEMENTS

@@ -15,8 +15,7 @@ from norm_plugin.cli import main
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments import compose, options
 from norm_plugin.experiments.compose import experiment_names
-from norm_plugin.experiments.recipes import CONFIGS
-from norm_plugin.experiments.spec import RunSpec
+from norm_plugin.experiments.spec import CONFIGS, RunSpec
 from norm_plugin.experiments.state import (
     DIVERGED,
     DONE,

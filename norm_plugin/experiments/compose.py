@@ -58,6 +58,7 @@ from norm_plugin.experiments.spec import (
     run_label,
     short_label,
     without_logging,
+    without_seed,
 )
 from norm_plugin.experiments.studies import (
     STUDIES,
@@ -247,7 +248,7 @@ def compose_run(args: argparse.Namespace, name: str, overrides: Sequence[str]) -
     check_extra_flags(args.extra_flags)
     check_number_averaged(training, averaging)
     plugin = user_dir or ROOT / "norm_plugin"
-    check_training((*_without_seed(training), "--user-dir", os.path.abspath(plugin)))
+    check_training((*without_seed(training), "--user-dir", os.path.abspath(plugin)))
 
     evaluation = metric.flags(subword, metric.recipe_flags(recipe, args.extra_flags))
     raw = _raw_folder(args.raw, experiment)
@@ -454,12 +455,6 @@ def check_number_averaged(flags: Sequence[str], averaging: Sequence[str]) -> Non
             f"{end} {length} makes {checkpoints} checkpoints and {count} are averaged: train "
             f"longer, or keep fewer by {kind.replace('last', 'keep')}"
         )
-
-
-def _without_seed(flags: Sequence[str]) -> list[str]:
-    """The flags without ``--seed``, so that runs that differ in their seed are checked once."""
-    place = flags.index("--seed") if "--seed" in flags else len(flags)
-    return [*flags[:place], *flags[place + 2 :]]
 
 
 @lru_cache

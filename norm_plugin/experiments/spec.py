@@ -204,6 +204,12 @@ def without_logging(flags: Sequence[str]) -> list[str]:
     return others
 
 
+def without_seed(flags: Sequence[str]) -> list[str]:
+    """Flags of ``fairseq-train`` without ``--seed``, which are the same for all runs of an arm."""
+    place = flags.index("--seed")
+    return [*flags[:place], *flags[place + 2 :]]
+
+
 def flag_settings(flags: Sequence[str]) -> Differences:
     """Flags of ``fairseq-train`` as settings; a flag without a value is True."""
     values: dict[str, list[str]] = {}

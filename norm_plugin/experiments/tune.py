@@ -21,7 +21,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -31,7 +31,7 @@ import pandas as pd
 
 from norm_plugin.commands.command_line import CommandError, read_json, write_text
 from norm_plugin.experiments.results import RUN_KEY, read_results
-from norm_plugin.experiments.spec import ROOT, RunSpec
+from norm_plugin.experiments.spec import ROOT, RunSpec, without_seed
 from norm_plugin.experiments.state import DIVERGED, DONE, state_of
 from norm_plugin.experiments.studies import StudyFile, Tuning, read_study_file, study_path
 from norm_plugin.experiments.sweep import Composed, read_specs, run_grid
@@ -59,7 +59,7 @@ class Arm:
         sources: the digests of the files of a user dir that it depends on.
     """
 
-    overrides: tuple[str, ...]
+    overrides: tuple[str, ...] = field(compare=False)
     settings: str
     sources: Mapping[str, str]
 
@@ -78,14 +78,21 @@ def main(args: argparse.Namespace) -> int:
         points = list(trial_points(arms, grid, tuning_of(study).seeds))
         trials = compose_trials(args, arms, tuple(grid), points)
         status = run_grid(args, trials)
-        if status or args.dry_run or not all(map(has_ended, trials.runs)):
+        if (
+            status
+            or args.dry_run
+            or not all(state_of(spec).state in (DONE, DIVERGED) for spec in trials.runs)
+        ):
             return status
         table = read_trials(trials.runs, tuple(grid), points)
         choice = choose(table, tuple(grid))
         wider = extend(grid, choice.values(), bound)
         if wider == grid:
             break
-        print(f"an arm is best on the edge of the grid, which grows to {_text(wider)}", flush=True)
+        text = "; ".join(
+            f"{key} {', '.join(f'{value:g}' for value in values)}" for key, values in wider.items()
+        )
+        print(f"an arm is best on the edge of the grid, which grows to {text}", flush=True)
         grid = wider
     write_tuned(study, arms, grid, table, choice, trials.runs)
     for arm, point in choice.items():
@@ -134,18 +141,12 @@ def growth_bound(values: Sequence[float]) -> tuple[float, float]:
 
 def arms_of(composed: Composed) -> dict[str, Arm]:
     """The arms of a study by their labels, ``layernorm-post``."""
-    arms = {}
+    arms: dict[str, Arm] = {}
     for spec, overrides in zip(composed.runs, composed.overrides):
-        if spec.label not in arms:
-            arms[spec.label] = Arm(_without_seed(overrides), settings_digest(spec), spec.sources)
+        own = tuple(override for override in overrides if not override.startswith("seed="))
+        settings = _digest(json.dumps(without_seed(spec.identity)).encode())
+        arms.setdefault(spec.label, Arm(own, settings, spec.sources))
     return arms
-
-
-def settings_digest(spec: RunSpec) -> str:
-    """A digest of the flags of a training, without the seed."""
-    flags = list(spec.identity)
-    place = flags.index("--seed")
-    return _digest(json.dumps([*flags[:place], *flags[place + 2 :]]).encode())
 
 
 def trial_points(
@@ -174,11 +175,6 @@ def compose_trials(
         for arm, point, seed in points
     ]
     return read_specs(argparse.Namespace(**{**vars(args), "arms": overrides}))
-
-
-def has_ended(spec: RunSpec) -> bool:
-    """Whether a run is done or has diverged."""
-    return state_of(spec).state in (DONE, DIVERGED)
 
 
 def point_overrides(keys: Sequence[str], point: Point) -> list[str]:
@@ -259,12 +255,7 @@ def write_tuned(
         "code": code_digest(),
         "data": data_checksums(specs),
         "arms": {
-            label: {
-                "overrides": arm.overrides,
-                "settings": arm.settings,
-                "sources": arm.sources,
-                "chosen": dict(zip(grid, choice[label])),
-            }
+            label: {**asdict(arm), "chosen": dict(zip(grid, choice[label]))}
             for label, arm in arms.items()
         },
         "trials": trials.replace({OUTCOME: {math.inf: None}}).to_dict("records"),
@@ -286,12 +277,9 @@ def read_choice(study: StudyFile, composed: Composed) -> dict[str, dict[str, flo
     if not path.exists():
         raise CommandError(f"{study.path} is not tuned; run `norm-plugin tune {study.path}` first")
     tuned = read_json(path)
-    arms = {
-        label: {"settings": arm.settings, "sources": dict(arm.sources)}
-        for label, arm in arms_of(composed).items()
-    }
+    arms = arms_of(composed)
     stored = {
-        label: {"settings": arm["settings"], "sources": arm["sources"]}
+        label: Arm(arm["overrides"], arm["settings"], arm["sources"])
         for label, arm in tuned["arms"].items()
     }
     changed = sorted(label for label in {*arms, *stored} if arms.get(label) != stored.get(label))
@@ -334,16 +322,9 @@ def data_checksums(specs: Iterable[RunSpec]) -> list[str]:
 
     A corpus that each seed splits at random is left out, since its checksum depends on the seed.
     """
-    manifests = {spec.data / "manifest.json" for spec in specs if not _splits(spec)}
+    fixed = (spec for spec in specs if "--split-seed" not in spec.preparation)
+    manifests = {spec.data / "manifest.json" for spec in fixed}
     return sorted({read_json(path)["checksum"] for path in manifests if path.exists()})
-
-
-def _splits(spec: RunSpec) -> bool:
-    return "--split-seed" in spec.preparation
-
-
-def _without_seed(overrides: Iterable[str]) -> tuple[str, ...]:
-    return tuple(override for override in overrides if not override.startswith("seed="))
 
 
 def _digest(content: bytes) -> str:
@@ -353,7 +334,3 @@ def _digest(content: bytes) -> str:
 def _plain(tuning: Tuning) -> Any:
     """The section in types that JSON has, with lists for tuples."""
     return json.loads(json.dumps(asdict(tuning)))
-
-
-def _text(grid: Grid) -> str:
-    return "; ".join(f"{key} {', '.join(f'{v:g}' for v in values)}" for key, values in grid.items())

@@ -18,9 +18,13 @@ import pandas as pd
 
 from norm_plugin.analysis.stats import half_interval
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.collect import short_commit
 from norm_plugin.experiments.metrics import Metric, find_metric
-from norm_plugin.experiments.results import read_curves, read_failures, read_results
+from norm_plugin.experiments.results import (
+    read_curves,
+    read_failures,
+    read_results,
+    short_commit,
+)
 from norm_plugin.experiments.spec import (
     Differences,
     changed_sources,

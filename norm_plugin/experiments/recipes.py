@@ -74,7 +74,9 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     for override in overrides:
         group, _, choice = override.partition("=")
         if group == "placement" and choice in PLACEMENTS:
-            for_hydra.append(f"model.norm_placement={choice}")
+            for_hydra.append(
+                f"++model.norm_placement={choice}"
+            )  # some recipes leave it to the model
         elif group != "norm" or (CONFIGS / "norm" / f"{choice}.yaml").is_file():
             for_hydra.append(override)
         elif choice in NORM_TYPES:

@@ -102,6 +102,14 @@ def test_every_placement_is_a_word_of_its_group(name):
     assert composed.model.norm_placement_decoder == "post"
 
 
+@pytest.mark.parametrize("name", PRIMARY)
+def test_every_experiment_takes_a_placement(name):
+    with initialize_config_dir(str(CONFIGS), version_base="1.1"):
+        assert compose(name, ["placement=sandwich"]).model.norm_placement == "sandwich"
+    flags = training_flags(read_recipe(name, ["placement=sandwich"]))
+    assert flags[flags.index("--norm-placement") + 1] == "sandwich"
+
+
 @pytest.mark.parametrize(
     ("name", "scale"), [("iwslt15_en_vi", 1.0), ("iwslt14_de_en", None), ("wmt14_en_de", None)]
 )

@@ -118,8 +118,9 @@ FINDINGS = {
             outcomes=BOTH,
         ),
         *effects(CLASSIFICATION, ("adanorm", "layernorm"), outcomes=BOTH),
-        Effect("adanorm_sst5", "adanorm", "layernorm-kaiming"),
-        Effect("adanorm_sst5", "layernorm-kaiming"),
+        *effects(
+            CLASSIFICATION, ("adanorm", "layernorm-kaiming"), ("layernorm-kaiming", "layernorm")
+        ),
     ],
     "warmup": effects(  # that of post without the increase would flatten the figure
         ["warmup_confirmed"],

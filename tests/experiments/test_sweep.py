@@ -125,6 +125,15 @@ def test_a_study_gives_its_own_command_and_number_of_runs(study):
     assert numbers in ([], [str(len(grid(study)[0]))])
 
 
+def test_the_study_of_the_docs(tmp_path):
+    page = (CONFIGS.parent / "docs" / "studies.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```yaml\n(experiment: .*?)```", page, re.DOTALL)
+    (tmp_path / "docs.yaml").write_text(text)
+    names, _ = grid(str(tmp_path / "docs.yaml"))
+    labels = ("layernorm", "rmsnorm", "adanorm-kaiming")
+    assert set(names) == {f"{label}-seed{seed}" for label in labels for seed in (11, 12, 13)}
+
+
 @pytest.fixture
 def outside(tmp_path):
     """A corpus, an experiment and a study of the user's own, outside the checkout."""

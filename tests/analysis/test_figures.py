@@ -8,12 +8,14 @@ import xml.etree.ElementTree as ElementTree
 import pandas as pd
 import pytest
 
-from made_up_results import folder_of, made_up, with_statistics
+from made_up_results import folder_of, made_up, with_statistics, write_failure
 from norm_plugin.analysis.figures import (
     AGAINST,
     FIGURES,
     MOST_LINES,
+    Panel,
     curve_differences,
+    curves_in_panels,
     interval_of_means,
     outliers,
     panels,
@@ -286,3 +288,26 @@ def test_the_figure_of_sensitivity_marks_what_was_chosen():
     assert list(figure.data["lr"]) == [0.1, 1.0] and list(figure.data["mean"]) == [3.5, 4.5]
     ElementTree.fromstring(figure.standalone)
     assert figure.pdf.startswith(b"%PDF")
+
+
+def test_a_failed_run_of_the_baseline_is_in_the_first_panel(tmp_path):
+    points = [{"updates": update, "epoch": 1, "loss": 9.0 - update} for update in (1, 2, 3)]
+    curves = {"train": [], "valid": points}
+    (folder,) = folder_of(tmp_path, made_up(curves=curves), made_up("other", curves=curves))
+    write_failure(folder, "layernorm", 2, curves=curves)
+    first, *others = axes_of(drawn(read_study([folder]), "valid-loss")).flat
+    assert [text.get_text().strip() for text in first.texts] == ["seed 2 diverged"]
+    assert not any(axes.texts for axes in others)
+
+
+def test_the_scale_leaves_the_first_losses_out():
+    lines = pd.DataFrame({"arm": "a", "x": [1, 5, 10], "mean": [9.0, 2.0, 1.0]})
+    lines = lines.assign(low=lines["mean"], high=lines["mean"])
+    shown = [Panel("", {"a": "a"})]
+    labels = ("updates", "loss")
+    whole, late = (
+        axes_of(curves_in_panels("n", "t", lines, lines, shown, labels, settled=share))[0, 0]
+        for share in (0.0, 0.5)
+    )
+    assert whole.get_ylim() == pytest.approx((0.6, 9.4))  # 5 % of the range at each end
+    assert late.get_ylim() == pytest.approx((0.95, 2.05))

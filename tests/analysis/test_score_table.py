@@ -58,6 +58,7 @@ def test_results_from_before_the_exact_score():
     old = scored()
     del old["scores"]["exact"]
     text = table(old, scored(seed=2), scored("none"))
+    assert "Student's t" in text  # for two seeds, too
     assert row(text, "layernorm")[5] == "not computed"
     assert row(text, "none")[5] == "39.75"
     assert "exact BLEU." in text.split("\n")

@@ -125,6 +125,16 @@ def test_a_study_gives_its_own_command_and_number_of_runs(study):
     assert numbers in ([], [str(len(grid(study)[0]))])
 
 
+@pytest.mark.parametrize(
+    ("line", "changed"), [("metric: bleu", ""), ("metric: bleu", "metric: bleu\n        mertic: x")]
+)
+def test_an_experiment_with_wrong_keys_is_refused(tmp_path, line, changed):
+    text = re.sub(rf"{line}.*", changed, (CONFIGS / "toy.yaml").read_text())
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(CommandError, match=r"mine.yaml: experiment needs corpus and metric, and"):
+        grid(str(tmp_path / "mine.yaml"))
+
+
 def test_the_study_of_the_docs(tmp_path):
     page = (CONFIGS.parent / "docs" / "studies.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(experiment: .*?)```", page, re.DOTALL)
@@ -267,6 +277,7 @@ def test_the_time_left_of_a_grid():
     assert seconds_left([done, waiting, waiting], 2) == 100
     assert seconds_left([done, running, waiting], 2) == 70
     assert seconds_left([done, running], 2) == 40
+    assert seconds_left([done, Status(RUNNING, seconds=30.0)], 2) == 70  # its own end is unknown
     assert seconds_left([done, Status(FAILED), Status(DIVERGED)], 2) == 0
     assert summary([done, running, waiting], 2) == (
         "1 done, 1 running, 1 waiting of 3; about 1 min left"

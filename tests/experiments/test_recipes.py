@@ -336,3 +336,11 @@ def test_flags_for_a_shell_are_read_by_bash(capsys):
     assert flags[flags.index("--save-dir") + 1] == "it's $HOME"
     assert main(["toy", "--averaging", "--shell"]) == 0
     assert capsys.readouterr().out == "--last-epochs 3\n"
+
+
+def test_a_corpus_that_norm_data_dir_lacks_is_downloaded(tmp_path, monkeypatch):
+    monkeypatch.setenv("NORM_DATA_DIR", str(tmp_path))
+    assert "--raw" not in spec_of("multi30k").preparation
+    (tmp_path / "multi30k").mkdir()
+    preparation = spec_of("multi30k").preparation
+    assert preparation[preparation.index("--raw") + 1] == str(tmp_path / "multi30k")

@@ -17,6 +17,7 @@ from norm_plugin.analysis.figures import (
     curve_differences,
     curves_in_panels,
     interval_of_means,
+    legend_height,
     outliers,
     panels,
     sensitivity_figure,
@@ -311,3 +312,23 @@ def test_the_scale_leaves_the_first_losses_out():
     )
     assert whole.get_ylim() == pytest.approx((0.6, 9.4))  # 5 % of the range at each end
     assert late.get_ylim() == pytest.approx((0.95, 2.05))
+
+
+@pytest.mark.parametrize(("count", "colors"), [(2, 2), (6, 1)])
+def test_arms_in_panels_of_their_own_share_a_color_where_there_are_many(count, colors):
+    """Two panels beside each other have a legend, in which their arms differ."""
+    arms = [f"a{number}" for number in range(count)]
+    lines = pd.DataFrame({"arm": arms * 2, "x": [0] * count + [1] * count, "mean": 1.0})
+    lines = lines.assign(low=lines["mean"], high=lines["mean"])
+    shown = [Panel(arm, {arm: arm}) for arm in arms]
+    figure = curves_in_panels("n", "t", lines, lines, shown, ("updates", "loss"))
+    drawn_lines = [axes.lines[0] for axes in axes_of(figure).flat if axes.lines]
+    assert len(drawn_lines) == count
+    assert len({line.get_color() for line in drawn_lines}) == colors
+
+
+def test_a_legend_has_the_columns_that_fit(study):
+    short, long = ["layernorm"] * 3, ["layernorm-" * 12] * 3
+    assert legend_height(long) == pytest.approx(0.1 + 3 * 0.2)  # a row of 0.2 inches for each
+    assert legend_height(short) == pytest.approx(0.1 + 0.2)
+    assert drawn(study, "spectrum").height > 3.4  # of the axes

@@ -9,6 +9,7 @@ tools/docs.py writes the tables of the same comparisons.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from functools import cache
 from html import escape
@@ -44,7 +45,7 @@ CORPORA = {
     "multi30k_cpu": "Multi30k",
     "warmup_confirmed": "Multi30k, new seeds",
     "stat_tokens": "characters, large batches",
-    "depth": "characters, 24 layers",
+    "depth": "characters",
 }
 
 
@@ -127,13 +128,15 @@ FINDINGS = {
         (WITHOUT_WARMUP, "layernorm, pre"),
         (WITHOUT_WARMUP, "layernorm, post"),
     ),
-    "depth": [  # that of post would flatten the figure
+    "depth": [  # that of post with 24 layers would flatten the figure
         Effect(
             "depth",
-            f"layernorm-{placement}-decoder-layers-24, {placement}",
-            "layernorm-decoder-layers-24, pre",
+            f"layernorm-{placement}-decoder-layers-{layers}, {placement}",
+            f"layernorm-decoder-layers-{layers}, pre",
         )
-        for placement in ("rezero", "deepnorm", "scaled-pre")
+        for layers in (24, 12, 6)
+        for placement in ("rezero", "deepnorm", "scaled-pre", "post")
+        if (placement, layers) != ("post", 24)
     ],
     "gain-and-bias": effects(CLASSIFICATION, ("layernorm-simple", "layernorm"), outcomes=BOTH),
     "derivatives": effects(
@@ -272,9 +275,10 @@ def finding_figure(name: str, results: Path) -> Figure:
 
 def _label(row: dict[str, Any]) -> str:
     baseline = row["baseline"].replace("-layer-scale-groups-0", " without layer-scale")
-    # the depth is in the name of the corpus
     arms = AGAINST["depth"].without(f"{row['arm']} less {baseline}")
-    return f"{arms}\n{row['corpus']}, n = {len(row['by_seed'])}"
+    depth = re.search(r"-layers-(\d+)", row["arm"])  # the same in both arms
+    layers = f", {depth[1]} layers" if depth else ""
+    return f"{arms}\n{row['corpus']}{layers}, n = {len(row['by_seed'])}"
 
 
 def figure_text(name: str, results: Path) -> str:

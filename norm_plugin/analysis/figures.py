@@ -28,7 +28,14 @@ from norm_plugin.analysis.records import (
     short_value,
     statistics_of,
 )
-from norm_plugin.analysis.stats import CONFIDENCE, Verdict, compare_arms, describe
+from norm_plugin.analysis.stats import (
+    CONFIDENCE,
+    Verdict,
+    compare_arms,
+    describe,
+    outcome_values,
+    split_ratio,
+)
 from norm_plugin.analysis.study import SAME_SPEED, Study, arm_name
 from norm_plugin.experiments.results import RUN_KEY
 
@@ -770,7 +777,7 @@ def score_against(study: Study, name: str, against: Against) -> Figure | None:
         return None
     rows = []
     for (arm, placement), of_arm in study.runs.groupby(["arm", "placement"], sort=False):
-        sample = describe(of_arm["score"].tolist())
+        sample = describe(outcome_values(of_arm).tolist(), split_ratio(of_arm))
         family = arm_name(against.without(short_name(arm, placement)), placement)
         number = numbers[of_arm.index[0]]
         rows.append((family, number, sample.count, sample.mean, *sample.interval))

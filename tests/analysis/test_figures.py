@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -173,6 +174,21 @@ def test_a_norm_is_a_line_over_the_batches_of_its_statistics(tmp_path):
         ("batchnorm, pre", 4096, 1, 35.0),
     ]
     assert data["low"].iloc[0] < 33.5 < data["high"].iloc[0] and data["low"].isna().iloc[1]
+
+
+def test_overlapping_splits_widen_the_interval_of_a_line(tmp_path):
+    """By Nadeau and Bengio: 1/2 + 1 for 1/2, where the test set is as large as the training set."""
+    runs = [batch_run("batchnorm-stat-tokens-512", 33.0 + seed, 512, seed=seed) for seed in (1, 2)]
+    baseline = {**made_up(settings__dataset={"max_tokens": 4096}), "differs": SHORTER}
+    study = read_study(folder_of(tmp_path, *runs, batch_run("batchnorm", 35.0), baseline))
+    splits = {"split_seed": 1, "scores.tokenized.sentences": 50, "data.training_pairs": 50}
+    fixed, split = (
+        drawn(each, "stat-tokens").data.iloc[0]
+        for each in (study, replace(study, runs=study.runs.assign(**splits)))
+    )
+    assert split["high"] - split["mean"] == pytest.approx(
+        math.sqrt(3) * (fixed["high"] - fixed["mean"])
+    )
 
 
 def test_an_arm_far_from_the_others_has_a_scale_of_its_own():

@@ -50,12 +50,16 @@ CORPORA = {
 
 
 class Effect(NamedTuple):
-    """A comparison: ``arm`` less ``baseline``, under pre-norm where they name no placement."""
+    """A comparison: ``arm`` less ``baseline``, under pre-norm where they name no placement.
+
+    One that is ``off_scale`` would flatten the figure: it is in the table alone.
+    """
 
     study: str
     arm: str
     baseline: str = "layernorm"
     outcome: str = SCORE
+    off_scale: bool = False
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -93,8 +97,8 @@ WITHOUT_WARMUP = "layernorm-warmup-init-lr-0.005, pre"
 FINDINGS = {
     "norms": [
         *norms_of("characters_tuned_short", "none", "powernorm", "dyt"),
-        # that of dyt would flatten the figure
         *norms_of("characters_tuned_post", "rmsnorm", "powernorm", placement=", post"),
+        Effect("characters_tuned_post", "dyt, post", "layernorm, post", off_scale=True),
         *norms_of("characters", "none", "rmsnorm", "powernorm", "adanorm"),
         *norms_of("characters", "rmsnorm", "powernorm", "adanorm", placement=", post"),
     ],
@@ -123,20 +127,28 @@ FINDINGS = {
             CLASSIFICATION, ("adanorm", "layernorm-kaiming"), ("layernorm-kaiming", "layernorm")
         ),
     ],
-    "warmup": effects(  # that of post without the increase would flatten the figure
-        ["warmup_confirmed"],
-        (WITHOUT_WARMUP, "layernorm, pre"),
-        (WITHOUT_WARMUP, "layernorm, post"),
-    ),
-    "depth": [  # that of post with 24 layers would flatten the figure
+    "warmup": [
+        *effects(
+            ["warmup_confirmed"],
+            (WITHOUT_WARMUP, "layernorm, pre"),
+            (WITHOUT_WARMUP, "layernorm, post"),
+        ),
+        Effect(
+            "warmup_confirmed",
+            "layernorm-post-warmup-init-lr-0.005, post",
+            "layernorm, post",
+            off_scale=True,
+        ),
+    ],
+    "depth": [
         Effect(
             "depth",
             f"layernorm-{placement}-decoder-layers-{layers}, {placement}",
             f"layernorm-decoder-layers-{layers}, pre",
+            off_scale=(placement, layers) == ("post", 24),
         )
         for layers in (24, 12, 6)
         for placement in ("rezero", "deepnorm", "scaled-pre", "post")
-        if (placement, layers) != ("post", 24)
     ],
     "gain-and-bias": effects(CLASSIFICATION, ("layernorm-simple", "layernorm"), outcomes=BOTH),
     "derivatives": effects(
@@ -187,9 +199,11 @@ def finding_table(name: str, results: Path) -> str:
 
 
 def finding_block(name: str, results: Path) -> str:
-    """Markdown: the figure of a finding, and its table."""
+    """Markdown: the figure of a finding, what it leaves out, and its table."""
     figure = f"![Differences and their 95 % intervals](findings/{name}.svg)"
-    return f"{figure}\n\n{finding_table(name, results)}"
+    missing = [f"`{each.arm}` less `{each.baseline}`" for each in FINDINGS[name] if each.off_scale]
+    note = f"Not in the figure, because off its scale: {', '.join(missing)}.\n\n" if missing else ""
+    return f"{figure}\n\n{note}{finding_table(name, results)}"
 
 
 @cache
@@ -238,7 +252,8 @@ def finding_figure(name: str, results: Path) -> Figure:
 
     A mark is filled where the verdict is not undecided.
     """
-    data = measured(results).loc[[name]]
+    rows = measured(results).loc[[name]]
+    data = rows[~rows["off_scale"]]
     panels = list(data.groupby("title", sort=False))
 
     def plot(grid: Any) -> None:

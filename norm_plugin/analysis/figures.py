@@ -36,7 +36,7 @@ from norm_plugin.analysis.stats import (
     outcome_values,
     split_ratio,
 )
-from norm_plugin.analysis.study import SAME_SPEED, Study, arm_name
+from norm_plugin.analysis.study import Study, arm_name
 from norm_plugin.experiments.results import RUN_KEY
 
 # Okabe and Ito's colors, which the color-blind can distinguish and which are visible on black and
@@ -596,7 +596,7 @@ for name, kind in (("valid", "validation"), ("train", "training")):
 @figure("speed", "speed")
 def speed(study: Study) -> Figure | None:
     """The score against training time, one point per arm; None if times are not comparable."""
-    if study.speed_spread > SAME_SPEED:
+    if not study.times_comparable:
         return None
     title = study.metric.title
     arms = study.runs.groupby("arm", sort=False)

@@ -35,7 +35,6 @@ from norm_plugin.analysis.stats import (
 )
 from norm_plugin.analysis.study import (
     DEFAULT_BASELINE,
-    SAME_SPEED,
     Study,
     distinct,
     markdown,
@@ -464,7 +463,6 @@ def content_of(
         "tuned": tuned,
         "declared": " and ".join(dict.fromkeys(each.declared for each in study.primary)),
         "loss_given": loss is not None,
-        "spread": study.speed_spread if study.speed_spread > SAME_SPEED else None,
         "records": sum(record_of(run) is not None for run in runs.to_dict("records")),
         "scored": distinct(study.commits),
         "figures": figures,

@@ -146,15 +146,19 @@ class Study:
         return [short_commit(state) for state in states.to_dict("records")]
 
     @property
-    def speed_spread(self) -> float:
-        """The largest factor between the speeds of two seeds of an arm; 1 if unknown.
+    def speed_spread(self) -> float | None:
+        """The largest factor between the speeds of two seeds of an arm; None without two seeds.
 
-        Above :data:`SAME_SPEED`, the runs shared the machine with other work, so times are not
-        comparable.
+        Above :data:`SAME_SPEED`, the runs shared the machine with other work.
         """
         speeds = self.runs.groupby("arm")["training.updates_per_second"]
-        factor = (speeds.max() / speeds.min()).max()
-        return 1.0 if pd.isna(factor) else float(factor)
+        factor = (speeds.max() / speeds.min())[speeds.count() > 1].max()
+        return None if pd.isna(factor) else float(factor)
+
+    @property
+    def times_comparable(self) -> bool:
+        """Whether the speeds of the seeds show that the runs had the machine to themselves."""
+        return self.speed_spread is not None and self.speed_spread <= SAME_SPEED
 
 
 def read_study(

@@ -226,14 +226,28 @@ def test_the_time_to_a_loss_that_was_asked_for(tmp_path):
     assert "--loss 9.5" in section(text, "How this page was made")
 
 
-def test_times_of_runs_that_shared_the_machine_are_not_drawn(tmp_path):
-    speeds = ((1, 0.5), (2, 0.5 * SAME_SPEED * 1.01))
-    runs = [made_up(seed=seed, training__updates_per_second=speed) for seed, speed in speeds]
+@pytest.mark.parametrize(
+    ("speeds", "spread", "note"),
+    [
+        ([0.5, 0.5 * SAME_SPEED * 0.99], SAME_SPEED * 0.99, ""),
+        ([0.5, 0.5 * SAME_SPEED * 1.01], SAME_SPEED * 1.01, "two seeds of one arm differ"),
+        ([0.5], None, "no arm has two seeds"),
+        ([0.5, None], None, "no arm has two seeds"),
+    ],
+)
+def test_times_are_drawn_if_two_seeds_show_that_they_can_be_compared(
+    tmp_path, speeds, spread, note
+):
+    runs = [
+        made_up(seed=seed, training__updates_per_second=speed)
+        for seed, speed in enumerate(speeds, start=1)
+    ]
     (folder,) = folder_of(tmp_path / "results", *runs)
-    assert read_study([folder]).speed_spread == pytest.approx(SAME_SPEED * 1.01)
+    assert read_study([folder]).speed_spread == (spread and pytest.approx(spread))
     main([str(folder), "--out", str(tmp_path / "out")])
-    assert not (tmp_path / "out" / "speed.svg").exists()
-    assert "The times cannot be compared" in (tmp_path / "out" / "report.md").read_text()
+    assert (tmp_path / "out" / "speed.svg").exists() == (not note)
+    text = section((tmp_path / "out" / "report.md").read_text(), "Speed and size")
+    assert note in text and ("not drawn" in text) == bool(note)
 
 
 def test_the_title_is_text_and_no_markup(written):

@@ -144,6 +144,15 @@ def test_other_placements_have_half_of_the_seeds_and_no_corpus():
     assert len(list(options.draws("b"))) == 10
 
 
+def test_the_full_model_has_the_size_and_the_tied_embeddings_that_it_declares():
+    setting = models.full("pre", "layernorm", 2, 128, BATCHES, seed=0)
+    decoder = setting.model.decoder
+    assert decoder.output_projection.weight is decoder.embed_tokens.weight
+    for layers in (setting.model.encoder.layers, setting.layers):
+        assert [layer.fc1.out_features for layer in layers] == [4 * 128] * 2
+        assert {layer.self_attn.num_heads for layer in layers} == {128 // models.HEAD_CHANNELS}
+
+
 def test_padding_is_not_among_the_activations():
     batch, pad = BATCHES.draw(0), BATCHES.source_words.pad()
     source = batch.source.clone()

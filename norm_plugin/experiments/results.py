@@ -278,7 +278,7 @@ def publish(source: Path, target: Path) -> int:
     """Store the results of a folder in the published form; returns the number of runs.
 
     Args:
-        target: may be ``source``, whose JSON files are then replaced.
+        target: may be ``source``. JSON files there are replaced.
 
     Raises:
         CommandError: no results, or ``target`` has runs that ``source`` lacks.
@@ -299,23 +299,20 @@ def publish(source: Path, target: Path) -> int:
     shared = {name: first[name] for name in sorted(texts) if name not in varying}
     target.mkdir(parents=True, exist_ok=True)
     archive_kept(source, target, list(zip(runs["norm"], runs["seed"])))
-    files = {
-        CURVES: curves.to_csv(index=False),
-        FAILURES: "" if failures.empty else failures.map(_cell).to_csv(index=False),
-        SHARED: json.dumps(shared, indent=1, ensure_ascii=False) + "\n",
-        RUNS: texts[varying].to_csv(index=False),
-    }
-    for name, text in files.items():
-        if text:
-            write_text(target / name, text)
-    if source.resolve() == target.resolve():
-        for result in read_result_files(source):
-            path = source / result_name(result["norm"], result["seed"])
-            for kind in ENDINGS:
-                kept_file(path, kind).unlink(missing_ok=True)
-            path.unlink()
-        for path in source.glob("failed/*.json"):
-            path.unlink()
+    write_text(target / CURVES, curves.to_csv(index=False))
+    if not failures.empty:
+        write_text(target / FAILURES, failures.map(_cell).to_csv(index=False))
+    # first with every value, so that neither an older nor the new shared.json makes a row wrong
+    write_text(target / RUNS, texts.to_csv(index=False))
+    write_text(target / SHARED, json.dumps(shared, indent=1, ensure_ascii=False) + "\n")
+    write_text(target / RUNS, texts[varying].to_csv(index=False))
+    for result in read_result_files(target):  # they would take precedence
+        path = target / result_name(result["norm"], result["seed"])
+        for kind in ENDINGS:
+            kept_file(path, kind).unlink(missing_ok=True)
+        path.unlink()
+    for path in target.glob("failed/*.json"):
+        path.unlink()
     return len(runs)
 
 

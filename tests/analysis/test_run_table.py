@@ -17,7 +17,8 @@ from made_up_results import (
     write_failure,
 )
 from norm_plugin.analysis.records import statistics_of
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.commands.command_line import CommandError, write_text
+from norm_plugin.experiments import results
 from norm_plugin.experiments.results import (
     SCHEMA,
     STATISTICS,
@@ -185,6 +186,41 @@ def test_a_folder_is_published_in_place_and_completed(sweep, tmp_path):
     both = tables(sweep)
     publish(sweep, sweep)
     assert_equal(both, tables(sweep))
+
+
+@pytest.mark.parametrize("written", range(4))  # of its four files
+def test_an_interrupted_publication_changes_no_value(written, tmp_path, monkeypatch):
+    """The third run differs in a value that the first two share."""
+    first = [made_up(seed=seed, settings__task={"key": 1}) for seed in (1, 2)]
+    (folder,) = folder_of(tmp_path, *first)
+    publish(folder, folder)
+    folder_of(tmp_path, made_up(seed=3, settings__task={"key": 2}))
+    before = tables(folder)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(results, "write_text", interrupted_after(written))
+        publish(folder, folder)
+    assert_equal(before, tables(folder))
+    publish(folder, folder)
+    assert_equal(before, tables(folder))
+
+
+def interrupted_after(written):
+    """``write_text`` that is interrupted before it writes another file."""
+    left = iter(range(written))
+
+    def write(path, text):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        write_text(path, text)
+
+    return write
+
+
+def test_what_is_published_replaces_older_files_of_the_same_runs(tmp_path):
+    (work,) = folder_of(tmp_path / "work", made_up(bleu=40.0))
+    (target,) = folder_of(tmp_path / "results", made_up(bleu=10.0))
+    publish(work, target)
+    assert read_results(target)["score"].tolist() == [40.0]
 
 
 def test_publishing_loses_no_run(sweep, tmp_path):

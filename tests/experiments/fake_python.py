@@ -131,7 +131,7 @@ def valid_loss(norm, argv):
     if not best:
         return 1.0
     rate = json.loads(value(argv, "--differs")).get("optimization.lr", [0.005])[0]
-    arm = re.sub("-lr-[0-9.]+", "", norm)
+    arm = re.sub("-lr-[0-9.]+|-folded", "", norm)
     return 1 + abs(math.log2(rate / best[arm]))
 
 

@@ -150,6 +150,12 @@ def test_each_arm_runs_at_its_own_rate(tuned):
     )
 
 
+def test_arms_are_tuned_with_folded_norms(runs, study):
+    result = command(runs, "tune", study, "--fold-norms")
+    assert result.returncode == 0, result.stderr
+    assert chosen(study) == BEST
+
+
 def test_a_tuning_that_is_killed_goes_on(runs, study):
     study.write_text(STUDY.replace("[1, 2]", "[1]"))
     killed = command(runs, "tune", study, kill_at=40)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -85,12 +86,17 @@ def read_tuned(study: Study, path: Path) -> Tuned:
     """Read the file of ``norm-plugin tune``, with the names of the arms of a study.
 
     If the grid has two keys, only the trials at the chosen value of the second one are kept.
+
+    Raises:
+        CommandError: a run has another value than that chosen for its arm.
     """
     content = read_json(path)
     key, *others = content["grid"]
     both = pd.concat([study.runs, study.failures]).to_dict("records")
     arms = {label_without(run, content["grid"]): run["arm"] for run in both}
     chosen = {label: entry["chosen"] for label, entry in content["arms"].items()}
+    for run in study.runs.to_dict("records"):
+        _check_chosen(run, chosen.get(label_without(run, content["grid"]), {}), path)
     trials = pd.DataFrame(content["trials"])
     for other in others:
         best = trials["arm"].map({label: values[other] for label, values in chosen.items()})
@@ -109,6 +115,18 @@ def read_tuned(study: Study, path: Path) -> Tuned:
         f"{content['rule']} is chosen."
     )
     return Tuned(key, trials, by_arm, rule)
+
+
+def _check_chosen(run: Mapping[str, Any], chosen: Mapping[str, float], path: Path) -> None:
+    """Raise CommandError if a run was not trained with the values chosen for its arm."""
+    for key, value in chosen.items():
+        own = run["differs"].get(key, run.get(f"settings.{key}"))
+        own = own[0] if isinstance(own, list) else own
+        if own is None or not np.isclose(own, value):
+            raise CommandError(
+                f"{run['arm']}, seed {run['seed']}, was trained with {key}={own}, and {path} "
+                f"chooses {value:g}; run norm-plugin sweep STUDY --tuned"
+            )
 
 
 def chosen_table(trials: pd.DataFrame, chosen: Mapping[str, float]) -> pd.DataFrame:

@@ -120,8 +120,13 @@ def test_a_tuned_study_shows_its_trials(tmp_path):
     path = tmp_path / "mine.tuned.json"
     content = {"rule": "the least", "grid": grid, "arms": chosen, "trials": trials}
     path.write_text(json.dumps(content))
-    study = read_study(tuned_runs(tmp_path, values=(0.001,)))
+    folders = tuned_runs(tmp_path, values=(0.001,))
+    study = read_study(folders)
+    study.runs[f"settings.{second}"] = 20
     tuned = read_tuned(study, path)
     assert tuned.chosen == {"layernorm, pre": 0.001, "far, pre": 0.001}
     assert tuned.trials["arm"].tolist() == ["layernorm, pre"] * 2 + ["far, pre"] * 2
     assert tuned.trials["valid_loss"].tolist() == [2.0, math.inf] * 2
+    study.runs[f"settings.{second}"] = 10  # as without --tuned
+    with pytest.raises(CommandError, match=f"was trained with {second}=10.* chooses 20"):
+        read_tuned(study, path)

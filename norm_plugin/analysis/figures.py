@@ -443,11 +443,14 @@ def curves_in_panels(
     return Figure(name, title, data, plot, height, (rows, columns))
 
 
-def interval_of_means(points: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
+def interval_of_means(
+    points: pd.DataFrame, by: Sequence[str], value: str, test_to_train: float = 0.0
+) -> pd.DataFrame:
     """The mean of a value and its band: the 95 % interval, or the range for two seeds.
 
     Args:
         points: one row per seed and group; the column ``x`` is averaged too.
+        test_to_train: see :func:`~norm_plugin.analysis.stats.compare`.
 
     Returns:
         the columns of ``by``, ``x``, ``mean``, ``low``, ``high`` and ``seeds``; one seed has no
@@ -463,6 +466,7 @@ def interval_of_means(points: pd.DataFrame, by: Sequence[str], value: str) -> pd
         seeds=(value, "size"),
     ).reset_index()
     quantile = student.ppf((1 + CONFIDENCE) / 2, table["seeds"] - 1)
+    quantile = quantile * np.sqrt(1 + table["seeds"] * test_to_train)
     for end, sign in (("low", -1), ("high", 1)):
         ends = table["mean"] + sign * quantile * table["error"]
         table[end] = table[end].where(table["seeds"] == 2, ends)
@@ -492,13 +496,15 @@ def curve_points(study: Study, kind: str, runs: pd.DataFrame) -> pd.DataFrame:
     return points.rename(columns={"updates": "x"})
 
 
-def mean_curves(points: pd.DataFrame) -> pd.DataFrame:
+def mean_curves(points: pd.DataFrame, test_to_train: float = 0.0) -> pd.DataFrame:
     """The mean loss of each arm at the points that all its seeds have; see interval_of_means."""
-    lines = interval_of_means(points, ["arm", "epoch", "number"], "loss")
+    lines = interval_of_means(points, ["arm", "epoch", "number"], "loss", test_to_train)
     return lines[lines["seeds"] == lines["arm"].map(points.groupby("arm")["seed"].nunique())]
 
 
-def curve_differences(points: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
+def curve_differences(
+    points: pd.DataFrame, pairs: Sequence[tuple[str, str]], test_to_train: float = 0.0
+) -> pd.DataFrame:
     """The mean over seeds of the difference between the loss and that of the baseline."""
     tables = [points.iloc[:0]]
     for arm, baseline in pairs:
@@ -506,7 +512,7 @@ def curve_differences(points: pd.DataFrame, pairs: Sequence[tuple[str, str]]) ->
             ours, theirs = (points[points["arm"] == name] for name in (arm, baseline))
             both = ours.merge(theirs[[*POINT, "loss"]], on=POINT, suffixes=("", "_of_baseline"))
             tables.append(both.assign(loss=both["loss"] - both["loss_of_baseline"]))
-    return mean_curves(pd.concat(tables, ignore_index=True))
+    return mean_curves(pd.concat(tables, ignore_index=True), test_to_train)
 
 
 BASELINE_LINE = {"color": INK, "linewidth": 1.2, "alpha": 0.7}
@@ -520,7 +526,7 @@ SUBSETS = {"validation": ["valid"], "training": ["train_inner", "train"]}
 
 def _panels(study: Study, points: pd.DataFrame) -> list[Panel]:
     """The panels for both the differences and the losses."""
-    differences = curve_differences(points, study.pairs)
+    differences = curve_differences(points, study.pairs, split_ratio(study.runs))
     last = differences[differences["x"] >= differences["x"].max() / 2]
     sizes = last["mean"].abs().groupby(last["arm"]).max()
     placements, baselines = study.placements, dict(study.pairs)
@@ -536,8 +542,11 @@ def loss_curves(study: Study, name: str, kind: str, difference: bool) -> Figure 
 
     A run that failed or diverged is a thin line that ends in a cross; it has no difference.
     """
-    points = curve_points(study, kind, study.runs)
-    lines = curve_differences(points, study.pairs) if difference else mean_curves(points)
+    points, ratio = curve_points(study, kind, study.runs), split_ratio(study.runs)
+    if difference:
+        lines = curve_differences(points, study.pairs, ratio)
+    else:
+        lines = mean_curves(points, ratio)
     lines = lines[lines.groupby("arm")["x"].transform("size") >= FEWEST_POINTS]
     failures = study.failures.iloc[:0] if difference else study.failures
     failed = curve_points(study, kind, failures)[["arm", "seed", "state", "x", "loss"]]

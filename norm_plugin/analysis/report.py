@@ -14,6 +14,7 @@ import argparse
 import datetime
 import importlib.util
 import logging
+import math
 import re
 import shlex
 from collections import defaultdict
@@ -32,6 +33,7 @@ from norm_plugin.analysis.stats import (
     compare_arms,
     compare_primary,
     resolution,
+    split_ratio,
 )
 from norm_plugin.analysis.study import (
     DEFAULT_BASELINE,
@@ -61,6 +63,7 @@ OF_STUDY = ("baseline", "study", "vary", "label")
 """The options that determine the study."""
 TUNED = ".tuned.json"
 """The suffix of the file that ``norm-plugin tune`` writes beside the file of a study."""
+KERNELS_FOUND = "settings.model.norm_kernels_found"
 NOTHING, UNKNOWN = "-", "unknown"
 NO_RESULT = "no run has a result"
 LOSS_DIGITS = 3
@@ -113,7 +116,7 @@ COLUMNS = {
     "norm_parameters": Column("of norms"),
     "updates_per_second": Column("updates/s", "{:.2f}", UNKNOWN),
     "peak_memory": Column("peak host memory, MiB", "{:,.0f}", UNKNOWN),
-    "value": Column("value", "{:.3g}", "none is enough"),
+    "value": Column("value", "{:.3g}"),
     "stage": Column("in"),
     "progress": Column("it had come to"),
 }
@@ -159,8 +162,8 @@ def _cell(value: Any, column: Column, outcome: str, metric: Metric) -> str:
     if column.form in (UNITS, SIGNED):
         sign = "+" if column.form == SIGNED else ""
         return f"{value:{sign}.{LOSS_DIGITS}f}" if outcome in LOSSES else metric.text(value, sign)
-    if column.form:
-        return column.form.format(value)
+    if column.form:  # of numbers like these, only that of seeds can be infinite
+        return "none is enough" if math.isinf(value) else column.form.format(value)
     return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
 
 
@@ -242,7 +245,8 @@ def tables_of(
         f"{metric.title} at the 5 % level with a power of 80 %, by the deviations of each pair.",
         scores[["arm", "baseline", *needed]].dropna(how="all", subset=needed),
     )
-    add("resolution", "The same over all arms.", resolution(scores, metric.of_interest))
+    over_all = resolution(scores, metric.of_interest, split_ratio(study.runs))
+    add("resolution", "The same over all arms.", over_all)
     if metric.keeps_texts and data is not None:
         sentences = compare_translations(study, read_references(study, data))
         add(
@@ -278,7 +282,8 @@ def tables_of(
             learning_rate_sensitivity(tuned.trials),
             "The mean over the grid of min(loss, loss at the start) less the least loss (Wortsman "
             "et al. 2023), with its 95 % interval over seeds. The worst loss of any trial stands "
-            "for the loss at the start.",
+            "for the loss at the start. An arm that trains at no value is not sensitive to it either: "
+            "its validation loss is in the table before.",
             OUTCOME,
         )
     return made
@@ -455,6 +460,7 @@ def content_of(
             ", ".join(f"{name} {number}" for name, number in sorted(row.items()))
             for row in versions.to_dict("records")
         ),
+        "kernels": distinct(runs.get(KERNELS_FOUND, [])),
         "common": [f"{key}={value}" for key, value in study.common.items()],
         "labels": distinct(runs[f"scores.{metric.headline}.label"]),
         "unequal": counts.nunique() > 1,

@@ -58,10 +58,14 @@ EQUIVALENCE_BY = "two one-sided tests, "
 Scores = Sequence[float] | np.ndarray
 
 
-def half_interval(values: Scores) -> float:
-    """Half the width of Student's 95 % interval of the mean of two or more values."""
+def half_interval(values: Scores, test_to_train: float = 0.0) -> float:
+    """Half the width of Student's 95 % interval of the mean of two or more values.
+
+    Args:
+        test_to_train: see :func:`compare`.
+    """
     quantile = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
-    return float(quantile * stats.sem(values))
+    return float(quantile * stats.sem(values) * math.sqrt(1 + len(values) * test_to_train))
 
 
 class Verdict(StrEnum):
@@ -153,14 +157,17 @@ def describe(scores: Sequence[float], test_to_train: float = 0.0) -> Sample:
     values = _finite(scores)
     mean, n, half = float(values.mean()), len(values), math.nan
     if n > 1:
-        half = half_interval(values) * math.sqrt(1 + n * test_to_train)
+        half = half_interval(values, test_to_train)
     return Sample(mean, _standard_deviation(values), (mean - half, mean + half), n)
 
 
 def compare(
     arm: Mapping[int, float], baseline: Mapping[int, float], test_to_train: float = 0.0
 ) -> Comparison:
-    """Compare two arms by the score of each seed; paired by the seeds that they share, if any.
+    """Compare two arms by the score of each seed; paired by the seeds that they share.
+
+    One seed that they share is no reason to leave out the others: unless it is all that an arm has,
+    they are independent samples.
 
     Args:
         test_to_train: the number of test examples over that of training examples, if each seed
@@ -170,7 +177,7 @@ def compare(
         ValueError: an arm without a score, or a score that is not finite.
     """
     shared = sorted(arm.keys() & baseline.keys())
-    if shared:
+    if len(shared) > 1 or (shared and min(len(arm), len(baseline)) == 1):
         return compare_paired([arm[seed] - baseline[seed] for seed in shared], test_to_train)
     return compare_independent(list(arm.values()), list(baseline.values()))
 
@@ -472,7 +479,8 @@ def seeds_needed(
 ) -> float:
     """The seeds per arm that a t test needs for 80 % power at the 5 % level.
 
-    NaN if no number suffices, as may happen on random splits of one corpus, or without a deviation.
+    Infinite if no number suffices, as may happen on random splits of one corpus; NaN without a
+    deviation.
 
     Args:
         standard_deviation: that of the differences by seed if paired, otherwise that of each arm.
@@ -490,14 +498,17 @@ def seeds_needed(
         return float(stats.ncf.sf(critical, 1, degrees, effect**2 / variance))
 
     counts = range(2, MOST_SEEDS)
-    return counts[bisect_left(counts, POWER, key=power)] if power(MOST_SEEDS) > POWER else math.nan
+    return counts[bisect_left(counts, POWER, key=power)] if power(MOST_SEEDS) > POWER else math.inf
 
 
-def resolution(table: pd.DataFrame, of_interest: float) -> pd.DataFrame:
+def resolution(table: pd.DataFrame, of_interest: float, test_to_train: float = 0.0) -> pd.DataFrame:
     """The seeds needed to detect a difference, from all arms of :func:`compare_arms` together.
 
     The standard deviation of the differences by seed is pooled over arms, unless Bartlett's test
     shows that it differs between them.
+
+    Args:
+        test_to_train: see :func:`compare`.
 
     Returns:
         columns ``quantity`` and ``value``; empty if fewer than two seeds are paired.
@@ -512,8 +523,13 @@ def resolution(table: pd.DataFrame, of_interest: float) -> pd.DataFrame:
             values["standard deviation of the differences by seed, pooled"] = deviation
             for count in dict.fromkeys((1, len(samples))):
                 text = f"paired seeds that show a difference of {of_interest:g}, of {count}"
-                seeds = seeds_needed(deviation, of_interest, paired=True, comparisons=count)
-                values[text] = seeds
+                values[text] = seeds_needed(
+                    deviation,
+                    of_interest,
+                    paired=True,
+                    comparisons=count,
+                    test_to_train=test_to_train,
+                )
     return pd.DataFrame(values.items(), columns=["quantity", "value"])
 
 

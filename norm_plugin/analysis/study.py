@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from norm_plugin.analysis.stats import half_interval
+from norm_plugin.analysis.stats import half_interval, split_ratio
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.metrics import Metric, find_metric
 from norm_plugin.experiments.results import (
@@ -48,6 +49,8 @@ SAME_SPEED = 1.1
 """On an idle machine, the speeds of two seeds of an arm differ by less than this factor."""
 ALIKE_WITHOUT_NORMS = ("pre", "post")
 """Placements that are equal for a model without norms: ``x + f(x)``."""
+NOT_SETTINGS = ("seed", "norm_kernels_found")
+"""Settings in which the runs of an arm may differ; the second is what a machine had to offer."""
 # Names of a flag and of an override. If a run has both, the flag counts, as it comes last.
 PLACEMENT_KEYS = ("norm-placement", "model.norm_placement")
 
@@ -101,17 +104,28 @@ class Study:
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Each arm with its baseline: the norm of the baseline under the same placement, if it ran.
+        """Each arm with its baseline, the first of these that ran and is another arm.
 
+        1. the norm of the baseline with the arm's placement and other settings
+        2. the norm and the settings of the baseline with the arm's placement
+        3. the norm and the placement of the baseline with the arm's settings
+        4. the baseline itself
+
+        If the study declares comparisons of placements with the same settings, 3 comes before 2.
         Pairs of equal models occur once.
         """
-        same, placements = self.same, self.runs.drop_duplicates("arm").set_index("arm")["placement"]
-        norm = self.baseline.removesuffix(f", {placements[self.baseline]}")
+        same = self.same
+        parts = {run["arm"]: _parts_of_arm(run) for run in self.runs.to_dict("records")}
+        by_parts = {of_arm: arm for arm, of_arm in reversed(parts.items())}
+        norm, placement, settings = parts[self.baseline]
+        declared = [(parts.get(each.arm), parts.get(each.baseline)) for each in self.primary]
+        of_placements = any(a and b and a[::2] == b[::2] and a != b for a, b in declared)
         pairs: dict[tuple[str, str], tuple[str, str]] = {}
-        for arm in self.arms:
-            baseline = f"{norm}, {placements[arm]}"
-            if baseline not in placements or baseline == arm:
-                baseline = self.baseline
+        for arm, (_, own_placement, own_settings) in parts.items():
+            alike = [(norm, own_placement, settings), (norm, placement, own_settings)]
+            alike = [(norm, own_placement, own_settings), *alike[:: -1 if of_placements else 1]]
+            others = (by_parts.get(each, arm) for each in alike)
+            baseline = next((other for other in others if other != arm), self.baseline)
             pairs.setdefault((same.get(arm, arm), same.get(baseline, baseline)), (arm, baseline))
         return list(pairs.values())
 
@@ -161,6 +175,13 @@ class Study:
         return self.speed_spread is not None and self.speed_spread <= SAME_SPEED
 
 
+def _parts_of_arm(run: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The norm of a run, its placement, and its other settings that differ from the recipe."""
+    differs = {key: value for key, value in run["differs"].items() if key not in PLACEMENT_KEYS}
+    norm = norm_of_label(run["norm"], run["differs"]).removesuffix(f"-{run['placement']}")
+    return norm, run["placement"], json.dumps(differs, sort_keys=True)
+
+
 def read_study(
     folders: Sequence[Path],
     baseline: str | None = None,
@@ -183,8 +204,8 @@ def read_study(
 
     Raises:
         CommandError: no results, an invalid file, no run of ``baseline``, runs that cannot be
-            compared (another data checksum, test set or recipe), or a declared comparison that
-            cannot be made.
+            compared (another data checksum, test set or recipe), runs that are not those of
+            ``file``, or a declared comparison that cannot be made.
     """
     runs = read_results(*folders)
     runs = runs.reindex(columns=[*runs, *(name for name in OPTIONAL if name not in runs)])
@@ -194,6 +215,8 @@ def read_study(
     vary = (*vary, *(() if file is None else (*file.vary, *file.tuned)))
     check_settings_alike(runs, TRAINING, vary)
     failures = read_failures(*folders)
+    if file is not None:
+        _check_declared(file, runs)
     failures["placement"] = [_placement_of_failure(r, runs) for r in failures.to_dict("records")]
     every = pd.concat([runs, failures], ignore_index=True)
     common, names = arm_names(every, labels or {}, vary)
@@ -210,6 +233,23 @@ def read_study(
     failures = failures.sort_values(["norm", "seed"], kind="stable", ignore_index=True)
     study = Study(runs, read_curves(*folders), failures, runs["arm"].iloc[0], common)
     return study if file is None else replace(study, primary=_primary(file, study))
+
+
+def _check_declared(file: StudyFile, runs: pd.DataFrame) -> None:
+    """Raise CommandError for runs that are not those of a study, which declares nothing of them."""
+    name, seeds = Path(file.experiment).stem, file.seeds
+    for run in runs.to_dict("records"):
+        if run["experiment"] != name and not run["experiment"].startswith(f"{name}_"):
+            raise CommandError(
+                f"{run['folder']} has runs of {run['experiment']}, and {file.path} is a study of "
+                f"{name}; name the study of these runs, or leave out --study"
+            )
+        if run["seed"] not in seeds:
+            raise CommandError(
+                f"{run['folder']} has a run with seed {run['seed']}, and {file.path} declares "
+                f"the seeds {', '.join(map(str, sorted(seeds)))}; report the study's own runs, "
+                "or leave out --study"
+            )
 
 
 def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
@@ -321,7 +361,7 @@ def _check_arm(of_arm: pd.DataFrame) -> None:
             f"{' and '.join(again[again['seed'] == seed]['experiment'])}; leave one folder out"
         )
     check_same_sources(of_arm)
-    check_settings_alike(of_arm, ("model",))
+    check_settings_alike(of_arm, ("model", *TRAINING))
 
 
 def _placement_of_failure(record: dict[str, Any], runs: pd.DataFrame) -> str:
@@ -377,7 +417,7 @@ def check_settings_alike(
             fairseq repeats the learning rate among the settings of the optimizer and of the
             schedule, where it may differ too.
     """
-    free = {"seed", *(key.rpartition(".")[2] for key in vary)}
+    free = {*NOT_SETTINGS, *(key.rpartition(".")[2] for key in vary)}
     for section in (name for name in sections if name not in vary):
         prefix = f"settings.{section}."
         settings = [name for name in runs if name.startswith(prefix)]
@@ -491,13 +531,14 @@ def _scores_of_norm(runs: pd.DataFrame, metric: Metric) -> dict[str, str]:
         return form(statistics.mean(runs[column].tolist()))
 
     seeds, single = ", ".join(map(str, runs["seed"])), len(runs) == 1
+    half = math.nan if single else half_interval(runs["score"], split_ratio(runs))
     first, *others = metric.columns.items()
     return {
         "Norm": str(runs["norm"].iloc[0]),
         "Seeds": seeds if single else f"{seeds} (n = {len(runs)})",
         "Parameters": span(runs["model.parameters"]),
         first[1]: mean("score", NOT_COMPUTED),
-        "95 % interval": "one seed" if single else f"± {metric.text(half_interval(runs['score']))}",
+        "95 % interval": "one seed" if single else f"± {metric.text(half)}",
         **{title: mean(f"scores.{kind}.score", NOT_COMPUTED) for kind, title in others},
         "updates/s": mean("training.updates_per_second", "unknown", "{:.2f}".format),
     }

@@ -20,13 +20,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
-from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -64,8 +61,10 @@ from norm_plugin.experiments.studies import (
     STUDIES,
     StudyFile,
     check_study,
+    parse_overrides,
     read_study_file,
     read_yaml,
+    split,
     study_path,
 )
 from norm_plugin.norms import NORM_TYPES, norm_spec
@@ -161,18 +160,6 @@ def find_study(name: str) -> StudyFile:
     return read_study_file(path)
 
 
-def split(overrides: Sequence[str]) -> list[list[str]]:
-    """All combinations of the values of overrides, which are in hydra's syntax."""
-    return [list(run) for run in product(*map(_values, parse_overrides(overrides)))]
-
-
-def _values(override: Override) -> list[str]:
-    """An override with several values as one override for each value."""
-    if not override.is_sweep_override():
-        return [str(override.input_line)]
-    return [f"{override.get_key_element()}={text}" for text in override.sweep_string_iterator()]
-
-
 def _by_first_key(runs: Sequence[list[str]]) -> list[list[str]]:
     """The runs in the order of the values of the first override.
 
@@ -180,14 +167,6 @@ def _by_first_key(runs: Sequence[list[str]]) -> list[list[str]]:
     """
     firsts = list(dict.fromkeys(run[0] for run in runs if run))
     return sorted(runs, key=lambda run: firsts.index(run[0]) if run else 0)
-
-
-def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """Overrides parsed by hydra; CommandError for a syntax error."""
-    try:
-        return OverridesParser.create().parse_overrides(list(overrides))
-    except HydraException as error:
-        raise CommandError(str(error).splitlines()[0]) from error
 
 
 def visible_gpus() -> list[str]:

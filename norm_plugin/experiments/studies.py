@@ -21,8 +21,9 @@ may be left out. The process that supervises runs imports this, so it must not i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +35,8 @@ from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.spec import CONFIGS
 
 if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
     from norm_plugin.experiments.metrics import Metric
 
 STUDIES = CONFIGS / "study"
@@ -114,6 +117,16 @@ class StudyFile:
         """The keys that are tuned."""
         return () if self.tune is None else tuple(self.tune.grid)
 
+    @property
+    def seeds(self) -> set[int]:
+        """The seeds of all arms; the default is 1."""
+        seeds = set()
+        for arm in self.arms:
+            for run in split(["seed=1", *self.overrides, *arm]):
+                last = next(each for each in reversed(run) if each.startswith("seed="))
+                seeds.add(int(last.removeprefix("seed=")))
+        return seeds
+
 
 def study_path(name: str) -> Path:
     """The file of a study, by its name or its path."""
@@ -126,6 +139,29 @@ def read_yaml(path: Path) -> Any:
         return OmegaConf.to_container(OmegaConf.load(path))
     except (OSError, yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
         raise CommandError(f"{path} cannot be read: {error}") from error
+
+
+def split(overrides: Sequence[str]) -> list[list[str]]:
+    """All combinations of the values of overrides, which are in hydra's syntax."""
+    return [list(run) for run in product(*map(_values, parse_overrides(overrides)))]
+
+
+def _values(override: Override) -> list[str]:
+    """An override with several values as one override for each value."""
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    return [f"{override.get_key_element()}={text}" for text in override.sweep_string_iterator()]
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Overrides parsed by hydra; CommandError for a syntax error."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        raise CommandError(str(error).splitlines()[0]) from error
 
 
 def read_study_file(path: Path) -> StudyFile:

@@ -237,6 +237,12 @@ def test_the_band_is_the_interval_of_the_mean(losses, band):
         assert (row["low"], row["high"]) == pytest.approx(band)
 
 
+def test_the_band_over_random_splits_is_wider():
+    (row,) = interval_of_means(points(1.0, 2.0, 3.0), ["arm"], "loss", 1 / 8).to_dict("records")
+    half = 4.302653 * (1 / 3 + 1 / 8) ** 0.5
+    assert (row["low"], row["high"]) == pytest.approx((2 - half, 2 + half))
+
+
 def test_curves_are_paired_by_seed():
     """Where every seed of the arm was measured."""
     ours, theirs = points(3.0, 5.0, 9.0), points(1.0, 4.0, arm="base")

@@ -148,7 +148,8 @@ def test_declared_comparisons_have_a_table_of_their_own(tmp_path):
     folders = study_of_three(tmp_path)
     study = tmp_path / "mine.yaml"
     study.write_text(
-        "experiment: toy\nprimary:\n  - {arm: far, baseline: alike}\n"
+        'experiment: toy\noverrides: ["seed=1,2,3,4"]\n'
+        "primary:\n  - {arm: far, baseline: alike}\n"
         "  - {arm: alike, baseline: layernorm, test: equivalence, margin: 2 BLEU}\n"
     )
     main([*map(str, folders), "--out", str(tmp_path / "out"), "--study", str(study)])
@@ -159,6 +160,23 @@ def test_declared_comparisons_have_a_table_of_their_own(tmp_path):
     assert "Everything below is\nexploratory" in text
     assert "two one-sided tests of equivalence within the margin" in text
     assert f"--study {study}" in text
+
+
+def test_arms_for_which_no_number_of_seeds_is_enough_are_shown(tmp_path):
+    """On random splits, the variance of the mean does not fall below a share of theirs."""
+    splits = {"data__settings": {"split_seed": 1}, "scores__tokenized__sentences": 1000}
+    runs = [
+        made_up(norm, seed, bleu, **{**splits, "data__settings": {"split_seed": seed}})
+        for norm, scores in (("layernorm", (35.0, 35.0, 35.0)), ("far", (30.0, 38.0, 45.0)))
+        for seed, bleu in enumerate(scores, start=1)
+    ]
+    (folder,) = folder_of(tmp_path / "results", *runs)
+    main([str(folder), "--out", str(tmp_path / "out")])
+    text = (tmp_path / "out" / "report.md").read_text()
+    (row,) = rows_of(text, "Seeds an arm with which")
+    assert (row["arm"], row["seeds, paired"]) == ("far, pre", "none is enough")
+    over_all = rows_of(text, "The same over all arms.")
+    assert over_all[-1]["value"] == "none is enough"
 
 
 def section(text, title):

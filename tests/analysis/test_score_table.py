@@ -85,20 +85,30 @@ def test_runs_that_cannot_stand_together(change, message):
     assert "layernorm seed 1 and layernorm seed 2" in str(error.value)
 
 
-def of_split(seed, norm="layernorm", checksum="of {}", parameters=1234567, **data):
+def of_split(seed, norm="layernorm", checksum="of {}", parameters=1234567, bleu=40.0, **data):
     """A run on a corpus that each seed splits anew."""
     settings = {"split_seed": seed, **data}
     return scored(
         norm,
         seed,
+        bleu,
         settings__task={"key": 1, "seed": seed},
-        data={"checksum": checksum.format(seed), "corpus": "rt", "settings": settings},
+        data={
+            "checksum": checksum.format(seed),
+            "corpus": "rt",
+            "settings": settings,
+            "training_pairs": 800,
+        },
+        scores__tokenized__sentences=100,
         model__parameters=parameters,
     )
 
 
 def test_each_seed_may_have_a_split_of_its_own():
     assert row(table(of_split(1), of_split(2)), "layernorm")[1] == "1, 2 (n = 2)"
+    # standard deviation 1, t with 2 degrees of freedom 4.3027, variance of the mean 1/3 + 100/800
+    splits = table(*(of_split(seed, bleu=39.0 + seed) for seed in (1, 2, 3)))
+    assert row(splits, "layernorm")[4] == "± 2.91"
     larger = of_split(2, parameters=2_000_000)  # of another dictionary
     assert row(table(of_split(1), larger), "layernorm")[2] == "1,234,567 to 2,000,000"
     with pytest.raises(CommandError, match="settings of the data"):

@@ -198,9 +198,15 @@ def test_seeds_needed_is_statsmodels(paired, power, effect, comparisons):
     assert seeds_needed(2.0, 2 * effect, paired=paired, comparisons=comparisons) == expected
 
 
+def test_one_shared_seed_does_not_discard_the_others():
+    arm, baseline = {1: 1.0, 2: 2.0, 3: 3.0}, {3: 5.0, 4: 6.0, 5: 7.0}
+    assert compare(arm, baseline) == compare_independent([1.0, 2.0, 3.0], [5.0, 6.0, 7.0])
+    assert compare({1: 1.0}, {1: 3.0, 2: 9.0}).mean == -2.0  # nothing else is left
+
+
 def test_no_number_of_splits_shows_a_small_difference():
     """With n splits the variance of the mean does not fall below 1/8 of that of a difference."""
-    assert math.isnan(seeds_needed(2.0, 0.5, paired=True, test_to_train=1 / 8))
+    assert seeds_needed(2.0, 0.5, paired=True, test_to_train=1 / 8) == math.inf
     assert seeds_needed(2.0, 3.0, paired=True, test_to_train=1 / 8) > seeds_needed(
         2.0, 3.0, paired=True
     )
@@ -382,6 +388,8 @@ def test_what_all_seeds_can_show():
             seeds_needed(deviation, 0.2, paired=True, comparisons=2),
         ]
     )
+    overlapping = resolution(table_of(runs), 0.2, test_to_train=1.0)["value"]
+    assert list(overlapping[2:]) == [math.inf] * 2
     loud = runs_of(base=BASELINE, good=ARM, loud=[30.0, 90.0, 40.0, 20.0, 60.0])
     assert len(resolution(table_of(loud), 0.2)) == 1  # Bartlett's test alone
     assert resolution(table_of(runs_of(base=[1.0], good=[2.0])), 0.2).empty

@@ -144,7 +144,7 @@ def test_a_norm_whose_settings_all_have_differences_is_no_clear_baseline(tmp_pat
 def declared(tmp_path, text):
     """A study file with these declarations."""
     path = tmp_path / "mine.yaml"
-    path.write_text(f"experiment: toy\n{text}")
+    path.write_text(f'experiment: toy\noverrides: ["seed=1,2,3"]\n{text}')
     return read_study_file(path)
 
 
@@ -158,6 +158,38 @@ def tuned(tmp_path, *runs):
             result["settings"][section] = {"lr": [rate]}
         results.append(result)
     return folder_of(tmp_path, *results)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 4}, "a run with seed 4, and .* declares the seeds 1, 2, 3;"),
+        ({"experiment": "toys"}, "has runs of toys, and .* is a study of toy;"),
+    ],
+)
+def test_runs_that_are_not_those_of_the_study_are_refused(tmp_path, change, message):
+    """Or the page would say that they were declared before the runs."""
+    file = declared(tmp_path, "primary: [{arm: dyt, baseline: layernorm}]\n")
+    runs = [made_up(norm, **{"seed": 1, **change}) for norm in ("layernorm", "dyt")]
+    folders = folder_of(tmp_path, *runs)
+    assert read_study(folders).arms == ["layernorm, pre", "dyt, pre"]
+    with pytest.raises(CommandError, match=message):
+        read_study(folders, file=file)
+
+
+def test_the_runs_of_an_arm_have_one_training(tmp_path):
+    """Also where the arms may differ in it."""
+    runs = [made_up(seed=seed) for seed in (1, 2)]
+    runs[1]["settings"]["optimization"] = {"max_update": 7000}
+    with pytest.raises(CommandError, match="differ in settings of optimization"):
+        read_study(folder_of(tmp_path, *runs), vary=["optimization"])
+
+
+def test_the_runs_of_an_arm_may_have_the_kernels_of_several_machines(tmp_path):
+    runs = [made_up(seed=seed) for seed in (1, 2)]
+    for run, kernels in zip(runs, ("avx2", "avx512")):
+        run["settings"]["model"]["norm_kernels_found"] = kernels
+    assert read_study(folder_of(tmp_path, *runs)).arms == ["layernorm, pre"]
 
 
 def test_arms_at_values_of_their_own_keep_their_names(tmp_path):
@@ -237,6 +269,31 @@ def test_pairs_stay_within_a_placement(tmp_path):
     folders = folder_of(tmp_path / "other", *without_post)
     counted = [arm for arm, _ in read_study(folders).pairs if arm.startswith("none")]
     assert counted == ["none, pre"] or counted == ["none, post"]  # one model, one comparison
+
+
+def test_pairs_have_the_same_settings_where_such_a_baseline_ran(tmp_path):
+    """Not arms of 12 layers with a baseline of 24."""
+
+    def arm(placement, layers):
+        differs = {"model.norm_placement": placement, "model.decoder_layers": layers}
+        label = f"layernorm-{placement}-decoder-layers-{layers}"
+        return made_up(label, experiment="toy_pre", placement=placement, differs=differs)
+
+    label = "layernorm-{}-decoder-layers-{}".format
+    arms = [arm(placement, layers) for layers in (12, 24) for placement in ("pre", "rezero")]
+    folders = folder_of(tmp_path, *arms, arm("post", 12))
+    text = f"primary: [{{arm: {label('rezero', 24)}, baseline: {label('pre', 24)}}}]\n"
+    study = read_study(folders, label("pre", 24), file=declared(tmp_path, text))
+    pairs = {ours.split(",")[0]: theirs.split(",")[0] for ours, theirs in study.pairs}
+    assert pairs == {
+        **{label(placement, 12): label("pre", 12) for placement in ("rezero", "post")},
+        label("rezero", 24): label("pre", 24),
+        label("pre", 12): label("pre", 24),
+        label("pre", 24): label("pre", 24),
+    }
+    # without that declaration, arms of one placement are compared
+    pairs = dict(read_study(folders, label("pre", 24)).pairs)
+    assert pairs[f"{label('rezero', 12)}, rezero"] == f"{label('rezero', 24)}, rezero"
 
 
 def test_rows_are_renamed(tmp_path):

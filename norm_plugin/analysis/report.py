@@ -282,8 +282,8 @@ def tables_of(
             learning_rate_sensitivity(tuned.trials),
             "The mean over the grid of min(loss, loss at the start) less the least loss (Wortsman "
             "et al. 2023), with its 95 % interval over seeds. The worst loss of any trial stands "
-            "for the loss at the start. An arm that trains at no value is not sensitive to it either: "
-            "its validation loss is in the table before.",
+            "for the loss at the start. An arm that trains at no value is not sensitive to it "
+            "either; its loss is in the table before.",
             OUTCOME,
         )
     return made

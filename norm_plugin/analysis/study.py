@@ -66,6 +66,7 @@ class Study:
         failures: the table of :func:`read_failures` with the columns ``arm`` and ``placement``.
         baseline: the arm that the others are compared with; it comes first.
         primary: the comparisons that the study declares, by the names of arms.
+        vary: keys in which the arms may differ, as each has a value of its own.
     """
 
     runs: pd.DataFrame
@@ -74,6 +75,7 @@ class Study:
     baseline: str
     common: Differences = field(default_factory=dict)
     primary: tuple[PrimaryComparison, ...] = ()
+    vary: tuple[str, ...] = ()
 
     @property
     def arms(self) -> list[str]:
@@ -115,7 +117,8 @@ class Study:
         Pairs of equal models occur once.
         """
         same = self.same
-        parts = {run["arm"]: _parts_of_arm(run) for run in self.runs.to_dict("records")}
+        runs = self.runs.drop_duplicates("arm").to_dict("records")
+        parts = {run["arm"]: _parts_of_arm(run, self.vary) for run in runs}
         by_parts = {of_arm: arm for arm, of_arm in reversed(parts.items())}
         norm, placement, settings = parts[self.baseline]
         declared = [(parts.get(each.arm), parts.get(each.baseline)) for each in self.primary]
@@ -175,9 +178,10 @@ class Study:
         return self.speed_spread is not None and self.speed_spread <= SAME_SPEED
 
 
-def _parts_of_arm(run: Mapping[str, Any]) -> tuple[str, str, str]:
+def _parts_of_arm(run: Mapping[str, Any], vary: Sequence[str]) -> tuple[str, str, str]:
     """The norm of a run, its placement, and its other settings that differ from the recipe."""
-    differs = {key: value for key, value in run["differs"].items() if key not in PLACEMENT_KEYS}
+    other = set(run["differs"]) - {*PLACEMENT_KEYS, *vary}
+    differs = {key: run["differs"][key] for key in other}
     norm = norm_of_label(run["norm"], run["differs"]).removesuffix(f"-{run['placement']}")
     return norm, run["placement"], json.dumps(differs, sort_keys=True)
 
@@ -231,7 +235,8 @@ def read_study(
     order = order.sort_values(["other", "rank", "placement", "norm", "seed"])
     runs = runs.loc[order.index].reset_index(drop=True)
     failures = failures.sort_values(["norm", "seed"], kind="stable", ignore_index=True)
-    study = Study(runs, read_curves(*folders), failures, runs["arm"].iloc[0], common)
+    baseline, curves = runs["arm"].iloc[0], read_curves(*folders)
+    study = Study(runs, curves, failures, baseline, common, vary=tuple(vary))
     return study if file is None else replace(study, primary=_primary(file, study))
 
 

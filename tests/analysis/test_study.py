@@ -274,8 +274,9 @@ def test_pairs_stay_within_a_placement(tmp_path):
 def test_pairs_have_the_same_settings_where_such_a_baseline_ran(tmp_path):
     """Not arms of 12 layers with a baseline of 24."""
 
-    def arm(placement, layers):
+    def arm(placement, layers):  # each at a learning rate of its own
         differs = {"model.norm_placement": placement, "model.decoder_layers": layers}
+        differs["optimization.lr"] = [layers / 1000 if placement == "pre" else 0.1]
         label = f"layernorm-{placement}-decoder-layers-{layers}"
         return made_up(label, experiment="toy_pre", placement=placement, differs=differs)
 
@@ -283,6 +284,7 @@ def test_pairs_have_the_same_settings_where_such_a_baseline_ran(tmp_path):
     arms = [arm(placement, layers) for layers in (12, 24) for placement in ("pre", "rezero")]
     folders = folder_of(tmp_path, *arms, arm("post", 12))
     text = f"primary: [{{arm: {label('rezero', 24)}, baseline: {label('pre', 24)}}}]\n"
+    text += "vary: [optimization.lr]\n"
     study = read_study(folders, label("pre", 24), file=declared(tmp_path, text))
     pairs = {ours.split(",")[0]: theirs.split(",")[0] for ours, theirs in study.pairs}
     assert pairs == {
@@ -292,7 +294,7 @@ def test_pairs_have_the_same_settings_where_such_a_baseline_ran(tmp_path):
         label("pre", 24): label("pre", 24),
     }
     # without that declaration, arms of one placement are compared
-    pairs = dict(read_study(folders, label("pre", 24)).pairs)
+    pairs = dict(read_study(folders, label("pre", 24), vary=["optimization.lr"]).pairs)
     assert pairs[f"{label('rezero', 12)}, rezero"] == f"{label('rezero', 24)}, rezero"
 
 

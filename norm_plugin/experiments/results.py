@@ -769,7 +769,7 @@ PATH_KEYS = {
 }
 """Keys of settings that are paths or addresses; others are recognized by their value."""
 ABSOLUTE_PATH = re.compile(r"""(^|[\s"'=:,;(\[{])(~?/|[A-Za-z]:\\)[^\s]""")
-NOT_CODE = (":!results", ":!benchmarks/results", ":!*.md", ":!*.tuned.json")
+NOT_CODE = (":!results", ":!benchmarks/results", ":!docs", ":!*.md", ":!*.tuned.json")
 """Files whose changes do not affect a run; tuned values are also among its settings."""
 
 

@@ -97,8 +97,9 @@ def test_a_clean_checkout(checkout) -> None:
 
 
 def test_results_text_and_tuning_do_not_make_a_checkout_dirty(checkout) -> None:
-    (checkout / "results").mkdir()
-    (checkout / "results" / "a.json").write_text("{}")
+    for name in ("results/a.json", "docs/a.svg"):
+        (checkout / name).parent.mkdir()
+        (checkout / name).write_text("{}")
     (checkout / "README.md").write_text("new")
     (checkout / "study.tuned.json").write_text("{}")  # which the runs that follow name
     assert git_state(checkout / "package")["dirty"] is False

@@ -37,6 +37,16 @@ class NormConfig(TransformerConfig):
 
     plan: Plan  # not a dataclass field: this class has no decorator
 
+    def __reduce__(self) -> Any:
+        """For pickle, which does not find a class that :func:`config_class` made."""
+        return _restored, (vars(self),)
+
+
+def _restored(values: dict[str, Any]) -> NormConfig:
+    cfg: NormConfig = config_class()()
+    cfg.__dict__.update(values)
+    return cfg
+
 
 def config_class(stock: Any = NormConfig) -> Any:
     """The settings ``stock`` of a model of fairseq, with a field for each flag of this plugin.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -98,6 +99,36 @@ def test_checkpointed_activations_give_the_same_update(name, build, batch, task)
             torch.testing.assert_close(other_grads[key], grad, **close, msg=key)
     for key, value in plain.state_dict().items():
         torch.testing.assert_close(checkpointed.state_dict()[key], value, **close, msg=key)
+
+
+@pytest.mark.parametrize("name", ["powernorm", "mabn"])
+def test_calls_of_one_norm_with_equal_inputs_are_repeated_in_their_order(name, build, batch, task):
+    """The streams of hyper-dynamic are equal at the start, and what each call uses is not."""
+    pad = task.source_dictionary.pad()
+    flags = ("--norm-type", name, "--norm-placement", "hyper-dynamic", "--norm-warmup-updates", "0")
+    plain, checkpointed = build(*flags), build(*flags, "--checkpoint-activations")
+    for model in (plain.double(), checkpointed.double()):
+        for key, parameter in model.named_parameters():  # else the calls hardly matter
+            if ".mix." in key:
+                parameter.data.copy_(
+                    torch.linspace(-0.5, 0.5, parameter.numel()).view_as(parameter)
+                )
+    for update in range(2):
+        plain.set_num_updates(update)
+        checkpointed.set_num_updates(update)
+        _, grads = step(plain, batch, pad)
+        _, other_grads = step(checkpointed, batch, pad)
+        for key, grad in grads.items():
+            # float64 sums in another order
+            torch.testing.assert_close(other_grads[key], grad, rtol=1e-9, atol=1e-9, msg=key)
+
+
+def test_a_model_can_be_pickled(build, batch):
+    """As torch.save(model) and torch.multiprocessing do."""
+    model = build(*everywhere("powernorm")).eval()
+    again = pickle.loads(pickle.dumps(model))
+    assert again.cfg == model.cfg and again.cfg.plan.sites == model.cfg.plan.sites
+    assert torch.equal(again(**batch)[0], model(**batch)[0])
 
 
 def test_a_copy_is_independent(build, batch, task):

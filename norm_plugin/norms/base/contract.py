@@ -36,6 +36,8 @@ class Norm(nn.Module):
             such form. ``norm_plugin.kernels`` sets it.
         weight_offset: what is added to the parameter ``weight`` to give gamma.
         built_with: every declared option with its value, if ``build_norm`` built the norm.
+        call: which call of this norm the one in work is in the forward of its model, from 0;
+            None where nothing counts them. The hook of a padding mask does.
     """
 
     batch_statistics: ClassVar[bool] = False
@@ -43,6 +45,7 @@ class Norm(nn.Module):
     bounded: ClassVar[bool] = True
     fused: FusedForm | None = None
     weight_offset: float = 0.0
+    call: int | None = None
     built_with: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, dim: int) -> None:

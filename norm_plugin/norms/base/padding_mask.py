@@ -43,6 +43,7 @@ class PaddingMask:
         self.model_class = type(model).__name__
         self.mask: Tensor | None = None
         self.held = self.ignoring = False
+        self._calls: dict[int, int] = {}
 
     @contextmanager
     def holding(self, mask: Tensor | None) -> Iterator[None]:
@@ -54,7 +55,7 @@ class PaddingMask:
             self._release()
 
     def _hold(self, mask: Tensor | None) -> None:
-        self.mask, self.held = mask, True
+        self.mask, self.held, self._calls = mask, True, {}
 
     def _release(self) -> None:
         self.mask, self.held = None, False
@@ -66,6 +67,14 @@ class PaddingMask:
             batch_first: its x is (B, T, C) and not (T, B, C).
         """
         norm.register_forward_pre_hook(MaskedNorm(self, batch_first))
+
+    def count_call(self, norm: Norm) -> int | None:
+        """Which call of ``norm`` this is in the forward in work, from 0; None without a forward."""
+        if not self.held:
+            return None
+        call = self._calls.get(id(norm), 0)
+        self._calls[id(norm)] = call + 1
+        return call
 
     def of_input(self, x: Tensor, batch_first: bool) -> Tensor | None:
         """The mask of an input x, (T, B, C) or (B, T, C): (B, T), True at padding, or None."""
@@ -126,12 +135,14 @@ class MaskedNorm:
             return inputs
         x = inputs[0]
         mask = self.source.of_input(x, self.batch_first)
-        if norm.batch_statistics and not (self.source.held and in_backward()):
-            self._forwards.open(x)
-            if not in_backward():
-                self._check_held(norm)
-                self._forwards.current[0] = mask
-            mask = self._forwards.current[0]
+        if norm.batch_statistics:
+            norm.call = self.source.count_call(norm)
+            if not (self.source.held and in_backward()):
+                self._forwards.open(x, norm.call)
+                if not in_backward():
+                    self._check_held(norm)
+                    self._forwards.current[0] = mask
+                mask = self._forwards.current[0]
         return (*inputs, mask, self.batch_first)
 
     def _check_held(self, norm: Norm) -> None:

@@ -21,10 +21,12 @@ class Forward(NamedTuple):
 
     Attributes:
         sample: some values of its input, by which it is found.
+        call: which call of the norm it is in the forward of the model; None: unknown.
         seen: what it used besides its input.
     """
 
     sample: Tensor
+    call: int | None
     seen: list[Any]
 
 
@@ -33,7 +35,9 @@ class Forwards:
 
     Several forwards may come before one backward pass, whose recomputations come in any order.
     Each is found by its input. With random states restored, that is the same up to the order in
-    which a device adds. Of equal inputs the newest is taken, since autograd begins with it.
+    which a device adds. Of equal inputs the newest is taken, since autograd begins with it. But the
+    calls of one norm in one forward, whose inputs may be equal too, are repeated oldest first; so
+    they are told apart by their number.
     """
 
     KEPT = 16
@@ -44,8 +48,11 @@ class Forwards:
         self.forwards: list[Forward] = []
         self.current: list[Any] = [None]
 
-    def open(self, x: Tensor) -> None:
+    def open(self, x: Tensor, call: int | None = None) -> None:
         """A forward of x, (..., C), begins, or begins again in a backward pass.
+
+        Args:
+            call: which call of the norm it is in the forward of the model; None: unknown.
 
         Raises:
             RuntimeError: it is computed again, but too many others came since.
@@ -53,9 +60,9 @@ class Forwards:
         sample = x.detach()[tuple(slice(None, None, max(1, size // 8)) for size in x.shape)].clone()
         if not in_backward():
             self.current = [None]
-            self.forwards = [*self.forwards, Forward(sample, self.current)][-self.capacity :]
+            self.forwards = [*self.forwards, Forward(sample, call, self.current)][-self.capacity :]
             return
-        forward = self._find(sample)
+        forward = self._find(sample, call)
         if forward is None:
             raise RuntimeError(
                 "activation checkpointing computes a forward of a norm with batch statistics "
@@ -66,9 +73,11 @@ class Forwards:
         self.forwards = [forward, *(other for other in self.forwards if other is not forward)]
         self.current = forward.seen
 
-    def _find(self, sample: Tensor) -> Forward | None:
+    def _find(self, sample: Tensor, call: int | None) -> Forward | None:
         nearest, least = None, self.CLOSE
         for forward in reversed(self.forwards):
+            if call is not None and forward.call not in (call, None):
+                continue
             if forward.sample.shape != sample.shape or forward.sample.device != sample.device:
                 continue
             values, values_then = (

@@ -106,7 +106,7 @@ class BatchStatisticsNorm(AffineNorm):
             from norm_plugin.norms.base.outside_graph import call
 
             return call(partial(self._forward_batch, x, padding_mask, batch_first))
-        self._forwards.open(x)
+        self._forwards.open(x, self.call)
         if in_backward():  # activation checkpointing computes a forward again
             return super().forward(x, padding_mask, batch_first)
         if self._plain_mean_of is not None:

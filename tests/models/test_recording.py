@@ -257,6 +257,29 @@ def test_the_scale_of_the_loss_is_taken_out(recorder, batch, tmp_path):
     assert plain == scaled  # a power of two changes no digit
 
 
+def test_a_forward_in_evaluation_is_not_recorded(recorder, batch, tmp_path):
+    """A task that generates its batch does so within an update; a frozen part stays in eval."""
+    one_update(recorder, batch, after=1)
+
+    class Generating(SquaredSum):
+        def forward(self, model, sample):
+            model.eval()(**{**sample, "src_tokens": sample["src_tokens"].flip(0)})
+            model.train()
+            return super().forward(model, sample)
+
+    counts, criterion = iter([0, 1]), Generating()
+    with recorder.recording(criterion, lambda: next(counts), 1.0):
+        criterion(recorder.model, batch)[0].backward()
+    _, plain, generating = read_records(tmp_path / "record")
+    assert plain == generating
+    recorder.model.encoder.layers[0].eval()
+    one_update(recorder, batch, after=1)
+    *_, frozen = read_records(tmp_path / "record")
+    assert set(plain["sites"]) - set(frozen["sites"]) == {
+        f"encoder.layers.0.{name}_layer_norm" for name in ("self_attn", "final")
+    }
+
+
 def test_after_an_update_no_hook_is_left(recorder, batch):
     modules = list(recorder.model.modules())
 

@@ -119,6 +119,8 @@ class Recorder:
 
     def _see_input(self, path: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
         """Before a norm's forward moves its running statistics."""
+        if not norm.training:  # a frozen part, or a task that generates: no batch to learn from
+            return
         x, valid = positions_of(inputs)
         sites = self.measures["sites"]
         if not self._of_first_batch() or path in sites:
@@ -130,6 +132,8 @@ class Recorder:
 
     def _see_output(self, path: str, norm: Norm, inputs: tuple[Any, ...], y: Tensor) -> None:
         """After a norm's forward. With activation checkpointing only a repeated one has a graph."""
+        if not norm.training:
+            return
         (x, valid), measures = positions_of(inputs), self.measures["sites"].get(path)
         wanted = self.unit is None or in_backward()
         in_graph = x.requires_grad and y.requires_grad and y is not x
@@ -153,10 +157,10 @@ class Recorder:
     def _see_input_gradient(self, measures: Measures, valid: Tensor | None, grad: Tensor) -> None:
         measures.update(of_gradient("input", self._per_token(real_rows(grad, valid))))
 
-    def _see_layer(self, path: str, _: nn.Module, __: Any, output: Any) -> None:
+    def _see_layer(self, path: str, layer: nn.Module, _: Any, output: Any) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
         layers = self.measures["layers"]
-        if not self._of_first_batch() or path in layers:
+        if not layer.training or not self._of_first_batch() or path in layers:
             return
         stack = self.model.stack(path.split(".")[0])
         mask = stack.padding.mask

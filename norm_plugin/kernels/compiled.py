@@ -29,6 +29,8 @@ def _call(norm: Norm, x: Tensor, valid: Tensor | None) -> Tensor:
 def compiled_form(norm: Norm) -> FusedForm | None:
     """The compiled form of ``norm``; None for statistics over positions.
 
-    What those norms keep from one batch to the next, and count, is no part of a graph.
+    What those norms keep from one batch to the next, and count, is no part of a graph. A norm with
+    a forward of its own, such as ``layernorm``, which is torch's, would not use the form either.
     """
-    return None if norm.batch_statistics else _call
+    own_forward = type(norm).forward is not Norm.forward
+    return None if norm.batch_statistics or own_forward else _call

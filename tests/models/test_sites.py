@@ -118,6 +118,7 @@ PLAIN_EVERYWHERE = "in plain torch: encoder-self, encoder-ffn, decoder-self, dec
             "in plain torch: decoder-self, decoder-cross, decoder-ffn",
         ),
         ("auto", None, f"{PLAIN_EVERYWHERE}, decoder-ffn"),
+        ("compile", None, f"{PLAIN_EVERYWHERE}, decoder-ffn"),  # powernorm and layernorm
     ],
 )
 def test_what_computes_each_site_is_logged(choice, backend, said, build, caplog, monkeypatch):

@@ -42,7 +42,15 @@ from norm_plugin.models.plan import IDENTITY
 from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, LAST_MAPS, PROJECTIONS, Site
 from norm_plugin.norms import Norm, build_norm
 from norm_plugin.norms.base.inference import CannotFold, ChannelMap
-from norm_plugin.placements import FINAL, INNER, INPUT, ON_THE_STREAM, OUTPUT, placement_class
+from norm_plugin.placements import (
+    FINAL,
+    INNER,
+    INPUT,
+    NOT_ONLY_INTO_MAPS,
+    ON_THE_STREAM,
+    OUTPUT,
+    placement_class,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +193,8 @@ def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> ChannelMap
     """The norm of ``site`` in ``owner`` as a map."""
     norm: Norm = getattr(owner, site.attribute)
     if site.flag in PROJECTIONS:
-        raise CannotFold("its output goes into the product of queries and keys")
+        into_product = "its output goes into the product of queries and keys"
+        raise CannotFold(NOT_ONLY_INTO_MAPS if site.flag == "value" else into_product)
     if site in EMBEDDING_SITES.values():
         raise CannotFold(ON_THE_STREAM)
     placement: Any

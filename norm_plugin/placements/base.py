@@ -38,6 +38,7 @@ FINAL = "final"
 BRANCHES = ("self", "cross", "ffn")
 """The branches that a layer can have, in their order."""
 ON_THE_STREAM = "its output is the residual stream, not only the input of linear maps"
+NOT_ONLY_INTO_MAPS = "its output does not go into linear maps alone"
 
 PLACEMENTS: dict[str, type[Placement]] = {}
 """Every placement by the word of ``--norm-placement``, in the order of registration."""
@@ -214,7 +215,9 @@ class Placement(nn.Module):
         """
         if slot == FINAL and cls.streams > 1:
             return "the streams are joined at it"
-        return "" if slot in (INPUT, INNER, OUTPUT, FINAL) else ON_THE_STREAM
+        if slot in (INPUT, INNER, OUTPUT, FINAL):
+            return ""
+        return ON_THE_STREAM if slot in (SUM, STREAM) else NOT_ONLY_INTO_MAPS
 
 
 def split_streams(x: Tensor, dim: int, streams: int) -> tuple[Tensor, ...]:

@@ -134,7 +134,8 @@ def test_the_sides_can_have_placements_of_their_own(build, build_yaml):
 def test_queries_and_keys_have_a_norm_only_when_asked(build):
     plain = build("--norm-type", "rmsnorm")
     assert not [key for key in plain.state_dict() if "query" in key or "key_norm" in key]
-    model = build("--norm-type-key", "rmsnorm", "--norm-type-encoder", "scalenorm")
+    flags = ("--norm-type-value", "rmsnorm", "--norm-type-encoder", "scalenorm")
+    model = build("--norm-type-key", "rmsnorm", *flags)
     attentions = {"encoder": ["self"], "decoder": ["self", "cross"]}
     for side, branches in attentions.items():
         for layer in getattr(model, side).layers:
@@ -149,6 +150,7 @@ def test_queries_and_keys_have_a_norm_only_when_asked(build):
     assert {reasons[name] for name in names} == {
         "its output goes into the product of queries and keys"
     }
+    assert reasons["encoder-value-self"] == "its output does not go into linear maps alone"
 
 
 @pytest.mark.parametrize(

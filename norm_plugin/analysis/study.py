@@ -67,6 +67,7 @@ class Study:
         baseline: the arm that the others are compared with; it comes first.
         primary: the comparisons that the study declares, by the names of arms.
         vary: keys in which the arms may differ, as each has a value of its own.
+        missing_seeds: those that the study declares, and with which nothing has run.
     """
 
     runs: pd.DataFrame
@@ -76,6 +77,7 @@ class Study:
     common: Differences = field(default_factory=dict)
     primary: tuple[PrimaryComparison, ...] = ()
     vary: tuple[str, ...] = ()
+    missing_seeds: tuple[int, ...] = ()
 
     @property
     def arms(self) -> list[str]:
@@ -237,7 +239,10 @@ def read_study(
     failures = failures.sort_values(["norm", "seed"], kind="stable", ignore_index=True)
     baseline, curves = runs["arm"].iloc[0], read_curves(*folders)
     study = Study(runs, curves, failures, baseline, common, vary=tuple(vary))
-    return study if file is None else replace(study, primary=_primary(file, study))
+    if file is None:
+        return study
+    missing = file.seeds - {*runs["seed"], *failures["seed"]}
+    return replace(study, primary=_primary(file, study), missing_seeds=tuple(sorted(missing)))
 
 
 def _check_declared(file: StudyFile, runs: pd.DataFrame) -> None:

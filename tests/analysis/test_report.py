@@ -148,7 +148,7 @@ def test_declared_comparisons_have_a_table_of_their_own(tmp_path):
     folders = study_of_three(tmp_path)
     study = tmp_path / "mine.yaml"
     study.write_text(
-        'experiment: toy\noverrides: ["seed=1,2,3,4"]\n'
+        'experiment: toy\noverrides: ["seed=1,2,3"]\n'
         "primary:\n  - {arm: far, baseline: alike}\n"
         "  - {arm: alike, baseline: layernorm, test: equivalence, margin: 2 BLEU}\n"
     )
@@ -160,6 +160,10 @@ def test_declared_comparisons_have_a_table_of_their_own(tmp_path):
     assert "Everything below is\nexploratory" in text
     assert "two one-sided tests of equivalence within the margin" in text
     assert f"--study {study}" in text
+    assert "not finished" not in text
+    study.write_text(study.read_text().replace("2,3", "2,3,7,8"))
+    main([*map(str, folders), "--out", str(tmp_path / "out"), "--study", str(study)])
+    assert "These of its seeds have not run: 7, 8." in (tmp_path / "out/report.md").read_text()
 
 
 def test_arms_for_which_no_number_of_seeds_is_enough_are_shown(tmp_path):

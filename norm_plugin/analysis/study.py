@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -122,14 +122,19 @@ class Study:
         runs = self.runs.drop_duplicates("arm").to_dict("records")
         parts = {run["arm"]: _parts_of_arm(run, self.vary) for run in runs}
         by_parts = {of_arm: arm for arm, of_arm in reversed(parts.items())}
-        norm, placement, settings = parts[self.baseline]
+        main = parts[self.baseline]
         declared = [(parts.get(each.arm), parts.get(each.baseline)) for each in self.primary]
-        of_placements = any(a and b and a[::2] == b[::2] and a != b for a, b in declared)
+        of_placements = any(
+            a and b and a != b and a == b._replace(placement=a.placement) for a, b in declared
+        )
         pairs: dict[tuple[str, str], tuple[str, str]] = {}
-        for arm, (_, own_placement, own_settings) in parts.items():
-            alike = [(norm, own_placement, settings), (norm, placement, own_settings)]
-            alike = [(norm, own_placement, own_settings), *alike[:: -1 if of_placements else 1]]
-            others = (by_parts.get(each, arm) for each in alike)
+        for arm, own in parts.items():
+            same_placement = main._replace(placement=own.placement)
+            same_settings = main._replace(settings=own.settings)
+            candidates = [own._replace(norm=main.norm), same_placement, same_settings]
+            if of_placements:
+                candidates = [own._replace(norm=main.norm), same_settings, same_placement]
+            others = (by_parts.get(each, arm) for each in candidates)
             baseline = next((other for other in others if other != arm), self.baseline)
             pairs.setdefault((same.get(arm, arm), same.get(baseline, baseline)), (arm, baseline))
         return list(pairs.values())
@@ -180,12 +185,19 @@ class Study:
         return self.speed_spread is not None and self.speed_spread <= SAME_SPEED
 
 
-def _parts_of_arm(run: Mapping[str, Any], vary: Sequence[str]) -> tuple[str, str, str]:
-    """The norm of a run, its placement, and its other settings that differ from the recipe."""
+class ArmParts(NamedTuple):
+    """The norm of an arm, its placement, and its other settings that differ from the recipe."""
+
+    norm: str
+    placement: str
+    settings: str
+
+
+def _parts_of_arm(run: Mapping[str, Any], vary: Sequence[str]) -> ArmParts:
     other = set(run["differs"]) - {*PLACEMENT_KEYS, *vary}
     differs = {key: run["differs"][key] for key in other}
     norm = norm_of_label(run["norm"], run["differs"]).removesuffix(f"-{run['placement']}")
-    return norm, run["placement"], json.dumps(differs, sort_keys=True)
+    return ArmParts(norm, run["placement"], json.dumps(differs, sort_keys=True))
 
 
 def read_study(

@@ -37,6 +37,7 @@ from norm_plugin.analysis.stats import (
 )
 from norm_plugin.analysis.study import (
     DEFAULT_BASELINE,
+    KERNELS_FOUND,
     Study,
     distinct,
     markdown,
@@ -63,7 +64,6 @@ OF_STUDY = ("baseline", "study", "vary", "label")
 """The options that determine the study."""
 TUNED = ".tuned.json"
 """The suffix of the file that ``norm-plugin tune`` writes beside the file of a study."""
-KERNELS_FOUND = "settings.model.norm_kernels_found"
 NOTHING, UNKNOWN = "-", "unknown"
 NO_RESULT = "no run has a result"
 LOSS_DIGITS = 3
@@ -460,7 +460,7 @@ def content_of(
             ", ".join(f"{name} {number}" for name, number in sorted(row.items()))
             for row in versions.to_dict("records")
         ),
-        "kernels": distinct(runs.get(KERNELS_FOUND, [])),
+        "kernels": distinct(runs.get(f"settings.model.{KERNELS_FOUND}", [])),
         "common": [f"{key}={value}" for key, value in study.common.items()],
         "labels": distinct(runs[f"scores.{metric.headline}.label"]),
         "unequal": counts.nunique() > 1,

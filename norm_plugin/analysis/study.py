@@ -49,8 +49,10 @@ SAME_SPEED = 1.1
 """On an idle machine, the speeds of two seeds of an arm differ by less than this factor."""
 ALIKE_WITHOUT_NORMS = ("pre", "post")
 """Placements that are equal for a model without norms: ``x + f(x)``."""
-NOT_SETTINGS = ("seed", "norm_kernels_found")
-"""Settings in which the runs of an arm may differ; the second is what a machine had to offer."""
+KERNELS_FOUND = "norm_kernels_found"
+"""Stored among the settings of a model: the kernels that its machine had to offer."""
+NOT_SETTINGS = ("seed", KERNELS_FOUND)
+"""What is stored among the settings, and in which the runs of an arm may differ."""
 # Names of a flag and of an override. If a run has both, the flag counts, as it comes last.
 PLACEMENT_KEYS = ("norm-placement", "model.norm_placement")
 

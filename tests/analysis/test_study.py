@@ -9,6 +9,7 @@ from norm_plugin.analysis.study import read_study, score_table
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.results import read_results
 from norm_plugin.experiments.studies import read_study_file
+from norm_plugin.models.config import KERNELS_FOUND  # the name by which fairseq stores it
 
 
 def test_the_baseline_stands_first_and_runs_are_grouped(tmp_path):
@@ -188,7 +189,7 @@ def test_the_runs_of_an_arm_have_one_training(tmp_path):
 def test_the_runs_of_an_arm_may_have_the_kernels_of_several_machines(tmp_path):
     runs = [made_up(seed=seed) for seed in (1, 2)]
     for run, kernels in zip(runs, ("avx2", "avx512")):
-        run["settings"]["model"]["norm_kernels_found"] = kernels
+        run["settings"]["model"][KERNELS_FOUND] = kernels
     assert read_study(folder_of(tmp_path, *runs)).arms == ["layernorm, pre"]
 
 

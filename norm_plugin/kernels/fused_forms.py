@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from norm_plugin.kernels import choice as choices
 from norm_plugin.kernels.compiled import compiled_form
@@ -55,6 +56,8 @@ class Fused:
             return None  # a trace would hold what the passes return as a constant
         if torch.compiler.is_compiling():
             return self._in_a_graph(norm, x)
+        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+            return None  # torch.func and forward-mode derivatives: the passes have neither
         ops = choices.ops_for(self.choice, x)
         if ops is None:
             return None

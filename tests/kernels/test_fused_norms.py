@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from reference import CASES, WITH_MOMENTS
+from torch.autograd import forward_ad
 
 from norm_plugin.kernels import has_fused_form, set_kernels
 from norm_plugin.norms import build_norm, norm_spec
@@ -248,3 +249,22 @@ def test_set_kernels_reaches_every_norm_of_a_module():
     assert model[0].fused is None and model[1][0].fused is None
     set_kernels(model, "cpu")
     assert model[0].fused.choice == "cpu" and model[1][0].fused.choice == "cpu"
+
+
+@every_norm
+def test_derivatives_without_a_graph_are_those_of_the_plain_form(name, options):
+    """Forward-mode derivatives, and those of torch.func, in evaluation."""
+    plain, fused = (build_norm(name, DIM, **options).eval() for _ in range(2))
+    set_kernels(plain, "off")
+    set_kernels(fused, "cpu")
+    x, v = torch.randn(2, 3, 5, DIM)
+    with torch.no_grad(), forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, v)
+        theirs, ours = (forward_ad.unpack_dual(norm(dual)) for norm in (plain, fused))
+    assert theirs.tangent is not None
+    torch.testing.assert_close(tuple(ours), tuple(theirs))
+    gradients = [
+        torch.func.vmap(torch.func.grad(lambda row, norm=norm: norm(row).square().sum()))(x)
+        for norm in (plain, fused)
+    ]
+    torch.testing.assert_close(*gradients)

@@ -74,3 +74,14 @@ def test_a_copy_counts_the_steps_of_its_own_optimizer():
     accumulate(twin)
     torch.optim.SGD(twin.parameters(), lr=0.1).step()
     assert (norm.updates_counted, twin.updates_counted) == (0, 1)
+
+
+@pytest.mark.parametrize("updates", range(4))
+def test_a_copy_counts_from_what_it_loads(updates):
+    """Also where its buffer has been written as often as the one it was copied from."""
+    norm = build_norm("powernorm", DIM, warmup_updates=50)
+    for _ in range(updates):
+        norm(torch.ones(2, DIM))
+    twin = copy.deepcopy(norm)
+    twin.load_state_dict({**norm.state_dict(), "num_updates": torch.tensor(100)})
+    assert twin.updates_counted == 100 and not twin.in_warmup

@@ -87,6 +87,7 @@ class BatchStatisticsNorm(AffineNorm):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a copy, which is another norm."""
         super().__setstate__(state)
+        self._count_read = (None, 0, 0)  # a copied buffer starts its versions anew
         _COUNTING.add(self)
 
     def forward(

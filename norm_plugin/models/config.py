@@ -66,6 +66,11 @@ def _config_class(stock: Any, registered: tuple[Any, ...]) -> Any:
 
     def add(key: str, kind: Any, text: str) -> None:
         # Optional[...]: OmegaConf 2.0 does not know X | None
+        if key in {field[0] for field in fields}:
+            raise ValueError(
+                f"{flag_of(key)} has two meanings: {text!r}, and one of the plugin's own flags. "
+                "Give the option of the norm another name"
+            )
         fields.append((key, Optional[kind], _field(None, text)))  # noqa: UP045
 
     for key, choice in CHOICES.items():

@@ -10,6 +10,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 
 from norm_plugin.models import plan, stacks
+from norm_plugin.models.config import config_class
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.norms import Norm, register_norm
 from norm_plugin.norms.base import registry as registry
@@ -38,6 +39,22 @@ def test_an_option_goes_to_each_chosen_norm_that_has_it(build):
     model = build("--norm-type", "adanorm", "--norm-type-decoder", "rmsnorm", "--norm-eps", "1e-3")
     assert encoder_norm(model).eps == 1e-3
     assert model.decoder.layers[0].final_layer_norm.eps == 1e-3
+
+
+def test_an_option_with_the_name_of_another_flag_is_refused(own_registry):
+    @register_norm("clash", formula="x * init", paper="a user's own")
+    class Clash(Norm):
+        """Its flag would be ``--norm-init``, which says how weights are drawn.
+
+        Options:
+            init: where the gain starts
+        """
+
+        def __init__(self, dim: int, *, init: float = 1.0) -> None:
+            super().__init__(dim)
+
+    with pytest.raises(ValueError, match="--norm-init has two meanings: 'where the gain starts"):
+        config_class()
 
 
 def test_an_unknown_norm_names_the_right_ones(build, build_yaml, capsys):

@@ -87,7 +87,7 @@ EMBEDDING_SITES = {side: Site("embedding", side, "layernorm_embedding") for side
 def normalizes_before(cls: type[Placement], branches: Sequence[str]) -> bool:
     """Whether fairseq calls its own norms before the branches of a layer with this placement."""
     slots = {slot for branch in branches for slot in cls.norms_of(branch)}
-    return bool({INPUT, STREAM} & slots) or overrides(cls, "read")
+    return bool({INPUT, STREAM} & slots) or overrides(cls, "read") or overrides(cls, "enter")
 
 
 def branch_sites(place: LayerPlace, branch: str, cls: type[Placement]) -> dict[str, Site]:
@@ -149,7 +149,7 @@ def present_sites(
             for place in places:
                 sites.update(dict.fromkeys(branch_sites(place, branch, cls.at(place)).values()))
         dropped = side == "decoder" and getattr(settings, "no_decoder_final_norm", False)
-        if dropped and cls.streams > 1:
+        if dropped and cls.acts_at_final_norm():
             raise ValueError(
                 f"with placement {placement[side]} the output of the decoder is made at its final "
                 "norm: drop --no-decoder-final-norm, or choose another placement"

@@ -27,7 +27,7 @@ from norm_plugin.placements import Placement, placement_class, split_streams
 
 
 class AroundFinalNorm:
-    """Hooks around the final norm of a stack, for a placement with several streams."""
+    """Hooks around the final norm of a stack, for a placement that acts there."""
 
     def __init__(self, placement: type[Placement], stack: nn.Module) -> None:
         self.placement, self.stack = placement, stack
@@ -71,7 +71,7 @@ def follow_plan(
             # the one place where fairseq's x is (B, T, C) is before its layers
             stack.padding.serve(norm, batch_first=site == EMBEDDING_SITES[side])
         setattr(stack, site.attribute, norm)
-    if placement.streams > 1:
+    if placement.acts_at_final_norm():
         around = AroundFinalNorm(placement, stack)
         # first of all hooks: those of the mask and of the NaN check see what the norm sees
         stack.layer_norm.register_forward_pre_hook(around.before, prepend=True)

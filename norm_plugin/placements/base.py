@@ -177,6 +177,12 @@ class Placement(nn.Module):
             self.others = []  # a model that holds a tensor with a history cannot be copied
         return x
 
+    @classmethod
+    def acts_at_final_norm(cls) -> bool:
+        """Whether the two methods below are called: for several streams, or for one of its own."""
+        own = overrides(cls, "before_final_norm") or overrides(cls, "after_final_norm")
+        return cls.streams > 1 or own
+
     @staticmethod
     def before_final_norm(
         streams: Sequence[Tensor], norm: Callable[[str, Tensor], Tensor]
@@ -213,8 +219,8 @@ class Placement(nn.Module):
         the stack goes into linear maps only; the input of one on the output of a branch comes from
         the last map.
         """
-        if slot == FINAL and cls.streams > 1:
-            return "the streams are joined at it"
+        if slot == FINAL and cls.acts_at_final_norm():
+            return "the placement acts on the stream at it"
         if slot in (INPUT, INNER, OUTPUT, FINAL):
             return ""
         return ON_THE_STREAM if slot in (SUM, STREAM) else NOT_ONLY_INTO_MAPS
@@ -246,13 +252,19 @@ def register_placement(
             it follows instead.
 
     Raises:
-        ValueError: the name is taken.
+        ValueError: the name is taken, or a placement that acts at the final norm has none.
     """
 
     def register(cls: PlacementClass) -> PlacementClass:
         if name in PLACEMENTS:
             raise ValueError(
                 f"placement {name!r} is registered twice: {PLACEMENTS[name]} and {cls}"
+            )
+        if cls.acts_at_final_norm() and not cls.final_norm:
+            raise ValueError(
+                f"placement {name!r} has no norm after the stack, but several streams, "
+                "before_final_norm or after_final_norm, which act at that norm: set "
+                "final_norm = True"
             )
         cls.equation, cls.paper, cls.paper_read = equation, paper, paper_read
         PLACEMENTS[name] = cls

@@ -21,6 +21,7 @@ from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import (
     PLACEMENTS,
     LayerPlace,
+    Placement,
     placement_class,
     register_placement,
 )
@@ -117,7 +118,7 @@ def test_what_folds_under_which_placement(build):
         ("encoder-self", "encoder-ffn", "encoder-final"), ""
     )
     assert set(reasons["sandwich"].values()) == {""}
-    assert reasons["residual"]["encoder-final"] == "the streams are joined at it"
+    assert reasons["residual"]["encoder-final"] == "the placement acts on the stream at it"
 
 
 def test_the_sides_can_have_placements_of_their_own(build, build_yaml):
@@ -203,6 +204,13 @@ def test_a_two_stream_placement_of_a_user_dir_is_one_file(
     real = ~mask.t()
     torch.testing.assert_close(encoded[real], by_hand[real], rtol=1e-9, atol=1e-9)
     check_decoding(model, batch)
+
+
+def test_a_placement_that_acts_at_the_final_norm_needs_one(own_registry):
+    cls = type("Merged", (Placement,), {"streams": 2})
+    with pytest.raises(ValueError, match="'merged' has no norm after the stack"):
+        register_placement("merged", equation="none", paper="none")(cls)
+    assert "merged" not in PLACEMENTS
 
 
 @pytest.mark.parametrize(("layers", "start"), [(18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6)])

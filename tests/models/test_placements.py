@@ -19,7 +19,14 @@ from norm_plugin.models.layers import PlannedLayer
 from norm_plugin.models.recording import read_records
 from norm_plugin.models.translation import NormTransformerModel
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
-from norm_plugin.placements import INPUT, PLACEMENTS, SUM, Placement, register_placement
+from norm_plugin.placements import (
+    INPUT,
+    OUTPUT,
+    PLACEMENTS,
+    SUM,
+    Placement,
+    register_placement,
+)
 from stacks_by_hand import NARROW, check_decoding, layer_norm, shaken, stack_of
 
 
@@ -36,7 +43,28 @@ def around(x, stack):
     return x
 
 
-OWN = {"around": (AroundTheSum, around)}
+class OutsideTheNorms(Placement):
+    """It acts at the input of a branch, where it has no norm, and around the final norm."""
+
+    norms = (OUTPUT,)
+    final_norm = True
+
+    def enter(self, y, branch):
+        return y / 2
+
+    @staticmethod
+    def after_final_norm(streams, y):
+        return streams[0] + y
+
+
+def outside(x, stack):
+    for layer in stack.layers:
+        for f in layer:
+            x = x + f.output(f(x / 2))
+    return x + stack.final(x)
+
+
+OWN = {"around": (AroundTheSum, around), "outside": (OutsideTheNorms, outside)}
 
 
 @pytest.fixture(autouse=True)

@@ -43,6 +43,7 @@ CORPORA = {
     "adanorm_sst5": "SST5",
     "sst5_confirmed": "SST5, new seeds",
     "multi30k_cpu": "Multi30k",
+    "multi30k_powernorm": "Multi30k, 17 seeds",
     "warmup_confirmed": "Multi30k, new seeds",
     "stat_tokens": "characters, large batches",
     "depth": "characters",
@@ -102,11 +103,14 @@ FINDINGS = {
         *norms_of("characters", "none", "rmsnorm", "powernorm", "adanorm"),
         *norms_of("characters", "rmsnorm", "powernorm", "adanorm", placement=", post"),
     ],
+    "translation": [
+        *effects(["multi30k_powernorm"], ("powernorm", "layernorm"), outcomes=BOTH),
+        Effect("multi30k_cpu", "powernorm"),
+    ],
     "powernorm": [
         Effect("characters_powernorm", "batchnorm", "batchnorm-layer-scale-groups-0"),
         *effects(["characters_powernorm"], *POWERNORM_PARTS),
         *effects(["multi30k_cpu"], *POWERNORM_PARTS),
-        Effect("multi30k_cpu", "powernorm"),
         Effect("multi30k_cpu", "powernorm-released", "powernorm"),
     ],
     "small-batches": effects(

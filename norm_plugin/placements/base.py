@@ -220,7 +220,7 @@ class Placement(nn.Module):
         the last map.
         """
         if slot == FINAL and cls.acts_at_final_norm():
-            return "the placement acts on the stream at it"
+            return "the placement changes what goes in or comes out"
         if slot in (INPUT, INNER, OUTPUT, FINAL):
             return ""
         return ON_THE_STREAM if slot in (SUM, STREAM) else NOT_ONLY_INTO_MAPS

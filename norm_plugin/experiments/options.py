@@ -50,7 +50,7 @@ OVERRIDES = {
     ),
     "--preset": (
         "preset",
-        "paper or cpu; of tinyshakespeare cpu, short, halves, deep or nanogpt; of toy demo",
+        "paper or cpu; of tinyshakespeare cpu, short, halves, deep, nanogpt or fair; of toy demo",
     ),
     "--subword": ("subword", "subword-nmt (default), or sentencepiece, trained on raw text"),
 }

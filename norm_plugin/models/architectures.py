@@ -53,7 +53,8 @@ def lm_char(args: Any) -> None:
 
     As in nanoGPT (its ``model.py``): GELU, learned positions, dropout after the embeddings, in the
     attention and after each branch, and the output projection shares the weights of the embeddings.
-    The placement is pre-norm.
+    The placement is pre-norm. The initial weights are fairseq's; ``--norm-init nanogpt`` with
+    ``--no-scale-embedding`` draws nanoGPT's.
     """
     size = {"embed_dim": 128, "ffn_embed_dim": 512, "layers": 6, "attention_heads": 4}
     set_missing(args, **{f"decoder_{name}": value for name, value in size.items()})

@@ -51,9 +51,9 @@ CHOICES = {
         XAVIER,
         "initial weights: xavier (those of fairseq), kaiming (all linear maps of a layer, as the "
         "AdaNorm paper recommends), kaiming-attention (only the attention, as --init_method km of "
-        "its released code), small, depth-scaled, fixup, t-fixup, gpt2, the released forms of two "
-        "of these (depth-scaled-released, fixup-released), or a placement that brings its own "
-        "weights; the default is what belongs to the placement",
+        "its released code), small, depth-scaled, fixup, t-fixup, gpt2, nanogpt, the released "
+        "forms of two of these (depth-scaled-released, fixup-released), or a placement that brings "
+        "its own weights; the default is what belongs to the placement",
     ),
     EMBEDDING: Choice(
         lambda: EMBEDDINGS,

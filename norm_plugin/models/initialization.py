@@ -39,9 +39,13 @@ papers was read; the formulas are quoted from notes, and where it is named the c
                    sqrt(L), which is sqrt(2 N) in a stack of N layers with two branches. Its normal
                    weights of standard deviation 0.02 are not part of this: the others stay
                    fairseq's
+    nanogpt        GPT-2's start as nanoGPT has it (karpathy/nanoGPT, model.py): every linear map
+                   and the embeddings of tokens and positions are normal of standard deviation
+                   0.02, the last map of each branch 0.02 / sqrt(L), biases 0. nanoGPT does not
+                   scale its embeddings: add ``--no-scale-embedding``
 
 A placement may bring weights of its own; its name is then one more value of the flag. Embeddings
-and the output projection stay fairseq's, but for ``t-fixup``.
+and the output projection stay fairseq's, except with ``t-fixup`` and ``nanogpt``.
 
 The AdaNorm paper (Xu et al. 2019, section 4) advises Kaiming initialization with AdaNorm. Kaiming
 initialization (He et al. 2015, Eq. 15) is Var(w) = 2 / ((1 + a^2) fan_in) for a leaky ReLU of slope
@@ -62,8 +66,9 @@ from torch import nn
 
 from norm_plugin.placements import PLACEMENTS, LayerPlace, overrides, placement_class
 
-XAVIER, T_FIXUP = "xavier", "t-fixup"
+XAVIER, T_FIXUP, NANOGPT = "xavier", "t-fixup", "nanogpt"
 SLOPE = math.sqrt(5)  # a
+NANOGPT_STD = 0.02
 
 
 # ---- the linear maps of a layer of fairseq's Transformer ------------------------------------
@@ -166,6 +171,14 @@ def gpt2(layer: nn.Module, place: LayerPlace) -> None:
         linear.weight.data.mul_(place.branches_of_stack ** (-1 / 2))
 
 
+def nanogpt(layer: nn.Module, place: LayerPlace) -> None:
+    """Draw every linear map of ``layer`` from N(0, 0.02^2), then apply GPT-2's scaling."""
+    for linear in linear_maps(layer):
+        nn.init.normal_(linear.weight, std=NANOGPT_STD)
+        _no_bias(linear)
+    gpt2(layer, place)
+
+
 def t_fixup(layer: nn.Module, place: LayerPlace) -> None:
     """T-Fixup of the linear maps of ``layer``; biases 0."""
     alone = not (place.encoder_layers and place.decoder_layers)
@@ -183,6 +196,10 @@ def t_fixup(layer: nn.Module, place: LayerPlace) -> None:
 def t_fixup_embedding(embedding: nn.Embedding, place: LayerPlace) -> None:
     """T-Fixup of the embeddings of a stack; that of padding is 0."""
     std = embedding.embedding_dim ** (-1 / 2) * (9 * place.layers) ** (-1 / 4)
+    _draw_embedding(embedding, std)
+
+
+def _draw_embedding(embedding: nn.Embedding, std: float) -> None:
     nn.init.normal_(embedding.weight, std=std)
     if embedding.padding_idx is not None:
         nn.init.zeros_(embedding.weight[embedding.padding_idx])
@@ -204,6 +221,7 @@ INITIALIZATIONS: dict[str, Callable[[nn.Module, LayerPlace], None]] = {
     "fixup-released": fixup_released,
     T_FIXUP: t_fixup,
     "gpt2": gpt2,
+    NANOGPT: nanogpt,
 }
 """What is done to a layer that fairseq has built, by the value of ``--norm-init``."""
 
@@ -226,10 +244,16 @@ def initialize(layer: nn.Module, init: str, place: LayerPlace) -> None:
         placement_class(init).initialize(layer, place)
 
 
-def initialize_embedding(embedding: nn.Module, init: str, place: LayerPlace) -> None:
+def initialize_embeddings(
+    tokens: nn.Module, positions: nn.Module | None, init: str, place: LayerPlace
+) -> None:
     """Draw the embeddings of a stack whose layers have ``place``, by a value of ``--norm-init``.
 
     Embeddings that the stacks share are drawn for each, so the decoder's draw is what stays.
     """
-    if init == T_FIXUP and isinstance(embedding, nn.Embedding):
-        t_fixup_embedding(embedding, place)
+    if init == T_FIXUP and isinstance(tokens, nn.Embedding):
+        t_fixup_embedding(tokens, place)
+    if init == NANOGPT:
+        for embedding in (tokens, positions):
+            if isinstance(embedding, nn.Embedding):
+                _draw_embedding(embedding, NANOGPT_STD)

@@ -20,7 +20,7 @@ from norm_plugin.models.architectures import register, set_missing, stock_archit
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.embeddings import FIXNORM
 from norm_plugin.models.flags import EMBEDDING, flag_of
-from norm_plugin.models.initialization import initialize, initialize_embedding
+from norm_plugin.models.initialization import initialize, initialize_embeddings
 from norm_plugin.models.layers import PlannedLayer
 from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.stacks import NormTransformerEncoder
@@ -76,7 +76,8 @@ class NormMaskedLanguageModel(NormModel, RobertaModel):
         """Draw the weights by a value of ``--norm-init``, as RoBERTa's have replaced them."""
         stack = self.stack("encoder")
         layers = [layer for layer in stack.modules() if isinstance(layer, PlannedLayer)]
-        initialize_embedding(stack.embed_tokens, init, layers[0].placement.place)
+        place = layers[0].placement.place
+        initialize_embeddings(stack.embed_tokens, stack.embed_positions, init, place)
         for layer in layers:
             initialize(layer, init, layer.placement.place)
 

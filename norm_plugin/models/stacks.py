@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.embeddings import FIXNORM, fix_embedding, fix_output_layer
-from norm_plugin.models.initialization import initialize_embedding
+from norm_plugin.models.initialization import initialize_embeddings
 from norm_plugin.models.layers import (
     NormTransformerDecoderLayer,
     NormTransformerEncoderLayer,
@@ -78,8 +78,11 @@ def follow_plan(
         stack.layer_norm.register_forward_hook(around.after)
     if cfg.plan.embedding == FIXNORM:
         stack.embed_tokens = fix_embedding(stack.embed_tokens)
-    initialize_embedding(
-        stack.embed_tokens, cfg.plan.initialization[side], cfg.plan.layers[side][0]
+    initialize_embeddings(
+        stack.embed_tokens,
+        stack.embed_positions,
+        cfg.plan.initialization[side],
+        cfg.plan.layers[side][0],
     )
     if isinstance(stack.layers, LayerDropModuleList):
         stack.layers = LayerDrop(stack.layers.p, stack.layers.children())

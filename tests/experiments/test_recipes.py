@@ -178,6 +178,14 @@ def test_nanogpts_recipe_for_a_cpu():
     assert (args.tokens_per_sample, args.batch_size, args.max_update) == (64, 12, 2000)
     assert (args.lr, args.min_lr, args.warmup_updates, args.clip_norm) == ([1e-3], 1e-4, 100, 1.0)
     assert (args.adam_betas, args.weight_decay) == ("(0.9, 0.99)", 0.1)
+    assert (args.norm_init, args.no_scale_embedding) == ("nanogpt", True)
+    assert args.optimizer == "adam_matrix_decay"
+
+
+def test_the_fair_recipe_for_characters_is_nanogpts_with_more_updates():
+    nanogpt, fair = (vars(parsed("tinyshakespeare", f"recipe={r}")) for r in ("nanogpt", "fair"))
+    assert {name for name in fair if fair[name] != nanogpt[name]} == {"max_update"}
+    assert fair["max_update"] == 5000
 
 
 def test_the_short_recipe_for_characters_changes_the_number_of_updates_alone():

@@ -84,6 +84,9 @@ VARIANCES = {
     "gpt2": lambda w: (
         w.fairseq / {"encoder": 2 * N, "decoder": 3 * M}[w.side] if w.kind in "o2" else w.fairseq
     ),
+    "nanogpt": lambda w: (
+        0.02**2 / ({"encoder": 2 * N, "decoder": 3 * M}[w.side] if w.kind in "o2" else 1)
+    ),
     "b2t": lambda w: w.fairseq / {"encoder": N, "decoder": M}[w.side],
     "t-fixup": lambda w: (
         w.xavier * w.scaled({"encoder": 0.67 * N**-0.25, "decoder": (9 * M) ** -0.25}[w.side])
@@ -133,6 +136,16 @@ def test_t_fixup_scales_the_embeddings(build, caplog):
         caplog.text
     )
     assert "but the encoder has norms" not in caplog.text
+
+
+def test_nanogpt_draws_the_embeddings_of_tokens_and_positions(build):
+    model = build("--norm-init", "nanogpt", "--decoder-learned-pos")
+    for embedding in (model.decoder.embed_tokens, model.decoder.embed_positions):
+        weight, padding = embedding.weight, embedding.padding_idx
+        assert not weight[padding].any()
+        real = weight[[row for row in range(len(weight)) if row != padding]]
+        # 35 x 128 values or more: the standard error of their variance is at most 2 % of it
+        torch.testing.assert_close(real.var().item(), 0.02**2, rtol=0.1, atol=0)
 
 
 @pytest.mark.parametrize(

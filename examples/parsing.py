@@ -7,7 +7,8 @@ DIR holds a treebank in CoNLL-U: *train*.conllu, *dev*.conllu, *test*.conllu, gz
 a UD treebank, or the Penn Treebank after its conversion to dependencies.
 
 From the AdaNorm paper (Xu et al. 2019): 512 hidden units, batches of 1,024, dropout 0.2, Adam with
-0.001, 20 epochs, the norm before the activation of the hidden layer, C = 1. From Chen and Manning:
+0.001, 20 epochs, the norm before the activation of the hidden layer, C = 1, and the choice of the
+epoch (appendix A.4). From Chen and Manning: three layers, which are embeddings, hidden and output,
 features, embeddings of 50. Ours: ReLU, gold UPOS tags, random embeddings, words seen twice or more.
 
 The score is UAS, the share of words with the right head, of the epoch with the best UAS on dev.

@@ -43,6 +43,18 @@ def test_it_learns(digits, capsys):
     assert mnist.main(argv) == scores
 
 
+def test_the_network_has_the_three_layers_of_the_paper_and_the_norm_before_the_softmax():
+    model = mnist.Network(lambda dim: mnist.build_norm("layernorm-simple", dim))
+    layers = [
+        each for each in model.modules() if isinstance(each, torch.nn.Conv2d | torch.nn.Linear)
+    ]
+    assert [tuple(each.weight.shape[:2]) for each in layers] == [(20, 1), (50, 20), (10, 800)]
+    scores = model(torch.rand(2, 1, 28, 28))
+    torch.testing.assert_close(scores.mean(1), torch.zeros(2), atol=1e-6, rtol=0)  # float32's sums
+    # eps, 1e-5, lies inside the root, beside a variance of about 0.01 at the start
+    torch.testing.assert_close(scores.var(1, unbiased=False), torch.ones(2), atol=1e-2, rtol=0)
+
+
 def test_the_epoch_with_the_best_validation_accuracy_counts(digits, monkeypatch):
     scores = iter([50, 1, 70, 2, 60, 3])  # of validation and test, epoch by epoch
     monkeypatch.setattr(mnist, "accuracy", lambda *args: next(scores))

@@ -230,9 +230,11 @@ def tables_of(
     add("primary", caption, primary_table(primary), test_note(primary))
     comparisons = comparisons_of(study)
     for outcome, of_outcome in comparisons.groupby("outcome", sort=False):
+        title = outcome_title(str(outcome), metric)
+        title += f", mean over {study.trained} of every run" if outcome == "train_loss" else ""
         add(
             f"comparison-{outcome}".replace("_", "-"),
-            f"Every arm against its baseline: {outcome_title(str(outcome), metric)}.",
+            f"Every arm against its baseline: {title}.",
             outcome_table(of_outcome, study),
             test_note(of_outcome),
             str(outcome),

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from norm_plugin.analysis.stats import half_interval, split_ratio
+from norm_plugin.analysis.training_loss import training_loss
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.metrics import Metric, find_metric
 from norm_plugin.experiments.results import (
@@ -64,12 +65,14 @@ class Study:
     Attributes:
         common: the settings that differ from the recipe and are the same in all runs.
         runs: the table of :func:`read_results` with the column ``arm``, sorted by arm and seed.
+            ``train_loss`` is that of :func:`training_loss`.
         curves: the table of :func:`read_curves`.
         failures: the table of :func:`read_failures` with the columns ``arm`` and ``placement``.
         baseline: the arm that the others are compared with; it comes first.
         primary: the comparisons that the study declares, by the names of arms.
         vary: keys in which the arms may differ, as each has a value of its own.
         missing_seeds: those that the study declares, and with which nothing has run.
+        trained: what ``train_loss`` is a mean over, such as ``updates 901 to 1,000``.
     """
 
     runs: pd.DataFrame
@@ -80,6 +83,7 @@ class Study:
     primary: tuple[PrimaryComparison, ...] = ()
     vary: tuple[str, ...] = ()
     missing_seeds: tuple[int, ...] = ()
+    trained: str = ""
 
     @property
     def arms(self) -> list[str]:
@@ -252,7 +256,8 @@ def read_study(
     runs = runs.loc[order.index].reset_index(drop=True)
     failures = failures.sort_values(["norm", "seed"], kind="stable", ignore_index=True)
     baseline, curves = runs["arm"].iloc[0], read_curves(*folders)
-    study = Study(runs, curves, failures, baseline, common, vary=tuple(vary))
+    runs["train_loss"], trained = training_loss(runs, curves)
+    study = Study(runs, curves, failures, baseline, common, vary=tuple(vary), trained=trained)
     if file is None:
         return study
     missing = file.seeds - {*runs["seed"], *failures["seed"]}

@@ -115,7 +115,9 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
     ``settings.optimization.lr``, ``data.checksum``, ``training.seconds``. These are added:
 
     - ``score``: the headline score of the ``metric``
-    - ``valid_loss``, ``train_loss``: the lowest validation loss and the last training loss
+    - ``valid_loss``: the lowest validation loss
+    - ``train_loss``: the mean training loss of the last epoch. A study compares that of
+      ``analysis.training_loss``, which is over the same updates for all runs
     - ``placement``: the placement of the norms
     - ``split_seed``: the seed of a random split of the corpus; missing for a fixed split
     - ``commit``, ``dirty``: the state of the code that scored the run

@@ -84,6 +84,7 @@ branch_by_branch("sandwich", lambda x, f: x + f.output(f(f.input(x))), final_nor
 branch_by_branch("peri-ln", lambda x, f: x + f.output(f(f.input(x))), final_norm=True)
 branch_by_branch("scaled-pre", lambda x, f: x + f(f.input(x) / sqrt(f.l)), final_norm=True)
 branch_by_branch("rezero", lambda x, f: x + f.learned["a"] * f(x))
+branch_by_branch("rezero-pre", lambda x, f: x + f.learned["a"] * f(f.input(x)), final_norm=True)
 branch_by_branch(
     "layer-scale", lambda x, f: x + f.learned[f"scale.{f.name}"] * f(f.input(x)), final_norm=True
 )

@@ -35,6 +35,7 @@ from norm_plugin.experiments.studies import (
     SCORE,
     PrimaryComparison,
     outcome_unit,
+    terms,
 )
 
 LEVEL = 0.05
@@ -357,7 +358,7 @@ def _row(
     declared: PrimaryComparison | None = None,
 ) -> dict[str, Any]:
     """A comparison, with p not yet corrected."""
-    ours, theirs = (_by_seed(runs[runs["arm"] == name], outcome) for name in (arm, baseline))
+    ours, theirs = (_by_seed(runs, side, outcome) for side in (arm, baseline))
     ratio, metric = split_ratio(runs), find_metric(runs["metric"].iloc[0])
     row: dict[str, Any] = dict.fromkeys(COLUMNS, math.nan)
     row |= {"arm": arm, "baseline": baseline, "outcome": outcome, "n": len(ours), "by_seed": ()}
@@ -460,10 +461,15 @@ def split_ratio(runs: pd.DataFrame) -> float:
     return float((runs[tested] / runs["data.training_pairs"]).mean())
 
 
-def _by_seed(runs: pd.DataFrame, outcome: str) -> dict[int, float]:
-    if runs.empty:
-        return {}
-    return outcome_values(runs, outcome).set_axis(runs["seed"]).dropna().to_dict()
+def _by_seed(runs: pd.DataFrame, side: str, outcome: str) -> dict[int, float]:
+    """An outcome of an arm by seed; of a difference of two arms, for the seeds of both."""
+    columns = []
+    for arm in terms(side):
+        of_arm = runs[runs["arm"] == arm]
+        values = outcome_values(of_arm, outcome) if len(of_arm) else pd.Series(dtype=float)
+        columns.append(values.set_axis(of_arm["seed"]).dropna())
+    values = columns[0] if len(columns) == 1 else (columns[0] - columns[1]).dropna()
+    return values.to_dict()
 
 
 # Power

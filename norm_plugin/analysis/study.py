@@ -34,7 +34,7 @@ from norm_plugin.experiments.spec import (
     norm_of_label,
     short_label,
 )
-from norm_plugin.experiments.studies import PrimaryComparison, StudyFile, check_study
+from norm_plugin.experiments.studies import MINUS, PrimaryComparison, StudyFile, check_study, terms
 
 TRAINING = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
 """The sections of the settings that determine the training."""
@@ -295,7 +295,9 @@ def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
     check_study(file, study.metric, seeds)
     comparisons: dict[tuple[str, str, str], PrimaryComparison] = {}
     for each in file.primary:
-        arm, baseline = arms[each.arm], arms[each.baseline]
+        arm, baseline = (
+            MINUS.join(arms[name] for name in terms(side)) for side in (each.arm, each.baseline)
+        )
         models = (study.same.get(arm, arm), study.same.get(baseline, baseline), each.outcome)
         comparisons.setdefault(models, replace(each, arm=arm, baseline=baseline))
     return tuple(comparisons.values())
@@ -349,7 +351,7 @@ def arm_name(label: str, placement: str) -> str:
 def _default_baseline(runs: pd.DataFrame, file: StudyFile | None, common: Differences) -> str:
     norms = {run["norm"] for run in _of_baseline(runs, DEFAULT_BASELINE, common)}
     declared = file is not None and len(norms) != 1 and file.primary
-    return declared[0].baseline if declared else DEFAULT_BASELINE
+    return terms(declared[0].baseline)[-1] if declared else DEFAULT_BASELINE
 
 
 def _baselines(runs: pd.DataFrame, baseline: str, common: Differences) -> set[str]:

@@ -15,7 +15,9 @@
       bound: [0.0001, 0.01]              # limits of the extended grid of the first key
 
 An arm has the name of the files of its results, ``layernorm-kaiming``; settings that all arms share
-may be left out. The process that supervises runs imports this, so it must not import torch.
+may be left out. Each side of a comparison may be the difference of two arms, ``adanorm minus
+layernorm``, to compare two differences, such as those of two depths. The process that supervises
+runs imports this, so it must not import torch.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ SCORE, LOSSES = "score", ("valid_loss", "train_loss")
 """Outcomes of every run: its score, the lowest validation loss and the final training loss."""
 SUPERIORITY, EQUIVALENCE = "superiority", "equivalence"
 BEFORE, AFTER = "before the runs", "after the runs"
+MINUS = " minus "
+"""Between the two arms of a difference."""
 T = TypeVar("T")
 
 
@@ -52,7 +56,7 @@ class PrimaryComparison:
     """A comparison that a study declares.
 
     Attributes:
-        arm: the difference is ``arm`` minus ``baseline``.
+        arm: the difference is ``arm`` minus ``baseline``; each an arm, or a difference of two.
         outcome: ``score``, ``valid_loss``, ``train_loss``, or another kind of score of the metric.
         test: superiority, or equivalence within the margin.
         margin: the margin of a test of equivalence, with its unit: ``0.5 BLEU``.
@@ -259,6 +263,11 @@ def _build(kind: type[T], content: Any, where: str, without: Iterable[str] = (),
     return kind(**content, **given)
 
 
+def terms(side: str) -> list[str]:
+    """The arms on a side of a comparison: one, or the two of a difference."""
+    return side.split(MINUS)
+
+
 def find_arm(name: str, arms: Mapping[str, T], where: str) -> T:
     """The value of an arm by its name; CommandError for an unknown arm."""
     if name not in arms:
@@ -280,7 +289,8 @@ def check_study(study: StudyFile, metric: Metric, seeds: Mapping[str, set[int]])
     """
     for each in study.primary:
         ours, theirs = (
-            find_arm(n, seeds, f"{study.path}: primary") for n in (each.arm, each.baseline)
+            set.intersection(*(find_arm(n, seeds, f"{study.path}: primary") for n in terms(side)))
+            for side in (each.arm, each.baseline)
         )
         where = f"{study.path}: {each.arm} less {each.baseline}"
         if each.paired and not ours & theirs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from made_up_results import folder_of, made_up, study_of_three, write_failure
+from norm_plugin.analysis.stats import compare_primary
 from norm_plugin.analysis.study import read_study, score_table
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.results import read_results
@@ -243,6 +244,23 @@ def test_arms_may_differ_in_what_the_study_varies(tmp_path):
     ]
     with pytest.raises(CommandError, match="differ in settings of lr_scheduler"):
         read_study(folders, "layernorm-wide", vary=["optimization.lr"])
+
+
+def test_two_differences_are_compared_by_seed(tmp_path):
+    """The change of a difference, with the seeds that all four arms have."""
+    scores = {"a": {1: 5.0, 2: 7.0, 3: 9.0}, "b": {1: 4.0, 2: 5.0}, "c": {1: 1.0, 2: 1.5, 3: 9.0}}
+    scores["layernorm"] = {1: 1.0, 2: 0.0, 3: 0.0}
+    runs = [made_up(n, seed=s, bleu=x) for n, by in scores.items() for s, x in by.items()]
+    side = "{arm: a minus b, baseline: c minus layernorm}"
+    file = declared(tmp_path, f"primary: [{side}]\n")
+    study = read_study(folder_of(tmp_path, *runs), file=file)
+    (row,) = compare_primary(study.runs, study.primary).to_dict("records")
+    assert row["arm"] == "a, pre minus b, pre"
+    assert row["by_seed"] == (1.0 - 0.0, 2.0 - 1.5)
+    assert (row["n"], row["mean"], row["difference"]) == (2, 1.5, 0.75)
+    wrong = declared(tmp_path, f"primary: [{side.replace('minus b', 'minus d')}]\n")
+    with pytest.raises(CommandError, match="names the arm d; choose from a"):
+        read_study(folder_of(tmp_path, *runs), file=wrong)
 
 
 @pytest.mark.parametrize("field", ["arm", "baseline"])

@@ -50,7 +50,8 @@ OVERRIDES = {
     ),
     "--preset": (
         "preset",
-        "paper or cpu; of tinyshakespeare cpu, short, halves, deep, nanogpt or fair; of toy demo",
+        "paper or cpu; of tinyshakespeare cpu, short, halves, deep, nanogpt, fair or fair_deep; "
+        "of toy demo",
     ),
     "--subword": ("subword", "subword-nmt (default), or sentencepiece, trained on raw text"),
 }

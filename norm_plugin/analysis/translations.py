@@ -98,6 +98,8 @@ def compare_translations(
         rows.append(row)
     columns = ["arm", "seed", "difference", "p", "p_holm", "control_p"]
     table = pd.DataFrame(rows, columns=[*columns, "signature", "verdict"])
+    # no row has a verdict yet if all can be tested, and pandas would take the column for numbers
+    table["verdict"] = table["verdict"].astype(object)
     table["p_holm"] = holm(table["p"].astype(float).tolist())
     for index, row in table[table["p"].notna()].iterrows():
         tested = verdict(row["difference"], row["p_holm"], higher_is_better=True)

@@ -84,6 +84,13 @@ def test_every_run_is_compared_with_the_same_seed_of_the_baseline(tmp_path):
     assert list(rows["p_holm"]) == pytest.approx(holm(list(rows["p"])))
 
 
+def test_every_run_has_a_verdict_where_every_run_can_be_tested(tmp_path):
+    study = write_study(tmp_path, ("layernorm", 1, GOOD), ("far", 1, BAD))
+    references = read_references(study, write_corpus(tmp_path / "corpus", REFERENCES))
+    table = compare_translations(study, references, trials=200)
+    assert table["verdict"].tolist() == [Verdict.WORSE]
+
+
 def test_the_control_is_the_test_of_two_seeds_of_one_norm(tmp_path):
     runs = [("layernorm", seed, GOOD) for seed in (1, 2, 3)]
     runs += [("far", seed, lines) for seed, lines in ((1, BAD), (2, GOOD), (3, None))]

@@ -18,7 +18,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -497,6 +497,7 @@ def _check_norms(args: Any) -> None:
 #     split_by_seed: true     # each seed has its own random split of the corpus
 #     merges: 10000           # BPE merges (default: those of the corpus)
 #     recipe: adanorm         # the default of the group recipe
+#     recipes: {powernorm: {merges: 37000}}   # keys of this list that a recipe changes
 #     log_interval: 5         # updates between two points of the training curve (default: 50 or
 #                             # more); it is here because it does not identify a run
 #     preset: cpu             # the value of `preset=` that selects this file
@@ -522,6 +523,7 @@ class Experiment:
     split_by_seed: bool = False
     merges: int | None = None
     recipe: str | None = None
+    recipes: Settings = field(default_factory=dict)
     log_interval: int | None = None
 
     @property
@@ -557,7 +559,7 @@ def find_experiment(name: str, preset: str | None = None, recipe: str | None = N
     """An experiment by its name or the path of its YAML file, with a preset and a recipe.
 
     Raises CommandError for an unknown experiment or preset, and for a wrong key. The recipe is
-    checked when the hyperparameters are composed.
+    checked when the hyperparameters are composed; here it changes what ``recipes`` says of it.
     """
     if name.endswith(".yaml"):
         files = _users_file(Path(os.path.abspath(name)))
@@ -579,7 +581,9 @@ def find_experiment(name: str, preset: str | None = None, recipe: str | None = N
     if preset not in presets:
         known = " or ".join(filter(None, presets)) or "none, as it has no presets"
         raise CommandError(f"preset of {name} is {preset}; choose {known}")
-    return presets[preset] if recipe is None else replace(presets[preset], recipe=recipe)
+    found = presets[preset]
+    chosen = found.recipe if recipe is None else recipe
+    return replace(found, recipe=chosen, **found.recipes.get(chosen, {}))
 
 
 def _experiment(path: Path, settings: Settings) -> Experiment:
@@ -587,7 +591,9 @@ def _experiment(path: Path, settings: Settings) -> Experiment:
     settings = {
         key: settings[key] for key in settings if key not in ("preset", "presets", "default")
     }
-    wrong = set(settings) - {field.name for field in fields(Experiment)}
+    wrong = set(settings) - {each.name for each in fields(Experiment)}
+    for changed in settings.get("recipes", {}).values():
+        wrong |= set(changed) - {each.name for each in fields(Experiment)}
     if wrong or not {"corpus", "metric"} <= set(settings):
         raise CommandError(
             f"{path}: {KEY} needs corpus and metric, and has no key {', '.join(wrong)}"

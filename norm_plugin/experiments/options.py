@@ -46,7 +46,8 @@ OVERRIDES = {
     "--recipe": (
         "recipe",
         "the paper whose hyperparameters are used, adanorm (Xu et al. 2019), powernorm (Shen et "
-        "al. 2020) or xiong (Xiong et al. 2020), where that has results on the corpus",
+        "al. 2020) or xiong (Xiong et al. 2020), where that has results on the corpus; on IWSLT14 "
+        "powernorm_released too, of PowerNorm's released script",
     ),
     "--preset": (
         "preset",

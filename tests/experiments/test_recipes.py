@@ -21,7 +21,7 @@ from hydra.core.config_store import ConfigStore
 import norm_plugin.models  # noqa: F401  registers the architectures
 from fake_runs import spec_of
 from norm_plugin.commands.command_line import CommandError, run_command
-from norm_plugin.experiments.compose import check_number_averaged
+from norm_plugin.experiments.compose import check_number_averaged, find_experiment
 from norm_plugin.experiments.recipes import (
     averaging_flags,
     generation_flags,
@@ -30,6 +30,7 @@ from norm_plugin.experiments.recipes import (
     training_flags,
 )
 from norm_plugin.experiments.spec import CONFIGS
+from norm_plugin.models.plan import make_plan
 from norm_plugin.norms import NORM_TYPES
 from norm_plugin.norms.base import registry as registry
 from norm_plugin.placements import PLACEMENTS
@@ -37,7 +38,7 @@ from norm_plugin.placements import PLACEMENTS
 PRIMARY = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 PAPERS = {  # dropouts, learning rate, warm-up, weight decay, update_freq; beam, length penalty
     ("iwslt14_de_en", "adanorm"): ((0.3, 0.1, 0.1), [0.0015], 8000, 1e-4, [2], "5", "1.0"),
-    ("iwslt14_de_en", "powernorm"): ((0.3, 0.1, 0.1), [0.0015], 8000, 1e-4, [1], "5", "1.0"),
+    ("iwslt14_de_en", "powernorm"): ((0.0, 0.0, 0.0), [0.0015], 8000, 1e-4, [1], "5", "1.0"),
     ("iwslt15_en_vi", "adanorm"): ((0.1, 0.0, 0.0), [0.001], 8000, 0.0, [1], "5", "1.0"),
     ("wmt14_en_de", "adanorm"): ((0.3, 0.1, 0.1), [0.001], 4000, 0.0, [1], "4", "0.6"),
     ("wmt14_en_de", "powernorm"): ((0.3, 0.1, 0.1), [0.003], 8000, 0.0, [128], "4", "0.6"),
@@ -78,20 +79,89 @@ def test_the_numbers_of_the_papers(name, recipe):
     assert averaging_flags(composed) == ["--last-epochs", "10"]
 
 
+def schedule_of(args):
+    """The learning-rate schedule of a training."""
+    cfg = convert_namespace_to_omegaconf(args)
+    adam = build_optimizer(cfg.optimizer, [torch.nn.Parameter(torch.zeros(1))])
+    return build_lr_scheduler(cfg.lr_scheduler, adam)
+
+
+def rates_by_epoch(args, epochs):
+    schedule = schedule_of(args)
+    schedule.step_begin_epoch(1)
+    return [schedule.step_update(0), *map(schedule.step_begin_epoch, range(2, epochs + 1))]
+
+
 def test_pre_norm_without_warmup_has_the_schedule_of_its_paper():
     """Xiong et al. 2020, section 4.1: 5e-4, decayed at the 8th epoch by 0.1."""
     args = parsed("iwslt14_de_en", "recipe=xiong")
     assert args.encoder_normalize_before and args.decoder_normalize_before
     assert (args.dropout, args.label_smoothing, args.max_tokens) == (0.1, 0.1, 4096)
-    cfg = convert_namespace_to_omegaconf(args)
-    adam = build_optimizer(cfg.optimizer, [torch.nn.Parameter(torch.zeros(1))])
-    schedule = build_lr_scheduler(cfg.lr_scheduler, adam)
-    schedule.step_begin_epoch(1)
-    rates = [schedule.step_update(0)]
-    rates += [schedule.step_begin_epoch(epoch) for epoch in range(2, 13)]
-    assert rates == pytest.approx([5e-4] * 7 + [5e-5] * 5)
+    assert rates_by_epoch(args, 12) == pytest.approx([5e-4] * 7 + [5e-5] * 5)
     recipe = read_recipe("iwslt14_de_en", ["recipe=xiong"])
     assert generation_flags(recipe) == ["--beam", "5", "--lenpen", "1.2"]
+
+
+def test_pre_norm_without_warmup_on_wmt14():
+    """Xiong et al. 2020, section 4.1: 7e-4, from the 6th epoch with the inverse square root."""
+    args = parsed("wmt14_en_de", "recipe=xiong")
+    sizes = (args.encoder_embed_dim, args.encoder_layers, args.encoder_attention_heads)
+    assert sizes == (512, 6, 8)
+    assert args.encoder_normalize_before and args.decoder_normalize_before
+    assert (args.max_tokens * args.update_freq[0], args.label_smoothing) == (8192 * 16, 0.1)
+    falling = [7e-4 * (5 / epoch) ** 0.5 for epoch in range(6, 21)]
+    assert rates_by_epoch(args, 20) == pytest.approx([7e-4] * 5 + falling, rel=1e-3)  # rounded
+
+
+def test_the_released_script_of_powernorm_beside_its_paper():
+    """train-iwslt14.sh has dropouts of 0.3, 0.1 and 0.1, and averages 5 checkpoints."""
+    paper, released = (
+        training_flags(read_recipe("iwslt14_de_en", [f"recipe={recipe}"]))
+        for recipe in ("powernorm", "powernorm_released")
+    )
+    words = {"--dropout", "--attention-dropout", "--activation-dropout", "--keep-last-epochs"}
+    differing = {paper[i - 1] for i, word in enumerate(paper) if word != released[i]}
+    assert differing == words
+    args = parsed("iwslt14_de_en", "recipe=powernorm_released")
+    assert (args.dropout, args.attention_dropout, args.activation_dropout) == (0.3, 0.1, 0.1)
+    recipe = read_recipe("iwslt14_de_en", ["recipe=powernorm_released"])
+    assert averaging_flags(recipe) == ["--last-epochs", "5"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "merges"),
+    [(None, 32000), ("adanorm", 32000), ("powernorm", 37000), ("xiong", 37000)],
+)
+def test_wmt14_has_the_vocabulary_of_the_recipe(recipe, merges):
+    experiment = find_experiment("wmt14", recipe=recipe)
+    assert (experiment.merges, experiment.recipe) == (merges, recipe or "adanorm")
+    chosen = [f"recipe={recipe}"] if recipe else []
+    assert spec_of("wmt14", *chosen).data.name == f"wmt14-{merges}"
+
+
+@pytest.mark.parametrize(("name", "layers"), [("ptb", 3), ("wikitext103", 6)])
+def test_the_language_models_of_the_powernorm_paper(name, layers):
+    """Shen et al. 2020, appendix VII-B; what it leaves open is that of Ma et al. 2019."""
+    args = parsed(name, "norm=powernorm")
+    assert (args.decoder_layers, args.dropout, args.decoder_normalize_before) == (layers, 0.3, True)
+    assert (args.max_epoch, args.warmup_updates, args.lr) == (30, 4000, [0.00025])
+    assert args.norm_warmup_updates == 4000  # as long as that of the learning rate
+    assert (args.optimizer, args.clip_norm, args.max_update) == ("adam", 0.25, 0)
+    assert getattr(args, "label_smoothing", None) == (0.1 if name == "ptb" else None)
+    every = [choice.norm for choice in make_plan(args, ("decoder",)).sites]
+    assert set(every) == {"powernorm"}
+    schedule = schedule_of(args)
+    end = 4000 + args.lr_period_updates
+    assert schedule.step_update(4000) == pytest.approx(0.00025)
+    assert schedule.step_update(end - 1) == pytest.approx(0, abs=1e-9)
+
+
+def test_the_character_model_of_the_adanorm_paper():
+    """Xu et al. 2019, appendix A.2: Transformer-XL's defaults, C = 1 and Kaiming's weights."""
+    args = parsed("enwik8", "norm=adanorm")
+    assert (args.decoder_layers, args.decoder_embed_dim, args.batch_size) == (12, 512, 22)
+    assert (args.norm_scale, args.norm_init) == (1.0, "kaiming")
+    assert (args.dropout, args.activation_dropout, args.attention_dropout) == (0.1, 0.1, 0.0)
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)

@@ -40,7 +40,7 @@ VERBS = {
     "score": ("experiments.metrics.bleu", "BLEU of the output of fairseq-generate"),
     "result": ("experiments.results:result_command", "write the result of a finished training"),
     "publish": (
-        "experiments.results:publish_command",
+        "experiments.publishing:publish_command",
         "store the results of an experiment as one table of runs",
     ),
     "list": ("cli:list_norms", "every norm with its options and its paper"),

@@ -170,7 +170,12 @@ def read_lines(path: Path) -> list[str]:
 
 def read_json(path: Path) -> Any:
     """The content of a JSON file; CommandError if it cannot be read or is not JSON."""
+    return parse_json(read_text(path), path)
+
+
+def parse_json(text: str | bytes, path: Path) -> Any:
+    """The value in a JSON text of the file ``path``; CommandError if it is not JSON."""
     try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
+        return json.loads(text)
+    except ValueError as error:
         raise CommandError(f"{path} is not JSON: {error}") from error

@@ -1,9 +1,9 @@
-"""The result of a run: written when it is finished, read as a table of runs, and published.
+"""The result of a run: written when it is finished, and read as a table of runs.
 
 ``norm-plugin result`` writes ``<experiment>/<norm>-seed<N>.json`` with the scores, settings,
 commit, versions, data, size and speed of a run; unknown values are null. A run that failed or
 diverged has ``<experiment>/failed/<norm>-seed<N>.json``. ``norm-plugin publish`` stores such a
-folder as a few files:
+folder as a few files, see ``publishing.py``:
 
     runs.csv          one row per run: every value in which the runs differ
     shared.json       the values that all runs share, by the same names
@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import csv
 import ctypes
-import datetime
 import enum
 import gzip
 import hashlib
@@ -31,9 +30,12 @@ import math
 import platform
 import re
 import subprocess
+import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,7 @@ import pandas as pd
 import norm_plugin
 from norm_plugin.commands.command_line import (
     CommandError,
+    parse_json,
     read_json,
     read_text,
     reading,
@@ -50,10 +53,14 @@ from norm_plugin.commands.command_line import (
     write_text,
 )
 from norm_plugin.experiments.metrics import METRICS, find_metric, score_lines
-from norm_plugin.experiments.state import curves_of_log, read_stamp
+from norm_plugin.experiments.state import curves_of_log, read_stamp, utc_date
 
 SCHEMA = 3
 Result = dict[str, Any]
+Row = dict[str, Any]
+"""The values of a finished run by their dotted names."""
+Failure = dict[str, Any]
+RunKey = tuple[str, str, int]
 RUN_KEY = ["experiment", "norm", "seed"]
 """The columns that name a run."""
 PLAIN = [*RUN_KEY, "placement", "metric", "score", "valid_loss", "train_loss", "split_seed"]
@@ -61,7 +68,7 @@ PLAIN = [*RUN_KEY, "placement", "metric", "score", "valid_loss", "train_loss", "
 RENAMED = {"git.commit": "commit", "git.dirty": "dirty"}
 WHOLE = ("differs", "sources")
 """Values that remain a dictionary in one column, as their keys contain dots."""
-FAILED = [*RUN_KEY, "differs", "state", "stage", "reason", "progress"]
+FAILED = [*RUN_KEY, "differs", "state", "stage", "reason", "progress", "date"]
 POINT = ["subset", "epoch", "updates", "loss", "nll_loss"]
 RUNS, SHARED, CURVES, FAILURES = "runs.csv", "shared.json", "curves.csv", "failed.csv"
 
@@ -71,41 +78,120 @@ def result_name(norm: str, seed: int) -> str:
     return f"{norm}-seed{seed}.json"
 
 
-def write_result(result: Result, out: Path) -> Path:
-    """Write a result under ``out``, atomically, and return its path."""
+def result_path(result: Result, out: Path) -> Path:
+    """The file of a result under ``out``, in a folder that exists afterwards."""
     path = out / result["experiment"] / result_name(result["norm"], result["seed"])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CommandError(f"cannot make {path.parent}: {error.strerror}") from error
+    return path
+
+
+def write_result(result: Result, out: Path) -> Path:
+    """Write a result under ``out``, atomically, and return its path."""
+    path = result_path(result, out)
     text = json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
     write_text(path, f"{text}\n")
     return path
 
 
-def read_result(path: Path) -> Result:
-    """Read a result; CommandError for an unknown schema.
+def check_result(result: Any, path: Path) -> Result:
+    """The content of the file of a result; CommandError for an unknown schema or another name.
 
     Schema 2 existed for translation only, with the scores under ``bleu``.
     """
-    result = read_json(path)
     schema = result.get("schema") if isinstance(result, dict) else None
     if schema == 2:
         result |= {"schema": SCHEMA, "metric": "bleu", "scores": result.pop("bleu", None)}
     elif schema != SCHEMA or not {"norm", "seed"} <= result.keys():
         raise CommandError(f"{path} is not a result of schema {SCHEMA}; write it again")
+    if path.name != result_name(result["norm"], result["seed"]):
+        raise CommandError(f"{path} holds {result['norm']}, seed {result['seed']}")
     return dict(result)
 
 
-def read_result_files(folder: Path) -> list[Result]:
-    """The results in the JSON files of a folder, sorted by norm and seed."""
-    results = []
+@dataclass(frozen=True)
+class Folder:
+    """The runs in a folder of results. Each file is read once.
+
+    Attributes:
+        path: the folder.
+        results: the results in JSON files.
+        failures: the records of runs without a result in JSON files.
+        published: the rows of ``runs.csv``, with the values of ``shared.json``.
+        published_failures: the rows of ``failed.csv``.
+        published_curves: the table of ``curves.csv``; None if there is none.
+        digests: the SHA-256 of each JSON file of ``results`` and ``failures``.
+    """
+
+    path: Path
+    results: list[Result]
+    failures: list[Failure]
+    published: list[Row]
+    published_failures: list[Failure]
+    published_curves: pd.DataFrame | None
+    digests: dict[Path, str]
+
+    @cached_property
+    def rows(self) -> dict[RunKey, Row]:
+        """The finished runs by key, with their values by dotted names."""
+        rows = {run_key(row): row for row in self.published}
+        for result in self.results:
+            row = {RENAMED.get(name, name): value for name, value in _flat(result).items()}
+            needed = ["experiment", "metric", _headline_column(row.get("metric", "bleu"))]
+            missing = [name for name in needed if name not in row]
+            if missing:
+                path = self.path / result_name(result["norm"], result["seed"])
+                raise CommandError(f"{path} lacks {missing[0]}; write it again")
+            rows[run_key(result)] = row
+        return {key: rows[key] for key in sorted(rows)}
+
+    @cached_property
+    def failed_rows(self) -> dict[RunKey, Failure]:
+        """The runs without a result by key."""
+        failures = {run_key(run): run for run in (*self.published_failures, *self.failures)}
+        return {key: failures[key] for key in sorted(failures) if key not in self.rows}
+
+
+def read_folder(folder: Path) -> Folder:
+    """Read a folder of results, while runs may write to it or it may be published.
+
+    A finished run writes its result before it removes the record of its failure, and ``publish``
+    writes its tables before it removes files. What is removed first is therefore read first.
+    """
+    digests: dict[Path, str] = {}
+    failures = list(_json_files(folder / "failed", digests))
+    results = [check_result(content, path) for path, content in _json_files(folder, digests)]
+    while True:
+        shared = read_json(folder / SHARED) if (folder / SHARED).exists() else {}
+        # without shared.json, runs.csv is not that of the published form
+        rows = [{**shared, **row} for row in _csv_rows(folder / RUNS)] if shared else []
+        if not shared or read_json(folder / SHARED) == shared:  # it was not published meanwhile
+            break
+    curves = folder / CURVES
+    return Folder(
+        path=folder,
+        results=sorted(results, key=lambda result: (result["norm"], result["seed"])),
+        failures=[record for _, record in failures],
+        published=rows,
+        published_failures=list(_csv_rows(folder / FAILURES)),
+        published_curves=pd.read_csv(curves) if curves.exists() else None,
+        digests=digests,
+    )
+
+
+def _json_files(folder: Path, digests: dict[Path, str]) -> Iterator[tuple[Path, Any]]:
+    """The JSON files of runs in a folder with their contents; adds their SHA-256 to ``digests``."""
     for path in sorted(set(folder.glob("*.json")) - {folder / SHARED}):
-        result = read_result(path)
-        if path.name != result_name(result["norm"], result["seed"]):
-            raise CommandError(f"{path} holds {result['norm']}, seed {result['seed']}")
-        results.append(result)
-    return sorted(results, key=lambda result: (result["norm"], result["seed"]))
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:  # removed since the folder was listed
+            continue
+        except OSError as error:
+            raise CommandError(f"cannot read {path}: {error.strerror}") from error
+        yield path, parse_json(content, path)
+        digests[path] = hashlib.sha256(content).hexdigest()
 
 
 def read_results(*paths: str | Path) -> pd.DataFrame:
@@ -129,17 +215,21 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
     Raises:
         CommandError: a folder has no results, or a file has an unknown schema.
     """
-    rows, folders = [], [Path(path) for path in paths]
+    return table_of_runs([read_folder(Path(path)) for path in paths])
+
+
+def table_of_runs(folders: Sequence[Folder]) -> pd.DataFrame:
+    """:func:`read_results` of folders that were read."""
+    rows = []
     for folder in folders:
-        of_folder = _rows(folder)
-        if not of_folder:
-            why = "it holds none" if folder.is_dir() else "there is no such folder"
+        if not folder.rows:
+            why = "it holds none" if folder.path.is_dir() else "there is no such folder"
             raise CommandError(
-                f"no results in {folder}: {why}. A finished run writes <norm>-seed<N>.json "
+                f"no results in {folder.path}: {why}. A finished run writes <norm>-seed<N>.json "
                 "there, or below the --results or --work folder that it was given"
             )
-        rows += [{**row, "folder": folder} for row in of_folder]
-    runs, curves = pd.DataFrame(rows), read_curves(*folders)
+        rows += [{**row, "folder": folder.path} for row in folder.rows.values()]
+    runs, curves = pd.DataFrame(rows), table_of_curves(folders)
     for column, subset, which in (("valid_loss", "valid", "min"), ("train_loss", "train", "last")):
         losses = curves[curves["subset"] == subset].groupby(RUN_KEY)["loss"].agg(which)
         runs[column] = pd.MultiIndex.from_frame(runs[RUN_KEY]).map(losses.to_dict())
@@ -156,24 +246,26 @@ def read_curves(*paths: str | Path) -> pd.DataFrame:
         columns ``experiment``, ``norm``, ``seed``, ``subset`` (train or valid), ``epoch``,
         ``updates``, ``loss`` and ``nll_loss``, in bits.
     """
+    return table_of_curves([read_folder(Path(path)) for path in paths])
+
+
+def table_of_curves(folders: Iterable[Folder]) -> pd.DataFrame:
+    """:func:`read_curves` of folders that were read."""
     tables = [pd.DataFrame(columns=[*RUN_KEY, *POINT])]
-    for folder in map(Path, paths):
-        results = read_result_files(folder)
-        finished = {_key(row) for row in _rows(folder)}
-        failed = [run for run in _failure_files(folder) if _key(run) not in finished]
+    for folder in folders:
+        failed = [run for run in folder.failures if run_key(run) not in folder.rows]
         tables.append(
             pd.DataFrame(
                 {**{key: run[key] for key in RUN_KEY}, "subset": subset, **point}
-                for run in (*results, *failed)
+                for run in (*folder.results, *failed)
                 for subset, points in (run.get("curves") or {}).items()
                 for point in points
             )
         )
-        if (folder / CURVES).exists():
-            published = pd.read_csv(folder / CURVES)
-            again = {_key(run) for run in (*results, *failed)}
-            keys = published[RUN_KEY].itertuples(index=False, name=None)
-            tables.append(published[[key not in again for key in keys]])
+        if folder.published_curves is not None:
+            again = {run_key(run) for run in (*folder.results, *failed)}
+            keys = folder.published_curves[RUN_KEY].itertuples(index=False, name=None)
+            tables.append(folder.published_curves[[key not in again for key in keys]])
     tables = [table for table in tables if not table.empty] or tables[:1]
     return pd.concat(tables, ignore_index=True).reindex(columns=[*RUN_KEY, *POINT])
 
@@ -183,40 +275,20 @@ def read_failures(*folders: Path) -> pd.DataFrame:
 
     Returns:
         columns ``experiment``, ``norm``, ``seed``, ``differs``, ``state`` (failed or diverged),
-        ``stage``, ``reason`` and ``progress``.
+        ``stage``, ``reason``, ``progress`` and ``date``.
     """
-    rows = []
-    for folder in folders:
-        finished = {_key(row) for row in _rows(folder)}
-        failures = {_key(row): row for row in _csv_rows(folder / FAILURES)}
-        failures |= {_key(record): record for record in _failure_files(folder)}
-        rows += [failures[key] for key in sorted(failures) if key not in finished]
-    return pd.DataFrame([{"progress": "", **row} for row in rows], columns=FAILED)
+    return table_of_failures(map(read_folder, folders))
 
 
-def _failure_files(folder: Path) -> list[dict[str, Any]]:
-    return [read_json(path) for path in sorted(folder.glob("failed/*.json"))]
+def table_of_failures(folders: Iterable[Folder]) -> pd.DataFrame:
+    """:func:`read_failures` of folders that were read."""
+    rows = [row for folder in folders for row in folder.failed_rows.values()]
+    return pd.DataFrame([{"progress": "", "date": "", **row} for row in rows], columns=FAILED)
 
 
-def _key(run: Mapping[str, Any]) -> tuple[str, str, int]:
+def run_key(run: Mapping[str, Any]) -> RunKey:
+    """What names a run: its experiment, its norm and its seed."""
     return run["experiment"], run["norm"], run["seed"]
-
-
-def _rows(folder: Path) -> list[dict[str, Any]]:
-    """The runs of a folder, sorted by norm and seed, with their values by dotted names."""
-    shared = read_json(folder / SHARED) if (folder / SHARED).exists() else {}
-    # without shared.json, runs.csv is not that of the published form
-    published = _csv_rows(folder / RUNS) if shared else []
-    rows = {_key(row): row for row in ({**shared, **row} for row in published)}
-    for result in read_result_files(folder):
-        row = {RENAMED.get(name, name): value for name, value in _flat(result).items()}
-        needed = ["experiment", "metric", _headline_column(row.get("metric", "bleu"))]
-        missing = [name for name in needed if name not in row]
-        if missing:
-            path = folder / result_name(result["norm"], result["seed"])
-            raise CommandError(f"{path} lacks {missing[0]}; write it again")
-        rows[_key(result)] = row
-    return [rows[key] for key in sorted(rows)]
 
 
 def _headline_column(metric: str) -> str:
@@ -256,14 +328,14 @@ def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _value(cell: str) -> Any:
-    """The inverse of :func:`_cell`."""
+    """The inverse of :func:`cell`."""
     try:
         return json.loads(cell)
     except ValueError:
         return cell
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
     """A value as JSON; a string without quotes, unless it would be read as something else."""
     if _is_missing(value):
         return ""
@@ -274,64 +346,6 @@ def _cell(value: Any) -> str:
 
 def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value)
-
-
-def publish(source: Path, target: Path) -> int:
-    """Store the results of a folder in the published form; returns the number of runs.
-
-    Args:
-        target: may be ``source``. JSON files there are replaced.
-
-    Raises:
-        CommandError: no results, or ``target`` has runs that ``source`` lacks.
-    """
-    runs, curves, failures = read_results(source), read_curves(source), read_failures(source)
-    lost = {_key(row) for row in _rows(target)} - {_key(row) for row in _rows(source)}
-    if lost:
-        raise CommandError(
-            f"{target} has runs that {source} lacks, {', '.join(map(str, sorted(lost)))}; copy the "
-            f"files of {source} there and publish {target} to itself"
-        )
-    # the names of the runs determine those of the kept files
-    texts = runs.drop(columns=["folder", *runs.filter(regex=r"^kept\..*\.file$")]).map(_cell)
-    texts = texts.loc[:, texts.any()]
-    varying = [name for name in texts if texts[name].nunique() > 1 or name in PLAIN]
-    varying.sort(key=lambda name: (PLAIN.index(name) if name in PLAIN else len(PLAIN), name))
-    first = runs.astype(object).iloc[0]
-    shared = {name: first[name] for name in sorted(texts) if name not in varying}
-    target.mkdir(parents=True, exist_ok=True)
-    archive_kept(source, target, list(zip(runs["norm"], runs["seed"])))
-    write_text(target / CURVES, curves.to_csv(index=False))
-    if not failures.empty:
-        write_text(target / FAILURES, failures.map(_cell).to_csv(index=False))
-    # first with every value, so that neither an older nor the new shared.json makes a row wrong
-    write_text(target / RUNS, texts.to_csv(index=False))
-    write_text(target / SHARED, json.dumps(shared, indent=1, ensure_ascii=False) + "\n")
-    write_text(target / RUNS, texts[varying].to_csv(index=False))
-    for result in read_result_files(target):  # they would take precedence
-        path = target / result_name(result["norm"], result["seed"])
-        for kind in ENDINGS:
-            kept_file(path, kind).unlink(missing_ok=True)
-        path.unlink()
-    for path in target.glob("failed/*.json"):
-        path.unlink()
-    return len(runs)
-
-
-def publish_command(argv: Sequence[str] | None = None) -> int:
-    """The command ``publish``."""
-    parser = argparse.ArgumentParser(
-        prog="norm-plugin publish",
-        description="Store the results of an experiment as one table of runs, with their curves "
-        "and the files that are kept beside them.",
-    )
-    parser.add_argument("source", type=Path, metavar="FROM", help="such as work/results/multi30k")
-    parser.add_argument(
-        "target", type=Path, metavar="TO", help="such as results/multi30k; may be FROM itself"
-    )
-    args = parser.parse_args(argv)
-    print(f"{publish(args.source, args.target)} runs: {args.target / RUNS}")
-    return 0
 
 
 # --- files that are kept beside a result ---------------------------------------------------------
@@ -419,6 +433,10 @@ def read_kept(run: Mapping[str, Any], kind: str) -> str | None:
         return None
     path = kept_file(Path(run["folder"], result_name(run["norm"], run["seed"])), kind)
     content = _read(path, kind)
+    if hashlib.sha256(content).hexdigest() != checksum and path.exists():
+        # a run that is repeated writes its files before its result: this is still the published one
+        archived = _read_archived(path, kind)
+        content = content if archived is None else archived
     if hashlib.sha256(content).hexdigest() != checksum:
         raise CommandError(
             f"{path} has another checksum than the result of {run['norm']} seed {run['seed']} "
@@ -451,43 +469,28 @@ def statistics_in(text: str, path: Path) -> dict[str, Any]:
 
 def _read(path: Path, kind: str) -> bytes:
     """The content of a kept file, from the file itself or from the archive beside it."""
-    archive = path.with_name(f"{kind}.zip")
+    archived = None if path.exists() else _read_archived(path, kind)
     try:
-        if archive.exists() and not path.exists():
-            return zipfile.ZipFile(archive).read(path.name.removesuffix(".gz"))
-        return gzip.decompress(path.read_bytes())
+        return gzip.decompress(path.read_bytes()) if archived is None else archived
     except FileNotFoundError as error:
         raise CommandError(
             f"{path} is missing, and a result names it; copy it there, or remove the result and "
             "start its run again, which repeats the score stage alone"
         ) from error
-    except (OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise CommandError(f"cannot read {path}: {error}") from error
 
 
-def archive_kept(source: Path, target: Path, runs: Sequence[tuple[str, int]]) -> None:
-    """Put the kept files of ``source`` into one archive for each kind in ``target``.
-
-    Args:
-        runs: the norm and the seed of each run.
-    """
-    for kind in ENDINGS:
-        archive = source / f"{kind}.zip"
-        stored = zipfile.ZipFile(archive).namelist() if archive.exists() else []
-        contents = {}
-        for norm, seed in runs:
-            path = kept_file(source / result_name(norm, seed), kind)
-            name = path.name.removesuffix(".gz")
-            if path.exists() or name in stored:
-                contents[name] = _read(path, kind)
-        if not contents:
-            continue
-        with (
-            replacing(target / archive.name) as stream,
-            zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as members,
-        ):
-            for name, content in contents.items():
-                members.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+def _read_archived(path: Path, kind: str) -> bytes | None:
+    """The content of a kept file from the archive beside it; None if it is not there."""
+    archive, name = path.with_name(f"{kind}.zip"), path.name.removesuffix(".gz")
+    if not archive.exists():
+        return None
+    try:
+        with zipfile.ZipFile(archive) as members:
+            return members.read(name) if name in members.namelist() else None
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        raise CommandError(f"cannot read {name} in {archive}: {error}") from error
 
 
 def record_lines(path: Path) -> list[dict[str, Any]]:
@@ -552,10 +555,11 @@ def result_command(argv: Sequence[str]) -> int:
     args = _result_parser(RECORDS).parse_args(argv)
     import_user_dir(args.user_dir)
     result, metric = collect_result(args), find_metric(args.metric)
-    path = write_result(result, args.out)
+    path = result_path(result, args.out)
     record = args.last.with_name(RECORDS) if args.record is None else args.record
     has_record = args.record is not None or record.exists()
     translations = metric.texts(args.log, args.data)
+    # the kept files first, so that whoever finds a result finds all of it
     entries = keep_files(path, translations, record if has_record else None, args.checkpoint)
     write_result({**result, "kept": entries}, args.out)
     training = result["training"]
@@ -667,7 +671,7 @@ def collect_result(args: argparse.Namespace) -> Result:
         "git": git_state(Path(__file__).parent),
         "versions": versions(),
         "machine": machine(cpu=bool(common.get("cpu"))),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date": utc_date(time.time()),
     }
 
 

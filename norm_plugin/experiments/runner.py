@@ -56,6 +56,7 @@ from norm_plugin.experiments.state import (
     is_prepared,
     read_status,
     usual_seconds,
+    utc_date,
     write_status,
 )
 
@@ -374,6 +375,8 @@ def divergence(lines: Sequence[str]) -> str | None:
 def write_failure(spec: RunSpec, status: Status) -> None:
     """Record a run without a result: its settings, status and losses so far."""
     log = spec.log_of("train")
+    # that of the failure itself: a training that has diverged is not repeated, but recorded again
+    ended = Path(status.log).stat().st_mtime if Path(status.log).is_file() else time.time()
     record = {
         "experiment": spec.experiment,
         "norm": f"{spec.label}{spec.variant}",
@@ -383,6 +386,7 @@ def write_failure(spec: RunSpec, status: Status) -> None:
         "stage": status.stage,
         "reason": status.reason,
         "progress": status.text,
+        "date": utc_date(ended),
         "curves": curves_of_log(log) if log.exists() else None,
     }
     spec.failure.parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ The process that supervises runs imports this, so it must not import torch or pa
 from __future__ import annotations
 
 import argparse
+import datetime
 import fcntl
 import json
 import math
@@ -27,6 +28,11 @@ from norm_plugin.experiments.spec import RunSpec, data_key, has_content, run_sta
 STATUS_FILE = "status.json"
 RUNNING, DONE, FAILED, DIVERGED = "running", "done", "failed", "diverged"
 WAITING, STOPPED = "waiting", "stopped"
+
+
+def utc_date(seconds: float) -> str:
+    """A Unix time as the date of a result: ``2026-01-31T12:00:00Z``. Such dates sort by time."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def read_stamp(path: Path) -> str | None:

@@ -18,13 +18,12 @@ from made_up_results import (
 )
 from norm_plugin.analysis.records import statistics_of
 from norm_plugin.commands.command_line import CommandError, write_text
-from norm_plugin.experiments import results
+from norm_plugin.experiments import publishing
+from norm_plugin.experiments.publishing import publish, publish_command
 from norm_plugin.experiments.results import (
     SCHEMA,
     STATISTICS,
     TRANSLATIONS,
-    publish,
-    publish_command,
     read_curves,
     read_failures,
     read_kept,
@@ -149,7 +148,10 @@ def assert_equal(ours, theirs):
 def test_published_results_are_read_as_the_files_were(sweep, tmp_path, capsys):
     target = tmp_path / "results/toy"
     assert publish_command([str(sweep), str(target)]) == 0
-    assert capsys.readouterr().out == f"10 runs: {target / 'runs.csv'}\n"
+    assert capsys.readouterr().out.splitlines() == [
+        f"10 runs: {target / 'runs.csv'}",
+        f"1 without a result: {target / 'failed.csv'}",
+    ]
     assert_equal(tables(sweep), tables(target))
     runs = pd.read_csv(target / "runs.csv")  # as a person opens it
     assert len(runs) == 10 and runs["score"].iloc[0] == 35.1
@@ -197,7 +199,7 @@ def test_an_interrupted_publication_changes_no_value(written, tmp_path, monkeypa
     folder_of(tmp_path, made_up(seed=3, settings__task={"key": 2}))
     before = tables(folder)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(results, "write_text", interrupted_after(written))
+        patch.setattr(publishing, "write_text", interrupted_after(written))
         publish(folder, folder)
     assert_equal(before, tables(folder))
     publish(folder, folder)

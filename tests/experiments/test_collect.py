@@ -12,15 +12,16 @@ from tiny_run import DIM, FFN, WORDS, run_state, write_dictionaries
 
 from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.files import save_checkpoint
-from norm_plugin.commands.command_line import CommandError, read_lines, run_command
+from norm_plugin.commands.command_line import CommandError, read_lines, run_command, write_text
+from norm_plugin.experiments import results
 from norm_plugin.experiments.metrics.bleu import TextForm, score_sacrebleu, text_form
 from norm_plugin.experiments.results import (
     STATISTICS,
     TRANSLATIONS,
     describe_model,
     describe_training,
+    read_folder,
     read_kept,
-    read_result_files,
     read_results,
     read_statistics,
     result_command,
@@ -175,7 +176,7 @@ def test_a_result_file(tmp_path, finished, capsys) -> None:
     printed = capsys.readouterr().out
     assert "76.55" in printed
     assert str(path) in printed
-    assert read_result_files(path.parent) == [result]
+    assert read_folder(path.parent).results == [result]
 
 
 def test_the_translations_that_were_scored_are_kept(tmp_path, finished, prepared) -> None:
@@ -196,6 +197,21 @@ def test_the_translations_that_were_scored_are_kept(tmp_path, finished, prepared
     assert statistics["record"]["updates"] == [1]
     assert [spectrum["shape"] for spectrum in statistics["spectra"]] == [[WORDS, DIM]]
     assert result["training"]["peak_memory"] is None
+
+
+def test_a_result_is_written_once_and_complete(tmp_path, finished, monkeypatch) -> None:
+    """Who finds it, or is killed after it, finds all that it names."""
+    written = []
+
+    def write(path, text):
+        kept = json.loads(text)["kept"]
+        there = {kind: (path.parent / entry["file"]).exists() for kind, entry in kept.items()}
+        written.append((path.name, there))
+        write_text(path, text)
+
+    monkeypatch.setattr(results, "write_text", write)
+    result_command(command_line(finished))
+    assert written == [("rmsnorm-seed3.json", {TRANSLATIONS: True, STATISTICS: True})]
 
 
 @pytest.mark.parametrize("content", [b"", bytes(11)])

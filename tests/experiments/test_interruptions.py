@@ -186,6 +186,7 @@ def test_a_failure_is_recorded_with_its_reason_until_the_run_succeeds(runs):
         "valid": [],
     }  # as its log says nothing
     assert failure["progress"].startswith("3 ")  # updates
+    assert failure["date"].endswith("Z")
     # one that was killed is said to be so, whatever it printed before
     killed = runs.run("toy", FAKE_TRAINING="is killed")
     assert "error: train failed: killed by SIGKILL" in killed.stderr

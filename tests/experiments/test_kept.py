@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.publishing import archive_kept
 from norm_plugin.experiments.results import (
     ENDINGS,
     STATISTICS,
     TRANSLATIONS,
-    archive_kept,
     compact,
     keep_files,
     read_kept,
@@ -121,7 +121,7 @@ def test_an_archive_holds_the_same(stored, tmp_path):
     path, entries = stored
     published = tmp_path / "published"
     published.mkdir()
-    archive_kept(path.parent, published, [("rmsnorm", 1)])
+    archive_kept([row(path.parent, entries)], published)
     assert sorted(path.name for path in published.iterdir()) == [
         "statistics.zip",
         "translations.zip",
@@ -130,7 +130,7 @@ def test_an_archive_holds_the_same(stored, tmp_path):
     name = entries[STATISTICS]["file"]
     assert read_statistics(published / name) == read_statistics(path.parent / name)
     first = (published / "statistics.zip").read_bytes()
-    archive_kept(published, published, [("rmsnorm", 1)])  # from the archive itself
+    archive_kept([row(published, entries)], published)  # from the archive itself
     assert (published / "statistics.zip").read_bytes() == first
 
 

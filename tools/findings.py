@@ -193,10 +193,15 @@ def declared_tests(study: Study, outcome: str) -> pd.DataFrame:
 
 
 def finding_table(name: str, results: Path) -> str:
-    """Markdown: a row for each comparison of a finding, as :func:`measured` has it."""
+    """Markdown: a row for each comparison of a finding, as :func:`measured` has it.
+
+    A verdict on a comparison that was not declared before its runs says that it is exploratory.
+    """
     rows = measured(results).loc[[name]]
     table = rows[["corpus", "title", "n", "mean", "95 % interval", "p (Holm)", "verdict"]]
     table = table.rename(columns={"title": "outcome"})
+    suggested = (rows["family"] == "exploratory") & (rows["verdict"] != Verdict.UNDECIDED)
+    table["verdict"] = rows["verdict"].mask(suggested, rows["verdict"] + ", exploratory")
     table.insert(0, "difference", "`" + rows["arm"] + "` less `" + rows["baseline"] + "`")
     table["declared"] = rows["family"].map({"primary": "before", "exploratory": "-"})
     return markdown(table)

@@ -49,6 +49,18 @@ def test_declared_comparisons_are_shown_as_on_the_page_of_the_study(study, page)
     assert table in (ROOT / "docs" / page / "report.md").read_text("utf-8")
 
 
+def test_a_verdict_on_what_was_not_declared_says_that_it_is_exploratory():
+    rows = finding_table("small-batches", RESULTS).splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    ends = {cell[0]: cell[-2:] for cell in cells}
+    by_tokens = "`powernorm-stat-tokens-{0}` less `batchnorm-stat-tokens-{0}`"
+    assert ends[by_tokens.format(256)] == ["undecided", "before"]
+    assert ends[by_tokens.format(1024)] == ["better, exploratory", "-"]
+    assert ends[by_tokens.format(4096)] == ["undecided", "-"]
+    (first, *_) = finding_table("adanorm", RESULTS).splitlines()[4:]
+    assert first.endswith("| better | before |")
+
+
 def test_a_row_is_the_comparison_of_its_study():
     rows = measured(RESULTS).loc["gain-and-bias"].set_index(["study", "outcome"])
     assert set(rows["arm"]) == {"layernorm-simple"} and len(rows) == 4

@@ -161,7 +161,9 @@ def _cell(value: Any, column: Column, outcome: str, metric: Metric) -> str:
         return p_text(value)
     if column.form in (UNITS, SIGNED):
         sign = "+" if column.form == SIGNED else ""
-        return f"{value:{sign}.{LOSS_DIGITS}f}" if outcome in LOSSES else metric.text(value, sign)
+        if outcome in (*LOSSES, *metric.losses):
+            return f"{value:{sign}.{LOSS_DIGITS}f}"
+        return metric.text(value, sign)
     if column.form:  # of numbers like these, only that of seeds can be infinite
         return "none is enough" if math.isinf(value) else column.form.format(value)
     return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)

@@ -447,7 +447,8 @@ def outcome_values(runs: pd.DataFrame, outcome: str = SCORE) -> pd.Series:
 
 def higher_is_better(runs: pd.DataFrame, outcome: str) -> bool:
     """Whether a higher value of an outcome is better; False for losses."""
-    return outcome not in LOSSES and find_metric(runs["metric"].iloc[0]).higher_is_better
+    metric = find_metric(runs["metric"].iloc[0])
+    return outcome not in (*LOSSES, *metric.losses) and metric.higher_is_better
 
 
 def split_ratio(runs: pd.DataFrame) -> float:

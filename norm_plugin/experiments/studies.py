@@ -312,11 +312,16 @@ def check_study(study: StudyFile, metric: Metric, seeds: Mapping[str, set[int]])
 
 def outcome_unit(outcome: str, metric: Metric, where: str) -> str:
     """The unit of an outcome; CommandError if the metric does not have it."""
-    if outcome in LOSSES:
+    if outcome in (*LOSSES, *metric.losses):
         return metric.loss_unit
     if outcome == SCORE or outcome in metric.columns:
         return metric.score_unit
-    names = [SCORE, *LOSSES, *(kind for kind in metric.columns if kind != metric.headline)]
+    names = [
+        SCORE,
+        *LOSSES,
+        *metric.losses,
+        *(kind for kind in metric.columns if kind != metric.headline),
+    ]
     raise CommandError(
         f"{where}: {metric.name} has no outcome {outcome}; choose from {', '.join(names)}"
     )

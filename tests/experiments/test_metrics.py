@@ -22,8 +22,8 @@ from norm_plugin.experiments.metrics import (
 )
 from norm_plugin.experiments.metrics.accuracy import (
     Prediction,
+    evaluate_batch,
     lines_of,
-    predict_batch,
     read_predictions,
 )
 from norm_plugin.experiments.metrics.accuracy import main as predict
@@ -60,7 +60,7 @@ def test_a_classifier_has_a_random_split_a_seed_and_no_average(tmp_path):
     plan = plan_of("rt", "seed=7", "--work", str(tmp_path), "--fold-norms")
     train, predict, score = run_stages(plan)
     assert [train.name, predict.name, score.name] == ["train", "predict-folded", "score-folded"]
-    assert predict.key == next_key(train.key, ("predict", "--fold-norms"))
+    assert predict.key == next_key(train.key, ("predict", "--calibrate", "valid", "--fold-norms"))
     best = str(plan.checkpoints / "checkpoint_best.pt")
     assert best in predict.command and best in score.command
     assert score.command[score.command.index("--metric") + 1] == "accuracy"
@@ -173,12 +173,17 @@ def test_from_a_trained_classifier_to_a_table(tmp_path, capsys, caplog):
         folded = predicted(capsys, data, "--path", best, "--fold-norms")
     assert "encoder-final: batchnorm folded" in caplog.text
     assert [line.split("\t")[:3] for line in folded] == [line.split("\t")[:3] for line in lines]
+    with_calibration = predicted(capsys, data, "--path", best, "--calibrate", "valid")
+    assert with_calibration[:-1] == lines
+    log = write(tmp_path / "calibrated.log", *with_calibration)
     argv = ["--experiment", "tiny", "--norm", "batchnorm", "--seed", "1", "--metric", "accuracy"]
     argv += ["--checkpoint", best, "--last", last, "--log", str(log), "--data", str(data.parent)]
     assert collect([*argv, "--out", str(tmp_path / "results")]) == 0
     runs = read_results(tmp_path / "results/tiny")
     sites = [f"sites.{site}" for site in ("encoder-self", "encoder-ffn", "encoder-final")]
     assert set(runs[sites].iloc[0]) == {"batchnorm"}
+    assert runs["scores.loss.score"].iloc[0] > 0
+    assert runs["scores.calibrated_loss.score"].iloc[0] >= 0
     assert runs["score"].iloc[0] > 90  # percent: the first word tells the label
     assert "| batchnorm | 1 |" in score_table(runs) and "accuracy (%)" in score_table(runs)
 
@@ -190,7 +195,7 @@ def test_a_diverged_classifier_predicts_nothing():
         model.forward = lambda value=value, **_: (torch.tensor([[0.0, value]]), None)
         task = SimpleNamespace(cfg=SimpleNamespace(classification_head_name="head"))
         with pytest.raises(CommandError, match="its training has diverged"):
-            list(predict_batch(model, task, batch))
+            list(evaluate_batch(model, task, batch))
 
 
 def test_a_translation_model_is_no_classifier(tmp_path):

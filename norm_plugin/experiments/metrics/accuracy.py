@@ -8,7 +8,10 @@ and the accuracy (fairseq-validate would round it to one decimal place):
     Predict test: accuracy = 50.00, 1 of 2
 
 A line has the index of the sentence in the corpus, its label, the predicted label, and the natural
-logarithm of the probability of the prediction.
+logarithm of the probability of the prediction. With ``--calibrate SPLIT`` there is one more line,
+the loss of the checkpoint on that split without and with temperature scaling (calibration.py):
+
+    Calibration valid: loss = 1.9134 bits, calibrated = 1.8902 bits, temperatures = 1.31 and 1.27
 """
 
 from __future__ import annotations
@@ -17,13 +20,18 @@ import argparse
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from norm_plugin.commands.command_line import CommandError, read_lines
 from norm_plugin.experiments.metrics.base import Metric, Scores, name_of_split, register_metric
+from norm_plugin.experiments.metrics.calibration import calibrate
 from norm_plugin.experiments.spec import BEST
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 SENTENCE = re.compile(r"P-(\d+)\t(\S+)\t(\S+)\t(-?[0-9.]+)", re.ASCII)
+CALIBRATION = re.compile(r"Calibration (\S+): loss = (\S+) bits, calibrated = (\S+) bits, .+")
 END = re.compile(r"Predict \S+: accuracy = .+")
 AGAIN = "run the prediction again"
 TASK = "sentence_prediction"
@@ -73,12 +81,16 @@ class Accuracy(Metric):
     title = "accuracy (%)"
     headline = "accuracy"
     columns = {"accuracy": "accuracy (%)"}
+    losses = ("loss", "calibrated_loss")
     of_interest = 0.3
     loss_unit = "bits a sentence"
     checkpoint = BEST
     stage = "predict"
     module = "norm_plugin predict"
     item = ("P-", "sentences")
+
+    def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:
+        return [*super().flags(subword, recipe), "--calibrate", "valid"]
 
     def scores(self, log: Path, data: Path, split: str) -> Scores:
         predictions = read_predictions(log)
@@ -97,8 +109,24 @@ class Accuracy(Metric):
                 "label": f"correct labels in percent, {name_of_split(data, split)}, {best}",
                 "correct": correct,
                 "sentences": len(predictions),
-            }
+            },
+            **calibration_scores(log),
         }
+
+
+def calibration_scores(log: Path) -> Scores:
+    """The losses that ``--calibrate`` has printed; none if it was not given."""
+    for match in filter(None, map(CALIBRATION.fullmatch, read_lines(log))):
+        split, *losses = match.groups()
+        texts = "", ", after temperature scaling across its halves"
+        return {
+            kind: {
+                "score": float(loss),
+                "label": f"bits per sentence of {split}{text}, the evaluated checkpoint",
+            }
+            for kind, loss, text in zip(Accuracy.losses, losses, texts)
+        }
+    return {}
 
 
 def load_classifier(checkpoint: Path, data: Path, fold: bool) -> tuple[Any, Any]:
@@ -127,23 +155,24 @@ def load_classifier(checkpoint: Path, data: Path, fold: bool) -> tuple[Any, Any]
     return (model.cuda() if torch.cuda.is_available() else model), task
 
 
-def predict(model: Any, task: Any, split: str) -> list[Prediction]:
-    """The predictions of a split, in the order of the corpus; CommandError for a diverged model."""
+def evaluate(model: Any, task: Any, split: str) -> Iterator[tuple[int, Tensor, int]]:
+    """The sentences of a split in the order of their batches: number, logits, label.
+
+    Raises CommandError if a logit is not finite.
+    """
     dataset = task.load_dataset(split)
     batches = task.get_batch_iterator(
         dataset, max_tokens=MAX_TOKENS, max_positions=task.max_positions()
     )
-    return sorted(
-        prediction
-        for batch in batches.next_epoch_itr(shuffle=False)
-        for prediction in predict_batch(model, task, batch)
-    )
+    for batch in batches.next_epoch_itr(shuffle=False):
+        yield from evaluate_batch(model, task, batch)
 
 
-def predict_batch(model: Any, task: Any, batch: dict[str, Any]) -> Iterator[Prediction]:
-    """The predictions of one batch; CommandError if a logit is not finite."""
+def evaluate_batch(
+    model: Any, task: Any, batch: dict[str, Any]
+) -> Iterator[tuple[int, Tensor, int]]:
+    """The number, the logits and the label of each sentence of a batch; see :func:`evaluate`."""
     import torch
-    from torch.nn import functional
 
     device = next(model.parameters()).device
     source = {name: value.to(device) for name, value in batch["net_input"].items()}
@@ -152,11 +181,32 @@ def predict_batch(model: Any, task: Any, batch: dict[str, Any]) -> Iterator[Pred
         logits, _ = model(**source, features_only=True, classification_head_name=head)
     if not logits.isfinite().all():
         raise CommandError("the classifier gives NaN or infinity: its training has diverged")
-    log_probabilities, classes = functional.log_softmax(logits.float(), dim=-1).max(dim=-1)
-    labels, names = batch["target"].view(-1), task.label_dictionary
-    for number, label, predicted, value in zip(batch["id"], labels, classes, log_probabilities):
-        true, given = (names[names.nspecial + int(each)] for each in (label, predicted))
-        yield Prediction(int(number), true, given, float(value))
+    labels = batch["target"].view(-1).tolist()
+    yield from zip(batch["id"].tolist(), logits.float().cpu(), labels)
+
+
+def predict(model: Any, task: Any, split: str) -> list[Prediction]:
+    """The predictions of a split, in the order of the corpus; CommandError for a diverged model."""
+    words = task.label_dictionary
+    predictions = []
+    for number, logits, label in evaluate(model, task, split):
+        value, best = logits.log_softmax(dim=-1).max(dim=-1)
+        true, given = (words[words.nspecial + int(each)] for each in (label, best))
+        predictions.append(Prediction(number, true, given, float(value)))
+    return sorted(predictions)
+
+
+def calibration_line(model: Any, task: Any, split: str) -> str:
+    """The line that ``--calibrate`` adds."""
+    import torch
+
+    _, logits, labels = zip(*sorted(evaluate(model, task, split), key=lambda each: each[0]))
+    found = calibrate(torch.stack(logits), torch.tensor(labels))
+    even, odd = found.temperatures
+    return (
+        f"Calibration {split}: loss = {found.loss:.6f} bits, calibrated = "
+        f"{found.calibrated:.6f} bits, temperatures = {even:.4f} and {odd:.4f}"
+    )
 
 
 def main(argv: Sequence[str]) -> int:
@@ -171,6 +221,11 @@ def main(argv: Sequence[str]) -> int:
         "--gen-subset", default="test", metavar="SPLIT", help="default: %(default)s"
     )
     parser.add_argument(
+        "--calibrate",
+        metavar="SPLIT",
+        help="also print the loss on this split, without and with temperature scaling",
+    )
+    parser.add_argument(
         "--fold-norms",
         action="store_true",
         help="fold norms with running statistics into the linear maps after them where possible",
@@ -183,4 +238,6 @@ def main(argv: Sequence[str]) -> int:
     model, task = load_classifier(args.path, args.data, args.fold_norms)
     for line in lines_of(predict(model, task, args.gen_subset), args.gen_subset):
         print(line)
+    if args.calibrate:
+        print(calibration_line(model, task, args.calibrate))
     return 0

@@ -29,7 +29,8 @@ class Metric(ABC):
         title: the name of the score in sentences and on axes, with its unit: ``BLEU``.
         headline: the kind of score that represents the run.
         columns: the kinds of scores that a table shows, the headline first, with their titles.
-        higher_is_better: whether a higher score is better.
+        losses: kinds of scores that are losses in ``loss_unit``, and may be outcomes of a study.
+        higher_is_better: whether a higher score is better; of a loss, a lower one is.
         digits: decimal places in tables.
         of_interest: the smallest difference of interest, about as large as papers report.
         score_unit: the unit of the score and its differences: ``points``.
@@ -47,6 +48,7 @@ class Metric(ABC):
     title: ClassVar[str]
     headline: ClassVar[str]
     columns: ClassVar[Mapping[str, str]]
+    losses: ClassVar[Sequence[str]] = ()
     higher_is_better: ClassVar[bool] = True
     digits: ClassVar[int] = 2
     of_interest: ClassVar[float]

@@ -89,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
     text = "default: every placement"
     add("--placement", type=names, default=every, dest="placements", metavar="P,...", help=text)
     add("--data", type=Path, metavar="BIN", help="binarized data, for batches of real text too")
-    text = "trained models, for the claim trained-layers"
+    text = "trained models, for the claims trained-layers, gain-over-psi and assumption-two"
     add("--checkpoint", type=Path, nargs="+", default=(), metavar="FILE", help=text)
     add_user_dir(flags)
     text = "only write the figures and the page again, from the files in --out"

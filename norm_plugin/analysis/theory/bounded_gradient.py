@@ -1,7 +1,7 @@
 """The approximate gradient of PowerNorm.
 
-Shen et al. 2020 (PowerNorm), the theorem on the approximate gradient: the gradient that PN's
-approximate backward pass gives is bounded. What is measured was derived again from Algorithm 2.
+Shen et al. 2020 (PowerNorm), Theorem 1: the gradient that PN's approximate backward pass gives is
+bounded. What is measured was derived from Algorithm 2, without the theorem's Assumption 2.
 
 With `g = dL/dx_hat`, lengths over the n positions of a channel, `Gamma = mean_V(x_hat^2)` and
 `Lambda = mean_V(g x_hat)`, the recursion

@@ -5,9 +5,9 @@ positions of a channel, `|dL/dx|^2 = (|g|^2 - <g, x_hat>^2 / n) / psi_B^2`, whic
 `|g|^2 / psi_B^2`. PN divides by the running psi and subtracts `nu x_hat` in place of the mean;
 nothing is stated of its share `|dL/dx|^2 psi^2 / |g|^2`.
 
-The abstract states that PowerNorm leads to a smaller Lipschitz constant of the loss than batch
-normalization, under assumptions that were not read. In one batch, either gradient may be the
-shorter one: psi_B is at least sigma_B, but batch normalization removes the mean of g too.
+The lemma compares PN-V with the network without norms. The abstract compares it with batch
+normalization, which no lemma or theorem does. In one batch, either gradient may be the shorter
+one: psi_B is at least sigma_B, but batch normalization removes the mean of g too.
 """
 
 from __future__ import annotations

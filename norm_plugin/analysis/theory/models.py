@@ -380,6 +380,12 @@ class Activations(NamedTuple):
 
 def encoder_activations(model: Any, batches: Batches, seed: int) -> list[Activations]:
     """The activations of each encoder norm, from below, in one pass over the batch of ``seed``."""
+    pads = batches.source_words.pad(), batches.target_words.pad()
+    return activations_of(model, batches.draw(seed), *pads)
+
+
+def activations_of(model: Any, batch: Batch, source_pad: int, target_pad: int) -> list[Activations]:
+    """The activations of each encoder norm of a translation model, from below, in one pass."""
     norms = {
         f"encoder.{path}": module
         for path, module in model.encoder.named_modules()
@@ -394,12 +400,11 @@ def encoder_activations(model: Any, batches: Batches, seed: int) -> list[Activat
         inputs[path], outputs[path] = args[0].detach(), output
 
     handles = [norm.register_forward_hook(partial(collect, path)) for path, norm in norms.items()]
-    batch = batches.draw(seed)
-    loss = of_model(model, batch, batches.target_words.pad()).mean_loss()
+    loss = of_model(model, batch, target_pad).mean_loss()
     for handle in handles:
         handle.remove()
     gradients = torch.autograd.grad(loss, [outputs[path] for path in norms])
-    real = batch.source.ne(batches.source_words.pad()).t()
+    real = batch.source.ne(source_pad).t()
     return [
         Activations(path, real_rows(inputs[path], real).double(), real_rows(g, real).double())
         for path, g in zip(norms, gradients)

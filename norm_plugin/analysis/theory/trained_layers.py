@@ -13,19 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from fairseq.modules import FairseqDropout
-from torch import nn
 
 from norm_plugin.analysis.theory.claim import Claim, Options, Row, draw_lines, verdict
 from norm_plugin.analysis.theory.every_layer import PAPER, factor
 from norm_plugin.analysis.theory.models import batch_of, layer_gradients, of_model
+from norm_plugin.analysis.theory.trained import BATCHES, without_dropout
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import load_checkpoint, num_updates
 from norm_plugin.checkpoints.reestimate import train_batches
 from norm_plugin.commands.command_line import CommandError
 
-BATCHES = 8
-"""The number of batches of the training data. The fit uses them instead of seeds."""
 STACK = ("placement", "norm", "updates", "stack", "checkpoint")
 """The columns that identify a stack of a model."""
 
@@ -66,13 +63,6 @@ def of_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
                 "layer": number,
                 "gradient": gradient,
             }
-
-
-def without_dropout(model: nn.Module) -> None:
-    """Put a model in training mode, for batch statistics, but without dropout."""
-    for module in model.modules():
-        if isinstance(module, (FairseqDropout, nn.Dropout)):
-            module.p = 0.0
 
 
 def verdicts(frame: pd.DataFrame) -> Iterator[Row]:

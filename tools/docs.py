@@ -43,6 +43,7 @@ from papers import (
     reproduction_table,
 )
 from recipe_commands import command_lines
+from settings import settings_tables
 from speed_tables import speed_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,6 +106,7 @@ def generators(root: Path) -> Generators:
         "front/": lambda names: front_table(names.split(",")),
         "layers/": lambda name: layer_gradients_table(results / name),
         "theory/": lambda name: theory_block(name, results / "theory", root / "docs" / "theory.md"),
+        "settings": lambda _: settings_tables(),
         "norms": lambda _: norms_table(),
         "options": lambda _: options_table(),
         "sites": lambda _: sites_table(),

@@ -1,0 +1,193 @@
+"""The settings of the papers beside those of our recipes, from ``paper_settings.yaml``.
+
+The key of a row names our value: a flag of ``fairseq-train`` with underscores, as the parser and
+the model complete it (none: the recipe has no such flag), or
+
+    merges                merges, or types, of the subword units
+    tokens, sentences     tokens or sentences per update
+    sites                 the stacks in which the norm stands at every site
+    average               how many checkpoints are averaged
+    checkpoint            the checkpoint that is evaluated
+    beam, lenpen          of the search
+    corpus, config        the file of data-prep/, that of configs/
+    NORM.OPTION           the default of a norm's option
+    study.KEY             the values of an override in the study of the task
+    BATCH, epochs, C      of an example: a constant of its file, the default of a flag, AdaNorm's C
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import yaml
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.options import get_training_parser, parse_args_and_arch
+
+import norm_plugin.models  # noqa: F401  registers the architectures
+from norm_plugin.analysis.study import markdown
+from norm_plugin.commands.command_line import CommandError
+from norm_plugin.experiments.compose import experiment_metrics, find_experiment
+from norm_plugin.experiments.metrics import AVERAGE, find_metric
+from norm_plugin.experiments.recipes import Recipe, averaging_flags, read_recipe, training_flags
+from norm_plugin.experiments.spec import CONFIGS
+from norm_plugin.experiments.studies import read_study_file, study_path
+from norm_plugin.models.plan import make_plan
+from norm_plugin.norms import norm_spec
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path += [str(ROOT / "data-prep"), str(ROOT / "examples")]  # whose files rows name
+FILE = Path(__file__).with_name("paper_settings.yaml")
+AGREES, SILENT = "as in the paper", "not given"
+Declared = Mapping[str, Any]
+
+
+class Row(NamedTuple):
+    """A setting: what the paper says and where, our value, and why it is another one."""
+
+    setting: str
+    paper: str
+    at: str
+    ours: str
+    why: str
+
+
+def settings_tables() -> str:
+    """Markdown: a section with a table for each task."""
+    return "\n\n".join(_section(task) for task in declared_tasks())
+
+
+@cache
+def declared_tasks() -> list[dict[str, Any]]:
+    """The tasks as ``paper_settings.yaml`` declares them."""
+    tasks: list[dict[str, Any]] = yaml.safe_load(FILE.read_text("utf-8"))
+    return tasks
+
+
+def _section(task: Declared) -> str:
+    table = pd.DataFrame(compared(task))
+    table.columns = ["setting", "the paper", "where", "here", "why"]
+    if "example" in task:
+        command = f"python examples/{task['example']}.py --norm-type adanorm"
+    else:
+        command = " ".join(["norm-plugin flags", task["experiment"], *task.get("overrides", ())])
+    study = f" and `configs/study/{task['study']}.yaml`" if "study" in task else ""
+    return f"## {task['title']}\n\n{task['source']}. Here: `{command}`{study}.\n\n{markdown(table)}"
+
+
+def compared(task: Declared) -> list[Row]:
+    """The rows of a task.
+
+    Raises CommandError for a row that leaves the paper without a reason, or agrees and has one.
+    """
+    keys = {row["key"] for row in task["rows"]}
+    values = example_values(task["example"], keys) if "example" in task else recipe_values(task)
+    return [_row(f"{task['title']}, {row['setting']}", row, values) for row in task["rows"]]
+
+
+def _row(name: str, row: Declared, values: Mapping[str, Any]) -> Row:
+    ours, paper = values.get(row["key"]), row.get("paper")
+    expected = row.get("as", paper)
+    expected = values.get(expected, expected)  # another of our values, or one itself
+    agrees = paper is not None and _text(ours) == _text(expected)
+    why = row.get("why", "")
+    if not agrees and not why:
+        said = "nothing" if paper is None else _text(paper)
+        raise CommandError(
+            f"{name}: the paper says {said}, the recipe has {_text(ours)}; correct it or say why"
+        )
+    if agrees and why:
+        raise CommandError(f"{name}: the recipe agrees with the paper; remove the reason {why!r}")
+    said = SILENT if paper is None else _text(paper)
+    return Row(row["setting"], said, row.get("at", "-"), _text(ours), why or AGREES)
+
+
+def _text(value: Any) -> str:
+    """A value as it is shown and compared: 4096 for [4096], 0.1 for 0.10."""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_text, value))
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# ---- our values -----------------------------------------------------------------------------
+
+
+def example_values(name: str, keys: Iterable[str]) -> dict[str, Any]:
+    """The values of an example: ``epochs`` is the default of its flag, C that of AdaNorm in it."""
+    module = importlib.import_module(name)
+    constants = {key: getattr(module, key) for key in keys if key.isupper() and len(key) > 1}
+    epochs = re.search(r'"--epochs",.*?default=(\d+)', inspect.getsource(module))
+    scale = (
+        getattr(module, "PAPER", {}).get("adanorm", {}).get("scale", default_of("adanorm.scale"))
+    )
+    return {**constants, "epochs": epochs and int(epochs[1]), "C": scale}
+
+
+def recipe_values(task: Declared) -> dict[str, Any]:
+    """The values of a recipe by the keys of the rows of ``task``."""
+    name, overrides = task["experiment"], task.get("overrides", ())
+    recipe = read_recipe(name, overrides)
+    args = parse_args_and_arch(get_training_parser(), ["DATA", *training_flags(recipe)])
+    values = dict(vars(args))
+    (batches,) = args.update_freq
+    values |= {"tokens": (args.max_tokens or 0) * batches, "config": name}
+    values |= {"sentences": (args.batch_size or 0) * batches, "sites": _sites(args)}
+    values |= recipe.get("generation", {})
+    for option in norm_spec(args.norm_type).options:
+        if values.get(f"norm_{option.name}") is None:
+            values[f"norm_{option.name}"] = option.default
+    if name in experiment_metrics():
+        values |= _of_experiment(task, recipe)
+    dotted = {row["key"] for row in task["rows"] if "." in row["key"]}
+    for key in dotted:
+        study = key.removeprefix("study.")
+        values[key] = default_of(key) if study == key else _of_study(task["study"], study)
+    return values
+
+
+def _sites(args: Any) -> str:
+    """The stacks in which every site has the norm of ``--norm-type``."""
+    sides = ARCH_MODEL_REGISTRY[args.arch].sides
+    sites = make_plan(args, sides).sites
+    of_norm = {
+        side: {each.norm == args.norm_type for each in sites if each.site.side == side}
+        for side in sides
+    }
+    return " and ".join(side for side in sides if of_norm[side] == {True})
+
+
+def _of_experiment(task: Declared, recipe: Recipe) -> dict[str, Any]:
+    """What ``norm-plugin run`` reads of an experiment."""
+    chosen = dict(each.split("=", 1) for each in task.get("overrides", ())).get("recipe")
+    experiment = find_experiment(str(CONFIGS / f"{task['experiment']}.yaml"), recipe=chosen)
+    metric = find_metric(experiment.metric)
+    values: dict[str, Any] = {"corpus": experiment.corpus, "checkpoint": metric.checkpoint}
+    if metric.checkpoint == AVERAGE:
+        corpus = importlib.import_module(experiment.corpus).CORPUS
+        values["merges"] = experiment.merges or corpus.merges or list(corpus.types.values())
+        values["average"] = averaging_flags(recipe)[1]
+    return values
+
+
+def _of_study(study: str, key: str) -> str:
+    """The values of an override in a study: ``16,32``."""
+    file = read_study_file(study_path(study))
+    overrides = [*file.overrides, *(override for arm in file.arms for override in arm)]
+    given = dict(each.split("=", 1) for each in overrides)
+    return given[key].replace("[", "").replace("]", "")
+
+
+def default_of(key: str) -> Any:
+    """The default of an option: ``batchnorm.sync``."""
+    norm, _, name = key.partition(".")
+    (default,) = [option.default for option in norm_spec(norm).options if option.name == name]
+    return default

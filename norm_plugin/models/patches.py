@@ -42,7 +42,11 @@ from norm_plugin.models.resuming import (
 )
 from norm_plugin.models.sites import sides_of
 from norm_plugin.models.stored_settings import allow_stored_flags, check_settings, plain
-from norm_plugin.norms.base.statistics import BatchStatisticsNorm, average_running_statistics
+from norm_plugin.norms.base.statistics import (
+    BatchStatisticsNorm,
+    average_running_statistics,
+    set_loss_scale,
+)
 
 Function = Callable[..., Any]
 MARK = "wrapped_by_the_norms"
@@ -135,11 +139,10 @@ def tell_norms(model: nn.Module, optimizer: Any, update_num: int) -> None:
 
     ``FairseqTask.train_step`` tells the model the updates too; not every other task does.
     """
-    norms = [module for module in model.modules() if isinstance(module, BatchStatisticsNorm)]
-    if norms:
-        scale = loss_scale(optimizer, norms[0].weight)
-        for norm in norms:
-            norm.loss_scale = scale
+    norms = (module for module in model.modules() if isinstance(module, BatchStatisticsNorm))
+    first = next(norms, None)
+    if first is not None:
+        set_loss_scale(model, loss_scale(optimizer, first.weight))
     for module in model.modules():
         if isinstance(module, NormModel):
             module.set_num_updates(update_num)

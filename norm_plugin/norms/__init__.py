@@ -30,7 +30,7 @@ from norm_plugin.norms.base.registry import (
     register_norm,
 )
 from norm_plugin.norms.base.replacing import Replaced, replace_norms
-from norm_plugin.norms.base.statistics import BatchStatisticsNorm
+from norm_plugin.norms.base.statistics import BatchStatisticsNorm, set_loss_scale
 
 __all__ = [
     "NORM_TYPES",
@@ -50,6 +50,7 @@ __all__ = [
     "norm_spec",
     "register_norm",
     "replace_norms",
+    "set_loss_scale",
     "zero_padding",
 ]
 

@@ -69,18 +69,18 @@ class NuRecursion(NamedTuple):
         valid: bool (...), True where Gamma and Lambda take a position in; None: everywhere.
         step_size: 1 - a_b, a number or ().
         sync: means over the positions of all workers.
-        loss_scale: the factor in every g, which nu is kept without.
+        loss_scale: gives the factor in every g, which nu is kept without.
     """
 
     nu: Tensor
     valid: Tensor | None
     step_size: float | Tensor
     sync: bool
-    loss_scale: float | Tensor
+    loss_scale: Callable[[], float | Tensor]
 
     def scaled(self, like: Tensor) -> Tensor:
         """nu times the factor in g, (C,), in the dtype of ``like``."""
-        return self.nu.to(like.dtype) * self.loss_scale
+        return self.nu.to(like.dtype) * self.loss_scale()
 
     def move(self, x_hat: Tensor, g: Tensor) -> None:
         """One step. x_hat, g: (..., C). Without a real position both means are 0."""
@@ -90,7 +90,7 @@ class NuRecursion(NamedTuple):
 
     def step(self, gamma: Tensor, lambda_: Tensor, step_nu: StepNu = step_nu) -> None:
         """One step, given its two means, (C,) each; a fused form brings its own ``step_nu``."""
-        step_nu(self.nu, gamma, lambda_ / self.loss_scale, self.step_size)
+        step_nu(self.nu, gamma, lambda_ / self.loss_scale(), self.step_size)
 
 
 class RunningPowerNorm(torch.autograd.Function):
@@ -221,7 +221,7 @@ class PowerNorm(BatchStatisticsNorm):
     def recursion(self, valid: Tensor | None, step: float | Tensor | None = None) -> NuRecursion:
         """That of nu for a batch whose real positions are ``valid``; step: 1 - a_b if None."""
         step = 1 - self.alpha_bwd if step is None else step
-        return NuRecursion(self.nu, valid, step, self.sync, self.loss_scale)
+        return NuRecursion(self.nu, valid, step, self.sync, self.loss_scale_later())
 
     def move_running(self, psi2_batch: Tensor, count: Tensor, move: Move = move) -> None:
         """One step towards psi_B^2, (C,), of n = ``count`` positions."""

@@ -41,6 +41,7 @@ float32 or wider. The cast back comes last.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -64,16 +65,23 @@ class AddPenalty(torch.autograd.Function):
     """y, unchanged; its backward pass is that of a loss with ``weight * penalty`` added."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, penalty: Tensor, weight: Tensor) -> Tensor:
-        """y: any shape; penalty, weight: ()."""
+    def forward(
+        ctx: Any,
+        y: Tensor,
+        penalty: Tensor,
+        weight: Tensor,
+        loss_scale: Callable[[], float | Tensor],
+    ) -> Tensor:
+        """y: any shape; penalty, weight: (); loss_scale: gives the factor of that loss."""
         ctx.save_for_backward(weight)
+        ctx.loss_scale = loss_scale
         return y.view_as(y)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """The penalty's own gradient comes from autograd."""
         (weight,) = ctx.saved_tensors
-        return g, weight, None
+        return g, weight * ctx.loss_scale(), None, None
 
 
 def variance_penalty(
@@ -143,7 +151,8 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         running = self.move_and_compare(batch.mean, batch.variance, batch.positions)
         penalty = self.penalty(batch.mean, batch.variance, running)
         weight = self.penalty_weight(batch.positions)
-        return self.affine(AddPenalty.apply(batch.x_hat, penalty, weight))
+        x_hat = AddPenalty.apply(batch.x_hat, penalty, weight, self.loss_scale_later())
+        return self.affine(x_hat)
 
     def move_and_compare(
         self, mean: Tensor, variance: Tensor, positions: Tensor, move: Move = move
@@ -173,7 +182,7 @@ class RegularizedBatchNorm(RunningMomentsNorm):
 
     def penalty_weight(self, positions: Tensor) -> Tensor:
         """What the penalty counts beside the loss of this worker, (), for n positions, ()."""
-        weight = (positions > 0) * torch.ones_like(positions) * self.loss_scale
+        weight = (positions > 0) * torch.ones_like(positions)
         if self.penalty_per == "token":
             weight = weight * positions
         # Every synced worker adds its share, and the gradient of synced statistics sums them

@@ -137,7 +137,13 @@ class RegularizedBatch(BatchNormBatch):
     def move_running(self, x: Tensor) -> None:
         running = self.norm.move_and_compare(self.mean, self.variance, self.count, self.ops.move)
         if self.wants_dx:  # which the penalty's gradient joins
-            self.pull = self.penalty_coefficients(running)
+            self.of_penalty = self.penalty_coefficients(running)
+            self.loss_scale = self.norm.loss_scale_later()
+
+    def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
+        scale = self.loss_scale()
+        self.pull = (self.of_penalty[0] * scale, self.of_penalty[1] * scale)
+        return super().backward(dy, x, weight)
 
     def penalty_coefficients(self, running: Moments) -> tuple[Tensor, Tensor]:
         """What the penalty adds to c and b of du, (C,) each."""

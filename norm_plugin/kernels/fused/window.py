@@ -18,7 +18,7 @@ class WindowBatch(Batch):
 
     def __init__(self, norm: WindowNorm, valid: Tensor | None, ops: Ops) -> None:
         super().__init__(norm, valid, ops)
-        self.loss_scale = norm.loss_scale
+        self.loss_scale = norm.loss_scale_later()
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         def moved() -> Used:
@@ -37,7 +37,8 @@ class WindowBatch(Batch):
         every, _, with_x = self.products(dy, x)
         dweight = self.gain * with_x
         g_mean = self.means(weight * dweight, len(x))
-        psi = self.statistic(g_mean / self.loss_scale, self.count) * self.loss_scale
+        scale = self.loss_scale()
+        psi = self.statistic(g_mean / scale, self.count) * scale
         dy_coef, u_coef = weight * self.gain, -psi / self.root.square()
         dx, _ = self.ops.column_gradient(
             dy, x, None, self.valid, None, dy_coef, None, u_coef, False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,6 +15,11 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from norm_plugin.norms.base.contract import AffineNorm, valid_positions
 from norm_plugin.norms.base.groups import forward_in_groups
 from norm_plugin.norms.base.inference import ChannelMap
+from norm_plugin.norms.base.loss_scale import (
+    observe_scalers,
+    observed_loss_scale,
+    trains_in_float16,
+)
 from norm_plugin.norms.base.means import Move, move
 from norm_plugin.norms.base.recomputation import Forwards, in_backward
 from norm_plugin.norms.base.workers import sum_over_workers, worker_count
@@ -49,8 +55,9 @@ class BatchStatisticsNorm(AffineNorm):
         stat_tokens: N, the statistics are those of groups of N tokens; None: of the whole batch.
             See :mod:`norm_plugin.norms.base.groups` and :func:`set_stat_tokens`.
         loss_scale: the factor that the loss is multiplied with before its backward pass, as
-            mixed precision does; whoever multiplies it must say so here. Statistics of
-            gradients are kept in units of the loss itself.
+            mixed precision does. None: that of the ``torch.amp.GradScaler`` that multiplied it,
+            or 1; whoever else multiplies it must say so here, see :func:`set_loss_scale`.
+            Statistics of gradients are kept in units of the loss itself.
 
     Args:
         dim: number of channels.
@@ -73,7 +80,7 @@ class BatchStatisticsNorm(AffineNorm):
         self.sync = sync == "on"
         self.counts_forwards = False
         self.stat_tokens: int | None = None
-        self.loss_scale: float | Tensor = 1.0
+        self.loss_scale: float | Tensor | None = None
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64))
         # The same count as a Python number: reading a tensor would wait for the GPU. It holds of
         # that buffer in that version; a copy into it, or another buffer in its place, is read.
@@ -192,6 +199,30 @@ class BatchStatisticsNorm(AffineNorm):
         computed: Computed = self._forwards.current[0]
         return computed
 
+    def loss_scale_later(self) -> Callable[[], float | Tensor]:
+        """Called in a training forward: what returns, in its backward pass, the factor of the loss.
+
+        That is ``loss_scale``, or where this is None the scale of the ``torch.amp.GradScaler``
+        that multiplied the loss, or else 1. There is a warning where the forward computes in
+        float16, which needs such a factor, and none is known.
+        """
+        observe_scalers()
+        return partial(self._loss_scale_now, trains_in_float16(self.weight))
+
+    def _loss_scale_now(self, in_float16: bool) -> float | Tensor:
+        scale = observed_loss_scale() if self.loss_scale is None else self.loss_scale
+        if scale is None and in_float16:
+            warnings.warn(
+                f"{type(self).__name__} trains in float16, and no torch.amp.GradScaler multiplied "
+                "the loss. If something else multiplies it, statistics of gradients and penalties "
+                "are wrong: call norm_plugin.norms.set_loss_scale(model, factor) before each "
+                "backward pass; if nothing does, call set_loss_scale(model, 1.0) once",
+                stacklevel=2,
+            )
+        if isinstance(scale, Tensor):
+            return scale.to(self.weight.device)
+        return 1.0 if scale is None else scale
+
     @property
     def _updates(self) -> int:
         buffer, version, count = self._count_read
@@ -298,3 +329,17 @@ def set_stat_tokens(module: nn.Module, tokens: int) -> None:
     for norm in module.modules():
         if isinstance(norm, BatchStatisticsNorm):
             norm.stat_tokens, norm.sync = tokens, False
+
+
+def set_loss_scale(module: nn.Module, scale: float | Tensor | None) -> None:
+    """Tell every norm in ``module`` the factor that the loss is multiplied with.
+
+    It is needed before each backward pass of a loss that something else than a
+    ``torch.amp.GradScaler`` multiplies.
+
+    Args:
+        scale: the factor, a number or (); None: that of the GradScaler that multiplies the loss.
+    """
+    for norm in module.modules():
+        if isinstance(norm, BatchStatisticsNorm):
+            norm.loss_scale = scale

@@ -41,7 +41,7 @@ class WindowedNorm(torch.autograd.Function):
         valid: Tensor | None,
         statistic: GradientStatistic,
         sync: bool,
-        loss_scale: float | Tensor,
+        loss_scale: Callable[[], float | Tensor],
     ) -> Tensor:
         """x: (..., C), 0 at padding; root: (C,), a constant; valid: bool (...) or None."""
         z = x / root
@@ -55,7 +55,8 @@ class WindowedNorm(torch.autograd.Function):
         """With psi = mean_V(g z) it would be the exact gradient, were ``root`` the batch's."""
         z, root, valid = ctx.saved_tensors
         (g_mean,), count = masked_means([g * z], valid, ctx.sync)
-        psi = ctx.statistic(g_mean / ctx.loss_scale, count) * ctx.loss_scale
+        scale = ctx.loss_scale()
+        psi = ctx.statistic(g_mean / scale, count) * scale
         grad_x = (g - psi * z) / root
         return grad_x, None, None, None, None, None
 
@@ -102,7 +103,8 @@ class WindowNorm(BatchStatisticsNorm):
             return self.take_in(square, count)
 
         root, statistic, ratio = self.once(moved)
-        z = WindowedNorm.apply(x, root.to(x.dtype), valid, statistic, self.sync, self.loss_scale)
+        scale = self.loss_scale_later()
+        z = WindowedNorm.apply(x, root.to(x.dtype), valid, statistic, self.sync, scale)
         return self.affine(z if ratio is None else ratio.to(x.dtype) * z)
 
     def take_in(self, square: Tensor, count: Tensor) -> Used:

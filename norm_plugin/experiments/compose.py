@@ -36,6 +36,7 @@ from norm_plugin.experiments.recipes import (
     AUTO,
     Recipe,
     averaging_flags,
+    check_no_code,
     differences,
     for_workers,
     last_values,
@@ -224,12 +225,14 @@ def compose_run(args: argparse.Namespace, name: str, overrides: Sequence[str]) -
     logging_of_base = {key: base["common"].get(key) for key in LOGGING}
     unlogged = {**trained, "common": {**trained["common"], **logging_of_base}}
     averaging = averaging_flags(recipe, args.extra_flags) if metric.checkpoint == AVERAGE else []
+    evaluation = metric.flags(subword, metric.recipe_flags(recipe, args.extra_flags))
     check_extra_flags(args.extra_flags)
+    # before fairseq parses them, which evaluates some
+    check_no_code([*training, *evaluation], None if user_dir is None else str(user_dir))
     check_number_averaged(training, averaging)
     plugin = user_dir or ROOT / "norm_plugin"
     check_training((*without_seed(training), "--user-dir", os.path.abspath(plugin)))
 
-    evaluation = metric.flags(subword, metric.recipe_flags(recipe, args.extra_flags))
     raw = _raw_folder(args.raw, experiment)
     data, preparation = prepared_data(work, experiment, subword, seed, raw, pretrained)
     parts = (experiment.config.stem, experiment.recipe, subword, "smoke" if args.smoke else "")

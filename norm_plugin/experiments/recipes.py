@@ -25,6 +25,7 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+import norm_plugin
 from norm_plugin.checkpoints.user_dirs import import_user_dir
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.spec import CONFIGS, LOGGING, Differences
@@ -123,6 +124,20 @@ def generation_flags(recipe: Recipe) -> list[str]:
 def evaluation_flags(recipe: Recipe) -> list[str]:
     """The flags of ``fairseq-eval-lm`` for a recipe."""
     return _group_flags(EVALUATION, recipe)
+
+
+def check_no_code(flags: Sequence[str], user_dir: str | None) -> None:
+    """Raise CommandError for a flag of a recipe whose value would run as code.
+
+    Args:
+        user_dir: the ``--user-dir`` that the user has given.
+    """
+    from norm_plugin.models.stored_settings import UnsafeSettingError, check_flags  # fairseq
+
+    try:
+        check_flags(flags, user_dirs=(norm_plugin.__name__, user_dir))
+    except UnsafeSettingError as error:
+        raise CommandError(str(error)) from error
 
 
 def averaging_flags(recipe: Recipe, extra_flags: Sequence[str] = ()) -> list[str]:
@@ -324,5 +339,6 @@ def main(argv: Sequence[str]) -> int:
     if args.user_dir is not None:
         recipe["common"]["user_dir"] = os.path.abspath(args.user_dir)
     flags = args.flags_of(recipe)
+    check_no_code(flags, recipe["common"].get("user_dir") if args.user_dir else None)
     print(shlex.join(flags) if args.shell else "\n".join(flags))
     return 0

@@ -1,23 +1,24 @@
-"""Settings that are stored in a checkpoint are data: none of them may run as code.
+"""Settings that come from a file are data: none of them may run as code.
 
 torch's safe loader keeps a checkpoint from running code while it is read. fairseq then hands some
-of its settings to ``eval`` when it builds a model, a criterion or an optimizer, so that a file from
-elsewhere could run anything. Here every checkpoint is looked through first: a setting that fairseq
-evaluates has to be a literal.
+of its settings to ``eval`` when it builds a model, a criterion or an optimizer, and others when it
+parses its flags, so that a file from elsewhere could run anything. Here every checkpoint is looked
+through first, and so are the flags of a run, which come from its study, its YAML files and its
+overrides: a setting that fairseq evaluates has to be a literal.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
 
-# The names of what fairseq hands to eval, eval_str_list, eval_str_dict or eval_bool; a test finds
-# them in its source.
+# The names of what fairseq hands to eval, eval_str_list, eval_str_dict or eval_bool, also in the
+# types of its flags; a test finds them in its source.
 EVALUATED = frozenset(
     (
         "adafactor_eps",
@@ -29,15 +30,23 @@ EVALUATED = frozenset(
         "conv_aggregator_layers",
         "conv_feature_layers",
         "decoder_attention",
+        "decoder_glu",
+        "decoder_kernel_size_list",
         "decoder_layers",
         "downsample",
         "encoder_attention",
+        "encoder_glu",
+        "encoder_kernel_size_list",
         "encoder_layers",
+        "extra_data",
+        "extra_lang_pairs",
         "feature_encoder_spec",
         "gated_attention",
         "lamb_betas",
+        "langtoks",
         "left_pad_source",
         "left_pad_target",
+        "model_overrides",
         "pipeline_balance",
         "pipeline_decoder_balance",
         "pipeline_decoder_devices",
@@ -46,11 +55,15 @@ EVALUATED = frozenset(
         "pipeline_encoder_devices",
         "pretrained",
         "project_input",
+        "sampling_weights",
         "self_attention",
+        "weight_softmax",
         "wer_args",
         "xformers_att_config",
     )
 )
+PROGRAMS = frozenset(("post_save_script",))  # fairseq runs what these name
+USER_DIR = "user_dir"  # fairseq imports this folder
 SIDES = ("encoder_", "decoder_")  # fairseq takes a flag so named for a setting of one side
 MOST_COPIES = 1000
 
@@ -77,12 +90,57 @@ def check_settings(settings: Any, file: object) -> None:
     """
     for key, value in _every_setting(settings):
         name = key.rpartition(".")[2]
-        names = {name, *(name[len(side) :] for side in SIDES if name.startswith(side))}
-        if names & EVALUATED and not _is_data(value):
+        if not _is_safe({name, *_without_side(name)}, value):
             raise UnsafeSettingError(
-                f"{file}: its setting {key} is {str(value)[:60]!r}, which fairseq would run as "
-                "Python code; only literals, such as (0.9, 0.98), are taken from a checkpoint"
+                f"{file}: its setting {key} {_would_run(value)} are taken from a checkpoint"
             )
+
+
+def check_flags(flags: Sequence[str], user_dirs: Container[str | None]) -> None:
+    """Raise UnsafeSettingError where a flag would run code that is not the user's choice.
+
+    A flag that fairseq evaluates has to be a literal. A shortened flag counts as each that it may
+    be short for, since argparse takes it.
+
+    Args:
+        user_dirs: what ``--user-dir`` may be, since fairseq imports it.
+    """
+    known = EVALUATED | PROGRAMS | {USER_DIR}
+    for flag, following in zip(flags, (*flags[1:], "None")):
+        if not flag.startswith("--"):
+            continue
+        given, equals, value = flag[2:].partition("=")
+        name = given.replace("-", "_")
+        names = [each for each in (name, *_without_side(name)) if each]
+        meant = {each for each in known if any(map(each.startswith, names))}
+        if not equals:  # for argparse, what has a space in it is never a flag
+            is_flag = following.startswith("--") and " " not in following
+            value = "None" if is_flag else following
+        if USER_DIR in meant and value not in user_dirs:
+            raise UnsafeSettingError(
+                f"--{given} is {value!r}, and importing it runs its code; a file may not choose "
+                f"it, so give it as an option of the command: --user-dir {value}"
+            )
+        if not _is_safe(meant, value):
+            raise UnsafeSettingError(f"--{given} {_would_run(value)} are allowed")
+
+
+def _without_side(name: str) -> list[str]:
+    return [name[len(side) :] for side in SIDES if name.startswith(side)]
+
+
+def _is_safe(names: Set[str], value: Any) -> bool:
+    """Whether fairseq runs nothing for a setting with one of these names."""
+    return not (names & EVALUATED and not _is_data(value)) and not (
+        names & PROGRAMS and value not in (None, "None")
+    )
+
+
+def _would_run(value: Any) -> str:
+    return (
+        f"is {str(value)[:60]!r}, which fairseq would run as Python code or as a program; only "
+        "literals, such as (0.9, 0.98),"
+    )
 
 
 def _every_setting(settings: Any) -> Iterator[tuple[str, Any]]:

@@ -304,31 +304,46 @@ def test_settings_in_settings_are_seen() -> None:
         check_settings(around, "file")
 
 
-def evaluated_by_fairseq() -> tuple[set[str], set[str]]:
-    """What fairseq's source hands to eval: names of attributes, and of anything else."""
-    evaluators = {"eval_str_list", "eval_str_dict", "eval_bool"}
-    attributes, others = set(), set()
-    for path in Path(fairseq.__file__).parent.rglob("*.py"):
+EVALUATORS = {"eval", "eval_str_list", "eval_str_dict", "eval_bool"}
+
+
+def evaluates(node) -> bool:
+    """Whether a piece of source is the name of what evaluates text."""
+    name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+    return name in EVALUATORS and (name != "eval" or isinstance(node, ast.Name))
+
+
+def evaluated_by_fairseq() -> tuple[set[str], set[str], set[str]]:
+    """What fairseq's source hands to eval: names of attributes, of flags, and of anything else."""
+    attributes, flags, others = set(), set(), set()
+    folders = [Path(module.__file__).parent for module in (fairseq, fairseq_cli.train)]
+    for path in (path for folder in folders for path in folder.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if "eval" not in text or "examples" in path.parts:
             continue
         for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
-            plain = isinstance(node.func, ast.Name) and node.func.id in {"eval", *evaluators}
-            of_a_module = isinstance(node.func, ast.Attribute) and node.func.attr in evaluators
-            if plain or of_a_module:
-                value = node.args[0]
-                if isinstance(value, ast.Attribute):
-                    attributes.add(value.attr)
-                else:
-                    others.add(ast.unparse(value))
-    return attributes, others
+            value = node.args[0]
+            types = [each.value for each in node.keywords if each.arg == "type"]
+            if evaluates(node.func):
+                found = attributes if isinstance(value, ast.Attribute) else others
+                found.add(value.attr if isinstance(value, ast.Attribute) else ast.unparse(value))
+            elif any(evaluates(part) for each in types for part in ast.walk(each)):
+                flags |= {each.value.removeprefix("--").replace("-", "_") for each in node.args}
+    return attributes, flags, others
 
 
 def test_every_setting_that_fairseq_evaluates_is_known() -> None:
-    attributes, others = evaluated_by_fairseq()
-    assert "adaptive_softmax_cutoff" in attributes
+    attributes, flags, others = evaluated_by_fairseq()
+    assert {"adaptive_softmax_cutoff", "model_overrides"} <= attributes
     assert attributes <= EVALUATED
+    assert "decoder_glu" in flags and flags <= EVALUATED
     # x, uf: values of flags as they are typed; line.strip(): a line of data, not a setting
-    assert others - EVALUATED <= {"x", "uf", "line.strip()"}
+    known = {"x", "uf", "line.strip()", "getattr(override_args, 'model_overrides', '{}')"}
+    assert others - EVALUATED <= known
+
+
+def test_a_program_that_a_setting_names_is_refused() -> None:
+    assert refused(post_save_script="touch executed")
+    assert not refused(post_save_script=None)

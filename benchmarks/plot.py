@@ -45,7 +45,7 @@ def series(rows: pd.DataFrame, against: str, fixed: str, value: int) -> dict[str
 
 
 def slope(points: pd.DataFrame) -> float | None:
-    """Of the logarithm of time against that of rows; None with fewer than two sizes."""
+    """The slope of log time over log rows; None with fewer than two sizes."""
     points = points[points["rows"] >= FIRST_ROWS]
     if len(points) < 2:
         return None

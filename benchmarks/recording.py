@@ -35,7 +35,7 @@ from training import RECIPES, Run, prepared_data
 
 EVERY = 100
 UPDATES = 90_000
-"""Of the recipe."""
+"""The number of updates of the recipe."""
 MOST_SHARE = 2.0  # percent of the time of training
 MOST_MEGABYTES = 50.0
 WARMUP = 2

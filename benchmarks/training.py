@@ -60,7 +60,7 @@ from norm_plugin.norms import NORM_TYPES
 ROOT = Path(__file__).resolve().parents[1]
 MERGES = 10_000
 PREPARED = ROOT / "work" / "data" / f"multi30k-{MERGES}"
-"""Where scripts/run_multi30k.sh has it too."""
+"""The folder that scripts/run_multi30k.sh uses too."""
 RECIPES = ("iwslt14_de_en", "multi30k_cpu")
 """A base Transformer and a tiny one."""
 STOCK = Setup("stock")

@@ -15,7 +15,7 @@ SHIFT, LEFT, RIGHT = "shift", "left", "right"
 Move = tuple[str, str]
 """What to do, and the label of the arc; a shift has none."""
 NOTHING = -1
-"""In place of a word that is not there, such as the third word of a stack of two."""
+"""The word of an empty slot, such as the third word of a stack of two."""
 WORDS, ARCS = 18, 12
 """The features of a state are 18 words, of which the last 12 have a head."""
 

@@ -27,7 +27,7 @@ COVERED = (
 COVERING = ("norms/", "checkpoints/test_average")
 """Coverage is measured during these tests; it would make the others, which it needs less, slow."""
 REPEATING = ("norms/test_against_references.py", "norms/test_properties.py")
-"""Of these it is not: they run no line of a norm that the others do not."""
+"""Coverage is not measured during these: they run no line of a norm that the others do not."""
 
 # Triton's kernels are tested compiled where there is a GPU, and else by its interpreter, which
 # has to be chosen before anything imports Triton.

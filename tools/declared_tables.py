@@ -153,7 +153,7 @@ def each_layer(cls: type[Placement]) -> dict[type[Placement], list[int]]:
 
 
 def _norms(cls: type[Placement]) -> str:
-    """Where a layer and its stack have norms."""
+    """The norms of a layer and of its stack, as text."""
     kinds = each_layer(cls)
     texts = []
     for kind, layers in kinds.items():
@@ -191,7 +191,7 @@ def _folds(cls: type[Placement]) -> str:
 
 
 def _fold_of(cls: type[Placement], branch: str) -> str:
-    """The same for a branch, whose norms fold together or not at all."""
+    """Say whether the norms of a branch fold: they do together or not at all."""
     slots = [(kind, slot) for kind in each_layer(cls) for slot in kind.norms_of(branch)]
     stay = {
         f"no (the norm at {slot}: {reason})": None

@@ -76,7 +76,7 @@ def effects(
     *pairs: tuple[str, str],
     outcomes: Sequence[str] = (SCORE,),
 ) -> list[Effect]:
-    """The same pairs in several studies and outcomes."""
+    """The effects of the pairs in several studies and outcomes."""
     return [
         Effect(study, *pair, outcome) for outcome in outcomes for pair in pairs for study in studies
     ]
@@ -93,7 +93,7 @@ POWERNORM_PARTS = (
     ("powernorm-v", "batchnorm"),
     ("powernorm", "powernorm-v"),
 )
-"""With a part of PowerNorm and without it: layer-scale, the divisor, running statistics."""
+"""Arms with and without a part of PowerNorm: layer-scale, the divisor, running statistics."""
 WITHOUT_WARMUP = "layernorm-warmup-init-lr-0.005, pre"
 FINDINGS = {
     "norms": [

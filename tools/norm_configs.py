@@ -51,7 +51,7 @@ GROUPS: dict[str, tuple[Iterable[str], Callable[[str], str]]] = {
     "norm": (NORM_TYPES, norm_config),
     "placement": (PLACEMENTS, placement_config),
 }
-"""By the name of the group: its words, and what makes the file of one."""
+"""The values of each group of YAML files, and the function that writes one file."""
 
 
 def stale_configs(configs: Path) -> dict[Path, str]:

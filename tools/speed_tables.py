@@ -19,7 +19,7 @@ PROVIDERS = {
     "plain": "plain",
     "reference": "numpy (the tests')",
 }
-"""In the order of the columns, with their headings."""
+"""The headings of the columns, in their order."""
 GPU_PROVIDERS = ("fused", "compile", "plain")
 COPY_SHARE = "GPU fused, of copy speed"
 MISSING, NO_FORM = "not measured", "—"

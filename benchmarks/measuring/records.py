@@ -21,7 +21,7 @@ CPU_FACTS = Path("/proc/cpuinfo")
 SAME_LAYER = ("norm", "options", "provider", "rows", "channels", "direction")
 """The columns in which two rows of layers.csv agree where they measure the same thing."""
 SAME_TRAINING = ("recipe", "norm", "options", "kernels", "tokens")
-"""The same of training.csv."""
+"""The columns in which two rows of training.csv agree where they measure the same thing."""
 ORIGIN = ("device", "vector", "threads", "torch", "python", "commit", "date")
 """The columns that say where a row comes from, as a table tells them."""
 TEXT = (*ORIGIN, "norm", "options")

@@ -235,7 +235,7 @@ class TokenizedChunk(NamedTuple):
     pairs: list[Pair]
     lines: int
     tokens: Counter[str]
-    """By language."""
+    """The number of each token, by language."""
 
 
 def tokenize_chunk(

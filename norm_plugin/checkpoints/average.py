@@ -47,7 +47,7 @@ from norm_plugin.models.plan import make_plan
 from norm_plugin.models.resuming import differences, settings_of, stacks_of
 
 MODES = ("average", "last", "reestimate")
-"""Of --running-stats: see above."""
+"""The values of --running-stats: see above."""
 
 
 class RunningMean:
@@ -135,7 +135,7 @@ class RunningMean:
 
 
 def _shared_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    """For each name the first name of a tensor with the same memory, often itself."""
+    """The first name of a tensor with the same memory, by each name; often the name itself."""
     first: dict[tuple[Any, ...], str] = {}
     return {
         name: first.setdefault((tensor.data_ptr(), tensor.shape, tensor.stride()), name)

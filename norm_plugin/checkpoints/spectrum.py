@@ -36,7 +36,7 @@ class Spectrum:
 
     @property
     def name(self) -> str:
-        """Of the curve."""
+        """The name of the curve."""
         return f"{self.norm}, {self.side}, {self.checkpoint}"
 
     @property
@@ -63,7 +63,7 @@ def read_spectra(path: Path) -> list[Spectrum]:
 
 
 def spectra_of(state: State, path: Path) -> list[Spectrum]:
-    """The same for the content of the checkpoint ``path``; empty for a model without embeddings."""
+    """The spectra of the state of checkpoint ``path``; empty for a model without embeddings."""
     embeddings = {
         name.split(".")[0]: weight
         for name, weight in state["model"].items()
@@ -87,7 +87,7 @@ def norm_of(state: State) -> str:
 
 
 def singular_values(weight: torch.Tensor, where: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Of a (words, channels) matrix, in float64, falling."""
+    """The singular values of a (words, channels) matrix in float64, in falling order."""
     matrix = weight.double().numpy()
     if not (np.isfinite(matrix).all() and matrix.any()):
         raise CommandError(f"the embedding of the {where} is zero or not finite")

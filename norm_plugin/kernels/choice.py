@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 VARIABLE = "NORM_KERNELS"
 AUTO, OFF, COMPILE = "auto", "off", "compile"
 BACKENDS: dict[str, Any] = {"cpu": cpu, "triton": triton}
-"""By the word of the choice; each module has a ``load()``."""
+"""The backends by the value of the choice; each module has a ``load()``."""
 DEVICES = {"cpu": "cpu", "cuda": "triton"}
 """The backend that serves a kind of device."""
 KERNELS = (AUTO, OFF, *BACKENDS, COMPILE)

@@ -32,7 +32,7 @@ WEYL = 0x9E3779B9, 0xBB67AE85
 """What is added to the two words of the key after each round."""
 ROUNDS = 10
 MOST_NUMBERS = 4 * WORD
-"""Of a tensor; a counter is one word."""
+"""The most numbers of one tensor: a counter is one word."""
 
 
 def philox(counter: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -63,7 +63,7 @@ def dropout_mask(shape: torch.Size, p: float, seed: int, device: torch.device) -
 
 
 def plain_dropout_sum(stream: Tensor | None, branch: Tensor, p: float, seed: int) -> Tensor:
-    """The same as :meth:`Ops.dropout_sum`, in plain torch."""
+    """Compute :meth:`Ops.dropout_sum` in plain torch."""
     mask = dropout_mask(branch.shape, p, seed, branch.device)
     upcast = branch.to(statistics_dtype(branch))
     dropped = torch.where(mask, upcast / (1 - p), 0)

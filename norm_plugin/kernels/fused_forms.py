@@ -69,7 +69,8 @@ class Fused:
         return None if y is None else y.view(x.shape).to(x.dtype)
 
     def _in_a_graph(self, norm: Norm, x: Tensor) -> Tensor | None:
-        """The same while ``torch.compile`` or ``torch.export`` traces; see ``fused/gradients.py``.
+        """Compute the norm while ``torch.compile`` or ``torch.export`` traces; see
+        ``fused/gradients.py``.
 
         Two cases are left to the plain form. In inference, a norm with batch statistics is a map
         with constants, which the compiler fuses with the operations around it; a call of ours

@@ -149,7 +149,9 @@ def base_architecture(args: Any) -> None:
 
 
 def rt_architecture(args: Any) -> None:
-    """That of the AdaNorm paper on RT and SST5: 4 layers, 128 channels, pre-norm, dropout 0.2.
+    """Fill in the classifier of the AdaNorm paper on RT and SST5.
+
+    It has 4 layers, 128 channels, pre-norm and a dropout of 0.2.
 
     The paper does not give the rest. FFN 256 and 4 heads are those of Transformer-Tiny (Wu et al.
     2021), which has the same width.

@@ -62,7 +62,7 @@ MAPS_OF_LAYER: dict[str, tuple[str, ...]] = {
     "decoder-cross": ("encoder_attn.q_proj",),
     "decoder-ffn": ("fc1",),
 }
-"""By site, the linear maps of the same layer that take the norm's output."""
+"""The linear maps of the same layer that take the norm's output, by site."""
 MAPS_OVER_ENCODER = ("encoder_attn.k_proj", "encoder_attn.v_proj")
 CROSS_SELF = {"decoder-self", "encoder-final"}
 """Sites whose outputs go through the same maps with --cross-self-attention."""

@@ -148,7 +148,7 @@ def fixup(layer: nn.Module, place: LayerPlace) -> None:
 
 
 def fixup_released(layer: nn.Module, place: LayerPlace) -> None:
-    """The same with an attention of four maps, and L counted over both stacks."""
+    """Fixup as in the authors' code: an attention of four maps, L counted over both stacks."""
     branches = place.branches_of_stack
     if place.encoder_layers and place.decoder_layers:
         branches = 2 * place.encoder_layers + 3 * place.decoder_layers

@@ -184,7 +184,7 @@ def reading_on_every_worker(trainer: Any) -> Iterator[None]:
 # ---- the end of a run ------------------------------------------------------------------------
 
 PATIENCE = "norm_plugin_patience"
-"""Of the count among the ``extra_state`` of a checkpoint."""
+"""The key of the count in the ``extra_state`` of a checkpoint."""
 COUNTED = ("best", "num_runs")
 """The attributes: the best score, and the validations since."""
 

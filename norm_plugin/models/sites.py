@@ -29,9 +29,9 @@ STOCK_NORMS = {
     "cross": "encoder_attn_layer_norm",
     "ffn": "final_layer_norm",
 }
-"""By branch, fairseq's own norm in a layer: on the branch's input, or on the sum after it."""
+"""fairseq's own norm of each branch of a layer: on the branch's input, or on the sum after it."""
 LAST_MAPS = {"self": "self_attn.out_proj", "cross": "encoder_attn.out_proj", "ffn": "fc2"}
-"""By branch, the linear map that it ends in."""
+"""The linear map that each branch ends in."""
 
 
 class Site(NamedTuple):
@@ -66,11 +66,11 @@ class Site(NamedTuple):
 
 
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
-"""By flag of a site within attentions, the map whose output its norm gets."""
+"""The map whose output the norm gets, by the flag of a site within attentions."""
 ATTENTIONS = {"self": "self_attn", "cross": "encoder_attn"}
-"""By branch, fairseq's attention in a layer."""
+"""fairseq's attention of each branch of a layer."""
 BRANCH_ENDS = {**ATTENTIONS, "ffn": "fc2"}
-"""By branch, the last module that fairseq's layer calls for it."""
+"""The last module that fairseq's layer calls for each branch."""
 
 
 def head_sites(side: str, branch: str) -> dict[str, Site]:

@@ -219,7 +219,7 @@ class PowerNorm(BatchStatisticsNorm):
         return in_warmup, psi2, self.recursion(valid)
 
     def recursion(self, valid: Tensor | None, step: float | Tensor | None = None) -> NuRecursion:
-        """That of nu for a batch whose real positions are ``valid``; step: 1 - a_b if None."""
+        """The recursion of nu for a batch with real positions ``valid``; step: 1 - a_b if None."""
         step = 1 - self.alpha_bwd if step is None else step
         return NuRecursion(self.nu, valid, step, self.sync, self.loss_scale_later())
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 STREAM, INPUT, INNER, OUTPUT, SUM = "stream", "input", "inner", "output", "sum"
 """The slots of a norm in a branch."""
 IN_ATTENTION = ("query", "key", "value")
-"""Those in an attention; its queries, keys and values are normalized."""
+"""The slots within an attention, whose queries, keys and values are normalized."""
 FINAL = "final"
 """The slot of the norm after a stack."""
 BRANCHES = ("self", "cross", "ffn")
@@ -46,7 +46,7 @@ PLACEMENTS: dict[str, type[Placement]] = {}
 
 @dataclass(frozen=True)
 class LayerPlace:
-    """Where a layer stands in its model.
+    """The position of a layer in its model.
 
     Attributes:
         side: ``encoder`` or ``decoder``.

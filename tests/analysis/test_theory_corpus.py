@@ -21,7 +21,7 @@ def corpus(tmp_path_factory):
 
 
 def options_for(folder, corpus, *flags):
-    """Those of a checkpoint with these flags."""
+    """The options of a theory run on a checkpoint with these flags."""
     path = folder / "checkpoint_last.pt"
     torch.save(run_state(corpus, "--encoder-layers=2", *flags), path)
     return Options((), main=(), checkpoints=(path,))

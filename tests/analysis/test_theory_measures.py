@@ -190,7 +190,7 @@ def setting():
 
 
 def gradients_by_hand(setting):
-    """Of each position's loss."""
+    """The gradient of each position's loss."""
     logits, labels = setting.run()[0].flatten(0, 1), LABELS.flatten()
     losses = [nn.functional.cross_entropy(logits[i], labels[i]) for i in range(7)]
     weight = setting.model.fc2.weight

@@ -37,7 +37,7 @@ def test_the_difference_is_that_of_sacrebleus_scores():
 
 @pytest.mark.parametrize(("changed", "least"), [(1, 1.0), (3, 0.25)])
 def test_a_few_sentences_that_all_become_worse_show_nothing(changed, least):
-    """Of the ways to exchange them, two have this difference; sacrebleu alone would give 1/201."""
+    """Two ways to exchange them have this difference; sacrebleu alone would give 1/201."""
     test = randomized(BAD[:changed] + REFERENCES[changed:], REFERENCES)
     assert test.difference < 0
     assert test.p == pytest.approx(least)

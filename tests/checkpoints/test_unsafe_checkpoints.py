@@ -207,7 +207,7 @@ def test_without_the_check_it_would_run(monkeypatch, setting) -> None:
 
 @pytest.fixture
 def foreign(setting):
-    """The same with a ``--user-dir`` in the settings, whose import would leave the mark."""
+    """A checkpoint whose settings have a ``--user-dir``, whose import would leave the mark."""
     folder = setting.path.parent.parent / "foreign_norms"
     folder.mkdir()
     (folder / "__init__.py").write_text(f"open({str(setting.mark)!r}, 'w').close()\n")

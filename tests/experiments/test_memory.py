@@ -41,7 +41,7 @@ def measure(tmp_path, size):
 
 
 def page_faults(tmp_path, **environment):
-    """Those of a Python that fills a block of memory and frees it, again and again."""
+    """The page faults of a Python that fills a block of memory and frees it, again and again."""
     lines = []
     run(tmp_path, FILL, environment=environment, read=lines.append)
     return int(lines[-1])

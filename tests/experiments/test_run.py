@@ -81,7 +81,7 @@ def test_options_name_the_experiment(argv, experiment):
 
 
 def command(stage, *argv):
-    """Of a stage of a run."""
+    """The command of a stage of a run."""
     return next(each.command for each in run_stages(spec_of(*argv)) if each.name == stage)
 
 

@@ -104,7 +104,7 @@ def test_an_unknown_level_is_refused_with_those_that_there_are(native, monkeypat
 
 
 def test_compile_equals_the_plain_form(monkeypatch):
-    """Of what torch.compile traces; test_compile.py has its generated code."""
+    """This compares what torch.compile traces; test_compile.py compares its generated code."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     monkeypatch.setattr(compiled, "_COMPILED", {})
     torch.manual_seed(0)

@@ -88,7 +88,7 @@ def test_triton_computes_what_plain_torch_does(shape, dtype):
 
 
 def test_places_are_dropped_independently_of_each_other():
-    """Of neighbors, of the same place in two quarters, and of two seeds, a share p^2 is dropped."""
+    """A share p^2 of neighbors, of equal places in two quarters, and of two seeds is dropped."""
     numbers, p = 200_000, 0.3
     dropped, dropped_other = (
         ~dropout_mask(torch.Size([numbers]), p, s, torch.device("cpu")) for s in (3, 4)

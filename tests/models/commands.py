@@ -36,7 +36,7 @@ def run(module, *argv, check=True, stdin=""):
 
 
 def run_without_plugin(module, *argv, check=True):
-    """The same in a fresh interpreter, which has not imported ``norm_plugin``."""
+    """Run the command in a fresh interpreter, which has not imported ``norm_plugin``."""
     result = subprocess.run(
         [sys.executable, "-m", module, *map(str, argv)],
         cwd=ROOT,

@@ -15,7 +15,7 @@ HALF = ("--dropout", "0.5")
 
 
 def loss_and_gradients(model, batch, seed=3):
-    """Of the sum of squares of the logits, in float64."""
+    """The sum of squares of the logits and its gradients, in float64."""
     torch.manual_seed(seed)
     model.double().zero_grad()
     loss = model(**batch)[0].square().sum()
@@ -25,7 +25,7 @@ def loss_and_gradients(model, batch, seed=3):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Of each pass that is computed: the stream, p, the seed and the backend."""
+    """What each computed pass was given: the stream, p, the seed and the backend."""
     seen = []
     compute = fused._compute
 

@@ -145,7 +145,7 @@ def test_batch_statistics_in_the_decoder_are_warned_of_once(name, build, caplog)
 
 
 def test_the_norm_of_an_output_layer_is_no_site():
-    """That of a masked language model is called as the final norm of the stack is."""
+    """The output layer of a masked language model has a norm of the final norm's name."""
     final = FINAL_SITES["encoder"]
     assert final.is_at("encoder.sentence_encoder.layer_norm")
     assert not final.is_at("encoder.lm_head.layer_norm")

@@ -66,7 +66,7 @@ def share_of(worker, step):
 
 
 def joined(step):
-    """The same of all workers together, as rows: (N, C), (N,), (N, C)."""
+    """The inputs of all workers together, as rows: (N, C), (N,), (N, C)."""
     shares = [share_of(worker, step) for worker in range(WORKERS)]
     x = torch.cat([x.reshape(-1, DIM) for x, _, _ in shares])
     mask = torch.cat([mask.t().reshape(-1) for _, mask, _ in shares])

@@ -22,7 +22,7 @@ from norm_plugin.analysis.theory.models import REAL, Batches
 EPSILONS = tuple(round(0.05 * step, 2) for step in range(1, 11))
 CHI_SQUARE = "chi-square"
 DRAWS, CHUNK = 20_000, 1_000
-"""Of |x|^2 for x normal, and how many are made at once."""
+"""The number of draws of |x|^2 for normal x, and how many are drawn at once."""
 SHOWN = (0.1, 0.2, 0.3)
 """The eps of the table."""
 FOUND = (0.1, 0.125)

@@ -53,7 +53,7 @@ FORMS = {
     "detachnorm-mean": Form(keeps_mean=True, keeps_variance=False),
     "detachnorm-std": Form(keeps_mean=False, keeps_variance=True),
 }
-"""By the norm."""
+"""What each norm keeps in its gradient, by the name of the norm."""
 
 
 def margins(norm_type: str, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:

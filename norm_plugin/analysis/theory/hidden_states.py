@@ -48,7 +48,7 @@ class Bounds(NamedTuple):
 
 
 LEMMA = {"pre": Bounds(OUTPUT, 1.0, 0.5, 1.5), "post": Bounds("ffn", 1.5, 0.0, 0.0)}
-"""By placement. An equality has two equal bounds."""
+"""The bounds of the lemma by placement; an equality has two equal bounds."""
 CASE = ["tokens", "placement", "place"]
 
 

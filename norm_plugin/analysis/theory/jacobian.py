@@ -23,9 +23,9 @@ from norm_plugin.norms import Norm, build_norm, norm_spec
 
 LAYERNORM = "layernorm"
 POSITIONS = 2
-"""Of each norm of the encoder, the first ones."""
+"""The number of positions that are measured at each norm of the encoder, the first ones."""
 MEANS = (0.0, 1.0, 3.0, 10.0)
-"""Of normal vectors with variance 1."""
+"""The means of the normal vectors of variance 1 that are measured."""
 
 
 def jacobian(norm: Norm, x: Tensor) -> Tensor:

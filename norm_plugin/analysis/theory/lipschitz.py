@@ -61,12 +61,12 @@ def running_norm(dim: int) -> Norm:
 
 
 def exact_gradient(x: Tensor, g: Tensor) -> InputGradient:
-    """That of PN-V with gamma = 1, without layer-scale; eps is 0. x, g: (n, C)."""
+    """The gradient of PN-V with gamma = 1, without layer-scale; eps is 0. x, g: (n, C)."""
     return _gradient(_batch_norm(EXACT, x.size(-1)), x, g, psi2=x.square().mean(dim=0))
 
 
 def running_gradients(batches: Sequence[Activations], epochs: int = EPOCHS) -> list[InputGradient]:
-    """Those of PN with gamma = 1 in the last of its epochs over these batches."""
+    """The gradients of PN with gamma = 1 in the last of its epochs over these batches."""
     norm: Any = running_norm(batches[0].x.size(-1))
     for at in (*batches,) * (epochs - 1):
         through_norm(norm, at.x, at.g)

@@ -308,7 +308,7 @@ def layer_gradients(layers: Sequence[Any], loss: Tensor) -> list[float]:
 
 
 def watch_sums(layers: Sequence[Any]) -> dict[str, list[Tensor]]:
-    """For each branch, the inputs of the norms on its sum, which the next forward collects."""
+    """The inputs of the norms on the sum of each branch, which the next forward collects."""
     sums: dict[str, list[Tensor]] = {}
 
     def collect(branch: str, norm: nn.Module, inputs: tuple[Any, ...]) -> None:

@@ -30,10 +30,10 @@ from norm_plugin.norms.base.contract import AffineNorm, Norm
 from norm_plugin.norms.base.workers import sum_over_workers, worker_count
 
 Gradients = tuple[Tensor, ...]
-"""Of x, (N, C), of weight and of bias, (C,) each, and of what other parameters there are."""
+"""The gradients of x, (N, C), of weight and bias, (C,) each, and of any other parameters."""
 
 OfParameters = tuple[Tensor, ...]
-"""The same without that of x."""
+"""The gradients of weight and bias, (C,) each, and of any other parameters."""
 
 
 class Batch:
@@ -81,7 +81,9 @@ class Batch:
         raise NotImplementedError
 
     def backward_to_parameters(self, dy: Tensor, x: Tensor) -> OfParameters:
-        """The same where x has no gradient: one pass, which moves no statistic of gradients."""
+        """The gradients of the parameters alone, where x needs none: one pass, which updates no
+        running statistic of gradients.
+        """
         every, _, with_u = self.products(dy, x)
         return with_u * self.x_hat_per_u(), every
 

@@ -80,7 +80,7 @@ def row_norm(
 
 
 def _as_operator(x: Tensor, weight: Tensor | None, bias: Tensor | None, rule: RowRule) -> Tensor:
-    """The same as one call in the graph of ``torch.compile``."""
+    """Compute the norm as one operator in the graph of ``torch.compile``."""
     gain, offset = (
         None if parameter is None else to_statistics_dtype(parameter, x)
         for parameter in (weight, bias)

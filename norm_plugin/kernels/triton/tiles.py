@@ -45,7 +45,7 @@ class Tiling(NamedTuple):
 
 @functools.cache
 def tiling(num_channels: int, groups: int) -> Tiling:
-    """For passes that sum over each of ``groups`` groups of a row's channels; 0: over none.
+    """The tiling of passes that sum over ``groups`` groups of a row's channels; 0: over none.
 
     Raises:
         ValueError: the groups do not divide the channels.
@@ -97,12 +97,12 @@ def num_programs(x: Tensor, tiles: Tiling) -> int:
 
 
 def empty_partial_sums(x: Tensor, programs: int, kinds: int) -> Tensor:
-    """For the partial sums of each program, of ``kinds`` kinds: (programs, kinds, C), float32."""
+    """Memory for the partial sums of all programs: (programs, kinds, C), float32."""
     return x.new_empty((programs, kinds, x.size(1)), dtype=torch.float32)
 
 
 def add_partial_sums(sums: Tensor) -> Tensor:
-    """(kinds, C): those of all programs together."""
+    """Add the partial sums of all programs; returns (kinds, C)."""
     return sums[0] if len(sums) == 1 else sums.sum(0)
 
 
@@ -143,7 +143,7 @@ def check(x: Tensor, dy: Tensor | None = None, valid: Tensor | None = None) -> N
 
 
 def as_bytes(valid: Tensor | None) -> Tensor | None:
-    """The same memory for a kernel, 1 at real positions."""
+    """View the mask as bytes, 1 at real positions, as a kernel takes it."""
     return None if valid is None else valid.view(torch.uint8)
 
 

@@ -34,7 +34,8 @@ import torch
 from torch import Tensor
 
 Measures = dict[str, Tensor]
-"""By the name in the record: a number, (), or the :data:`LEVELS` quantiles of channels."""
+"""Measurements by their names in the record: a number, (), or quantiles over channels at
+:data:`LEVELS`."""
 LEVELS = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 OUTLIER = 6.0
 

@@ -25,7 +25,7 @@ PARAMETERS = ("weight", "bias")
 NAMES = ("LayerNorm", "RMSNorm")
 """How the classes that are replaced are called, or end: nn.LayerNorm, LlamaRMSNorm, T5LayerNorm."""
 EPS = ("eps", "variance_epsilon")
-"""Where such classes keep it."""
+"""The attributes in which such classes keep eps."""
 
 
 class Replaced(NamedTuple):
@@ -161,7 +161,7 @@ def _check_formula(old: Any, path: str) -> None:
 
 
 def _shape(old: Any) -> tuple[int, ...]:
-    """Of what is normalized; () where it cannot be seen."""
+    """The shape that a norm normalizes; () if it cannot be seen."""
     weight = getattr(old, "weight", None)
     given = getattr(old, "normalized_shape", () if weight is None else weight.shape)
     return tuple(given)

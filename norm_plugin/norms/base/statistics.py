@@ -92,7 +92,7 @@ class BatchStatisticsNorm(AffineNorm):
         _COUNTING.add(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of a copy, which is another norm."""
+        """Restore a copied or unpickled norm, whose buffers count their versions anew."""
         super().__setstate__(state)
         self._count_read = (None, 0, 0)  # a copied buffer starts its versions anew
         _COUNTING.add(self)

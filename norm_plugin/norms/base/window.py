@@ -52,7 +52,7 @@ class WindowedNorm(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        """With psi = mean_V(g z) it would be the exact gradient, were ``root`` the batch's."""
+        """(g - psi z) / root. With psi = mean_V(g z) and the batch's own root this is exact."""
         z, root, valid = ctx.saved_tensors
         (g_mean,), count = masked_means([g * z], valid, ctx.sync)
         scale = ctx.loss_scale()

@@ -44,7 +44,7 @@ from norm_plugin.checkpoints.reestimate import DEFAULT_BATCHES, reestimate, runn
 from norm_plugin.checkpoints.user_dirs import add_user_dir, check_user_dir, import_user_dir
 from norm_plugin.commands.command_line import CommandError, at_least, check_output, reading
 from norm_plugin.models.plan import make_plan
-from norm_plugin.models.resuming import differences, settings_of, stacks_of
+from norm_plugin.models.resuming import TRAINING_STATE, differences, settings_of, stacks_of
 
 MODES = ("average", "last", "reestimate")
 """The values of --running-stats: see above."""
@@ -70,6 +70,7 @@ class RunningMean:
     def add(self, path: Path, state: State) -> None:
         """Add one checkpoint, whose tensors are taken over; ``path`` names it in errors."""
         state.pop("last_optimizer_state", None)
+        state.get("extra_state", {}).pop(TRAINING_STATE, None)  # of one run at one moment
         model = state["model"]
         check_finite(path, model)
         of_newest: set[str] = set()

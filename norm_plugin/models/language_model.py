@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
+from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model, transformer_lm
 from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
 from omegaconf import DictConfig, open_dict
@@ -14,6 +15,7 @@ from omegaconf import DictConfig, open_dict
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.flags import PLACEMENT, flag_of
 from norm_plugin.models.norm_model import NormModel
+from norm_plugin.models.segments import TASK
 from norm_plugin.models.stacks import NormTransformerDecoder
 
 FAIRSEQS_NORMFORMER = ("scale_fc", "scale_attn", "scale_heads", "scale_resids")
@@ -25,8 +27,9 @@ class NormTransformerLanguageModel(NormModel, TransformerLanguageModel):
     """fairseq's language model; with ``--norm-type layernorm`` it is the stock model."""
 
     sides = ("decoder",)
-    tasks = ("language_modeling",)
-    stock_settings = TransformerLanguageModelConfig
+    tasks: ClassVar[tuple[str, ...]] = ("language_modeling", TASK)
+    stock_settings: ClassVar[type[FairseqDataclass]] = TransformerLanguageModelConfig
+    decoder_type: ClassVar[type[NormTransformerDecoder]] = NormTransformerDecoder
 
     @classmethod
     def build_model(cls, args: argparse.Namespace | DictConfig, task: Any) -> Any:
@@ -43,7 +46,7 @@ class NormTransformerLanguageModel(NormModel, TransformerLanguageModel):
 
     @classmethod
     def build_planned(cls, cfg: NormConfig, task: Any) -> Any:
-        with decoder_class(NormTransformerDecoder):
+        with decoder_class(cls.decoder_type):
             model: Any = super(NormModel, cls).build_model(cfg, task)
         model.cfg = cfg
         return model

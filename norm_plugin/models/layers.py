@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 from fairseq.distributed import fsdp_wrap
 from fairseq.modules import FairseqDropout, MultiheadAttention
@@ -103,11 +103,12 @@ class PlannedLayer(nn.Module):
     """What the layers of both stacks do as the plan says.
 
     Attributes:
-        padding: hands the padding mask to the norms.
+        padding: hands the padding mask to the norms; it is a ``padding_type``.
         placement: how the branches join the stream.
         slots: by the name of a norm's attribute, its slot in the branch.
     """
 
+    padding_type: ClassVar[type[PaddingMask]] = PaddingMask
     embed_dim: int
     padding: PaddingMask
     placement: Placement
@@ -119,7 +120,7 @@ class PlannedLayer(nn.Module):
         plan = cfg.plan
         cls = placement_class(plan.placement[place.side]).at(place)
         self.normalize_before = normalizes_before(cls, place.branches)
-        self.padding = PaddingMask(self)
+        self.padding = self.padding_type(self)
         self.slots = {}
         self._branch = ""  # the one that has ended, and is to join the stream
         self._stream: Tensor | None = None  # what the branch in work joins, if not fairseq's x

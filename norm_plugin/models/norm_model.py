@@ -104,6 +104,16 @@ class NormModel(BaseFairseqModel):
         """
         return []
 
+    def training_state(self) -> dict[str, Any]:
+        """What a resumed run needs within an epoch, beside parameters and buffers.
+
+        All workers call it; the first one's is stored in the checkpoint. Empty: nothing.
+        """
+        return {}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`training_state` gave, where it was not empty."""
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As in fairseq; in training it raises FloatingPointError where the run diverges."""
         output = super().forward(*args, **kwargs)

@@ -1,7 +1,7 @@
 """Every function of fairseq that the plugin wraps, since fairseq has no hook for these moments.
 
 Each function below is called in place of the one of fairseq that its decorator names, which it gets
-as its first argument and calls. Except for the first one, the end of a resumed run and how several
+as its first argument and calls. Except for the first two, the end of a resumed run and how several
 workers load a checkpoint, it does nothing more for a model without norms of this plugin. All
 workers of a run call these functions, so one may wait for the other workers. The functions are
 those of fairseq 0.12.2, as in fairseq-fixed 0.12.3.1.
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from fairseq import checkpoint_utils, options
 from fairseq.data import TokenBlockDataset
+from fairseq.examples.truncated_bptt.truncated_bptt_lm_task import TruncatedBPTTLMTask
 from fairseq.file_io import PathManager
 from fairseq.models.ema.ema import EMA
 from fairseq.models.transformer import TransformerModelBase
@@ -35,6 +36,7 @@ from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.recording import make_recorder
 from norm_plugin.models.resuming import (
     PATIENCE,
+    TRAINING_STATE,
     check_resuming,
     patience_count,
     reading_on_every_worker,
@@ -128,6 +130,13 @@ def around_token_blocks(init: Function, *args: Any, **kwargs: Any) -> None:
             del vars(np)["compat"]
 
 
+@wraps(TruncatedBPTTLMTask, "__init__", "tests/models/test_transformer_xl_commands.py")
+def around_truncated_bptt(init: Function, task: Any, cfg: Any, **from_checkpoint: Any) -> None:
+    """`from_pretrained` and what else takes the task from a checkpoint says so to the task, and
+    this one accepts no such argument."""
+    init(task, cfg)
+
+
 def loss_scale(optimizer: Any, like: Tensor) -> float | Tensor:
     """The factor that ``optimizer.backward`` multiplies the loss with."""
     scaler = getattr(optimizer, "scaler", None)
@@ -214,19 +223,28 @@ def around_ema_init(init: Function, ema: Any, model: nn.Module, *args: Any, **kw
 
 
 @wraps(checkpoint_utils, "save_checkpoint", "tests/models/test_two_workers.py")
-def around_save_checkpoint(save_checkpoint: Function, cfg: Any, trainer: Any, *args: Any) -> Any:
-    """Running statistics are averaged over the workers before a checkpoint is saved."""
-    average_running_statistics(trainer.get_model())
-    return save_checkpoint(cfg, trainer, *args)
+def around_save_checkpoint(
+    save_checkpoint: Function, cfg: Any, trainer: Any, epoch_itr: Any, *args: Any
+) -> Any:
+    """Running statistics are averaged over the workers before a checkpoint is saved, and a memory
+    of the training text is gathered from them."""
+    model = trainer.get_model()
+    average_running_statistics(model)
+    within = isinstance(model, NormModel) and not epoch_itr.end_of_epoch()
+    trainer.norm_training_state = model.training_state() if within else {}
+    return save_checkpoint(cfg, trainer, epoch_itr, *args)
 
 
 @wraps(Trainer, "save_checkpoint", "tests/models/test_run_end.py")
 def around_trainer_save(
     save_checkpoint: Function, trainer: Any, filename: str, extra_state: dict[str, Any]
 ) -> Any:
-    """What `--patience` has counted is stored for a run that is resumed."""
+    """What `--patience` has counted, and a memory of the training text, are stored for a run that
+    is resumed."""
     count = patience_count()
     more = {} if count is None else {PATIENCE: count}
+    if state := getattr(trainer, "norm_training_state", {}):
+        more[TRAINING_STATE] = state
     return save_checkpoint(trainer, filename, {**extra_state, **more})
 
 
@@ -252,6 +270,8 @@ def around_load_checkpoint(
     with reading_on_every_worker(trainer):
         extra_state = load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)
     if extra_state is not None:
+        if TRAINING_STATE in extra_state and isinstance(model, NormModel):
+            model.load_training_state(extra_state[TRAINING_STATE])
         resume(trainer, extra_state, anew=reset_optimizer or reset_meters)
     return extra_state
 

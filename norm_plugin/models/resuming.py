@@ -185,6 +185,8 @@ def reading_on_every_worker(trainer: Any) -> Iterator[None]:
 
 PATIENCE = "norm_plugin_patience"
 """The key of the count in the ``extra_state`` of a checkpoint."""
+TRAINING_STATE = "norm_plugin_training_state"
+"""The key there of what :meth:`NormModel.training_state` gives."""
 COUNTED = ("best", "num_runs")
 """The attributes: the best score, and the validations since."""
 

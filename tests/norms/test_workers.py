@@ -15,6 +15,7 @@ from reference import CASES
 from norm_plugin.kernels import VARIABLE, has_fused_form
 from norm_plugin.norms import build_norm, norm_spec
 from norm_plugin.norms.base.statistics import average_running_statistics
+from norm_plugin.norms.base.workers import gathered_rows, own_rows
 
 DIM = 12  # which the options of every case divide
 WORKERS = 2
@@ -92,8 +93,8 @@ def train(norm, batches):
     return seen
 
 
-def work(worker, folder):
-    """One worker process: train every norm, plain and fused, and write down what it saw."""
+def meet(worker, folder):
+    """Wait for the other worker process, and form a group with it."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -102,6 +103,11 @@ def work(worker, folder):
         world_size=WORKERS,
         timeout=timedelta(seconds=LIMIT / 2),
     )
+
+
+def work(worker, folder):
+    """One worker process: train every norm, plain and fused, and write down what it saw."""
+    meet(worker, folder)
     saw = {}
     for kernels in KERNELS:
         os.environ[VARIABLE] = kernels  # of this process alone
@@ -182,3 +188,21 @@ def test_statistics_held_apart_are_averaged(case, saw):
             first = second = (first + second) / 2
         for worker, expected in zip(saw, (first, second)):
             torch.testing.assert_close(worker["apart"][case][key], expected, **CLOSE, msg=key)
+
+
+def give_rows(worker, folder):
+    """One worker process that gives its rows, and takes them back."""
+    meet(worker, folder)
+    x = torch.arange(6.0).view(3, 2) + 10 * worker
+    gathered = gathered_rows(x, dim=1)
+    assert gathered.tolist() == [[0, 1, 10, 11], [2, 3, 12, 13], [4, 5, 14, 15]]
+    assert torch.equal(own_rows(gathered, dim=1), x)
+    with pytest.raises(ValueError, match="3 rows cannot be shared by 2 workers"):
+        own_rows(gathered, dim=0)
+    dist.destroy_process_group()
+
+
+def test_rows_of_all_workers_are_gathered_and_shared_out_again(tmp_path):
+    mp.start_processes(give_rows, (str(tmp_path),), nprocs=WORKERS)
+    x = torch.ones(3, 2)
+    assert own_rows(gathered_rows(x, dim=1), dim=1) is x  # a worker alone

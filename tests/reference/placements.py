@@ -96,6 +96,8 @@ branch_by_branch("sublayer", lambda x, f: x + f.W(f.inner(f.h(f.input(x)))), fin
 def deepnorm(x, stack):
     n, m = stack.N, stack.M
     alpha = {"encoder": 0.81 * (n**4 * m) ** 0.0625, "decoder": (3 * m) ** 0.25}[stack.side]
+    if n == 0 or m == 0:
+        alpha = (2 * max(n, m)) ** 0.25
     for layer in stack.layers:
         for f in layer:
             x = f.sum(alpha * x + f(x))

@@ -37,3 +37,21 @@ def sum_over_workers(x: Tensor) -> Tensor:
     number of times, and to run its backward pass when the others do.
     """
     return x if worker_count() == 1 else _SumOverWorkers.apply(x)
+
+
+def gathered_rows(x: Tensor, dim: int) -> Tensor:
+    """``x`` of all workers, side by side along ``dim`` in their order; all give the same shape."""
+    if worker_count() == 1:
+        return x
+    parts = [torch.empty_like(x) for _ in range(worker_count())]
+    dist.all_gather(parts, x.contiguous())
+    return torch.cat(parts, dim)
+
+
+def own_rows(x: Tensor, dim: int) -> Tensor:
+    """What this worker gave to :func:`gathered_rows`; ValueError if there were other workers."""
+    if worker_count() == 1:
+        return x
+    if x.size(dim) % worker_count():
+        raise ValueError(f"{x.size(dim)} rows cannot be shared by {worker_count()} workers")
+    return x.chunk(worker_count(), dim)[dist.get_rank()]

@@ -1,0 +1,101 @@
+"""Consecutive segments of a text for models with a memory: fairseq's task ``truncated_bptt_lm``.
+
+The task is fairseq's own example, which is imported here so that ``--task truncated_bptt_lm`` is
+known with ``--user-dir norm_plugin``. It cuts the text into B parts of equal length, and batch i
+has segment i of each part, so that segment i of a row continues segment i - 1 of that row.
+
+For a model that calls :func:`number_segments`, its batches have two things more:
+
+    segment   the number i of the batch in the text, an input of the model. The task itself does not
+              tell a model where the text begins again, so a memory would carry over from the end
+              of an epoch to its beginning, and from training to validation
+    target    the next token of the last position of a segment too, which the task leaves out: one
+              token per segment would be neither trained on nor scored, but counted
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fairseq.examples.truncated_bptt.truncated_bptt_lm_task import (
+    TruncatedBPTTDataset,
+    TruncatedBPTTLMTask,
+)
+from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+TASK = "truncated_bptt_lm"
+SEGMENT = "segment"
+
+
+def number_segments(task: Any) -> None:
+    """Let the batches of ``task`` say which segment they are; other tasks than ``TASK`` stay."""
+    if isinstance(task, TruncatedBPTTLMTask) and "get_batch_iterator" not in vars(task):
+        task.get_batch_iterator = functools.partial(numbered_iterator, task.get_batch_iterator)
+
+
+def numbered_iterator(get_batch_iterator: Callable[..., Any], dataset: Any, **kwargs: Any) -> Any:
+    """fairseq's iterator over the batches of ``dataset``; single sentences, to be scored or
+    continued, are no segments of a text."""
+    iterator = get_batch_iterator(dataset=dataset, **kwargs)
+    if isinstance(dataset, TruncatedBPTTDataset):
+        iterator.collate_fn = functools.partial(numbered, iterator.collate_fn, dataset)
+    return iterator
+
+
+def numbered(collate: Callable[..., Any], dataset: Any, items: list[tuple[int, Any]]) -> Any:
+    """The batch that ``collate`` makes of one item of ``dataset``, its number and its segments."""
+    ((number, segments),) = items
+    batch = collate(items)
+    batch["net_input"][SEGMENT] = number
+    target = batch["target"]
+    for row, block in enumerate(dataset.my_indices[:, number].tolist()):
+        if block + 1 < len(dataset.data):
+            target[row, len(segments[row]) - 1] = dataset.data[block + 1][0]
+            continue
+        batch["ntokens"] -= target.size(1) - len(segments[row]) + 1  # the text ends here
+    return batch
+
+
+@dataclass
+class Memory:
+    """What a model keeps of the segments that it has seen.
+
+    Attributes:
+        segment: the number of the last one.
+        states: by layer, (M, B, C), without gradient.
+    """
+
+    segment: int
+    states: list[Tensor]
+
+
+def joined(old: Tensor, new: Tensor, length: int) -> Tensor:
+    """The last ``length`` positions, 1 or more, of old (M, B, C) and then new (T, B, C), copied."""
+    start = max(0, old.size(0) + new.size(0) - length)
+    return torch.cat([old[start:], new[-length:]]).detach()
+
+
+def before_segment(memory: Memory | None, segment: int, rows: int) -> list[Tensor]:
+    """The states by layer that a model has kept before ``segment``; empty if it has not seen it.
+
+    ValueError if they are of another number of rows.
+    """
+    if memory is None or memory.segment != segment - 1:
+        seen = "none" if memory is None else f"segment {memory.segment}"
+        logger.warning(
+            "segment %d starts with an empty memory: the last one seen is %s", segment, seen
+        )
+        return []
+    if (held := memory.states[0].size(1)) != rows:
+        raise ValueError(
+            f"segment {segment} has {rows} rows, and the memory of the one before it has {held}: "
+            "give the --batch-size that the run was started with, or --reset-dataloader"
+        )
+    return memory.states

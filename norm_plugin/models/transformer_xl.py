@@ -1,0 +1,357 @@
+"""The model ``norm_transformer_xl``: a decoder with a memory of earlier segments, with any norm.
+
+Dai et al. 2019, "Transformer-XL: Attentive Language Models Beyond a Fixed-Length Context",
+arXiv 1901.02860. A layer attends to the T positions of its segment and to M positions before them,
+whose states were kept from earlier segments without gradient. With z the input of the attention,
+before its norm, at the M + T positions, and y = norm(z) if the placement has that norm, else z, the
+score of query i and key j of a head is, for 0 <= i - j,
+
+    ((q_i + u) . k_j + (q_i + v) . W_r R_(i - j)) / sqrt(d_head),  q, k, v' = W_q y, W_k y, W_v y
+
+u and v are vectors for each head (``content_bias`` and ``position_bias``), and W_r is a map of each
+layer; see ``relative.py`` for R, the start and the output layer. ``--clamp-len`` bounds i - j. With
+``--same-length`` every query sees its last ``--mem-len`` keys, itself included. No map of the
+attention has a bias.
+
+The text of the paper was not read for this file; the equations are those of the authors' code
+(kimiyoung/transformer-xl, pytorch/mem_transformer.py) as notes state them. ``--norm-init xavier``,
+the default, keeps its start, and the other values change it as they change fairseq's.
+
+The memory keeps z, so it is the input of a layer under post-norm and pre-norm, as in that code, and
+what the attention reads under any other placement. It is continued from one segment to the next if
+the model is told the ``segment`` (see ``segments.py``), for training and evaluation apart, starts
+empty at segment 0, and is stored in the checkpoints of a run, within an epoch.
+
+Batch statistics: a norm on the input of the attention, as under pre-norm, is applied to memory and
+segment together, as in that code, and each of the M + T positions counts in its statistics. Every
+other norm sees the T positions of the segment alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from fairseq.models import register_model
+from fairseq.modules import MultiheadAttention
+from torch import Tensor, nn
+
+from norm_plugin.models.architectures import register, set_missing
+from norm_plugin.models.config import NormConfig
+from norm_plugin.models.layers import NormTransformerDecoderLayer, wrap_layer
+from norm_plugin.models.relative import (
+    FINAL_NORM,
+    RelativeDecoder,
+    RelativeLanguageModel,
+    Settings,
+    draw,
+    set_defaults,
+    settings_class,
+)
+from norm_plugin.models.segments import TASK, Memory, before_segment, joined, number_segments
+from norm_plugin.models.sites import STOCK_NORMS
+from norm_plugin.norms.base.padding_mask import PaddingMask
+from norm_plugin.norms.base.workers import gathered_rows, own_rows
+from norm_plugin.placements import LayerPlace, Placement
+
+MODEL = "norm_transformer_xl"
+SETTINGS: Settings = {
+    "mem_len": (int, 0, "positions of earlier segments that are kept"),
+    "clamp_len": (int, -1, "longer distances count as this one; -1: each as it is"),
+    "same_length": (bool, False, "each position sees the last --mem-len positions only"),
+    **FINAL_NORM,
+}
+"""The flags of this model beside those of fairseq's language model."""
+
+
+class Relative(NamedTuple):
+    """What the attentions of all layers share: R, (M + T, C), from the longest distance to 0, and
+    u and v, (heads, C / heads)."""
+
+    positions: Tensor
+    content_bias: Tensor
+    position_bias: Tensor
+
+
+def by_distance(x: Tensor) -> Tensor:
+    """x, (..., T, K), by query i and distance K - 1 - c in column c, to query i and key j.
+
+    Row i moves left by T - 1 - i: its distance in column j is then K - T + i - j. What comes in
+    from the right has no meaning; those keys are beyond the query.
+    """
+    *_, rows, columns = x.shape
+    padded = nn.functional.pad(x, (1, 0)).flatten(-2)
+    return padded[..., rows:].unflatten(-1, (rows, columns))
+
+
+class RelativeAttention(MultiheadAttention):
+    """Attention over memory and segment, by content and by distance.
+
+    Attributes:
+        r_proj: W_r.
+        relative: what all layers share, during a forward of the layer.
+    """
+
+    relative: Relative | None = None
+
+    def __init__(self, embed_dim: int, heads: int, **kwargs: Any) -> None:
+        super().__init__(embed_dim, heads, bias=False, self_attention=True, **kwargs)
+        self.r_proj = nn.Linear(embed_dim, embed_dim, bias=False)
+
+    def forward(
+        self, query: Tensor, *args: Any, attn_mask: Tensor | None = None, **kwargs: Any
+    ) -> tuple[Tensor, None]:
+        """The output for the segment, (T, B, C).
+
+        Args:
+            query: memory and segment, (M + T, B, C); key and value are the same.
+            attn_mask: (T, M + T), True where a query does not look.
+        """
+        assert attn_mask is not None and self.relative is not None
+        positions, u, v = self.relative
+        q = self._heads(self.q_proj(query[-attn_mask.size(0) :]))
+        k, values = self._heads(self.k_proj(query)), self._heads(self.v_proj(query))
+        r = self.r_proj(positions).unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0)
+        scores = (q + u.unsqueeze(1)) @ k.transpose(-2, -1)
+        scores = scores + by_distance((q + v.unsqueeze(1)) @ r)
+        scores = (scores * self.scaling).masked_fill(attn_mask, float("-inf"))
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        weights = self.dropout_module(scores.softmax(-1, dtype=wide).to(scores.dtype))
+        return self.out_proj((weights @ values).permute(2, 0, 1, 3).flatten(-2)), None
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(K, B, C) to (B, heads, K, C / heads)."""
+        return x.unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0, 3)
+
+
+class MemoryPadding(PaddingMask):
+    """The padding mask of a segment. Positions of the memory, before it, are no padding."""
+
+    def of_input(self, x: Tensor, batch_first: bool) -> Tensor | None:
+        mask = super().of_input(x, batch_first)
+        before = 0 if mask is None else x.size(0) - mask.size(1)
+        return mask if mask is None or before <= 0 else nn.functional.pad(mask, (before, 0))
+
+
+class TransformerXLLayer(NormTransformerDecoderLayer):
+    """A decoder layer whose attention also sees the memory."""
+
+    self_attn: RelativeAttention
+    padding_type = MemoryPadding
+    _memory: Tensor | None = None  # during a forward
+    _read_by_attention: Tensor | None = None
+
+    def build_self_attention(self, embed_dim: int, cfg: NormConfig, **kwargs: Any) -> Any:
+        return RelativeAttention(
+            embed_dim,
+            cfg.decoder.attention_heads,
+            dropout=cfg.attention_dropout,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+        )
+
+    def follow(self, cfg: NormConfig, place: LayerPlace) -> None:
+        self.apply(draw)
+        super().follow(cfg, place)
+        if not self.normalize_before:
+            self.self_attn.register_forward_pre_hook(self._before_attention, with_kwargs=True)
+
+    def put(self, attribute: str, norm: nn.Module, cls: type[Placement]) -> None:
+        if attribute == STOCK_NORMS["self"] and self.normalize_before:
+            # after what the placement reads, which its own hook goes before, and before the others
+            norm.register_forward_pre_hook(self._before_norm, prepend=True)
+        super().put(attribute, norm, cls)
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        memory: Tensor,
+        positions: Tensor,
+        content_bias: Tensor,
+        position_bias: Tensor,
+        mask: Tensor,
+        padding_mask: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """The new stream, and z at the positions of the segment for the memory, (T, B, C).
+
+        Args:
+            x: (T, B, C), or with several streams side by side.
+            memory: z at the positions before, (M, B, C).
+            positions, content_bias, position_bias: see :class:`Relative`.
+            mask: (T, M + T), True where a query does not look.
+            padding_mask: (B, T).
+        """
+        self._memory = memory
+        self.self_attn.relative = Relative(positions, content_bias, position_bias)
+        x, *_ = super().forward(x, self_attn_mask=mask, self_attn_padding_mask=padding_mask)
+        z = self._read_by_attention
+        assert z is not None
+        # a model that holds a tensor with a history cannot be copied
+        self._memory = self._read_by_attention = self.self_attn.relative = None
+        return x, z
+
+    def _with_memory(self, z: Tensor) -> Tensor:
+        """z at the positions of memory and segment, from z at those of the segment."""
+        self._read_by_attention = z.detach()
+        assert self._memory is not None
+        return torch.cat([self._memory, z])
+
+    def _before_norm(self, norm: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The hook before the norm on the input of the attention."""
+        return (self._with_memory(inputs[0]), *inputs[1:])
+
+    def _before_attention(self, attention: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The hook before an attention without such a norm."""
+        return args, {**kwargs, "query": self._with_memory(kwargs["query"])}
+
+
+class TransformerXLDecoder(RelativeDecoder):
+    """A stack of :class:`TransformerXLLayer`.
+
+    Attributes:
+        memories: by whether the model is in training.
+    """
+
+    def __init__(self, cfg: NormConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(cfg, *args, **kwargs)
+        settings: Any = cfg
+        self.mem_len, self.clamp_len = settings.mem_len, settings.clamp_len
+        self.same_length = settings.same_length
+        self.memories: dict[bool, Memory] = {}
+
+    @staticmethod
+    def shape_of_biases(cfg: NormConfig) -> tuple[int, int]:
+        heads = cfg.decoder.attention_heads
+        return heads, cfg.decoder.embed_dim // heads
+
+    def build_decoder_layer(self, cfg: NormConfig, no_encoder_attn: bool = False) -> nn.Module:
+        return wrap_layer(TransformerXLLayer(cfg, next(self.places), no_encoder_attn), cfg)
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: None = None,
+        incremental_state: Any | None = None,
+        segment: int | None = None,
+        **unused: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """The features, (B, T, C).
+
+        Args:
+            prev_output_tokens: (B, T).
+            incremental_state: of decoding step by step, where the last token alone is computed, and
+                the memory is what was decoded before.
+            segment: the number of these tokens in a text that is given in consecutive segments.
+                None: they are computed without memory, and leave none.
+        """
+        step = incremental_state is not None
+        tokens = prev_output_tokens[:, -1:] if step else prev_output_tokens
+        x = self.embedded(tokens)
+        memory = self._decoded(incremental_state) if step else self._recalled(segment, tokens)
+        memory = memory or [x.new_zeros(0, len(tokens), self.embed_dim)] * len(self.layers)
+        padding = tokens.eq(self.padding_idx)
+        states = []
+        with self.padding.holding(padding):
+            x = self.begin(x)
+            shared = self._relative(x, memory[0].size(0))
+            for layer, of_layer in zip(self.layers, memory):
+                x, z = layer(x, of_layer, *shared, padding if padding.any() else None)
+                states.append(z)
+            if self.layer_norm is not None:
+                x = self.layer_norm(x)
+        if step:
+            length = self.mem_len + self.max_target_positions
+            kept = [joined(*pair, length) for pair in zip(memory, states)]
+            by_layer = {str(layer): state for layer, state in enumerate(kept)}
+            self.set_incremental_state(incremental_state, "memory", by_layer)
+        elif segment is not None and self.mem_len > 0:
+            kept = [joined(*pair, self.mem_len) for pair in zip(memory, states)]
+            self.memories[self.training] = Memory(segment, kept)
+        return self.end(x), {"attn": [None]}
+
+    def _relative(self, x: Tensor, before: int) -> tuple[Tensor, ...]:
+        """R, u, v and the mask for T positions of x, (T, B, C), after ``before`` of memory."""
+        keys = torch.arange(before + x.size(0), device=x.device)
+        distances = keys.flip(0)
+        if self.clamp_len > 0:
+            distances = distances.clamp(max=self.clamp_len)
+        distance = keys[before:].unsqueeze(1) - keys
+        mask = distance < 0
+        if self.same_length:
+            mask |= distance >= self.mem_len
+        return self.positions(distances, x), self.content_bias, self.position_bias, mask
+
+    def _recalled(self, segment: int | None, tokens: Tensor) -> list[Tensor]:
+        """The states before ``segment`` by layer; empty if there are none."""
+        if not segment or self.mem_len == 0:
+            return []
+        states = before_segment(self.memories.get(self.training), segment, len(tokens))
+        return [state.to(self.content_bias) for state in states]
+
+    def _decoded(self, incremental_state: Any) -> list[Tensor]:
+        """The states of what was decoded before by layer; empty at the first step."""
+        kept = self.get_incremental_state(incremental_state, "memory") or {}
+        return list(kept.values())
+
+    def reorder_incremental_state(self, incremental_state: Any, new_order: Tensor) -> None:
+        """As in fairseq, for beam search; new_order: (B,)."""
+        kept = self.get_incremental_state(incremental_state, "memory") or {}
+        ordered = {layer: state.index_select(1, new_order) for layer, state in kept.items()}
+        if ordered:
+            self.set_incremental_state(incremental_state, "memory", ordered)
+
+
+@register_model(MODEL)
+class NormTransformerXL(RelativeLanguageModel):
+    """Transformer-XL with a chosen norm at every site."""
+
+    tasks = (TASK,)
+    stock_settings = settings_class("TransformerXLConfig", SETTINGS)
+    decoder_type = TransformerXLDecoder
+    decoder: TransformerXLDecoder
+    refused = {
+        "decoder_layerdrop": "a layer that is left out would have no memory for the next segment",
+        "decoder_learned_pos": "positions are relative",
+        "decoder_xformers_att_config": "its attention is its own",
+        "base_layers": "they have no memory",
+    }
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> Any:
+        if args.mem_len < 0 or (args.same_length and args.mem_len == 0):
+            least = "1 or more with --same-length" if args.same_length else "0 or more"
+            raise ValueError(f"--mem-len is {args.mem_len}; it must be {least}")
+        model = super().build_model(args, task)
+        number_segments(task)
+        return model
+
+    def training_state(self) -> dict[str, Any]:
+        """The memory of the training text, of the rows of all workers."""
+        memory = self.decoder.memories.get(True)
+        if memory is None:
+            return {}
+        return {
+            "segment": memory.segment,
+            "states": [gathered_rows(state, dim=1).cpu() for state in memory.states],
+        }
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        states = [own_rows(memory, dim=1) for memory in state["states"]]
+        self.decoder.memories[True] = Memory(state["segment"], states)
+
+
+def base_architecture(args: Any) -> None:
+    """That of Dai et al. on enwik8: 12 layers of 512, 8 heads, FFN 2048, memory 512."""
+    set_missing(args, mem_len=512, decoder_layers=12)
+    set_defaults(args, SETTINGS)
+
+
+def char_architecture(args: Any) -> None:
+    """A model of characters for a CPU: that of ``norm_transformer_lm_char``, with memory 64."""
+    size = {"embed_dim": 128, "ffn_embed_dim": 512, "layers": 6, "attention_heads": 4}
+    set_missing(args, **{f"decoder_{name}": value for name, value in size.items()})
+    set_missing(args, dropout=0.0, mem_len=64)
+    base_architecture(args)
+
+
+register(MODEL, {MODEL: base_architecture, f"{MODEL}_char": char_architecture})

@@ -77,8 +77,16 @@ assert "norm_transformer" in MODEL_REGISTRY
 """
 
 
-def run(script: str) -> str:
-    command = [sys.executable, "-c", script]
+WITHOUT_DOCSTRINGS = """
+from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.placements import PLACEMENTS
+names = [option.name for option in norm_spec("powernorm").options]
+print(len(NORM_TYPES), len(PLACEMENTS), *names)
+"""
+
+
+def run(script: str, *flags: str) -> str:
+    command = [sys.executable, *flags, "-c", script]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -101,3 +109,7 @@ def test_the_norms_load_torch_alone_and_change_no_more_of_it_than_they_must() ->
 def test_when_the_models_are_registered(script) -> None:
     pytest.importorskip("fairseq", reason="no fairseq: pip install norm_plugin[fairseq]")
     run(script)
+
+
+def test_python_that_drops_docstrings_has_the_same_norms() -> None:
+    assert run(WITHOUT_DOCSTRINGS, "-OO") == run(WITHOUT_DOCSTRINGS)

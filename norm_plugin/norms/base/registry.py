@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
@@ -198,14 +199,14 @@ def _declared_options(cls: type[Norm]) -> tuple[Option, ...]:
     for parameter in inspect.signature(cls.__init__).parameters.values():
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
             continue
-        if parameter.name not in helps:
+        if parameter.name not in helps and sys.flags.optimize < 2:  # which keeps docstrings
             raise ValueError(
                 f"{cls.__name__}: explain option {parameter.name!r} in the docstring, "
                 f"on a line of its own under 'Options:'"
             )
         kind, choices = _flag_type(cls, parameter.name, hints[parameter.name])
-        help_text = helps[parameter.name]
-        options.append(Option(parameter.name, kind, parameter.default, help_text, choices))
+        explained = helps.get(parameter.name, "")
+        options.append(Option(parameter.name, kind, parameter.default, explained, choices))
     return tuple(options)
 
 

@@ -65,3 +65,27 @@ def test_forwards_that_are_computed_again_do_not_count(ragged):
     y = torch.utils.checkpoint.checkpoint(norm, x.requires_grad_(), mask, use_reentrant=False)
     y.sum().backward()
     assert norm.plain_mean_of == 1
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in FORMS}))
+def test_statistics_of_averaged_weights_as_the_documentation_computes_them(name):
+    """``torch.optim.swa_utils.update_bn`` does not know these norms."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 12), new_norm(name).float())
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    averaged.update_parameters(model)
+    batches = [torch.randn(6, 4) + step for step in range(4)]
+    before = state_of(averaged)
+    torch.optim.swa_utils.update_bn(batches, averaged)
+    for key, value in state_of(averaged).items():
+        assert torch.equal(value, before[key]), key
+    norm = averaged.module[1]
+    norm.start_plain_mean()
+    averaged.train()
+    with torch.no_grad():
+        for batch in batches:
+            averaged(batch)
+    mean = torch.stack([norm.measured(model[0](batch)).mean(dim=0) for batch in batches]).mean(0)
+    if "mean" in norm.running_forms:
+        torch.testing.assert_close(norm.get_buffer(norm.running_forms["mean"]), mean)
+    assert norm.plain_mean_of == 4 and norm.num_updates == before["module.1.num_updates"]

@@ -125,7 +125,10 @@ def on_share(worker):
         norm = new_norm(name, options)
         train(norm, batches)
         average_running_statistics(torch.nn.ModuleList([norm]))
-        apart.append(dict(norm.named_buffers()))
+        first = {key: value.clone() for key, value in norm.named_buffers()}
+        train(norm, batches[2:])
+        average_running_statistics(norm)
+        apart.append((first, dict(norm.named_buffers())))
     fused = [new_norm(name, options).fused is not None for name, options in SYNCED]
     return {"synced": synced, "apart": apart, "fused": fused}
 
@@ -183,11 +186,33 @@ def test_statistics_held_apart_are_averaged(case, saw):
         alone.append(dict(norm.named_buffers()))
     for key, first in alone[0].items():
         second = alone[1][key]
+        expected = torch.max(first, second)
         if first.is_floating_point():
             assert not torch.equal(first, second), key
-            first = second = (first + second) / 2
-        for worker, expected in zip(saw, (first, second)):
-            torch.testing.assert_close(worker["apart"][case][key], expected, **CLOSE, msg=key)
+            counts = [held(norm, key) for norm in alone]
+            expected = (first * counts[0] + second * counts[1]) / (sum(counts)).clamp(min=1)
+        for worker in saw:
+            torch.testing.assert_close(worker["apart"][case][0][key], expected, **CLOSE, msg=key)
+
+
+def held(buffers, key):
+    """1 where a worker has a value in that buffer: in a window, in its newest rows."""
+    value = buffers[key]
+    filled = buffers.get(f"{key}_filled", len(value))
+    rows = torch.arange(len(value)) >= len(value) - filled
+    return rows.double().unsqueeze(1) if value.dim() == 2 else torch.ones(()).double()
+
+
+@pytest.mark.parametrize("case", range(len(APART)), ids=[f"{n}-{o}" for n, o in APART])
+def test_a_worker_without_data_does_not_count(case, saw):
+    """After the first average, only worker 0 has positions."""
+    name, options = APART[case]
+    norm = new_norm(name, options)
+    norm.load_state_dict({**norm.state_dict(), **saw[0]["apart"][case][0]})
+    train(norm, [share_of(0, step) for step in (2, 3)])
+    for key, expected in norm.named_buffers():
+        for worker in saw:
+            torch.testing.assert_close(worker["apart"][case][1][key], expected, **CLOSE, msg=key)
 
 
 def give_rows(worker, folder):

@@ -22,7 +22,7 @@ from norm_plugin.norms.base.loss_scale import (
 )
 from norm_plugin.norms.base.means import Move, move
 from norm_plugin.norms.base.recomputation import Forwards, in_backward
-from norm_plugin.norms.base.workers import sum_over_workers, worker_count
+from norm_plugin.norms.base.workers import max_over_workers, sum_over_workers, worker_count
 
 Computed = TypeVar("Computed")
 
@@ -89,6 +89,7 @@ class BatchStatisticsNorm(AffineNorm):
         self._forwards_counted = 0  # since this object exists, and no longer needed after a step
         self._forwards = Forwards()
         self._plain_mean_of: int | None = None
+        self._saw_positions: bool | Tensor = False  # since workers were averaged
         _COUNTING.add(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -121,6 +122,7 @@ class BatchStatisticsNorm(AffineNorm):
             self._plain_mean_of += 1
         y = super().forward(x, padding_mask, batch_first)
         self._count_forward()
+        self._saw_positions = self._saw_positions | _has_positions(x, padding_mask)
         return y
 
     def _forward_in_groups(
@@ -187,6 +189,28 @@ class BatchStatisticsNorm(AffineNorm):
         """
         if not in_backward():
             move(buffer, value, self.weight_of_batch(weight), count)
+
+    def average_over_workers(self) -> None:
+        """Replace the running statistics by their mean over the workers, all of which call it.
+
+        The mean is over the workers that saw a position since the last call. The others hold what
+        that call left, or the values that statistics start with.
+        """
+        saw = torch.as_tensor(self._saw_positions, device=self.weight.device)
+        self._saw_positions = False
+        for name, buffer in self.named_buffers(recurse=False):
+            if buffer.is_floating_point():
+                counts = (saw & self.holds_values(name)).to(buffer.dtype)
+                workers = sum_over_workers(counts)
+                total = sum_over_workers(torch.where(counts > 0, buffer, 0.0))
+                buffer.copy_(torch.where(workers > 0, total / workers.clamp(min=1), buffer))
+        for name, buffer in self.named_buffers(recurse=False):
+            if name != "num_updates" and not buffer.is_floating_point():
+                buffer.copy_(max_over_workers(buffer))
+
+    def holds_values(self, buffer: str) -> Tensor:
+        """bool, broadcasts to the ``buffer`` of that name: where it has a value of some batch."""
+        return torch.ones((), dtype=torch.bool, device=self.weight.device)
 
     def once(self, compute: Callable[[], Computed]) -> Computed:
         """What ``compute()`` gives, once for each training forward.
@@ -310,15 +334,21 @@ def average_running_statistics(module: nn.Module) -> None:
     """Give every worker the mean over workers of the running statistics held without sync.
 
     To be called by all workers before validation and saving, so that neither depends on the
-    worker that does it. Counts, which are the same everywhere, stay. One worker: nothing to do.
+    worker that does it. A worker that has had no data since the last call does not count. Counts
+    of updates, which are the same everywhere, stay. One worker: nothing to do.
     """
     if worker_count() == 1:
         return
     for norm in module.modules():
         if isinstance(norm, BatchStatisticsNorm) and not norm.sync:
-            for buffer in norm.buffers(recurse=False):
-                if buffer.is_floating_point():
-                    buffer.copy_(sum_over_workers(buffer) / worker_count())
+            norm.average_over_workers()
+
+
+def _has_positions(x: Tensor, padding_mask: Tensor | None) -> bool | Tensor:
+    """Whether x, (..., C), has a position that is not padding; one worker need not know."""
+    if padding_mask is None or worker_count() == 1:
+        return x.numel() > 0
+    return ~padding_mask.bool().all()
 
 
 def set_stat_tokens(module: nn.Module, tokens: int) -> None:

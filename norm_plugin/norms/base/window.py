@@ -120,6 +120,11 @@ class WindowNorm(BatchStatisticsNorm):
         """x / sqrt(running sigma^2 + eps), for inference. x: (..., C)."""
         return x / (self.running_square + self.eps).sqrt().to(x.dtype)
 
+    def holds_values(self, buffer: str) -> Tensor:
+        if buffer not in ("squares", "gradients"):
+            return super().holds_values(buffer)
+        return filled_rows(self.get_buffer(buffer), self.get_buffer(f"{buffer}_filled"))
+
     def inference_map(self) -> ChannelMap:
         return self.channel_map(self.running_square, self.eps)
 
@@ -136,11 +141,16 @@ def push(window: Tensor, filled: Tensor, value: Tensor, count: Tensor) -> None:
     filled.copy_((filled + some).clamp(max=window.size(0)))
 
 
+def filled_rows(window: Tensor, filled: Tensor) -> Tensor:
+    """bool (M, 1), True for the ``filled`` newest rows of ``window``, (M, C)."""
+    size = window.size(0)
+    return torch.arange(size, device=window.device).unsqueeze(1) >= size - filled
+
+
 def window_mean(window: Tensor, filled: Tensor) -> Tensor:
     """Mean of the ``filled`` newest rows of ``window``, (M, C): (C,)."""
-    size = window.size(0)
-    newest = torch.arange(size, device=window.device).unsqueeze(1) >= size - filled
-    return torch.where(newest, window, window.new_zeros(())).sum(dim=0) / filled.clamp(min=1)
+    values = torch.where(filled_rows(window, filled), window, window.new_zeros(()))
+    return values.sum(dim=0) / filled.clamp(min=1)
 
 
 def geometric_mean(window: Tensor, filled: Tensor) -> Tensor:

@@ -30,6 +30,13 @@ class _SumOverWorkers(torch.autograd.Function):
         return sum_over_workers(g)
 
 
+def max_over_workers(x: Tensor) -> Tensor:
+    """The largest value of ``x`` over all workers, element by element, at each of them."""
+    largest = x.clone()
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    return largest
+
+
 def sum_over_workers(x: Tensor) -> Tensor:
     """The sum of ``x`` over all workers, at each of them; ``x`` itself where there is one.
 

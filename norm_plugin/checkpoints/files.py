@@ -12,11 +12,13 @@ from typing import Any, BinaryIO
 import torch
 
 from norm_plugin.commands.command_line import CommandError, reading, replacing
-from norm_plugin.models.stored_settings import (
-    UnsafeSettingError,
+from norm_plugin.models.safe_loading import (
+    RefusedContentError,
     allow_stored_flags,
-    check_settings,
+    safe_loading,
 )
+from norm_plugin.models.stored_numbers import plain_numbers
+from norm_plugin.models.stored_settings import UnsafeSettingError, check_settings
 
 State = dict[str, Any]
 
@@ -53,8 +55,9 @@ class DamagedError(CommandError):
 def load_checkpoint(path: Path) -> State:
     """The content of a fairseq checkpoint, tensors on the CPU, by torch's safe loader.
 
-    Raises CommandError that names a file which is missing, unreadable or no checkpoint, or of
-    which a setting would run as code; DamagedError for an archive that is not as it was written.
+    Raises CommandError that names a file which is missing, unreadable or no checkpoint, which holds
+    a class or function that the loader refuses, or of which a setting would run as code;
+    DamagedError for an archive that is not as it was written.
     """
     allow_stored_flags()
     with reading(path) as stream:
@@ -63,7 +66,10 @@ def load_checkpoint(path: Path) -> State:
         except UNREADABLE as error:
             raise DamagedError(f"checkpoint {path} is truncated or damaged ({error})") from error
         try:
-            state = torch.load(stream, map_location="cpu", weights_only=True)
+            with safe_loading(path):
+                state = torch.load(stream, map_location="cpu", weights_only=True)
+        except RefusedContentError as error:
+            raise CommandError(f"checkpoint {error}") from error
         except UNREADABLE as error:
             reason = str(error).strip().split("\n")[0] or type(error).__name__
             raise CommandError(
@@ -92,7 +98,12 @@ def _check_archive(stream: BinaryIO) -> None:
 
 
 def save_checkpoint(state: State, path: Path) -> None:
-    """Write a checkpoint whole or not at all; raises CommandError, the old file kept."""
+    """Write a checkpoint whole or not at all; raises CommandError, the old file kept.
+
+    What fairseq stored as numbers of numpy becomes plain numbers.
+    """
+    if "extra_state" in state:
+        state = {**state, "extra_state": plain_numbers(state["extra_state"])}
     with replacing(path) as stream:
         torch.save(state, stream)
 

@@ -42,8 +42,10 @@ from norm_plugin.models.resuming import (
     reading_on_every_worker,
     resume,
 )
+from norm_plugin.models.safe_loading import allow_stored_flags, safe_loading
 from norm_plugin.models.sites import sides_of
-from norm_plugin.models.stored_settings import allow_stored_flags, check_settings, plain
+from norm_plugin.models.stored_numbers import arrays_in_meters, plain_numbers
+from norm_plugin.models.stored_settings import check_settings, plain
 from norm_plugin.norms.base.statistics import (
     BatchStatisticsNorm,
     average_running_statistics,
@@ -104,11 +106,7 @@ def wrap_once(owner: Any, name: str, around: Function) -> None:
 
 
 def install() -> None:
-    """Wrap fairseq's functions, once a process, and let torch's safe loader read its checkpoints.
-
-    torch 2.6 and later load with ``weights_only=True``, and fairseq stores the flags of a command
-    line as a Namespace. Allowing that one class keeps the safe loader on.
-    """
+    """Wrap fairseq's functions, once a process, and let the safe loader read its checkpoints."""
     allow_stored_flags()
     for patch in PATCHES:
         wrap_once(patch.owner, patch.name, patch.around)
@@ -240,12 +238,20 @@ def around_trainer_save(
     save_checkpoint: Function, trainer: Any, filename: str, extra_state: dict[str, Any]
 ) -> Any:
     """What `--patience` has counted, and a memory of the training text, are stored for a run that
-    is resumed."""
+    is resumed; and scores, some of which are numbers of numpy, as plain numbers."""
     count = patience_count()
     more = {} if count is None else {PATIENCE: count}
     if state := getattr(trainer, "norm_training_state", {}):
         more[TRAINING_STATE] = state
-    return save_checkpoint(trainer, filename, {**extra_state, **more})
+    return save_checkpoint(trainer, filename, plain_numbers({**extra_state, **more}))
+
+
+@wraps(Trainer, "state_dict", "tests/models/test_checkpoint_contents.py")
+def around_state_dict(state_dict: Function, trainer: Any) -> dict[str, Any]:
+    """What fairseq logs as arrays of numpy, such as the counts of `--eval-bleu`, is stored as plain
+    numbers, which torch's safe loader reads everywhere."""
+    state: dict[str, Any] = plain_numbers(state_dict(trainer))
+    return state
 
 
 @wraps(Trainer, "load_checkpoint", "tests/models/test_resuming.py")
@@ -278,11 +284,21 @@ def around_load_checkpoint(
 
 @wraps(checkpoint_utils, "load_checkpoint_to_cpu", "tests/checkpoints/test_unsafe_checkpoints.py")
 def around_read_checkpoint(load: Function, path: str, *args: Any, **kwargs: Any) -> Any:
-    """Stored settings that fairseq evaluates must not run as code."""
-    state = load(path, *args, **kwargs)
+    """Stored settings that fairseq evaluates must not run as code; what the safe loader refuses is
+    named; and what fairseq has stored as arrays of numpy is read."""
+    with safe_loading(path):
+        state = load(path, *args, **kwargs)
     for name in ("cfg", "args"):
         check_settings(plain(state.get(name)), path)
+    arrays_in_meters(state)
     return state
+
+
+@wraps(checkpoint_utils, "load_ema_from_checkpoint", "tests/models/test_checkpoint_contents.py")
+def around_read_ema(load: Function, fpath: str) -> Any:
+    """The same for the file of `--ema-seed-model`, which fairseq reads by another function."""
+    with safe_loading(fpath):
+        return load(fpath)
 
 
 # ---- use of trained models ------------------------------------------------------------------

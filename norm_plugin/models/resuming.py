@@ -27,6 +27,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 from norm_plugin.models.flags import ALLOW, EMBEDDING, HEAD_WIDTH, INIT, STAT_TOKENS, flag_of
 from norm_plugin.models.plan import Plan, make_plan
+from norm_plugin.models.safe_loading import safe_loading
 from norm_plugin.models.sites import PROJECTIONS, SIDES
 from norm_plugin.models.stored_settings import check_settings
 
@@ -65,7 +66,8 @@ def stored_settings(path: str) -> dict[str, Any] | None:
     """
     local = PathManager.get_local_path(path)
     how = {"mmap": True} if zipfile.is_zipfile(local) else {}
-    state = torch.load(local, map_location="cpu", weights_only=True, **how)
+    with safe_loading(path):
+        state = torch.load(local, map_location="cpu", weights_only=True, **how)
     for name in ("cfg", "args"):  # before anything is made of them
         check_settings(state.get(name), path)
     return settings_of(state)

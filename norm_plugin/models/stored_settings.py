@@ -14,7 +14,6 @@ import ast
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from typing import Any
 
-import torch
 from omegaconf import OmegaConf
 
 # The names of what fairseq hands to eval, eval_str_list, eval_str_dict or eval_bool, also in the
@@ -70,15 +69,6 @@ MOST_COPIES = 1000
 
 class UnsafeSettingError(ValueError):
     """A stored setting would run as code; the message names the file and the setting."""
-
-
-def allow_stored_flags() -> None:
-    """Let torch's safe loader read the flags of a command line, which fairseq stores.
-
-    torch 2.6 and later load with ``weights_only=True``. Flags are an ``argparse.Namespace``;
-    allowing that one class keeps the safe loader on.
-    """
-    torch.serialization.add_safe_globals([argparse.Namespace])
 
 
 def check_settings(settings: Any, file: object) -> None:

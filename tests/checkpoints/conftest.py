@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_run import write_dictionaries, write_pairs
+from tiny_run import run_state, write_dictionaries, write_pairs
+
+from readers import SCORED
 
 SaveRun = Callable[..., Path]
 
@@ -56,3 +60,24 @@ def truncate() -> Callable[[Path], Path]:
         return path
 
     return cut
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    """A prepared corpus, as far as the commands look at it."""
+    folder = tmp_path_factory.mktemp("prepared")
+    write_pairs(write_dictionaries(folder / "bin"), 20)
+    (folder / "raw").mkdir()
+    shutil.copy(SCORED / "reference.de", folder / "raw" / "test.de")
+    (folder / "manifest.json").write_text(json.dumps({"source": "en", "target": "de"}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def harmless(prepared):
+    """The content of a checkpoint that every command reads."""
+    return run_state(
+        prepared / "bin",
+        *("--norm-type=powernorm", "--norm-layer-scale-groups=0", "--norm-warmup-updates=2"),
+        "--norm-placement=pre",
+    )

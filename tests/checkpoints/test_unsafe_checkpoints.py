@@ -5,51 +5,29 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
-import io
-import json
 import re
-import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import fairseq
-import fairseq_cli.generate
 import fairseq_cli.train
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from tiny_run import run_state, write_dictionaries, write_pairs
 
-from norm_plugin.checkpoints import average, fold, repair
 from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.results import result_command
-from norm_plugin.models import NormTransformerModel
 from norm_plugin.models.stored_settings import EVALUATED, UnsafeSettingError, check_settings
-
-SCORED = Path(__file__).parents[1] / "experiments" / "data"
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory) -> Path:
-    """A prepared corpus, as far as the commands look at it."""
-    folder = tmp_path_factory.mktemp("prepared")
-    write_pairs(write_dictionaries(folder / "bin"), 20)
-    (folder / "raw").mkdir()
-    shutil.copy(SCORED / "reference.de", folder / "raw" / "test.de")
-    (folder / "manifest.json").write_text(json.dumps({"source": "en", "target": "de"}))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def harmless(prepared):
-    """The content of a checkpoint that every command reads."""
-    return run_state(
-        prepared / "bin",
-        *("--norm-type=powernorm", "--norm-layer-scale-groups=0", "--norm-warmup-updates=2"),
-        "--norm-placement=pre",
-    )
+from readers import (
+    FAIRSEQ,
+    QUICK,
+    average_it,
+    average_last,
+    fold_it,
+    hub,
+    reestimate_it,
+    repair_it,
+    result_of_it,
+)
 
 
 @pytest.fixture
@@ -110,62 +88,6 @@ def of_one_side(state, payload):
 
 
 SETTINGS = (as_flag, as_yaml, as_old_arguments, as_interpolation, of_the_optimizer, of_one_side)
-
-
-# --- the commands
-
-
-def fold_it(monkeypatch, made):
-    fold.main([str(made.path), "--output", str(made.output)])
-
-
-def average_it(monkeypatch, made, *flags):
-    average.main(["--inputs", str(made.path), "--output", str(made.output), *flags])
-
-
-def average_last(monkeypatch, made):
-    average_it(monkeypatch, made, "--running-stats", "last")
-
-
-def reestimate_it(monkeypatch, made):
-    average_it(monkeypatch, made, "--running-stats", "reestimate", "--batches", "1")
-
-
-def repair_it(monkeypatch, made):
-    repair.main([str(made.path.parent)])
-
-
-def result_of_it(monkeypatch, made):
-    files = ["--checkpoint", str(made.path), "--last", str(made.path), "--data", str(made.data)]
-    files += ["--generate-log", str(SCORED / "generate.txt"), "--out", str(made.output)]
-    result_command(["--experiment", "e", "--norm", "n", "--seed", "3", *files])
-
-
-def hub(monkeypatch, made):
-    NormTransformerModel.from_pretrained(
-        str(made.path.parent), made.path.name, str(made.data / "bin")
-    )
-
-
-def by_fairseq(module, *flags):
-    def command(monkeypatch, made):
-        common = (made.data / "bin", "--user-dir", ROOT / "norm_plugin", "--cpu", *flags)
-        path = ("--restore-file",) if module is fairseq_cli.train else ("--path",)
-        arguments = [module.__name__, *map(str, (*common, *path, made.path))]
-        monkeypatch.setattr(sys, "argv", arguments)
-        monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-        module.cli_main()
-
-    command.__name__ = module.__name__
-    return command
-
-
-SMALL = ("--arch", "norm_transformer_tiny", "--max-tokens", 100, "--lr-scheduler", "inverse_sqrt")
-QUICK = (fold_it, average_it, average_last, reestimate_it, repair_it, result_of_it, hub)
-FAIRSEQ = (
-    by_fairseq(fairseq_cli.generate, "--task", "translation"),
-    by_fairseq(fairseq_cli.train, *SMALL, "--optimizer", "adam", "--disable-validation"),
-)
 
 
 # Ours read a checkpoint by one function, which fold_it meets every setting by, and fairseq's by one

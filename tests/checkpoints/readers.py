@@ -1,0 +1,74 @@
+"""Every command that reads a checkpoint, as a function of pytest's monkeypatch and what it reads.
+
+``made`` has the attributes ``path``, the checkpoint; ``data``, a prepared corpus; ``output``, what
+to write.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import fairseq_cli.generate
+import fairseq_cli.train
+
+from norm_plugin.checkpoints import average, fold, repair
+from norm_plugin.experiments.results import result_command
+from norm_plugin.models import NormTransformerModel
+
+ROOT = Path(__file__).resolve().parents[2]
+SCORED = ROOT / "tests" / "experiments" / "data"
+
+
+def fold_it(monkeypatch, made):
+    fold.main([str(made.path), "--output", str(made.output)])
+
+
+def average_it(monkeypatch, made, *flags):
+    average.main(["--inputs", str(made.path), "--output", str(made.output), *flags])
+
+
+def average_last(monkeypatch, made):
+    average_it(monkeypatch, made, "--running-stats", "last")
+
+
+def reestimate_it(monkeypatch, made):
+    average_it(monkeypatch, made, "--running-stats", "reestimate", "--batches", "1")
+
+
+def repair_it(monkeypatch, made):
+    repair.main([str(made.path.parent)])
+
+
+def result_of_it(monkeypatch, made):
+    files = ["--checkpoint", str(made.path), "--last", str(made.path), "--data", str(made.data)]
+    files += ["--generate-log", str(SCORED / "generate.txt"), "--out", str(made.output)]
+    result_command(["--experiment", "e", "--norm", "n", "--seed", "3", *files])
+
+
+def hub(monkeypatch, made):
+    NormTransformerModel.from_pretrained(
+        str(made.path.parent), made.path.name, str(made.data / "bin")
+    )
+
+
+def by_fairseq(module, *flags):
+    def command(monkeypatch, made):
+        common = (made.data / "bin", "--user-dir", ROOT / "norm_plugin", "--cpu", *flags)
+        path = ("--restore-file",) if module is fairseq_cli.train else ("--path",)
+        arguments = [module.__name__, *map(str, (*common, *path, made.path))]
+        monkeypatch.setattr(sys, "argv", arguments)
+        monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+        module.cli_main()
+
+    command.__name__ = module.__name__
+    return command
+
+
+SMALL = ("--arch", "norm_transformer_tiny", "--max-tokens", 100, "--lr-scheduler", "inverse_sqrt")
+QUICK = (fold_it, average_it, average_last, reestimate_it, repair_it, result_of_it, hub)
+FAIRSEQ = (
+    by_fairseq(fairseq_cli.generate, "--task", "translation"),
+    by_fairseq(fairseq_cli.train, *SMALL, "--optimizer", "adam", "--disable-validation"),
+)

@@ -179,7 +179,7 @@ def measure(
 
 
 def peak_of(setup: Setup, kernels: str, args: argparse.Namespace) -> float | None:
-    """Peak memory in MiB, measured in another process; None where none is asked for."""
+    """Peak memory in MiB, measured in another process; None with no updates for it."""
     if not args.memory_updates:
         return None
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:

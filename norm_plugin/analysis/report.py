@@ -118,7 +118,7 @@ COLUMNS = {
     "peak_memory": Column("peak host memory, MiB", "{:,.0f}", UNKNOWN),
     "value": Column("value", "{:.3g}"),
     "stage": Column("in"),
-    "progress": Column("it had come to"),
+    "progress": Column("it had reached"),
 }
 """Other columns keep their name and values."""
 ENDS = {column.end for column in COLUMNS.values()}

@@ -123,7 +123,7 @@ class PlannedLayer(nn.Module):
         self.padding = self.padding_type(self)
         self.slots = {}
         self._branch = ""  # the one that has ended, and is to join the stream
-        self._stream: Tensor | None = None  # what the branch in work joins, if not fairseq's x
+        self._stream: Tensor | None = None  # what the current branch joins, if not fairseq's x
         for branch in place.branches:
             attrgetter(BRANCH_ENDS[branch])(self).register_forward_hook(
                 partial(self._after_branch, branch)

@@ -152,8 +152,8 @@ class NormTransformerDecoder(TransformerDecoderBase):
         **kwargs: Any,
     ) -> Any:
         """As in fairseq; prev_output_tokens: (B, T), whose last one alone is decoded in steps."""
-        in_work = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
-        with self.padding.holding(in_work.eq(self.padding_idx)):
+        current = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
+        with self.padding.holding(current.eq(self.padding_idx)):
             return super().extract_features(
                 prev_output_tokens, encoder_out, incremental_state, *args, **kwargs
             )

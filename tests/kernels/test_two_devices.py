@@ -50,7 +50,7 @@ def step(norm, x, g, mask):
 
 
 def work(rank, address, names, queue):
-    """A worker with half of the sentences; what it finds goes to the queue."""
+    """A worker with half of the sentences, which puts its results on the queue."""
     backend, device = ("nccl", f"cuda:{rank}") if DEVICE == "cuda" else ("gloo", "cpu")
     dist.init_process_group(backend, init_method=address, rank=rank, world_size=2)
     for name in names:

@@ -1,4 +1,4 @@
-"""Every norm reaches every site that it is asked for, and no other."""
+"""Every norm reaches every site that the flags name, and no other."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_every_model_says_what_it_is_for():
 
 
 def test_the_task_of_another_model_is_refused():
-    """Such as a language model that is asked to translate."""
+    """For example, a language model is refused for translation."""
     name, task = WRONG[0]
     with pytest.raises(ValueError, match="is not a model for --task") as error:
         models.build_model(argparse.Namespace(arch=name), bare(task))

@@ -130,7 +130,7 @@ class Batch:
 
 
 class ColumnNorm(torch.autograd.Function):
-    """y of a :class:`Batch`, which is asked again in the backward pass."""
+    """y of a :class:`Batch`, which the backward pass reads again."""
 
     @staticmethod
     def forward(

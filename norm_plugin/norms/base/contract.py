@@ -36,7 +36,7 @@ class Norm(nn.Module):
             such form. ``norm_plugin.kernels`` sets it.
         weight_offset: what is added to the parameter ``weight`` to give gamma.
         built_with: every declared option with its value, if ``build_norm`` built the norm.
-        call: which call of this norm the one in work is in the forward of its model, from 0;
+        call: the number of the current call of this norm within the forward of its model, from 0;
             None where nothing counts them. The hook of a padding mask does.
     """
 

@@ -1,6 +1,6 @@
 """The padding mask of a model's forward, handed to the norms inside it.
 
-A model calls its norms with x alone. A :class:`PaddingMask` holds the mask of the forward in work,
+A model calls its norms with x alone. A :class:`PaddingMask` holds the mask of the current forward,
 and a hook of each norm adds it to x: ``norm(x)`` becomes ``norm(x, mask, batch_first)``, so that
 nothing of the model has to be written again. Norms need the mask in training only, and only those
 with batch statistics: no other output depends on other positions.
@@ -27,15 +27,15 @@ OF_A_DECODER = ("decoder_attention_mask", "tgt_key_padding_mask")
 
 
 class PaddingMask:
-    """Holds the padding mask of the forward in work, and hands it to norms.
+    """Holds the padding mask of the current forward, and hands it to norms.
 
     Args:
         model: what knows the mask. Its forward holds it by :meth:`holding`, or by the hooks of
             :meth:`hold_argument`.
 
     Attributes:
-        mask: (B, T), True at padding; None: nothing is padding, or no forward is in work.
-        held: a forward is in work.
+        mask: (B, T), True at padding; None: nothing is padding, or no forward is running.
+        held: a forward is running.
         ignoring: every position counts as padding.
     """
 
@@ -69,7 +69,7 @@ class PaddingMask:
         norm.register_forward_pre_hook(MaskedNorm(self, batch_first))
 
     def count_call(self, norm: Norm) -> int | None:
-        """Which call of ``norm`` this is in the forward in work, from 0; None without a forward."""
+        """The number of this call of ``norm`` in the current forward, from 0; None without one."""
         if not self.held:
             return None
         call = self._calls.get(id(norm), 0)

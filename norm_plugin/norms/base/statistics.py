@@ -167,7 +167,7 @@ class BatchStatisticsNorm(AffineNorm):
         return self._plain_mean_of
 
     def weight_of_batch(self, weight: float) -> float:
-        """How much a running statistic takes of the batch in work, in [0, 1].
+        """The weight of the current batch in a running statistic, in [0, 1].
 
         That is ``weight``, which an option of the norm says, or 1/k in a plain mean.
         """

@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""Run fairseq's own tests with our architectures in place of fairseq's, and compare.
+
+    python tools/fairseq_tests.py CHECKOUT
+    python tools/fairseq_tests.py CHECKOUT --norm-type powernorm --tests test_roberta
+
+CHECKOUT is a clone of https://github.com/facebookresearch/fairseq, which gives the tests; the
+fairseq under test is the installed one. Each test runs as it is, and again with norm_ in front of
+each architecture that has such a counterpart. A test without one is not listed. Each runs in a
+process of its own. The exit status is 1 if a test passes with fairseq's architecture and fails with
+ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import importlib
+import io
+import itertools
+import multiprocessing
+import sys
+import unittest
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fairseq_cli.train  # noqa: F401  or else that of the checkout is found
+import torch
+from fairseq import options, utils
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models.transformer import TransformerModel
+
+from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.models import NormTransformerModel
+from norm_plugin.norms import NORM_TYPES
+
+PLUGIN = str(Path(__file__).resolve().parents[1] / "norm_plugin")
+MODULES = (
+    "test_activation_checkpointing",
+    "test_average_checkpoints",
+    "test_binaries",
+    "test_checkpoint_utils",
+    "test_ema",
+    "test_export",
+    "test_inference_dropout",
+    "test_reproducibility",
+    "test_roberta",
+    "test_sequence_generator",
+    "test_train",
+    "test_valid_subset_checks",
+)
+"""Those of fairseq's tests that build a Transformer or RoBERTa on a CPU."""
+
+
+class Outcome(NamedTuple):
+    """What a test came to.
+
+    Attributes:
+        result: passed, failed or skipped.
+        reason: the last line of what it raised, or why it was skipped.
+        replaced: the architectures that were replaced.
+    """
+
+    result: str
+    reason: str
+    replaced: list[str]
+
+
+class Substitution(contextlib.ExitStack):
+    """While it is open, fairseq's commands and ``modules`` build models with norms.
+
+    Args:
+        norm: the norm of every site that ``--norm-type`` sets.
+        modules: modules of tests, some of which build a ``TransformerModel`` themselves.
+    """
+
+    def __init__(self, norm: str, modules: Sequence[Any]) -> None:
+        super().__init__()
+        self.norm, self.modules = norm, modules
+        self.replaced: list[str] = []
+
+    def __enter__(self) -> Substitution:
+        self._replace(options, "parse_args_and_arch", self._parse(options.parse_args_and_arch))
+        for module in self.modules:
+            if getattr(module, "TransformerModel", None) is TransformerModel:
+                self._replace(module, "TransformerModel", self._transformer())
+        return self
+
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
+        self.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+
+    def _parse(self, parse: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(parse)
+        def wrapper(parser: Any, input_args: Any = None, *args: Any, **kwargs: Any) -> Any:
+            argv = None if input_args is None else self.command(list(input_args))
+            return parse(parser, argv, *args, **kwargs)
+
+        return wrapper
+
+    def command(self, argv: list[str]) -> list[str]:
+        """A command line of fairseq, with our user dir and, if it has one, our architecture."""
+        for place, (flag, name) in enumerate(itertools.pairwise(argv)):
+            if flag in ("--arch", "-a") and f"norm_{name}" in ARCH_MODEL_REGISTRY:
+                self.replaced.append(name)
+                argv[place + 1 : place + 2] = [f"norm_{name}", "--norm-type", self.norm]
+                break
+        return [*argv, "--user-dir", PLUGIN]
+
+    def _transformer(self) -> type[TransformerModel]:
+        substitution = self
+
+        class WithNorm(NormTransformerModel):
+            """The model that ``NormTransformerModel.build_model`` builds with the norm."""
+
+            @classmethod
+            def build_model(cls, args: Any, task: Any) -> Any:
+                """fairseq's tests give no norm."""
+                substitution.replaced.append("TransformerModel")
+                args.norm_type = substitution.norm
+                return NormTransformerModel.build_model(args, task)
+
+        return WithNorm
+
+
+def tests_of(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    """Each test of a suite, which may contain suites."""
+    for part in suite:
+        if isinstance(part, unittest.TestSuite):
+            yield from tests_of(part)
+        else:
+            yield part
+
+
+def run_alone(test: unittest.TestCase, substitution: Substitution | None) -> Outcome:
+    """Run a test in a process of its own."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(
+        target=_run_here, args=(test, substitution, sender)
+    )
+    process.start()
+    sender.close()
+    try:
+        outcome = Outcome(*receiver.recv())
+    except EOFError:
+        outcome = Outcome("failed", "its process ended", [])
+    process.join()
+    return outcome
+
+
+def _run_here(test: unittest.TestCase, substitution: Substitution | None, to: Connection) -> None:
+    torch.set_num_threads(1)
+    result = unittest.TestResult()
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+        substitution or contextlib.nullcontext(),
+    ):
+        test.run(result)
+    replaced = [] if substitution is None else substitution.replaced
+    problems = [*result.errors, *result.failures]
+    if problems:
+        lines = [line for line in problems[0][1].splitlines() if line.strip()]
+        to.send(("failed", lines[-1], replaced))
+    elif result.skipped:
+        to.send(("skipped", result.skipped[0][1], replaced))
+    else:
+        to.send(("passed", "", replaced))
+
+
+def load(checkout: Path, names: Sequence[str]) -> list[Any]:
+    """The modules of tests of those names that the checkout has."""
+    if not (checkout / "tests" / "test_binaries.py").is_file():
+        raise CommandError(
+            f"{checkout} has no tests/test_binaries.py; give a clone of "
+            "https://github.com/facebookresearch/fairseq"
+        )
+    utils.import_user_module(argparse.Namespace(user_dir=PLUGIN))  # which logs it, but only once
+    sys.path.insert(0, str(checkout))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]
+    found = [name for name in names if (checkout / "tests" / f"{name}.py").is_file()]
+    return [importlib.import_module(f"tests.{name}") for name in found]
+
+
+def compare(modules: Sequence[Any], norm: str, only: str) -> list[tuple[str, Outcome, Outcome]]:
+    """Each test in which an architecture was replaced: its name, fairseq's outcome and ours."""
+    rows = []
+    for module in modules:
+        for test in tests_of(unittest.defaultTestLoader.loadTestsFromModule(module)):
+            name = test.id().removeprefix("tests.")
+            if only not in name:
+                continue
+            ours = run_alone(test, Substitution(norm, modules))
+            if not ours.replaced:
+                continue
+            stock = run_alone(test, None)
+            rows.append((name, stock, ours))
+            reasons = {stock.reason: "fairseq", ours.reason: "ours"}
+            print(f"{stock.result:<8}{ours.result:<8}{name} [{', '.join(set(ours.replaced))}]")
+            for reason, whose in reasons.items():
+                if reason:
+                    print(f"{'':<16}{whose}: {reason}")
+            sys.stdout.flush()
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python tools/fairseq_tests.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("checkout", type=Path, metavar="CHECKOUT", help="a clone of fairseq")
+    parser.add_argument(
+        "--norm-type", choices=NORM_TYPES, default="layernorm", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--tests", default="", metavar="TEXT", help="run only the tests whose name contains TEXT"
+    )
+    args = parser.parse_args(argv)
+    modules = load(args.checkout.resolve(), MODULES)
+    print("fairseq ours")
+    rows = compare(modules, args.norm_type, args.tests)
+    if not rows:
+        raise CommandError(f"no test with {args.tests!r} in its name has an architecture of ours")
+    results = [(stock.result, ours.result) for _, stock, ours in rows]
+    worse = results.count(("passed", "failed"))
+    passed = [sum(result == "passed" for result in side) for side in zip(*results, strict=True)]
+    print(
+        f"{len(rows)} tests: {passed[0]} pass with fairseq's architectures, {passed[1]} with ours; "
+        f"{worse} with fairseq's alone"
+    )
+    return int(worse > 0)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -26,6 +26,8 @@ from norm_plugin.norms import Norm, norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm, set_stat_tokens
 
 logger = logging.getLogger(__name__)
+REMARK = "Remark on the scores: "
+"""Begins a log message that a score has to be given with."""
 
 
 class NormModel(BaseFairseqModel):

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 EVALUATED = re.compile(r"Evaluated ([0-9,]{1,20}) tokens in ")
 LOSS = re.compile(r"Loss \(base 2\): ([0-9.]{1,20}|nan|inf), Perplexity: ")
 AGAIN = "run the evaluation again"
-RESULTS = ("Evaluated ", "Loss (base 2): ")
+REMARK = "Remark on the scores: "  # that of norm_plugin.models, which imports torch
+RESULTS = ("Evaluated ", "Loss (base 2): ", REMARK)
 LEFT_OUT = "skipping tokens with inf scores"
 
 
@@ -41,6 +42,7 @@ class Evaluated(NamedTuple):
 
     tokens: int
     bits: float  # L
+    remarks: tuple[str, ...] = ()  # what a model says of its scores
 
 
 def read_evaluation(log: Path) -> Evaluated:
@@ -55,7 +57,8 @@ def read_evaluation(log: Path) -> Evaluated:
         raise CommandError(f"{log} holds {len(losses)} losses, not one; {AGAIN}")
     if not math.isfinite(float(losses[0])):
         raise DivergedError(f"{log}: the loss is {losses[0]}; the model has diverged")
-    return Evaluated(int(tokens[0].replace(",", "")), float(losses[0]))
+    remarks = tuple(line.removeprefix(REMARK) for line in lines if line.startswith(REMARK))
+    return Evaluated(int(tokens[0].replace(",", "")), float(losses[0]), remarks)
 
 
 def tokens_of(manifest: Mapping[str, Any], split: str) -> int:
@@ -108,8 +111,13 @@ class LanguageModelLoss(Metric):
         return {
             self.headline: {
                 "score": round(self.of_bits(evaluated.bits), 4),
-                "label": f"{self.title}, {name_of_split(data, split)}, best checkpoint in "
-                "validation",
+                "label": "; ".join(
+                    (
+                        f"{self.title}, {name_of_split(data, split)}, best checkpoint in "
+                        "validation",
+                        *evaluated.remarks,
+                    )
+                ),
                 "tokens": evaluated.tokens,
             }
         }
@@ -184,12 +192,15 @@ def main(argv: Sequence[str]) -> int:
     args = options.parse_args_and_arch(parser, list(argv))
     results = logging.StreamHandler(sys.stdout)
     results.addFilter(is_result)
-    eval_lm.logger.setLevel(logging.INFO)
-    eval_lm.logger.addHandler(results)
+    loggers = (eval_lm.logger, logging.getLogger("norm_plugin.models"))
+    for logger in loggers:
+        logger.setLevel(logging.INFO)
+        logger.addHandler(results)
     try:
         eval_lm.main(convert_namespace_to_omegaconf(args))
     finally:
-        eval_lm.logger.removeHandler(results)
+        for logger in loggers:
+            logger.removeHandler(results)
     return 0
 
 

@@ -1,0 +1,281 @@
+"""The model ``norm_tensorized_lm``: a decoder with block-term attention, with any norm.
+
+Ma et al. 2019, "A Tensorized Transformer for Language Modeling", arXiv 1906.09777. It is the model
+of the PowerNorm paper's Tables II and III. A layer sees a window of L tokens. With q, k, v of R
+channels each from the input of the attention, r_j = W_r R_(L - 1 - j), and a core g of R numbers,
+
+    T_i[j, k] = sum over h of g_h ((q_i + u)_h k_jh + (q_i + v_r)_h r_jh) v_kh
+
+for each position i, and T_i, laid out in a row of L^2 numbers, is mapped to the channels by one
+matrix for all positions. There is no softmax over keys. u and v_r are vectors that all layers share
+(``content_bias`` and ``position_bias``); see ``relative.py`` for R_k, the start and the output
+layer.
+
+    --tensorized-mask causal      T_i[j, k] = 0 unless j <= i and k <= i: the default
+    --tensorized-mask released    every j and k: what the public code computes
+
+The text of the paper was not read for this file. The equations are those of the public code
+(szhangtju/The-compression-of-Transformer, BTD-Transformer/transformer_upload.py), which computes a
+causal mask and does not use it, so that each position sees the tokens that it predicts. The
+PowerNorm paper speaks of masking; whether its runs masked is not known. A loss of the released form
+is not comparable with that of any language model, so a model is scored with it only if
+``--score-released`` says so, or ``--model-overrides "{'score_released': True}"``, and then the
+result names it.
+
+With N cores, ``--cores N``, T_i is the mean over those of the cores, as in that code. Its cores
+share q, k and v, so this is the T_i of one core, the mean of the g: more cores add parameters and
+no functions. g starts as the softmax of N numbers, which that code leaves uninitialized; here they
+are standard normal.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from fairseq.dataclass import ChoiceEnum
+from fairseq.models import register_model
+from fairseq.modules import MultiheadAttention
+from torch import Tensor, nn
+
+from norm_plugin.models.architectures import register, set_missing
+from norm_plugin.models.config import NormConfig
+from norm_plugin.models.flags import flag_of
+from norm_plugin.models.layers import NormTransformerDecoderLayer, wrap_layer
+from norm_plugin.models.norm_model import REMARK
+from norm_plugin.models.relative import (
+    FINAL_NORM,
+    RelativeDecoder,
+    RelativeLanguageModel,
+    Settings,
+    draw,
+    set_defaults,
+    settings_class,
+)
+from norm_plugin.placements import LayerPlace
+
+logger = logging.getLogger(__name__)
+
+MODEL = "norm_tensorized_lm"
+CAUSAL, RELEASED = "causal", "released"
+MASK, SCORE = "tensorized_mask", "score_released"
+SETTINGS: Settings = {
+    "rank": (int, 40, "R, the channels of queries, keys and values"),
+    "cores": (int, 1, "core vectors of each attention"),
+    MASK: (
+        ChoiceEnum([CAUSAL, RELEASED]),
+        CAUSAL,
+        "causal: a position sees no later one; released: it sees all, as in the public code",
+    ),
+    SCORE: (bool, False, "allow to score a model that --tensorized-mask released lets see ahead"),
+    **FINAL_NORM,
+}
+"""The flags of this model beside those of fairseq's language model."""
+
+
+class BlockTermAttention(MultiheadAttention):
+    """Attention by a tensor of order three at each position.
+
+    Attributes:
+        core: g, (cores, R).
+        r_proj: W_r.
+        shared: R_(L - 1) to R_0, (L, C), u and v_r, (1, R), during a forward of the layer.
+    """
+
+    shared: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def __init__(self, dim: int, rank: int, cores: int, window: int, masked: bool) -> None:
+        # Its heads are what norms of queries, keys and values are taken over: one of R channels
+        super().__init__(rank, 1, bias=False, self_attention=True)
+        self.window, self.masked = window, masked
+        self.q_proj, self.k_proj, self.v_proj, self.r_proj = (
+            nn.Linear(dim, rank, bias=False) for _ in range(4)
+        )
+        self.out_proj = nn.Linear(window**2, dim, bias=False)
+        self.core = nn.Parameter(torch.randn(cores, rank).softmax(-1))
+
+    def forward(
+        self, query: Tensor, *args: Any, key_padding_mask: Tensor | None = None, **kwargs: Any
+    ) -> tuple[Tensor, None]:
+        """The output, (T, B, C).
+
+        Args:
+            query: (T, B, C), with T up to L; key and value are the same.
+            key_padding_mask: (B, T), True where there is no token.
+        """
+        assert self.shared is not None
+        positions, u, v_r = self.shared
+        length = query.size(0)
+        q, k, v = (proj(query).transpose(0, 1) for proj in (self.q_proj, self.k_proj, self.v_proj))
+        g, r = self.core.mean(0), self.r_proj(positions[:length])
+        # (B, i, j, R)
+        pairs = (g * (q + u)).unsqueeze(2) * k.unsqueeze(1) + (g * (q + v_r)).unsqueeze(2) * r
+        seen = query.new_ones(length, length)
+        if self.masked:
+            seen = seen.tril()  # j <= i
+        tensor = (pairs * seen.unsqueeze(-1)).flatten(1, 2) @ v.transpose(1, 2)  # (B, i j, k)
+        tensor = tensor.unflatten(1, (length, length)) * seen.unsqueeze(1)
+        if key_padding_mask is not None:
+            tokens = (~key_padding_mask).to(tensor.dtype)
+            tensor = tensor * tokens[:, None, :, None] * tokens[:, None, None, :]
+        missing = self.window - length
+        row = nn.functional.pad(tensor, (0, missing, 0, missing)).flatten(-2)
+        return self.out_proj(row).transpose(0, 1), None
+
+
+class TensorizedLayer(NormTransformerDecoderLayer):
+    """A decoder layer with block-term attention."""
+
+    self_attn: BlockTermAttention
+
+    def build_self_attention(self, embed_dim: int, cfg: NormConfig, **kwargs: Any) -> Any:
+        settings: Any = cfg
+        return BlockTermAttention(
+            embed_dim,
+            settings.rank,
+            settings.cores,
+            window=settings.max_target_positions,
+            masked=getattr(settings, MASK) != RELEASED,
+        )
+
+    def follow(self, cfg: NormConfig, place: LayerPlace) -> None:
+        self.apply(draw)
+        super().follow(cfg, place)
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        positions: Tensor,
+        content_bias: Tensor,
+        position_bias: Tensor,
+        padding_mask: Tensor | None,
+    ) -> Tensor:
+        """The new stream.
+
+        Args:
+            x: (T, B, C), or with several streams side by side.
+            positions: R_(L - 1) to R_0, (L, C).
+            content_bias, position_bias: u and v_r, (1, R).
+            padding_mask: (B, T).
+        """
+        self.self_attn.shared = positions, content_bias, position_bias
+        x, *_ = super().forward(x, self_attn_padding_mask=padding_mask)
+        self.self_attn.shared = None  # a model that holds a tensor with a history cannot be copied
+        return x
+
+
+class TensorizedDecoder(RelativeDecoder):
+    """A stack of :class:`TensorizedLayer`."""
+
+    @staticmethod
+    def shape_of_biases(cfg: NormConfig) -> tuple[int, int]:
+        settings: Any = cfg
+        return 1, settings.rank
+
+    def build_decoder_layer(self, cfg: NormConfig, no_encoder_attn: bool = False) -> nn.Module:
+        return wrap_layer(TensorizedLayer(cfg, next(self.places), no_encoder_attn), cfg)
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: None = None,
+        incremental_state: Any | None = None,
+        **unused: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """The features, (B, T, C), or with an incremental state those of the last token alone.
+
+        Args:
+            prev_output_tokens: (B, T); ValueError if T is more than the window.
+        """
+        window = self.max_target_positions
+        if prev_output_tokens.size(1) > window:
+            raise ValueError(
+                f"{prev_output_tokens.size(1)} tokens are more than the window of this model, "
+                f"{window}: give --tokens-per-sample {window}"
+            )
+        padding = prev_output_tokens.eq(self.padding_idx)
+        x = self.embedded(prev_output_tokens)
+        positions = self.positions(torch.arange(window - 1, -1, -1, device=x.device), x)
+        with self.padding.holding(padding):
+            x = self.begin(x)
+            for layer in self.layers:
+                mask = padding if padding.any() else None
+                x = layer(x, positions, self.content_bias, self.position_bias, mask)
+            if self.layer_norm is not None:
+                x = self.layer_norm(x)
+        x = self.end(x)
+        return (x if incremental_state is None else x[:, -1:]), {"attn": [None]}
+
+
+@register_model(MODEL)
+class NormTensorizedLanguageModel(RelativeLanguageModel):
+    """The tensorized Transformer with a chosen norm at every site."""
+
+    stock_settings = settings_class("TensorizedConfig", SETTINGS)
+    decoder_type = TensorizedDecoder
+    decoder: TensorizedDecoder
+    refused = {
+        "attention_dropout": "there are no weights of attention",
+        "decoder_learned_pos": "its positions are sinusoids",
+        "decoder_xformers_att_config": "its attention is its own",
+        "quant_noise_pq": "its attention is its own",
+        "base_layers": "they have no block-term attention",
+    }
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> Any:
+        for key in ("rank", "cores"):
+            if getattr(args, key) < 1:
+                raise ValueError(f"--{key} is {getattr(args, key)}; it must be 1 or more")
+        if args.decoder_attention_heads != 1:
+            raise ValueError(
+                f"--decoder-attention-heads is {args.decoder_attention_heads}; block-term "
+                "attention has one head, whose channels are --rank: drop the flag"
+            )
+        return super().build_model(args, task)
+
+    def prepare_for_inference_(self, cfg: Any) -> None:
+        """As in fairseq; ValueError where the model sees what it is scored on, unless allowed."""
+        settings: Any = self.cfg
+        if getattr(settings, MASK) == RELEASED:
+            flag = f"{flag_of(MASK)} {RELEASED}"
+            if not getattr(settings, SCORE):
+                raise ValueError(
+                    f"this model was trained with {flag}, so every position sees the token that it "
+                    "predicts, and its scores compare with nothing; to compute them all the same, "
+                    f"give --model-overrides \"{{'{SCORE}': True}}\""
+                )
+            logger.warning("%s%s: every position sees the token that it predicts", REMARK, flag)
+        super().prepare_for_inference_(cfg)
+
+
+def base_architecture(args: Any) -> None:
+    """That of the public code on PTB: 3 layers of 256, R 40, FFN 2100, dropout 0.3."""
+    size = {"embed_dim": 256, "ffn_embed_dim": 2100, "layers": 3, "attention_heads": 1}
+    set_missing(args, **{f"decoder_{name}": value for name, value in size.items()}, dropout=0.3)
+    set_defaults(args, SETTINGS)
+
+
+def wikitext103_architecture(args: Any) -> None:
+    """The same with the 6 layers and the dropout of the public code on WikiText-103."""
+    set_missing(args, decoder_layers=6, dropout=0.1)
+    base_architecture(args)
+
+
+def char_architecture(args: Any) -> None:
+    """A model of characters for a CPU: 3 layers of 128, R 32, FFN 512, no dropout."""
+    size = {"embed_dim": 128, "ffn_embed_dim": 512, "layers": 3}
+    set_missing(args, **{f"decoder_{name}": value for name, value in size.items()})
+    set_missing(args, rank=32, dropout=0.0)
+    base_architecture(args)
+
+
+register(
+    MODEL,
+    {
+        MODEL: base_architecture,
+        f"{MODEL}_wikitext103": wikitext103_architecture,
+        f"{MODEL}_char": char_architecture,
+    },
+)

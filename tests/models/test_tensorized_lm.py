@@ -1,0 +1,231 @@
+"""``norm_tensorized_lm`` against transcriptions of its equations, and what it lets through."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from composed import train_by_fairseq
+from fairseq import models
+from reference import tensorized as by_hand
+from reference.placements import EQUATIONS, Stack
+from reference.transformer_xl import mean_loss
+from torch.nn import functional
+
+from characters import command, task_of, write_text
+from norm_plugin.experiments.metrics.language_model import main as evaluate
+from norm_plugin.experiments.metrics.language_model import read_evaluation
+from norm_plugin.models.tensorized_lm import MODEL, NormTensorizedLanguageModel
+from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
+from norm_plugin.placements import PLACEMENTS
+from stacks_by_hand import branch_of, head_norms, layer_norm, linear, normalized, shaken
+
+LAYERS, WORDS, WINDOW = 3, 20, 5
+SMALL = {
+    "decoder_layers": LAYERS,
+    "decoder_embed_dim": 16,
+    "decoder_ffn_embed_dim": 24,
+    "rank": 4,
+    "dropout": 0.0,
+    "max_target_positions": WINDOW,
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("characters") / "bin")
+
+
+@pytest.fixture
+def build(text):
+    """A small model of these settings."""
+
+    def from_settings(seed=1, **settings):
+        args = argparse.Namespace(arch=MODEL, **{**SMALL, **settings})
+        torch.manual_seed(seed)
+        return models.build_model(args, task_of(text))
+
+    return from_settings
+
+
+def random_tokens(length=WINDOW, rows=2):
+    generator = torch.Generator().manual_seed(7)
+    tokens = torch.randint(4, WORDS, (rows, length + 1), generator=generator)
+    return tokens[:, :-1], tokens[:, 1:].contiguous()
+
+
+VARIANTS = {
+    "post": {"norm_placement": "post"},
+    "pre": {"norm_placement": "pre"},
+    "pre, with a final norm": {"norm_placement": "pre", "final_norm": True},
+    "released mask": {"norm_placement": "post", "tensorized_mask": "released"},
+    "two cores": {"norm_placement": "pre", "cores": 2},
+}
+
+
+@pytest.mark.parametrize("length", [WINDOW, WINDOW - 2])
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
+def test_losses_and_gradients_are_those_of_the_equations(settings, length, build):
+    model = shaken(build(decoder_layers=2, **settings))
+    weights = {key: value.numpy() for key, value in model.state_dict().items()}
+    masked = settings.get("tensorized_mask") != "released"
+    tokens, target = random_tokens(length)
+
+    def loss_by_hand(values):
+        given = tokens.numpy(), 2, WINDOW, settings["norm_placement"], masked
+        return mean_loss(by_hand.logits(values, *given), target.numpy())
+
+    loss = functional.cross_entropy(model(tokens)[0].flatten(0, 1), target.flatten())
+    # float64 sums in another order
+    assert loss.item() == pytest.approx(loss_by_hand(weights), abs=1e-10)
+    if length < WINDOW or set(settings) != {"norm_placement"}:
+        return  # the gradients of both placements are enough
+    loss.backward()
+    generator = np.random.default_rng(0)
+    for key, parameter in model.named_parameters():
+        direction = generator.standard_normal(parameter.shape)
+        ends = [
+            loss_by_hand({**weights, key: weights[key] + step * direction})
+            for step in (1e-6, -1e-6)
+        ]
+        given = (parameter.grad.numpy() * direction).sum()
+        # a loss of 3 is rounded to 4e-16, which the step divides
+        assert (ends[0] - ends[1]) / 2e-6 == pytest.approx(given, rel=1e-5, abs=1e-8), key
+
+
+def row_by_hand(layer, decoder, y):
+    """The rows of T_i at every position, (T, B, L^2), from y, (T, B, C)."""
+    attention = layer.self_attn
+    maps = (attention.q_proj, attention.k_proj, attention.v_proj)
+    q, k, v = (normalized(linear(p, y), n) for p, n in zip(maps, head_norms(layer, "self")))
+    r = linear(attention.r_proj, decoder.positions(torch.arange(WINDOW - 1, -1, -1), y))
+    pairs = torch.einsum("ibh,jbh->ijbh", q + decoder.content_bias, k)
+    pairs = pairs + torch.einsum("ibh,jh->ijbh", q + decoder.position_bias, r)
+    tensor = torch.einsum("h,ijbh,kbh->ibjk", attention.core[0], pairs, v)
+    past = torch.ones(WINDOW, WINDOW).tril()
+    return torch.einsum("ibjk,ij,ik->ibjk", tensor, *(past.double(),) * 2).flatten(2)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_every_placement_is_that_of_its_equation(name, checkpoint, build):
+    model = shaken(build(norm_placement=name, checkpoint_activations=checkpoint))
+    tokens, _ = random_tokens()
+    logits = model(tokens)[0]
+    logits.square().sum().backward()
+    gradients = {key: value.grad.clone() for key, value in model.named_parameters()}
+    model.zero_grad()
+    decoder = model.decoder
+    layers = []
+    for number, layer in enumerate(decoder.layers, start=1):
+        attend = partial(row_by_hand, layer, decoder)
+        ffn = branch_of(layer, "ffn", number, lambda y, fc1=layer.fc1: linear(fc1, y).relu())
+        layers.append([branch_of(layer, "self", number, attend), ffn])
+    final = decoder.layer_norm
+    own = {
+        attribute: partial(layer_norm, norm)
+        for attribute, norm in decoder.named_children()
+        if attribute.startswith("final_")
+    }
+    after = (lambda x: x) if final is None else partial(layer_norm, final)
+    x = decoder.embedded(tokens)
+    if decoder.layernorm_embedding is not None:
+        x = layer_norm(decoder.layernorm_embedding, x)
+    y = EQUATIONS[name](x.transpose(0, 1), Stack(layers, after, "decoder", 0, LAYERS, own))
+    expected = decoder.output_projection(y.transpose(0, 1))
+    # float64 sums in another order, through three layers: far below any real effect
+    close = {"rtol": 1e-9, "atol": 1e-9}
+    torch.testing.assert_close(logits, expected, **close)
+    expected.square().sum().backward()
+    for key, parameter in model.named_parameters():
+        torch.testing.assert_close(gradients[key], parameter.grad, **close, msg=key)
+
+
+@pytest.mark.parametrize("mask", ["causal", "released"])
+def test_a_position_sees_its_future_only_in_the_released_form(mask, build):
+    model = shaken(build(tensorized_mask=mask))
+    tokens, _ = random_tokens()
+    others = tokens.clone()
+    others[:, -1] = tokens[:, -1] % 16 + 4  # another letter
+    assert not torch.equal(tokens, others)
+    before, after = model(tokens)[0][:, :-1], model(others)[0][:, :-1]
+    assert torch.equal(before, after) == (mask == "causal")
+
+
+def test_several_cores_are_their_mean(build):
+    model, one = shaken(build(cores=3)), shaken(build())
+    state = model.state_dict()
+    mean = {key: value.mean(0, keepdim=True) for key, value in state.items() if ".core" in key}
+    one.load_state_dict({**state, **mean})
+    tokens, _ = random_tokens()
+    torch.testing.assert_close(one(tokens)[0], model(tokens)[0], rtol=1e-12, atol=1e-12)
+    cores = build(cores=3).decoder.layers[0].self_attn.core
+    torch.testing.assert_close(cores.sum(-1), torch.ones(3))
+    assert not torch.allclose(cores[0], cores[1])
+
+
+def test_decoding_step_by_step_and_padding_change_nothing(build):
+    model = shaken(build())
+    tokens, _ = random_tokens()
+    whole, state = model(tokens)[0], {}
+    for length in range(1, WINDOW + 1):
+        step = model.decoder(tokens[:, :length], incremental_state=state)[0]
+        torch.testing.assert_close(step[:, 0], whole[:, length - 1], rtol=1e-12, atol=1e-12)
+    released = shaken(build(tensorized_mask="released"))
+    padded = functional.pad(tokens[:, :3], (0, 2), value=1)
+    shorter = released(tokens[:, :3])[0]
+    torch.testing.assert_close(released(padded)[0][:, :3], shorter, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", NORM_TYPES)
+def test_every_norm_trains(norm, build):
+    settings = {"norm_type": norm, "norm_placement": "pre"}
+    if norm_spec(norm).has_option("warmup_updates"):
+        settings["norm_warmup_updates"] = 1
+    model = build(**settings).double().train()
+    tokens, target = random_tokens()
+    for update in range(2):
+        model.set_num_updates(update)
+        functional.cross_entropy(model(tokens)[0].flatten(0, 1), target.flatten()).backward()
+        with torch.no_grad():
+            for key, parameter in model.named_parameters():
+                assert parameter.grad.isfinite().all(), key
+                parameter -= 0.1 * parameter.grad
+    assert all(parameter.grad.any() for parameter in model.parameters())
+    assert set(model.watch.last) == {
+        path for path, module in model.named_modules() if isinstance(module, Norm)
+    }
+
+
+def test_what_has_no_meaning_is_refused(build):
+    for key, reason in NormTensorizedLanguageModel.refused.items():
+        with pytest.raises(ValueError, match=f"is not for this model: {reason}"):
+            build(**{key: 1})
+    for key in ("rank", "cores"):
+        with pytest.raises(ValueError, match=f"--{key} is 0; it must be 1 or more"):
+            build(**{key: 0})
+    with pytest.raises(ValueError, match="--decoder-attention-heads is 2; .* one head"):
+        build(decoder_attention_heads=2)
+    with pytest.raises(ValueError, match="6 tokens are more than the window of this model, 5"):
+        build()(random_tokens(6)[0])
+
+
+def test_the_released_form_trains_and_is_scored_only_by_name(text, tmp_path, capsys):
+    flags = ("--decoder-layers", 1, "--decoder-embed-dim", 16, "--rank", 4, "--max-update", 2)
+    flags += ("--tensorized-mask", "released", "--save-dir", tmp_path, "--no-epoch-checkpoints")
+    train_by_fairseq(*command(text, *flags, arch=f"{MODEL}_char"))
+    path = tmp_path / "checkpoint_last.pt"
+    argv = [text, "--path", path, "--tokens-per-sample", 12, "--gen-subset", "test", "--cpu"]
+    argv = [str(word) for word in (*argv, "--num-workers", 0)]
+    with pytest.raises(ValueError, match="trained with --tensorized-mask released, so .* compare"):
+        evaluate(argv)
+    capsys.readouterr()
+    assert evaluate([*argv, "--model-overrides", "{'score_released': True}"]) == 0
+    (tmp_path / "log").write_text(capsys.readouterr().out)
+    evaluated = read_evaluation(tmp_path / "log")
+    assert evaluated.remarks == (
+        "--tensorized-mask released: every position sees the token that it predicts",
+    )

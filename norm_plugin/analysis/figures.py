@@ -784,9 +784,12 @@ def score_against(study: Study, name: str, against: Against) -> Figure | None:
     numbers = against.column(study.runs)
     if numbers is None:
         return None
-    rows = []
+    rows, scores = [], outcome_values(study.runs)
     for (arm, placement), of_arm in study.runs.groupby(["arm", "placement"], sort=False):
-        sample = describe(outcome_values(of_arm).tolist(), split_ratio(of_arm))
+        values = scores[of_arm.index].dropna().tolist()
+        if not values:
+            continue
+        sample = describe(values, split_ratio(of_arm))
         family = arm_name(against.without(short_name(arm, placement)), placement)
         number = numbers[of_arm.index[0]]
         rows.append((family, number, sample.count, sample.mean, *sample.interval))

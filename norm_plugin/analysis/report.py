@@ -229,7 +229,8 @@ def tables_of(
     primary = compare_primary(study.runs, study.primary)
     declared = " and ".join(dict.fromkeys(primary["declared"]))
     caption = f"Comparisons that the study declares, {declared}."
-    add("primary", caption, primary_table(primary), test_note(primary))
+    note = " ".join(filter(None, (missing_note(primary, study), test_note(primary))))
+    add("primary", caption, primary_table(primary), note)
     comparisons = comparisons_of(study)
     for outcome, of_outcome in comparisons.groupby("outcome", sort=False):
         title = outcome_title(str(outcome), metric)
@@ -238,7 +239,7 @@ def tables_of(
             f"comparison-{outcome}".replace("_", "-"),
             f"Every arm against its baseline: {title}.",
             outcome_table(of_outcome, study),
-            test_note(of_outcome),
+            " ".join(filter(None, (missing_note(of_outcome, study), test_note(of_outcome)))),
             str(outcome),
         )
     scores = comparisons[comparisons["outcome"] == SCORE]
@@ -325,7 +326,11 @@ def primary_table(comparisons: pd.DataFrame) -> pd.DataFrame:
 
 
 def outcome_table(comparisons: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """The shown columns of :func:`compare_arms`; arms without a result come last."""
+    """The shown columns of :func:`compare_arms`; arms without a result come last.
+
+    Arms that have results, but no value of the outcome, are left out.
+    """
+    comparisons = comparisons[comparisons["n"] > 0]
     columns = ["arm", "verdict", "n", "mean", "standard_deviation", "low", "high", *COMPARED]
     own = comparisons["arm"] == comparisons["baseline"]
     comparisons = comparisons.assign(baseline=comparisons["baseline"].mask(own, ""))
@@ -341,6 +346,21 @@ def outcome_table(comparisons: pd.DataFrame, study: Study) -> pd.DataFrame:
         failed = table["arm"].map(texts.agg(", ".join))
         table.insert(columns.index("n") + 1, "no result", failed.fillna(""))
     return table
+
+
+def missing_note(comparisons: pd.DataFrame, study: Study) -> str:
+    """A note on the arms of a table with runs that have no value of its outcome; may be empty."""
+    parts = []
+    for row in comparisons.to_dict("records"):
+        seeds = study.runs["seed"][study.runs["arm"] == row["arm"]].nunique()
+        if row["n"] < seeds:
+            parts.append(f"{row['arm']} ({seeds - row['n']} of {seeds} seeds)")
+    if not parts:
+        return ""
+    return (
+        "Runs without a value of this outcome are left out, and arms with none are neither "
+        f"described nor tested: {', '.join(distinct(parts))}."
+    )
 
 
 TESTS = {

@@ -430,6 +430,9 @@ def outcome_values(runs: pd.DataFrame, outcome: str = SCORE) -> pd.Series:
     An accuracy is computed from its counts: the rounding of the stored score would break ties,
     which matter for permutation tests.
 
+    Returns:
+        one value per run; NaN for a run without losses, or with a score that is NaN.
+
     Raises:
         CommandError: the metric or the runs do not have the outcome.
     """
@@ -437,11 +440,13 @@ def outcome_values(runs: pd.DataFrame, outcome: str = SCORE) -> pd.Series:
     outcome_unit(outcome, metric, "the report")
     kind = metric.headline if outcome == SCORE else outcome
     correct, total = f"scores.{kind}.correct", f"scores.{kind}.sentences"
-    column = outcome if outcome in (SCORE, *LOSSES) else f"scores.{kind}.score"
     if {correct, total} <= set(runs):
         return 100 * runs[correct].astype(float) / runs[total].astype(float)
-    if column not in runs or runs[column].isna().all():
-        raise CommandError(f"no run has the outcome {outcome}; choose another")
+    column = outcome if outcome in (SCORE, *LOSSES) else f"scores.{kind}.score"
+    if column not in runs or (outcome not in LOSSES and runs[column].isna().all()):
+        raise CommandError(
+            f"no run has the outcome {outcome}; evaluate the runs again, or compare another outcome"
+        )
     return runs[column].astype(float)
 
 
@@ -464,11 +469,10 @@ def split_ratio(runs: pd.DataFrame) -> float:
 
 def _by_seed(runs: pd.DataFrame, side: str, outcome: str) -> dict[int, float]:
     """An outcome of an arm by seed; of a difference of two arms, for the seeds of both."""
-    columns = []
+    every, columns = outcome_values(runs, outcome), []
     for arm in terms(side):
-        of_arm = runs[runs["arm"] == arm]
-        values = outcome_values(of_arm, outcome) if len(of_arm) else pd.Series(dtype=float)
-        columns.append(values.set_axis(of_arm["seed"]).dropna())
+        of_arm = runs["arm"] == arm
+        columns.append(every[of_arm].set_axis(runs.loc[of_arm, "seed"]).dropna())
     values = columns[0] if len(columns) == 1 else (columns[0] - columns[1]).dropna()
     return values.to_dict()
 

@@ -35,16 +35,23 @@ def tuned_on_itself(study: Study, key: str) -> tuple[Study, Tuned]:
     """The study with each arm at its best value of the key, and all of its runs as trials.
 
     Raises:
-        CommandError: the key is not a setting of the runs, or its values are not numbers.
+        CommandError: the key is not a setting of the runs, its values are not numbers, or no run
+            of the baseline has a validation loss.
     """
     runs, failures = (_by_value(table, study, key) for table in (study.runs, study.failures))
     both = pd.concat([runs, failures[failures["state"] == "diverged"]], ignore_index=True)
-    losses = both[OUTCOME].astype(float).mask(both["score"].isna(), math.inf)
+    losses = both[OUTCOME].astype(float).mask(both["state"] == "diverged", math.inf)
     trials = both[["arm", "seed", "lr"]].assign(**{OUTCOME: losses}).dropna(subset=OUTCOME)
+    baseline = runs.loc[study.runs["arm"] == study.baseline, "arm"].iloc[0]
+    missing = sorted({*runs["arm"]} - {*trials["arm"]})
+    if baseline in missing:
+        raise CommandError(
+            f"no run of {baseline} has a validation loss, by which its {key} is chosen; leave out "
+            "--vary, or name another --baseline"
+        )
     if trials.groupby("arm")["lr"].nunique().max() < 2:
         raise CommandError(f"no arm has runs at two values of {key}; there is nothing to vary")
     chosen = {arm: value for arm, (value,) in choose(trials, ["lr"]).items()}
-    baseline = runs.loc[study.runs["arm"] == study.baseline, "arm"].iloc[0]
     runs, failures = (
         table[table["lr"] == table["arm"].map(chosen)].drop(columns="lr")
         for table in (runs, failures)
@@ -54,6 +61,8 @@ def tuned_on_itself(study: Study, key: str) -> tuple[Study, Tuned]:
         f"Each arm is compared at the value of {key} with its least mean validation loss. The same "
         "runs chose the value and are compared, so the comparisons are exploratory."
     )
+    if missing:
+        rule += f" Left out, since no run has a validation loss: {', '.join(missing)}."
     study = replace(
         study,
         runs=runs.reset_index(drop=True),

@@ -586,7 +586,7 @@ def find_experiment(name: str, preset: str | None = None, recipe: str | None = N
         raise CommandError(f"preset of {name} is {preset}; choose {known}")
     found = presets[preset]
     chosen = found.recipe if recipe is None else recipe
-    return replace(found, recipe=chosen, **found.recipes.get(chosen, {}))
+    return replace(found, recipe=chosen, **found.recipes.get(chosen or "", {}))
 
 
 def _experiment(path: Path, settings: Settings) -> Experiment:

@@ -233,7 +233,8 @@ def table_of_runs(folders: Sequence[Folder]) -> pd.DataFrame:
     for column, subset, which in (("valid_loss", "valid", "min"), ("train_loss", "train", "last")):
         losses = curves[curves["subset"] == subset].groupby(RUN_KEY)["loss"].agg(which)
         runs[column] = pd.MultiIndex.from_frame(runs[RUN_KEY]).map(losses.to_dict())
-    runs["score"] = [row[_headline_column(row["metric"])] for row in rows]
+    # a published table has an empty cell for NaN
+    runs["score"] = [row.get(_headline_column(row["metric"]), math.nan) for row in rows]
     runs["placement"] = [placement_of(row) for row in rows]
     runs["split_seed"] = [row.get("data.settings.split_seed") for row in rows]
     return runs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
@@ -22,6 +24,7 @@ from norm_plugin.analysis.report import formatted, least_loss, main, p_text, rea
 from norm_plugin.analysis.study import SAME_SPEED, read_study
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.metrics import find_metric
+from norm_plugin.experiments.publishing import publish
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -346,3 +349,53 @@ def test_when_a_loss_was_reached(tmp_path):
 )
 def test_p_shows_on_which_side_of_the_level_it_is(p, text):
     assert p_text(p) == text
+
+
+def without_values(result, kind):
+    """The result of a run whose log lacks the losses of validations, or whose score is NaN."""
+    if kind == "score":
+        result["scores"]["tokenized"]["score"] = math.nan
+    else:
+        result["curves"]["valid"] = []
+    return result
+
+
+@pytest.mark.parametrize("kind", ["valid-loss", "score"])
+@pytest.mark.parametrize("arm", ["far", "layernorm"])
+def test_an_arm_without_values_of_an_outcome_is_left_out_of_its_table(kind, arm, tmp_path):
+    for path in study_of_three(tmp_path)[0].glob("*.json"):
+        result = json.loads(path.read_text())
+        if result["norm"] == arm:
+            path.write_text(json.dumps(without_values(result, kind)))
+    assert main([str(tmp_path / "toy_pre"), "--out", str(tmp_path / "report")]) == 0
+    page = (tmp_path / "report/report.md").read_text()
+    title = {"score": "BLEU", "valid-loss": "least validation loss, bits a token"}
+    with_values = {"alike, pre", "far, pre", "layernorm, pre"} - {f"{arm}, pre"}
+    for outcome, text in title.items():
+        caption = f"Every arm against its baseline: {text}."
+        rows = {row["arm"]: row for row in rows_of(page, caption)}
+        note = "Runs without a value of this outcome are left out, and arms with none are neither "
+        note += f"described nor tested: {arm}, pre (3 of 3 seeds)."
+        after = page.partition(caption)[2].partition("Every arm against")[0]
+        assert (note in after) == (outcome == kind)
+        assert set(rows) == (with_values if outcome == kind else with_values | {f"{arm}, pre"})
+        if outcome == kind and arm == "layernorm":
+            assert {row["verdict"] for row in rows.values()} == {"not tested"}
+
+
+def test_a_seed_without_a_score_is_left_out(tmp_path):
+    path = study_of_three(tmp_path)[0] / "far-seed2.json"
+    path.write_text(json.dumps(without_values(json.loads(path.read_text()), "score")))
+    publish(path.parent, path.parent)  # a missing score is an empty cell
+    main([str(path.parent), "--out", str(tmp_path / "report")])
+    page = (tmp_path / "report/report.md").read_text()
+    (row,) = (r for r in rows_of(page, "Every arm against its baseline: BLEU") if "far" in r["arm"])
+    assert row["n"] == "2"
+    assert "far, pre (1 of 3 seeds)" in page
+
+
+def test_results_without_any_score_are_refused(tmp_path):
+    for path in study_of_three(tmp_path)[0].glob("*.json"):
+        path.write_text(json.dumps(without_values(json.loads(path.read_text()), "score")))
+    with pytest.raises(CommandError, match="no run has the outcome score; evaluate the runs again"):
+        main([str(tmp_path / "toy_pre"), "--out", str(tmp_path / "report")])

@@ -98,6 +98,22 @@ def test_runs_that_differ_in_a_key_are_reported_together(tmp_path):
     assert (out / "sensitivity.svg").exists() and f"--vary {KEY}" in text
 
 
+@pytest.mark.parametrize("arm", ["far", "layernorm"])
+def test_an_arm_without_validation_losses_is_left_out(arm, tmp_path):
+    folders = tuned_runs(tmp_path)
+    for path in folders[0].glob(f"{arm}*.json"):
+        result = json.loads(path.read_text())
+        path.write_text(json.dumps(result | {"curves": None}))
+    study = read_study(folders, vary=[KEY])
+    if arm == "layernorm":  # the baseline
+        with pytest.raises(CommandError, match=r"no run of layernorm, pre has a validation loss"):
+            tuned_on_itself(study, KEY)
+        return
+    chosen, tuned = tuned_on_itself(study, KEY)
+    assert chosen.arms == ["layernorm, pre"]
+    assert tuned.rule.endswith("Left out, since no run has a validation loss: far, pre.")
+
+
 def test_there_has_to_be_something_to_vary(tmp_path):
     folders = tuned_runs(tmp_path, values=(0.001,))
     with pytest.raises(CommandError, match=f"no arm has runs at two values of {KEY}"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fairseq.models import (
@@ -27,7 +27,7 @@ from omegaconf import OmegaConf
 # Importing a model registers it, which its architectures need
 from norm_plugin.models import language_model as language_model
 from norm_plugin.models import translation as translation
-from norm_plugin.models.config import check_keys
+from norm_plugin.models.config import check_keys, flatten
 from norm_plugin.models.plan import LAYERNORM, apply_placement, default_warmup, make_plan
 
 
@@ -69,10 +69,19 @@ def lm_char(args: Any) -> None:
 
 
 def lm_defaults(args: Any) -> None:
-    """fairseq's ``transformer_lm``, which has its sizes in a dataclass and no function."""
+    """fairseq's ``transformer_lm``, which has its sizes in a dataclass and no function.
+
+    The functions of its other architectures leave some settings to the dataclass too.
+    """
     for field in dataclasses.fields(stock_lm.TransformerLanguageModelConfig):
         if not str(field.default).startswith("${"):  # a setting of the task
             set_missing(args, **{field.name: field.default})
+
+
+def in_turn(functions: Sequence[Callable[[Any], None]], args: Any) -> None:
+    """Let each function fill in what those before it have left out."""
+    for function in functions:
+        function(args)
 
 
 def stock_architectures(model: str) -> dict[str, Callable[[Any], None]]:
@@ -95,10 +104,14 @@ def fill_in(args: Any, fill_defaults: Callable[[Any], None]) -> None:
         fill_defaults(args)
         return
     given: Any = OmegaConf.to_container(args, resolve=True)
-    values = argparse.Namespace(**{"base_layers": 0, **given})
+    values = argparse.Namespace(**{**OF_THE_TRAINER, **given})
     fill_defaults(values)
     for name, value in vars(values).items():
         setattr(args, name, value)
+
+
+OF_THE_TRAINER = {"base_layers": 0}
+"""What fairseq's trainer asks every model's settings for."""
 
 
 def register(model: str, architectures: Mapping[str, Callable[[Any], None]]) -> None:
@@ -116,7 +129,8 @@ def _complete(model: str, fill_defaults: Callable[[Any], None], placement: str, 
     """Complete the settings of an architecture, which may fix the placement, and check them."""
     cls = MODEL_REGISTRY[model]
     if OmegaConf.is_config(args):
-        stock_keys = argparse.Namespace()
+        flatten(args)
+        stock_keys = argparse.Namespace(**OF_THE_TRAINER)
         fill_defaults(stock_keys)
         check_keys(args, {*vars(stock_keys), *cls.other_keys()}, cls.stock_settings)
     apply_placement(args, placement, cls.sides)
@@ -138,8 +152,11 @@ register(
 register(
     "norm_transformer_lm",
     {
-        **stock_architectures("transformer_lm"),
-        "norm_transformer_lm": lm_defaults,
-        "norm_transformer_lm_char": lm_char,
+        name: functools.partial(in_turn, (fill_defaults, lm_defaults))
+        for name, fill_defaults in {
+            **stock_architectures("transformer_lm"),
+            "norm_transformer_lm": lm_defaults,
+            "norm_transformer_lm_char": lm_char,
+        }.items()
     },
 )

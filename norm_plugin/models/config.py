@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import difflib
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -116,6 +116,29 @@ def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = S
     return cfg
 
 
+def flatten(settings: DictConfig) -> None:
+    """Let the ``model`` node of a YAML file have flat keys in place of fairseq's nested groups.
+
+    ``encoder: {layers: 2}`` becomes ``encoder_layers: 2``. ValueError where both are given and
+    differ.
+    """
+    given: Any = OmegaConf.to_container(settings, resolve=True)
+    for group in NESTED:
+        if not isinstance(given.get(group), Mapping):
+            continue
+        for name, value in given[group].items():
+            if name == "_name":  # of a group as fairseq stores it
+                continue
+            flat = f"{group}_{name}"
+            if given.get(flat, value) != value:
+                raise ValueError(
+                    f"model.{group}.{name} is {value}, and model.{flat} is {given[flat]}, which "
+                    "is the same setting: drop one of them"
+                )
+            settings[flat] = value
+        del settings[group]
+
+
 def check_keys(
     values: Iterable[str],
     filled_in: Iterable[str],
@@ -127,12 +150,6 @@ def check_keys(
     those that the stock architecture function fills in, ``stock`` the settings of fairseq's model.
     """
     cls = config_class(stock)
-    nested = [key for key in NESTED if key in values]
-    if nested:
-        raise ValueError(
-            f"model.{nested[0]} is a nested group; write flat keys such as "
-            f"model.{nested[0]}_{'pq' if nested[0] == 'quant_noise' else 'layers'}"
-        )
     known = {"_name", "arch", KERNELS_FOUND, *filled_in}
     for field in dataclasses.fields(cls):
         if field.name in NESTED:

@@ -7,7 +7,7 @@ import argparse
 import pytest
 from fairseq import models, options
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 
 from norm_plugin.models import plan, stacks
 from norm_plugin.models.config import config_class
@@ -74,8 +74,36 @@ def test_an_unknown_yaml_key_is_refused(build_yaml):
         message = f"unknown model key {key}; the nearest are (.*, )?{near}(,|$)"
         with pytest.raises(ValueError, match=message):
             build_yaml(norm_type="powernorm", **{key: 0.9})
-    with pytest.raises(ValueError, match="model.encoder is a nested group"):
+    with pytest.raises(ValueError, match="unknown model key encoder_layrs; the nearest are"):
+        build_yaml(encoder={"layrs": 3})
+
+
+def test_nested_groups_of_fairseq_are_taken(build_yaml):
+    groups = {
+        "encoder": {"_name": None, "layers": 2, "embed_dim": 16, "ffn_embed_dim": 8},
+        "quant_noise": {"pq": 0.0, "pq_block_size": 4},
+    }
+    model = build_yaml(norm_type="rmsnorm", **groups)
+    assert (len(model.encoder.layers), model.cfg.encoder.ffn_embed_dim) == (2, 8)
+    assert model.cfg.quant_noise.pq_block_size == 4
+    with pytest.raises(ValueError, match="model.encoder.layers is 3, and model.encoder_layers is"):
         build_yaml(encoder={"layers": 3})
+
+
+OURS = sorted(name for name, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, NormModel))
+
+
+@pytest.mark.parametrize("arch", OURS)
+def test_what_is_filled_in_is_taken_when_it_comes_back(arch):
+    """As from a checkpoint, for every architecture and from little and much that is given."""
+    side = ARCH_MODEL_REGISTRY[arch].sides[-1]
+    for given in ({}, {f"{side}_layers": 2, "norm_type": "powernorm", "norm_warmup_updates": 3}):
+        cfg = OmegaConf.create({"model": {"_name": arch, **given}})
+        OmegaConf.set_struct(cfg, True)
+        for _ in range(3):
+            with open_dict(cfg.model):
+                ARCH_CONFIG_REGISTRY[arch](cfg.model)
+            cfg.model = OmegaConf.to_container(cfg.model)
 
 
 def test_warmup_defaults_to_that_of_the_learning_rate(build, build_yaml):

@@ -197,6 +197,11 @@ def test_flags_of_an_encoder_are_refused(text, capsys):
     assert "unrecognized arguments: --encoder-layers" in capsys.readouterr().err
 
 
+def test_every_setting_of_fairseqs_has_its_default(text):
+    model, _ = build(text, "norm_transformer_lm_gpt", character_embeddings=True)
+    assert model.cfg.character_filters.startswith("[(1, 64)")
+
+
 def test_fixnorm_of_embeddings_of_characters_is_refused(text):
     with pytest.raises(ValueError, match="one matrix, but character_embeddings is True"):
         build(text, norm_embedding="fixnorm", character_embeddings=True)

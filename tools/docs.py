@@ -20,6 +20,7 @@ import pandas as pd
 # whose rows are what the tables of speed show
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
+from audit import finding_lines
 from declared_tables import (
     front_table,
     norms_table,
@@ -36,11 +37,13 @@ from norm_plugin.analysis.study import markdown, score_table
 from norm_plugin.analysis.theory_command import block as theory_block
 from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
 from norm_plugin.experiments.results import read_results
+from paper_claims import paper_table, verdict_counts
 from papers import (
     claims_table,
     published_table,
     recorded_figures_table,
     reproduction_table,
+    scores_table,
 )
 from recipe_commands import command_lines
 from settings import settings_tables
@@ -106,6 +109,10 @@ def generators(root: Path) -> Generators:
         "front/": lambda names: front_table(names.split(",")),
         "layers/": lambda name: layer_gradients_table(results / name),
         "theory/": lambda name: theory_block(name, results / "theory", root / "docs" / "theory.md"),
+        "audit/": finding_lines,
+        "papers/": lambda paper: paper_table(paper, results),
+        "verdicts": lambda _: verdict_counts(results),
+        "scores/": lambda paper: scores_table(paper, results),
         "settings": lambda _: settings_tables(),
         "norms": lambda _: norms_table(),
         "options": lambda _: options_table(),

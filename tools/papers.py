@@ -55,12 +55,20 @@ PUBLISHED: dict[str, dict[str, tuple[str, ...]]] = {
     "sst5": {ADANORM: ("38.55", "39.23", "40.54", "40.54", "40.04", "40.99", "41.74")},
     "mnist": {ADANORM: ("99.14", "99.13", "99.09", "99.35", "99.10", "99.25", "99.10")},
     "parsing": {ADANORM: ("88.31", "89.12", "89.19", "89.23", "89.79", "89.45", "89.80")},
+    "enwik8": {ADANORM: ("1.04", "1.07", "1.07", "1.07", "1.12", "1.07", "1.10")},
+    "ptb": {POWERNORM: ("53.2", "60.7", "55.3", "47.6")},
+    "ptb, validation": {POWERNORM: ("58.0", "71.7", "59.7", "51.6")},
+    "wikitext103": {POWERNORM: ("20.9", "27.2", "21.3", "17.9")},
+    "wikitext103, validation": {POWERNORM: ("22.7", "28.4", "23.6", "18.3")},
 }
 """The score of each of a paper's :data:`NORMS`.
 
 BLEU: IWSLT14 De-En tokenized and lower-cased, IWSLT15 En-Vi tokenized, WMT14 En-De tokenized,
-cased, with compounds split. Accuracy in percent: RT, SST5, MNIST. UAS: parsing.
+cased, with compounds split. Accuracy in percent: RT, SST5, MNIST. UAS: parsing. Bits a character:
+enwik8. Perplexity a word: ptb, wikitext103.
 """
+STUDIED = {"rt": "adanorm_rt", "sst5": "adanorm_sst5"}
+"""The study with runs of a paper's norms on a corpus."""
 # Training pairs without which a corpus is but a part of the published one: of about 160,000,
 # 133,317 and 4.5 million before cleaning.
 FULL = {"iwslt14_de_en": 140_000, "iwslt15_en_vi": 130_000, "wmt14_en_de": 3_500_000}
@@ -87,6 +95,26 @@ def published_table(experiment: str, results: Path) -> str:
             rows.append((paper, f"`{norm}` {note}".rstrip(), score, measured))
     columns = ["paper", "norm", "published BLEU", "measured here"]
     return markdown(pd.DataFrame(rows, columns=columns))
+
+
+def scores_table(name: str, results: Path) -> str:
+    """Markdown: the norms of POWERNORM or ADANORM, by corpus: published, and here.
+
+    Here are means over seeds, of RT and SST5 alone: those runs have the paper's corpus.
+    """
+    (paper,) = [each for each, recipe in RECIPES.items() if recipe == name]
+    corpora = [experiment for experiment, papers in PUBLISHED.items() if paper in papers]
+    studies = {
+        corpus: read_named(STUDIED[corpus], results) for corpus in corpora if corpus in STUDIED
+    }
+    rows = []
+    for at, norm in enumerate(NORMS[paper]):
+        cells = {corpus: PUBLISHED[corpus][paper][at] for corpus in corpora}
+        for corpus, study in studies.items():
+            scores = outcome_values(study.runs[study.runs["norm"] == norm])
+            cells[corpus] += f" (here {scores.mean():.2f}, n = {len(scores)})"
+        rows.append({"norm": f"`{norm}`", **cells})
+    return markdown(pd.DataFrame(rows))
 
 
 def _measured(experiment: str, recipe: str, norm: str, results: Path) -> str:
@@ -202,10 +230,14 @@ DIFFERENCES = {LINES[4]: LINES[1], LINES[5]: LINES[3]}
 """What Figure 4 sets side by side: of ``powernorm-v`` less of ``batchnorm``."""
 
 
-def recorded_figures_table(folder: Path) -> str:
-    """Markdown: a row for each line and each difference, means over the sites that are drawn.
+FIRST = ("powernorm-2", "powernorm-3", "powernorm-4")
+"""The figures that the paper draws of the first norm; those of Figure 7 are of several layers."""
 
-    Lines of a norm without runs are left out.
+
+def recorded_figures_table(folder: Path) -> str:
+    """Markdown: a row for each line and each difference, at the first norm.
+
+    Figure 7 is the mean over the norms that are drawn. Lines of a norm without runs are left out.
     """
     study = read_study([folder])
     runs = study.runs.assign(arm=study.runs["norm"])
@@ -213,11 +245,7 @@ def recorded_figures_table(folder: Path) -> str:
     for line in [line for line in LINES if line[-1] in set(runs["norm"])]:
         drawn = _drawn(runs, *line)
         tenths[line] = _tenths(drawn, ["seed"])
-        sites = _tenths(drawn, ["place"])["last tenth"]
-        shown = {
-            "sites at the end": f"{sites.min():.2g} to {sites.max():.2g}",
-            "largest": f"{drawn.groupby(['place', 'update'])['number'].mean().max():.3g}",
-        }
+        shown = {"largest": f"{drawn.groupby(['place', 'update'])['number'].mean().max():.3g}"}
         rows.append(_row(*line, tenths[line]) | shown)
     for line, less in DIFFERENCES.items():
         if not {line, less} <= tenths.keys():
@@ -227,16 +255,26 @@ def recorded_figures_table(folder: Path) -> str:
     return markdown(pd.DataFrame(rows).fillna("-"))
 
 
+def first_norm_tenths(runs: pd.DataFrame, figure: str, value: str, norm: str) -> pd.DataFrame:
+    """One value of one norm, at the first norm or those that are drawn: see :func:`_tenths`."""
+    return _tenths(_drawn(runs, figure, value, norm), ["seed"])
+
+
 def _drawn(runs: pd.DataFrame, figure: str, value: str, norm: str) -> pd.DataFrame:
-    """What the figure draws of one value of one norm."""
+    """What the paper's figure draws of one value of one norm."""
     what = RECORDED[figure]
     values = recorded(runs[runs["norm"] == norm], what)
-    drawn = values["place"].isin(drawn_places(values, what)) & (values["value"] == value)
+    places = drawn_places(values, what)[: 1 if figure in FIRST else None]
+    drawn = values["place"].isin(places) & (values["value"] == value)
     return values[drawn].astype({"number": float})
 
 
+OUTLIERS = "outliers"
+"""The largest value over the median, without the first part."""
+
+
 def _tenths(drawn: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Means over the updates of the second and of the last part, by seed or site."""
+    """Means over the updates of the second and of the last part, and OUTLIERS, by seed."""
     updates = sorted(drawn["update"].unique())
     size = len(updates) // PARTS
     parts = {"second tenth": updates[size : 2 * size], "last tenth": updates[-size:]}
@@ -244,12 +282,14 @@ def _tenths(drawn: pd.DataFrame, by: list[str]) -> pd.DataFrame:
         name: drawn[drawn["update"].isin(part)].groupby(by)["number"].mean()
         for name, part in parts.items()
     }
-    return pd.DataFrame(means)
+    late = drawn[drawn["update"] >= updates[size]].groupby(by)["number"]
+    return pd.DataFrame({**means, OUTLIERS: late.max() / late.median()})
 
 
 def _row(figure: str, value: str, norm: str, tenths: pd.DataFrame) -> dict[str, Any]:
     """A row with the mean and its 95 % interval over seeds of both parts and of their change."""
-    parts = tenths.assign(change=tenths["last tenth"] - tenths["second tenth"])
+    parts = tenths.drop(columns=OUTLIERS)
+    parts = parts.assign(change=parts["last tenth"] - parts["second tenth"])
     row = {"figure": figure.rpartition("-")[2], "value": f"`{value}`", "norm": f"`{norm}`"}
     return {**row, **{name: _interval(parts[name]) for name in parts}, "n": str(len(parts))}
 

@@ -1,0 +1,69 @@
+"""tools/audit.py: what the findings of docs/audit.md show."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from audit import FINDINGS, finding_lines, main
+
+NUMBER = r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
+
+
+def numbers(name):
+    """The numbers at the end of each line."""
+    return [float(re.findall(NUMBER, line)[-1]) for line in FINDINGS[name]()]
+
+
+def test_the_chain_rule_has_the_gain_in_the_numerator():
+    bn, bn_printed, pn_v, pn_v_printed = numbers("equations")
+    assert max(bn, pn_v) < 1e-12 < 0.5 < min(bn_printed, pn_v_printed)
+
+
+def test_a_position_of_the_paper_is_longer_than_its_assumption_allows():
+    lines = list(FINDINGS["assumption"]())
+    least = float(re.findall(NUMBER, lines[1])[3])
+    assert lines[1].startswith("d = 512") and least > 100 and "10, 20, 100" in lines[-1]
+
+
+def test_the_printed_bound_is_too_small_and_the_corrected_one_is_not():
+    value, printed, corrected = numbers("bound")
+    assert printed < value <= corrected
+
+
+def test_another_function_has_the_two_properties():
+    *pairs, bound = numbers("uniqueness")
+    assert max(pairs) < bound
+
+
+@pytest.mark.parametrize(
+    ("name", "paper", "released"), [("gradient", 1.0, 0.5), ("padding", 1.0, 0.5)]
+)
+def test_the_released_powernorm_differs(name, paper, released):
+    lines = [line for line in FINDINGS[name]() if line.startswith(("paper: ", "released: "))]
+    ratios = [float(re.findall(r"\d\.\d+", line)[0]) for line in lines]
+    assert ratios == pytest.approx([paper, released], abs=0.02)
+
+
+def test_only_the_paper_warms_up_with_the_exact_gradient():
+    exact, approximate, updates = numbers("warmup")
+    # the gradient of x / sqrt(psi^2 + eps) is along x_hat by about eps
+    assert exact < 1e-5 < 1e-3 < approximate and updates == 1000
+
+
+def test_without_a_mask_the_first_output_sees_the_last_word():
+    without, masked = FINDINGS["mask"]()
+    assert "by 0.00" not in without and "by 0.00" in masked
+
+
+def test_the_stated_gains_over_bn_are_those_over_pn_v():
+    batchnorm, powernorm_v, *_ = FINDINGS["numbers"]()
+    assert "+13.1 and +9.3" in batchnorm and "+7.7 and +3.4" in powernorm_v
+
+
+def test_a_finding_is_printed_as_the_page_has_it(capsys):
+    assert main(["bound"]) == 0
+    assert capsys.readouterr().out.strip() in finding_lines("bound")
+    with pytest.raises(SystemExit):
+        main(["nothing"])

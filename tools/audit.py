@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""Show one of the findings of docs/audit.md in numbers.
+
+    python tools/audit.py equations
+    python tools/audit.py             all of them
+
+Everything is computed in float64 from fixed seeds; `python tools/docs.py` writes the same lines
+into the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from norm_plugin.commands.command_line import run_command
+from norm_plugin.norms import build_norm
+from norm_plugin.norms.power_norm import PowerNorm
+from norm_plugin.norms.power_norm_released import WARMUP_AFTER_ENCODER
+from papers import ADANORM, POWERNORM, published_scores
+
+ALPHAS = (0.9, 0.95, 0.99)
+"""The shares that the PowerNorm paper tries."""
+Lines = Iterator[str]
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    """Normal numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def off(ours: Tensor, theirs: Tensor) -> str:
+    """The largest difference over the largest value."""
+    return f"{float((ours - theirs).abs().max() / theirs.abs().max()):.1e}"
+
+
+def equations() -> Lines:
+    """Equations 3 and 6: the gain is in the denominator, the chain rule has it in the numerator."""
+    x, upstream = draw(256, 16), draw(256, 16, seed=1)
+    gain = torch.linspace(0.5, 1.5, 16, dtype=torch.float64)
+    for name, mean in (("Eq. 3, BN", torch.mean), ("Eq. 6, PN-V", no_mean)):
+        leaf = x.clone().requires_grad_()
+        shifted = leaf - mean(leaf, 0)
+        root = shifted.square().mean(0).sqrt()
+        (gain * shifted / root * upstream).sum().backward()
+        x_hat = (shifted / root).detach()
+        for place, g in (("numerator", gain * upstream), ("denominator", upstream / gain)):
+            stated = (g - mean(g, 0) - (g * x_hat).mean(0) * x_hat) / root.detach()
+            yield f"{name}: with the gain in the {place} off by {off(stated, gradient_of(leaf))}"
+
+
+def no_mean(x: Tensor, _: int) -> Tensor:
+    """0 in the place of the mean of a channel."""
+    return torch.zeros_like(x[0])
+
+
+def gradient_of(x: Tensor) -> Tensor:
+    """The gradient of a leaf after a backward pass."""
+    assert x.grad is not None
+    return x.grad
+
+
+def assumption() -> Lines:
+    """Assumption 2: |x_hat|^2 < 1 / (1 - alpha) at every position."""
+    for dim in (128, 512, 1024):
+        x = draw(4096, dim)
+        x_hat = x / x.square().mean(0).sqrt()
+        length = x_hat.square().sum(-1)
+        yield (
+            f"d = {dim}: |x_hat|^2 is {length.mean():.1f} on average and {length.min():.1f} at "
+            f"least, x_hat^2 at most {x_hat.square().max():.1f}"
+        )
+    limits = ", ".join(f"{1 / (1 - alpha):.0f}" for alpha in ALPHAS)
+    yield f"1 / (1 - alpha) is {limits} for alpha = {', '.join(map(str, ALPHAS))}"
+
+
+def bound() -> Lines:
+    """The last line of the proof of Theorem 1, at one position with one channel."""
+    g, nu, x_hat = 1.0, 0.5, -1.0
+    c1, c2, c4 = abs(x_hat), abs(g), abs(nu)
+    yield f"g = {g}, nu = {nu}, x_hat = {x_hat}: |g - nu x_hat|^2 = {(g - nu * x_hat) ** 2}"
+    yield f"C2^2 + C1^2 C4^3 + C1 C2 C4 = {c2**2 + c1**2 * c4**3 + c1 * c2 * c4}"
+    yield f"C2^2 + C1^2 C4^2 + 2 C1 C2 C4 = {c2**2 + c1**2 * c4**2 + 2 * c1 * c2 * c4}"
+
+
+def uniqueness() -> Lines:
+    """Theorem 2 of AdaNorm: another function with the three properties, for a fixed H."""
+    scale, k, channels = 1.0, 0.1, 512
+    x = draw(4096, channels)
+    spike = torch.zeros(1, channels, dtype=torch.float64)
+    spike[0, 0] = 1.0
+    for name, rows in (("4,096 normal vectors", x), ("one channel alone", spike)):
+        y = (rows - rows.mean(-1, keepdim=True)) / rows.std(-1, correction=0, keepdim=True)
+        for formula, phi in (
+            ("C (1 - k y)", scale * (1 - k * y)),
+            ("C (1 + k (y^2 - 1))", scale * (1 + k * (y.square() - 1))),
+        ):
+            mean, z = phi.mean(-1), (phi * y).mean(-1)
+            yield (
+                f"{formula}, {name}: mean of phi off C by {(mean - scale).abs().max():.0e}, "
+                f"|mean of z| at most {z.abs().max():.3f}"
+            )
+    yield f"bound for H = {channels} channels: C k sqrt(H) = {scale * k * math.sqrt(channels):.3f}"
+
+
+def power_norm(variant: str, x: Tensor, upstream: Tensor, mask: Tensor | None = None) -> PowerNorm:
+    """PowerNorm after one forward and backward pass without warm-up; ``x.grad`` is its gradient.
+
+    x, upstream: (T, B, C); mask: bool (B, T), True at padding.
+    """
+    norm = build_norm("powernorm", x.size(-1), variant=variant, layer_scale_groups=0).double()
+    assert isinstance(norm, PowerNorm)
+    x.grad = None
+    (norm(x, padding_mask=mask) * upstream).sum().backward()
+    return norm
+
+
+def gradient() -> Lines:
+    """The gradient of the released PowerNorm is divided by the psi of the batch."""
+    x, upstream = (2 * draw(64, 4, 8)).requires_grad_(), draw(64, 4, 8, seed=1)
+    yield "psi = 1, psi_B about 2, nu = 0: |dL/dx| / |dL/dx_hat|"
+    for variant in ("paper", "released"):
+        power_norm(variant, x, upstream)
+        yield f"{variant}: {float(gradient_of(x).norm() / upstream.norm()):.3f}"
+
+
+def padding() -> Lines:
+    """The means of the released backward pass run over padding."""
+    x, upstream = draw(64, 4, 8).requires_grad_(), draw(64, 4, 8, seed=1)
+    mask = torch.zeros(4, 64, dtype=torch.bool)
+    mask[:, 32:] = True
+    with torch.no_grad():
+        x[32:], upstream[32:] = 0.0, 0.0
+    for variant in ("paper", "released"):
+        alone = power_norm(variant, x[:32].detach().requires_grad_(), upstream[:32]).nu
+        padded = power_norm(variant, x, upstream, mask).nu
+        ratio = float((padded / alone).mean())
+        yield f"{variant}: nu with as many padded positions is {ratio:.3f} of nu without"
+
+
+def warmup() -> Lines:
+    """The warm-up of the released PowerNorm has the approximate gradient, that of PN-V is exact."""
+    x, upstream = (2 * draw(64, 4, 8)).requires_grad_(), draw(64, 4, 8, seed=1)
+    x_hat = (x / x.square().mean((0, 1)).sqrt()).detach()
+    for variant in ("paper", "released"):
+        norm = build_norm("powernorm", 8, variant=variant, layer_scale_groups=0, warmup_updates=9)
+        norm.double()
+        for _ in range(2):
+            x.grad = None
+            (norm(x) * upstream).sum().backward()
+        along = (gradient_of(x) * x_hat).mean((0, 1)).abs().mean()
+        yield f"{variant}: mean of dL/dx x_hat, 0 for the exact gradient: {float(along):.1e}"
+    yield f"warm-up of the norm after the released encoder: {WARMUP_AFTER_ENCODER} forwards"
+
+
+def deviation() -> Lines:
+    """AdaNorm as released: an unbiased deviation with eps outside the root."""
+    for dim in (128, 512, 1024):
+        x = draw(256, dim)
+        paper, released = (
+            build_norm("adanorm", dim, variant=variant).double()(x)
+            for variant in ("paper", "released")
+        )
+        yield f"d = {dim}: outputs differ by {off(released, paper)}"
+    layers, per_layer, final = 6, 2 + 3, 2
+    yield f"norms of a {layers} + {layers}-layer pre-norm Transformer: {layers * per_layer + final}"
+    yield f"norms that --lnv adanorm reaches in the released code: {final}"
+
+
+def mask() -> Lines:
+    """Block-term attention without a mask: the first position sees the last word."""
+    length, rank, width = 8, 16, 32
+    q, k, v = (draw(width, rank, seed=s) / math.sqrt(width) for s in range(3))
+    core = torch.softmax(draw(rank, seed=3), 0)
+    out = draw(length * length, width, seed=4) / length
+    past = torch.tril(torch.ones(length, length, dtype=torch.bool))
+
+    def attention(words: Tensor, masked: bool) -> Tensor:
+        tensor = torch.einsum("h,ih,jh,kh->ijk", core, words @ q, words @ k, words @ v)
+        if masked:  # position i sees the pairs j, k <= i
+            tensor = tensor * past[:, :, None] * past[:, None, :]
+        return tensor.flatten(1) @ out
+
+    words = draw(length, width, seed=5)
+    other = words.clone()
+    other[-1] = draw(width, seed=6)
+    for masked in (False, True):
+        change = (attention(other, masked)[0] - attention(words, masked)[0]).norm()
+        share = float(change / attention(words, masked)[0].norm())
+        kind = "with a mask" if masked else "without"
+        yield f"{kind}: another last word changes the first output by {share:.2f} of its length"
+
+
+def numbers() -> Lines:
+    """Sentences against tables, from the published scores."""
+
+    def less(paper: str, corpus: str, arm: str, baseline: str) -> str:
+        scores = published_scores(corpus, paper)
+        return f"{float(scores[arm]) - float(scores[baseline]):+.1f}"
+
+    for baseline in ("batchnorm", "powernorm-v"):
+        ptb, wikitext = (
+            less(POWERNORM, corpus, baseline, "powernorm") for corpus in ("ptb", "wikitext103")
+        )
+        yield f"{baseline} minus powernorm: {ptb} and {wikitext}; stated of BN: 7.7 and 3.4"
+    scores = published_scores("iwslt14_de_en", POWERNORM)
+    yield f"PN-V on IWSLT14: {scores['powernorm-v']} in Table I; 35.4 in section IV-A"
+    for corpus in ("sst5", "parsing"):
+        yield (
+            f"DetachNorm minus no norm on {corpus}: {less(ADANORM, corpus, 'detachnorm', 'none')}; "
+            "stated of it: worse"
+        )
+
+
+FINDINGS: dict[str, Callable[[], Lines]] = {
+    finding.__name__: finding
+    for finding in (
+        *(equations, assumption, bound, uniqueness, gradient, padding, warmup, deviation),
+        *(mask, numbers),
+    )
+}
+"""What docs/audit.md shows, by name."""
+
+
+def finding_lines(name: str) -> str:
+    """Markdown: the command of a finding, and what it prints."""
+    lines = "\n".join(FINDINGS[name]())
+    return f"```text\n$ python tools/audit.py {name}\n{lines}\n```"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python tools/audit.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("finding", nargs="*", default=list(FINDINGS), metavar="FINDING")
+    for name in parser.parse_args(argv).finding:
+        if name not in FINDINGS:
+            parser.error(f"no finding {name}; choose from {', '.join(FINDINGS)}")
+        print("\n".join(FINDINGS[name]()))
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

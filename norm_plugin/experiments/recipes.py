@@ -43,8 +43,9 @@ NAME_FLAGS = {
     "lr_scheduler": "--lr-scheduler",
 }
 """The flag for ``_name`` in each of fairseq's groups."""
-GENERATION, EVALUATION = "generation", "eval_lm"
-"""fairseq's groups of settings for fairseq-generate and for fairseq-eval-lm."""
+GENERATION = "generation"
+EVALUATION = ("eval_lm", "common_eval")
+"""fairseq's groups of settings for fairseq-generate, and for fairseq-eval-lm."""
 
 NAMED_ELSEWHERE = {"common.seed", "common.user_dir", "model.norm_type"}
 WITHOUT_EFFECT = "model.norm_record"
@@ -112,7 +113,7 @@ def _compose(path: Path, overrides: tuple[str, ...]) -> Recipe:
 
 def training_flags(recipe: Recipe) -> list[str]:
     """The flags of ``fairseq-train`` for a recipe."""
-    groups = (group for group in recipe if group not in (GENERATION, EVALUATION))
+    groups = (group for group in recipe if group not in (GENERATION, *EVALUATION))
     return [flag for group in groups for flag in _group_flags(group, recipe)]
 
 
@@ -123,7 +124,7 @@ def generation_flags(recipe: Recipe) -> list[str]:
 
 def evaluation_flags(recipe: Recipe) -> list[str]:
     """The flags of ``fairseq-eval-lm`` for a recipe."""
-    return _group_flags(EVALUATION, recipe)
+    return [flag for group in EVALUATION for flag in _group_flags(group, recipe)]
 
 
 def check_no_code(flags: Sequence[str], user_dir: str | None) -> None:

@@ -258,8 +258,15 @@ def base_architecture(args: Any) -> None:
 
 
 def wikitext103_architecture(args: Any) -> None:
-    """The same with the 6 layers and the dropout of the public code on WikiText-103."""
+    """That of the public code on WikiText-103: 6 layers, dropout 0.1, adaptive input and softmax.
+
+    Their cutoffs are those of Transformer-XL's code, from which that code comes.
+    """
     set_missing(args, decoder_layers=6, dropout=0.1)
+    cutoffs = "20000,40000,200000"
+    set_missing(args, adaptive_input=True, adaptive_input_cutoff=cutoffs, adaptive_input_factor=1)
+    set_missing(args, adaptive_softmax_cutoff=cutoffs, adaptive_softmax_factor=1)
+    set_missing(args, tie_adaptive_weights=True, tie_adaptive_proj=True)
     base_architecture(args)
 
 

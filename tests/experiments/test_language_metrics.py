@@ -108,3 +108,25 @@ def test_the_evaluation_has_the_context_of_the_training():
     assert "--softmax-batch" not in training_flags(recipe)
     own = METRICS["perplexity"].recipe_flags(recipe, ["--tokens-per-sample", "256", "--lr", "1"])
     assert own == ["--tokens-per-sample", "256", *flags[2:]]
+
+
+def test_a_text_in_segments_is_evaluated_in_one_row_with_the_memory_of_the_recipe():
+    recipe = read_recipe("enwik8")
+    assert METRICS["bits"].recipe_flags(recipe) == [
+        *("--tokens-per-sample", "512", "--batch-size", "22"),
+        *("--task", "truncated_bptt_lm", "--batch-size", "1"),
+        *("--model-overrides", "{'mem_len': 2100, 'clamp_len': 820, 'same_length': True}"),
+    ]
+    assert "--model-overrides" not in training_flags(recipe)
+    plain = METRICS["bits"].recipe_flags(read_recipe("enwik8_plain"))
+    assert plain == ["--tokens-per-sample", "512", "--batch-size", "22"]
+
+
+def test_the_first_token_of_a_text_may_be_left_out_and_a_remark_is_part_of_the_label(tmp_path):
+    data = corpus(tmp_path, "word")
+    tokens = int(LINES[0].split()[1].replace(",", ""))
+    remark = "Remark on the scores: --tensorized-mask released: it sees all"
+    lines = (LINES[0].replace(f"{tokens:,}", f"{tokens - 1:,}"), *LINES[1:], remark)
+    (score,) = METRICS["perplexity"].scores(log(tmp_path, lines), data, "test").values()
+    assert score["tokens"] == tokens - 1
+    assert score["label"].endswith("validation; --tensorized-mask released: it sees all")

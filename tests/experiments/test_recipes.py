@@ -139,10 +139,16 @@ def test_wmt14_has_the_vocabulary_of_the_recipe(recipe, merges):
     assert spec_of("wmt14", *chosen).data.name == f"wmt14-{merges}"
 
 
+@pytest.mark.parametrize("plain", ["", "_plain"])
 @pytest.mark.parametrize(("name", "layers"), [("ptb", 3), ("wikitext103", 6)])
-def test_the_language_models_of_the_powernorm_paper(name, layers):
+def test_the_language_models_of_the_powernorm_paper(name, layers, plain):
     """Shen et al. 2020, appendix VII-B; what it leaves open is that of Ma et al. 2019."""
-    args = parsed(name, "norm=powernorm")
+    args = parsed(name + plain, "norm=powernorm")
+    if not plain:
+        assert args.arch.startswith("norm_tensorized_lm")
+        assert (args.rank, args.cores, args.tensorized_mask) == (40, 1, "causal")
+        assert (args.activation_dropout, args.no_decoder_final_norm) == (0.3, True)
+    assert (args.decoder_embed_dim, args.decoder_ffn_embed_dim) == (256, 2100)
     assert (args.decoder_layers, args.dropout, args.decoder_normalize_before) == (layers, 0.3, True)
     assert (args.max_epoch, args.warmup_updates, args.lr) == (30, 4000, [0.00025])
     assert args.norm_warmup_updates == 4000  # as long as that of the learning rate
@@ -156,9 +162,15 @@ def test_the_language_models_of_the_powernorm_paper(name, layers):
     assert schedule.step_update(end - 1) == pytest.approx(0, abs=1e-9)
 
 
-def test_the_character_model_of_the_adanorm_paper():
+@pytest.mark.parametrize("name", ["enwik8", "enwik8_plain"])
+def test_the_character_model_of_the_adanorm_paper(name):
     """Xu et al. 2019, appendix A.2: Transformer-XL's defaults, C = 1 and Kaiming's weights."""
-    args = parsed("enwik8", "norm=adanorm")
+    args = parsed(name, "norm=adanorm")
+    if name == "enwik8":
+        assert (args.task, args.arch) == ("truncated_bptt_lm", "norm_transformer_xl")
+        assert (args.mem_len, args.clamp_len, args.same_length) == (512, -1, False)
+        assert args.decoder_attention_heads == 8
+    assert (args.decoder_ffn_embed_dim, args.decoder_normalize_before) == (2048, False)
     assert (args.decoder_layers, args.decoder_embed_dim, args.batch_size) == (12, 512, 22)
     assert (args.norm_scale, args.norm_init) == (1.0, "kaiming")
     assert (args.dropout, args.activation_dropout, args.attention_dropout) == (0.1, 0.1, 0.0)
@@ -265,9 +277,22 @@ def test_the_short_recipe_for_characters_changes_the_number_of_updates_alone():
     assert (long["decoder_layers"], long["max_update"], short["max_update"]) == (6, 7000, 2000)
 
 
-@pytest.mark.parametrize("name", ["enwik8", "ptb", "tinyshakespeare", "wikitext103"])
-def test_a_smoke_run_of_a_language_model_is_small(name):
-    args = parsed(name, "size=smoke_lm")
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        ("enwik8", ["size=smoke_xl"]),
+        ("enwik8_plain", ["size=smoke_lm"]),
+        ("ptb", ["size=smoke_tensorized"]),
+        ("ptb_plain", ["size=smoke_lm"]),
+        ("tinyshakespeare", ["size=smoke_lm"]),
+        ("tinyshakespeare", ["recipe=xl", "size=smoke_xl"]),
+        ("tinyshakespeare", ["recipe=tensorized", "size=smoke_tensorized"]),
+        ("wikitext103", ["size=smoke_tensorized"]),
+        ("wikitext103_plain", ["size=smoke_lm"]),
+    ],
+)
+def test_a_smoke_run_of_a_language_model_is_small(name, choices):
+    args = parsed(name, *choices)
     assert (args.max_update, args.decoder_layers, args.decoder_embed_dim) == (60, 2, 64)
     assert not args.fp16  # it may run on a CPU
 

@@ -44,7 +44,7 @@ def build(text):
     """A small model of these settings."""
 
     def from_settings(seed=1, **settings):
-        args = argparse.Namespace(arch=MODEL, **{**SMALL, **settings})
+        args = argparse.Namespace(**{"arch": MODEL, **SMALL, **settings})
         torch.manual_seed(seed)
         return models.build_model(args, task_of(text))
 
@@ -198,6 +198,18 @@ def test_every_norm_trains(norm, build):
     assert set(model.watch.last) == {
         path for path, module in model.named_modules() if isinstance(module, Norm)
     }
+
+
+def test_the_adaptive_input_and_softmax_of_wikitext103(build):
+    cutoffs = {"adaptive_input_cutoff": "8,12", "adaptive_softmax_cutoff": "8,12"}
+    model = shaken(build(arch=f"{MODEL}_wikitext103", **cutoffs))
+    tokens, _ = random_tokens()
+    log_p = model.get_normalized_probs(model(tokens), log_probs=True)
+    # fairseq takes its logarithms in float32
+    one = torch.ones_like(log_p[..., 0])
+    torch.testing.assert_close(log_p.exp().sum(-1), one, rtol=0, atol=1e-5)
+    weights = torch.cat([value.flatten() for value in model.decoder.embed_tokens.parameters()])
+    assert weights.std().item() == pytest.approx(0.02, rel=0.2)  # of 320 values
 
 
 def test_what_has_no_meaning_is_refused(build):

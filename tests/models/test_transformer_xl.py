@@ -227,6 +227,21 @@ def test_two_halves_with_memory_are_one_segment(build):
     assert not torch.allclose(without, whole[:, 4:], rtol=1e-3)
 
 
+def test_with_one_length_of_context_the_segments_make_no_difference(build):
+    """So an evaluation may have other segments than the paper's."""
+    model = shaken(build(mem_len=5, clamp_len=3, same_length=True))
+    ((tokens, _),) = segments(1, length=12)
+    by_length = [
+        torch.cat(
+            [model(part, segment=i)[0] for i, part in enumerate(tokens.split(length, dim=1))], dim=1
+        )
+        for length in (12, 6, 4, 1)
+    ]
+    for other in by_length[1:]:
+        # float64 sums in another order
+        torch.testing.assert_close(other, by_length[0], rtol=1e-12, atol=1e-12)
+
+
 def test_with_memory_of_length_0_each_segment_is_by_itself(build):
     model = shaken(build(mem_len=0))
     for number, (tokens, _) in enumerate(segments(2)):

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 EVALUATED = re.compile(r"Evaluated ([0-9,]{1,20}) tokens in ")
 LOSS = re.compile(r"Loss \(base 2\): ([0-9.]{1,20}|nan|inf), Perplexity: ")
+IN_SEGMENTS = "truncated_bptt_lm"
+"""fairseq's task of consecutive segments."""
 AGAIN = "run the evaluation again"
 REMARK = "Remark on the scores: "  # that of norm_plugin.models, which imports torch
 RESULTS = ("Evaluated ", "Loss (base 2): ", REMARK)
@@ -82,7 +84,11 @@ class LanguageModelLoss(Metric):
     module = "norm_plugin evaluate-lm"
 
     def recipe_flags(self, recipe: Recipe, extra_flags: Sequence[str] = ()) -> list[str]:
-        """The context and batch size of the training, and the flags of the group ``eval_lm``."""
+        """The context and batch size of the training, and the flags of the group ``eval_lm``.
+
+        A text in consecutive segments is evaluated in one row, since more rows would leave out what
+        does not fill one, and each would begin without a memory.
+        """
         from norm_plugin.experiments.recipes import evaluation_flags, last_values  # torch
 
         settings = {**recipe["task"], **recipe["dataset"]}
@@ -93,6 +99,8 @@ class LanguageModelLoss(Metric):
             for name, value in zip(names, trained)
             if value is not None
         ]
+        if recipe["task"]["_name"] == IN_SEGMENTS:
+            flags += [("--task", IN_SEGMENTS), ("--batch-size", "1")]
         return [*chain(*flags), *evaluation_flags(recipe)]
 
     def scores(self, log: Path, data: Path, split: str) -> Scores:
@@ -103,7 +111,7 @@ class LanguageModelLoss(Metric):
                 f"{self.title} needs a corpus of {self.unit}s, and {data} is one of {unit}s"
             )
         evaluated, expected = read_evaluation(log), tokens_of(manifest, split)
-        if evaluated.tokens != expected:
+        if expected - evaluated.tokens not in (0, 1):  # in segments, the first one is not predicted
             raise CommandError(
                 f"{log} is of {evaluated.tokens:,} tokens, and the {split} text in {data} has "
                 f"{expected:,}; {AGAIN} on this data"

@@ -235,7 +235,7 @@ def of_theory(evidence: Declared, results: Path) -> Measured:
     rows = [
         row
         for row in claim.verdicts(finite)
-        if all(str(row.get(key)) == value for key, value in where.items())
+        if all(_selects(key, value, str(row.get(key))) for key, value in where.items())
     ]
     if not rows:
         raise CommandError(f"results/theory/{name}.csv gives no row of verdicts where {where}")
@@ -249,6 +249,11 @@ def of_theory(evidence: Declared, results: Path) -> Measured:
     interval = str(rows[0].get(INTERVAL, "-"))
     seeds = evidence.get("n", str(read_made(folder)[name]["settings"].get("seeds", "-")))
     return Measured(str(rows[0]["measured"]), interval, "-" if interval == "-" else seeds, verdict)
+
+
+def _selects(key: str, wanted: str, found: str) -> bool:
+    """Whether a row is meant: what is stated begins as wanted, any other column is equal."""
+    return found.startswith(wanted) if key == "stated" else found == wanted
 
 
 @cache

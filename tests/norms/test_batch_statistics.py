@@ -162,3 +162,26 @@ def test_an_overflow_leaves_every_statistic_finite(name, options, ragged):
         step(norm, x, mask, g)
         for key, value in norm.named_buffers():
             assert torch.isfinite(value).all(), (key, seed)
+
+
+def damaged(norm):
+    """Entries that no training can have left, with what the error says."""
+    form = norm.running_forms
+    squares = [form[kind] for kind in ("variance", "square") if kind in form]
+    for name, buffer in norm.named_buffers(recurse=False):
+        if buffer.is_floating_point():
+            yield name, float("nan"), "NaN or infinite"
+            yield name, float("inf"), "NaN or infinite"
+    yield from ((name, -1.0, "below 0") for name in squares)
+    yield "num_updates", -5, "below 0"
+    yield "num_updates", 2**60, "no training has more"
+
+
+@every_form
+def test_values_that_cannot_have_arisen_are_not_loaded(name, options):
+    norm = new_norm(name, **options)
+    for buffer, value, message in damaged(norm):
+        state = {key: entry.clone() for key, entry in norm.state_dict().items()}
+        state[buffer].view(-1)[0] = value
+        with pytest.raises(RuntimeError, match=message):
+            torch.nn.Sequential(norm).load_state_dict({f"0.{k}": v for k, v in state.items()})

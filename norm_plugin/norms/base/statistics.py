@@ -26,6 +26,9 @@ from norm_plugin.norms.base.workers import max_over_workers, sum_over_workers, w
 
 Computed = TypeVar("Computed")
 
+MOST_UPDATES = 10**12
+"""More updates than any training has."""
+
 
 class BatchStatisticsNorm(AffineNorm):
     """A norm whose statistics run over the positions of a batch, with running forms of them.
@@ -97,6 +100,33 @@ class BatchStatisticsNorm(AffineNorm):
         super().__setstate__(state)
         self._count_read = (None, 0, 0)  # a copied buffer starts its versions anew
         _COUNTING.add(self)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Load the norm's entries as torch does; RuntimeError for values that cannot have arisen.
+
+        A damaged or edited checkpoint would otherwise give NaN, or a norm that never ends its
+        warm-up, without a word.
+        """
+        for name, _ in self.named_buffers(recurse=False):
+            value = state_dict.get(f"{prefix}{name}")
+            if isinstance(value, Tensor) and not value.is_meta:
+                self._check_loaded(f"{prefix}{name}", name, value)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def _check_loaded(self, key: str, name: str, value: Tensor) -> None:
+        advice = "the checkpoint is damaged or of a diverged training; load another one"
+        if not value.isfinite().all():
+            raise RuntimeError(f"{key} has values that are NaN or infinite: {advice}")
+        squares = {self.running_forms.get(kind) for kind in ("variance", "square")}
+        if (name in squares or not value.is_floating_point()) and (value < 0).any():
+            raise RuntimeError(f"{key} has the value {value.min():g}, below 0: {advice}")
+        if name == "num_updates" and (value > MOST_UPDATES).any():
+            raise RuntimeError(
+                f"{key} is {value.max():g}; no training has more than {MOST_UPDATES:g} updates: "
+                f"{advice}"
+            )
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None = None, batch_first: bool = False

@@ -30,7 +30,7 @@ def test_a_recipe_leaves_its_paper_with_a_reason_only(title):
         (
             "PowerNorm: PTB",
             "norms that are replaced",
-            "+model.norm_type_decoder_final=layernorm",
+            "+model.norm_type_decoder_ffn=layernorm",
             "says all",
         ),
         ("AdaNorm: IWSLT15 En-Vi", "C", "model.norm_scale=2", "the recipe has 2; correct it"),

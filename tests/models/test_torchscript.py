@@ -1,0 +1,22 @@
+"""TorchScript takes fairseq's own model with the weights of ours; docs/kernels.md says what to do."""
+
+from __future__ import annotations
+
+import torch
+from conftest import SMALL
+from fairseq import models, options
+
+SIZES = (("embed-dim", 128), ("ffn-embed-dim", 256), ("attention-heads", 4))
+
+
+def test_a_model_with_layernorm_is_scripted_as_stock(build, task, batch):
+    ours = build("--norm-type", "layernorm").eval()
+    flags = [f"--{side}-{name}={value}" for side in ("encoder", "decoder") for name, value in SIZES]
+    command = ["DATA", "--arch", "transformer", "--decoder-output-dim=128", *SMALL, *flags]
+    args = options.parse_args_and_arch(options.get_training_parser(), command)
+    stock = models.build_model(args, task).eval()
+    stock.load_state_dict(ours.state_dict())
+    scripted = torch.jit.script(stock)
+    logits, _ = scripted(batch["src_tokens"], batch["src_lengths"], batch["prev_output_tokens"])
+    # rounding of float32 after four layers, since TorchScript may order sums differently
+    torch.testing.assert_close(logits, ours(**batch)[0], rtol=0, atol=1e-5)

@@ -1,10 +1,11 @@
-"""TorchScript takes fairseq's own model with the weights of ours; docs/kernels.md says what to do."""
+"""TorchScript takes fairseq's own model with the weights of ours: see docs/kernels.md."""
 
 from __future__ import annotations
 
 import torch
-from conftest import SMALL
 from fairseq import models, options
+
+from conftest import SMALL
 
 SIZES = (("embed-dim", 128), ("ffn-embed-dim", 256), ("attention-heads", 4))
 

@@ -80,6 +80,21 @@ def test_a_failing_norm_ends_with_status_1(tmp_path, monkeypatch, capsys):
     assert "FAIL own: batch_statistics: it mixes positions" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("raised", ["SystemExit(0)", "Exception('why')"])
+def test_a_norm_that_raises_anything_fails_the_check(raised, tmp_path, capsys):
+    name = f"raising_{raised[:6].lower()}"
+    source = (
+        "from norm_plugin.norms import Norm, register_norm\n"
+        f'@register_norm("{name}", formula="x", paper="none")\n'
+        "class Own(Norm):\n"
+        "    def normalize(self, x, valid):\n"
+        f"        raise {raised}\n"
+    )
+    with pytest.raises(CommandError, match=rf"^\d+ of {len(CHECKS)} checks failed$"):
+        check(write(tmp_path / name, source))
+    assert f": {raised.partition('(')[0]}: " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -87,6 +102,9 @@ def test_a_failing_norm_ends_with_status_1(tmp_path, monkeypatch, capsys):
         ("import nothing_of_this_name", "cannot import .*nothing_of_this_name"),
         ("def (", "cannot import .*invalid syntax"),
         ('raise ValueError("no explanation")', "cannot import .*no explanation"),
+        ('raise Exception("anything")', "cannot import .*: Exception: anything"),
+        ("assert False", "cannot import .*: AssertionError"),
+        ("raise SystemExit(0)", "cannot import .*: SystemExit: 0"),
         ("", "registers no norm and no placement"),
     ],
 )

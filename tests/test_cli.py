@@ -31,6 +31,20 @@ def test_an_unknown_verb_is_one_line():
     assert result.stderr.startswith("error: unknown command trian; choose from run, sweep, ")
 
 
+@pytest.mark.parametrize(
+    ("redirection", "code", "error"),
+    [
+        (">&-", 1, "error: stdout is closed; to see no output, redirect it: >/dev/null\n"),
+        (">/dev/full", 1, "error: cannot write the output: No space left on device\n"),
+        (">/dev/null", 0, ""),
+    ],
+)
+def test_output_that_cannot_be_written_is_one_line(redirection, code, error):
+    command = ["bash", "-c", f"{sys.executable} -m norm_plugin {redirection}"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (code, "", error)
+
+
 def test_the_help_of_a_run_needs_the_standard_library_alone():
     """The scripts print it before the environment exists: -S hides what is installed."""
     command = [sys.executable, "-S", "-E", "-m", "norm_plugin", "run", "multi30k", "--help"]

@@ -27,7 +27,12 @@ from norm_plugin.commands.command_line import CommandError
 
 SPLITS = ("train", "valid", "test")
 ARCHIVES = (".tgz", ".tar.gz", ".zip")
-DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, zipfile.BadZipFile)
+# tarfile raises KeyError for a link to a member that is not there, zipfile RuntimeError for one
+# that is encrypted or has an unknown compression
+DAMAGED = (
+    *(EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, zipfile.BadZipFile),
+    *(KeyError, RuntimeError),
+)
 BLOCK_BYTES = 1 << 20
 
 logging.getLogger("filelock").setLevel(logging.WARNING)  # fairseq lowers the root level

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import csv
 import random
-import shutil
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,8 @@ from typing import Any
 
 import pandas as pd
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.checkpoints.fairseq_input import load_dictionary
+from norm_plugin.commands.command_line import CommandError, reading
 from prep.binarize import make_dictionary
 from prep.files import RawFile, RawFiles, check_count, file_digest, lines_of, report, write_lines
 from prep.folder import Counts, Recipe, make_recipe
@@ -181,7 +181,8 @@ class LabeledCorpus(RawCorpus):
     def recipe(self, args: argparse.Namespace) -> Recipe:
         settings: dict[str, Any] = {"labels": list(self.labels), "lowercase": self.rules.lowercase}
         if args.dictionary is not None:
-            settings["dictionary"] = file_digest(args.dictionary)
+            with reading(args.dictionary):  # it may be missing
+                settings["dictionary"] = file_digest(args.dictionary)
         else:
             settings["least_count"] = self.least_count
         if self.raw.random_split:
@@ -223,16 +224,8 @@ class LabeledCorpus(RawCorpus):
             texts = [work / "tok" / f"train.{side}" for side in self.texts]
             make_dictionary(texts, destinations, self.least_count)
         else:
-            from fairseq.data import Dictionary  # takes seconds, which --help need not
-
-            try:
-                Dictionary.load(str(given))
-            except ValueError as error:
-                raise CommandError(
-                    f"--dictionary {given} is no dict.txt of a model: {error}"
-                ) from error
+            load_dictionary(given)
             for destination in destinations:
-                destination.parent.mkdir(parents=True)
-                shutil.copyfile(given, destination)
+                write_lines(destination, lines_of(given))
         # fairseq numbers the classes in this order
         write_lines(work / "bin" / LABEL / "dict.txt", [f"{label} 1" for label in self.labels])

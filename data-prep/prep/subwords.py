@@ -41,6 +41,11 @@ def count_words(paths: Iterable[Path]) -> Counter[str]:
 
 def learn_bpe(word_counts: Counter[str], codes: Path, merges: int) -> None:
     """Learn up to `merges` BPE operations and write them to `codes`."""
+    if all(len(word) < 2 for word in word_counts):
+        raise CommandError(
+            "BPE joins letters of a word, and no word of the training text has two; is it the "
+            "right text? Text without spaces between words needs --subword sentencepiece"
+        )
     vocabulary = (f"{word} {count}" for word, count in word_counts.items())
     codes.parent.mkdir(parents=True, exist_ok=True)
     with open(codes, "w", encoding="utf-8", newline="\n") as stream:

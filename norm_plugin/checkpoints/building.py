@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from norm_plugin.checkpoints.fairseq_input import fairseq_errors
 from norm_plugin.checkpoints.files import State
 from norm_plugin.checkpoints.user_dirs import check_user_dir
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.models.stored_settings import UnsafeSettingError
-
-# What fairseq raises where settings, weights and data do not fit together.
-UNFIT = (OSError, RuntimeError, ValueError, LookupError)
 
 
 def build_model(
@@ -41,25 +39,30 @@ def build_model(
         raise CommandError(f"{checkpoint} has no entry 'cfg', which holds the settings")
     check_user_dir(state, checkpoint)
     folder = state["cfg"].task.data
-    check_data(folder, checkpoint)
+    check_data(folder, checkpoint, given=data is not None)
     if weights is not None:
         state["model"] = dict(weights)  # fairseq renames old entries in place
-    try:
+    with fairseq_errors(f"build the model of {checkpoint} with the data in {folder}"):
         models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
             [str(checkpoint)], state=state
         )
-    except UNFIT as error:
-        raise CommandError(
-            f"cannot build the model of {checkpoint} with the data in {folder}: {error}"
-        ) from error
     return models[0], cfg, task
 
 
-def check_data(data: str, checkpoint: Path) -> None:
-    """Raise CommandError unless each folder of ``data``, joined by colons, exists."""
+def check_data(data: str, checkpoint: Path, given: bool) -> None:
+    """Raise CommandError unless each folder of ``data``, joined by colons, exists.
+
+    Args:
+        given: the user has named it; otherwise it is that of the checkpoint.
+    """
     from fairseq.utils import split_paths
 
     for folder in split_paths(data):
+        if not Path(folder).is_dir() and given:
+            raise CommandError(
+                f"there is no folder {folder}; give the one of the binarized data, with dict.txt "
+                "or dict.LANGUAGE.txt"
+            )
         if not Path(folder).is_dir():
             raise CommandError(
                 f"the data of {checkpoint}, {folder}, does not exist; "

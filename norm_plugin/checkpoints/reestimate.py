@@ -32,7 +32,8 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from norm_plugin.checkpoints.building import UNFIT, build_model
+from norm_plugin.checkpoints.building import build_model
+from norm_plugin.checkpoints.fairseq_input import fairseq_errors
 from norm_plugin.checkpoints.files import State
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, norm_spec
@@ -144,7 +145,7 @@ def train_batches(model: Any, cfg: Any, task: Any) -> Iterator[Any]:
     from fairseq.utils import resolve_max_positions
 
     subset, limit = cfg.dataset.train_subset, cfg.dataset.max_tokens
-    try:
+    with fairseq_errors(f"make training batches of the data in {cfg.task.data}"):
         task.load_dataset(subset, epoch=1, combine=True)
         epochs = task.get_batch_iterator(
             dataset=task.dataset(subset),
@@ -155,10 +156,6 @@ def train_batches(model: Any, cfg: Any, task: Any) -> Iterator[Any]:
             required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
             seed=cfg.common.seed,
         )
-    except UNFIT as error:
-        raise CommandError(
-            f"cannot make training batches of the data in {cfg.task.data}: {error}"
-        ) from error
     if not len(epochs):
         raise CommandError(f"the training data in {cfg.task.data} does not fill one batch")
     while True:

@@ -39,8 +39,10 @@ def import_user_dir(user_dir: Path | None) -> None:
         raise CommandError(f"cannot import --user-dir {user_dir}: it is not a folder")
     try:
         import_user_module(argparse.Namespace(user_dir=folder))
-    except (OSError, ImportError, SyntaxError, ValueError) as error:
-        raise CommandError(f"--user-dir {user_dir} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:  # its code may raise anything
+        raise CommandError(
+            f"--user-dir {user_dir} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
 
 
 def check_user_dir(state: State, checkpoint: Path) -> None:

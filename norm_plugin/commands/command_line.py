@@ -36,6 +36,8 @@ class DivergedError(CommandError):
 def run_command(main: Callable[[], int]) -> None:
     """Exit with the status of ``main()``; a CommandError is one line on stderr and status 1."""
     try:
+        if sys.stdout is None:
+            raise CommandError("stdout is closed; to see no output, redirect it: >/dev/null")
         with ending_with_the_reader():
             sys.exit(main())
     except CommandError as error:
@@ -71,17 +73,29 @@ def hide_warnings() -> None:
 
 @contextmanager
 def ending_with_the_reader() -> Iterator[None]:
-    """Exit silently with status 141 if the reader of stdout is closed, as in ``... | head``."""
+    """Exit silently with status 141 if the reader of stdout is closed, as in ``... | head``.
+
+    Raises CommandError if stdout cannot be written for another reason, such as a full disk.
+    """
     try:
         try:
             yield
         finally:
             sys.stdout.flush()  # else Python flushes when it exits, and fails with a traceback
     except BrokenPipeError:
-        # Python flushes stdout again at exit: redirect it
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        _discard_stdout()
         sys.exit(CLOSED)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _discard_stdout()
+        raise CommandError(f"cannot write the output: {error.strerror}") from error
+
+
+def _discard_stdout() -> None:
+    """Redirect stdout, which Python flushes again at exit."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 @contextmanager
@@ -177,5 +191,5 @@ def parse_json(text: str | bytes, path: Path) -> Any:
     """The value in a JSON text of the file ``path``; CommandError if it is not JSON."""
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # not JSON, or nested too deeply
         raise CommandError(f"{path} is not JSON: {error}") from error

@@ -14,11 +14,8 @@ from norm_plugin.commands.norm_checks import BrokenContractError
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS
 
-RAISED = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
-    *(RuntimeError, TypeError, ValueError),
-)
-"""Exceptions of a faulty norm; the check in which one is raised has failed."""
+RAISED = (Exception, SystemExit)
+"""What the code of a user dir may raise; the check in which it does has failed."""
 
 
 def import_folder(user_dir: Path) -> Path:
@@ -33,8 +30,8 @@ def import_folder(user_dir: Path) -> Path:
     sys.path.insert(0, str(folder.parent))
     try:
         module = importlib.import_module(folder.name)
-    except (ImportError, SyntaxError, ValueError) as error:
-        raise ValueError(f"cannot import {user_dir}: {error}") from error
+    except RAISED as error:
+        raise ValueError(f"cannot import {user_dir}: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(folder.parent))
     places = [Path(place).resolve() for place in getattr(module, "__path__", [])]

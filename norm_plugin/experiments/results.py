@@ -69,6 +69,12 @@ RENAMED = {"git.commit": "commit", "git.dirty": "dirty"}
 WHOLE = ("differs", "sources")
 """Values that remain a dictionary in one column, as their keys contain dots."""
 FAILED = [*RUN_KEY, "differs", "state", "stage", "reason", "progress", "date"]
+TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("experiment", "norm", "metric", "date", "state"), str),
+    **dict.fromkeys(("scores", "curves", "kept", "differs", "settings", "data", "model"), dict),
+    "seed": int,
+}
+"""The types of values that are read by name."""
 POINT = ["subset", "epoch", "updates", "loss", "nll_loss"]
 RUNS, SHARED, CURVES, FAILURES = "runs.csv", "shared.json", "curves.csv", "failed.csv"
 
@@ -106,9 +112,54 @@ def check_result(result: Any, path: Path) -> Result:
         result |= {"schema": SCHEMA, "metric": "bleu", "scores": result.pop("bleu", None)}
     elif schema != SCHEMA or not {"norm", "seed"} <= result.keys():
         raise CommandError(f"{path} is not a result of schema {SCHEMA}; write it again")
+    _check_types(result, path)
     if path.name != result_name(result["norm"], result["seed"]):
         raise CommandError(f"{path} holds {result['norm']}, seed {result['seed']}")
     return dict(result)
+
+
+def _check_types(run: Mapping[str, Any], path: Path) -> None:
+    """Raise CommandError if a result or a failure in a file has a value of the wrong type.
+
+    A value that is missing may be needed elsewhere; see :class:`Folder`.
+    """
+    for name, kind in TYPES.items():
+        value = run.get(name)
+        if value is not None and not (isinstance(value, kind) and not isinstance(value, bool)):
+            raise CommandError(f"{path} has the {name} {str(value)[:60]!r}; write it again")
+    for subset, points in (run.get("curves") or {}).items():
+        if not isinstance(points, list) or not all(map(_is_point, points)):
+            raise CommandError(
+                f"{path} has no curve of {subset}, but another value; write it again"
+            )
+    for kind, entry in (run.get("kept") or {}).items():
+        if not isinstance(entry, dict) or not isinstance(entry.get("sha256"), str):
+            raise CommandError(f"{path} names no checksum of its {kind}; write it again")
+
+
+def _is_point(point: Any) -> bool:
+    """Whether a value is a point of a curve: finite numbers by name."""
+    return isinstance(point, dict) and all(
+        isinstance(value, (int, float)) and math.isfinite(value) for value in point.values()
+    )
+
+
+def _check_row(row: Row, path: Path) -> None:
+    """Raise CommandError if a row lacks what each has, or its score is no number.
+
+    NaN is a score that could not be computed; it is left out of comparisons.
+    """
+    headline = _headline_column(row.get("metric", "bleu"))
+    missing = [name for name in (*RUN_KEY, "metric") if name not in row]
+    if missing:
+        raise CommandError(f"{path} lacks {missing[0]}; write it again")
+    _check_types({name: value for name, value in row.items() if name in TYPES}, path)
+    score = row.get(headline, math.nan)
+    if isinstance(score, bool) or not isinstance(score, (int, float)) or math.isinf(score):
+        raise CommandError(
+            f"{path} has the {headline} {str(score)[:60]!r}, which is no finite number; write it "
+            "again"
+        )
 
 
 @dataclass(frozen=True)
@@ -138,12 +189,15 @@ class Folder:
         """The finished runs by key, with their values by dotted names."""
         rows = {run_key(row): row for row in self.published}
         for result in self.results:
-            row = {RENAMED.get(name, name): value for name, value in _flat(result).items()}
-            needed = ["experiment", "metric", _headline_column(row.get("metric", "bleu"))]
-            missing = [name for name in needed if name not in row]
-            if missing:
-                path = self.path / result_name(result["norm"], result["seed"])
-                raise CommandError(f"{path} lacks {missing[0]}; write it again")
+            path = self.path / result_name(result["norm"], result["seed"])
+            try:
+                row = {RENAMED.get(name, name): value for name, value in _flat(result).items()}
+            except RecursionError as error:
+                raise CommandError(f"{path} is nested too deeply; write it again") from error
+            headline = _headline_column(row.get("metric", "bleu"))
+            if headline not in row:
+                raise CommandError(f"{path} lacks {headline}; write it again")
+            _check_row(row, path)
             rows[run_key(result)] = row
         return {key: rows[key] for key in sorted(rows)}
 
@@ -162,11 +216,17 @@ def read_folder(folder: Path) -> Folder:
     """
     digests: dict[Path, str] = {}
     failures = list(_json_files(folder / "failed", digests))
+    for path, record in failures:
+        if not (isinstance(record, dict) and {*RUN_KEY, "state"} <= record.keys()):
+            raise CommandError(f"{path} is not the record of a failure; remove it")
+        _check_types(record, path)
     results = [check_result(content, path) for path, content in _json_files(folder, digests)]
     while True:
         shared = read_json(folder / SHARED) if (folder / SHARED).exists() else {}
         # without shared.json, runs.csv is not that of the published form
         rows = [{**shared, **row} for row in _csv_rows(folder / RUNS)] if shared else []
+        for row in rows:
+            _check_row(row, folder / RUNS)
         if not shared or read_json(folder / SHARED) == shared:  # it was not published meanwhile
             break
     curves = folder / CURVES
@@ -332,7 +392,7 @@ def _value(cell: str) -> Any:
     """The inverse of :func:`cell`."""
     try:
         return json.loads(cell)
-    except ValueError:
+    except (ValueError, RecursionError):
         return cell
 
 
@@ -457,15 +517,11 @@ def read_statistics(path: Path) -> dict[str, Any]:
 
 def statistics_in(text: str, path: Path) -> dict[str, Any]:
     """Parse the text of the statistics file ``path``."""
-    try:
-        statistics: dict[str, Any] = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise CommandError(f"{path} is not JSON: {error}") from error
-    if statistics.get("format") != FORMAT:
-        raise CommandError(
-            f"{path} has format {statistics.get('format')}; this version reads format {FORMAT}"
-        )
-    return statistics
+    statistics = parse_json(text, path)
+    found = statistics.get("format") if isinstance(statistics, dict) else None
+    if found != FORMAT:
+        raise CommandError(f"{path} has format {found}; this version reads format {FORMAT}")
+    return dict(statistics)
 
 
 def _read(path: Path, kind: str) -> bytes:
@@ -490,7 +546,8 @@ def _read_archived(path: Path, kind: str) -> bytes | None:
     try:
         with zipfile.ZipFile(archive) as members:
             return members.read(name) if name in members.namelist() else None
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+        # RuntimeError: it is encrypted, or has an unknown compression
         raise CommandError(f"cannot read {name} in {archive}: {error}") from error
 
 

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -495,12 +496,13 @@ def run_process(
 
     Raises:
         CommandFailedError: its exit status is not 0.
+        CommandError: the log cannot be written; the command was ended.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     tail: deque[str] = deque(maxlen=TAIL)
     memory = 0
     with (
-        open(log, "a", encoding="utf-8", errors="replace") as stream,
+        _writing_log(log) as stream,
         subprocess.Popen(
             [*DIE_WITH_PARENT, *command],
             cwd=folder,
@@ -538,6 +540,21 @@ def run_process(
     if code != 0:
         raise CommandFailedError(exit_reason(code), tail)
     return memory
+
+
+@contextmanager
+def _writing_log(log: Path) -> Iterator[TextIO]:
+    """Append to a log; CommandError if its disk is full."""
+    try:
+        with open(log, "a", encoding="utf-8", errors="replace") as stream:
+            yield stream
+    except OSError as error:
+        if error.filename not in (None, str(log)):  # of a command that cannot be started
+            raise
+        raise CommandError(
+            f"cannot write {log}: {error.strerror}; mend this, for example free some space, and "
+            "start the run again"
+        ) from error
 
 
 def peak_memory(pid: int) -> int:

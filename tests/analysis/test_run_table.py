@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import shutil
 
 import pandas as pd
@@ -63,7 +65,7 @@ def test_a_run_is_a_row(tmp_path):
     ("change", "damage"),
     [
         ({"scores__tokenized": {"label": "fairseq BLEU4"}}, "lacks scores.tokenized.score"),
-        ({"scores": []}, "lacks scores.tokenized.score"),
+        ({"scores": {}}, "lacks scores.tokenized.score"),
         ({"experiment": None}, "lacks experiment"),
     ],
 )
@@ -74,6 +76,93 @@ def test_a_damaged_result_is_named_with_its_damage(tmp_path, change, damage):
     with pytest.raises(CommandError) as refused:
         read_results(folder)
     assert str(refused.value) == f"{path} {damage}; write it again"
+
+
+def curves_of(value):
+    """A result with another value in place of the curve of the validation losses."""
+    return {"curves": {"valid": value}}
+
+
+@pytest.mark.parametrize(
+    ("change", "damage"),
+    [
+        ({"scores__tokenized__score": math.inf}, "has the scores.tokenized.score 'inf', which is"),
+        ({"scores__tokenized__score": "35"}, "has the scores.tokenized.score '35', which is no"),
+        ({"scores__tokenized__score": [35.0]}, r"has the scores.tokenized.score '\[35.0\]'"),
+        ({"scores__tokenized__score": True}, "has the scores.tokenized.score 'True', which is"),
+        ({"scores__tokenized__score": None}, "lacks scores.tokenized.score; write it again"),
+        ({"scores": 35.0}, "has the scores '35.0'; write it again"),
+        ({"metric": "blue"}, "metric blue"),
+        ({"seed": "1"}, "has the seed '1'; write it again"),
+        ({"seed": None}, "holds layernorm, seed None"),
+        ({"norm": ["layernorm"]}, r"has the norm .\['layernorm'\]"),
+        ({"curves": "none"}, "has the curves 'none'"),
+        (curves_of("none"), "has no curve of valid, but another value"),
+        (curves_of([7]), "has no curve of valid, but another value"),
+        (curves_of([{"updates": 1, "loss": math.inf}]), "has no curve of valid"),
+        (curves_of([{"updates": 1, "loss": "8"}]), "has no curve of valid"),
+        ({"kept": ["translations"]}, "has the kept"),
+        ({"kept": {"translations": "a.gz"}}, "names no checksum of its translations"),
+        ({"differs": "all"}, "has the differs 'all'"),
+        ({"date": 7}, "has the date '7'"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_one_line(tmp_path, change, damage):
+    (folder,) = folder_of(tmp_path, made_up("layernorm", 1, 35.0))
+    path = folder / "layernorm-seed1.json"
+    named = {key: value for key, value in change.items() if key in ("norm", "seed")}
+    others = {key: value for key, value in change.items() if key not in named}
+    path.write_text(json.dumps(made_up("layernorm", 1, 35.0, **others) | named))
+    with pytest.raises(CommandError, match=damage):
+        read_results(folder)
+
+
+@pytest.mark.parametrize("depth", [500, 900, 100_000])
+@pytest.mark.parametrize("name", ["layernorm-seed1.json", "failed/a-seed1.json", "shared.json"])
+def test_json_that_is_nested_deeply_is_one_line(depth, name, tmp_path):
+    (folder,) = folder_of(tmp_path, made_up("rmsnorm", 2))
+    deep = '{"a": ' * depth + "1" + "}" * depth
+    result = json.dumps(made_up("layernorm", 1))
+    (folder / "failed").mkdir()
+    (folder / name).write_text(result.removesuffix("}") + f', "deep": {deep}}}')
+    with contextlib.suppress(CommandError):  # a depth that can be read may be taken
+        read_results(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "damage"),
+    [
+        ("7", "a-seed1.json is not the record of a failure"),
+        ("{}", "a-seed1.json is not the record of a failure"),
+        ('{"experiment": "e", "norm": "a", "seed": [1], "state": "failed"}', "has the seed"),
+        ("[" * 100_000, "is not JSON"),
+        ("1" * 5000, "is not JSON"),
+        ("\xff", "is not the record|is not JSON"),
+    ],
+)
+def test_a_damaged_failure_is_one_line(content, damage, tmp_path):
+    (folder,) = folder_of(tmp_path, made_up())
+    (folder / "failed").mkdir()
+    (folder / "failed/a-seed1.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(CommandError, match=damage):
+        read_failures(folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "damage"),
+    [
+        ("seed", "sead", "runs.csv lacks seed"),
+        ("35.0", "Infinity", "runs.csv has the scores.tokenized.score 'inf'"),
+        ("35.0", "none", "runs.csv has the scores.tokenized.score 'none'"),
+    ],
+)
+def test_a_damaged_table_is_one_line(old, new, damage, tmp_path):
+    (folder,) = folder_of(tmp_path, made_up(bleu=35.0), made_up(seed=2, bleu=36.0))
+    publish(folder, folder)
+    table = folder / "runs.csv"
+    table.write_text(table.read_text().replace(old, new))
+    with pytest.raises(CommandError, match=damage):
+        read_results(folder)
 
 
 def test_a_result_of_translation_from_before_there_were_other_tasks(tmp_path):

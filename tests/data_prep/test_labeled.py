@@ -180,7 +180,7 @@ def test_the_dictionary_of_a_pretrained_model(tmp_path, prepare):
     assert "dictionary" in manifest["settings"] and "dictionary" not in own["settings"]
     assert manifest["checksum"] != own["checksum"]
     dictionary.write_text("It 7\nwell\n")
-    with pytest.raises(CommandError, match=r"--dictionary .*dict\.txt is no dict\.txt of a model"):
+    with pytest.raises(CommandError, match="cannot read the dictionary .*: Incorrect dict"):
         prepare(RTE, raw, tmp_path / "other", "--dictionary", dictionary)
 
 

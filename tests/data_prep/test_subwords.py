@@ -38,6 +38,13 @@ def test_a_separator_of_unicode_is_a_letter(tmp_path):
     assert lines[1:] == ["\u2028 b</w>", "a \u2028b</w>", ""]
 
 
+@pytest.mark.parametrize("counts", [{}, {"a": 5, "b": 1, "ß": 2}])
+def test_words_of_one_letter_have_nothing_to_join(counts, tmp_path):
+    for learn in (subwords.learn_bpe, subwords.learn_bpe_of_types):
+        with pytest.raises(CommandError, match="no word of the training text has two"):
+            learn(Counter(counts), tmp_path / "codes", 10)
+
+
 def test_segments_are_those_of_subword_nmt(tmp_path, monkeypatch):
     text, codes = write(tmp_path / "text", TEXT), tmp_path / "codes"
     subwords.learn_bpe(subwords.count_words([text]), codes, merges=12)

@@ -161,3 +161,18 @@ def test_statistics_of_another_version_are_refused(tmp_path, text, message):
     path.write_bytes(gzip.compress(text.encode()))
     with pytest.raises(CommandError, match=message):
         read_statistics(path)
+
+
+def test_an_archive_that_cannot_be_read_is_one_line(stored, tmp_path):
+    path, entries = stored
+    published = tmp_path / "published"
+    published.mkdir()
+    archive_kept([row(path.parent, entries)], published)
+    archive = published / "translations.zip"
+    content = bytearray(archive.read_bytes())
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(signature) + offset] = 1  # encrypted
+    for damaged in (bytes(content), b"PK", b"PK\x05\x06" + bytes(18)):
+        archive.write_bytes(damaged)
+        with pytest.raises(CommandError, match=r"translations\.zip|hyp\.txt\.gz is missing"):
+            read_kept(row(published, entries), TRANSLATIONS)

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.runner import run_process
 from norm_plugin.experiments.state import Stamps
 
@@ -60,6 +61,16 @@ def run(tmp_path, program, *argv, environment=None, read):
         )
     finally:
         os.close(lock)
+
+
+@pytest.mark.parametrize("lines", [1, 10_000])  # in a buffer, and more
+def test_a_full_disk_while_the_log_is_written_ends_the_command(lines, tmp_path):
+    (tmp_path / "log").symlink_to("/dev/full")
+    program = f"import os, sys; print(os.getpid(), 'x\\n' * {lines}, flush=True); sys.stdin.read()"
+    seen = []
+    with pytest.raises(CommandError, match="cannot write .*log: No space left on device"):
+        run(tmp_path, program, read=seen.append)
+    assert seen == []
 
 
 def test_a_command_has_taken_at_least_what_it_held(tmp_path):

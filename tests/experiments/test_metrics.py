@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -186,6 +187,24 @@ def test_from_a_trained_classifier_to_a_table(tmp_path, capsys, caplog):
     assert runs["scores.calibrated_loss.score"].iloc[0] >= 0
     assert runs["score"].iloc[0] > 90  # percent: the first word tells the label
     assert "| batchnorm | 1 |" in score_table(runs) and "accuracy (%)" in score_table(runs)
+
+
+def test_sentences_that_cannot_be_read(tmp_path):
+    data = write_sentences(tmp_path / "data")
+    path = train_classifier(data, tmp_path / "run", "--max-update", "1") / "checkpoint_last.pt"
+    longer = write_sentences(tmp_path / "longer")
+    for end in ("bin", "idx"):  # the labels of another split, and so of another number
+        shutil.copy(longer / "label" / f"train.{end}", longer / "label" / f"test.{end}")
+    without = write_sentences(tmp_path / "without")
+    (without / "input0" / "dict.txt").unlink()
+    for argv, message in (
+        ([data, "--gen-subset", "dev"], "cannot make batches of the dev sentences in"),
+        ([tmp_path / "none"], "there is no folder .*none; give the one of the binarized data"),
+        ([without], "cannot build the model of .*dict.txt"),
+        ([longer], "test sentences in .*dataset lengths must match"),
+    ):
+        with pytest.raises(CommandError, match=message):
+            predict([*map(str, argv), "--path", str(path)])
 
 
 def test_a_diverged_classifier_predicts_nothing():

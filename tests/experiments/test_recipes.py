@@ -421,8 +421,8 @@ def test_a_plugin_that_cannot_be_imported_is_one_line(command, tmp_path, capsys,
     (unreadable / "__init__.py").write_text("def (")
     for folder, message in (
         (tmp_path / "json", "(json) is not globally unique. Please rename the directory"),
-        (broken, "cannot be imported: No module named 'norm_plugin.nowhere'"),
-        (unreadable, "cannot be imported: invalid syntax"),
+        (broken, "cannot be imported: ModuleNotFoundError: No module named 'norm_plugin.nowhere'"),
+        (unreadable, "cannot be imported: SyntaxError: invalid syntax"),
     ):
         main_of, argv = command
         line = error_of(main_of, [*argv, "--user-dir", str(folder)], capsys)

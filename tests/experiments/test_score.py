@@ -126,7 +126,7 @@ def test_the_exact_score_against_its_definition() -> None:
 
 
 def test_another_score_than_the_printed_one_is_a_note(tmp_path) -> None:
-    dictionary = numbered_words(tmp_path, 4)
+    dictionary = numbered_words(tmp_path, 5)
     path = edited(tmp_path, lambda text: text.replace("= 76.55", "= 76.56"))
     score = score_log(path, REFERENCE, LOWER, dictionary)["tokenized"]
     assert score["score"] == 76.55
@@ -315,3 +315,9 @@ def test_the_command_prints_both(capsys) -> None:
     assert main([*arguments, "--lowercase"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == score_log(LOG, REFERENCE, LOWER)
+
+
+def test_a_dictionary_without_words_is_refused(tmp_path) -> None:
+    dictionary = numbered_words(tmp_path, 4)  # fairseq's own alone
+    with pytest.raises(CommandError, match=f"the dictionary {dictionary} is empty; give the dict"):
+        score_log(LOG, REFERENCE, LOWER, dictionary)

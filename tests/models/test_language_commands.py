@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 from composed import train_by_fairseq
@@ -88,3 +92,55 @@ def test_average_evaluate_and_fold(text, folder, tmp_path, capsys):
     assert isinstance(hub.models[0].decoder.layers[0].final_layer_norm, Identity)
     assert set(hub.sample("a b c", beam=1).split()) <= WORDS
     assert hub.score("a b c")["positional_scores"].numel() == 3  # the end is not scored
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: (data / "dict.txt").unlink(), "dict.txt"),
+        (lambda data: (data / "dict.txt").write_text("a 1\na 1\n"), "Duplicate word found"),
+        (lambda data: (data / "dict.txt").write_text("a b\n"), "Incorrect dictionary format"),
+        (lambda data: (data / "dict.txt").write_bytes(b"\xff 1\n"), "Incorrect encoding detected"),
+        (lambda data: (data / "dict.txt").write_text("a 1\n"), "size mismatch"),
+        (lambda data: (data / "test.idx").unlink(), "Dataset not found: test"),
+        (
+            lambda data: (data / "test.idx").write_bytes(b"x" * 99),
+            "Index file doesn",
+        ),
+        (lambda data: shutil.rmtree(data), "bin"),
+    ],
+)
+def test_data_that_the_model_cannot_be_evaluated_on(damage, message, text, folder, tmp_path):
+    data = Path(shutil.copytree(text, tmp_path / "bin"))
+    damage(data)
+    path = folder / "checkpoint_last.pt"
+    match = f"(?s)cannot evaluate {path} on the test text of {data}: .*{message}"
+    with pytest.raises(CommandError, match=match):
+        evaluate([str(data), "--path", str(path), "--tokens-per-sample", "12", "--cpu"])
+
+
+def test_what_evaluate_lm_cannot_read(text, folder, tmp_path):
+    path = folder / "checkpoint_last.pt"
+    missing, user_dir = tmp_path / "missing.pt", tmp_path / "leaving"
+    user_dir.mkdir()
+    (user_dir / "__init__.py").write_text("raise SystemExit(0)\n")
+    for argv, message in (
+        ([], "evaluate-lm needs the model: give --path FILE"),
+        (["--path", str(missing)], f"Model file not found: {missing}"),
+        (["--path", str(path), "--model-overrides", "{'a'"], "cannot evaluate .*never closed"),
+        (["--path", str(path), "--user-dir", str(user_dir)], "cannot be imported: SystemExit: 0"),
+        (["--path", str(path), "--gen-subset", "dev"], "on the dev text .*not found: dev"),
+    ):
+        with pytest.raises(CommandError, match=message):
+            evaluate([str(text), "--cpu", *argv])
+
+
+def test_results_that_cannot_be_printed_end_the_command(text, folder):
+    argv = [str(text), "--path", str(folder / "checkpoint_last.pt"), "--cpu"]
+    with (
+        contextlib.suppress(OSError),  # of closing the file
+        open("/dev/full", "w") as full,
+        contextlib.redirect_stdout(full),
+        pytest.raises(CommandError, match="No space left on device"),
+    ):
+        evaluate(argv)

@@ -36,7 +36,7 @@ from fairseq.models.transformer.transformer_base import Embedding
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor, nn
 
-from norm_plugin.checkpoints.building import UNFIT
+from norm_plugin.checkpoints.fairseq_input import fairseq_errors
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.models.config import build_config
 from norm_plugin.models.initialization import (
@@ -126,7 +126,7 @@ def real_batches(data: Path, seeds: int) -> Batches:
     Raises:
         CommandError: ``data`` is not a folder of fairseq-preprocess, or has too few sentences.
     """
-    try:
+    with fairseq_errors(f"read the binarized data in {data}"):
         source, target = infer_language_pair(str(data))
         if target is None:
             raise LookupError("no file such as train.en-de.en.idx; give the folder bin")
@@ -141,8 +141,6 @@ def real_batches(data: Path, seeds: int) -> Batches:
         )
         task = TranslationTask.setup_task(settings)
         task.load_dataset("train")
-    except UNFIT as error:
-        raise CommandError(f"cannot read the binarized data in {data}: {error}") from error
     pairs = task.dataset("train")
     if len(pairs) < seeds * SENTENCES:
         raise CommandError(

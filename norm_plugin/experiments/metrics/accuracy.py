@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from norm_plugin.checkpoints.fairseq_input import fairseq_errors
 from norm_plugin.commands.command_line import CommandError, read_lines
 from norm_plugin.experiments.metrics.base import Metric, Scores, name_of_split, register_metric
 from norm_plugin.experiments.metrics.calibration import calibrate
@@ -160,10 +161,11 @@ def evaluate(model: Any, task: Any, split: str) -> Iterator[tuple[int, Tensor, i
 
     Raises CommandError if a logit is not finite.
     """
-    dataset = task.load_dataset(split)
-    batches = task.get_batch_iterator(
-        dataset, max_tokens=MAX_TOKENS, max_positions=task.max_positions()
-    )
+    with fairseq_errors(f"make batches of the {split} sentences in {task.cfg.data}"):
+        dataset = task.load_dataset(split)
+        batches = task.get_batch_iterator(
+            dataset, max_tokens=MAX_TOKENS, max_positions=task.max_positions()
+        )
     for batch in batches.next_epoch_itr(shuffle=False):
         yield from evaluate_batch(model, task, batch)
 

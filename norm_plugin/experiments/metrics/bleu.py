@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from norm_plugin.checkpoints.fairseq_input import load_dictionary
 from norm_plugin.commands.command_line import CommandError, DivergedError, read_json, read_lines
 from norm_plugin.experiments.metrics.base import Metric, Scores, register_metric
 
@@ -338,7 +339,7 @@ def fairseq_bleu(
     from fairseq.data import Dictionary
     from fairseq.scoring.bleu import BleuConfig, Scorer
 
-    vocabulary = Dictionary() if dictionary is None else Dictionary.load(str(dictionary))
+    vocabulary = Dictionary() if dictionary is None else load_dictionary(dictionary)
     scorer = Scorer(BleuConfig(pad=vocabulary.pad(), eos=vocabulary.eos(), unk=vocabulary.unk()))
     for reference, hypothesis in zip(references, hypotheses):
         # In this order: fairseq-generate and fairseq-score number the reference's words first.

@@ -12,6 +12,7 @@ L, the mean loss per token in bits, is 4.7682 here. If tokens are words, the per
 
 from __future__ import annotations
 
+import argparse
 import logging
 import math
 import re
@@ -22,6 +23,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from norm_plugin.checkpoints.fairseq_input import fairseq_errors
 from norm_plugin.commands.command_line import CommandError, DivergedError, read_json, read_lines
 from norm_plugin.experiments.metrics.base import Metric, Scores, name_of_split, register_metric
 from norm_plugin.experiments.spec import BEST
@@ -194,22 +196,42 @@ def main(argv: Sequence[str]) -> int:
     from fairseq_cli import eval_lm
 
     import norm_plugin.models  # noqa: F401  registers the models that checkpoints name
+    from norm_plugin.checkpoints.user_dirs import import_user_dir
 
     parser = options.get_eval_lm_parser()
     parser.prog = "norm-plugin evaluate-lm"
+    import_user_dir(user_dir_in(argv))
     args = options.parse_args_and_arch(parser, list(argv))
-    results = logging.StreamHandler(sys.stdout)
+    if args.path is None:
+        raise CommandError("evaluate-lm needs the model: give --path FILE")
+    results = ResultHandler(sys.stdout)
     results.addFilter(is_result)
     loggers = (eval_lm.logger, logging.getLogger("norm_plugin.models"))
     for logger in loggers:
         logger.setLevel(logging.INFO)
         logger.addHandler(results)
     try:
-        eval_lm.main(convert_namespace_to_omegaconf(args))
+        with fairseq_errors(f"evaluate {args.path} on the {args.gen_subset} text of {args.data}"):
+            eval_lm.main(convert_namespace_to_omegaconf(args))
     finally:
         for logger in loggers:
             logger.removeHandler(results)
     return 0
+
+
+class ResultHandler(logging.StreamHandler):
+    """Writes the results; an error in doing so ends the command."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
+        """Raise the error that is being handled; logging would print it and go on."""
+        raise
+
+
+def user_dir_in(argv: Sequence[str]) -> Path | None:
+    """The ``--user-dir`` in a command line, which fairseq imports while it parses."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--user-dir", type=Path)
+    return parser.parse_known_args(list(argv))[0].user_dir
 
 
 def is_result(record: logging.LogRecord) -> bool:

@@ -1,0 +1,59 @@
+"""What fairseq raises about bad input, in one line, and its dictionaries.
+
+fairseq's loaders raise AssertionError, RuntimeError and bare Exception about a missing dictionary,
+sides of different lengths or a sentence that is too long. fairseq is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import norm_plugin
+from norm_plugin.commands.command_line import CommandError
+
+UNFIT = (OSError, RuntimeError, ValueError, LookupError)
+"""What fairseq, torch and our models raise where settings, weights and data do not fit together."""
+OUR_CODE = Path(norm_plugin.__file__).parent
+
+
+@contextmanager
+def fairseq_errors(doing: str) -> Iterator[None]:
+    """Turn an error about the input of fairseq into a CommandError: ``cannot DOING: reason``.
+
+    An error of another type than UNFIT that our own code raises is a fault of the program, and
+    passes.
+    """
+    try:
+        yield
+    except (CommandError, MemoryError):
+        raise
+    except Exception as error:
+        innermost = traceback.extract_tb(error.__traceback__)[-1]
+        if not isinstance(error, UNFIT) and OUR_CODE in Path(innermost.filename).parents:
+            raise
+        # an assertion rarely has a message
+        reason = str(error) or f"{type(error).__name__} at {innermost.line}"
+        raise CommandError(f"cannot {doing}: {reason}") from error
+
+
+def load_dictionary(path: Path) -> Any:
+    """A dictionary of fairseq from a ``dict.txt``, without a byte order mark.
+
+    Raises:
+        CommandError: the file cannot be read, is not UTF-8, is empty, or holds something else.
+    """
+    from fairseq.data import Dictionary
+
+    dictionary = Dictionary()
+    with (
+        fairseq_errors(f"read the dictionary {path}"),
+        open(path, encoding="utf-8-sig") as stream,
+    ):
+        dictionary.add_from_file(stream)
+    if len(dictionary) == dictionary.nspecial:
+        raise CommandError(f"the dictionary {path} is empty; give the dict.txt of the model's data")
+    return dictionary

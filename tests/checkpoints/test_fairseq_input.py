@@ -1,0 +1,68 @@
+"""What fairseq raises about bad input is one line; a fault of our own is not hidden."""
+
+from __future__ import annotations
+
+import pytest
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+
+from norm_plugin.checkpoints.fairseq_input import fairseq_errors, load_dictionary
+from norm_plugin.commands.command_line import CommandError, DivergedError, at_least
+
+
+def raises(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        # fairseq has an assertion without a message here
+        (
+            lambda: checkpoint_utils.load_model_ensemble_and_task(["a", "b"], state={}),
+            "AssertionError at assert state is None or len",
+        ),
+        (lambda: checkpoint_utils.load_checkpoint_to_cpu(None), "cannot load it: .*NoneType"),
+        (lambda: raises(Exception("sentence 7 is too long")), "sentence 7 is too long"),
+        (lambda: raises(ValueError("the sides differ")), "the sides differ"),
+    ],
+)
+def test_bad_input_is_one_line(call, message):
+    with pytest.raises(CommandError, match=message), fairseq_errors("load it"):
+        call()
+
+
+def test_what_is_one_line_already_stays_so():
+    with pytest.raises(DivergedError, match="^it has diverged$"), fairseq_errors("load it"):
+        raise DivergedError("it has diverged")
+
+
+def test_a_fault_of_this_package_is_not_hidden():
+    with pytest.raises(AttributeError), fairseq_errors("load it"):
+        at_least(1)(None)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot read the dictionary .*No such file"),
+        (b"", "is empty; give the dict.txt of the model's data"),
+        (b"\xef\xbb\xbf", "is empty"),
+        (b"a 1\na 1\n", "Duplicate word found"),
+        (b"a b\n", "Incorrect dictionary format"),
+        (b"\n", "Incorrect dictionary format"),
+        (b"\xff\xfe 1\n", "cannot read the dictionary .*utf-8"),
+    ],
+)
+def test_a_dictionary_that_cannot_be_used(content, message, tmp_path):
+    path = tmp_path / "dict.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(CommandError, match=message):
+        load_dictionary(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path):
+    path = tmp_path / "dict.txt"
+    path.write_bytes(b"\xef\xbb\xbfa 1\nb 1\n")
+    assert load_dictionary(path).indices["a"] == Dictionary().nspecial

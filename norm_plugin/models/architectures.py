@@ -129,9 +129,9 @@ def _complete(model: str, fill_defaults: Callable[[Any], None], placement: str, 
     """Complete the settings of an architecture, which may fix the placement, and check them."""
     cls = MODEL_REGISTRY[model]
     if OmegaConf.is_config(args):
-        flatten(args)
         stock_keys = argparse.Namespace(**OF_THE_TRAINER)
         fill_defaults(stock_keys)
+        flatten(args, vars(stock_keys))
         check_keys(args, {*vars(stock_keys), *cls.other_keys()}, cls.stock_settings)
     apply_placement(args, placement, cls.sides)
     keys = [f"{side}_normalize_before" for side in cls.sides]

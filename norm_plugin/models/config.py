@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import difflib
 import functools
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
@@ -15,6 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from norm_plugin.models.flags import (
     CHOICES,
+    PLACEMENT,
+    PLACEMENT_OF,
     SITE_FLAGS,
     VALUES,
     flag_of,
@@ -25,6 +28,8 @@ from norm_plugin.models.plan import LAYERNORM, Plan, make_plan
 from norm_plugin.models.sites import SIDES
 from norm_plugin.norms import NORM_TYPES, declared_options, norm_spec
 from norm_plugin.placements import PLACEMENTS
+
+logger = logging.getLogger(__name__)
 
 NESTED = ("encoder", "decoder", "quant_noise")
 """fairseq's groups of settings; on a command line and in YAML their names are flat."""
@@ -116,27 +121,42 @@ def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = S
     return cfg
 
 
-def flatten(settings: DictConfig) -> None:
+def flatten(settings: DictConfig, architecture: Mapping[str, Any]) -> None:
     """Let the ``model`` node of a YAML file have flat keys in place of fairseq's nested groups.
 
-    ``encoder: {layers: 2}`` becomes ``encoder_layers: 2``. ValueError where both are given and
-    differ.
+    ``encoder: {layers: 2}`` becomes ``encoder_layers: 2``. As in fairseq, what a group leaves out
+    has the default of fairseq's dataclass, whatever flat keys and the architecture say; a warning
+    names what this changes.
+
+    Args:
+        architecture: the flat settings that the architecture would fill in.
     """
     given: Any = OmegaConf.to_container(settings, resolve=True)
+    placed = any(given.get(key) is not None for key in (PLACEMENT, *PLACEMENT_OF.values()))
     for group in NESTED:
         if not isinstance(given.get(group), Mapping):
             continue
-        for name, value in given[group].items():
-            if name == "_name":  # of a group as fairseq stores it
-                continue
-            flat = f"{group}_{name}"
-            if given.get(flat, value) != value:
-                raise ValueError(
-                    f"model.{group}.{name} is {value}, and model.{flat} is {given[flat]}, which "
-                    "is the same setting: drop one of them"
-                )
-            settings[flat] = value
+        values = {name: value for name, value in given[group].items() if name != "_name"}
+        cls = getattr(NormConfig(), group)  # fairseq has the class itself as the default
+        known = [field.name for field in dataclasses.fields(cls) if field.name != "_name"]
+        defaults = cls(**{name: value for name, value in values.items() if name in known})
+        left_out = {name: getattr(defaults, name) for name in known if name not in values}
+        if placed:  # the placement says it
+            left_out.pop("normalize_before", None)
         del settings[group]
+        for name, value in {**left_out, **values}.items():
+            settings[f"{group}_{name}"] = value
+        if changed := [
+            f"{name} {value}, not {architecture[flat]}"
+            for name, value in left_out.items()
+            if architecture.get(flat := f"{group}_{name}", value) != value
+        ]:
+            logger.warning(
+                "model.%s is a nested group, so what it leaves out has fairseq's defaults and not "
+                "those of the architecture: %s",
+                group,
+                "; ".join(changed),
+            )
 
 
 def check_keys(

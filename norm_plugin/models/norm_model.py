@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import MODEL_REGISTRY, BaseFairseqModel
+from fairseq.modules import FairseqDropout
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, open_dict
 from torch import nn
@@ -123,6 +125,13 @@ class NormModel(BaseFairseqModel):
             self.watch.check(self.updates_done + 1)
         return output
 
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """As in fairseq; ``--retain-dropout-modules`` takes the names of fairseq's classes too."""
+        given = kwargs.get("retain_dropout_modules")
+        if given is not None:
+            kwargs["retain_dropout_modules"] = dropouts_named(self, given)
+        super().make_generation_fast_(**kwargs)
+
     def set_num_updates(self, num_updates: int) -> None:
         """As in fairseq; it logs when training starts again with existing running statistics."""
         counts = [
@@ -139,6 +148,39 @@ class NormModel(BaseFairseqModel):
             )
         self.updates_done = num_updates
         super().set_num_updates(num_updates)
+
+
+def dropouts_named(model: nn.Module, given: str | Sequence[str]) -> list[str]:
+    """The names of the dropouts of ``model`` that ``--retain-dropout-modules`` means.
+
+    fairseq names a dropout after the class around it. ``TransformerEncoderLayer`` means those of
+    ``TransformerEncoderLayerBase`` and of ``NormTransformerEncoderLayer``, too.
+
+    Raises:
+        ValueError: no dropout has one of the names; it lists those that there are.
+    """
+    names = re.findall(r"\w+", given) if isinstance(given, str) else list(given)
+    dropouts = [module for module in model.modules() if isinstance(module, FairseqDropout)]
+    present = dict.fromkeys(str(dropout.module_name) for dropout in dropouts)
+    meant = [name for name in present if _of_stock(name) in map(_of_stock, names)]
+    known = ", ".join(map(_of_stock, present))
+    if not meant:
+        raise ValueError(
+            f"--retain-dropout-modules {given} names no dropout of this model; choose from {known}"
+        )
+    for name in names:
+        if _of_stock(name) not in map(_of_stock, meant):
+            logger.warning(
+                "--retain-dropout-modules: %s has no dropout of its own; those that have are %s",
+                name,
+                known,
+            )
+    return meant
+
+
+def _of_stock(name: str) -> str:
+    """The name of fairseq's class that a class of ours derives from, without ``Base``."""
+    return name.removeprefix("Norm").removesuffix("Base")
 
 
 def check_task(model: type[NormModel], task: object) -> None:

@@ -78,16 +78,25 @@ def test_an_unknown_yaml_key_is_refused(build_yaml):
         build_yaml(encoder={"layrs": 3})
 
 
-def test_nested_groups_of_fairseq_are_taken(build_yaml):
+def test_nested_groups_of_fairseq_are_taken_as_it_takes_them(task, build_yaml, caplog):
+    size = {"embed_dim": 16, "layers": 1}
     groups = {
-        "encoder": {"_name": None, "layers": 2, "embed_dim": 16, "ffn_embed_dim": 8},
-        "quant_noise": {"pq": 0.0, "pq_block_size": 4},
+        "encoder": {"_name": None, **size},
+        "decoder": dict(size),
+        "quant_noise": {"pq_block_size": 4},
     }
-    model = build_yaml(norm_type="rmsnorm", **groups)
-    assert (len(model.encoder.layers), model.cfg.encoder.ffn_embed_dim) == (2, 8)
+    shapes = []
+    for arch in ("transformer_iwslt_de_en", "norm_transformer_iwslt_de_en"):
+        cfg = OmegaConf.create({"_name": arch, **groups})
+        model = models.build_model(cfg, task)
+        shapes.append({name: weight.shape for name, weight in model.state_dict().items()})
+    assert shapes[0] == shapes[1]
+    assert model.cfg.encoder.ffn_embed_dim == 2048  # of the architecture: 1024
     assert model.cfg.quant_noise.pq_block_size == 4
-    with pytest.raises(ValueError, match="model.encoder.layers is 3, and model.encoder_layers is"):
-        build_yaml(encoder={"layers": 3})
+    assert "ffn_embed_dim 2048, not 1024; attention_heads 8, not 4" in caplog.text
+    assert models.build_model(cfg, task)  # what was stored comes back
+    model = build_yaml(norm_placement="pre", encoder={"layers": 3})
+    assert model.encoder.layers[2].normalize_before
 
 
 OURS = sorted(name for name, model in ARCH_MODEL_REGISTRY.items() if issubclass(model, NormModel))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fairseq.modules import FairseqDropout
 
 from in_process import everywhere, train_here
 from norm_plugin.norms import Norm, norm_spec
@@ -46,3 +47,34 @@ def test_ema_layerdrop_quant_noise_and_shared_embeddings(name, toy, tmp_path, mo
         if not any(word in key for word in left_out):
             # three averages in float32, each of three roundings (6e-8) of values of size 1
             torch.testing.assert_close(value, expected[key], rtol=1e-5, atol=1e-6, msg=key)
+
+
+RECIPE = '["TransformerModel","TransformerEncoder","TransformerDecoder","TransformerEncoderLayer"]'
+"""As fairseq's example of quality estimation gives it."""
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("TransformerEncoder", {"NormTransformerEncoder"}),
+        (["TransformerDecoderLayer"], {"NormTransformerDecoderLayer"}),
+        (["TransformerEncoderLayerBase"], {"NormTransformerEncoderLayer"}),
+        (["NormTransformerEncoder", "MultiheadAttention"], {"MultiheadAttention"}),
+        (RECIPE, {"NormTransformerDecoder", "NormTransformerEncoderLayer"}),
+        (None, {"NormTransformerDecoderLayer", "MultiheadAttention"}),
+    ],
+)
+@pytest.mark.parametrize("fused", ["on", "off"])
+def test_dropouts_are_kept_by_the_names_of_fairseqs_classes(build, given, kept, fused, caplog):
+    model = build("--norm-fused-dropout", fused)
+    model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=given)
+    dropouts = [module for module in model.modules() if isinstance(module, FairseqDropout)]
+    on = {dropout.module_name for dropout in dropouts if dropout.apply_during_inference}
+    off = {dropout.module_name for dropout in dropouts if not dropout.apply_during_inference}
+    assert kept <= on and not on & off
+    assert ("TransformerModel has no dropout of its own" in caplog.text) is (given == RECIPE)
+
+
+def test_a_name_without_a_dropout_is_refused(build):
+    with pytest.raises(ValueError, match="names no dropout of this model; choose from Transformer"):
+        build().make_generation_fast_(retain_dropout=True, retain_dropout_modules=["Transformer"])

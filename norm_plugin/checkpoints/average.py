@@ -213,13 +213,20 @@ def _digest(path: Path) -> bytes:
         return hashlib.file_digest(stream, "sha256").digest()
 
 
-def select_checkpoints(folder: Path, kind: str, count: int, upper_bound: int | None) -> list[Path]:
-    """The last ``count`` "epoch" or "update" checkpoints, oldest first, up to ``upper_bound``."""
-    numbered = numbered_checkpoints(folder, kind)
+def select_checkpoints(
+    folder: Path, kind: str, count: int, upper_bound: int | None, suffix: str = ""
+) -> list[Path]:
+    """The last ``count`` "epoch" or "update" checkpoints, oldest first, up to ``upper_bound``.
+
+    Args:
+        suffix: fairseq's ``--checkpoint-suffix`` in their names.
+    """
+    numbered = numbered_checkpoints(folder, kind, suffix)
     if upper_bound is not None:
         numbered = [(number, path) for number, path in numbered if number <= upper_bound]
     if len(numbered) < count:
         bound = "" if upper_bound is None else f" up to {kind} {upper_bound}"
+        bound += f" with the suffix {suffix}" if suffix else ""
         raise CommandError(
             f"{count} {kind} checkpoints are asked for and {len(numbered)} found in {folder}{bound}"
             "; train longer, keep more of them (fairseq's --keep-... flags) or ask for fewer"
@@ -236,11 +243,12 @@ def _inputs(args: argparse.Namespace) -> list[Path]:
     if folders and count is None:
         raise CommandError(f"{folders[0]} is a folder: add --last-epochs or --last-updates")
     if folders:
-        return select_checkpoints(folders[0], kind, count, args.upper_bound)
-    if count is not None or args.upper_bound is not None:
+        return select_checkpoints(folders[0], kind, count, args.upper_bound, args.checkpoint_suffix)
+    if count is not None or args.upper_bound is not None or args.checkpoint_suffix:
         raise CommandError(
-            "--last-epochs, --last-updates and --upper-bound choose from a folder, and --inputs "
-            f"{args.inputs[0]} is not one; name an existing folder, or leave these flags out"
+            "--last-epochs, --last-updates, --upper-bound and --checkpoint-suffix choose from a "
+            f"folder, and --inputs {args.inputs[0]} is not one; name an existing folder, or leave "
+            "these flags out"
         )
     return list(args.inputs)
 
@@ -277,6 +285,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=at_least(1),
         metavar="N",
         help="leave out later epochs or updates than this",
+    )
+    parser.add_argument(
+        "--checkpoint-suffix",
+        default="",
+        metavar="TEXT",
+        help="what fairseq-train got by this name, which is in the names of the checkpoints",
     )
     parser.add_argument(
         "--running-stats",

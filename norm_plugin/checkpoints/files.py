@@ -23,11 +23,9 @@ from norm_plugin.models.stored_settings import UnsafeSettingError, check_setting
 State = dict[str, Any]
 
 LAST = "checkpoint_last.pt"
-# kind: the name that fairseq gives, its last group being the number of epochs or of updates
-NAMES = {
-    "epoch": re.compile(r"checkpoint(\d+)\.pt"),
-    "update": re.compile(r"checkpoint_\d+_(\d+)\.pt"),
-}
+# kind: the name that fairseq gives, its last group being the number of epochs or of updates; its
+# --checkpoint-suffix comes between the name and ".pt"
+NAMES = {"epoch": r"checkpoint(\d+)", "update": r"checkpoint_\d+_(\d+)"}
 FOLDED = "folded_norms"  # an entry of what norm_plugin.checkpoints.fold writes
 
 # All that torch.load raises for a file that is no checkpoint, or only a part of one.
@@ -114,11 +112,16 @@ def num_updates(state: State) -> int | None:
     return history[-1].get("num_updates")
 
 
-def numbered_checkpoints(folder: Path, kind: str) -> list[tuple[int, Path]]:
-    """``(number, path)`` of a folder's checkpoints of a kind, "epoch" or "update", newest first."""
+def numbered_checkpoints(folder: Path, kind: str, suffix: str = "") -> list[tuple[int, Path]]:
+    """``(number, path)`` of a folder's checkpoints of a kind, "epoch" or "update", newest first.
+
+    Args:
+        suffix: fairseq's ``--checkpoint-suffix`` in their names.
+    """
     if not folder.is_dir():
         raise CommandError(f"checkpoint folder {folder} does not exist")
-    matches = ((NAMES[kind].fullmatch(path.name), path) for path in folder.iterdir())
+    name = re.compile(NAMES[kind] + re.escape(suffix) + r"\.pt")
+    matches = ((name.fullmatch(path.name), path) for path in folder.iterdir())
     return sorted(((int(match.group(1)), path) for match, path in matches if match), reverse=True)
 
 

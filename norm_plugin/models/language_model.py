@@ -57,7 +57,7 @@ def positions(settings: Any, task: Any) -> int:
 
     On a command line the model's settings hold both; in YAML they are settings of the task.
     """
-    for owner in (settings, getattr(task, "args", None)):
+    for owner in (settings, getattr(task, "args", None), getattr(task, "cfg", None)):
         for key in ("max_target_positions", "tokens_per_sample"):
             if (given := getattr(owner, key, None)) is not None:
                 return int(given)

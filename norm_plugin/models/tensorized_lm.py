@@ -228,6 +228,9 @@ class NormTensorizedLanguageModel(RelativeLanguageModel):
         for key in ("rank", "cores"):
             if getattr(args, key) < 1:
                 raise ValueError(f"--{key} is {getattr(args, key)}; it must be 1 or more")
+        mask = getattr(args, MASK)
+        if mask not in (CAUSAL, RELEASED):
+            raise ValueError(f"{MASK} is {mask!r}; choose from {CAUSAL}, {RELEASED}")
         if args.decoder_attention_heads != 1:
             raise ValueError(
                 f"--decoder-attention-heads is {args.decoder_attention_heads}; block-term "

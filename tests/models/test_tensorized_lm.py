@@ -221,6 +221,8 @@ def test_what_has_no_meaning_is_refused(build):
             build(**{key: 0})
     with pytest.raises(ValueError, match="--decoder-attention-heads is 2; .* one head"):
         build(decoder_attention_heads=2)
+    with pytest.raises(ValueError, match="tensorized_mask is 'relased'; choose from causal, rel"):
+        build(tensorized_mask="relased")  # only YAML can bring it here
     with pytest.raises(ValueError, match="6 tokens are more than the window of this model, 5"):
         build()(random_tokens(6)[0])
 

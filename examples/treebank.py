@@ -32,7 +32,7 @@ def read_conllu(path: Path) -> list[Sentence]:
     """
     sentences = []
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
-        blocks = stream.read().decode().split("\n\n")
+        blocks = stream.read().decode("utf-8-sig").split("\n\n")
     for number, block in enumerate(blocks, 1):
         rows = [row.split("\t") for row in block.split("\n") if row and not row.startswith("#")]
         rows = [row for row in rows if not NO_WORD.fullmatch(row[0])]

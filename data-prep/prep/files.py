@@ -7,6 +7,7 @@ function reads a whole text into memory.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import logging
@@ -64,12 +65,16 @@ def locked(path: Path, doing: str) -> Iterator[None]:
 def lines_of(path: Path) -> Iterator[str]:
     """Yield the lines of a text file (plain or .gz) without their newline.
 
+    A byte order mark at the start of the file is no part of its first line.
+
     Raises CommandError with the file and the line if its gzip stream is truncated or damaged, or a
     line is not UTF-8.
     """
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
+            if stream.peek(3).startswith(codecs.BOM_UTF8):
+                stream.read(3)
             for line in stream:
                 number += 1
                 yield line.removesuffix(b"\n").decode()

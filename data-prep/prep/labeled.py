@@ -8,6 +8,7 @@ Words that are rare in the training text are unknown, or with --dictionary, word
 from __future__ import annotations
 
 import argparse
+import codecs
 import csv
 import random
 from abc import abstractmethod
@@ -96,7 +97,7 @@ class FileOfLabel(LabeledFiles):
         return {split: table.iloc[list(islice(order, size))] for split, size in self.sizes.items()}
 
     def _decoded(self, path: Path) -> list[str]:
-        content = path.read_bytes()
+        content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
         for encoding in self.encodings:
             try:
                 return content.decode(encoding).removesuffix("\n").split("\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import errno
 import json
 import os
@@ -166,10 +167,13 @@ def reading(path: Path) -> Iterator[BufferedReader]:
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of ``path``, with unchanged line ends; CommandError if it cannot be read."""
+    """The UTF-8 text of ``path``, with unchanged line ends; CommandError if it cannot be read.
+
+    A byte order mark at its start is no part of the text.
+    """
     try:
         with reading(path) as stream:
-            return stream.read().decode("utf-8")
+            return stream.read().removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
         raise CommandError(f"{path} is not UTF-8: {error}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import os
@@ -60,6 +61,20 @@ def prepare():
         argv = ["--raw", raw, "--out", out, "--only", "prepare", "--workers", "1", *flags]
         corpus.run(list(map(str, argv)))
         return json.loads((out / "manifest.json").read_text())
+
+    return run
+
+
+@pytest.fixture
+def marked(tmp_path):
+    """A copy of a folder of raw files, each with a byte order mark at its start."""
+
+    def run(raw):
+        copy = tmp_path / "marked"
+        copy.mkdir()
+        for path in raw.iterdir():
+            (copy / path.name).write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+        return copy
 
     return run
 

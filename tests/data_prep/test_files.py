@@ -23,6 +23,22 @@ def test_a_line_ends_at_newline_and_nowhere_else(tmp_path):
         assert list(lines_of(tmp_path / name)) == lines
 
 
+BOM = b"\xef\xbb\xbf"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path):
+    content = BOM + b"a b\n" + BOM + b"c\n"
+    (tmp_path / "text").write_bytes(content)
+    (tmp_path / "text.gz").write_bytes(gzip.compress(content))
+    for name in ("text", "text.gz"):
+        assert list(lines_of(tmp_path / name)) == [
+            "a b",
+            "\ufeffc",
+        ]  # at the start of the file only
+    (tmp_path / "text").write_bytes(BOM)
+    assert list(lines_of(tmp_path / "text")) == []
+
+
 # Text that does not compress well, so that whole lines come out before a cut.
 ZIPPED = gzip.compress(
     "\n".join(hashlib.sha256(b"%d" % n).hexdigest() for n in range(999)).encode()

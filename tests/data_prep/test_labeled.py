@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +85,14 @@ def test_a_copy_in_utf8_and_the_archive_give_the_same_data(rt, archived, tmp_pat
         path.write_text(path.read_bytes().decode("cp1252"), encoding="utf-8")
     assert prepare(RT, rt, tmp_path / "utf8")["checksum"] == checksum
     assert prepare(RT, archived, tmp_path / "tar")["checksum"] == checksum
+
+
+def test_byte_order_marks_change_no_text(rt, sst, marked, tmp_path, prepare):
+    for corpus, raw in ((RT, rt), (SST5, sst)):
+        plain = prepare(corpus, raw, tmp_path / f"{corpus.name}-plain")
+        other = prepare(corpus, marked(raw), tmp_path / f"{corpus.name}-out")
+        assert other["checksum"] == plain["checksum"]
+        shutil.rmtree(tmp_path / "marked")
 
 
 def test_what_is_prepared_needs_its_raw_files_no_more(rt, archived, tmp_path, capsys, prepare):

@@ -123,6 +123,12 @@ def test_words_of_several_tokens_and_empty_nodes_are_left_out(tmp_path):
     assert tree.heads[1:] == [2, 0]
 
 
+def test_a_byte_order_mark_is_no_row(tmp_path):
+    (tmp_path / "a.conllu").write_text("# a comment\n" + conllu([2, 0]), encoding="utf-8-sig")
+    (tree,) = read_conllu(tmp_path / "a.conllu")
+    assert tree.heads[1:] == [2, 0]
+
+
 def test_punctuation_counts_only_where_it_is_asked_for(tmp_path):
     (tmp_path / "a.conllu").write_text(conllu([2, 0, 2], tags=["A", "B", "PUNCT"]))
     trees = read_conllu(tmp_path / "a.conllu")

@@ -321,3 +321,9 @@ def test_a_dictionary_without_words_is_refused(tmp_path) -> None:
     dictionary = numbered_words(tmp_path, 4)  # fairseq's own alone
     with pytest.raises(CommandError, match=f"the dictionary {dictionary} is empty; give the dict"):
         score_log(LOG, REFERENCE, LOWER, dictionary)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_reference(tmp_path) -> None:
+    marked = tmp_path / "reference.de"
+    marked.write_bytes(b"\xef\xbb\xbf" + REFERENCE.read_bytes())
+    assert score_log(LOG, marked, LOWER) == score_log(LOG, REFERENCE, LOWER)

@@ -10,8 +10,8 @@ by sqrt(d), and has a bias of its own. At the start every matrix, u and v are no
 deviation 0.02, biases are 0, and gains of norms have noise of that deviation on their own start.
 Under pre-norm there is no norm after the stack, unless ``--final-norm`` adds it.
 
-The sources are the authors' code (kimiyoung/transformer-xl, and its offspring
-szhangtju/The-compression-of-Transformer), as notes state it.
+The source is the code of Transformer-XL's authors (kimiyoung/transformer-xl), from which that of
+the tensorized Transformer comes. Its start, in train.py, is as notes state it.
 """
 
 from __future__ import annotations

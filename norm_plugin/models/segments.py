@@ -11,6 +11,8 @@ For a model that calls :func:`number_segments`, its batches have two things more
               of an epoch to its beginning, and from training to validation
     target    the next token of the last position of a segment too, which the task leaves out: one
               token per segment would be neither trained on nor scored, but counted
+
+Batches of single sentences get their lengths, without which ``fairseq-interactive`` fails.
 """
 
 from __future__ import annotations
@@ -46,7 +48,17 @@ def numbered_iterator(get_batch_iterator: Callable[..., Any], dataset: Any, **kw
     iterator = get_batch_iterator(dataset=dataset, **kwargs)
     if isinstance(dataset, TruncatedBPTTDataset):
         iterator.collate_fn = functools.partial(numbered, iterator.collate_fn, dataset)
+    else:
+        iterator.collate_fn = functools.partial(with_lengths, iterator.collate_fn)
     return iterator
+
+
+def with_lengths(collate: Callable[..., Any], items: list[tuple[int, Any]]) -> Any:
+    """The batch that ``collate`` makes of one sentence, with what ``fairseq-interactive`` reads."""
+    batch = collate(items)
+    tokens = batch["net_input"]["src_tokens"]
+    batch["net_input"]["src_lengths"] = tokens.new_full((len(tokens),), tokens.size(1))
+    return batch
 
 
 def numbered(collate: Callable[..., Any], dataset: Any, items: list[tuple[int, Any]]) -> Any:

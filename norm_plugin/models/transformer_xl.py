@@ -13,8 +13,8 @@ layer; see ``relative.py`` for R, the start and the output layer. ``--clamp-len`
 ``--same-length`` every query sees its last ``--mem-len`` keys, itself included. No map of the
 attention has a bias.
 
-The text of the paper was not read for this file; the equations are those of the authors' code
-(kimiyoung/transformer-xl, pytorch/mem_transformer.py) as notes state them. ``--norm-init xavier``,
+The text of the paper was not read for this file. The authors' code was (kimiyoung/transformer-xl,
+pytorch/mem_transformer.py, its default attention), and is what is followed. ``--norm-init xavier``,
 the default, keeps its start, and the other values change it as they change fairseq's.
 
 The memory keeps z, so it is the input of a layer under post-norm and pre-norm, as in that code, and

@@ -8,6 +8,7 @@ from composed import configure, train_by_fairseq
 from fairseq import tasks
 
 from characters import LETTERS, TINY, TRAINING, write_text
+from commands import PLUGIN, run
 from norm_plugin.checkpoints.average import main as average
 from norm_plugin.experiments.metrics.language_model import main as evaluate
 from norm_plugin.experiments.metrics.language_model import read_evaluation
@@ -172,6 +173,15 @@ def test_average_record_continue_and_score(text, folder, tmp_path, capsys):
     alone, *_ = hub.score(["c d e f"])
     _, second = hub.score(["a b", "c d e f"])  # no segments of one text
     assert torch.equal(second["positional_scores"], alone["positional_scores"])
+
+
+def test_fairseq_interactive_continues_a_line(text, folder):
+    command = (text, "--user-dir", PLUGIN, "--task", TASK, "--cpu", "--batch-size", 1)
+    command += ("--path", folder / "checkpoint_last.pt", "--beam", 1, "--max-len-b", 4)
+    result = run("fairseq_cli.interactive", *command, stdin="a b c\n")
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("H-0")]
+    words = line.split("\t")[-1].split()
+    assert words[:3] == ["a", "b", "c"] and set(words) <= {*LETTERS, "<unk>"}
 
 
 def test_with_another_number_of_rows_a_run_says_what_to_do(text, folder, tmp_path):

@@ -86,8 +86,8 @@ CHOICES = {
     ALLOW: Choice(
         lambda: ON_OFF,
         "off",
-        "allow a checkpoint that was trained with another norm, option or placement; otherwise "
-        "that is an error",
+        "allow a checkpoint that was trained with another norm, option or placement, whose other "
+        "weights are loaded; otherwise that is an error",
     ),
 }
 """The flags other than those of sites and of the norms' options, by their keys."""

@@ -13,6 +13,7 @@ import argparse
 import ast
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from torch import Tensor, nn
 from norm_plugin.models.folding import fold_and_log
 from norm_plugin.models.layers import ignoring_every_position
 from norm_plugin.models.norm_model import NormModel
+from norm_plugin.models.other_norms import same_parameters, taking_other_norms
 from norm_plugin.models.recording import make_recorder
 from norm_plugin.models.resuming import (
     PATIENCE,
@@ -41,6 +43,7 @@ from norm_plugin.models.resuming import (
     patience_count,
     reading_on_every_worker,
     resume,
+    stored_state,
 )
 from norm_plugin.models.safe_loading import allow_stored_flags, safe_loading
 from norm_plugin.models.sites import sides_of
@@ -51,6 +54,8 @@ from norm_plugin.norms.base.statistics import (
     average_running_statistics,
     set_loss_scale,
 )
+
+logger = logging.getLogger(__name__)
 
 Function = Callable[..., Any]
 MARK = "wrapped_by_the_norms"
@@ -269,11 +274,17 @@ def around_load_checkpoint(
     the checkpoint itself, since torch's safe loader refuses what fairseq would send."""
     model = trainer.get_model()
     transformer = isinstance(model, (NormModel, TransformerModelBase, TransformerLanguageModel))
+    fitting: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if transformer and PathManager.isfile(filename):
         plan = model.cfg.plan if isinstance(model, NormModel) else None
-        check_resuming(filename, trainer.cfg.model, reset_optimizer, sides_of(model), plan)
+        before = check_resuming(filename, trainer.cfg.model, reset_optimizer, sides_of(model), plan)
+        if before is not None and plan is not None:
+            fitting = taking_other_norms(model, filename, before, plan)
+            if not (reset_optimizer or same_parameters(stored_state(filename)["model"], model)):
+                logger.warning("the optimizer starts anew, as its state is of other parameters")
+                reset_optimizer = True
     kwargs["reset_meters"] = reset_meters
-    with reading_on_every_worker(trainer):
+    with reading_on_every_worker(trainer), fitting:
         extra_state = load_checkpoint(trainer, filename, reset_optimizer, *args, **kwargs)
     if extra_state is not None:
         if TRAINING_STATE in extra_state and isinstance(model, NormModel):

@@ -59,18 +59,24 @@ def settings_of(state: Mapping[str, Any]) -> dict[str, Any] | None:
     return None if model is None else flat_settings(model)
 
 
-def stored_settings(path: str) -> dict[str, Any] | None:
-    """The settings of the model in the checkpoint at ``path``; None where it holds none.
+def stored_state(path: str) -> dict[str, Any]:
+    """The content of the checkpoint at ``path``, whose settings are checked.
 
-    Every worker reads it: of an archive, as torch writes since 1.6, only the settings are read.
+    Every worker reads it: of an archive, as torch writes since 1.6, no tensor is read before it is
+    used.
     """
     local = PathManager.get_local_path(path)
     how = {"mmap": True} if zipfile.is_zipfile(local) else {}
     with safe_loading(path):
-        state = torch.load(local, map_location="cpu", weights_only=True, **how)
+        state: dict[str, Any] = torch.load(local, map_location="cpu", weights_only=True, **how)
     for name in ("cfg", "args"):  # before anything is made of them
         check_settings(state.get(name), path)
-    return settings_of(state)
+    return state
+
+
+def stored_settings(path: str) -> dict[str, Any] | None:
+    """The settings of the model in the checkpoint at ``path``; None where it holds none."""
+    return settings_of(stored_state(path))
 
 
 def stacks_of(settings: Mapping[str, Any], otherwise: Sequence[str] = SIDES) -> Sequence[str]:
@@ -123,8 +129,11 @@ def differences(
 
 def check_resuming(
     path: str, settings: Any, anew: bool, sides: Sequence[str] = SIDES, plan: Plan | None = None
-) -> None:
+) -> Plan | None:
     """Refuse to continue from ``path`` with other norms, unless ``--norm-allow-change`` is on.
+
+    Returns:
+        the plan of the checkpoint where it differs and may do so; else None.
 
     Args:
         settings: those of the run's model, ``cfg.model``.
@@ -138,10 +147,10 @@ def check_resuming(
     given, stored = flat_settings(settings), stored_settings(path)
     if stored is None:
         logger.warning("%s does not say with which norms it was trained", path)
-        return
+        return None
     ours = "norm_type" in given
     if not (ours or "norm_type" in stored):
-        return
+        return None
     theirs = stacks_of(stored, sides)
     if set(theirs) != set(sides):
         raise ValueError(
@@ -149,14 +158,13 @@ def check_resuming(
             f"{' and '.join(theirs)}, and this model has {' and '.join(sides)}: give a checkpoint "
             "of the same kind of model"
         )
-    differing = "; ".join(
-        differences(make_plan(stored, sides), plan or make_plan(given, sides), anew)
-    )
+    before = make_plan(stored, sides)
+    differing = "; ".join(differences(before, plan or make_plan(given, sides), anew))
     if not differing:
-        return
+        return None
     if given.get(ALLOW) == "on":
         logger.warning("%s was trained with other norms, as allowed: %s", path, differing)
-        return
+        return before
     meant = f"; if this is meant, {flag_of(ALLOW)} on (model.{ALLOW}=on in YAML)" if ours else ""
     raise ValueError(
         f"{path} was trained with other norms than those of this run: {differing}. "

@@ -9,9 +9,10 @@ import pytest
 import torch
 from composed import configure
 
-from in_process import command, train_here
+from in_process import command, everywhere, train_here
 from norm_plugin.models.plan import make_plan
 from norm_plugin.models.resuming import differences, flat_settings, stored_settings
+from norm_plugin.norms import NORM_TYPES, Norm
 
 PRE = ("--norm-placement", "pre")
 ONE = ("--max-update", 1, "--disable-validation", "--no-epoch-checkpoints")
@@ -116,6 +117,53 @@ def test_a_change_may_be_meant(how, checkpoint, toy, tmp_path, monkeypatch, capl
         trainer = train_here(monkeypatch, toy, tmp_path, *TWO, *flags, "--norm-allow-change", "on")
     assert trainer.get_num_updates() == 2
     assert any("stored layernorm, given groupnorm" in line for line in caplog.messages)
+
+
+ALLOWED = ("--norm-allow-change", "on")
+
+
+@pytest.mark.parametrize("name", NORM_TYPES)
+def test_a_stock_model_continues_with_any_norm(
+    name, checkpoint, toy, tmp_path, monkeypatch, caplog
+):
+    """All else is loaded, and so are gain and offset where both norms have them; and back again."""
+    path = checkpoint(*STOCK_PRE, arch="transformer")
+    flags = (*everywhere(name), *ALLOWED)
+    for how in ("--restore-file", FINETUNE):
+        folder = tmp_path / how
+        trainer = train_here(
+            monkeypatch, toy, folder, *ONE[2:], "--max-update", 2, *flags, how, path
+        )
+        assert trainer.get_num_updates() == 2
+    assert name == "layernorm" or "start anew: " in caplog.text
+    trainer.load_checkpoint(str(path), reset_optimizer=True)
+    own, stored = trainer.get_model().state_dict(), torch.load(path, weights_only=True)["model"]
+    norms = [p for p, module in trainer.get_model().named_modules() if isinstance(module, Norm)]
+    for entry in {**own, **stored}:
+        if entry.rpartition(".")[0] not in norms:
+            assert torch.equal(own[entry], stored[entry]), entry
+    for path_of_norm in norms:
+        weight = own.get(f"{path_of_norm}.weight")
+        before = stored[f"{path_of_norm}.weight"]
+        assert weight is None or weight.shape != before.shape or torch.equal(weight, before)
+    back = (*TWO, *LAYERNORM, *ALLOWED, FINETUNE, folder / "checkpoint_last.pt")
+    assert train_here(monkeypatch, toy, tmp_path / "back", *back).get_num_updates() == 2
+
+
+def test_another_placement_starts_its_norms_anew(checkpoint, toy, tmp_path, monkeypatch, caplog):
+    path = checkpoint(*LAYERNORM)
+    flags = ("--norm-placement", "rezero", "--norm-allow-change", "on", "--restore-file", path)
+    assert train_here(monkeypatch, toy, tmp_path, *TWO, *flags).get_num_updates() == 2
+    assert "the optimizer starts anew" in caplog.text
+    assert "start anew: encoder.layers.*.placement." in caplog.text
+    assert "dropped: encoder.layers.*.self_attn_layer_norm.weight" in caplog.text
+
+
+def test_what_is_no_norm_must_fit(checkpoint, toy, tmp_path, monkeypatch):
+    flags = ("--norm-type", "rmsnorm", "--norm-placement", "pre", "--encoder-ffn-embed-dim", 8)
+    flags += ("--norm-allow-change", "on", "--restore-file", checkpoint(*LAYERNORM))
+    with pytest.raises(Exception, match="please ensure that the architectures match"):
+        train_here(monkeypatch, toy, tmp_path, *TWO, *flags)
 
 
 @pytest.mark.parametrize("how", ["--restore-file", FINETUNE])

@@ -1,0 +1,98 @@
+"""``--norm-allow-change on``: a checkpoint that was trained with other norms, in this model.
+
+What the checkpoint and the model share is loaded: the weights of the stock modules, and the gain
+and the offset of a norm where both norms have them in the same shape. The other entries of norms
+and placements start anew, among them all running statistics of a norm in place of another one, and
+what the model does not need is dropped. A log names them. Anything else that is missing, or is not
+expected, stays the error that it is in torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+from typing import Any
+
+from torch import Tensor, nn
+
+from norm_plugin.models.plan import Plan
+from norm_plugin.models.sites import Site
+
+logger = logging.getLogger(__name__)
+
+
+def site_of(name: str, sites: Iterable[Site]) -> Site | None:
+    """The site of the norm that an entry of a model's state belongs to; None if to no norm."""
+    modules = list(accumulate(name.split(".")[:-1], lambda path, part: f"{path}.{part}"))
+    return next((site for site in sites if any(map(site.is_at, modules))), None)
+
+
+def fit(
+    stored: dict[str, Tensor], model: nn.Module, before: Plan, now: Plan
+) -> tuple[list[str], list[str]]:
+    """Let ``stored``, the state of a model with the plan ``before``, be one of ``model``.
+
+    Returns:
+        the names of the entries that start anew, and of those that were dropped.
+    """
+    norms = [{choice.site: choice.norm for choice in plan.sites} for plan in (before, now)]
+    own = model.state_dict()
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    anew, dropped = [], []
+    for name in dict.fromkeys([*own, *stored]):
+        site = site_of(name, [*norms[0], *norms[1]])
+        if site is None and "placement" not in name.split("."):
+            continue
+        old, new = stored.get(name), own.get(name)
+        same = site is not None and norms[0].get(site) == norms[1].get(site)
+        if new is None:
+            dropped.append(name)
+            del stored[name]
+        elif old is None or old.shape != new.shape or not (name in parameters or same):
+            anew.append(name)
+            stored[name] = new
+    return anew, dropped
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The names, with one for those that differ in the number of their layer only."""
+    return ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names)) or "nothing"
+
+
+@contextlib.contextmanager
+def taking_other_norms(model: nn.Module, path: str, before: Plan, now: Plan) -> Iterator[None]:
+    """Within it, ``model`` loads the state of a model with the norms of the plan ``before``.
+
+    Args:
+        path: the checkpoint, for the log.
+        now: the plan of ``model``.
+    """
+
+    def hook(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+        inner = {name.removeprefix(prefix): value for name, value in state.items()}
+        anew, dropped = fit(inner, module, before, now)
+        state.clear()
+        state.update({f"{prefix}{name}": value for name, value in inner.items()})
+        logger.warning(
+            "%s has other norms: all else is loaded; start anew: %s; dropped: %s",
+            path,
+            _listed(anew),
+            _listed(dropped),
+        )
+
+    handle = model.register_load_state_dict_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def same_parameters(stored: Mapping[str, Tensor], model: nn.Module) -> bool:
+    """Whether an optimizer over the parameters of ``stored`` is one over those of ``model``."""
+    buffers = {name for name, _ in model.named_buffers()}
+    shapes = {name: value.shape for name, value in stored.items() if name not in buffers}
+    own = {name: value.shape for name, value in model.named_parameters(remove_duplicate=False)}
+    return shapes == own

@@ -31,6 +31,7 @@ from declared_tables import (
     sites_table,
 )
 from example_runs import example_table
+from field_commands import table as field_commands_table
 from findings import declared_table, finding_block
 from layer_gradients import layer_gradients_table
 from norm_plugin.analysis.study import markdown, score_table
@@ -118,6 +119,7 @@ def generators(root: Path) -> Generators:
         "options": lambda _: options_table(),
         "sites": lambda _: sites_table(),
         "patches": lambda _: patches_table(),
+        "field-commands": lambda _: field_commands_table(),
         "placements": lambda _: placements_table(),
         "placement-sections": lambda _: placements_text(),
     }

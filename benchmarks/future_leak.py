@@ -4,12 +4,12 @@
     python benchmarks/future_leak.py batchnorm powernorm layernorm
     python benchmarks/future_leak.py tensorized-released tensorized-causal
 
-The text is random letters, 16 of them, so no model that sees only the past can have a loss below
-4 bits a letter. A tiny model trains on it with a few tokens a batch. A training loss below 4 bits
-comes from the tokens that the batch statistics have shown. The other loss is that of inference,
-with running statistics. tensorized-MASK is the tensorized Transformer with LayerNorm and that
---tensorized-mask. A model that sees all tokens of its window can learn all targets but the last
-one, which leaves 4 / 4 bits. The tables in docs/models.md come from here.
+The text is random letters, 16 of them, so no model that sees only the past can have a loss below 4
+bits per letter. A tiny model trains on it with a few tokens per batch. A training loss below 4
+bits comes from the tokens that the batch statistics have shown. The other loss is that of
+inference, with running statistics. tensorized-MASK is the tensorized Transformer with LayerNorm
+and that --tensorized-mask. A model that sees all tokens of its window can learn all targets but
+the last one, which leaves 4 / 4 bits. The tables in docs/models.md come from here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def build(name: str) -> Any:
 
 
 def loss(model: Any, generator: torch.Generator) -> torch.Tensor:
-    """The loss of a new batch of random letters in bits a letter."""
+    """The loss of a new batch of random letters in bits per letter."""
     tokens = torch.randint(4, 4 + LETTERS, (1, TOKENS + 1), generator=generator)
     logits = model(tokens[:, :-1])[0]
     nats = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())

@@ -7,7 +7,7 @@ The recipe (README of https://github.com/karpathy/nanoGPT) has a GPT of 4 layers
 random windows of 64 characters, 12 a batch, and 2,000 updates. With --minutes, as many updates
 as fit into the time, and the learning rate falls over all of them.
 
-The loss is in nats a character, over the whole validation text in windows side by side, as
+The loss is in nats per character, over the whole validation text in windows side by side, as
 ``fairseq-eval-lm`` has it, not over random windows as nanoGPT estimates it. It is the least of the
 losses after every 250 updates and after the last one.
 """

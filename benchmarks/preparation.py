@@ -106,7 +106,7 @@ def row_of(pairs: int, seconds: dict[str, float], args: argparse.Namespace) -> d
     }
     speeds = ", ".join(f"{step} {pairs / seconds[step]:,.0f}" for step in STEPS)
     print(f"{pairs:,} pairs on {args.workers} cores, pairs/s: {speeds}")
-    print(f"  memory: {main_mib:,.0f} MiB and at most {worker_mib:,.0f} MiB a worker")
+    print(f"  memory: {main_mib:,.0f} MiB and at most {worker_mib:,.0f} MiB per worker")
     for cores, value in minutes.items():
         print(f"  {WMT14_PAIRS:,} pairs on {cores} cores: about {value:,.0f} minutes")
     return {

@@ -40,7 +40,7 @@ def write_pairs(folder: Path, pairs: int) -> Path:
 
 
 def run_settings(data: Path, *flags: str) -> Any:
-    """The configuration of a run of one layer a side, with 100 tokens a batch."""
+    """The configuration of a run of one layer a side, with 100 tokens per batch."""
     arguments = [str(data), "--task=translation", "-sen", "-tde", "--cpu", "--num-workers=0"]
     arguments += ["--arch=norm_transformer", "--share-all-embeddings", "--seed=3"]
     for side in ("encoder", "decoder"):

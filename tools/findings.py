@@ -51,7 +51,7 @@ CORPORA = {
 
 
 class Effect(NamedTuple):
-    """A comparison: ``arm`` less ``baseline``, under pre-norm where they name no placement.
+    """A comparison: ``arm`` minus ``baseline``, under pre-norm where they name no placement.
 
     One that is ``off_scale`` would flatten the figure: it is in the table alone.
     """
@@ -83,7 +83,7 @@ def effects(
 
 
 def norms_of(study: str, *norms: str, placement: str = "") -> list[Effect]:
-    """Norms less LayerNorm."""
+    """Each norm minus LayerNorm."""
     return [Effect(study, norm + placement, "layernorm" + placement) for norm in norms]
 
 
@@ -202,7 +202,7 @@ def finding_table(name: str, results: Path) -> str:
     table = table.rename(columns={"title": "outcome"})
     suggested = (rows["family"] == "exploratory") & (rows["verdict"] != Verdict.UNDECIDED)
     table["verdict"] = rows["verdict"].mask(suggested, rows["verdict"] + ", exploratory")
-    table.insert(0, "difference", "`" + rows["arm"] + "` less `" + rows["baseline"] + "`")
+    table.insert(0, "difference", "`" + rows["arm"] + "` minus `" + rows["baseline"] + "`")
     table["declared"] = rows["family"].map({"primary": "before", "exploratory": "-"})
     return markdown(table)
 
@@ -210,7 +210,7 @@ def finding_table(name: str, results: Path) -> str:
 def finding_block(name: str, results: Path) -> str:
     """Markdown: the figure of a finding, what it leaves out, and its table."""
     figure = f"![Differences and their 95 % intervals](findings/{name}.svg)"
-    missing = [f"`{each.arm}` less `{each.baseline}`" for each in FINDINGS[name] if each.off_scale]
+    missing = [f"`{each.arm}` minus `{each.baseline}`" for each in FINDINGS[name] if each.off_scale]
     note = f"Not in the figure, because off its scale: {', '.join(missing)}.\n\n" if missing else ""
     return f"{figure}\n\n{note}{finding_table(name, results)}"
 
@@ -299,7 +299,7 @@ def finding_figure(name: str, results: Path) -> Figure:
 
 def _label(row: dict[str, Any]) -> str:
     baseline = row["baseline"].replace("-layer-scale-groups-0", " without layer-scale")
-    arms = AGAINST["depth"].without(f"{row['arm']} less {baseline}")
+    arms = AGAINST["depth"].without(f"{row['arm']} minus {baseline}")
     depth = re.search(r"-layers-(\d+)", row["arm"])  # the same in both arms
     layers = f", {depth[1]} layers" if depth else ""
     return f"{arms}\n{row['corpus']}{layers}, n = {len(row['by_seed'])}"

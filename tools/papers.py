@@ -192,7 +192,7 @@ def claims_table(experiment: str, results: Path, outcome: str = SCORE) -> str:
         for pair in zip(tests["arm"], tests["baseline"])
     ]
     table.insert(0, "claim", [CLAIMS[pair] for pair in pairs])
-    table.insert(1, "difference", [f"`{arm}` less `{baseline}`" for arm, baseline in pairs])
+    table.insert(1, "difference", [f"`{arm}` minus `{baseline}`" for arm, baseline in pairs])
     if outcome == SCORE:
         scores = {norm: float(score) for norm, score in published_scores(experiment).items()}
         table.insert(2, "published", [f"{scores[arm] - scores[less]:+.2f}" for arm, less in pairs])
@@ -227,7 +227,7 @@ LINES = (
 )
 """Figure, value and norm: those with a running form of the value, and one without layer-scale."""
 DIFFERENCES = {LINES[4]: LINES[1], LINES[5]: LINES[3]}
-"""What Figure 4 sets side by side: of ``powernorm-v`` less of ``batchnorm``."""
+"""What Figure 4 sets side by side: ``powernorm-v`` minus ``batchnorm``."""
 
 
 FIRST = ("powernorm-2", "powernorm-3", "powernorm-4")
@@ -250,7 +250,7 @@ def recorded_figures_table(folder: Path) -> str:
     for line, less in DIFFERENCES.items():
         if not {line, less} <= tenths.keys():
             continue
-        value, norm = ("` less `".join(both) for both in zip(line[1:], less[1:]))
+        value, norm = ("` minus `".join(both) for both in zip(line[1:], less[1:]))
         rows.append(_row(line[0], value, norm, tenths[line] - tenths[less]))
     return markdown(pd.DataFrame(rows).fillna("-"))
 

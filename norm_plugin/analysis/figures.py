@@ -311,7 +311,7 @@ def _difference_label(row: Mapping[str, Any], placements: Mapping[str, str]) -> 
     arm, baseline = row["arm"], row["baseline"]
     if placements[arm] == placements[baseline]:
         return str(arm)
-    return f"{short_name(arm, placements[arm])} less\n{baseline}"
+    return f"{short_name(arm, placements[arm])} minus\n{baseline}"
 
 
 @figure("scores", "verdicts")
@@ -327,8 +327,8 @@ def scores(study: Study) -> Figure:
     )
     return forest_plot(
         "scores",
-        f"{study.metric.title} of every seed, a dot each, with the mean and its 95 % interval. The "
-        "marks of baselines are filled.",
+        f"{study.metric.title} of every seed, one dot each, with the mean and its 95 % interval. "
+        "The marks of baselines are filled.",
         study.runs[["norm", "placement", "seed", "score"]],
         rows,
         study.metric.title,
@@ -573,7 +573,7 @@ def loss_curves(study: Study, name: str, kind: str, difference: bool) -> Figure 
 
     label = f"{kind} loss, {study.metric.loss_unit}"
     if difference:
-        which = f" less that of {_baselines(study)} with the same seed; below 0 is better"
+        which = f" minus that of {_baselines(study)} with the same seed; below 0 is better"
         label, data = f"difference in {label}", lines
     else:
         which = ": mean over seeds"

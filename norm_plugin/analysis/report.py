@@ -246,7 +246,7 @@ def tables_of(
     needed = ["seeds_paired", "seeds_unpaired"]
     add(
         "power",
-        f"Seeds an arm with which a t test shows a difference of {metric.of_interest:g} in "
+        f"Seeds per arm with which a t test shows a difference of {metric.of_interest:g} in "
         f"{metric.title} at the 5 % level with a power of 80 %, by the deviations of each pair.",
         scores[["arm", "baseline", *needed]].dropna(how="all", subset=needed),
     )
@@ -285,7 +285,7 @@ def tables_of(
             "sensitivity",
             f"Sensitivity to {tuned.key}.",
             learning_rate_sensitivity(tuned.trials),
-            "The mean over the grid of min(loss, loss at the start) less the least loss (Wortsman "
+            "The mean over the grid of min(loss, loss at the start) minus the least loss (Wortsman "
             "et al. 2023), with its 95 % interval over seeds. The worst loss of any trial stands "
             "for the loss at the start. An arm that trains at no value is not sensitive to it "
             "either; its loss is in the table before.",

@@ -225,7 +225,7 @@ def is_locked(folder: Path) -> bool:
 # --- the progress of a run -----------------------------------------------------------------------
 
 UPDATES = re.compile(r"\bnum_updates\W+(\d+)")
-POSITION = re.compile(r"\bepoch (\d+):\s+\d+ / (\d+)")  # the second number: updates an epoch
+POSITION = re.compile(r"\bepoch (\d+):\s+\d+ / (\d+)")  # the second number: updates per epoch
 EPOCH_END = re.compile(r"\btrain \| epoch (\d+) \| .*\bnum_updates (\d+)")
 STEP = 0.1  # without a terminal, a line is printed after each tenth of a stage,
 LEAST = 15.0  # but at most one in so many seconds
@@ -408,7 +408,7 @@ def duration(seconds: float) -> str:
 LINE = re.compile(r"\| INFO \| (train|valid|train_inner) \| epoch (\d+)(?: \||:)(.*)")
 SUBSETS = ("train", "valid", "train_inner")
 VALUES = ("loss", "nll_loss")
-"""The values that are read: the criterion and the negative log-likelihood, in bits a token."""
+"""The values that are read: the criterion and the negative log-likelihood, in bits per token."""
 Curves = dict[str, list[dict[str, float]]]
 
 

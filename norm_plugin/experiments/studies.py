@@ -227,7 +227,7 @@ def _primary(study: StudyFile) -> tuple[PrimaryComparison, ...]:
             )
         if comparisons.setdefault((each.arm, each.baseline, each.outcome), each) is not each:
             raise CommandError(
-                f"{where}: {each.arm} less {each.baseline} in {each.outcome} is declared twice"
+                f"{where}: {each.arm} minus {each.baseline} in {each.outcome} is declared twice"
             )
     return tuple(comparisons.values())
 
@@ -292,7 +292,7 @@ def check_study(study: StudyFile, metric: Metric, seeds: Mapping[str, set[int]])
             set.intersection(*(find_arm(n, seeds, f"{study.path}: primary") for n in terms(side)))
             for side in (each.arm, each.baseline)
         )
-        where = f"{study.path}: {each.arm} less {each.baseline}"
+        where = f"{study.path}: {each.arm} minus {each.baseline}"
         if each.paired and not ours & theirs:
             raise CommandError(
                 f"{where} is paired, and the arms have no seed in common; give both the same "
@@ -328,7 +328,7 @@ def outcome_unit(outcome: str, metric: Metric, where: str) -> str:
 
 
 def _check_margin(margin: str, unit: str, where: str) -> None:
-    """Check a margin. For the unit ``bits a sentence``, ``0.02 bits`` is enough."""
+    """Check a margin. For the unit ``bits per sentence``, ``0.02 bits`` is enough."""
     number, _, given = str(margin).partition(" ")
     try:
         valid = float(number) > 0 and given in (unit, unit.split()[0])

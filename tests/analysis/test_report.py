@@ -180,7 +180,7 @@ def test_arms_for_which_no_number_of_seeds_is_enough_are_shown(tmp_path):
     (folder,) = folder_of(tmp_path / "results", *runs)
     main([str(folder), "--out", str(tmp_path / "out")])
     text = (tmp_path / "out" / "report.md").read_text()
-    (row,) = rows_of(text, "Seeds an arm with which")
+    (row,) = rows_of(text, "Seeds per arm with which")
     assert (row["arm"], row["seeds, paired"]) == ("far, pre", "none is enough")
     over_all = rows_of(text, "The same over all arms.")
     assert over_all[-1]["value"] == "none is enough"
@@ -369,7 +369,7 @@ def test_an_arm_without_values_of_an_outcome_is_left_out_of_its_table(kind, arm,
             path.write_text(json.dumps(without_values(result, kind)))
     assert main([str(tmp_path / "toy_pre"), "--out", str(tmp_path / "report")]) == 0
     page = (tmp_path / "report/report.md").read_text()
-    title = {"score": "BLEU", "valid-loss": "least validation loss, bits a token"}
+    title = {"score": "BLEU", "valid-loss": "least validation loss, bits per token"}
     with_values = {"alike, pre", "far, pre", "layernorm, pre"} - {f"{arm}, pre"}
     for outcome, text in title.items():
         caption = f"Every arm against its baseline: {text}."

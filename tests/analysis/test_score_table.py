@@ -123,7 +123,7 @@ def test_scores_of_two_metrics_do_not_mix():
 
 
 def test_a_label_that_begins_with_the_title_is_not_repeated():
-    label = "nats a character, test, best checkpoint in validation"
+    label = "nats per character, test, best checkpoint in validation"
     scores = {"loss": {"score": 1.5, "label": label}}
     assert table(scored(metric="nats", scores=scores)).split("\n")[-1] == f"{label}."
 

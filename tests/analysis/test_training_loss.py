@@ -93,4 +93,4 @@ def test_the_page_names_the_updates(tmp_path):
     folders = folder_of(tmp_path, *(made_up(seed=seed, curves=curves) for seed in (1, 2)))
     main([*map(str, folders), "--out", str(tmp_path / "out")])
     page = (tmp_path / "out" / "report.md").read_text()
-    assert "final training loss, bits a token, mean over updates 101 to 200 of every run." in page
+    assert "final training loss, bits per token, mean over updates 101 to 200 of every run." in page

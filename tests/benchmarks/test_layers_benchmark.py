@@ -13,7 +13,7 @@ from measuring.command import Setup
 from norm_plugin.kernels import has_fused_form
 from norm_plugin.norms import norm_spec
 
-EAGER = ["torch", "plain", "fused", "reference"]  # compiling takes seconds a norm
+EAGER = ["torch", "plain", "fused", "reference"]  # compiling takes seconds per norm
 
 
 @pytest.fixture(autouse=True)

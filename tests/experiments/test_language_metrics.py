@@ -42,7 +42,7 @@ def test_three_bits_a_token(name, unit, expected, tmp_path):
     score = METRICS[name].scores(log(tmp_path), corpus(tmp_path, unit), "test")["loss"]
     assert (score["score"], score["tokens"]) == (expected, 1005)
     assert score["label"].startswith(f"{METRICS[name].title}, test")
-    assert METRICS[name].loss_unit == f"bits a {unit}"  # as fairseq prints them
+    assert METRICS[name].loss_unit == f"bits per {unit}"  # as fairseq prints them
     assert METRICS[name].of_bits(1.0) == pytest.approx({8.0: 2, 3.0: 1}.get(expected, math.log(2)))
 
 
@@ -55,9 +55,9 @@ def test_a_validation_text_in_the_place_of_a_test_is_called_so(tmp_path):
     def label():
         return METRICS["nats"].scores(log(tmp_path), data, "test")["loss"]["label"]
 
-    assert label() == "nats a character, test, best checkpoint in validation"
+    assert label() == "nats per character, test, best checkpoint in validation"
     (data / "tok/test.txt").write_text("t o\n")
-    assert "nats a character, validation text, as the corpus has no test, best" in label()
+    assert "nats per character, validation text, as the corpus has no test, best" in label()
 
 
 @pytest.mark.parametrize("metric", LOSSES.values(), ids=list(LOSSES))
@@ -84,7 +84,7 @@ def test_an_evaluation_that_is_not_whole(lines, message, tmp_path):
 
 def test_a_perplexity_that_no_float_holds(tmp_path):
     lines = (LINES[0], "Loss (base 2): 1500.0000, Perplexity: inf")
-    with pytest.raises(DivergedError, match="the loss is 1500.0 bits a word"):
+    with pytest.raises(DivergedError, match="the loss is 1500.0 bits per word"):
         METRICS["perplexity"].check_log(log(tmp_path, lines), corpus(tmp_path, "word"))
 
 

@@ -70,7 +70,7 @@ def test_a_study_of_one_arm_declares_nothing(tmp_path):
         ("primary: [{arm: dyt, baseline: none, test: equivalence}]", "a margin, such as 0.5 BLEU"),
         (
             "primary: [{arm: dyt, baseline: none}, {arm: dyt, baseline: none, outcome: score}]",
-            "dyt less none in score is declared twice",
+            "dyt minus none in score is declared twice",
         ),
         ("tune: {seeds: [1]}", "tune must have the keys grid, seeds"),
         ("tune: {grid: {optimization.lr: [1]}, seeds: [1]}", "optimization.lr has one value"),
@@ -87,7 +87,7 @@ def test_what_is_no_study_is_refused(tmp_path, text, message):
     ("text", "message"),
     [
         ("arm: unified, baseline: dyt", "names the arm unified; choose from adanorm, dyt"),
-        ("arm: dyt, baseline: layernorm", "dyt less layernorm is paired, .* no seed in common"),
+        ("arm: dyt, baseline: layernorm", "dyt minus layernorm is paired, .* no seed in common"),
         ("arm: adanorm, baseline: layernorm, outcome: chrf", "accuracy has no outcome chrf"),
         *(
             (

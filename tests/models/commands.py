@@ -10,7 +10,7 @@ import sys
 from forked import ROOT, run_forked
 
 PLUGIN = ROOT / "norm_plugin"
-# One layer, 512 tokens a batch: an update takes a few hundredths of a second.
+# One layer, 512 tokens per batch: an update takes a few hundredths of a second.
 SMALL = {
     "--encoder-layers": 1,
     "--decoder-layers": 1,

@@ -18,7 +18,7 @@ from norm_plugin.cli import main
 from norm_plugin.commands.command_line import run_command
 from norm_plugin.experiments import spec
 
-# A few updates an epoch, on the small validation set, and no position beyond its longest sentence:
+# A few updates per epoch, on the small validation set, and no position beyond its longest sentence:
 # everything runs, nothing is learned. The kill after the second epoch leaves two.
 QUICK = ("--max-epoch", "4", "--train-subset", "valid", "--max-tokens", "2000")
 QUICK += ("--max-target-positions", "24")

@@ -53,7 +53,7 @@ def test_a_verdict_on_what_was_not_declared_says_that_it_is_exploratory():
     rows = finding_table("small-batches", RESULTS).splitlines()[2:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     ends = {cell[0]: cell[-2:] for cell in cells}
-    by_tokens = "`powernorm-stat-tokens-{0}` less `batchnorm-stat-tokens-{0}`"
+    by_tokens = "`powernorm-stat-tokens-{0}` minus `batchnorm-stat-tokens-{0}`"
     assert ends[by_tokens.format(256)] == ["undecided", "before"]
     assert ends[by_tokens.format(1024)] == ["better, exploratory", "-"]
     assert ends[by_tokens.format(4096)] == ["undecided", "-"]
@@ -77,7 +77,7 @@ def test_p_is_corrected_as_on_the_page_of_the_study():
     by_loss = ("adanorm_sst5", "detachnorm-mean", "detachnorm-std", "valid_loss")
     assert rows.loc[[by_loss], "p_holm"].iloc[0] == pytest.approx(0.024, abs=5e-4)
     assert (
-        "`detachnorm-mean` less `detachnorm-std` | -0.025 | -0.041 to -0.009 | 0.006 | 0.024"
+        "`detachnorm-mean` minus `detachnorm-std` | -0.025 | -0.041 to -0.009 | 0.006 | 0.024"
         in claims
     )
 

@@ -113,7 +113,7 @@ def test_the_two_intervals(tmp_path):
 def test_claims_are_of_differences_seed_by_seed(tmp_path):
     write_rt(tmp_path, adanorm=(76.0, 77.1, 77.9), none=(76.0, 77.1, 77.9))
     better, worse, *_ = rows(claims_table("rt", tmp_path))[2:]
-    assert better[1:4] == ["`adanorm` less `layernorm`", "+0.29", "+1.00"]
+    assert better[1:4] == ["`adanorm` minus `layernorm`", "+0.29", "+1.00"]
     assert (better[-1], worse[-1]) == (SHOWN, CONTRADICTED)
 
 

@@ -84,7 +84,7 @@ class Accuracy(Metric):
     columns = {"accuracy": "accuracy (%)"}
     losses = ("loss", "calibrated_loss")
     of_interest = 0.3
-    loss_unit = "bits a sentence"
+    loss_unit = "bits per sentence"
     checkpoint = BEST
     stage = "predict"
     module = "norm_plugin predict"

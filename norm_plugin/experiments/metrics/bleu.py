@@ -30,7 +30,7 @@ class Bleu(Metric):
     }
     of_interest = 0.2
     score_unit = "BLEU"
-    loss_unit = "bits a token"
+    loss_unit = "bits per token"
     stage = "generate"
     module = "fairseq_cli.generate"
     keeps_texts = True

@@ -146,14 +146,14 @@ class Perplexity(LanguageModelLoss):
     unit = "word"
     of_interest = 1.0
     score_unit = title
-    loss_unit = "bits a word"
+    loss_unit = "bits per word"
 
     def of_bits(self, bits: float) -> float:
         try:
             return float(2**bits)
         except OverflowError as error:
             raise DivergedError(
-                f"the loss is {bits} bits a word; the model has diverged"
+                f"the loss is {bits} bits per word; the model has diverged"
             ) from error
 
 
@@ -161,13 +161,13 @@ class Perplexity(LanguageModelLoss):
 class BitsACharacter(LanguageModelLoss):
     """L, where tokens are characters."""
 
-    title = "bits a character"
+    title = "bits per character"
     columns = {"loss": title}
     unit = "character"
     digits = 3
     of_interest = 0.01
     score_unit = title
-    loss_unit = "bits a character"
+    loss_unit = "bits per character"
 
     def of_bits(self, bits: float) -> float:
         return bits
@@ -177,7 +177,7 @@ class BitsACharacter(LanguageModelLoss):
 class NatsACharacter(BitsACharacter):
     """L ln 2, where tokens are characters."""
 
-    title = "nats a character"
+    title = "nats per character"
     columns = {"loss": title}
     score_unit = title
 

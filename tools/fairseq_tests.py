@@ -52,7 +52,7 @@ MODULES = (
     "test_train",
     "test_valid_subset_checks",
 )
-"""Those of fairseq's tests that build a Transformer or RoBERTa on a CPU."""
+"""The tests of fairseq that build a Transformer or RoBERTa on a CPU."""
 
 
 class Outcome(NamedTuple):

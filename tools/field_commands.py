@@ -86,7 +86,7 @@ class Row:
         return [(step, []) if isinstance(step, str) else (step[0], step[1:]) for step in self.then]
 
     def flags(self, stock: bool) -> list[str]:
-        """Those of fairseq-train, without the corpus and the folder."""
+        """The flags of fairseq-train, without the corpus and the folder."""
         words = [HALF if word == "--fp16" else word for word in shlex.split(self.train)]
         place = next(i for i, word in enumerate(words) if word in ("--arch", "-a")) + 1
         arch = words[place]

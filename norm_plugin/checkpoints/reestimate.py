@@ -123,7 +123,7 @@ def _forward(model: Any, cfg: Any, task: Any, batches: int) -> None:
 
     from norm_plugin.models.divergence import DivergenceWatch
 
-    if getattr(model, "watch", None) is None:  # a batch that is not finite moves no statistic
+    if getattr(model, "watch", None) is None:  # a batch that is not finite updates no statistic
         model.watch = DivergenceWatch(model)
     on_gpu = torch.cuda.is_available() and not cfg.common.cpu
     device = torch.device("cuda" if on_gpu else "cpu")

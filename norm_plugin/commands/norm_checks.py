@@ -81,7 +81,7 @@ def check_mask(spec: NormSpec) -> None:
 
 
 def check_determinism(spec: NormSpec) -> None:
-    """The same input gives the same output, in training too."""
+    """Equal inputs give equal outputs, in training too."""
     x, mask = _batch()
     norm, twin = spec.build(DIM), spec.build(DIM)
     twin.load_state_dict(norm.state_dict())

@@ -91,7 +91,7 @@ class RelativeDecoder(NormTransformerDecoder):
 
     @staticmethod
     def shape_of_biases(cfg: NormConfig) -> tuple[int, int]:
-        """That of u and v."""
+        """The shape of u and v."""
         raise NotImplementedError
 
     def build_output_projection(self, cfg: NormConfig, *args: Any) -> None:

@@ -254,14 +254,14 @@ class NormTensorizedLanguageModel(RelativeLanguageModel):
 
 
 def base_architecture(args: Any) -> None:
-    """That of the public code on PTB: 3 layers of 256, R 40, FFN 2100, dropout 0.3."""
+    """The architecture of the public code on PTB: 3 layers of 256, R 40, FFN 2100, dropout 0.3."""
     size = {"embed_dim": 256, "ffn_embed_dim": 2100, "layers": 3, "attention_heads": 1}
     set_missing(args, **{f"decoder_{name}": value for name, value in size.items()}, dropout=0.3)
     set_defaults(args, SETTINGS)
 
 
 def wikitext103_architecture(args: Any) -> None:
-    """That of the public code on WikiText-103: 6 layers, dropout 0.1, adaptive input and softmax.
+    """The public code's on WikiText-103: 6 layers, dropout 0.1, adaptive input and softmax.
 
     Their cutoffs are those of Transformer-XL's code, from which that code comes.
     """

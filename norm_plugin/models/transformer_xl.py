@@ -341,7 +341,7 @@ class NormTransformerXL(RelativeLanguageModel):
 
 
 def base_architecture(args: Any) -> None:
-    """That of Dai et al. on enwik8: 12 layers of 512, 8 heads, FFN 2048, memory 512."""
+    """The architecture of Dai et al. on enwik8: 12 layers of 512, 8 heads, FFN 2048, memory 512."""
     set_missing(args, mem_len=512, decoder_layers=12)
     set_defaults(args, SETTINGS)
 

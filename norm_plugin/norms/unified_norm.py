@@ -129,7 +129,7 @@ class UnifiedNorm(WindowNorm):
     def gradient_statistic(
         self, outlier: Tensor, in_warmup: bool, g_mean: Tensor, count: Tensor
     ) -> Tensor:
-        """psi_t from g_t, (C,) both; the backward pass of a batch moves the statistics once."""
+        """psi_t from g_t, (C,) both; the backward pass of a batch updates the statistics once."""
         entering = torch.where(outlier, self.psi, g_mean.to(self.psi.dtype))
         push(self.gradients, self.gradients_filled, entering, count)
         smoothed = window_mean(self.gradients, self.gradients_filled)

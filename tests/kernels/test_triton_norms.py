@@ -94,7 +94,7 @@ def test_steps_of_training_and_inference(name, options):
     if "warmup_updates" in options:
         options = {**options, "warmup_updates": 1}
     plain, fused = both_forms(name, options)
-    # float32, sums of 15 to 28 terms in another order; the steps move statistics by the same error
+    # float32, sums of 15 to 28 terms in another order; updated statistics have the same error
     close = {"rtol": 1e-4, "atol": 2e-5}
     steps = 2 + options.get("window", 0)
     for step in range(steps):

@@ -10,7 +10,7 @@ from batches import FORMS, every_form, new_norm, state_of, step, upstream
 
 @every_form
 def test_equal_batches_leave_the_statistics_of_one(name, options, ragged):
-    """A norm that moves a statistic by a weight of its own ends elsewhere."""
+    """A norm that updates a statistic with a weight of its own ends elsewhere."""
     norm = new_norm(name, **options)
     for seed in range(3):  # what was there before is of no account
         x, mask = ragged(seed)

@@ -29,7 +29,7 @@ def test_a_published_command_and_what_follows_it(name, corpora, tmp_path):
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if not row.example])
 def test_fairseq_takes_the_flags_of_every_row(name):
-    """Those of a row with code of an example are parsed when it is imported."""
+    """The flags of a row with code of an example are parsed when that code is imported."""
     argv = ["DATA", *ROWS[name].flags(stock=False)]
     args = options.parse_args_and_arch(options.get_training_parser(), argv)
     assert args.arch.startswith("norm_") and args.arch in ARCH_MODEL_REGISTRY

@@ -6,8 +6,8 @@ All of them map u, the input after its layer-scale, channel by channel,
     du = a dy + c + b (u - shift)            at real positions, else 0
 
 and differ in where shift, gain, a, b and c come from. A subclass of :class:`Batch` says that, in
-its ``forward``, which also moves the running statistics, and in its ``backward``. A function under
-:func:`fuses_columns` says which subclass computes the batch at hand.
+its ``forward``, which also updates the running statistics, and in its ``backward``. A function
+under :func:`fuses_columns` says which subclass computes the batch at hand.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class Recorder:
         return self.unit is None and not in_backward()
 
     def _see_input(self, path: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
-        """Before a norm's forward moves its running statistics."""
+        """Record what a norm holds before its forward updates its running statistics."""
         if not norm.training:  # a frozen part, or a task that generates: no batch to learn from
             return
         x, valid = positions_of(inputs)

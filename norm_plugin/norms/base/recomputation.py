@@ -1,6 +1,6 @@
 """Activation checkpointing computes a forward again in the backward pass: what norms need for that.
 
-A repeated forward must use what the first one used, and must move no statistic.
+A repeated forward must use what the first one used, and must update no statistic.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fairseq.models import (
@@ -133,6 +133,10 @@ def _complete(model: str, fill_defaults: Callable[[Any], None], placement: str, 
         fill_defaults(stock_keys)
         flatten(args, vars(stock_keys))
         check_keys(args, {*vars(stock_keys), *cls.other_keys()}, cls.stock_settings)
+    for key in (f"{side}_layers_to_keep" for side in cls.sides):
+        kept = getattr(args, key, None)
+        if kept is not None and not isinstance(kept, str):  # fairseq's flag gives a list
+            setattr(args, key, ",".join(map(str, kept if isinstance(kept, Iterable) else [kept])))
     apply_placement(args, placement, cls.sides)
     keys = [f"{side}_normalize_before" for side in cls.sides]
     given = {key: value for key in keys if (value := getattr(args, key, None)) is not None}

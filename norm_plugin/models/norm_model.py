@@ -125,6 +125,14 @@ class NormModel(BaseFairseqModel):
             self.watch.check(self.updates_done + 1)
         return output
 
+    def load_state_dict(
+        self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None
+    ) -> Any:
+        """As in fairseq, which prunes by ``--encoder-layers-to-keep``; but what is pruned already
+        is loaded as it is, and the settings go on to say which layers there are."""
+        settings = args if model_cfg is None else model_cfg
+        return super().load_state_dict(state_dict, strict, pruning_of(self, state_dict, settings))
+
     def make_generation_fast_(self, **kwargs: Any) -> None:
         """As in fairseq; ``--retain-dropout-modules`` takes the names of fairseq's classes too."""
         given = kwargs.get("retain_dropout_modules")
@@ -148,6 +156,24 @@ class NormModel(BaseFairseqModel):
             )
         self.updates_done = num_updates
         super().set_num_updates(num_updates)
+
+
+def pruning_of(
+    model: NormModel, state: Mapping[str, Any], settings: Any
+) -> argparse.Namespace | None:
+    """What fairseq shall prune ``state`` by, so that it has the layers of ``model``; None: nothing.
+
+    fairseq prunes the state of every checkpoint that it loads, and of both stacks or none.
+    """
+    keep = {side: getattr(settings, f"{side}_layers_to_keep", None) for side in model.sides}
+    if not any(keep.values()):
+        return None
+    for side in model.sides:
+        matches = (re.match(rf"{side}\..*?\blayers\.(\d+)\.", name) for name in state)
+        found = sorted({int(match.group(1)) for match in matches if match})
+        if not keep[side] or len(found) == len(model.stack(side).layers):
+            keep[side] = ",".join(map(str, found))
+    return argparse.Namespace(arch="any", **{f"{side}_layers_to_keep": keep[side] for side in keep})
 
 
 def dropouts_named(model: nn.Module, given: str | Sequence[str]) -> list[str]:

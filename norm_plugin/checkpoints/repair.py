@@ -22,6 +22,8 @@ from norm_plugin.commands.command_line import CommandError, reading, replacing
 
 TEMPORARY = re.compile(r"checkpoint.*\.pt\.tmp|.+\.pt\.\d+\.tmp")  # fairseq's, and ours
 ARCHIVE_START = b"PK"
+NUMBERED_OR_LAST = re.compile(r"checkpoint(?:_last|_best|\d+|_\d+_\d+)([^.]*)\.pt")
+"""Its group is fairseq's ``--checkpoint-suffix``, usually empty."""
 
 
 def repair(folder: Path) -> list[str]:
@@ -36,7 +38,8 @@ def repair(folder: Path) -> list[str]:
         return []
     try:
         messages = _remove_leftovers(folder) + _remove_truncated(folder)
-        messages += _restore_last(folder)
+        for suffix in _suffixes(folder):
+            messages += _restore_last(folder, suffix)
     except OSError as error:
         raise CommandError(f"cannot repair {folder}: {error}") from error
     return messages
@@ -56,9 +59,25 @@ def _remove_truncated(folder: Path) -> list[str]:
     return [f"removed {path}, which was truncated" for path in truncated]
 
 
+def _suffix(path: Path) -> str:
+    """The ``--checkpoint-suffix`` of the run of a checkpoint, which has a last one of this name."""
+    match = NUMBERED_OR_LAST.fullmatch(path.name)
+    return match.group(1) if match and _last(path.parent, match.group(1)).exists() else ""
+
+
+def _suffixes(folder: Path) -> list[str]:
+    """The suffixes of the runs in the folder."""
+    return sorted({"", *map(_suffix, folder.glob("checkpoint*.pt"))})
+
+
+def _last(folder: Path, suffix: str) -> Path:
+    return folder / LAST.replace(".pt", f"{suffix}.pt")
+
+
 def _candidates(folder: Path) -> list[Path]:
-    """Every checkpoint of the folder but the last, by name."""
-    return sorted(path for path in folder.glob("checkpoint*.pt") if path.name != LAST)
+    """Every checkpoint of the folder but the last ones, by name."""
+    paths = folder.glob("checkpoint*.pt")
+    return sorted(path for path in paths if path != _last(folder, _suffix(path)))
 
 
 def _is_truncated(path: Path) -> bool:
@@ -71,8 +90,8 @@ def _is_truncated(path: Path) -> bool:
         return not start or (start == ARCHIVE_START and not zipfile.is_zipfile(stream))
 
 
-def _restore_last(folder: Path) -> list[str]:
-    last = folder / LAST
+def _restore_last(folder: Path, suffix: str) -> list[str]:
+    last = _last(folder, suffix)
     state = "missing"
     if last.exists():
         try:
@@ -80,7 +99,7 @@ def _restore_last(folder: Path) -> list[str]:
             return []
         except DamagedError:
             state = "damaged"
-    source, messages = _most_updates(folder)
+    source, messages = _most_updates(folder, suffix)
     if source is not None:
         with reading(source) as origin, replacing(last) as stream:
             shutil.copyfileobj(origin, stream)
@@ -91,13 +110,15 @@ def _restore_last(folder: Path) -> list[str]:
     return [*messages, f"removed {last}, which was damaged, with none to replace it"]
 
 
-def _most_updates(folder: Path) -> tuple[Path | None, list[str]]:
+def _most_updates(folder: Path, suffix: str) -> tuple[Path | None, list[str]]:
     """The checkpoint to resume from, and a line for each that cannot be read.
 
     Averaged and folded checkpoints do not count: they hold no state of the optimizer.
     """
     best, most, messages = None, -1, []
     for path in _candidates(folder):
+        if _suffix(path) != suffix:
+            continue
         try:
             state = load_checkpoint(path)
         except CommandError as error:

@@ -307,7 +307,7 @@ def around_read_checkpoint(load: Function, path: str, *args: Any, **kwargs: Any)
 
 @wraps(checkpoint_utils, "load_ema_from_checkpoint", "tests/models/test_checkpoint_contents.py")
 def around_read_ema(load: Function, fpath: str) -> Any:
-    """The file of `--ema-seed-model`, which fairseq reads by another function, is checked in the same way."""
+    """The file of `--ema-seed-model`, which another function reads, is checked in the same way."""
     with safe_loading(fpath):
         return load(fpath)
 

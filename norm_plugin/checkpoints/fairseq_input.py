@@ -7,7 +7,7 @@ sides of different lengths or a sentence that is too long. fairseq is imported w
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,17 @@ def fairseq_errors(doing: str) -> Iterator[None]:
         # an assertion rarely has a message
         reason = str(error) or f"{type(error).__name__} at {innermost.line}"
         raise CommandError(f"cannot {doing}: {reason}") from error
+
+
+def batches_of(batches: Iterable[Any], data: str) -> Iterator[Any]:
+    """The batches of an iterator of fairseq, whose errors are those of the data in ``data``."""
+    iterator = iter(batches)
+    while True:
+        with fairseq_errors(f"read the batches of the data in {data}"):
+            batch = next(iterator, None)
+        if batch is None:
+            return
+        yield batch
 
 
 def load_dictionary(path: Path) -> Any:

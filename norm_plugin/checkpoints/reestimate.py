@@ -33,7 +33,7 @@ from torch import nn
 from tqdm import tqdm
 
 from norm_plugin.checkpoints.building import build_model
-from norm_plugin.checkpoints.fairseq_input import fairseq_errors
+from norm_plugin.checkpoints.fairseq_input import batches_of, fairseq_errors
 from norm_plugin.checkpoints.files import State
 from norm_plugin.commands.command_line import CommandError
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, norm_spec
@@ -132,6 +132,8 @@ def _forward(model: Any, cfg: Any, task: Any, batches: int) -> None:
     set_torch_seed(cfg.common.seed)
     with torch.no_grad():
         for sample in tqdm(chosen, "re-estimating", batches, leave=False, disable=None):
+            if sample.get("target") is None:
+                raise CommandError(f"the training data in {cfg.task.data} has no target side")
             batch = apply_to_sample(lambda tensor: tensor.to(device), sample["net_input"])
             try:
                 model(**batch)
@@ -159,7 +161,7 @@ def train_batches(model: Any, cfg: Any, task: Any) -> Iterator[Any]:
     if not len(epochs):
         raise CommandError(f"the training data in {cfg.task.data} does not fill one batch")
     while True:
-        yield from epochs.next_epoch_itr()
+        yield from batches_of(epochs.next_epoch_itr(), cfg.task.data)
 
 
 def _write_back(norms: dict[str, BatchStatisticsNorm], model: State) -> None:

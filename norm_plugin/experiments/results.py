@@ -75,6 +75,9 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "seed": int,
 }
 """The types of values that are read by name."""
+NUMBERS = re.compile(r"model\.(norm_)?parameters|training\.\w+")
+LABELS = re.compile(r"scores\.\w+\.(label|signature)")
+"""The dotted names of values that tables show as numbers and as text."""
 POINT = ["subset", "epoch", "updates", "loss", "nll_loss"]
 RUNS, SHARED, CURVES, FAILURES = "runs.csv", "shared.json", "curves.csv", "failed.csv"
 
@@ -154,6 +157,12 @@ def _check_row(row: Row, path: Path) -> None:
     if missing:
         raise CommandError(f"{path} lacks {missing[0]}; write it again")
     _check_types({name: value for name, value in row.items() if name in TYPES}, path)
+    for name, value in row.items():
+        kind = (
+            (int, float) if NUMBERS.fullmatch(name) else str if LABELS.fullmatch(name) else object
+        )
+        if not isinstance(value, kind):
+            raise CommandError(f"{path} has the {name} {str(value)[:60]!r}; write it again")
     score = row.get(headline, math.nan)
     if isinstance(score, bool) or not isinstance(score, (int, float)) or math.isinf(score):
         raise CommandError(
@@ -217,7 +226,10 @@ def read_folder(folder: Path) -> Folder:
     digests: dict[Path, str] = {}
     failures = list(_json_files(folder / "failed", digests))
     for path, record in failures:
-        if not (isinstance(record, dict) and {*RUN_KEY, "state"} <= record.keys()):
+        named = isinstance(record, dict) and all(
+            record.get(name) is not None for name in (*RUN_KEY, "state", "differs")
+        )
+        if not named:
             raise CommandError(f"{path} is not the record of a failure; remove it")
         _check_types(record, path)
     results = [check_result(content, path) for path, content in _json_files(folder, digests)]

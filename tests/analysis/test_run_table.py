@@ -105,6 +105,9 @@ def curves_of(value):
         ({"kept": {"translations": "a.gz"}}, "names no checksum of its translations"),
         ({"differs": "all"}, "has the differs 'all'"),
         ({"date": 7}, "has the date '7'"),
+        ({"model__parameters": "many"}, "has the model.parameters 'many'"),
+        ({"training__updates_per_second": [1]}, r"has the training.updates_per_second '\[1\]'"),
+        ({"scores__tokenized__label": []}, r"has the scores.tokenized.label '\[\]'"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_one_line(tmp_path, change, damage):
@@ -134,7 +137,11 @@ def test_json_that_is_nested_deeply_is_one_line(depth, name, tmp_path):
     [
         ("7", "a-seed1.json is not the record of a failure"),
         ("{}", "a-seed1.json is not the record of a failure"),
-        ('{"experiment": "e", "norm": "a", "seed": [1], "state": "failed"}', "has the seed"),
+        ('{"experiment": "e", "norm": null, "seed": 1, "state": "failed"}', "is not the record"),
+        (
+            '{"experiment": "e", "norm": "a", "seed": [1], "state": "failed", "differs": {}}',
+            "has the seed",
+        ),
         ("[" * 100_000, "is not JSON"),
         ("1" * 5000, "is not JSON"),
         ("\xff", "is not the record|is not JSON"),

@@ -198,6 +198,14 @@ def test_data_that_does_not_fit(tmp_path, data) -> None:
     alone = write_dictionaries(tmp_path / "alone")
     with pytest.raises(CommandError, match=f"{cannot} {alone}: Dataset not found: train"):
         reestimate(state, path, 1, alone)
+    for name, damage, message in (
+        ("cut", lambda path: path.write_bytes(b"abc"), "cannot read the batches of the data in"),
+        ("half", lambda path: path.with_suffix(".idx").unlink(), "has no target side"),
+    ):
+        damaged = write_pairs(write_dictionaries(tmp_path / name), 20)
+        damage(damaged / "train.en-de.de.bin")
+        with pytest.raises(CommandError, match=message):
+            reestimate(state, path, 1, damaged)
     few = write_pairs(write_dictionaries(tmp_path / "few"), 5)  # batches are of eight
     with pytest.raises(CommandError, match=f"the training data in {few} does not fill one"):
         reestimate(state, path, 1, few)

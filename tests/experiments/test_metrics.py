@@ -195,11 +195,16 @@ def test_sentences_that_cannot_be_read(tmp_path):
     longer = write_sentences(tmp_path / "longer")
     for end in ("bin", "idx"):  # the labels of another split, and so of another number
         shutil.copy(longer / "label" / f"train.{end}", longer / "label" / f"test.{end}")
+    unlabeled, cut = (write_sentences(tmp_path / name) for name in ("unlabeled", "cut"))
+    (unlabeled / "label" / "test.idx").unlink()
+    (cut / "input0" / "test.bin").write_bytes(b"ab")
     without = write_sentences(tmp_path / "without")
     (without / "input0" / "dict.txt").unlink()
     for argv, message in (
         ([data, "--gen-subset", "dev"], "cannot make batches of the dev sentences in"),
         ([tmp_path / "none"], "there is no folder .*none; give the one of the binarized data"),
+        ([unlabeled], "has no labels of the test sentences"),
+        ([cut], "cannot read the batches of the data in .*cut"),
         ([without], "cannot build the model of .*dict.txt"),
         ([longer], "test sentences in .*dataset lengths must match"),
     ):

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from norm_plugin.checkpoints.fairseq_input import fairseq_errors
+from norm_plugin.checkpoints.fairseq_input import batches_of, fairseq_errors
 from norm_plugin.commands.command_line import CommandError, read_lines
 from norm_plugin.experiments.metrics.base import Metric, Scores, name_of_split, register_metric
 from norm_plugin.experiments.metrics.calibration import calibrate
@@ -166,7 +166,9 @@ def evaluate(model: Any, task: Any, split: str) -> Iterator[tuple[int, Tensor, i
         batches = task.get_batch_iterator(
             dataset, max_tokens=MAX_TOKENS, max_positions=task.max_positions()
         )
-    for batch in batches.next_epoch_itr(shuffle=False):
+    for batch in batches_of(batches.next_epoch_itr(shuffle=False), task.cfg.data):
+        if "target" not in batch:
+            raise CommandError(f"{task.cfg.data} has no labels of the {split} sentences")
         yield from evaluate_batch(model, task, batch)
 
 

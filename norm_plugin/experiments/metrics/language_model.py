@@ -13,6 +13,7 @@ L, the mean loss per token in bits, is 4.7682 here. If tokens are words, the per
 from __future__ import annotations
 
 import argparse
+import ast
 import logging
 import math
 import re
@@ -204,6 +205,7 @@ def main(argv: Sequence[str]) -> int:
     args = options.parse_args_and_arch(parser, list(argv))
     if args.path is None:
         raise CommandError("evaluate-lm needs the model: give --path FILE")
+    check_overrides(args.model_overrides)
     results = ResultHandler(sys.stdout)
     results.addFilter(is_result)
     loggers = (eval_lm.logger, logging.getLogger("norm_plugin.models"))
@@ -225,6 +227,19 @@ class ResultHandler(logging.StreamHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
         """Raise the error that is being handled; logging would print it and go on."""
         raise
+
+
+def check_overrides(text: str) -> None:
+    """Raise CommandError unless ``--model-overrides``, which fairseq evaluates, is literal."""
+    try:
+        overrides = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        overrides = None
+    if not isinstance(overrides, dict):
+        raise CommandError(
+            f"--model-overrides is {text[:60]!r}; it must be a dictionary of literals, such as "
+            "{'dropout': 0.1}"
+        )
 
 
 def user_dir_in(argv: Sequence[str]) -> Path | None:

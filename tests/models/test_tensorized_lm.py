@@ -16,6 +16,7 @@ from reference.transformer_xl import mean_loss
 from torch.nn import functional
 
 from characters import command, task_of, write_text
+from norm_plugin.commands.command_line import CommandError
 from norm_plugin.experiments.metrics.language_model import main as evaluate
 from norm_plugin.experiments.metrics.language_model import read_evaluation
 from norm_plugin.models.tensorized_lm import MODEL, NormTensorizedLanguageModel
@@ -234,7 +235,7 @@ def test_the_released_form_trains_and_is_scored_only_by_name(text, tmp_path, cap
     path = tmp_path / "checkpoint_last.pt"
     argv = [text, "--path", path, "--tokens-per-sample", 12, "--gen-subset", "test", "--cpu"]
     argv = [str(word) for word in (*argv, "--num-workers", 0)]
-    with pytest.raises(ValueError, match="trained with --tensorized-mask released, so .* compare"):
+    with pytest.raises(CommandError, match="with --tensorized-mask released, so .* compare"):
         evaluate(argv)
     capsys.readouterr()
     assert evaluate([*argv, "--model-overrides", "{'score_released': True}"]) == 0

@@ -16,7 +16,11 @@ CHECKED = [name for name in NORM_TYPES if norm_spec(name).cls.normalize is not N
 """The norms whose forward is ``Norm.forward``; torch's own kernel checks the input of others."""
 WITH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = [
+    pytest.mark.filterwarnings("error"),
+    # nothing multiplies the loss here, so the factor is 1; test_loss_scale.py tests the warning
+    pytest.mark.filterwarnings("ignore:.*trains in float16, and no torch.amp.GradScaler"),
+]
 every_norm = pytest.mark.parametrize("name", NORM_TYPES)
 norms_with_statistics = pytest.mark.parametrize("name", WITH_STATISTICS)
 

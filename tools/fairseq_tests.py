@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import fairseq_cli.train  # noqa: F401  or else that of the checkout is found
 import torch
 from fairseq import options, utils
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerModel
 
 from norm_plugin.commands.command_line import CommandError, run_command
@@ -53,6 +53,8 @@ MODULES = (
     "test_valid_subset_checks",
 )
 """The tests of fairseq that build a Transformer or RoBERTa on a CPU."""
+REPLACED = ("transformer", "transformer_lm", "roberta")
+"""fairseq's models whose architectures have counterparts."""
 
 
 class Outcome(NamedTuple):
@@ -67,6 +69,11 @@ class Outcome(NamedTuple):
     result: str
     reason: str
     replaced: list[str]
+
+
+def has_counterpart(name: str) -> bool:
+    """Whether norm_NAME is fairseq's NAME with other norms, and not another model."""
+    return ARCH_MODEL_NAME_REGISTRY.get(name) in REPLACED and f"norm_{name}" in ARCH_MODEL_REGISTRY
 
 
 class Substitution(contextlib.ExitStack):
@@ -102,17 +109,20 @@ class Substitution(contextlib.ExitStack):
         return wrapper
 
     def command(self, argv: list[str]) -> list[str]:
-        """A command line of fairseq, with our user dir and, if it has one, our architecture."""
+        """A command line of fairseq with our architecture, if it has one, and with a user dir.
+
+        A user dir of the test itself stays the only one; ours has been imported.
+        """
         for place, (flag, name) in enumerate(itertools.pairwise(argv)):
             if flag not in ("--arch", "-a"):
                 continue
-            if f"norm_{name}" in ARCH_MODEL_REGISTRY:
+            if has_counterpart(name):
                 self.replaced.append(name)
                 argv[place + 1 : place + 2] = [f"norm_{name}", "--norm-type", self.norm]
             elif not self.replaced:  # most of these tests train for long
                 raise unittest.SkipTest(f"{name} has no counterpart")
             break
-        return [*argv, "--user-dir", PLUGIN]
+        return argv if "--user-dir" in argv else [*argv, "--user-dir", PLUGIN]
 
     def _transformer(self) -> type[TransformerModel]:
         substitution = self

@@ -66,6 +66,21 @@ def test_each_test_is_run_with_both_architectures(checkout, capfd):
     assert lines[-1].startswith("4 tests: 2 pass with fairseq's architectures, 1 with ours; 1 with")
 
 
+@pytest.mark.parametrize(
+    ("name", "whether"),
+    [("transformer_iwslt_de_en", True), ("roberta_base", True), ("masked_lm", False), ("x", False)],
+)
+def test_a_model_of_another_kind_is_no_counterpart(name, whether):
+    assert fairseq_tests.has_counterpart(name) == whether
+
+
+def test_a_user_dir_of_the_test_stays_the_only_one():
+    command = fairseq_tests.Substitution("dyt", []).command
+    ours = ["DATA", "--arch", "norm_transformer", "--norm-type", "dyt", "--user-dir", "own"]
+    assert command(["DATA", "--arch", "transformer", "--user-dir", "own"]) == ours
+    assert command(["DATA"]) == ["DATA", "--user-dir", fairseq_tests.PLUGIN]
+
+
 def test_a_folder_without_its_tests_is_refused(tmp_path):
     with pytest.raises(CommandError, match="give a clone of https://github.com"):
         fairseq_tests.main([str(tmp_path)])

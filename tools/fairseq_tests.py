@@ -19,6 +19,7 @@ import functools
 import importlib
 import io
 import itertools
+import logging
 import multiprocessing
 import sys
 import unittest
@@ -192,6 +193,7 @@ def load(checkout: Path, names: Sequence[str]) -> list[Any]:
             f"{checkout} has no tests/test_binaries.py; give a clone of "
             "https://github.com/facebookresearch/fairseq"
         )
+    logging.root.handlers.clear()  # fairseq's commands print to stdout what they log
     utils.import_user_module(argparse.Namespace(user_dir=PLUGIN))  # which logs it, but only once
     sys.path.insert(0, str(checkout))
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:

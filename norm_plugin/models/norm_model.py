@@ -75,6 +75,7 @@ class NormModel(BaseFairseqModel):
         for line in (*describe_leaks(plan), *describe_initialization(plan)):
             logger.warning(line)
         model = cls.build_planned(cfg, task)
+        model.args = args  # fairseq's models have it, and other code reads it
         if plan.stat_tokens is not None:
             set_stat_tokens(model, plan.stat_tokens)
         for side in cls.sides:

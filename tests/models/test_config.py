@@ -280,3 +280,7 @@ def test_the_plan_is_made_once(task, monkeypatch):
     assert len(made) == 1
     other = argparse.Namespace(**{**vars(args), "norm_type": "mabn"})
     assert plan.make_plan(other) != model.cfg.plan
+
+
+def test_a_model_has_its_settings_where_fairseqs_has_them(build):
+    assert build("--norm-type", "rmsnorm").args.norm_type == "rmsnorm"

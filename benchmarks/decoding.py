@@ -27,7 +27,7 @@ from measuring.command import benchmark_parser, parse_benchmark, quiet, run_benc
 from measuring.models import build_model, dictionary_of
 from measuring.records import Record
 from measuring.timing import alternate, quartiles
-from norm_plugin.commands.command_line import CommandError, at_least, run_command
+from norm_plugin.io.command_line import CommandError, at_least, run_command
 from norm_plugin.kernels import describe, resolve
 from norm_plugin.models import fold_norms
 from norm_plugin.norms import norm_spec

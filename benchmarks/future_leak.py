@@ -22,7 +22,7 @@ import torch
 
 from measuring.command import plain_parser
 from measuring.models import build_model, dictionary_of
-from norm_plugin.commands.command_line import at_least
+from norm_plugin.io.command_line import at_least
 from norm_plugin.models.tensorized_lm import CAUSAL, MASK, MODEL, RELEASED
 from norm_plugin.norms import NORM_TYPES, norm_spec
 

@@ -23,7 +23,7 @@ from torch.nn import functional
 from measuring.command import plain_parser
 from measuring.models import build_model, dictionary_of
 from measuring.timing import alternate, memory_mib, quartiles, return_freed_memory
-from norm_plugin.commands.command_line import at_least
+from norm_plugin.io.command_line import at_least
 
 LETTERS, ROWS, LENGTH = 64, 12, 64
 WARMUP = 3

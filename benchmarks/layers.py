@@ -56,7 +56,7 @@ from measuring.timing import (
     on_gpu,
     quartiles,
 )
-from norm_plugin.commands.command_line import CommandError, at_least, run_command
+from norm_plugin.io.command_line import CommandError, at_least, run_command
 from norm_plugin.kernels import AUTO, OFF, set_kernels
 from norm_plugin.norms import NORM_TYPES, norm_spec
 

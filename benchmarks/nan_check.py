@@ -13,7 +13,7 @@ import torch
 from measuring.command import plain_parser
 from measuring.models import build_model, dictionary_of
 from measuring.timing import on_cpu, quartiles
-from norm_plugin.commands.command_line import at_least
+from norm_plugin.io.command_line import at_least
 from norm_plugin.models.divergence import DivergenceWatch
 
 VOCABULARY = 2000

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from measuring.command import plain_parser
-from norm_plugin.commands.command_line import at_least
+from norm_plugin.io.command_line import at_least
 
 LAYERS, DIM, HEADS, CONTEXT, BATCH = 4, 128, 4, 64, 12
 UPDATES, WARMUP, EVERY = 2000, 100, 250

@@ -23,8 +23,9 @@ import pandas as pd
 from layers import BOTH, UNIT
 from measuring.command import plain_parser, quiet, report
 from measuring.records import RESULTS, SAME_LAYER, read_rows
-from norm_plugin.analysis.figures import style
-from norm_plugin.commands.command_line import replacing, run_command
+from norm_lab.analysis.figures import style
+from norm_plugin.io.command_line import run_command
+from norm_plugin.io.files import atomic_write
 
 PANELS = (("rows", "channels", 512), ("channels", "rows", 4096))
 """What the columns of the picture show: an axis, and what is fixed."""
@@ -86,7 +87,7 @@ def draw(rows: pd.DataFrame, norms: Sequence[str] | None, output: Path) -> None:
             axis.set(xscale="log", xlabel=f"{against} ({fixed}: {value:,})", ylabel=title)
         column[0].set_yscale("log")
     axes[0, 0].legend(lines.values(), lines.keys(), fontsize="x-small")
-    with replacing(output) as stream:
+    with atomic_write(output) as stream:
         figure.savefig(stream, format=output.suffix[1:] or "png")
 
 

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "data-prep"))
 
 import wmt14  # noqa: E402
-from norm_plugin.commands.command_line import at_least  # noqa: E402
+from norm_plugin.io.command_line import at_least  # noqa: E402
 from prep.files import read_raw, write_lines  # noqa: E402
 from prep.folder import tool_versions  # noqa: E402
 from prep.pairs import (  # noqa: E402

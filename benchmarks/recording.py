@@ -27,7 +27,7 @@ from measuring.command import (
 )
 from measuring.records import Record
 from measuring.timing import alternate, quartiles
-from norm_plugin.commands.command_line import run_command
+from norm_plugin.io.command_line import run_command
 from norm_plugin.kernels import AUTO
 from norm_plugin.models.plan import RecordSettings
 from norm_plugin.models.recording import Recorder, RecordFile

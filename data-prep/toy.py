@@ -25,7 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from norm_plugin.commands.command_line import at_least
+from norm_plugin.io.command_line import at_least
 from prep.binarize import make_dictionary, publish_binary
 from prep.files import SPLITS, report, write_lines
 from prep.folder import Counts, make_recipe, publish

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from divergence import check_finite
-from norm_plugin.commands.command_line import at_least
+from norm_plugin.io.command_line import at_least
 from norm_plugin.norms import add_norm_arguments, norm_options, replace_norms
 
 TYPES, LENGTH, BATCH, LEARNING_RATE = 20, 12, 64, 0.001

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from divergence import check_finite
-from norm_plugin.commands.command_line import at_least
+from norm_plugin.io.command_line import at_least
 from norm_plugin.norms import Norm, add_norm_arguments, build_norm, norm_options
 
 BATCH, LEARNING_RATE = 32, 0.001

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from arc_standard import ARCS, NOTHING, WORDS, Move, State, oracle
 from divergence import check_finite
-from norm_plugin.commands.command_line import at_least
+from norm_plugin.io.command_line import at_least
 from norm_plugin.norms import Norm, add_norm_arguments, build_norm, norm_options
 from treebank import Sentence, numbered, read_part, uas
 

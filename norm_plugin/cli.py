@@ -1,5 +1,7 @@
 """The command ``norm-plugin VERB``, also ``python -m norm_plugin VERB``.
 
+The lab adds its verbs where it is present. Nothing else of the plugin knows of it.
+
 Only the standard library is imported here. A verb imports its module when it is called, so that
 ``--help`` of a script works before the environment exists, and a command pays for what it needs.
 """
@@ -13,50 +15,42 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import wrap
 
-from norm_plugin.commands.command_line import CommandError, hide_warnings, run_command
+from norm_plugin.io.command_line import CommandError, hide_warnings, run_command
 
+LAB = "norm_lab"
+"""The package that adds verbs, if it is there: it is in the checkout, and not in a wheel."""
 VERBS = {
-    "run": ("experiments.options:run", "one run, from raw text to a score"),
-    "sweep": ("experiments.options:sweep", "a grid of runs, several at once"),
-    "status": ("experiments.options:status", "the state of the runs of a sweep"),
-    "tune": ("experiments.options:tune", "tune each arm of a study over a grid"),
-    "study": ("analysis.whole_study", "tune, run and report a study"),
-    "demo": ("experiments.options:demo", "train four norms on a toy corpus, and compare them"),
-    "flags": ("experiments.recipes", "the hyperparameters of a recipe as flags of fairseq"),
-    "report": ("analysis.report", "compare runs over seeds: a page with tables and figures"),
-    "table": ("analysis.study", "the results of an experiment as a Markdown table"),
-    "records": ("analysis.records", "the statistics of --norm-record, and the data of figures"),
-    "spectrum": ("analysis.spectrum", "the singular values of the embeddings of checkpoints"),
-    "theory": ("analysis.theory_command", "measure the claims of the papers"),
-    "average": ("checkpoints.average", "average checkpoints"),
-    "fold": ("checkpoints.fold", "fold norms into the linear maps after them"),
-    "repair": ("checkpoints.repair", "replace a damaged last checkpoint"),
-    "predict": ("experiments.metrics.accuracy", "the labels of a split by a trained classifier"),
-    "evaluate-lm": (
-        "experiments.metrics.language_model",
-        "the loss of a language model",
-    ),
-    "score": ("experiments.metrics.bleu", "BLEU of the output of fairseq-generate"),
-    "result": ("experiments.results:result_command", "write the result of a finished training"),
-    "publish": (
-        "experiments.publishing:publish_command",
-        "store the results of an experiment as one table of runs",
-    ),
-    "list": ("cli:list_norms", "every norm with its options and its paper"),
-    "check": ("cli:check_norms", "check the norms and placements of a user dir"),
-    "stages": ("experiments.runner", "several stages of a run in one process"),
-    "compose": ("experiments.compose", "the runs of a command line of run or sweep, as JSON"),
-    "job": ("experiments.options:job", "one run of a sweep, from the file of its spec"),
-    "worker": ("experiments.cpu_worker", "one worker of a training on CPUs, started by srun"),
+    "average": ("norm_plugin.checkpoints.average", "average checkpoints"),
+    "fold": ("norm_plugin.checkpoints.fold", "fold norms into the linear maps after them"),
+    "repair": ("norm_plugin.checkpoints.repair", "replace a damaged last checkpoint"),
+    "list": ("norm_plugin.cli:list_norms", "every norm with its options and its paper"),
+    "check": ("norm_plugin.cli:check_norms", "check the norms and placements of a user dir"),
 }
-"""The module of each verb, with the name of its function unless that is ``main``, and its help."""
+"""The module of each verb, with the name of its function unless that is ``main``, and its help.
+
+A verb without help is called by programs only, and is not in the help of the command.
+"""
+NO_LAB = (
+    "the verbs that train, score and compare models are in the checkout of norm_plugin: clone it, "
+    "run its scripts/setup.sh and call its .venv/bin/norm-plugin"
+)
+
+
+def all_verbs() -> dict[str, tuple[str, str]]:
+    """The verbs of the lab, if it is there, and those of the plugin, as in :data:`VERBS`."""
+    if find_spec(LAB) is None:
+        return VERBS
+    return {**import_module(f"{LAB}.verbs").VERBS, **VERBS}
 
 
 def usage() -> str:
     """The help: one line for each verb."""
-    width = max(map(len, VERBS))
-    lines = [f"  {verb:<{width}}  {text}" for verb, (_, text) in VERBS.items()]
+    shown = {verb: text for verb, (_, text) in all_verbs().items() if text}
+    width = max(map(len, shown))
+    lines = [f"  {verb:<{width}}  {text}" for verb, text in shown.items()]
+    lines += [] if find_spec(LAB) else ["", *wrap(f"{NO_LAB[0].upper()}{NO_LAB[1:]}.", 90)]
     return "\n".join(
         [
             "usage: norm-plugin VERB ...",
@@ -75,10 +69,13 @@ def call(verb: str, argv: Sequence[str]) -> int:
     Raises:
         CommandError: an unknown verb, or an error of the verb.
     """
-    if verb not in VERBS:
-        raise CommandError(f"unknown command {verb}; choose from {', '.join(VERBS)}")
-    module, _, function = VERBS[verb][0].partition(":")
-    status: int = getattr(import_module(f"norm_plugin.{module}"), function or "main")(argv)
+    verbs = all_verbs()
+    if verb not in verbs:
+        known = ", ".join(name for name, (_, text) in verbs.items() if text)
+        hint = "" if find_spec(LAB) else f"; {NO_LAB}"
+        raise CommandError(f"unknown command {verb}; choose from {known}{hint}")
+    module, _, function = verbs[verb][0].partition(":")
+    status: int = getattr(import_module(module), function or "main")(argv)
     return status
 
 
@@ -123,7 +120,7 @@ def check_norms(argv: Sequence[str]) -> int:
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the --user-dir")
     args = parser.parse_args(argv)
-    from norm_plugin.commands.user_dir_checks import run_checks
+    from norm_plugin.checks.user_dir import run_checks
 
     passed = []
     try:

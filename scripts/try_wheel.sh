@@ -33,7 +33,11 @@ fi
 from norm_plugin.norms import build_norm
 y = build_norm("powernorm", 8)(torch.randn(2, 3, 8))
 print("powernorm:", *y.shape, choice.describe(choice.resolve(None)))'
-"$python" -m norm_plugin flags toy norm=adanorm >flags.txt
+"$python" -m norm_plugin list >list.txt
+if "$python" -m norm_plugin run toy 2>lab.txt || ! grep -q 'checkout of norm_plugin' lab.txt; then
+  printf 'error: a verb of the checkout does not say that it is one\n' >&2
+  exit 1
+fi
 "$python" "$root/data-prep/toy.py" --out toy --workers 1 --train 200 --valid 20 --test 20 >/dev/null
 "$(dirname "$python")/fairseq-train" toy/bin --user-dir "$user_dir" --cpu --num-workers 0 \
   --arch norm_transformer_multi30k_tiny --norm-type powernorm --optimizer adam --lr 0.001 \

@@ -117,7 +117,7 @@ def warm(fork_server: None) -> Iterator[None]:
     """Fork the commands of the package off this process, which spares them their imports."""
     from forked import WARM_PYTHON
 
-    from norm_plugin.experiments import spec
+    from norm_lab.experiments import spec
 
     python = list(spec.PYTHON)
     spec.PYTHON[:] = WARM_PYTHON

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from norm_plugin.checks import placements, user_dir
+from norm_plugin.checks.norms import CHECKS
 from norm_plugin.cli import main
-from norm_plugin.commands import placement_checks, user_dir_checks
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.commands.norm_checks import CHECKS
+from norm_plugin.io.command_line import CommandError
 from norm_plugin.norms import (
     BatchStatisticsNorm,
     Norm,
@@ -42,7 +42,7 @@ def own_modules(own_registry):
 
 
 def failure(check, subject):
-    return user_dir_checks.failure(partial(check, subject))
+    return user_dir.failure(partial(check, subject))
 
 
 def check(folder):
@@ -63,7 +63,7 @@ def test_the_example_of_the_documentation_passes(tmp_path, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     wanted = [f"ok   {norm}: {c}" for norm in ("tanhnorm", "meannorm") for c in CHECKS]
     for placement in ("pre-post", "crossed"):
-        wanted += [f"ok   placement {placement}: {c}" for c in placement_checks.CHECKS]
+        wanted += [f"ok   placement {placement}: {c}" for c in placements.CHECKS]
     assert sorted(lines) == sorted(wanted)
 
 
@@ -282,7 +282,7 @@ def test_faults_of_norms_with_batch_statistics_are_told(cls, check_name, fault):
 
 
 SHIPPED = [(CHECKS, norm_spec(name)) for name in registry.NORM_TYPES]
-SHIPPED += [(placement_checks.CHECKS, cls) for cls in PLACEMENTS.values()]
+SHIPPED += [(placements.CHECKS, cls) for cls in PLACEMENTS.values()]
 
 
 @pytest.mark.parametrize(("checks", "subject"), SHIPPED, ids=lambda each: getattr(each, "name", ""))
@@ -371,4 +371,4 @@ class Narrowing(OnTheSum):
     ],
 )
 def test_each_check_of_placements_finds_its_fault(cls, check_name, fault):
-    assert fault in failure(placement_checks.CHECKS[check_name], cls)
+    assert fault in failure(placements.CHECKS[check_name], cls)

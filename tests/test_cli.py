@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
 from forked import ROOT, run_forked
 
-from norm_plugin.cli import VERBS
+import norm_lab.verbs
+from norm_plugin.cli import LAB, VERBS, all_verbs
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", all_verbs())
 def test_each_verb_explains_itself_under_its_own_name(verb):
     result = run_forked("norm_plugin", verb, "--help")
     assert result.returncode == 0, result.stderr
@@ -20,9 +22,47 @@ def test_each_verb_explains_itself_under_its_own_name(verb):
 
 def test_without_a_verb_it_prints_the_folder_for_user_dir():
     assert run_forked("norm_plugin").stdout == f"{ROOT / 'norm_plugin'}\n"
-    assert [
-        verb for verb in VERBS if f"\n  {verb} " not in run_forked("norm_plugin", "-h").stdout
-    ] == []
+
+
+def verbs_in_help(text: str) -> list[str]:
+    return re.findall(r"^  ([a-z-]+)  ", text, re.MULTILINE)
+
+
+def test_the_help_has_every_verb_but_those_that_only_programs_call():
+    shown = verbs_in_help(run_forked("norm_plugin", "-h").stdout)
+    assert {*all_verbs()} - {*shown} == {"stages", "compose", "job", "worker"}
+    assert shown[0] == "run"
+
+
+WITHOUT_LAB = f"""
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "{LAB}" else find(name, *more)
+from norm_plugin.cli import run
+run()
+"""
+
+
+def without_lab(*argv: str) -> subprocess.CompletedProcess[str]:
+    """The finished command line of a wheel, which has no lab."""
+    command = [sys.executable, "-c", WITHOUT_LAB, *argv]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_without_the_lab_it_offers_the_verbs_of_the_plugin():
+    result = without_lab("--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert verbs_in_help(result.stdout) == [*VERBS]
+    assert "scripts/setup.sh" in result.stdout
+
+
+@pytest.mark.parametrize("verb", norm_lab.verbs.VERBS)
+def test_without_the_lab_its_verbs_say_what_to_do(verb):
+    result = without_lab(verb, "toy")
+    assert (result.returncode, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: unknown command {verb}; choose from average, fold, ")
+    assert "checkout of norm_plugin: clone it, run its scripts/setup.sh" in line
 
 
 def test_an_unknown_verb_is_one_line():

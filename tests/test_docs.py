@@ -11,11 +11,12 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 from docs import fill_docs
-from norm_plugin.cli import VERBS, norm_text
+from norm_plugin.cli import all_verbs, norm_text
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.norms.base import registry as registry
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("norm_plugin", "norm_lab")
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
@@ -58,7 +59,7 @@ def test_every_file_it_names_exists():
     names = set(re.findall(r"(?:scripts|configs|data-prep)/[a-z][\w.]+\w", text))
     names |= set(re.findall(r"`((?!my_)[a-z][a-z\d_./-]*\.(?:inc|jinja|py|sh|yaml))`", text))
     assert names >= {"scripts/demo.sh", "norm_plugin/kernels/triton/rows.py", "placements/base.py"}
-    folders = {name.partition("/")[0] for name in names if "/" in name} | {"norm_plugin"}
+    folders = {name.partition("/")[0] for name in names if "/" in name} | set(PACKAGES)
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     known = [f"/{path.relative_to(ROOT).as_posix()}" for path in paths]
     assert [name for name in names if not any(path.endswith(f"/{name}") for path in known)] == []
@@ -66,7 +67,9 @@ def test_every_file_it_names_exists():
 
 def test_every_room_is_in_the_table_of_rooms():
     rooms = {
-        path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "norm_plugin").glob("*/*.py")
+        path.parent.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).glob("*/*.py")
     }
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert "norm_plugin/norms" in rooms
@@ -82,7 +85,7 @@ def test_every_python_command_it_names_exists():
     assert [name for name in modules if importlib.util.find_spec(name) is None] == []
     verbs = set(re.findall(r"^norm-plugin ([\w-]+)|`norm-plugin ([\w-]+)", text, re.MULTILINE))
     verbs = {first or second for first, second in verbs} - {"VERB"}
-    assert {"run", "sweep", "average"} <= verbs <= set(VERBS)
+    assert {"run", "sweep", "average"} <= verbs <= set(all_verbs())
     files = set(re.findall(r"python ([a-z-]+/[a-z][\w/]*\.py)", text))
     assert "benchmarks/layers.py" in files
     assert [name for name in files if not (ROOT / name).is_file()] == []

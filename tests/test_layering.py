@@ -1,4 +1,4 @@
-"""Who may import whom, over every module of the package."""
+"""Who may import whom, over every module of the plugin and of the lab."""
 
 from __future__ import annotations
 
@@ -10,31 +10,38 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = "norm_plugin"
-# Beside the package in a checkout, and no part of what pip installs.
+PLUGIN, LAB = "norm_plugin", "norm_lab"
+PACKAGES = (PLUGIN, LAB)
+# Beside the packages in a checkout: programs, which import them.
 OWN_FOLDERS = ("benchmarks", "tools", "data-prep")
 OWN_COMMANDS = {
     *OWN_FOLDERS,
     *(path.stem for name in OWN_FOLDERS for path in (ROOT / name).iterdir()),
 }
-FAIRSEQ_SIDE = {"norms", "placements", "kernels", "models", "commands", "checkpoints"}
-# What each folder of the package may import of the others. The modules in its root import any.
-MAY_IMPORT = {
-    "norms": set(),
-    "placements": {"norms"},
-    "kernels": {"norms", "placements"},
-    "models": {"norms", "placements", "kernels"},
-    "commands": {"norms", "placements"},
-    "checkpoints": {"norms", "placements", "kernels", "models", "commands"},
-    "experiments": FAIRSEQ_SIDE,
-    "analysis": FAIRSEQ_SIDE | {"experiments"},
+# What each room of a package may import of the others in it. The modules in its root import any,
+# and the lab imports any room of the plugin, never the other way.
+MAY_IMPORT: dict[str, dict[str, set[str]]] = {
+    PLUGIN: {
+        "norms": set(),
+        "placements": {"norms"},
+        "kernels": {"norms", "placements"},
+        "models": {"norms", "placements", "kernels"},
+        "io": set(),
+        "checks": {"norms", "placements", "io"},
+        "checkpoints": {"norms", "placements", "kernels", "models", "io"},
+    },
+    LAB: {
+        "experiments": set(),
+        "analysis": {"experiments"},
+    },
 }
-# What a folder may import from outside, next to the standard library; the others are free.
+# What a room may import from outside, next to the standard library; the others are free.
 OUTSIDE = {
     "norms": {"torch"},
     "placements": {"torch"},
     "kernels": {"torch", "triton"},
-    "commands": {"torch"},
+    "io": set(),
+    "checks": {"torch"},
 }
 
 
@@ -51,61 +58,72 @@ def imported_modules(source: str, package: str) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def complaint(folder: str, imported: str) -> str | None:
-    """Why a module of ``folder`` may not import ``imported``; None where it may."""
+def complaint(package: str, room: str, imported: str) -> str | None:
+    """Why a module in ``room`` of ``package`` may not import ``imported``; None where it may.
+
+    ``room`` is empty for a module in the root of the package.
+    """
     top, _, rest = imported.partition(".")
     if top in OWN_COMMANDS:
-        return f"{top} is not installed with the package"
-    if not folder:
+        return f"{top} is a program, and no part of {package}"
+    if (package, top) == (PLUGIN, LAB):
+        return "the plugin must not import the lab"
+    if not room:
         return None
-    if top == PACKAGE:
-        target = rest.partition(".")[0]
-        if target in MAY_IMPORT and target not in MAY_IMPORT[folder] | {folder}:
-            return f"{folder} may not import {target}"
-        if target not in MAY_IMPORT and folder in OUTSIDE:
-            return f"{folder} must not reach back to the package itself"
-    elif folder in OUTSIDE and top not in OUTSIDE[folder] | sys.stdlib_module_names:
-        return f"{folder} may import only {', '.join(sorted(OUTSIDE[folder]))}"
+    if top == package:
+        target, rooms = rest.partition(".")[0], MAY_IMPORT[package]
+        if target in rooms and target not in rooms[room] | {room}:
+            return f"{room} may not import {target}"
+        if target not in rooms and room in OUTSIDE:
+            return f"{room} must not reach back to the package itself"
+    elif room in OUTSIDE and top not in OUTSIDE[room] | sys.stdlib_module_names:
+        return f"{room} may import only {', '.join(sorted(OUTSIDE[room])) or 'what Python has'}"
     return None
 
 
 def complaints(path: Path) -> list[str]:
-    package = ".".join(path.relative_to(ROOT).parent.parts)
-    folder = package.partition(".")[2].partition(".")[0]
+    package, *rooms = path.relative_to(ROOT).parent.parts
     complained = []
-    for name in imported_modules(path.read_text(encoding="utf-8"), package):
-        if why := complaint(folder, name):
+    for name in imported_modules(path.read_text(encoding="utf-8"), ".".join((package, *rooms))):
+        if why := complaint(package, rooms[0] if rooms else "", name):
             complained.append(f"{name}: {why}")
     return complained
 
 
-def test_every_folder_of_the_package_is_known() -> None:
-    folders = {path.parent.name for path in (ROOT / PACKAGE).glob("*/*.py")}
-    assert "norms" in folders
-    assert folders <= set(MAY_IMPORT)
+def test_every_room_is_known() -> None:
+    for package in PACKAGES:
+        rooms = {path.parent.name for path in (ROOT / package).glob("*/*.py")}
+        assert rooms == set(MAY_IMPORT[package])
 
 
 def test_imports_go_one_way() -> None:
-    files = (ROOT / PACKAGE).glob("**/*.py")
+    files = [path for package in PACKAGES for path in (ROOT / package).glob("**/*.py")]
     complained = {path.relative_to(ROOT): complaints(path) for path in files}
     assert {path: why for path, why in complained.items() if why} == {}
 
 
 @pytest.mark.parametrize(
-    ("folder", "statement", "allowed"),
+    ("package", "room", "statement", "allowed"),
     [
-        ("norms", "import torch.nn.functional", True),
-        ("norms", "from norm_plugin.norms.base.registry import register_norm", True),
-        ("norms", "import numpy", False),
-        ("norms", "from .. import models", False),
-        ("placements", "from norm_plugin import kernels", False),
-        ("kernels", "def f():\n    from norm_plugin import models", False),
-        ("models", "from norm_plugin.commands.command_line import CommandError", False),
-        ("", "from norm_plugin.experiments import recipes", True),
-        ("", "import tools", False),
-        ("commands", "from declared_tables import norms_table", False),
+        (PLUGIN, "norms", "import torch.nn.functional", True),
+        (PLUGIN, "norms", "from norm_plugin.norms.base.registry import register_norm", True),
+        (PLUGIN, "norms", "import numpy", False),
+        (PLUGIN, "norms", "from .. import models", False),
+        (PLUGIN, "placements", "from norm_plugin import kernels", False),
+        (PLUGIN, "kernels", "def f():\n    from norm_plugin import models", False),
+        (PLUGIN, "models", "from norm_plugin.io.command_line import CommandError", False),
+        (PLUGIN, "io", "import torch", False),
+        (PLUGIN, "checkpoints", "from norm_lab.experiments import recipes", False),
+        (PLUGIN, "", "def f():\n    import norm_lab.verbs", False),
+        (PLUGIN, "", "import tools", False),
+        (PLUGIN, "checks", "from declared_tables import norms_table", False),
+        (LAB, "experiments", "from norm_plugin.models import plan", True),
+        (LAB, "experiments", "from norm_lab.analysis import report", False),
+        (LAB, "analysis", "from norm_lab.experiments import recipes", True),
+        (LAB, "analysis", "import findings", False),
+        (LAB, "", "from norm_lab.experiments import recipes", True),
     ],
 )
-def test_the_check_itself(folder: str, statement: str, allowed: bool) -> None:
-    names = imported_modules(statement, f"{PACKAGE}.{folder}")
-    assert all(complaint(folder, name) is None for name in names) == allowed
+def test_the_check_itself(package: str, room: str, statement: str, allowed: bool) -> None:
+    names = imported_modules(statement, f"{package}.{room}".rstrip("."))
+    assert all(complaint(package, room, name) is None for name in names) == allowed

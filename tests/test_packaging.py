@@ -1,4 +1,4 @@
-"""What setup.py declares: a wheel brings the configs, and the norms alone need only torch."""
+"""What pyproject.toml declares: a wheel has the plugin alone, whose norms need only torch."""
 
 from __future__ import annotations
 
@@ -8,75 +8,35 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
+import zipfile
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-import pytest
-from setuptools.dist import Distribution
-
-from norm_plugin.experiments.spec import CONFIGS
+import norm_plugin
 
 ROOT = Path(__file__).resolve().parents[1]
+CSRC = ROOT / "norm_plugin" / "kernels" / "cpu" / "csrc"
 INSTALLATION = ROOT / "docs" / "installation.md"
-
-
-@pytest.fixture
-def distribution(monkeypatch: pytest.MonkeyPatch) -> Distribution:
-    from distutils.core import run_setup
-
-    monkeypatch.chdir(ROOT)
-    # without torch setup.py declares no extension, which a test would have to build
-    monkeypatch.setitem(sys.modules, "torch.utils.cpp_extension", None)
-    return run_setup("setup.py", stop_after="init")
-
-
-def test_every_folder_of_configs_is_packaged_as_the_package_reads_it(
-    distribution: Distribution,
-) -> None:
-    assert {name.partition(".")[0] for name in distribution.packages} == {"norm_plugin"}
-    folders = {path.parent.relative_to(ROOT) for path in CONFIGS.rglob("*.yaml")}
-    packaged = {
-        name: path
-        for name, path in distribution.package_dir.items()
-        if name in distribution.packages
-    }
-    assert packaged == {".".join(("norm_plugin", *folder.parts)): str(folder) for folder in folders}
-
-
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 BUILD = """
 import sys
 sys.modules["torch.utils.cpp_extension"] = None  # without torch, no extension is built
 from setuptools import build_meta
-build_meta.build_editable(sys.argv[1])
-"""
-IMPORT_USER_DIR = """
-import site, sys
-from argparse import Namespace
-sys.path[:] = [path for path in sys.path if path not in ("", sys.argv[1])]
-site.addsitedir(sys.argv[2])
-from fairseq import utils
-from fairseq.models import ARCH_MODEL_REGISTRY
-utils.import_user_module(Namespace(user_dir="my_norms"))
-print(sys.modules["norm_plugin"].__file__, "norm_transformer" in ARCH_MODEL_REGISTRY)
+getattr(build_meta, sys.argv[1])(sys.argv[2])
 """
 
 
-def test_a_checkout_beside_a_user_dir_does_not_hide_its_editable_installation(
-    tmp_path: Path,
-) -> None:
-    """fairseq puts the folder of the user dir first on Python's path."""
-    checkout, user_dir, site = (tmp_path / name for name in ("norm_plugin", "my_norms", "site"))
-    for folder in ("norm_plugin", "configs"):
-        shutil.copytree(ROOT / folder, checkout / folder, ignore=shutil.ignore_patterns("*.so"))
+def build(kind: str, checkout: Path, target: Path) -> Path:
+    """The wheel that ``kind`` of setuptools builds of a copy of this checkout."""
+    for folder in ("norm_plugin", "norm_lab", "configs"):
+        unwanted = shutil.ignore_patterns("*.so", "__pycache__")
+        shutil.copytree(ROOT / folder, checkout / folder, ignore=unwanted)
     for name in ("setup.py", "pyproject.toml"):
         shutil.copy(ROOT / name, checkout)
-    user_dir.mkdir()
-    (user_dir / "__init__.py").write_text("import norm_plugin\n")
-    python(BUILD, str(tmp_path), here=checkout)
-    (wheel,) = tmp_path.glob("*.whl")
-    shutil.unpack_archive(wheel, site, format="zip")
-    printed = python(IMPORT_USER_DIR, str(ROOT), str(site), here=tmp_path)
-    assert printed == f"{checkout / 'norm_plugin' / '__init__.py'} True\n"
+    python(BUILD, kind, str(target), here=checkout)
+    (wheel,) = target.glob("*.whl")
+    return wheel
 
 
 def python(code: str, *argv: str, here: Path) -> str:
@@ -93,6 +53,47 @@ def python(code: str, *argv: str, here: Path) -> str:
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
+
+
+def test_a_wheel_has_the_plugin_alone(tmp_path: Path) -> None:
+    wheel = zipfile.ZipFile(build("build_wheel", tmp_path / "checkout", tmp_path))
+    names = [name for name in wheel.namelist() if ".dist-info/" not in name]
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "norm_plugin").rglob("*.py")}
+    kernels = {path.relative_to(ROOT).as_posix() for path in CSRC.iterdir()}
+    assert kernels and set(names) == sources | kernels
+    info = f"norm_plugin-{norm_plugin.__version__}.dist-info"
+    scripts = wheel.read(f"{info}/entry_points.txt").decode()
+    assert scripts.split() == ["[console_scripts]", "norm-plugin", "=", "norm_plugin.cli:run"]
+
+
+IMPORT_USER_DIR = """
+import os, site, sys
+from argparse import Namespace
+# without the checkout of these tests, and where the package is installed from
+sys.path[:] = [path for path in sys.path if path and not os.path.isdir(f"{path}/norm_plugin")]
+site.addsitedir(sys.argv[1])
+from fairseq import utils
+from fairseq.models import ARCH_MODEL_REGISTRY
+utils.import_user_module(Namespace(user_dir="my_norms"))
+print(sys.modules["norm_plugin"].__file__, "norm_transformer" in ARCH_MODEL_REGISTRY)
+import norm_lab
+print(norm_lab.__file__)
+"""
+
+
+def test_a_checkout_beside_a_user_dir_does_not_hide_its_editable_installation(
+    tmp_path: Path,
+) -> None:
+    """fairseq puts the folder of the user dir first on Python's path."""
+    checkout, user_dir, site = (tmp_path / name for name in ("norm_plugin", "my_norms", "site"))
+    user_dir.mkdir()
+    (user_dir / "__init__.py").write_text("import norm_plugin\n")
+    shutil.unpack_archive(build("build_editable", checkout, tmp_path), site, format="zip")
+    printed = python(IMPORT_USER_DIR, str(site), here=tmp_path)
+    assert printed.splitlines() == [
+        f"{checkout / 'norm_plugin' / '__init__.py'} True",
+        f"{checkout / 'norm_lab' / '__init__.py'}",
+    ]
 
 
 def imported_from_outside(folder: str) -> set[str]:
@@ -112,17 +113,17 @@ def project_name(requirement: str) -> str:
     return re.split(r"[^\w.-]", requirement)[0].lower().replace("_", "-")
 
 
-def declared_projects(distribution: Distribution) -> set[str]:
-    """What the package and its extras require."""
-    extras = distribution.extras_require.values()
+def declared_projects() -> set[str]:
+    """What the package and its extras require, except the package itself."""
+    extras = PROJECT["optional-dependencies"].values()
     return {
         project_name(requirement)
-        for requirements in (distribution.install_requires, *extras)
+        for requirements in (PROJECT["dependencies"], *extras)
         for requirement in requirements
-    }
+    } - {"norm-plugin"}
 
 
-def test_the_documentation_gives_a_reason_for_each_dependency(distribution: Distribution) -> None:
+def test_the_documentation_gives_a_reason_for_each_dependency() -> None:
     rows = [
         row.split("|")[1:-1] for row in INSTALLATION.read_text("utf-8").splitlines() if "|" in row
     ]
@@ -131,16 +132,17 @@ def test_the_documentation_gives_a_reason_for_each_dependency(distribution: Dist
         for packages, _, reason in rows
         for package in packages.split(",")
     }
-    assert {name for name in declared_projects(distribution) if not reasons.get(name)} == set()
+    assert {name for name in declared_projects() if not reasons.get(name)} == set()
     heads = {"package", "---"}
-    assert set(reasons) - declared_projects(distribution) - heads == set()
+    assert set(reasons) - declared_projects() - heads == set()
 
 
-def test_every_module_that_is_imported_is_declared(distribution: Distribution) -> None:
-    declared = declared_projects(distribution)
-    own = {"norm_plugin", "prep", *(path.stem for path in (ROOT / "data-prep").rglob("*.py"))}
+def test_every_module_that_is_imported_is_declared() -> None:
+    declared = declared_projects()
+    folders = ("norm_plugin", "norm_lab", "data-prep")
+    own = {*folders, "prep", *(path.stem for path in (ROOT / "data-prep").rglob("*.py"))}
     projects = packages_distributions()
-    imported = imported_from_outside("norm_plugin") | imported_from_outside("data-prep")
+    imported = set().union(*map(imported_from_outside, folders))
     undeclared = {
         module
         for module in imported - own

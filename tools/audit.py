@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from norm_plugin.commands.command_line import run_command
+from norm_plugin.io.command_line import run_command
 from norm_plugin.norms import build_norm
 from norm_plugin.norms.power_norm import PowerNorm
 from norm_plugin.norms.power_norm_released import WARMUP_AFTER_ENCODER

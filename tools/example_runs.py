@@ -25,16 +25,11 @@ from typing import Any
 import pandas as pd
 import torch
 
-from norm_plugin.analysis.stats import half_interval
-from norm_plugin.analysis.study import markdown
-from norm_plugin.commands.command_line import (
-    CommandError,
-    at_least,
-    read_json,
-    run_command,
-    write_text,
-)
-from norm_plugin.experiments.results import git_state, machine, result_name, versions
+from norm_lab.analysis.stats import half_interval
+from norm_lab.analysis.study import markdown
+from norm_lab.experiments.results import git_state, machine, result_name, versions
+from norm_plugin.io.command_line import CommandError, at_least, run_command
+from norm_plugin.io.files import read_json, write_text
 from norm_plugin.norms import NORM_TYPES
 from papers import published_scores
 

@@ -34,7 +34,7 @@ from fairseq import options, utils
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerModel
 
-from norm_plugin.commands.command_line import CommandError, run_command
+from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.models import NormTransformerModel
 from norm_plugin.norms import NORM_TYPES
 

@@ -26,8 +26,9 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from norm_plugin.analysis.study import markdown
-from norm_plugin.commands.command_line import CommandError, read_text, run_command, write_text
+from norm_lab.analysis.study import markdown
+from norm_plugin.io.command_line import CommandError, run_command
+from norm_plugin.io.files import read_text, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path(__file__).with_suffix(".yaml")

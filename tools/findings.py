@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from norm_plugin.analysis.figures import AGAINST, INK, SMALL, Figure, draw_row
-from norm_plugin.analysis.report import formatted, outcome_title, table_markdown, tables_of
-from norm_plugin.analysis.stats import Verdict, compare_arms, higher_is_better
-from norm_plugin.analysis.study import Study, markdown, read_study
-from norm_plugin.commands.command_line import run_command, write_text
-from norm_plugin.experiments.studies import EQUIVALENCE, SCORE, read_study_file, study_path
+from norm_lab.analysis.figures import AGAINST, INK, SMALL, Figure, draw_row
+from norm_lab.analysis.report import formatted, outcome_title, table_markdown, tables_of
+from norm_lab.analysis.stats import Verdict, compare_arms, higher_is_better
+from norm_lab.analysis.study import Study, markdown, read_study
+from norm_lab.experiments.studies import EQUIVALENCE, SCORE, read_study_file, study_path
+from norm_plugin.io.command_line import run_command
+from norm_plugin.io.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 BOTH = (SCORE, "valid_loss")

@@ -33,15 +33,15 @@ import yaml
 from example_runs import RESULTS as EXAMPLES
 from example_runs import SCORES, TEST_TO_TRAIN, read_runs
 from findings import declared_tests, read_named
-from norm_plugin.analysis.records import statistics_of
-from norm_plugin.analysis.report import formatted
-from norm_plugin.analysis.stats import Verdict, compare, compare_arms, describe, higher_is_better
-from norm_plugin.analysis.study import Study, markdown, read_study
-from norm_plugin.analysis.theory import CLAIMS
-from norm_plugin.analysis.theory.claim import INTERVAL, finite_cases
-from norm_plugin.analysis.theory_command import read_made, read_measurements
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.studies import BEFORE, SCORE
+from norm_lab.analysis.records import statistics_of
+from norm_lab.analysis.report import formatted
+from norm_lab.analysis.stats import Verdict, compare, compare_arms, describe, higher_is_better
+from norm_lab.analysis.study import Study, markdown, read_study
+from norm_lab.analysis.theory import CLAIMS
+from norm_lab.analysis.theory.claim import INTERVAL, finite_cases
+from norm_lab.analysis.theory_command import read_made, read_measurements
+from norm_lab.experiments.studies import BEFORE, SCORE
+from norm_plugin.io.command_line import CommandError
 from papers import first_norm_tenths
 
 FILE = Path(__file__).with_name("paper_rows.yaml")

@@ -11,18 +11,18 @@ from typing import Any
 import pandas as pd
 
 from findings import declared_tests, read_named
-from norm_plugin.analysis.records import RECORDED, drawn_places, recorded
-from norm_plugin.analysis.report import formatted
-from norm_plugin.analysis.stats import (
+from norm_lab.analysis.records import RECORDED, drawn_places, recorded
+from norm_lab.analysis.report import formatted
+from norm_lab.analysis.stats import (
     Verdict,
     describe,
     half_interval,
     outcome_values,
     split_ratio,
 )
-from norm_plugin.analysis.study import markdown, read_study
-from norm_plugin.experiments.results import read_results
-from norm_plugin.experiments.studies import SCORE
+from norm_lab.analysis.study import markdown, read_study
+from norm_lab.experiments.results import read_results
+from norm_lab.experiments.studies import SCORE
 
 # ---- scores of translation ------------------------------------------------------------------
 

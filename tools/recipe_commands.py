@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from norm_plugin.experiments.compose import experiment_metrics
-from norm_plugin.experiments.metrics import AVERAGE, find_metric
-from norm_plugin.experiments.recipes import (
+from norm_lab.experiments.compose import experiment_metrics
+from norm_lab.experiments.metrics import AVERAGE, find_metric
+from norm_lab.experiments.recipes import (
     averaging_flags,
     generation_flags,
     read_recipe,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from measuring.records import RESULTS, Record, append, provenance
-from norm_plugin.commands.command_line import CommandError, at_least
+from norm_plugin.io.command_line import CommandError, at_least
 from norm_plugin.kernels import VARIABLE, resolve
 from norm_plugin.norms import Norm, build_norm, norm_spec
 

@@ -13,8 +13,9 @@ import pandas as pd
 import torch
 
 import norm_plugin
-from norm_plugin.commands.command_line import CommandError, read_text, write_text
-from norm_plugin.experiments.results import git_state, versions
+from norm_lab.experiments.results import git_state, versions
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import read_text, write_text
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 CPU_FACTS = Path("/proc/cpuinfo")

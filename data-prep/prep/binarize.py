@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from norm_plugin.commands.command_line import CommandError, read_json, write_text
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import read_json, write_text
 from prep.files import SPLITS, lines_of, report
 from prep.folder import (
     MANIFEST,

@@ -23,7 +23,8 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from norm_plugin.commands.command_line import CommandError, read_lines, read_text, write_text
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import read_lines, read_text, write_text
 from prep.files import ARCHIVES, file_digest, locked, read_archive, report
 
 TIMEOUT_SECONDS = 60

@@ -1,7 +1,7 @@
 r"""Raw files, plain or in archives, and text that is read and written line by line.
 
 Text is UTF-8, and lines end at "\n" only: sentences contain characters such as U+2028, and a line
-break there would misalign the two sides of a corpus. Unlike those of `norm_plugin.commands`, no
+break there would misalign the two sides of a corpus. Unlike those of `norm_plugin.io.files`, no
 function reads a whole text into memory.
 """
 
@@ -24,7 +24,7 @@ from typing import NamedTuple
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 
 SPLITS = ("train", "valid", "test")
 ARCHIVES = (".tgz", ".tar.gz", ".zip")

@@ -22,7 +22,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.commands.command_line import CommandError, read_json, write_text
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import read_json, write_text
 from prep.files import SPLITS, file_digest, lines_of, locked, report
 
 MANIFEST = "manifest.json"

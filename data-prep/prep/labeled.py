@@ -21,7 +21,8 @@ from typing import Any
 import pandas as pd
 
 from norm_plugin.checkpoints.fairseq_input import load_dictionary
-from norm_plugin.commands.command_line import CommandError, reading
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import reading
 from prep.binarize import make_dictionary
 from prep.files import RawFile, RawFiles, check_count, file_digest, lines_of, report, write_lines
 from prep.folder import Counts, Recipe, make_recipe

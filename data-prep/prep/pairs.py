@@ -17,7 +17,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from norm_plugin.commands.command_line import CommandError, at_least
+from norm_plugin.io.command_line import CommandError, at_least
 from prep import subwords
 from prep.binarize import make_dictionary
 from prep.files import SPLITS, RawFile, check_count, lines_of, report

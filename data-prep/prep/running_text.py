@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from prep.binarize import make_dictionary
 from prep.files import SPLITS, RawFile, RawFiles, check_count, lines_of, report, write_lines
 from prep.folder import Counts, Recipe, make_recipe

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from norm_plugin.commands.command_line import CommandError, at_least, run_command
+from norm_plugin.io.command_line import CommandError, at_least, run_command
 from prep.binarize import publish_binary
 from prep.download import Source, download_all, known_digests
 from prep.files import RawFile, file_digest, find_raw, read_raw, report

@@ -12,7 +12,7 @@ import sentencepiece
 from subword_nmt import learn_bpe as subword_nmt
 from subword_nmt.apply_bpe import BPE
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from prep.files import file_digest, lines_of, report, write_lines
 
 METHODS = ("subword-nmt", "sentencepiece")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import regex
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 
 # Perl's \p{IsAlpha}, \p{IsAlnum} and \p{IsN}, for character classes.
 ALPHA = r"\p{Alphabetic}"

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 
 CHUNK_LINES = 2000
 CHUNKS_WAITING = 4  # per worker; more would only use memory

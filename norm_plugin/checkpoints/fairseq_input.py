@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import norm_plugin
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 
 UNFIT = (OSError, RuntimeError, ValueError, LookupError)
 """What fairseq, torch and our models raise where settings, weights and data do not fit together."""

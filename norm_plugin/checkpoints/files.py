@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 
 import torch
 
-from norm_plugin.commands.command_line import CommandError, reading, replacing
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import atomic_write, reading
 from norm_plugin.models.safe_loading import (
     RefusedContentError,
     allow_stored_flags,
@@ -102,7 +103,7 @@ def save_checkpoint(state: State, path: Path) -> None:
     """
     if "extra_state" in state:
         state = {**state, "extra_state": plain_numbers(state["extra_state"])}
-    with replacing(path) as stream:
+    with atomic_write(path) as stream:
         torch.save(state, stream)
 
 

@@ -25,7 +25,8 @@ from norm_plugin.checkpoints.files import (
     save_checkpoint,
 )
 from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
-from norm_plugin.commands.command_line import CommandError, check_output
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import check_output
 
 
 def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, list[Any]]:

@@ -35,7 +35,7 @@ from tqdm import tqdm
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.fairseq_input import batches_of, fairseq_errors
 from norm_plugin.checkpoints.files import State
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from norm_plugin.norms import NORM_TYPES, Norm, NormSpec, norm_spec
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 

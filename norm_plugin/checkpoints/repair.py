@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from norm_plugin.checkpoints.files import FOLDED, LAST, DamagedError, load_checkpoint, num_updates
-from norm_plugin.commands.command_line import CommandError, reading, replacing
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import atomic_write, reading
 
 TEMPORARY = re.compile(r"checkpoint.*\.pt\.tmp|.+\.pt\.\d+\.tmp")  # fairseq's, and ours
 ARCHIVE_START = b"PK"
@@ -101,7 +102,7 @@ def _restore_last(folder: Path, suffix: str) -> list[str]:
             state = "damaged"
     source, messages = _most_updates(folder, suffix)
     if source is not None:
-        with reading(source) as origin, replacing(last) as stream:
+        with reading(source) as origin, atomic_write(last) as stream:
             shutil.copyfileobj(origin, stream)
         return [*messages, f"{last} was {state}; replaced by {source.name}, the furthest one"]
     if state == "missing":

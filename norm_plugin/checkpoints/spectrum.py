@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from norm_plugin.checkpoints.files import State, load_checkpoint
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.resuming import settings_of
 
 EMBEDDING = "embed_tokens.weight"

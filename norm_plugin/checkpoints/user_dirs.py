@@ -8,7 +8,7 @@ from pathlib import Path
 
 import norm_plugin
 from norm_plugin.checkpoints.files import State
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 
 
 def add_user_dir(parser: argparse.ArgumentParser) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from norm_plugin.experiments.metrics.bleu import score_sacrebleu
-from norm_plugin.experiments.results import (
+from norm_lab.experiments.metrics.bleu import score_sacrebleu
+from norm_lab.experiments.results import (
     FORMAT,
     SCHEMA,
     STATISTICS,

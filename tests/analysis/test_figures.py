@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from made_up_results import folder_of, made_up, with_statistics, write_failure
-from norm_plugin.analysis.figures import (
+from norm_lab.analysis.figures import (
     AGAINST,
     FIGURES,
     MOST_LINES,
@@ -23,7 +23,7 @@ from norm_plugin.analysis.figures import (
     panels,
     sensitivity_figure,
 )
-from norm_plugin.analysis.records import (
+from norm_lab.analysis.records import (
     MOST_PLACES,
     RECORDED,
     Recorded,
@@ -32,7 +32,7 @@ from norm_plugin.analysis.records import (
     short_place,
     values_of,
 )
-from norm_plugin.analysis.study import read_study
+from norm_lab.analysis.study import read_study
 from norm_plugin.models.recording import LEVELS
 
 QUANTILES = [0.1 * (1 + place) for place in range(len(LEVELS))]

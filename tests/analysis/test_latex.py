@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from made_up_results import study_of_three
-from norm_plugin.analysis.latex import LONGEST, escaped, latex_table
-from norm_plugin.analysis.report import LEFT, formatted, main
-from norm_plugin.experiments.metrics import find_metric
+from norm_lab.analysis.latex import LONGEST, escaped, latex_table
+from norm_lab.analysis.report import LEFT, formatted, main
+from norm_lab.experiments.metrics import find_metric
 
 
 def latex_of(rows):

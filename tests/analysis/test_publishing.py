@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from made_up_results import folder_of, made_up, with_translations, write_failure
-from norm_plugin.commands.command_line import CommandError, write_text
-from norm_plugin.experiments import publishing, results
-from norm_plugin.experiments.publishing import LOCK, publish, publish_command
-from norm_plugin.experiments.results import (
+from norm_lab.experiments import publishing, results
+from norm_lab.experiments.publishing import LOCK, publish, publish_command
+from norm_lab.experiments.results import (
     TRANSLATIONS,
     kept_file,
     read_failures,
@@ -20,6 +19,8 @@ from norm_plugin.experiments.results import (
     read_kept,
     read_results,
 )
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import write_text
 
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
 LINES, OTHERS = ["ein hund .", "eine katze ."], ["ein hund !", "zwei katzen ."]

@@ -8,8 +8,8 @@ import io
 import pytest
 import torch
 
-from norm_plugin.analysis.records import LAYERS, RECORDED, main, read_record, values_of
-from norm_plugin.commands.command_line import CommandError
+from norm_lab.analysis.records import LAYERS, RECORDED, main, read_record, values_of
+from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.recording import RecordFile, measures
 
 HEADER = {"every": 10, "norms": "norms: placement pre", "sites": {"encoder.a": 4, "decoder.b": 4}}

@@ -20,11 +20,11 @@ from made_up_results import (
     write_corpus,
     write_failure,
 )
-from norm_plugin.analysis.report import formatted, least_loss, main, p_text, reached_table
-from norm_plugin.analysis.study import SAME_SPEED, read_study
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.metrics import find_metric
-from norm_plugin.experiments.publishing import publish
+from norm_lab.analysis.report import formatted, least_loss, main, p_text, reached_table
+from norm_lab.analysis.study import SAME_SPEED, read_study
+from norm_lab.experiments.metrics import find_metric
+from norm_lab.experiments.publishing import publish
+from norm_plugin.io.command_line import CommandError
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 

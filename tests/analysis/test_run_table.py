@@ -18,11 +18,10 @@ from made_up_results import (
     with_translations,
     write_failure,
 )
-from norm_plugin.analysis.records import statistics_of
-from norm_plugin.commands.command_line import CommandError, write_text
-from norm_plugin.experiments import publishing
-from norm_plugin.experiments.publishing import publish, publish_command
-from norm_plugin.experiments.results import (
+from norm_lab.analysis.records import statistics_of
+from norm_lab.experiments import publishing
+from norm_lab.experiments.publishing import publish, publish_command
+from norm_lab.experiments.results import (
     SCHEMA,
     STATISTICS,
     TRANSLATIONS,
@@ -32,6 +31,8 @@ from norm_plugin.experiments.results import (
     read_results,
     write_result,
 )
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import write_text
 
 
 def test_a_run_is_a_row(tmp_path):

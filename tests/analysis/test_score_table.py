@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from made_up_results import folder_of, made_up
-from norm_plugin.analysis.study import main, score_table
-from norm_plugin.commands.command_line import CommandError, run_command
-from norm_plugin.experiments.results import read_results, write_result
+from norm_lab.analysis.study import main, score_table
+from norm_lab.experiments.results import read_results, write_result
+from norm_plugin.io.command_line import CommandError, run_command
 
 SIGNATURE = "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"
 

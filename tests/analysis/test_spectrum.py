@@ -11,8 +11,8 @@ import pytest
 import torch
 from forked import run_forked
 
-from norm_plugin.analysis.spectrum import main, read_spectra
-from norm_plugin.commands.command_line import CommandError
+from norm_lab.analysis.spectrum import main, read_spectra
+from norm_plugin.io.command_line import CommandError
 
 VALUES = [8.0, 4.0, 2.0, 1.0]
 RUNS = {"a.pt": "rmsnorm", "b.pt": "dyt"}

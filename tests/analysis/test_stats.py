@@ -13,8 +13,8 @@ from scipy import stats
 from statsmodels.stats.power import TTestIndPower, TTestPower
 from statsmodels.stats.weightstats import ttost_ind, ttost_paired
 
-from norm_plugin.analysis.report import primary_table
-from norm_plugin.analysis.stats import (
+from norm_lab.analysis.report import primary_table
+from norm_lab.analysis.stats import (
     EXPLORATORY,
     PRIMARY,
     Verdict,
@@ -33,8 +33,8 @@ from norm_plugin.analysis.stats import (
     sign_flip_p,
     verdict,
 )
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.studies import AFTER, PrimaryComparison
+from norm_lab.experiments.studies import AFTER, PrimaryComparison
+from norm_plugin.io.command_line import CommandError
 
 ARM = [41.2, 40.7, 42.3, 41.9, 40.1]
 BASELINE = [40.8, 39.9, 41.0, 42.0, 39.5]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from made_up_results import folder_of, made_up, study_of_three, write_failure
-from norm_plugin.analysis.stats import compare_primary
-from norm_plugin.analysis.study import read_study, score_table
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.results import read_results
-from norm_plugin.experiments.studies import read_study_file
+from norm_lab.analysis.stats import compare_primary
+from norm_lab.analysis.study import read_study, score_table
+from norm_lab.experiments.results import read_results
+from norm_lab.experiments.studies import read_study_file
+from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.config import KERNELS_FOUND  # the name by which fairseq stores it
 
 

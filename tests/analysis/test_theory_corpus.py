@@ -7,10 +7,10 @@ import pytest
 import torch
 from tiny_run import run_state, write_dictionaries, write_pairs
 
-from norm_plugin.analysis.theory import trained_layers
-from norm_plugin.analysis.theory.claim import Options
-from norm_plugin.analysis.theory.models import REAL, SENTENCES, real_batches, stack_pass
-from norm_plugin.commands.command_line import CommandError
+from norm_lab.analysis.theory import trained_layers
+from norm_lab.analysis.theory.claim import Options
+from norm_lab.analysis.theory.models import REAL, SENTENCES, real_batches, stack_pass
+from norm_plugin.io.command_line import CommandError
 
 PAIRS = 200
 

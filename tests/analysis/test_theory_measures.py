@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from norm_plugin.analysis.theory import (
+from norm_lab.analysis.theory import (
     adaptive_scale,
     bounded_gradient,
     concentration,
@@ -21,7 +21,7 @@ from norm_plugin.analysis.theory import (
     lipschitz,
     models,
 )
-from norm_plugin.analysis.theory.claim import (
+from norm_lab.analysis.theory.claim import (
     Options,
     contains,
     exponent,
@@ -29,7 +29,7 @@ from norm_plugin.analysis.theory.claim import (
     rate,
     with_interval,
 )
-from norm_plugin.analysis.theory.models import Batches, random_batches
+from norm_lab.analysis.theory.models import Batches, random_batches
 from norm_plugin.models.initialization import (
     XAVIER,
     attention_projections,

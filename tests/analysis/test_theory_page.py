@@ -13,9 +13,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from norm_plugin.analysis.theory import CLAIMS
-from norm_plugin.analysis.theory.claim import Options, finite_cases
-from norm_plugin.analysis.theory_command import (
+from norm_lab.analysis.theory import CLAIMS
+from norm_lab.analysis.theory.claim import Options, finite_cases
+from norm_lab.analysis.theory_command import (
     MADE,
     main,
     name_of,
@@ -23,7 +23,7 @@ from norm_plugin.analysis.theory_command import (
     read_made,
     read_measurements,
 )
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results" / "theory"

@@ -9,8 +9,8 @@ import pytest
 import torch
 from tiny_run import run_state, write_dictionaries, write_pairs
 
-from norm_plugin.analysis.theory import assumption_two, batch_gradients, gain_over_psi, trained
-from norm_plugin.analysis.theory.claim import Options
+from norm_lab.analysis.theory import assumption_two, batch_gradients, gain_over_psi, trained
+from norm_lab.analysis.theory.claim import Options
 from norm_plugin.norms import build_norm
 from norm_plugin.norms.power_norm import PowerNorm
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from made_up_results import folder_of, made_up
-from norm_plugin.analysis.report import main
-from norm_plugin.analysis.study import read_study
-from norm_plugin.experiments.results import read_results
+from norm_lab.analysis.report import main
+from norm_lab.analysis.study import read_study
+from norm_lab.experiments.results import read_results
 
 
 def points(losses, every=1, epoch=None):

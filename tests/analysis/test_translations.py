@@ -6,9 +6,9 @@ import pytest
 import sacrebleu
 
 from made_up_results import folder_of, made_up, with_translations, write_corpus
-from norm_plugin.analysis.stats import Verdict, holm
-from norm_plugin.analysis.study import read_study
-from norm_plugin.analysis.translations import (
+from norm_lab.analysis.stats import Verdict, holm
+from norm_lab.analysis.study import read_study
+from norm_lab.analysis.translations import (
     NO_BASELINE,
     NO_TRANSLATIONS,
     References,
@@ -16,7 +16,7 @@ from norm_plugin.analysis.translations import (
     randomization_test,
     read_references,
 )
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 
 REFERENCES = [f"ein hund läuft {i} mal über die grüne wiese ." for i in range(60)]
 GOOD = [line.replace("grüne", "rote") if i % 6 == 0 else line for i, line in enumerate(REFERENCES)]

@@ -9,16 +9,16 @@ import pandas as pd
 import pytest
 
 from made_up_results import folder_of, made_up
-from norm_plugin.analysis.report import main
-from norm_plugin.analysis.study import read_study
-from norm_plugin.analysis.tuning import (
+from norm_lab.analysis.report import main
+from norm_lab.analysis.study import read_study
+from norm_lab.analysis.tuning import (
     chosen_table,
     learning_rate_sensitivity,
     read_tuned,
     tuned_on_itself,
 )
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.tune import choose
+from norm_lab.experiments.tune import choose
+from norm_plugin.io.command_line import CommandError
 
 KEY = "optimization.lr"
 

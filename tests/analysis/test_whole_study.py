@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from norm_plugin.analysis import report, whole_study
-from norm_plugin.experiments import sweep, tune
+from norm_lab.analysis import report, whole_study
+from norm_lab.experiments import sweep, tune
 
 STUDY = "experiment: toy\ntune: {grid: {optimization.lr: [1, 2]}, seeds: [2]}\n"
 

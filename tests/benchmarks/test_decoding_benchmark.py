@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import decoding
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 
 TINY = ["--arch", "norm_transformer_multi30k_tiny", "--words", "50", "--sentences", "2"]
 TINY += ["--length", "5", "--steps", "3", "--beam", "2", "--repetitions", "2"]

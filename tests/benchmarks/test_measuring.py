@@ -8,7 +8,7 @@ from measuring import records, timing
 from measuring.command import Setup, choose_setups, parse_setup
 from measuring.records import append, provenance
 from measuring.timing import alternate
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 
 
 def test_a_setup_from_a_word():

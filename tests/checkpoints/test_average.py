@@ -13,8 +13,8 @@ from fairseq.modules import AdaptiveInput
 
 from norm_plugin.checkpoints.average import average_checkpoints, main, select_checkpoints
 from norm_plugin.checkpoints.files import load_checkpoint
-from norm_plugin.commands import command_line
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io import files
+from norm_plugin.io.command_line import CommandError
 
 
 def average(*inputs: object, output: Path, flags: tuple[object, ...] = ()) -> None:
@@ -251,7 +251,7 @@ def test_a_full_disk_leaves_the_old_output(tmp_path, save_checkpoint_file, monke
     output = tmp_path / "avg.pt"
     output.write_text("old")
 
-    monkeypatch.setattr(command_line, "open", FullDisk, raising=False)
+    monkeypatch.setattr(files, "open", FullDisk, raising=False)
     with pytest.raises(CommandError, match=f"^cannot write {output}: No space left on device"):
         average(tmp_path, output=output, flags=("--last-epochs", 2))
     assert output.read_text() == "old"

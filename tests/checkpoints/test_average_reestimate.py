@@ -17,7 +17,7 @@ from norm_plugin.checkpoints.average import main
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.checkpoints.reestimate import reestimate, running_statistics, train_batches
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from norm_plugin.norms import NORM_TYPES, BatchStatisticsNorm, build_norm, norm_spec
 
 WITH_STATISTICS = [name for name in NORM_TYPES if norm_spec(name).batch_statistics]

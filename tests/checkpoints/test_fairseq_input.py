@@ -7,7 +7,7 @@ from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 
 from norm_plugin.checkpoints.fairseq_input import fairseq_errors, load_dictionary
-from norm_plugin.commands.command_line import CommandError, DivergedError, at_least
+from norm_plugin.io.command_line import CommandError, DivergedError, at_least
 
 
 def raises(error):

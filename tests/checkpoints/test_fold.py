@@ -10,7 +10,7 @@ from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.checkpoints.fold import main
 from norm_plugin.checkpoints.repair import repair
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 
 FLAGS = ("--norm-type=powernorm", "--norm-layer-scale-groups=0", "--norm-warmup-updates=2")
 PRE = "--norm-placement=pre"

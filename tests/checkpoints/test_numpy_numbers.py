@@ -13,9 +13,9 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from norm_plugin.analysis import spectrum
+from norm_lab.analysis import spectrum
 from norm_plugin.checkpoints.files import load_checkpoint, save_checkpoint
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.safe_loading import RefusedContentError, safe_loading
 from norm_plugin.models.stored_numbers import STAND_INS, allowing_numbers, plain_numbers
 from readers import QUICK, by_fairseq

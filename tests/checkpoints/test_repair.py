@@ -7,7 +7,7 @@ import torch
 
 from norm_plugin.checkpoints.files import FOLDED, load_checkpoint, num_updates
 from norm_plugin.checkpoints.repair import main, repair
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 
 
 def last_updates(folder) -> int | None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from norm_plugin.analysis import spectrum
+from norm_lab.analysis import spectrum
 from norm_plugin.checkpoints import average, repair
 from norm_plugin.checkpoints.files import load_checkpoint
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 
 
 def averaged(*inputs: Path, output: str | Path) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from prep import binarize, folder
 from prep.files import SPLITS, write_lines
 

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from prep import download
 
 NAME = "train.en.gz"

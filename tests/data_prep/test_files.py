@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from prep import files
 from prep.files import lines_of
 

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from prep import files, folder
 from prep.files import SPLITS, write_lines
 

@@ -12,7 +12,7 @@ import mrpc
 import rt_polarity
 import rte
 import sst5
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 
 SIZES = {"train": 14, "valid": 3, "test": 3}
 RT = replace(rt_polarity.CORPUS, raw=replace(rt_polarity.CORPUS.raw, lines=10, sizes=SIZES))

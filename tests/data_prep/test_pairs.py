@@ -19,8 +19,8 @@ import iwslt14
 import iwslt15
 import multi30k
 import wmt14
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.results import read_results
+from norm_lab.experiments.results import read_results
+from norm_plugin.io.command_line import CommandError
 from prep import stages
 from prep.files import SPLITS, file_digest, read_raw, write_lines
 from prep.pairs import read_side

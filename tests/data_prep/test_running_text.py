@@ -12,7 +12,7 @@ import ptb
 import tinyshakespeare
 import tinyshakespeare_halves
 import wikitext103
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from prep.files import SPLITS
 from prep.running_text import SPACE, TOKENS, ByteFile
 

@@ -14,7 +14,7 @@ import pytest
 from filelock import FileLock
 
 import toy
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from prep import folder, stages
 from prep.files import lines_of
 from prep.workers import CHUNK_LINES, map_chunks

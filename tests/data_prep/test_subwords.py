@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from subword_nmt.apply_bpe import BPE
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from prep import subwords
 from prep.files import write_lines
 

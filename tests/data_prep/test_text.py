@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from prep.pairs import tokenize_chunk
 from prep.text import PERL_SCRIPTS, Limits, TextRules, apply_rules, tidy
 

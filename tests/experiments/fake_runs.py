@@ -1,4 +1,4 @@
-"""Runs of norm_plugin.experiments whose commands are those of fake_python.py.
+"""Runs of norm_lab.experiments whose commands are those of fake_python.py.
 
 A run is forked off this process, which has paid for importing torch and fairseq, into a session of
 its own, and can be killed there.
@@ -25,10 +25,10 @@ from forked import serve
 
 import fake_python
 import norm_plugin.models  # noqa: F401  so that no forked process has to
+from norm_lab.experiments import compose, options, recipes, runner, spec
+from norm_lab.experiments.spec import ROOT, RunSpec
 from norm_plugin.cli import main
-from norm_plugin.commands.command_line import run_command
-from norm_plugin.experiments import compose, options, recipes, runner, spec
-from norm_plugin.experiments.spec import ROOT, RunSpec
+from norm_plugin.io.command_line import run_command
 
 PYTHON = [sys.executable, "-S", "-E", fake_python.__file__]
 # What may differ between runs that end alike.
@@ -68,7 +68,7 @@ compose.check_training = remembered(compose.check_training)
 
 
 def fake_command(argv: Sequence[str]) -> int:
-    """A command of norm_plugin.experiments in this process, from now on with fake commands."""
+    """A command of norm_lab.experiments in this process, from now on with fake commands."""
     spec.PYTHON[:] = PYTHON
     runner.run_in_process = lambda command: fake_python.main(list(command))
     runner.check_product = lambda *_: None  # tested by itself
@@ -136,7 +136,7 @@ class FakeRuns:
     def start(
         self, *argv: str, kill_at: int = 0, here: Path | None = None, **environment: str
     ) -> int:
-        """Fork a command of norm_plugin.experiments; returns its process."""
+        """Fork a command of norm_lab.experiments; returns its process."""
         self.points.write_text("")
         self.training.unlink(missing_ok=True)
         child = os.fork()

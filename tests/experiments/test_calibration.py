@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from norm_plugin.experiments.metrics import METRICS
-from norm_plugin.experiments.metrics.accuracy import calibration_scores
-from norm_plugin.experiments.metrics.calibration import calibrate
-from norm_plugin.experiments.studies import outcome_unit
+from norm_lab.experiments.metrics import METRICS
+from norm_lab.experiments.metrics.accuracy import calibration_scores
+from norm_lab.experiments.metrics.calibration import calibrate
+from norm_lab.experiments.studies import outcome_unit
 
 
 @pytest.fixture(name="sentences")

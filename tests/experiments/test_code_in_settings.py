@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from fake_runs import spec_of
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments import compose, options, recipes
-from norm_plugin.experiments.spec import CONFIGS
+from norm_lab.experiments import compose, options, recipes
+from norm_lab.experiments.spec import CONFIGS
+from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.stored_settings import EVALUATED, PROGRAMS, UnsafeSettingError, check_flags
 
 BETAS = "--adam-betas is .__import__.*which fairseq would run as Python code"

@@ -10,12 +10,9 @@ import pytest
 import torch
 from tiny_run import DIM, FFN, WORDS, run_state, write_dictionaries
 
-from norm_plugin.checkpoints.average import average_checkpoints
-from norm_plugin.checkpoints.files import save_checkpoint
-from norm_plugin.commands.command_line import CommandError, read_lines, run_command, write_text
-from norm_plugin.experiments import results
-from norm_plugin.experiments.metrics.bleu import TextForm, score_sacrebleu, text_form
-from norm_plugin.experiments.results import (
+from norm_lab.experiments import results
+from norm_lab.experiments.metrics.bleu import TextForm, score_sacrebleu, text_form
+from norm_lab.experiments.results import (
     STATISTICS,
     TRANSLATIONS,
     describe_model,
@@ -26,6 +23,10 @@ from norm_plugin.experiments.results import (
     read_statistics,
     result_command,
 )
+from norm_plugin.checkpoints.average import average_checkpoints
+from norm_plugin.checkpoints.files import save_checkpoint
+from norm_plugin.io.command_line import CommandError, run_command
+from norm_plugin.io.files import read_lines, write_text
 from norm_plugin.models.recording import RecordFile
 
 DATA = Path(__file__).parent / "data"

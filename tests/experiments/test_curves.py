@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from norm_plugin.experiments.state import curves_of_log
+from norm_lab.experiments.state import curves_of_log
 
 BEGINNING = "2026-01-01 12:00:00 | INFO | "
 LOG = f"""\

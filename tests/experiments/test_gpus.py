@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.recipes import for_workers
+from norm_lab.experiments.recipes import for_workers
+from norm_plugin.io.command_line import CommandError
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import signal
 import pytest
 
 from fake_runs import FakeRuns, of_stage, value
-from norm_plugin.experiments.state import WAITING, Status, read_status
+from norm_lab.experiments.state import WAITING, Status, read_status
 
 KILLS = 3  # a run
 DONE = "was done before"

@@ -8,9 +8,8 @@ import gzip
 import pytest
 import torch
 
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.publishing import archive_kept
-from norm_plugin.experiments.results import (
+from norm_lab.experiments.publishing import archive_kept
+from norm_lab.experiments.results import (
     ENDINGS,
     STATISTICS,
     TRANSLATIONS,
@@ -19,6 +18,7 @@ from norm_plugin.experiments.results import (
     read_kept,
     read_statistics,
 )
+from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.recording import RecordFile
 
 HYPOTHESES = ["ein hund läuft über die wiese .", "zwei hunde\u2028schlafen ."]

@@ -8,10 +8,10 @@ import math
 
 import pytest
 
-from norm_plugin.commands.command_line import CommandError, DivergedError
-from norm_plugin.experiments.metrics import METRICS
-from norm_plugin.experiments.metrics.language_model import LanguageModelLoss, is_result
-from norm_plugin.experiments.recipes import read_recipe, training_flags
+from norm_lab.experiments.metrics import METRICS
+from norm_lab.experiments.metrics.language_model import LanguageModelLoss, is_result
+from norm_lab.experiments.recipes import read_recipe, training_flags
+from norm_plugin.io.command_line import CommandError, DivergedError
 
 LOSSES = {name: metric for name, metric in METRICS.items() if isinstance(metric, LanguageModelLoss)}
 LINES = (

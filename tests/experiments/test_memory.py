@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.runner import run_process
-from norm_plugin.experiments.state import Stamps
+from norm_lab.experiments.runner import run_process
+from norm_lab.experiments.state import Stamps
+from norm_plugin.io.command_line import CommandError
 
 MIB = 2**20
 BLOCKS, BLOCK = 20, 64 * MIB

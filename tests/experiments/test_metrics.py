@@ -11,28 +11,28 @@ from classifier_run import train_classifier, write_sentences
 from tiny_run import run_state, write_dictionaries
 
 from fake_runs import spec_of
-from norm_plugin.analysis.study import score_table
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.compose import experiment_names, find_experiment
-from norm_plugin.experiments.metrics import (
+from norm_lab.analysis.study import score_table
+from norm_lab.experiments.compose import experiment_names, find_experiment
+from norm_lab.experiments.metrics import (
     AVERAGE,
     BEST,
     METRICS,
     find_metric,
     register_metric,
 )
-from norm_plugin.experiments.metrics.accuracy import (
+from norm_lab.experiments.metrics.accuracy import (
     Prediction,
     evaluate_batch,
     lines_of,
     read_predictions,
 )
-from norm_plugin.experiments.metrics.accuracy import main as predict
-from norm_plugin.experiments.recipes import read_recipe
-from norm_plugin.experiments.results import read_results
-from norm_plugin.experiments.results import result_command as collect
-from norm_plugin.experiments.runner import check_product
-from norm_plugin.experiments.spec import next_key, run_stages
+from norm_lab.experiments.metrics.accuracy import main as predict
+from norm_lab.experiments.recipes import read_recipe
+from norm_lab.experiments.results import read_results
+from norm_lab.experiments.results import result_command as collect
+from norm_lab.experiments.runner import check_product
+from norm_lab.experiments.spec import next_key, run_stages
+from norm_plugin.io.command_line import CommandError
 
 FOUND = [Prediction(0, "1", "0", -0.5), Prediction(1, "0", "0", -0.25)]
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from norm_plugin.experiments.recipes import differences
-from norm_plugin.experiments.spec import MAX_LABEL_LENGTH, flag_settings, run_label
+from norm_lab.experiments.recipes import differences
+from norm_lab.experiments.spec import MAX_LABEL_LENGTH, flag_settings, run_label
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fake_runs import spec_of
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.spec import run_stages
+from norm_lab.experiments.spec import run_stages
+from norm_plugin.io.command_line import CommandError
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ import json
 import pytest
 import torch
 
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.runner import (
+from norm_lab.experiments.runner import (
     CommandFailedError,
     check_product,
     explain,
     run_in_process,
 )
-from norm_plugin.experiments.state import DIVERGED, FAILED
+from norm_lab.experiments.state import DIVERGED, FAILED
+from norm_plugin.io.command_line import CommandError
 
 LOG = """T-0\tein hund
 D-0\t-0.1\tein hund

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from fake_runs import spec_of
-from norm_plugin.experiments.state import (
+from norm_lab.experiments.state import (
     LinesMeter,
     Meter,
     Screen,

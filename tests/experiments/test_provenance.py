@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import norm_plugin
-from norm_plugin.experiments.results import git_state, machine, plain_settings, versions
+from norm_lab.experiments.results import git_state, machine, plain_settings, versions
 
 
 def test_settings_lose_every_path() -> None:
@@ -132,7 +132,7 @@ def test_the_code_that_mkl_takes_is_recorded(tmp_path: Path) -> None:
     command = ["cc", "-shared", "-fPIC", "-x", "c", "-o", str(library), "-"]
     source = "int mkl_serv_intel_cpu_true(void) { return 1; }"
     subprocess.run(command, input=source, text=True, check=True)
-    code = "from norm_plugin.experiments.results import machine; print(machine(cpu=True))"
+    code = "from norm_lab.experiments.results import machine; print(machine(cpu=True))"
     finished = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "LD_PRELOAD": str(library)},

@@ -20,16 +20,16 @@ from hydra.core.config_store import ConfigStore
 
 import norm_plugin.models  # noqa: F401  registers the architectures
 from fake_runs import spec_of
-from norm_plugin.commands.command_line import CommandError, run_command
-from norm_plugin.experiments.compose import check_number_averaged, find_experiment
-from norm_plugin.experiments.recipes import (
+from norm_lab.experiments.compose import check_number_averaged, find_experiment
+from norm_lab.experiments.recipes import (
     averaging_flags,
     generation_flags,
     main,
     read_recipe,
     training_flags,
 )
-from norm_plugin.experiments.spec import CONFIGS
+from norm_lab.experiments.spec import CONFIGS
+from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.models.plan import make_plan
 from norm_plugin.norms import NORM_TYPES
 from norm_plugin.norms.base import registry as registry

@@ -8,10 +8,10 @@ import re
 import pytest
 
 from fake_runs import FakeRuns, of_stage, spec_of, value
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.compose import experiment_names
-from norm_plugin.experiments.options import DEMO_NORMS
-from norm_plugin.experiments.spec import run_stages
+from norm_lab.experiments.compose import experiment_names
+from norm_lab.experiments.options import DEMO_NORMS
+from norm_lab.experiments.spec import run_stages
+from norm_plugin.io.command_line import CommandError
 
 EXPERIMENTS = ("iwslt15", "multi30k", "toy")
 STAGES = ["prepare", "train", "average", "generate", "score"]

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from forked import run_forked
 
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.metrics.bleu import (
+from norm_lab.experiments.metrics.bleu import (
     TextForm,
     detokenize,
     exact_bleu,
@@ -21,6 +20,7 @@ from norm_plugin.experiments.metrics.bleu import (
     score_log,
     split_compounds,
 )
+from norm_plugin.io.command_line import CommandError
 
 # What fairseq-generate --remove-bpe printed for a small model and eight sentences, one of them
 # with words that the dictionary lacks; out of order, as always.

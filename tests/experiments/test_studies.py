@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments import compose, options
-from norm_plugin.experiments.metrics import find_metric
-from norm_plugin.experiments.spec import RunSpec, flag_settings
-from norm_plugin.experiments.studies import (
+from norm_lab.experiments import compose, options
+from norm_lab.experiments.metrics import find_metric
+from norm_lab.experiments.spec import RunSpec, flag_settings
+from norm_lab.experiments.studies import (
     AFTER,
     BEFORE,
     STUDIES,
@@ -17,6 +16,7 @@ from norm_plugin.experiments.studies import (
     check_study,
     read_study_file,
 )
+from norm_plugin.io.command_line import CommandError
 
 SEEDS = {"layernorm": {1, 2}, "adanorm": {1, 2}, "dyt": {3}}
 TUNE = "tune: {grid: {optimization.lr: [0.2, 0.1]}, seeds: [101], bound: [1, 0.01]}"

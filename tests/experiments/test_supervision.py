@@ -9,13 +9,13 @@ import pytest
 from forked import ROOT, WARM_PYTHON
 
 from fake_runs import spec_of
-from norm_plugin.experiments.spec import RunSpec, write_spec
+from norm_lab.experiments.spec import RunSpec, write_spec
 
 HEAVY = ("torch", "fairseq", "hydra", "omegaconf", "numpy", "pandas")
 CODE = f"""
 import sys
 from norm_plugin.cli import main
-from norm_plugin.experiments import spec
+from norm_lab.experiments import spec
 spec.PYTHON[:] = {WARM_PYTHON}
 status = main(sys.argv[2:])
 print("imported:", *(name for name in sys.argv[1].split() if name in sys.modules))
@@ -50,8 +50,8 @@ def test_a_run_of_a_sweep_imports_nothing_heavy(tmp_path):
     assert RunSpec.from_json(spec.to_json()) == spec
     write_spec(spec, tmp_path / "0.json")
     code = f"""
-from norm_plugin.experiments import runner
-from norm_plugin.commands.command_line import CommandError
+from norm_lab.experiments import runner
+from norm_plugin.io.command_line import CommandError
 runner.require_setpriv = lambda: (_ for _ in ()).throw(CommandError("no setpriv"))
 try:
     from norm_plugin.cli import main
@@ -68,7 +68,7 @@ print(*(name for name in {HEAVY} if name in sys.modules))
 def test_reading_results_imports_no_torch():
     code = """
 import sys
-from norm_plugin.experiments.results import read_results
+from norm_lab.experiments.results import read_results
 read_results("results/rt")
 print(*(name for name in ("torch", "fairseq", "hydra") if name in sys.modules))
 """

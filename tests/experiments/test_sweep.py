@@ -11,12 +11,10 @@ import time
 import pytest
 
 from fake_runs import FakeRuns, spec_of, value
-from norm_plugin.cli import main
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments import compose, options
-from norm_plugin.experiments.compose import experiment_names
-from norm_plugin.experiments.spec import CONFIGS, RunSpec
-from norm_plugin.experiments.state import (
+from norm_lab.experiments import compose, options
+from norm_lab.experiments.compose import experiment_names
+from norm_lab.experiments.spec import CONFIGS, RunSpec
+from norm_lab.experiments.state import (
     DIVERGED,
     DONE,
     FAILED,
@@ -25,8 +23,8 @@ from norm_plugin.experiments.state import (
     Status,
     write_status,
 )
-from norm_plugin.experiments.studies import STUDIES, read_study_file, study_path
-from norm_plugin.experiments.sweep import (
+from norm_lab.experiments.studies import STUDIES, read_study_file, study_path
+from norm_lab.experiments.sweep import (
     Composed,
     count_jobs,
     gpus_of,
@@ -36,6 +34,8 @@ from norm_plugin.experiments.sweep import (
     state_since,
     summary,
 )
+from norm_plugin.cli import main
+from norm_plugin.io.command_line import CommandError
 
 SWEEP = ("sweep", "toy", "norm=layernorm,powernorm", "seed=1,2", "--jobs", "2")
 
@@ -203,7 +203,7 @@ def test_an_experiment_outside_has_a_name_of_its_own(outside):
     ],
 )
 def test_a_study_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, text, message):
-    monkeypatch.setattr("norm_plugin.experiments.studies.STUDIES", tmp_path)
+    monkeypatch.setattr("norm_lab.experiments.studies.STUDIES", tmp_path)
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(CommandError, match=f"(?s)mine.yaml.*{message}"):
         grid("mine")
@@ -255,7 +255,7 @@ def test_threads_are_divided_among_the_jobs(argv, threads, monkeypatch, tmp_path
     argv = ("iwslt14", "seed=1,2,3", "--work", str(tmp_path), *argv)
     made, args = composed(*argv), options.parse(options.sweep_parser(), argv)
     places = []
-    monkeypatch.setattr("norm_plugin.experiments.sweep.run_job", lambda *a: places.append(a[2]))
+    monkeypatch.setattr("norm_lab.experiments.sweep.run_job", lambda *a: places.append(a[2]))
     run_here(args, made, range(3), count_jobs(args, made))
     assert len(places) == 3 and {place["OMP_NUM_THREADS"] for place in places} == {threads}
     assert {place["CUDA_VISIBLE_DEVICES"] for place in places} <= {"0", "1", "2"}
@@ -326,7 +326,7 @@ def test_a_sweep_that_is_killed_and_restarted_has_the_same_results(undisturbed, 
 
 @pytest.mark.usefixtures("warm")
 def test_a_run_whose_job_vanished_is_no_success(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("norm_plugin.experiments.sweep.run_here", lambda *_: None)
+    monkeypatch.setattr("norm_lab.experiments.sweep.run_here", lambda *_: None)
     assert main(["sweep", "toy", "norm=layernorm", "--work", str(tmp_path)]) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 waiting of 1")
 

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from fake_runs import FakeRuns, value
-from norm_plugin.experiments import options, tune
-from norm_plugin.experiments.spec import ROOT
-from norm_plugin.experiments.sweep import run_command_line
-from norm_plugin.experiments.tune import (
+from norm_lab.experiments import options, tune
+from norm_lab.experiments.spec import ROOT
+from norm_lab.experiments.sweep import run_command_line
+from norm_lab.experiments.tune import (
     CODE,
     Arm,
     choose,

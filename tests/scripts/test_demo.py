@@ -13,10 +13,10 @@ import torch
 from fairseq import checkpoint_utils
 from forked import ROOT, WARM_PYTHON, be, forget, run_as_main, serve
 
+from norm_lab.experiments import spec
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.cli import main
-from norm_plugin.commands.command_line import run_command
-from norm_plugin.experiments import spec
+from norm_plugin.io.command_line import run_command
 
 # A few updates per epoch, on the small validation set, and no position beyond its longest sentence:
 # everything runs, nothing is learned. The kill after the second epoch leaves two.

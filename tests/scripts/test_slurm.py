@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fake_runs import spec_of
+from norm_lab.experiments.cpu_worker import ADDRESS, RANK, worker_flags
+from norm_lab.experiments.spec import run_stages
 from norm_plugin.cli import main
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.cpu_worker import ADDRESS, RANK, worker_flags
-from norm_plugin.experiments.spec import run_stages
+from norm_plugin.io.command_line import CommandError
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = {"SLURM_JOB_ID": "12345", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "4"}

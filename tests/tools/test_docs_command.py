@@ -7,8 +7,8 @@ import shlex
 import pytest
 
 from docs import fill, main
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.recipes import read_recipe, training_flags
+from norm_lab.experiments.recipes import read_recipe, training_flags
+from norm_plugin.io.command_line import CommandError
 from recipe_commands import WIDTH, command_lines
 
 GENERATORS = {"results/": lambda name: f"\nnew {name}\n\nline\n", "norms": lambda name: "N"}

@@ -11,7 +11,7 @@ import pytest
 
 import example_runs
 from example_runs import RESULTS, example_table
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 
 
 @pytest.fixture

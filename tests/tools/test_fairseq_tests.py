@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import fairseq_tests
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 
 MADE_UP = """
 import argparse

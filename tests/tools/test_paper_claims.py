@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import paper_claims
-from norm_plugin.commands.command_line import CommandError
-from norm_plugin.experiments.results import read_results
+from norm_lab.experiments.results import read_results
+from norm_plugin.io.command_line import CommandError
 from paper_claims import (
     CONTRADICTED,
     NOT_RUN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import settings
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from settings import SILENT, compared, declared_tasks
 
 TASKS = {task["title"]: task for task in declared_tasks()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from norm_plugin.commands.command_line import CommandError
+from norm_plugin.io.command_line import CommandError
 from norm_plugin.norms import NORM_TYPES
 from speed_tables import RESULTS, speed_table
 

@@ -1,0 +1,30 @@
+"""The metrics, one file each; importing this package registers them."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from norm_lab.experiments.metrics.base import (
+    METRICS,
+    Metric,
+    Scores,
+    find_metric,
+    register_metric,
+    score_lines,
+)
+from norm_lab.experiments.spec import AVERAGE, BEST
+
+__all__ = [
+    "AVERAGE",
+    "BEST",
+    "METRICS",
+    "Metric",
+    "Scores",
+    "find_metric",
+    "register_metric",
+    "score_lines",
+]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

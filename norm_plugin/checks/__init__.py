@@ -1,0 +1,1 @@
+"""The checks of the norms and placements that a user dir registers."""

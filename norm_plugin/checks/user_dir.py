@@ -1,0 +1,82 @@
+"""``norm-plugin check DIR``: check the norms and the placements of a user dir."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from norm_plugin.checks import norms, placements
+from norm_plugin.checks.norms import BrokenContractError
+from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.placements import PLACEMENTS
+
+RAISED = (Exception, SystemExit)
+"""What the code of a user dir may raise; the check in which it does has failed."""
+
+
+def import_folder(user_dir: Path) -> Path:
+    """Import ``user_dir`` as fairseq does; returns the folder itself.
+
+    Raises:
+        ValueError: no such folder, or another package of that name.
+    """
+    folder = user_dir.resolve()
+    if not folder.is_dir():
+        raise ValueError(f"{user_dir} is not a folder; give the folder that you give to --user-dir")
+    sys.path.insert(0, str(folder.parent))
+    try:
+        module = importlib.import_module(folder.name)
+    except RAISED as error:
+        raise ValueError(f"cannot import {user_dir}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(folder.parent))
+    places = [Path(place).resolve() for place in getattr(module, "__path__", [])]
+    if folder not in places:
+        raise ValueError(f"another Python package is named {folder.name}; rename the folder")
+    return folder
+
+
+def failure(check: Callable[[], None]) -> str | None:
+    """Why a check fails; None if it passes."""
+    try:
+        check()
+    except BrokenContractError as error:
+        return str(error)
+    except RAISED as error:
+        return f"{type(error).__name__}: {error}".replace("\n", " ")
+    return None
+
+
+def run_checks(user_dir: Path) -> Iterator[tuple[str, bool]]:
+    """Run all checks of all norms and placements; yields a line for each, and whether it passed.
+
+    Raises:
+        ValueError: the folder cannot be imported, or registers neither norm nor placement.
+    """
+    folder = import_folder(user_dir)
+    specs = [spec for spec in map(norm_spec, NORM_TYPES) if _lies_in(spec.cls, folder)]
+    own = {name: cls for name, cls in PLACEMENTS.items() if _lies_in(cls, folder)}
+    if not (specs or own):
+        raise ValueError(
+            f"{user_dir} registers no norm and no placement: import the file with @register_norm "
+            "or @register_placement in it"
+        )
+    for spec in specs:
+        for name, check in norms.CHECKS.items():
+            yield _outcome(f"{spec.name}: {name}", failure(partial(check, spec)))
+    for placement, cls in own.items():
+        for name, check_placement in placements.CHECKS.items():
+            outcome = failure(partial(check_placement, cls))
+            yield _outcome(f"placement {placement}: {name}", outcome)
+
+
+def _lies_in(cls: type, folder: Path) -> bool:
+    return folder in Path(inspect.getfile(cls)).resolve().parents
+
+
+def _outcome(checked: str, why: str | None) -> tuple[str, bool]:
+    return (f"ok   {checked}", True) if why is None else (f"FAIL {checked}: {why}", False)

@@ -1,1 +1,0 @@
-"""Helpers of all commands, and the checks of norms and placements."""

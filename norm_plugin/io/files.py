@@ -1,0 +1,116 @@
+"""Files of commands: written whole or not at all, and read with errors in one line."""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from norm_plugin.io.command_line import CommandError
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Yield a binary file that atomically replaces ``path`` when the block ends.
+
+    It is written beside ``path`` under a temporary name, flushed to disk, then renamed. After an
+    exception, the temporary file is removed and ``path`` is unchanged. For a symlink, its target is
+    replaced. Raises CommandError if the folder is missing or cannot be written, ``path`` is not a
+    regular file, or the disk is full.
+    """
+    check_output(path)
+    target = path.resolve()
+    # a file name has at most 255 bytes, including the suffix
+    stem = os.fsencode(target.name)[:240].decode(errors="ignore")
+    temporary = target.with_name(f"{stem}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, target)
+    except (OSError, RuntimeError) as error:
+        cause = _os_error_behind(error)
+        if cause is None:
+            raise
+        hint = "; free some space and try again" if cause.errno == errno.ENOSPC else ""
+        raise CommandError(f"cannot write {path}: {cause.strerror or cause}{hint}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_output(path: Path) -> None:
+    """Raise CommandError unless ``path`` is a regular file, or can become one in its folder."""
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        regular = True
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from error
+    if not regular:
+        raise CommandError(f"cannot write {path}: it is not a regular file; choose another name")
+    if not path.resolve().parent.is_dir():
+        raise CommandError(f"the folder of {path} does not exist; create it first")
+
+
+def _os_error_behind(error: BaseException | None) -> OSError | None:
+    # torch.save turns a failed write into a RuntimeError about a position in the archive
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Atomically replace ``path`` by ``text`` in UTF-8."""
+    with atomic_write(path) as stream:
+        stream.write(text.encode("utf-8"))
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[BufferedReader]:
+    """Open a binary file; CommandError if it cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            yield stream
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_text(path: Path) -> str:
+    """The UTF-8 text of ``path``, with unchanged line ends; CommandError if it cannot be read.
+
+    A byte order mark at its start is no part of the text.
+    """
+    try:
+        with reading(path) as stream:
+            return stream.read().removeprefix(codecs.BOM_UTF8).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path} is not UTF-8: {error}") from error
+
+
+def read_lines(path: Path) -> list[str]:
+    r"""The lines of a text, split at ``\n`` only, since sentences may contain U+2028 and others."""
+    lines = read_text(path).split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return lines
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; CommandError if it cannot be read or is not JSON."""
+    return parse_json(read_text(path), path)
+
+
+def parse_json(text: str | bytes, path: Path) -> Any:
+    """The value in a JSON text of the file ``path``; CommandError if it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # not JSON, or nested too deeply
+        raise CommandError(f"{path} is not JSON: {error}") from error

@@ -74,6 +74,13 @@ def test_a_model_of_another_kind_is_no_counterpart(name, whether):
     assert fairseq_tests.has_counterpart(name) == whether
 
 
+def test_transformer_xl_is_run_with_the_flags_of_our_model():
+    command = fairseq_tests.Substitution("dyt", []).command
+    given = ["DATA", "--arch", "transformer_xl", "--n-layer", "2", "--user-dir", "own"]
+    ours = ["DATA", "--arch", "norm_transformer_xl", "--norm-type", "dyt"]
+    assert command(given) == [*ours, "--decoder-layers", "2", "--user-dir", "own"]
+
+
 def test_a_user_dir_of_the_test_stays_the_only_one():
     command = fairseq_tests.Substitution("dyt", []).command
     ours = ["DATA", "--arch", "norm_transformer", "--norm-type", "dyt", "--user-dir", "own"]

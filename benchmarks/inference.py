@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Size and power of the tests of norm_lab.analysis.stats, and the coverage of its intervals.
+"""Size and power of the tests of norm_lab.study.significance, and the coverage of its intervals.
 
 python benchmarks/inference.py
 
@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from measuring.records import RESULTS
-from norm_lab.analysis.stats import LEVEL, Comparison, compare_independent, compare_paired
+from norm_lab.study.significance import LEVEL, Comparison, compare_independent, compare_paired
 from norm_plugin.io.command_line import at_least, run_command
 from norm_plugin.io.files import write_text
 

@@ -23,7 +23,7 @@ import pandas as pd
 from layers import BOTH, UNIT
 from measuring.command import plain_parser, quiet, report
 from measuring.records import RESULTS, SAME_LAYER, read_rows
-from norm_lab.analysis.figures import style
+from norm_lab.report.figure import style
 from norm_plugin.io.command_line import run_command
 from norm_plugin.io.files import atomic_write
 

@@ -117,9 +117,9 @@ def warm(fork_server: None) -> Iterator[None]:
     """Fork the commands of the package off this process, which spares them their imports."""
     from forked import WARM_PYTHON
 
-    from norm_lab.experiments import spec
+    from norm_lab.paths import PYTHON
 
-    python = list(spec.PYTHON)
-    spec.PYTHON[:] = WARM_PYTHON
+    python = list(PYTHON)
+    PYTHON[:] = WARM_PYTHON
     yield
-    spec.PYTHON[:] = python
+    PYTHON[:] = python

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 from torch import Tensor
 
-from norm_lab.analysis.study import markdown
+from norm_lab.report.text import markdown
 from norm_plugin.models import patches
 from norm_plugin.models.config import site_flags
 from norm_plugin.norms import NORM_TYPES, Option, declared_options, norm_spec

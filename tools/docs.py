@@ -34,9 +34,10 @@ from example_runs import example_table
 from field_commands import table as field_commands_table
 from findings import declared_table, finding_block
 from layer_gradients import layer_gradients_table
-from norm_lab.analysis.study import markdown, score_table
-from norm_lab.analysis.theory_command import block as theory_block
-from norm_lab.experiments.results import read_results
+from norm_lab.report.score_table import score_table
+from norm_lab.report.text import markdown
+from norm_lab.results.table import read_results
+from norm_lab.theory.command import block as theory_block
 from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.io.files import read_text, write_text
 from paper_claims import paper_table, verdict_counts

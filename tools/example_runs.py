@@ -25,9 +25,10 @@ from typing import Any
 import pandas as pd
 import torch
 
-from norm_lab.analysis.stats import half_interval
-from norm_lab.analysis.study import markdown
-from norm_lab.experiments.results import git_state, machine, result_name, versions
+from norm_lab.report.text import markdown
+from norm_lab.results.provenance import git_state, machine, versions
+from norm_lab.results.result import result_name
+from norm_lab.study.significance import half_interval
 from norm_plugin.io.command_line import CommandError, at_least, run_command
 from norm_plugin.io.files import read_json, write_text
 from norm_plugin.norms import NORM_TYPES

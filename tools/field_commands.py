@@ -26,7 +26,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from norm_lab.analysis.study import markdown
+from norm_lab.report.text import markdown
 from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.io.files import read_text, write_text
 

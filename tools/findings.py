@@ -18,11 +18,15 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from norm_lab.analysis.figures import AGAINST, INK, SMALL, Figure, draw_row
-from norm_lab.analysis.report import formatted, outcome_title, table_markdown, tables_of
-from norm_lab.analysis.stats import Verdict, compare_arms, higher_is_better
-from norm_lab.analysis.study import Study, markdown, read_study
-from norm_lab.experiments.studies import EQUIVALENCE, SCORE, read_study_file, study_path
+from norm_lab.config.studies import EQUIVALENCE, SCORE, read_study_file, study_path
+from norm_lab.report.figure import INK, SMALL, Figure
+from norm_lab.report.figures import AGAINST
+from norm_lab.report.forest import draw_row
+from norm_lab.report.tables import formatted, outcome_title, table_markdown, tables_of
+from norm_lab.report.text import markdown
+from norm_lab.study.comparisons import compare_arms, higher_is_better
+from norm_lab.study.significance import Verdict
+from norm_lab.study.study import Study, read_study
 from norm_plugin.io.command_line import run_command
 from norm_plugin.io.files import write_text
 

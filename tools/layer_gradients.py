@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from norm_lab.analysis.records import RECORDED, recorded
-from norm_lab.analysis.study import markdown
-from norm_lab.experiments.metrics import find_metric
-from norm_lab.experiments.results import read_results
+from norm_lab.metrics import find_metric
+from norm_lab.report.records import RECORDED, recorded
+from norm_lab.report.text import markdown
+from norm_lab.results.table import read_results
 from norm_plugin.placements import PLACEMENTS
 
 GRADIENT = "fc2.weight_gradient_norm"

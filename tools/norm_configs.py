@@ -14,7 +14,7 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from norm_lab.experiments.spec import CONFIGS
+from norm_lab.paths import CONFIGS
 from norm_plugin.io.command_line import CommandError, run_command
 from norm_plugin.io.files import write_text
 from norm_plugin.models.flags import CHOICES, PLACEMENT, VALUES

@@ -33,14 +33,16 @@ import yaml
 from example_runs import RESULTS as EXAMPLES
 from example_runs import SCORES, TEST_TO_TRAIN, read_runs
 from findings import declared_tests, read_named
-from norm_lab.analysis.records import statistics_of
-from norm_lab.analysis.report import formatted
-from norm_lab.analysis.stats import Verdict, compare, compare_arms, describe, higher_is_better
-from norm_lab.analysis.study import Study, markdown, read_study
-from norm_lab.analysis.theory import CLAIMS
-from norm_lab.analysis.theory.claim import INTERVAL, finite_cases
-from norm_lab.analysis.theory_command import read_made, read_measurements
-from norm_lab.experiments.studies import BEFORE, SCORE
+from norm_lab.config.studies import BEFORE, SCORE
+from norm_lab.report.records import statistics_of
+from norm_lab.report.tables import formatted
+from norm_lab.report.text import markdown
+from norm_lab.study.comparisons import compare_arms, higher_is_better
+from norm_lab.study.significance import Verdict, compare, describe
+from norm_lab.study.study import Study, read_study
+from norm_lab.theory import CLAIMS
+from norm_lab.theory.claim import INTERVAL, finite_cases
+from norm_lab.theory.command import read_made, read_measurements
 from norm_plugin.io.command_line import CommandError
 from papers import first_norm_tenths
 

@@ -11,18 +11,14 @@ from typing import Any
 import pandas as pd
 
 from findings import declared_tests, read_named
-from norm_lab.analysis.records import RECORDED, drawn_places, recorded
-from norm_lab.analysis.report import formatted
-from norm_lab.analysis.stats import (
-    Verdict,
-    describe,
-    half_interval,
-    outcome_values,
-    split_ratio,
-)
-from norm_lab.analysis.study import markdown, read_study
-from norm_lab.experiments.results import read_results
-from norm_lab.experiments.studies import SCORE
+from norm_lab.config.studies import SCORE
+from norm_lab.report.records import RECORDED, drawn_places, recorded
+from norm_lab.report.tables import formatted
+from norm_lab.report.text import markdown
+from norm_lab.results.table import read_results
+from norm_lab.study.comparisons import outcome_values, split_ratio
+from norm_lab.study.significance import Verdict, describe, half_interval
+from norm_lab.study.study import read_study
 
 # ---- scores of translation ------------------------------------------------------------------
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from norm_lab.experiments.compose import experiment_metrics
-from norm_lab.experiments.metrics import AVERAGE, find_metric
-from norm_lab.experiments.recipes import (
-    averaging_flags,
-    generation_flags,
-    read_recipe,
-    training_flags,
-)
+from norm_lab.config.experiments import experiment_metrics
+from norm_lab.config.recipes import read_recipe
+from norm_lab.metrics import AVERAGE, find_metric
+from norm_lab.metrics.flags import averaging_flags, generation_flags, training_flags
 
 WIDTH = 96
 CONTINUED = " \\\n    "

@@ -32,12 +32,13 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.options import get_training_parser, parse_args_and_arch
 
 import norm_plugin.models  # noqa: F401  registers the architectures
-from norm_lab.analysis.study import markdown
-from norm_lab.experiments.compose import experiment_metrics, find_experiment
-from norm_lab.experiments.metrics import AVERAGE, find_metric
-from norm_lab.experiments.recipes import Recipe, averaging_flags, read_recipe, training_flags
-from norm_lab.experiments.spec import CONFIGS
-from norm_lab.experiments.studies import read_study_file, study_path
+from norm_lab.config.experiments import experiment_metrics, find_experiment
+from norm_lab.config.recipes import read_recipe
+from norm_lab.config.studies import read_study_file, study_path
+from norm_lab.metrics import AVERAGE, find_metric
+from norm_lab.metrics.flags import Recipe, averaging_flags, training_flags
+from norm_lab.paths import CONFIGS
+from norm_lab.report.text import markdown
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.plan import make_plan
 from norm_plugin.norms import norm_spec

@@ -9,7 +9,7 @@ import pandas as pd
 
 from layers import BOTH, NOT_COMPILED, SIZES
 from measuring.records import ORIGIN, SAME_LAYER, SAME_TRAINING, read_rows
-from norm_lab.analysis.study import markdown
+from norm_lab.report.text import markdown
 from norm_plugin.norms import NORM_TYPES
 
 RESULTS = Path("benchmarks") / "results"

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 import norm_plugin
-from norm_lab.experiments.results import git_state, versions
+from norm_lab.results.provenance import git_state, versions
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_text, write_text
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import fairseq_cli.generate
 import fairseq_cli.train
 
-from norm_lab.experiments.results import result_command
+from norm_lab.results.result import result_command
 from norm_plugin.checkpoints import average, fold, repair
 from norm_plugin.models import NormTransformerModel
 
 ROOT = Path(__file__).resolve().parents[2]
-SCORED = ROOT / "tests" / "experiments" / "data"
+SCORED = ROOT / "tests" / "lab" / "data"
 
 
 def fold_it(monkeypatch, made):

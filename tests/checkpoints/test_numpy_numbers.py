@@ -13,7 +13,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from norm_lab.analysis import spectrum
+from norm_lab.report import spectrum
 from norm_plugin.checkpoints.files import load_checkpoint, save_checkpoint
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.safe_loading import RefusedContentError, safe_loading

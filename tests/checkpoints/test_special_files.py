@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from norm_lab.analysis import spectrum
+from norm_lab.report import spectrum
 from norm_plugin.checkpoints import average, repair
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.io.command_line import CommandError

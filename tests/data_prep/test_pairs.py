@@ -19,7 +19,7 @@ import iwslt14
 import iwslt15
 import multi30k
 import wmt14
-from norm_lab.experiments.results import read_results
+from norm_lab.results.table import read_results
 from norm_plugin.io.command_line import CommandError
 from prep import stages
 from prep.files import SPLITS, file_digest, read_raw, write_lines

@@ -11,8 +11,8 @@ import torch
 from composed import train_by_fairseq
 
 from characters import LETTERS, TINY, command, write_text
-from norm_lab.experiments.metrics.language_model import main as evaluate
-from norm_lab.experiments.metrics.language_model import read_evaluation
+from norm_lab.metrics.language_model import main as evaluate
+from norm_lab.metrics.language_model import read_evaluation
 from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.average import main as average
 from norm_plugin.checkpoints.fold import main as fold

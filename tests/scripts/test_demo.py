@@ -13,7 +13,7 @@ import torch
 from fairseq import checkpoint_utils
 from forked import ROOT, WARM_PYTHON, be, forget, run_as_main, serve
 
-from norm_lab.experiments import spec
+from norm_lab import paths
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.cli import main
 from norm_plugin.io.command_line import run_command
@@ -58,7 +58,7 @@ def status_of(child, last):
 def demo(run, argv):
     """The command, whose own commands are started by ``run``; returns its exit status."""
     forget()
-    spec.PYTHON[:] = WARM_PYTHON  # also of the commands that the server starts
+    paths.PYTHON[:] = WARM_PYTHON  # also of the commands that the server starts
     serve(run)
     try:
         run_command(partial(main, argv))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fake_runs import spec_of
-from norm_lab.experiments.cpu_worker import ADDRESS, RANK, worker_flags
-from norm_lab.experiments.spec import run_stages
+from norm_lab.engine.cpu_worker import ADDRESS, RANK, worker_flags
+from norm_lab.engine.stages import run_stages
 from norm_plugin.cli import main
 from norm_plugin.io.command_line import CommandError
 

@@ -7,7 +7,8 @@ import shlex
 import pytest
 
 from docs import fill, main
-from norm_lab.experiments.recipes import read_recipe, training_flags
+from norm_lab.config.recipes import read_recipe
+from norm_lab.metrics.flags import training_flags
 from norm_plugin.io.command_line import CommandError
 from recipe_commands import WIDTH, command_lines
 

@@ -15,7 +15,7 @@ from findings import (
     measured,
     read_named,
 )
-from norm_lab.experiments.studies import BEFORE
+from norm_lab.config.studies import BEFORE
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"

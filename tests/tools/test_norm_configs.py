@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from norm_configs import GROUPS, norm_config, stale_configs, write_configs
-from norm_lab.experiments.spec import CONFIGS
+from norm_lab.paths import CONFIGS
 
 
 def test_the_files_of_the_groups_are_fresh():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import paper_claims
-from norm_lab.experiments.results import read_results
+from norm_lab.results.table import read_results
 from norm_plugin.io.command_line import CommandError
 from paper_claims import (
     CONTRADICTED,

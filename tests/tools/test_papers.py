@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from norm_lab.analysis.stats import Verdict
-from norm_lab.experiments.results import SCHEMA, write_result
+from norm_lab.results.result import SCHEMA, write_result
+from norm_lab.study.significance import Verdict
 from norm_plugin.norms import NORM_TYPES
 from papers import (
     CONTRADICTED,

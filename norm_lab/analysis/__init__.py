@@ -1,1 +1,0 @@
-"""What a set of runs shows: significance, statistics over training, plots, the report."""

@@ -1,0 +1,152 @@
+"""The commands ``run``, ``sweep``, ``status``, ``tune``, ``study``, ``demo`` and ``job``.
+
+Until the options are read, only the standard library is imported, so that ``--help`` of the scripts
+works before the environment exists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from norm_lab.config.options import (
+    demo_parser,
+    description_file,
+    parse,
+    request_of,
+    run_parser,
+    sweep_parser,
+)
+from norm_lab.paths import PYTHON, ROOT
+
+DEMO_NORMS = ("layernorm", "adanorm", "powernorm", "none")
+DEMO_END = "Look at BLEU: a norm above 80 has learned the toy language. One seed ranks no norm."
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command ``run``."""
+    name = next(iter(argv), "")
+    request = request_of(parse(run_parser(name if description_file(name) else None), argv))
+    from norm_lab.engine.composed import compose
+    from norm_lab.engine.execution import execute, print_commands
+
+    (spec,) = compose(request).runs
+    if request.dry_run:
+        print_commands(spec)
+    else:
+        execute(spec, os.environ, request.retry)
+    return 0
+
+
+def job(argv: Sequence[str]) -> int:
+    """The command ``job``, which a grid calls for each of its runs."""
+    parser = argparse.ArgumentParser(
+        prog="norm-plugin job", description="Execute one run of a grid, from its file."
+    )
+    parser.add_argument("file", type=Path, metavar="FILE")
+    file = parser.parse_args(argv).file
+    from norm_lab.engine.jobs import Job
+
+    Job.read(file).execute()
+    return 0
+
+
+def sweep(argv: Sequence[str], verb: str = "sweep") -> int:
+    """The command ``sweep``."""
+    request = request_of(parse(sweep_parser(verb), argv))
+    from norm_lab.engine.composed import compose
+    from norm_lab.engine.grid import run_grid
+
+    if request.tuned:
+        from norm_lab.study.tune import compose_tuned  # it imports pandas
+
+        return run_grid(request, compose_tuned(request))
+    return run_grid(request, compose(request))
+
+
+def status(argv: Sequence[str]) -> int:
+    """The command ``status``: ``sweep --status``."""
+    return sweep(argv, "status")
+
+
+def tune(argv: Sequence[str]) -> int:
+    """The command ``tune``."""
+    request = request_of(parse(sweep_parser("tune"), argv))
+    from norm_lab.study.tune import tune_study
+
+    return tune_study(request)
+
+
+def demo(argv: Sequence[str]) -> int:
+    """The command ``demo``: a sweep on all cores, the table of its results, and their page."""
+    request = request_of(parse(demo_parser(), argv))
+    from norm_lab.engine.composed import compose
+    from norm_lab.engine.grid import run_grid
+
+    given = {override.partition("=")[0] for override in request.overrides}
+    defaults = {"norm": ",".join(DEMO_NORMS), "preset": "demo"}
+    added = [f"{key}={value}" for key, value in defaults.items() if key not in given]
+    request = replace(request, overrides=(*added, *request.overrides))
+    composed = compose(request)
+    jobs = min(len(os.sched_getaffinity(0)), len(composed.runs))
+    code = run_grid(replace(request, jobs=jobs, threads=1), composed)
+    if code or request.dry_run:
+        return code
+    results = composed.runs[0].result.parent
+    page = results.parent.parent / "demo"
+    print(f"\n{_output_of('table', results)}")
+    print(DEMO_END)
+    _output_of("report", results, "--out", page, "--baseline", composed.runs[0].label)
+    print(f"The page, with curves: {page / 'index.html'}\nResults: {results}")
+    return 0
+
+
+def _output_of(verb: str, *argv: str | Path) -> str:
+    """The output of a command of this package, run in a child process."""
+    command = [*PYTHON, "-m", "norm_plugin", verb, *map(str, argv)]
+    process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return process.stdout
+
+
+def study(argv: Sequence[str]) -> int:
+    """The command ``study``: tune the arms, run each at its tuned values, and write the page.
+
+    A study without a section ``tune`` is run as it is. The trials are in
+    WORK/studies/STUDY/tuning, the runs beside them, and the page is WORK/studies/STUDY/page, unless
+    --results and --out name other folders. The exit status is 1 unless all runs are done or
+    diverged.
+    """
+    parser = sweep_parser("study")
+    parser.add_argument("--out", metavar="DIR", help="of the page")
+    parser.add_argument("--baseline", metavar="NORM", help="of the page, as for norm-plugin report")
+    args = parse(parser, argv)
+    request = request_of(args)
+    from norm_lab.config.studies import read_study_file, study_path
+    from norm_lab.engine.composed import compose
+    from norm_lab.engine.grid import run_grid
+    from norm_lab.study.tune import compose_tuned, tune_study, tuned_path
+
+    path = study_path(request.experiment)
+    folder = Path(args.work or ROOT / "work", "studies", path.stem)
+    request = replace(request, results=request.results or Path(os.getcwd(), folder))
+    if read_study_file(path).tune is None:
+        composed = compose(request)
+    else:
+        code = tune_study(request)
+        if code or not tuned_path(path).exists():
+            return code
+        composed = compose_tuned(request)
+    code = run_grid(request, composed)
+    if code or request.status or request.dry_run:
+        return code
+    from norm_lab.report import page  # with torch, which need not wait for the runs
+
+    results = sorted({str(spec.result.parent) for spec in composed.runs})
+    print(flush=True)
+    baseline = [] if args.baseline is None else ["--baseline", args.baseline]
+    shown = ["--study", str(path), *baseline, "--format", page.LATEX]
+    return page.main([*results, *shown, "--out", str(args.out or folder / "page")])

@@ -1,0 +1,389 @@
+"""Composes the runs of a command line, in a child process of ``run`` and ``sweep``.
+
+    python -m norm_plugin compose JSON
+
+JSON is a :class:`~norm_lab.config.request.Request`. The output is JSON too, a
+:class:`~norm_lab.config.request.Composed` of checked runs. hydra composes the experiment's YAML
+file with the overrides; fairseq's parser and the norms check the flags before any file is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from norm_lab.config.checks import (
+    RUN_OPTIONS,
+    check_extra_flags,
+    check_number_averaged,
+    check_training,
+)
+from norm_lab.config.experiments import Experiment, experiment_names, find_experiment, settings_in
+from norm_lab.config.labels import common_settings, run_label, short_label
+from norm_lab.config.options import absolute_path
+from norm_lab.config.recipes import (
+    check_no_code,
+    differences,
+    for_workers,
+    read_recipe,
+    without_defaults,
+)
+from norm_lab.config.request import AUTO, Composed, Request
+from norm_lab.config.spec import RunSpec
+from norm_lab.config.studies import (
+    STUDIES,
+    StudyFile,
+    check_study,
+    parse_overrides,
+    read_study_file,
+    read_yaml,
+    split,
+    study_path,
+)
+from norm_lab.config.user_dir import sources_in_use
+from norm_lab.metrics import find_metric
+from norm_lab.metrics.base import AVERAGE
+from norm_lab.metrics.flags import (
+    LOGGING,
+    Recipe,
+    averaging_flags,
+    flag_settings,
+    training_flags,
+    without_logging,
+    without_seed,
+)
+from norm_lab.paths import ROOT
+from norm_plugin.checkpoints.user_dirs import import_user_dir
+from norm_plugin.io.command_line import CommandError
+
+SUBWORDS = ("subword-nmt", "sentencepiece")
+CHOICES = ("norm", "seed", "preset", "recipe", "subword")
+"""Overrides that choose the run; the others change hyperparameters."""
+SEED = re.compile(r"0|[1-9][0-9]{0,9}")
+MAX_SEED = 2**31 - 1  # numpy takes 32 bits, and fairseq adds the number of the epoch
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line; prints one line of JSON."""
+    if list(argv) in (["-h"], ["--help"]):
+        print(f"usage: norm-plugin compose JSON\n\n{__doc__}")
+        return 0
+    composed = compose_runs(Request.from_json(json.loads(argv[0])))
+    print(json.dumps(composed.to_json()))
+    return 0
+
+
+def compose_runs(request: Request) -> Composed:
+    """Compose the runs of a request. Identical runs are merged.
+
+    Every run is checked; CommandError names the first wrong one.
+    """
+    launcher = [override for override in request.overrides if override.startswith("hydra.")]
+    own = [override for override in request.overrides if override not in launcher]
+    study = find_study(request.experiment)
+    grid = request.runs or _runs_of_study(study, own)
+    if len(grid) > 1 and not request.grid:
+        raise CommandError(
+            f"{request.experiment} {' '.join(own)}: these are several runs; use norm-plugin sweep"
+        )
+    runs: dict[Path, tuple[RunSpec, Sequence[str]]] = {}
+    for overrides in grid:
+        spec = _compose_named(request, study.experiment, overrides)
+        first, of_first = runs.setdefault(spec.result, (spec, overrides))
+        if first.training != spec.training:
+            raise CommandError(
+                f"{study.experiment} {' '.join(overrides)}: its result would be {spec.result}, "
+                f"which is that of {' '.join(of_first)}; give the two runs different names by "
+                "norm=X, seed=N or a setting that differs from the recipe"
+            )
+    specs = tuple(spec for spec, _ in runs.values())
+    if request.runs is None:
+        check_study(study, find_metric(specs[0].metric), _seeds_by_arm(specs))
+    return Composed(
+        runs=specs,
+        overrides=tuple(tuple(overrides) for _, overrides in runs.values()),
+        experiment=study.experiment,
+        launcher=tuple(launcher),
+        gpus=tuple(visible_gpus()),
+    )
+
+
+def _runs_of_study(study: StudyFile, own: Sequence[str]) -> list[list[str]]:
+    """The overrides of each run of a study: all combinations of values, for each arm."""
+    arms = [[*study.overrides, *own, *arm] for arm in study.arms]
+    return _by_first_key([overrides for arm in arms for overrides in split(arm)])
+
+
+def _compose_named(request: Request, name: str, overrides: Sequence[str]) -> RunSpec:
+    """:func:`compose_run`, whose errors name the run if there may be several."""
+    try:
+        return compose_run(request, name, overrides)
+    except CommandError as error:
+        if not request.grid:
+            raise
+        raise CommandError(f"{name} {' '.join(overrides)}: {error}") from error
+
+
+def _seeds_by_arm(specs: Sequence[RunSpec]) -> dict[str, set[int]]:
+    """The seeds of each arm, by its label and by that without the settings that all arms share."""
+    common = common_settings({spec.label: spec.differs for spec in specs}.values())
+    seeds: dict[str, set[int]] = {}
+    for spec in specs:
+        for arm in {spec.label, short_label(spec.label, spec.differs, common)}:
+            seeds.setdefault(arm, set()).add(spec.seed)
+    return seeds
+
+
+def find_study(name: str) -> StudyFile:
+    """The study with this name or path; an experiment is a study of one arm."""
+    path = study_path(name)
+    if name in experiment_names():
+        return StudyFile(path, name)
+    if not path.is_file():
+        names = [*experiment_names(), *sorted(file.stem for file in STUDIES.glob("*.yaml"))]
+        raise CommandError(
+            f"no experiment or study {name}: there is no such file; choose from "
+            f"{', '.join(names)}, or give the path of a file NAME.yaml"
+        )
+    if settings_in(read_yaml(path)) is not None:
+        return StudyFile(path, str(path))  # the YAML file of an experiment
+    return read_study_file(path)
+
+
+def _by_first_key(runs: Sequence[list[str]]) -> list[list[str]]:
+    """The runs in the order of the values of the first override.
+
+    With ``seed=1,2,3`` first, a sweep that is stopped early has complete seeds.
+    """
+    firsts = list(dict.fromkeys(run[0] for run in runs if run))
+    return sorted(runs, key=lambda run: firsts.index(run[0]) if run else 0)
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs of this machine, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return named.split(",")[:count] if named and count else list(map(str, range(count)))
+
+
+def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpec:
+    """Compose and check one run.
+
+    Args:
+        request: the options that all runs share.
+        name: the name of the experiment, or the path of its YAML file.
+        overrides: the overrides of this run, each with one value.
+
+    Raises:
+        CommandError: an unknown experiment, preset, override or flag, a wrong value, an option that
+            no chosen norm has, or a batch that the GPUs cannot share.
+    """
+    choices, overrides = split_choices(overrides)
+    experiment = find_experiment(name, choices.get("preset"), choices.get("recipe"))
+    metric = find_metric(experiment.metric)
+    norm, seed = choices.get("norm", "layernorm"), read_seed(choices.get("seed", "1"))
+    subword = _subword(experiment, choices)
+    work = request.work or ROOT / "work"
+    if ":" in str(work):
+        raise CommandError(f"--work is {work}; fairseq splits paths at a colon, so choose another")
+    pretrained = _pretrained(request.pretrained, experiment)
+    user_dir = request.user_dir
+    import_user_dir(user_dir)
+
+    base, recipe = _hyperparameters(experiment, norm, request.smoke, overrides)
+    differs = {**differences(recipe, base), **flag_settings(request.extra_flags)}
+    if pretrained is not None:
+        differs["pretrained"] = digest(pretrained)
+    recipe["common"]["seed"] = seed
+    if user_dir is not None:
+        recipe["common"]["user_dir"] = str(user_dir)
+    trained = for_workers(
+        recipe,
+        request.gpus,
+        request.extra_flags,
+        elsewhere=request.elsewhere,
+        change_batch=request.change_batch,
+        srun=request.srun,
+    )
+    if recipe["common"].get("log_interval") == base["common"].get("log_interval"):
+        trained["common"] = {**trained["common"], **experiment.logging}
+    training = [*training_flags(trained), *request.extra_flags]
+    logging_of_base = {key: base["common"].get(key) for key in LOGGING}
+    unlogged = {**trained, "common": {**trained["common"], **logging_of_base}}
+    averaging = averaging_flags(recipe, request.extra_flags) if metric.checkpoint == AVERAGE else []
+    evaluation = metric.flags(subword, metric.recipe_flags(recipe, request.extra_flags))
+    check_extra_flags(request.extra_flags)
+    # before fairseq parses them, which evaluates some
+    check_no_code([*training, *evaluation], None if user_dir is None else str(user_dir))
+    check_number_averaged(training, averaging)
+    plugin = user_dir or ROOT / "norm_plugin"
+    check_training((*without_seed(training), "--user-dir", os.path.abspath(plugin)))
+
+    raw = _raw_folder(request.raw, experiment)
+    data, preparation = prepared_data(work, experiment, subword, seed, raw, pretrained)
+    parts = (experiment.config.stem, experiment.recipe, subword, "smoke" if request.smoke else "")
+    return RunSpec(
+        experiment="_".join(filter(None, parts)),
+        label=run_label(norm, differs) + _workers_label(request, "--cpu" in training),
+        seed=seed,
+        differs=differs,
+        metric=metric.name,
+        checkpoint=metric.checkpoint,
+        evaluation=(
+            metric.stage,
+            metric.module,
+            (*evaluation, *(["--fold-norms"] if request.fold_norms else [])),
+        ),
+        item=metric.item,
+        digits=metric.digits,
+        training=tuple(training),
+        identity=(*training_flags(unlogged), *without_logging(request.extra_flags)),
+        averaging=tuple(averaging),
+        preparation=preparation,
+        data=data,
+        work=work,
+        results=request.results or work / "results",
+        user_dir=user_dir,
+        sources=sources_in_use(user_dir, training),
+        pretrained=pretrained,
+        fold=request.fold_norms,
+        srun=request.srun,
+        tensorboard=request.tensorboard,
+    )
+
+
+def split_choices(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The values of CHOICES by name, and the other overrides with the full names of their keys."""
+    choices: dict[str, str] = {}
+    others = []
+    for override in parse_overrides(overrides):
+        line, key = str(override.input_line), override.key_or_group
+        if key in CHOICES and not override.is_delete() and not override.is_add():
+            choices[key] = str(override.get_value_element_as_str()).strip("'\"")
+            continue
+        full = "model.norm_placement" if key == "placement" else key
+        full = f"model.{key}" if key.startswith("norm_") else full
+        if full in RUN_OPTIONS:
+            raise CommandError(f"{line}: give {RUN_OPTIONS[full]} instead")
+        others.append(line.replace(key, full, 1))
+    return choices, others
+
+
+def read_seed(text: str) -> int:
+    """A seed as a number; CommandError if it is none."""
+    if not SEED.fullmatch(text) or int(text) > MAX_SEED:
+        raise CommandError(f"seed is {text}; it must be a whole number from 0 to {MAX_SEED}")
+    return int(text)
+
+
+def _subword(experiment: Experiment, choices: dict[str, str]) -> str:
+    """The subword method; empty for the default, the first of SUBWORDS."""
+    subword = choices.get("subword", SUBWORDS[0])
+    if subword not in SUBWORDS:
+        raise CommandError(f"subword is {subword}; choose {' or '.join(SUBWORDS)}")
+    if experiment.words and "subword" in choices:
+        raise CommandError(f"{experiment.name} has no subword units; leave subword out")
+    return "" if subword == SUBWORDS[0] else subword
+
+
+def _pretrained(checkpoint: Path | None, experiment: Experiment) -> Path | None:
+    if checkpoint is None:
+        return None
+    if experiment.metric != "accuracy":
+        raise CommandError(
+            f"--pretrained is for classification, and {experiment.name} is another task; "
+            "leave it out"
+        )
+    for file in (checkpoint, checkpoint.with_name("dict.txt")):
+        if not file.is_file():
+            raise CommandError(
+                f"--pretrained needs {file}, which does not exist; give a checkpoint of "
+                "norm_masked_lm, and copy the dict.txt of its data beside it"
+            )
+    return checkpoint
+
+
+@cache  # the runs of a sweep share the file, which may be large
+def digest(path: Path) -> str:
+    """The first digits of the SHA-256 of a file, which identify a pre-trained model."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:12]
+
+
+def _workers_label(request: Request, on_cpu: bool) -> str:
+    """The suffix of the label of a run on several workers: ``-8gpus``, ``-2workers-batch``.
+
+    It is a run of its own: each worker has its own batch statistics, and the batch may differ.
+    """
+    if request.gpus in (AUTO, "1"):
+        return ""
+    kind = "workers" if on_cpu else "gpus"
+    return f"-{request.gpus}{kind}" + ("-batch" if request.change_batch else "")
+
+
+def prepared_data(
+    work: Path,
+    experiment: Experiment,
+    subword: str,
+    seed: int,
+    raw: Path | None,
+    pretrained: Path | None,
+) -> tuple[Path, tuple[str, ...]]:
+    """The folder of the prepared corpus, and the command that prepares it."""
+    name, options = experiment.data_name, []
+    if raw is not None:
+        options += ["--raw", str(raw)]
+    if subword:
+        name += f"-{subword}"
+        options += ["--subword", subword]
+    if experiment.merges is not None:  # data_name contains them
+        options += ["--merges", str(experiment.merges)]
+    if experiment.split_by_seed:
+        name += f"-split{seed}"
+        options += ["--split-seed", str(seed)]
+    if pretrained is not None:
+        dictionary = pretrained.with_name("dict.txt")
+        name += f"-words-{digest(dictionary)}"
+        options += ["--dictionary", str(dictionary)]
+    folder = work / "data" / name
+    return folder, (experiment.preparation, "--out", str(folder), *options)
+
+
+def _raw_folder(given: Path | None, experiment: Experiment) -> Path | None:
+    """The folder of the raw corpus; None to download it."""
+    if given is not None:
+        return given
+    corpora = os.environ.get("NORM_DATA_DIR")
+    corpus = Path(experiment.corpus).stem.replace("_", "-")
+    name = experiment.raw or corpus
+    folder = absolute_path(corpora) / name if corpora else None
+    return folder if folder is not None and folder.is_dir() else None
+
+
+def _hyperparameters(
+    experiment: Experiment, norm: str, smoke: bool, overrides: Sequence[str]
+) -> tuple[Recipe, Recipe]:
+    """The hyperparameters of the recipe without and with the overrides."""
+    groups = [f"norm={norm}"]
+    groups += [f"recipe={experiment.recipe}"] if experiment.recipe else []
+    groups += [f"size={experiment.smoke}"] if smoke else []
+    base = read_recipe(str(experiment.config), groups)
+    # A recipe may lack the options of the norm, and a user's own norm has no file in configs/norm/.
+    # With a plus, hydra adds a new key.
+    added = [
+        f"+{each}" if each.startswith("model.norm_") and _key(each) not in base["model"] else each
+        for each in overrides
+    ]
+    recipe = read_recipe(str(experiment.config), [*groups, *added])
+    return without_defaults(base, norm), without_defaults(recipe, norm)
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].removeprefix("model.")

@@ -1,0 +1,167 @@
+"""An experiment: its YAML file in ``configs/``, or one of the user's own.
+
+fairseq's schema allows no keys of ours, so ``experiment`` is under ``hydra.runtime.choices``,
+which hydra does not read. corpus and metric are required:
+
+    name: multi30k          # the argument of `norm-plugin run` (default: the name of the file)
+    corpus: multi30k        # a file of data-prep/, or a path relative to the YAML file
+    metric: bleu            # a file of norm_lab/metrics/
+    raw: multi30k           # the folder in NORM_DATA_DIR (default: the name of the corpus)
+    smoke: smoke            # the file of configs/size/ that --smoke adds
+    words: true             # tokens are words or characters: no subword units
+    split_by_seed: true     # each seed has its own random split of the corpus
+    merges: 10000           # BPE merges (default: those of the corpus)
+    recipe: adanorm         # the default of the group recipe
+    recipes: {powernorm: {merges: 37000}}   # keys of this list that a recipe changes
+    log_interval: 5         # updates between two points of the training curve (default: 50 or
+                            # more); it is here because it does not identify a run
+    preset: cpu             # the value of `preset=` that selects this file
+    default: true           # the file without `preset=`, if several have the same name
+    presets: {short: {recipe: short}}   # more presets of this file
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from norm_lab.paths import CONFIGS
+from norm_plugin.io.command_line import CommandError
+
+KEY = "experiment"
+Settings = dict[str, Any]
+"""The content of KEY."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment: the keys of its YAML file, see above, and ``config``, the file itself."""
+
+    name: str
+    config: Path
+    corpus: str
+    metric: str
+    raw: str | None = None
+    smoke: str = "smoke"
+    words: bool = False
+    split_by_seed: bool = False
+    merges: int | None = None
+    recipe: str | None = None
+    recipes: Settings = field(default_factory=dict)
+    log_interval: int | None = None
+
+    @property
+    def logging(self) -> Settings:
+        """Settings of fairseq's group ``common`` that affect logging only."""
+        return {} if self.log_interval is None else {"log_interval": self.log_interval}
+
+    @property
+    def data_name(self) -> str:
+        """The name of the prepared data, without the subword method."""
+        name = Path(self.corpus).stem
+        return name if self.merges is None else f"{name}-{self.merges}"
+
+    @property
+    def preparation(self) -> str:
+        """The program that prepares the corpus."""
+        if self.corpus.endswith(".py"):
+            return str(self.config.parent / self.corpus)
+        return f"data-prep/{self.corpus}.py"
+
+
+def experiment_names() -> list[str]:
+    """The names of all experiments in ``configs/``."""
+    return sorted({settings["name"] for settings in _files().values()})
+
+
+def experiment_metrics() -> dict[str, str]:
+    """The metric of each experiment in ``configs/``, by the name of its file."""
+    return {path.stem: settings["metric"] for path, settings in _files().items()}
+
+
+def find_experiment(name: str, preset: str | None = None, recipe: str | None = None) -> Experiment:
+    """An experiment by its name or the path of its YAML file, with a preset and a recipe.
+
+    Raises CommandError for an unknown experiment or preset, and for a wrong key. The recipe is
+    checked when the hyperparameters are composed; here it changes what ``recipes`` says of it.
+    """
+    if name.endswith(".yaml"):
+        files = _users_file(Path(os.path.abspath(name)))
+    else:
+        files = {path: settings for path, settings in _files().items() if settings["name"] == name}
+    if not files:
+        raise CommandError(
+            f"no experiment {name}; choose from {', '.join(experiment_names())}, or give the path "
+            "of a file NAME.yaml"
+        )
+    presets: dict[str | None, Experiment] = {}
+    for path, settings in files.items():
+        if len(files) == 1 or settings.get("default"):
+            presets[None] = _experiment(path, settings)
+        if "preset" in settings:
+            presets[settings["preset"]] = _experiment(path, settings)
+        for key, more in settings.get("presets", {}).items():
+            presets[key] = _experiment(path, settings | more)
+    if preset not in presets:
+        known = " or ".join(filter(None, presets)) or "none, as it has no presets"
+        raise CommandError(f"preset of {name} is {preset}; choose {known}")
+    found = presets[preset]
+    chosen = found.recipe if recipe is None else recipe
+    return replace(found, recipe=chosen, **found.recipes.get(chosen or "", {}))
+
+
+def _experiment(path: Path, settings: Settings) -> Experiment:
+    """An experiment from the settings of its file."""
+    settings = {
+        key: settings[key] for key in settings if key not in ("preset", "presets", "default")
+    }
+    wrong = set(settings) - {each.name for each in fields(Experiment)}
+    for changed in settings.get("recipes", {}).values():
+        wrong |= set(changed) - {each.name for each in fields(Experiment)}
+    if wrong or not {"corpus", "metric"} <= set(settings):
+        raise CommandError(
+            f"{path}: {KEY} needs corpus and metric, and has no key {', '.join(wrong)}"
+        )
+    return Experiment(config=path, **settings)
+
+
+def _users_file(path: Path) -> dict[Path, Settings]:
+    """The settings of a user's own YAML file.
+
+    Raises CommandError if ``configs/`` or ``data-prep/`` has a file of the same name.
+    """
+    settings = _settings(path)
+    for own, folder in ((path, "configs"), (path.parent / settings.get("corpus", ""), "data-prep")):
+        other = CONFIGS.parent / folder / own.name
+        if own.suffix and other.is_file() and not other.samefile(own):
+            raise CommandError(
+                f"{own} has the name of a file of {folder}/, and its data and results would be "
+                "mixed with those of that one; rename it"
+            )
+    return {path: settings}
+
+
+@cache
+def _files() -> dict[Path, Settings]:
+    """The YAML files of experiments in ``configs/``, and their settings."""
+    files = {path: _settings(path) for path in sorted(CONFIGS.glob("*.yaml"))}
+    return {path: settings for path, settings in files.items() if "corpus" in settings}
+
+
+def _settings(path: Path) -> Settings:
+    if not path.is_file():
+        raise CommandError(f"no experiment {path}: there is no such file")
+    settings = settings_in(OmegaConf.to_container(OmegaConf.load(path)))
+    return {"name": path.stem, **(settings or {})}
+
+
+def settings_in(content: Any) -> Settings | None:
+    """The settings under ``experiment`` in the content of a YAML file; None if it has none."""
+    for key in ("hydra", "runtime", "choices", KEY):
+        content = content.get(key) if isinstance(content, dict) else None
+    return content if isinstance(content, dict) else None

@@ -1,0 +1,263 @@
+"""The options of the commands ``run``, ``sweep``, ``status``, ``tune``, ``study`` and ``demo``.
+
+Only the standard library is imported, so that ``--help`` of the scripts works before the
+environment exists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from norm_lab.paths import CONFIGS
+from norm_plugin.io.command_line import CommandError, at_least
+
+if TYPE_CHECKING:
+    from norm_lab.config.request import Request
+
+RUN_END = """
+KEY=VALUE are overrides in hydra's syntax: norm=powernorm, placement=pre, seed=1, recipe=powernorm,
+preset=cpu, the norm's own options (norm_variant=released), and every value of the experiment's
+YAML file in configs/ (optimization.lr=[0.001]).
+
+The same command resumes a stopped run, and does nothing for a finished one. The full output of
+each stage is in <run>/logs/.
+"""
+SWEEP_END = """
+Separate the values of a key by commas: norm=layernorm,powernorm placement=pre,post seed=1,2,3 are
+twelve runs. For a grid that is not a product, give the name of a file of configs/study/ as
+EXPERIMENT. The same command resumes a stopped sweep: it skips finished runs, repeats failed ones,
+and repeats diverged ones only with --retry.
+
+hydra.launcher.KEY=VALUE sets an option of the launcher: hydra.launcher.partition=gpu.
+"""
+DEMO = """
+Trains and scores a small Transformer on a toy corpus with layernorm, adanorm, powernorm and none
+(or the norm of --norm-type), prints a table of BLEU scores and writes a page with curves. It takes
+about three minutes on two cores.
+"""
+OVERRIDES = {
+    "--norm-type": ("norm", "the norm (default: layernorm); `norm-plugin list`"),
+    "--seed": ("seed", "the seed of weights, batches and random splits (default: 1)"),
+    "--recipe": (
+        "recipe",
+        "the paper whose hyperparameters are used, adanorm (Xu et al. 2019), powernorm (Shen et "
+        "al. 2020) or xiong (Xiong et al. 2020), where that has results on the corpus; on IWSLT14 "
+        "powernorm_released too, of PowerNorm's released script",
+    ),
+    "--preset": (
+        "preset",
+        "paper or cpu; of tinyshakespeare cpu, short, halves, deep, nanogpt, fair, fair_deep, xl "
+        "or tensorized; of enwik8, ptb and wikitext103 plain; of toy demo",
+    ),
+    "--subword": ("subword", "subword-nmt (default), or sentencepiece, trained on raw text"),
+}
+"""Options that are translated into overrides."""
+UNKNOWN = "unrecognized arguments: "  # as argparse prints it
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are raised."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise CommandError; for an unknown flag, it says where those of fairseq-train belong."""
+        if message.startswith(UNKNOWN):
+            flags = message.removeprefix(UNKNOWN)
+            message += f"; flags of fairseq-train stand at the end, as in -- {flags}"
+        raise CommandError(f"{message}; see --help")
+
+
+def run_parser(name: str | None = None) -> Parser:
+    """The options of ``run``; the help describes the experiment ``name`` if it is given."""
+    parser = _parser("run", describe(name) if name else "One run, from raw text to a score.")
+    parser.epilog = RUN_END
+    parser.add_argument("experiment", help="such as multi30k; or the path of your own YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    _add_one_run(parser)
+    return parser
+
+
+GRIDS = {
+    "sweep": "Execute a grid of runs, several at once.",
+    "status": "Print the status of the runs of a sweep.",
+    "tune": "Train each arm of a study at each point of the grid in its section tune, and write\n"
+    "the best values of each arm to STUDY.tuned.json beside the study file.",
+    "study": "Tune the arms of a study, run each at its tuned values, and write the page.",
+}
+
+
+def sweep_parser(verb: str = "sweep") -> Parser:
+    """The options of ``sweep``, ``status``, ``tune`` and ``study``."""
+    parser = _parser(verb, GRIDS.get(verb, GRIDS["sweep"]))
+    parser.epilog = SWEEP_END
+    parser.set_defaults(grid=True, status=verb == "status", tuned=False)
+    parser.add_argument(
+        "experiment", help="an experiment, a grid of configs/study/, or the path of a YAML file"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE[,VALUE]")
+    parser.add_argument(
+        "--jobs", type=at_least(1), metavar="N", help="runs at once (default: one per GPU, or one)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=at_least(1),
+        metavar="N",
+        help="threads of each run (default: the cores divided by the jobs)",
+    )
+    parser.add_argument(
+        "--launcher",
+        choices=("local", "submitit_slurm"),
+        help="local: on this machine; submitit_slurm: one Slurm job per run (default: %(default)s)",
+    )
+    parser.add_argument("--status", action="store_true", help="print the status of the runs")
+    if verb in ("sweep", "status"):
+        parser.add_argument(
+            "--tuned",
+            action="store_true",
+            help="use the values that `norm-plugin tune` has chosen for each arm of a study",
+        )
+    return parser
+
+
+def demo_parser() -> Parser:
+    """The options of ``demo``."""
+    parser = _parser("demo", DEMO)
+    parser.set_defaults(grid=True, experiment="toy")
+    _add_one_run(parser)
+    return parser
+
+
+def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
+    """Parse options and overrides in any order; flags after ``--`` become ``extra_flags``.
+
+    Raises CommandError for a wrong command line.
+    """
+    end = list(argv).index("--") if "--" in argv else len(argv)
+    args = parser.parse_intermixed_args(list(argv[:end]))
+    precision = [flag for flag in ("--fp16", "--bf16") if getattr(args, flag[2:])]
+    args.extra_flags = [*precision, *argv[end + 1 :]]
+    args.overrides = list(getattr(args, "overrides", []))
+    for flag, (key, _) in OVERRIDES.items():
+        value = getattr(args, flag[2:].replace("-", "_"), None)
+        args.overrides += [] if value is None else [f"{key}={value}"]
+    return args
+
+
+def request_of(args: argparse.Namespace) -> Request:
+    """The options of :func:`parse` as a request, with absolute paths."""
+    from norm_lab.config.request import Request
+
+    names = [field.name for field in fields(Request) if field.name in args]
+    given = {name: getattr(args, name) for name in names}
+    for name in ("overrides", "extra_flags"):
+        given[name] = tuple(given[name])
+    for name in ("user_dir", "raw", "pretrained", "work", "results"):
+        given[name] = None if given[name] is None else absolute_path(given[name])
+    return Request(**given)
+
+
+def absolute_path(path: str) -> Path:
+    """An absolute path, without resolving links."""
+    return Path(os.getcwd(), path)
+
+
+def description_file(name: str) -> Path | None:
+    """The YAML file of an experiment, found without a YAML parser; None for an unknown name."""
+    if name.endswith(".yaml"):
+        return Path(name) if Path(name).is_file() else None
+    files = sorted(CONFIGS.glob("*.yaml"))
+    own_name = re.compile(
+        rf"^ +experiment:\n(?: {{8}}.*\n)*? {{8}}name: {re.escape(name)}$", re.MULTILINE
+    )
+    named = (path for path in files if own_name.search(path.read_text(encoding="utf-8")))
+    return next(named, next((path for path in files if path.stem == name), None))
+
+
+def describe(name: str) -> str:
+    """The comment at the head of an experiment's YAML file."""
+    path = description_file(name)
+    if path is None:
+        raise CommandError(f"no experiment {name}")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    head = lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))]
+    return "\n".join(line[1:].removeprefix(" ") for line in head)
+
+
+def _parser(verb: str, description: str) -> Parser:
+    """A parser with the options that all commands share, and defaults for the others."""
+    experiment = "" if verb == "demo" else " EXPERIMENT"
+    parser = Parser(
+        prog=f"norm-plugin {verb}",
+        usage=f"norm-plugin {verb}{experiment} [KEY=VALUE...] [OPTIONS] [-- FLAGS]",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(
+        grid=False, status=False, launcher="local", gpus="auto", change_batch=False, srun=False
+    )
+    group = parser.add_argument_group("where and how")
+    for flag, metavar, text in (
+        ("--user-dir", "DIR", "a fairseq --user-dir with norms of your own"),
+        (
+            "--raw",
+            "DIR",
+            "folder with the raw corpus (default: NORM_DATA_DIR/<corpus>, else downloaded)",
+        ),
+        (
+            "--pretrained",
+            "FILE",
+            "for classification: fine-tune this checkpoint of norm_masked_lm; the dict.txt of its "
+            "data must lie beside it",
+        ),
+        (
+            "--work",
+            "DIR",
+            "for data, checkpoints and translations (default: work in the checkout)",
+        ),
+        (
+            "--results",
+            "DIR",
+            "for <experiment>/<norm>-seed<N>.json (default: results in --work)",
+        ),
+    ):
+        group.add_argument(flag, metavar=metavar, help=text)
+    for flag, text in (
+        ("--fp16", "train in half precision (on a GPU)"),
+        ("--bf16", "train in bfloat16 (on a GPU)"),
+        (
+            "--fold-norms",
+            "evaluate with the norms folded into the linear maps after them, where possible",
+        ),
+        ("--smoke", "test all stages with a tiny model and 60 updates"),
+        ("--tensorboard", "write curves to <run>/tensorboard"),
+        ("--retry", "train again a run that has diverged with these settings"),
+        ("--dry-run", "print the commands without running them"),
+    ):
+        group.add_argument(flag, action="store_true", help=text)
+    return parser
+
+
+def _add_one_run(parser: Parser) -> None:
+    """Add the options of ``run`` and ``demo`` that ``sweep`` does not have."""
+    group = parser.add_argument_group("what is run")
+    for flag, (key, text) in OVERRIDES.items():
+        group.add_argument(flag, metavar=key[0].upper(), help=f"{key}={key[0].upper()}: {text}")
+    group = parser.add_argument_group("on several GPUs")
+    group.add_argument(
+        "--gpus",
+        metavar="N",
+        help="GPUs to train on (default: one, or the CPU if there is none); the batch size per "
+        "update remains that of the recipe, so N must divide it",
+    )
+    group.add_argument(
+        "--change-batch", action="store_true", help="multiply the batch size by the number of GPUs"
+    )
+    group.add_argument(
+        "--srun", action="store_true", help="in a Slurm job, train by srun: scripts/slurm/train.sh"
+    )

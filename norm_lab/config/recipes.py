@@ -1,0 +1,278 @@
+"""Recipes: the hyperparameters in ``configs/``, composed by hydra, and as flags of fairseq.
+
+``fairseq-hydra-train`` reads these files itself. For ``fairseq-train`` and ``fairseq-generate``,
+``norm-plugin flags`` prints the flags, one per line:
+
+    mapfile -t flags < <(norm-plugin flags iwslt14_de_en norm=powernorm)
+    fairseq-train DATA "${flags[@]}"
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import os
+import shlex
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import norm_plugin
+from norm_lab.config.request import AUTO
+from norm_lab.metrics.flags import (
+    LOGGING,
+    Differences,
+    Recipe,
+    _flag,
+    averaging_flags,
+    generation_flags,
+    last_values,
+    training_flags,
+)
+from norm_lab.paths import CONFIGS
+from norm_plugin.checkpoints.user_dirs import import_user_dir
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.norms import NORM_TYPES, norm_spec
+from norm_plugin.placements import PLACEMENTS
+
+NAMED_ELSEWHERE = {"common.seed", "common.user_dir", "model.norm_type"}
+WITHOUT_EFFECT = "model.norm_record"
+"""The prefix of the settings of the recorder, which do not affect the training."""
+ON_CPU = {"distributed_backend": "gloo", "ddp_backend": "legacy_ddp"}
+"""The settings for several workers on CPUs."""
+HALF = ("fp16", "bf16", "memory_efficient_fp16", "memory_efficient_bf16")
+
+
+def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """The configuration that ``fairseq-hydra-train --config-name name overrides`` composes.
+
+    ``norm=X`` and ``placement=X`` also accept names that an imported ``--user-dir`` registers.
+
+    Args:
+        name: the name of a file of ``configs/``, or a path that ends in ``.yaml``.
+
+    Raises:
+        CommandError: an unknown recipe or norm, or an override that hydra refuses.
+    """
+    path = Path(name).absolute() if name.endswith(".yaml") else CONFIGS / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+        raise CommandError(f"no recipe {name} in {CONFIGS}; choose from {known or 'none'}")
+    own_norm, for_hydra = None, []
+    for override in overrides:
+        group, _, choice = override.partition("=")
+        if group == "placement" and choice in PLACEMENTS:
+            for_hydra.append(
+                f"++model.norm_placement={choice}"
+            )  # some recipes leave it to the model
+        elif group != "norm" or (CONFIGS / "norm" / f"{choice}.yaml").is_file():
+            for_hydra.append(override)
+        elif choice in NORM_TYPES:
+            own_norm = choice
+        else:
+            raise CommandError(
+                f"unknown norm {choice!r}; choose from {', '.join(NORM_TYPES)}, or name by "
+                "--user-dir the folder that registers it"
+            )
+    recipe = copy.deepcopy(_compose(path, tuple(for_hydra)))
+    if own_norm is not None:
+        recipe["model"]["norm_type"] = own_norm
+    return recipe
+
+
+@lru_cache(maxsize=1000)
+def _compose(path: Path, overrides: tuple[str, ...]) -> Recipe:
+    """Compose a configuration by hydra; cached, as this takes 0.1 s and a sweep repeats it."""
+    logging.getLogger("hydra").setLevel(logging.WARNING)  # fairseq lowers the root level
+    try:
+        # a file elsewhere also finds the groups of configs/
+        groups = [] if path.parent == CONFIGS else [f"hydra.searchpath=[file://{CONFIGS}]"]
+        with initialize_config_dir(str(path.parent), version_base="1.1"):
+            composed = compose(path.stem, [*groups, *overrides])
+        recipe: Any = OmegaConf.to_container(composed, resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        # the message of hydra ends with its search path, which is always our own folder
+        reason = " ".join(str(error).partition("Config search path")[0].split())
+        raise CommandError(f"recipe {' '.join([path.stem, *overrides])}: {reason}") from error
+    return {str(group): values for group, values in recipe.items()}
+
+
+def check_no_code(flags: Sequence[str], user_dir: str | None) -> None:
+    """Raise CommandError for a flag of a recipe whose value would run as code.
+
+    Args:
+        user_dir: the ``--user-dir`` that the user has given.
+    """
+    from norm_plugin.models.stored_settings import UnsafeSettingError, check_flags  # fairseq
+
+    try:
+        check_flags(flags, user_dirs=(norm_plugin.__name__, user_dir))
+    except UnsafeSettingError as error:
+        raise CommandError(str(error)) from error
+
+
+def differences(recipe: Recipe, base: Recipe) -> Differences:
+    """The settings of ``recipe`` that differ from those of ``base``, by their dotted names.
+
+    A setting that only ``base`` has is None; it is left out if the two name different components
+    for the group, since these have different settings.
+    """
+    settings = {
+        f"{group}.{key}": value
+        for group in recipe
+        for key, value in recipe[group].items()
+        if value != base.get(group, {}).get(key)
+    }
+    for group, of_base in base.items():
+        if f"{group}._name" not in settings:
+            removed = {key for key, value in of_base.items() if value is not None}
+            removed -= recipe.get(group, {}).keys()
+            settings |= {f"{group}.{key}": None for key in of_base if key in removed}
+    unnamed = NAMED_ELSEWHERE | {f"common.{key}" for key in LOGGING}
+    return {
+        key: value
+        for key, value in settings.items()
+        if key not in unnamed and not key.startswith(WITHOUT_EFFECT)
+    }
+
+
+def without_defaults(recipe: Recipe, norm: str) -> Recipe:
+    """``recipe`` with None for each option of its norm that has its default value.
+
+    So ``norm_variant=paper`` and no ``norm_variant`` are the same run.
+    """
+    from norm_plugin.models.flags import CHOICES  # it imports fairseq
+
+    model = dict(recipe["model"])
+    for option in norm_spec(norm).options:
+        value = model.get(f"norm_{option.name}")
+        if value is not None and option.parse(value) == option.default:
+            model[f"norm_{option.name}"] = None
+    for key, choice in CHOICES.items():
+        if choice.default is not None and model.get(key) == choice.default:
+            model[key] = None
+    return {**recipe, "model": model}
+
+
+def for_workers(
+    recipe: Recipe,
+    gpus: str,
+    extra_flags: Sequence[str] = (),
+    *,
+    elsewhere: bool = False,
+    change_batch: bool = False,
+    srun: bool = False,
+) -> Recipe:
+    """A copy of ``recipe`` for a number of GPUs, or for the CPU, with the same batch size.
+
+    The batch size per update of a recipe is ``max_tokens`` (or ``batch_size`` in sentences) times
+    ``update_freq``, on one worker. With N workers, ``update_freq`` is divided by N.
+
+    Args:
+        gpus: a number, or AUTO for one GPU, or the CPU if there is none.
+        extra_flags: the user's flags of ``fairseq-train``, which override the recipe.
+        elsewhere: the run is for another machine, so the GPUs of this one do not matter.
+        change_batch: multiply the batch size by the number of GPUs.
+        srun: each worker is a process of a Slurm job, as several workers on CPUs must be.
+
+    Raises:
+        CommandError: fewer GPUs than asked for, half precision on the CPU, or a batch that cannot
+            be divided.
+    """
+    present = torch.cuda.device_count()
+    recipe = copy.deepcopy(recipe)
+    common = recipe.setdefault("common", {})
+    only_cpu = bool(common.get("cpu")) or "--cpu" in extra_flags
+    on_cpu = only_cpu or (gpus == AUTO and present == 0)
+    if on_cpu:
+        common["cpu"] = True
+        half = [key for key in HALF if common.get(key) or _flag(key) in extra_flags]
+        if half and not (elsewhere and gpus == AUTO):
+            raise CommandError(
+                f"{half[0]} needs a GPU, and this run is on the CPU; leave it out, or give "
+                f"common.{half[0]}=false"
+            )
+    if on_cpu and gpus == AUTO:
+        return recipe
+    if gpus != AUTO and not (gpus.isdigit() and int(gpus) > 0):
+        raise CommandError(f"--gpus is {gpus!r}; it must be a number from 1, or {AUTO}")
+    count = 1 if gpus == AUTO else int(gpus)
+    if on_cpu and not srun:
+        raise CommandError(f"--gpus {gpus}, but the recipe is one for the CPU; leave --gpus out")
+    if not on_cpu and count > present and not elsewhere:
+        raise CommandError(f"--gpus {count}, but this machine has {present}")
+    recipe["distributed_training"] = {
+        **recipe.get("distributed_training", {}),
+        **(ON_CPU if on_cpu else {}),
+        "distributed_world_size": count,
+    }
+    if count > 1 and not change_batch:
+        _keep_batch(recipe, count, extra_flags)
+    return recipe
+
+
+def _keep_batch(recipe: Recipe, count: int, extra_flags: Sequence[str]) -> None:
+    """Divide ``update_freq`` by the number of workers, unless the user's flags set it."""
+    if any(argument.partition("=")[0] == "--update-freq" for argument in extra_flags):
+        return
+    dataset, optimization = recipe["dataset"], recipe["optimization"]
+    unit = "max_tokens" if dataset.get("max_tokens") is not None else "batch_size"
+    of_recipe, (freq,) = dataset[unit], optimization.get("update_freq", [1])
+    (size,) = last_values(extra_flags, {unit: of_recipe})
+    parts, rest = divmod(of_recipe * freq, size * count)
+    if rest or not parts:
+        share, uneven = divmod(of_recipe * freq, count)
+        hint = "" if uneven or share > of_recipe else f" (-- {_flag(unit)} {share})"
+        raise CommandError(
+            f"{count} GPUs of {_flag(unit)} {size} cannot share the recipe's batch of {of_recipe} "
+            f"x {freq}: take another number of GPUs, another {_flag(unit)}{hint}, or --change-batch"
+        )
+    optimization["update_freq"] = [parts]
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command ``flags``: print the flags of a recipe."""
+    parser = argparse.ArgumentParser(
+        prog="norm-plugin flags",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("recipe", help="a file of configs/, without .yaml")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for hydra")
+    parser.set_defaults(flags_of=training_flags)
+    what = parser.add_mutually_exclusive_group()
+    for flag, command, function in (
+        ("--generation", "fairseq-generate", generation_flags),
+        ("--averaging", "norm-plugin average", averaging_flags),
+    ):
+        what.add_argument(
+            flag,
+            action="store_const",
+            const=function,
+            dest="flags_of",
+            help=f"the flags of {command}",
+        )
+    parser.add_argument(
+        "--user-dir",
+        type=Path,
+        metavar="DIR",
+        help="your own --user-dir, which imports norm_plugin; norm=X accepts its norms",
+    )
+    parser.add_argument("--shell", action="store_true", help="print one line, quoted for a shell")
+    args = parser.parse_args(argv)
+    import_user_dir(args.user_dir)
+    recipe = read_recipe(args.recipe, args.overrides)
+    if args.user_dir is not None:
+        recipe["common"]["user_dir"] = os.path.abspath(args.user_dir)
+    flags = args.flags_of(recipe)
+    check_no_code(flags, recipe["common"].get("user_dir") if args.user_dir else None)
+    print(shlex.join(flags) if args.shell else "\n".join(flags))
+    return 0

@@ -1,0 +1,157 @@
+"""RunSpec, the complete specification of a run, and the folders and names that follow from it.
+
+A spec is composed in a short child process, which imports hydra, fairseq and torch. The process
+that supervises runs imports only the standard library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from norm_lab.metrics.base import AVERAGE
+
+T = TypeVar("T")
+Sources = Mapping[str, str]
+"""The digest of each file of a user dir that a run depends on, by its path."""
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run, composed and checked.
+
+    Attributes:
+        experiment: the folder of its results, such as ``multi30k_cpu``.
+        label: the norm and what differs from the recipe, such as ``powernorm-released``.
+        differs: the settings that differ from the recipe.
+        metric: the name of its metric, a file of ``norm_lab/metrics/``.
+        checkpoint: the checkpoint that is evaluated, AVERAGE or BEST.
+        evaluation: the stage that evaluates the test set, its command, and the flags that affect
+            the score.
+        item: the prefix of the lines of its output that each report one item, and the name of the
+            items; None if it prints no such lines.
+        digits: decimal places of a score.
+        training: the flags of ``fairseq-train``.
+        identity: the same flags, but with the recipe's flags of logging, so that a change of
+            logging does not make another run.
+        averaging: the flags of ``norm-plugin average``.
+        preparation: the command of data preparation.
+        data: the folder of the prepared corpus.
+        user_dir: the user's own ``--user-dir``.
+        sources: the digests of the files of the user dir that the training depends on.
+        pretrained: the checkpoint that is fine-tuned.
+        fold: evaluate with folded norms.
+        srun: train by srun, in a Slurm job.
+    """
+
+    experiment: str
+    label: str
+    seed: int
+    differs: Mapping[str, Any]
+    metric: str
+    checkpoint: str
+    evaluation: tuple[str, str, tuple[str, ...]]
+    item: tuple[str, str] | None
+    digits: int
+    training: tuple[str, ...]
+    identity: tuple[str, ...]
+    averaging: tuple[str, ...]
+    preparation: tuple[str, ...]
+    data: Path
+    work: Path
+    results: Path
+    user_dir: Path | None
+    sources: Sources
+    pretrained: Path | None
+    fold: bool
+    srun: bool
+    tensorboard: bool
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run: checkpoints, translations, logs and stamps."""
+        return self.work / "runs" / self.experiment / f"{self.label}-seed{self.seed}"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The ``--save-dir`` of the training."""
+        return self.folder / "checkpoints"
+
+    @property
+    def stages(self) -> Path:
+        """The folder of the stamps."""
+        return self.folder / "stages"
+
+    def log_of(self, stage: str) -> Path:
+        """The file with the full output of a stage."""
+        return self.folder / "logs" / f"{stage}.log"
+
+    @property
+    def evaluated(self) -> Path:
+        """The checkpoint that is evaluated."""
+        if self.checkpoint == AVERAGE:
+            return self.folder / "averaged.pt"
+        return self.checkpoints / "checkpoint_best.pt"
+
+    @property
+    def variant(self) -> str:
+        """The suffix of the names of stages and of the result if norms are folded."""
+        return "-folded" if self.fold else ""
+
+    @property
+    def result(self) -> Path:
+        """The file of its scores and settings."""
+        return (
+            self.results / self.experiment / result_name(f"{self.label}{self.variant}", self.seed)
+        )
+
+    @property
+    def failure(self) -> Path:
+        """The file that records a failure, in ``failed/`` beside the result."""
+        return self.result.parent / "failed" / self.result.name
+
+    @property
+    def name(self) -> str:
+        """The name that is shown: ``multi30k_cpu powernorm, seed 1``."""
+        return f"{self.experiment} {self.label}{self.variant}, seed {self.seed}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec in types that JSON has."""
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> RunSpec:
+        """The inverse of :meth:`to_json`."""
+        return from_json(cls, content)
+
+
+def result_name(norm: str, seed: int) -> str:
+    """The file name of a result: ``powernorm-seed1.json``."""
+    return f"{norm}-seed{seed}.json"
+
+
+def to_json(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass in types that JSON has."""
+    return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(record).items()}
+
+
+def from_json(kind: type[T], content: Mapping[str, Any]) -> T:
+    """The inverse of :func:`to_json`: lists are tuples, and fields of type Path are paths."""
+    paths = {field.name for field in fields(kind) if "Path" in str(field.type)}  # type: ignore[arg-type]
+    values = {
+        key: Path(value) if key in paths and value is not None else as_tuples(value)
+        for key, value in content.items()
+    }
+    return kind(**values)
+
+
+def as_tuples(value: Any) -> Any:
+    """A value that was read from JSON, with tuples for its lists."""
+    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
+
+
+def changed_sources(before: Sources, now: Sources) -> list[str]:
+    """The files that differ, or that only one of the two mappings has."""
+    return sorted(name for name in {**before, **now} if before.get(name) != now.get(name))

@@ -1,0 +1,341 @@
+"""The YAML file of a study: its runs, the declared comparisons, and the tuning.
+
+    experiment: sst5
+    overrides: ["seed=11,12,13"]         # for every arm
+    arms: [["norm=layernorm,adanorm"]]   # one list for each arm; all combinations of values are run
+    declared: before the runs            # or: after the runs
+    primary:                             # the family of Holm's correction
+      - {arm: adanorm, baseline: layernorm, outcome: score}
+      - {arm: adanorm, baseline: layernorm, outcome: valid_loss, test: equivalence,
+         margin: 0.02 bits}
+    vary: [lr_scheduler]                 # keys or sections in which the runs may differ
+    tune:
+      grid: {optimization.lr: [0.0005, 0.001, 0.002]}
+      seeds: [101, 102]                  # must differ from those of the runs
+      bound: [0.0001, 0.01]              # limits of the extended grid of the first key
+
+An arm has the name of the files of its results, ``layernorm-kaiming``; settings that all arms share
+may be left out. Each side of a comparison may be the difference of two arms, ``adanorm minus
+layernorm``, to compare two differences, such as those of two depths. The process that supervises
+runs imports this, so it must not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from norm_lab.paths import CONFIGS
+from norm_plugin.io.command_line import CommandError
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+    from norm_lab.metrics import Metric
+
+STUDIES = CONFIGS / "study"
+SCORE, LOSSES = "score", ("valid_loss", "train_loss")
+"""Outcomes of every run: its score, the lowest validation loss and the final training loss."""
+SUPERIORITY, EQUIVALENCE = "superiority", "equivalence"
+BEFORE, AFTER = "before the runs", "after the runs"
+MINUS = " minus "
+"""Between the two arms of a difference."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PrimaryComparison:
+    """A comparison that a study declares.
+
+    Attributes:
+        arm: the difference is ``arm`` minus ``baseline``; each an arm, or a difference of two.
+        outcome: ``score``, ``valid_loss``, ``train_loss``, or another kind of score of the metric.
+        test: superiority, or equivalence within the margin.
+        margin: the margin of a test of equivalence, with its unit: ``0.5 BLEU``.
+        paired: pair the arms by seed; they must share seeds.
+        declared: before or after the runs.
+    """
+
+    arm: str
+    baseline: str
+    outcome: str = SCORE
+    test: str = SUPERIORITY
+    margin: str = ""
+    paired: bool = True
+    declared: str = BEFORE
+
+    @property
+    def size(self) -> float | None:
+        """The margin as a number."""
+        return float(self.margin.split(maxsplit=1)[0]) if self.margin else None
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The section ``tune`` of a study.
+
+    Attributes:
+        grid: two or more values of each key.
+        seeds: the seeds of the trials.
+        bound: the smallest and the largest value to which the grid of the first key may be
+            extended; None for a few values at each end.
+    """
+
+    grid: Mapping[str, tuple[float, ...]]
+    seeds: tuple[int, ...]
+    bound: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class StudyFile:
+    """A study as its file declares it.
+
+    Attributes:
+        experiment: the name of the experiment, or the path of its YAML file.
+        overrides: the overrides of every arm.
+        arms: the overrides of each arm.
+        primary: the declared comparisons.
+        declared: whether they were declared before or after the runs.
+        vary: keys of the training in which the runs may differ, or sections, as ``lr_scheduler``.
+    """
+
+    path: Path
+    experiment: str
+    overrides: tuple[str, ...] = ()
+    arms: tuple[tuple[str, ...], ...] = ((),)
+    primary: tuple[PrimaryComparison, ...] = ()
+    declared: str = BEFORE
+    vary: tuple[str, ...] = ()
+    tune: Tuning | None = None
+
+    @property
+    def tuned(self) -> tuple[str, ...]:
+        """The keys that are tuned."""
+        return () if self.tune is None else tuple(self.tune.grid)
+
+    @property
+    def seeds(self) -> set[int]:
+        """The seeds of all arms; the default is 1."""
+        seeds = set()
+        for arm in self.arms:
+            for run in split(["seed=1", *self.overrides, *arm]):
+                last = next(each for each in reversed(run) if each.startswith("seed="))
+                seeds.add(int(last.removeprefix("seed=")))
+        return seeds
+
+
+def study_path(name: str) -> Path:
+    """The file of a study, by its name or its path."""
+    return Path(os.path.abspath(name)) if name.endswith(".yaml") else STUDIES / f"{name}.yaml"
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file; CommandError if it cannot be read."""
+    try:
+        return OmegaConf.to_container(OmegaConf.load(path))
+    except (OSError, yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
+        raise CommandError(f"{path} cannot be read: {error}") from error
+
+
+def split(overrides: Sequence[str]) -> list[list[str]]:
+    """All combinations of the values of overrides, which are in hydra's syntax."""
+    return [list(run) for run in product(*map(_values, parse_overrides(overrides)))]
+
+
+def _values(override: Override) -> list[str]:
+    """An override with several values as one override for each value."""
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    return [f"{override.get_key_element()}={text}" for text in override.sweep_string_iterator()]
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Overrides parsed by hydra; CommandError for a syntax error."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        raise CommandError(str(error).splitlines()[0]) from error
+
+
+def read_study_file(path: Path) -> StudyFile:
+    """Read and check the file of a study.
+
+    :func:`check_study` checks it against the metric and the runs.
+
+    Raises:
+        CommandError: the file cannot be read, a key is missing or unknown, or a value is wrong.
+    """
+    content = read_yaml(path)
+    study = _build(StudyFile, content, str(path), without=("path",), path=path)
+    if not all(map(_is_list_of_strings, (study.overrides, study.vary, *_list(study.arms)))):
+        raise CommandError(
+            f"{path}: overrides must be a list of KEY=VALUE, arms a list of such lists, and vary "
+            "a list of keys"
+        )
+    if study.declared not in (BEFORE, AFTER):
+        raise CommandError(
+            f"{path}: declared is {study.declared!r}; it must be {BEFORE!r} or {AFTER!r}"
+        )
+    experiment = str(study.experiment)
+    return StudyFile(
+        path=path,
+        experiment=str(path.parent / experiment) if experiment.endswith(".yaml") else experiment,
+        overrides=tuple(study.overrides),
+        arms=tuple(map(tuple, study.arms)),
+        primary=_primary(study),
+        declared=study.declared,
+        vary=tuple(study.vary),
+        tune=None if study.tune is None else _tuning(study.tune, f"{path}: tune"),
+    )
+
+
+def _list(value: Any) -> list[Any]:
+    """A list unchanged; anything else as a list of one element."""
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _is_list_of_strings(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+
+
+def _primary(study: StudyFile) -> tuple[PrimaryComparison, ...]:
+    """The comparisons in ``primary``."""
+    comparisons: dict[tuple[str, str, str], PrimaryComparison] = {}
+    for number, content in enumerate(_list(study.primary), start=1):
+        where = f"{study.path}: primary comparison {number}"
+        each = _build(
+            PrimaryComparison, content, where, without=("declared",), declared=study.declared
+        )
+        if each.test not in (SUPERIORITY, EQUIVALENCE):
+            raise CommandError(
+                f"{where}: test is {each.test!r}; it must be {SUPERIORITY} or {EQUIVALENCE}"
+            )
+        if bool(each.margin) != (each.test == EQUIVALENCE):
+            raise CommandError(
+                f"{where}: a margin, such as 0.5 BLEU, goes with test: {EQUIVALENCE} and only there"
+            )
+        if comparisons.setdefault((each.arm, each.baseline, each.outcome), each) is not each:
+            raise CommandError(
+                f"{where}: {each.arm} minus {each.baseline} in {each.outcome} is declared twice"
+            )
+    return tuple(comparisons.values())
+
+
+def _tuning(content: Any, where: str) -> Tuning:
+    tuning = _build(Tuning, content, where)
+    grid = tuning.grid
+    if not isinstance(grid, dict) or not 1 <= len(grid) <= 2:
+        raise CommandError(f"{where}: grid must have one or two keys, each with its values")
+    for key, values in grid.items():
+        if not isinstance(values, list) or len(set(values)) < 2:
+            raise CommandError(f"{where}: the grid of {key} has one value; give two or more")
+    bound: Any = tuning.bound
+    if bound is not None and not (isinstance(bound, list) and len(bound) == 2):
+        raise CommandError(f"{where}: bound is {bound}; it must be [LEAST, GREATEST]")
+    return Tuning(
+        grid={key: tuple(sorted(values)) for key, values in grid.items()},
+        seeds=tuple(tuning.seeds),
+        bound=None if bound is None else (min(bound), max(bound)),
+    )
+
+
+def _build(kind: type[T], content: Any, where: str, without: Iterable[str] = (), **given: Any) -> T:
+    """A dataclass from a mapping of its fields; CommandError for a missing or unknown key."""
+    names = {field.name: field for field in fields(kind) if field.name not in without}  # type: ignore[arg-type]
+    needed = {n for n, f in names.items() if f.default is MISSING and f.default_factory is MISSING}
+    if not isinstance(content, dict) or not needed <= set(content) <= set(names):
+        more = sorted(set(names) - needed)
+        raise CommandError(
+            f"{where} must have the keys {', '.join(sorted(needed))}, may have "
+            f"{', '.join(more)}, and no others"
+        )
+    return kind(**content, **given)
+
+
+def terms(side: str) -> list[str]:
+    """The arms on a side of a comparison: one, or the two of a difference."""
+    return side.split(MINUS)
+
+
+def find_arm(name: str, arms: Mapping[str, T], where: str) -> T:
+    """The value of an arm by its name; CommandError for an unknown arm."""
+    if name not in arms:
+        raise CommandError(f"{where} names the arm {name}; choose from {', '.join(sorted(arms))}")
+    return arms[name]
+
+
+def check_study(study: StudyFile, metric: Metric, seeds: Mapping[str, set[int]]) -> None:
+    """Check the comparisons and the tuning of a study against its runs.
+
+    Args:
+        metric: the metric of its experiment.
+        seeds: the seeds of each arm, by its name in ``primary``.
+
+    Raises:
+        CommandError: an unknown arm, a paired comparison of arms without common seeds, an outcome
+            that the metric does not have, a margin with a wrong unit, or a tuning seed that is also
+            a seed of the runs.
+    """
+    for each in study.primary:
+        ours, theirs = (
+            set.intersection(*(find_arm(n, seeds, f"{study.path}: primary") for n in terms(side)))
+            for side in (each.arm, each.baseline)
+        )
+        where = f"{study.path}: {each.arm} minus {each.baseline}"
+        if each.paired and not ours & theirs:
+            raise CommandError(
+                f"{where} is paired, and the arms have no seed in common; give both the same "
+                "seeds, or declare paired: false"
+            )
+        unit = outcome_unit(each.outcome, metric, where)
+        if each.margin:
+            _check_margin(each.margin, unit, where)
+    if study.tune is not None:
+        common = sorted(set(study.tune.seeds) & set().union(*seeds.values()))
+        if common:
+            raise CommandError(
+                f"{study.path}: the tuning seed {common[0]} is a seed of the study's runs too; "
+                "choose others"
+            )
+
+
+def outcome_unit(outcome: str, metric: Metric, where: str) -> str:
+    """The unit of an outcome; CommandError if the metric does not have it."""
+    if outcome in (*LOSSES, *metric.losses):
+        return metric.loss_unit
+    if outcome == SCORE or outcome in metric.columns:
+        return metric.score_unit
+    names = [
+        SCORE,
+        *LOSSES,
+        *metric.losses,
+        *(kind for kind in metric.columns if kind != metric.headline),
+    ]
+    raise CommandError(
+        f"{where}: {metric.name} has no outcome {outcome}; choose from {', '.join(names)}"
+    )
+
+
+def _check_margin(margin: str, unit: str, where: str) -> None:
+    """Check a margin. For the unit ``bits per sentence``, ``0.02 bits`` is enough."""
+    number, _, given = str(margin).partition(" ")
+    try:
+        valid = float(number) > 0 and given in (unit, unit.split()[0])
+    except ValueError:
+        valid = False
+    if not valid:
+        raise CommandError(
+            f"{where}: the margin is {margin!r}; it must be a number above 0 with the unit of the "
+            f"outcome, such as '0.5 {unit}'"
+        )

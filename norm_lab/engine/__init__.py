@@ -1,0 +1,1 @@
+"""Runs the stages of runs, here or on Slurm, and records their state."""

@@ -1,0 +1,353 @@
+"""Runs the stages of a run; finished stages are skipped, and a training is resumed.
+
+The process that supervises imports neither torch nor fairseq. It starts one process for the
+training, and another one that averages the checkpoints, evaluates and scores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import dropwhile
+from pathlib import Path
+
+from norm_lab.config.spec import RunSpec, changed_sources
+from norm_lab.engine.failure import RunFailedError, explain, write_failure
+from norm_lab.engine.process import CommandFailedError, last_lines, require_setpriv, run_process
+from norm_lab.engine.progress import LinesMeter, Meter, Screen, TrainingMeter
+from norm_lab.engine.stages import (
+    PLUGIN,
+    PREPARE,
+    Stage,
+    data_command,
+    data_key,
+    has_content,
+    run_stages,
+)
+from norm_lab.engine.state import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    RUNNING,
+    Stamps,
+    Status,
+    hold_lock,
+    is_finished,
+    is_prepared,
+    read_status,
+    usual_seconds,
+    write_status,
+)
+from norm_lab.metrics import score_lines
+from norm_lab.paths import PYTHON, ROOT
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import read_lines
+
+STATUS_INTERVAL = 5.0  # seconds between two writes of the status
+OTHER = "other settings or data"
+SRUN = ("srun", "--kill-on-bad-exit=1")
+
+
+def execute(
+    spec: RunSpec, environment: Mapping[str, str], retry: bool = False, screen: Screen | None = None
+) -> None:
+    """Run the stages of a run that are not finished.
+
+    Args:
+        environment: the environment of the commands.
+        retry: train again if the same training has diverged before.
+
+    Raises:
+        CommandError: another process executes the run, a folder cannot be written, or its
+            checkpoints are of other settings or data.
+        RunFailedError: a stage failed.
+    """
+    require_setpriv()
+    make_folder(spec.stages, "--work")
+    make_folder(spec.result.parent, "--results")
+    screen = screen or Screen(spec.name)
+    with hold_lock(spec.folder, "the same run") as lock:
+        remove_leftovers(spec)
+        execution = Execution(spec, screen, dict(environment), lock, retry)
+        try:
+            execution.run()
+        except (CommandError, OSError) as error:
+            if not spec.folder.is_dir():
+                raise CommandError(
+                    f"{spec.folder} was removed during its run; start the run again"
+                ) from error
+            if isinstance(error, CommandError):
+                execution.record(error)
+            raise
+        finally:
+            screen.close()
+        spec.failure.unlink(missing_ok=True)  # the run has a result now
+
+
+class Execution:
+    """One execution of a run; ``lock`` is the file descriptor of the lock of its folder."""
+
+    def __init__(
+        self, spec: RunSpec, screen: Screen, environment: dict[str, str], lock: int, retry: bool
+    ) -> None:
+        self.spec, self.screen = spec, screen
+        self.environment, self.lock, self.retry = environment, lock, retry
+        self.stamps = Stamps(spec.stages)
+        self.stages = run_stages(spec)
+        self.started = time.monotonic()
+        self.status_written = float("-inf")
+        self.after: float | None = None  # the usual duration of the later stages, in seconds
+        self.text = read_status(spec.folder).text  # the progress of the run
+
+    def run(self) -> None:
+        """Run all stages in order; after one that is not finished, all later ones run again."""
+        self.prepare()
+        self.stages = run_stages(self.spec)  # their keys depend on the data
+        train = self.stages[0]
+        missing = list(dropwhile(self.is_done, self.stages))
+        if train in missing:
+            self.check_begun(train)
+            self.stamps.write("train.sources", json.dumps(self.spec.sources))
+        for stage in missing:
+            self.stamps.begin(stage.name, stage.key, stage.later)
+        begin = time.monotonic()
+        if train in missing:
+            self.train(train)
+        if missing:
+            self.finish(missing, begin)
+        self.write(Status(DONE, self.stages[-1].name, 1.0, 0.0))
+        result = json.loads(self.spec.result.read_text(encoding="utf-8"))
+        for line in score_lines(result["scores"], self.spec.digits):
+            self.screen.say(line)
+        self.screen.say(f"result: {self.spec.result}")
+
+    def prepare(self) -> None:
+        """Prepare the data. Several runs share it, so the command takes its own lock."""
+        if is_prepared(self.spec):
+            return
+        begin = time.monotonic()
+        self.begin(PREPARE, Meter())
+        self.command(PREPARE, data_command(self.spec), Meter())
+        self.screen.end(PREPARE, time.monotonic() - begin)
+        stamps = Stamps(self.spec.data.parent)
+        stamps.write(f"{self.spec.data.name}.prepared", data_key(self.spec))
+
+    def is_done(self, stage: Stage) -> bool:
+        """Whether a stage is finished with the same command and inputs, and its product exists."""
+        if self.stamps.read(stage.name) != stage.key:
+            return False
+        has_product = has_content(stage.product)
+        but = "" if has_product else f", but {stage.product} is gone"
+        self.screen.say(f"{self.spec.name}: {stage.name} was done before{but}")
+        return has_product
+
+    def check_begun(self, train: Stage) -> None:
+        """Check that checkpoints to resume from are those of this training.
+
+        Raises CommandError for those of other settings or data, RunFailedError for a training that
+        has diverged.
+        """
+        begun = self.stamps.begun("train")
+        if begun is not None and begun != train.key:
+            before = json.loads(self.stamps.read("train.sources") or "null")
+            now = self.spec.sources
+            changed = [] if before is None else changed_sources(before, now)
+            version = f"another version of {', '.join(changed)}" if changed else OTHER
+            raise CommandError(
+                f"{self.spec.checkpoints} is of {version}; remove {self.spec.folder}, or choose "
+                "another --work"
+            )
+        reason = self.stamps.diverged("train", train.key)
+        if reason is not None and not self.retry:
+            raise RunFailedError("train", reason, self.spec.log_of("train"), state=DIVERGED)
+
+    def train(self, stage: Stage) -> None:
+        """Train. The checkpoints are checked later, in the process that averages them."""
+        meter = TrainingMeter(self.spec.training)
+        self.begin("train", meter)
+        if self.spec.checkpoints.is_dir() and any(self.spec.checkpoints.iterdir()):
+            repair = (*PYTHON, *PLUGIN, "repair", str(self.spec.checkpoints))
+            self.command("train", repair, Meter())
+        launch = SRUN if self.spec.srun else ()
+        memory = self.command("train", (*launch, *PYTHON, *stage.command), meter)
+        if memory and not self.spec.srun:  # otherwise it is the memory of srun itself
+            self.stamps.measured("train", memory)
+        if not has_content(stage.product):
+            hint = "; does torch see the GPUs in srun?" if self.spec.srun else ""
+            log = self.spec.log_of("train")
+            reason = f"it ended without {stage.product}{hint}"
+            raise RunFailedError("train", reason, log, last_lines(log))
+
+    def finish(self, stages: Sequence[Stage], begin: float) -> None:
+        """Check the training and run all later stages, in one process.
+
+        Args:
+            begin: when the first of ``stages`` began.
+        """
+        steps = [self.step(stage) for stage in stages]
+        names = {stage.name: stage for stage in stages}
+        current, meter = stages[0], Meter()
+
+        def read(line: str) -> None:
+            nonlocal current, begin, meter
+            event, _, name = line.strip().partition(" ")
+            if event == "begin":
+                current = names[name]
+                if name != "train":
+                    begin, meter = time.monotonic(), self.meter(current)
+                    self.begin(name, meter)
+            elif event == "end":
+                seconds = time.monotonic() - begin
+                self.stamps.finish(name, seconds)
+                self.screen.end(name, seconds)
+            elif event == "item":
+                meter.read(line)
+                self.progress(current.name, meter)
+
+        starts = {stage.name: _size(self.spec.log_of(stage.name)) for stage in stages}
+        command = (*PYTHON, *PLUGIN, "stages", json.dumps(steps))
+        try:
+            self.start(command, self.spec.log_of(current.name), read, copied=False)
+        except CommandFailedError as failed:
+            log = self.spec.log_of(current.name)
+            failed.tail = last_lines(log, starts[current.name])
+            raise explain(current.name, failed, log) from failed
+
+    def step(self, stage: Stage) -> dict[str, object]:
+        """A stage as an argument of the command ``stages``, see :func:`main`."""
+        log = self.spec.log_of(stage.name)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return {
+            "name": stage.name,
+            "log": str(log),
+            "command": None if stage.name == "train" else stage.command,
+            "output": None if stage.output is None else str(stage.output),
+            "item": self.spec.item[0] if self.spec.item and stage.output else None,
+            "check": stage.check,
+        }
+
+    def command(self, stage: str, command: Sequence[str], meter: Meter) -> int:
+        """Run a command to its end; returns its peak memory."""
+        log = self.spec.log_of(stage)
+
+        def read(line: str) -> None:
+            meter.read(line)
+            self.progress(stage, meter)
+
+        try:
+            return self.start(command, log, read)
+        except CommandFailedError as failed:
+            raise explain(stage, failed, log) from failed
+
+    def start(
+        self, command: Sequence[str], log: Path, read: Callable[[str], None], copied: bool = True
+    ) -> int:
+        """Run a command with the environment and the lock of this run."""
+        # by default, Weights & Biases names a run after its checkpoint folder and writes to the cwd
+        wandb = {"WANDB_NAME": self.spec.name, "WANDB_DIR": str(self.spec.folder)}
+        return run_process(
+            command,
+            folder=ROOT,
+            environment={**wandb, **self.environment},
+            log=log,
+            read=read,
+            lock=self.lock,
+            copied=copied,
+        )
+
+    def begin(self, stage: str, meter: Meter) -> None:
+        """Show that a stage begins."""
+        self.screen.begin(stage)
+        self.status_written = float("-inf")
+        names = [each.name for each in self.stages]
+        later = names[names.index(stage) + 1 :] if stage in names else None
+        self.after = None if later is None else usual_seconds(self.spec, later)
+        self.report(stage, meter)
+
+    def progress(self, stage: str, meter: Meter) -> None:
+        """Show the progress of a stage."""
+        self.text = meter.text() or self.text
+        self.screen.update(meter, self.after)
+        self.report(stage, meter)
+
+    def report(self, stage: str, meter: Meter) -> None:
+        """Write the status, at most every ``STATUS_INTERVAL`` seconds."""
+        if time.monotonic() - self.status_written < STATUS_INTERVAL:
+            return
+        self.status_written = time.monotonic()
+        share, left = self.screen.share(), self.screen.left(self.after)
+        log = str(self.spec.log_of(stage))
+        self.write(Status(RUNNING, stage, share, left, meter.text(), log=log))
+
+    def record(self, error: CommandError) -> None:
+        """Record why the run ended; a training that diverged is not started again."""
+        if not isinstance(error, RunFailedError):
+            self.write(Status(FAILED, reason=str(error)))
+            return
+        if error.state == DIVERGED:
+            self.stamps.write("train.diverged", f"{self.stamps.begun('train')}\n{error.reason}")
+        log = str(error.log)
+        status = Status(error.state, error.stage, text=self.text, reason=error.reason, log=log)
+        self.write(status)
+        if error.stage != PREPARE and not is_finished(self.spec):
+            write_failure(self.spec, status)
+
+    def write(self, status: Status) -> None:
+        """Write the status, with the seconds since the start."""
+        seconds = round(time.monotonic() - self.started, 1)
+        write_status(self.spec.folder, replace(status, seconds=seconds))
+
+    def meter(self, stage: Stage) -> Meter:
+        """The meter of a stage after the training."""
+        if stage.output is None or self.spec.item is None:
+            return Meter()
+        texts = [path for path in self.spec.data.glob("tok/test.*") if path.is_file()]
+        sentences = len(read_lines(texts[0])) if texts else 0
+        return LinesMeter("item", sentences, self.spec.item[1])
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def make_folder(folder: Path, option: str) -> None:
+    """Make a writable folder; CommandError names the option that changes it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(
+            f"cannot make {folder}: {error.strerror}; choose another {option}"
+        ) from error
+    if not os.access(folder, os.W_OK):
+        raise CommandError(f"{folder} cannot be written; choose another {option}")
+
+
+def remove_leftovers(spec: RunSpec) -> None:
+    """Remove temporary files of a killed execution of the same run."""
+    for path in (
+        *spec.folder.glob("*.tmp"),
+        *spec.stages.glob("*.tmp"),
+        *spec.result.parent.glob(f"{spec.result.stem}.*.tmp"),
+    ):
+        path.unlink()
+
+
+def print_commands(spec: RunSpec) -> None:
+    """Print the commands of the stages that are not finished, for a shell."""
+    print(shlex.join(["cd", str(ROOT)]))
+    print(shlex.join(["mkdir", "-p", str(spec.folder)]))
+    if not is_prepared(spec):
+        print(f"# {spec.name}: {PREPARE}\n{shlex.join(data_command(spec))}")
+    stamps = Stamps(spec.stages)
+    for stage in run_stages(spec):
+        if stamps.read(stage.name) == stage.key and has_content(stage.product):
+            print(f"# {spec.name}: {stage.name} was done before")
+            continue
+        launch = SRUN if spec.srun and stage.name == "train" else ()
+        output = "" if stage.output is None else f" >{shlex.quote(str(stage.output))}"
+        print(f"# {spec.name}: {stage.name}")
+        print(f"{shlex.join([*launch, *PYTHON, *stage.command])}{output}")

@@ -1,0 +1,88 @@
+"""Why a run has no result, and the record of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from norm_lab.config.spec import RunSpec
+from norm_lab.engine.process import CommandFailedError
+from norm_lab.engine.state import (
+    DIVERGED,
+    FAILED,
+    Status,
+    utc_date,
+)
+from norm_lab.engine.training_log import curves_of_log
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import write_text
+
+# raised by torch, by fairseq and its loss scaler, and by norm_plugin.models.divergence
+NOT_FINITE = re.compile(r"\bFloatingPointError: (?P<reason>.+)")
+NAN_LOSS = re.compile(r"\b(?:train|valid)\b.*\bloss (?P<reason>nan|inf)\b", re.I)
+SAYS_DIVERGED = re.compile(r"^error: (?P<reason>.*\bdiverged\b.*)")  # a command of this package
+ERROR = re.compile(r"^(error: .+|[\w.]*(?:Error|Exception|Interrupt)\b.*)")
+
+
+class RunFailedError(CommandError):
+    """A run ended without a result.
+
+    Attributes:
+        state: failed or diverged.
+        reason: one line.
+        log: the full output of the stage.
+        tail: its last lines.
+    """
+
+    def __init__(
+        self, stage: str, reason: str, log: Path, tail: Sequence[str] = (), state: str = FAILED
+    ) -> None:
+        super().__init__(f"{stage} {state}: {reason}; full output: {log}")
+        self.stage, self.reason, self.log, self.state = stage, reason, log, state
+        self.tail = list(tail)
+
+
+def explain(stage: str, failed: CommandFailedError, log: Path) -> RunFailedError:
+    """The error of a stage, with the reason that the last lines of its output give."""
+    reason = divergence(failed.tail)
+    if reason is not None:
+        return RunFailedError(stage, reason, log, failed.tail, DIVERGED)
+    errors = [line for line in failed.tail if ERROR.match(line)]
+    reason = failed.reason
+    if errors and not reason.startswith("killed"):
+        reason = errors[-1].removeprefix("error: ")
+    return RunFailedError(stage, reason, log, failed.tail)
+
+
+def divergence(lines: Sequence[str]) -> str | None:
+    """Why a training diverged, from its output; None if the output does not say that it did."""
+    for pattern in (NOT_FINITE, NAN_LOSS, SAYS_DIVERGED):
+        for match in filter(None, map(pattern.search, lines)):
+            reason = match["reason"].strip()
+            return f"the loss is {reason}" if pattern is NAN_LOSS else reason
+    return None
+
+
+def write_failure(spec: RunSpec, status: Status) -> None:
+    """Record a run without a result: its settings, status and losses so far."""
+    log = spec.log_of("train")
+    # that of the failure itself: a training that has diverged is not repeated, but recorded again
+    ended = Path(status.log).stat().st_mtime if Path(status.log).is_file() else time.time()
+    record = {
+        "experiment": spec.experiment,
+        "norm": f"{spec.label}{spec.variant}",
+        "seed": spec.seed,
+        "differs": spec.differs,
+        "state": status.state,
+        "stage": status.stage,
+        "reason": status.reason,
+        "progress": status.text,
+        "date": utc_date(ended),
+        "curves": curves_of_log(log) if log.exists() else None,
+    }
+    spec.failure.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False)
+    write_text(spec.failure, f"{text}\n")

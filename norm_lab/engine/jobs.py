@@ -1,0 +1,146 @@
+"""The runs of a grid as jobs: processes on this machine, or Slurm jobs.
+
+Each executes ``norm-plugin job FILE``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import SimpleQueue
+
+from norm_lab.config.request import LOCAL, Composed, Request
+from norm_lab.config.spec import RunSpec
+from norm_lab.engine.composed import compose
+from norm_lab.engine.execution import execute
+from norm_lab.engine.process import DIE_WITH_PARENT
+from norm_lab.paths import PYTHON, ROOT
+from norm_plugin.io.command_line import CommandError
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a grid.
+
+    Attributes:
+        request: the request of this run alone.
+        spec: the run; None to compose it where the job runs.
+    """
+
+    request: Request
+    spec: RunSpec | None
+
+    def write(self, path: Path) -> None:
+        """Write the file of ``norm-plugin job``."""
+        spec = None if self.spec is None else self.spec.to_json()
+        content = {"request": self.request.to_json(), "spec": spec}
+        path.write_text(json.dumps(content), encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Job:
+        """Read what :meth:`write` has written."""
+        content = json.loads(path.read_text(encoding="utf-8"))
+        spec = content["spec"]
+        return cls(
+            Request.from_json(content["request"]), None if spec is None else RunSpec.from_json(spec)
+        )
+
+    def execute(self) -> None:
+        """Execute the run; raises as :func:`norm_lab.engine.execution.execute` does."""
+        spec = compose(self.request).runs[0] if self.spec is None else self.spec
+        execute(spec, os.environ, self.request.retry)
+
+
+def write_jobs(
+    request: Request, composed: Composed, numbers: Sequence[int], *, elsewhere: bool
+) -> list[Path]:
+    """Write the files of some of the runs of a grid.
+
+    Args:
+        elsewhere: a job composes its run on its node, since that may have a GPU when this machine
+            has none.
+    """
+    folder, files = job_folder(request, composed), []
+    for number in numbers:
+        of_run = replace(
+            request,
+            experiment=composed.experiment,
+            overrides=composed.overrides[number],
+            runs=None,
+            grid=False,
+            launcher=LOCAL,
+        )
+        files.append(folder / f"{number}.json")
+        Job(of_run, None if elsewhere else composed.runs[number]).write(files[-1])
+    return files
+
+
+def job_folder(request: Request, composed: Composed) -> Path:
+    """The folder of the files of jobs; each grid has its own, as older jobs may still wait."""
+    text = json.dumps([spec.to_json() for spec in composed.runs])
+    name = hashlib.sha256(text.encode()).hexdigest()[:12]
+    folder = composed.runs[0].work / "sweeps" / Path(request.experiment).stem / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def run_job(job: Path, environment: Mapping[str, str]) -> int:
+    """Execute a job, with a log beside its file; it ends when this process ends."""
+    with open(job.with_suffix(".log"), "a", encoding="utf-8") as log:
+        return subprocess.run(
+            [*DIE_WITH_PARENT, *PYTHON, "-m", "norm_plugin", "job", str(job)],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=False,
+        ).returncode
+
+
+# On this machine
+
+
+def count_jobs(request: Request, composed: Composed) -> int:
+    """The number of runs at once; CommandError if it exceeds the number of GPUs."""
+    if request.launcher != LOCAL:
+        return len(composed.runs)
+    gpus = gpus_of(composed)
+    jobs = request.jobs or max(len(gpus), 1)
+    if gpus and jobs > len(gpus):
+        raise CommandError(
+            f"--jobs {jobs}, but this machine has {len(gpus)} GPUs, and each run needs one"
+        )
+    return jobs
+
+
+def gpus_of(composed: Composed) -> Sequence[str]:
+    """The GPUs to distribute, one for each run; none if all runs are on the CPU."""
+    on_gpus = any("--cpu" not in spec.training for spec in composed.runs)
+    return composed.gpus if on_gpus else ()
+
+
+def run_here(request: Request, composed: Composed, numbers: Sequence[int], count: int) -> None:
+    """Execute some of the runs, ``count`` at once; a failure does not stop the others."""
+    threads = str(request.threads or max(len(os.sched_getaffinity(0)) // count, 1))
+    places: SimpleQueue[dict[str, str]] = SimpleQueue()
+    gpus = gpus_of(composed)
+    for number in range(count):
+        gpu = {"CUDA_VISIBLE_DEVICES": gpus[number]} if gpus else {}
+        places.put({"OMP_NUM_THREADS": threads, **gpu})
+
+    def run(job: Path) -> None:
+        place = places.get()
+        try:
+            run_job(job, place)
+        finally:
+            places.put(place)
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(run, write_jobs(request, composed, numbers, elsewhere=False)))

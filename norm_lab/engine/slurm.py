@@ -1,0 +1,79 @@
+"""The runs of a grid as Slurm jobs, which submitit starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from norm_lab.config.request import Composed, Request
+from norm_lab.engine.jobs import job_folder, run_job, write_jobs
+from norm_plugin.io.command_line import CommandError
+
+LAUNCHER = "hydra.launcher."
+SLURM_DEFAULTS = {
+    "name": "norm_plugin",
+    "nodes": 1,
+    "tasks_per_node": 1,
+    "timeout_min": 60,
+    "slurm_signal_delay_s": 120,  # time before the limit at which a job is told to requeue itself
+    "slurm_array_parallelism": 256,
+}
+GENERIC = {
+    *("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node"),
+    *("tasks_per_node", "stderr_to_stdout", "max_num_timeout"),
+}
+"""submitit's options for every cluster; the names of the others start with ``slurm_`` there."""
+
+
+def run_by_slurm(request: Request, composed: Composed, numbers: Sequence[int]) -> None:
+    """Execute some of the runs as Slurm jobs, and wait for them."""
+    try:
+        import submitit
+    except ImportError as error:
+        raise CommandError(
+            "--launcher submitit_slurm needs submitit: pip install 'norm_plugin[slurm]'"
+        ) from error
+    options = slurm_options(composed.launcher)
+    timeouts = options.pop("max_num_timeout", 0)
+    executor = submitit.AutoExecutor(
+        job_folder(request, composed) / "slurm", cluster="slurm", slurm_max_num_timeout=timeouts
+    )
+    executor.update_parameters(**options)
+    jobs = write_jobs(request, composed, numbers, elsewhere=True)
+    environment = {} if request.threads is None else {"OMP_NUM_THREADS": str(request.threads)}
+    for submitted in executor.map_array(SlurmJob(environment), list(map(str, jobs))):
+        submitted.wait()
+
+
+def slurm_options(overrides: Sequence[str]) -> dict[str, Any]:
+    """``hydra.launcher.KEY=VALUE`` as parameters of submitit; CommandError for anything else."""
+    from omegaconf import OmegaConf
+
+    options: dict[str, Any] = dict(SLURM_DEFAULTS)
+    for override in overrides:
+        key, equals, _ = override.partition("=")
+        if not key.startswith(LAUNCHER) or not equals:
+            raise CommandError(f"{override}: options of the launcher are {LAUNCHER}KEY=VALUE")
+        value = OmegaConf.select(OmegaConf.from_dotlist([override]), key)
+        key = key.removeprefix(LAUNCHER)
+        options[key if key in GENERIC else f"slurm_{key}"] = value
+    return options
+
+
+@dataclass
+class SlurmJob:
+    """The function that submitit calls in a Slurm job, again if the job is requeued."""
+
+    environment: dict[str, str]
+
+    def __call__(self, job: str) -> int:
+        """Execute the job in this file, which resumes its run."""
+        return run_job(Path(job), self.environment)
+
+    def checkpoint(self, job: str) -> Any:
+        """Called before the job is requeued."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, job)

@@ -1,0 +1,154 @@
+"""The stages of a run, and their keys.
+
+The key of a stage is a digest of the key before it and of the stage's command. A stage runs again
+if its command, or anything before it, has changed. Paths inside the folders of the run and of its
+data are not part of a key, so a run may be moved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from norm_lab.config.spec import RunSpec
+from norm_lab.metrics.base import AVERAGE
+from norm_lab.paths import PYTHON, ROOT, python_path
+
+PREPARE = "prepare"
+"""The stage that prepares the data, which several runs share."""
+PLUGIN = ("-m", "norm_plugin")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a run.
+
+    Attributes:
+        key: identifies the command and its inputs.
+        command: the arguments of Python; it runs in the root of the checkout.
+        product: the file that it makes.
+        output: the file that its stdout is written to; None for the log.
+        check: the arguments of :func:`norm_lab.engine.stage_process.check_product`, which is
+            called before the stage counts as done.
+        later: the stages that depend on it.
+    """
+
+    name: str
+    key: str
+    command: tuple[str, ...]
+    product: Path
+    output: Path | None = None
+    check: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
+
+
+def data_command(spec: RunSpec) -> tuple[str, ...]:
+    """The command of data preparation, which skips what is done."""
+    command = (*PYTHON, *spec.preparation)
+    if not os.path.isabs(spec.preparation[0]):
+        return command
+    # a program outside the checkout imports the helpers of data-prep
+    return ("env", f"PYTHONPATH={python_path(ROOT / 'data-prep', ROOT)}", *command)
+
+
+def data_key(spec: RunSpec) -> str:
+    """The key of the prepared data: its checksums and the command that made it."""
+    return next_key(_digest_of_data(spec), [a for a in spec.preparation if a != str(spec.data)])
+
+
+def _digest_of_data(spec: RunSpec) -> str:
+    """The digest of the manifest of the prepared data; empty if there is none."""
+    manifest = spec.data / "manifest.json"
+    if not manifest.is_file():
+        return ""
+    named = f"{manifest.name} {hashlib.sha256(manifest.read_bytes()).hexdigest()}"
+    return hashlib.sha256(named.encode()).hexdigest()
+
+
+def next_key(key: str, arguments: Iterable[str]) -> str:
+    """The key of a stage with these arguments; ``key`` is that of the stage before it."""
+    return hashlib.sha256("\0".join([key, *arguments]).encode()).hexdigest()
+
+
+def run_stages(spec: RunSpec) -> list[Stage]:
+    """The stages of a run after its data is prepared, in order."""
+    averaged = spec.checkpoint == AVERAGE
+    evaluation, module, flags = spec.evaluation
+    scored = tuple(f"{name}{end}" for name in (evaluation, "score") for end in ("", "-folded"))
+    sources = json.dumps(spec.sources, sort_keys=True) if spec.sources else ""
+    user_dir = () if spec.user_dir is None else ("--user-dir", str(spec.user_dir))
+
+    key = next_key(sources + _digest_of_data(spec), ("train", *spec.identity))
+    stages = [
+        Stage(
+            "train",
+            key,
+            _training(spec),
+            spec.checkpoints / "checkpoint_last.pt",
+            check=("training", str(spec.checkpoints), *spec.averaging),
+            later=(*(["average"] if averaged else []), *scored),
+        )
+    ]
+    if averaged:
+        key = next_key(key, ("average", *spec.averaging))
+        files = ("--inputs", str(spec.checkpoints), "--output", str(spec.evaluated))
+        command = (*PLUGIN, "average", *files, *user_dir, *spec.averaging)
+        stages.append(Stage("average", key, command, spec.evaluated, later=scored))
+
+    key = next_key(key, (evaluation, *flags))
+    log = spec.folder / f"{evaluation}{spec.variant}.log"
+    where = ("--user-dir", str(spec.user_dir or "norm_plugin"), "--gen-subset", "test")
+    data = (str(spec.data / "bin"), *where, "--path", str(spec.evaluated))
+    stages.append(
+        Stage(
+            f"{evaluation}{spec.variant}",
+            key,
+            ("-m", *module.split(), *data, *flags),
+            log,
+            output=log,
+            check=("evaluation", str(log), str(spec.data), spec.metric),
+            later=(f"score{spec.variant}",),
+        )
+    )
+
+    named = ["--experiment", spec.experiment, "--norm", f"{spec.label}{spec.variant}"]
+    named += ["--seed", str(spec.seed)]
+    named += ["--differs", json.dumps(spec.differs, sort_keys=True)] if spec.differs else []
+    key = next_key(key, ("score", *named))
+    command = (
+        *(*PLUGIN, "result", *named, "--metric", spec.metric),
+        *(("--sources", json.dumps(spec.sources)) if spec.sources else ()),
+        *("--checkpoint", str(spec.evaluated)),
+        *("--last", str(spec.checkpoints / "checkpoint_last.pt"), *user_dir),
+        *("--log", str(log), "--data", str(spec.data)),
+        *("--train-log", str(spec.log_of("train"))),
+        *("--memory", str(spec.stages / "train.memory")),
+        *("--out", str(spec.results)),
+    )
+    return [*stages, Stage(f"score{spec.variant}", key, command, spec.result)]
+
+
+def _training(spec: RunSpec) -> tuple[str, ...]:
+    """The command of the training. ``unkeyed`` flags do not identify it: logging, ports, paths."""
+    unkeyed, module = [], "fairseq_cli.train"
+    if spec.tensorboard:
+        unkeyed += ["--tensorboard-logdir", str(spec.folder / "tensorboard")]
+    if spec.srun:
+        # fairseq reads the rest from Slurm; no other job on the node may have the same port
+        port = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20000
+        unkeyed += ["--distributed-port", str(port)]
+        if "--cpu" in spec.training:
+            module = "norm_plugin worker"
+    if spec.pretrained is not None:  # its digest is among the settings, and so in the label
+        unkeyed += ["--finetune-from-model", str(spec.pretrained)]
+    where = ("--save-dir", str(spec.checkpoints))
+    return ("-m", *module.split(), str(spec.data / "bin"), *unkeyed, *spec.training, *where)
+
+
+def has_content(path: Path) -> bool:
+    """Whether a file exists and is not empty."""
+    return path.is_file() and path.stat().st_size > 0

@@ -1,1 +1,0 @@
-"""From a config to a result: scores, result files, tables."""

@@ -1,0 +1,155 @@
+"""The contract of a metric: how a trained model is evaluated, and how its scores are read."""
+
+from __future__ import annotations
+
+import filecmp
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from norm_plugin.io.command_line import CommandError
+
+if TYPE_CHECKING:
+    from norm_lab.metrics.flags import Recipe  # it imports torch
+
+
+AVERAGE, BEST = "average", "best"
+"""Which checkpoint is evaluated: the average of the last ones, or the best in validation."""
+
+
+Scores = dict[str, dict[str, Any]]
+"""For each kind of score: ``score``, the number; ``label``, its description; and other values.
+
+``signature`` is sacrebleu's, and ``note`` a remark that is shown with the score.
+"""
+
+
+class Metric(ABC):
+    """A metric: how a model is evaluated on the test set, and how its scores are read.
+
+    Attributes:
+        name: the name in an experiment's YAML file, set by :func:`register_metric`.
+        title: the name of the score in sentences and on axes, with its unit: ``BLEU``.
+        headline: the kind of score that represents the run.
+        columns: the kinds of scores that a table shows, the headline first, with their titles.
+        losses: kinds of scores that are losses in ``loss_unit``, and may be outcomes of a study.
+        higher_is_better: whether a higher score is better; of a loss, a lower one is.
+        digits: decimal places in tables.
+        of_interest: the smallest difference of interest, about as large as papers report.
+        score_unit: the unit of the score and its differences: ``points``.
+        loss_unit: the unit of the losses that fairseq prints for the task.
+        checkpoint: the checkpoint that is evaluated, AVERAGE or BEST.
+        stage: the name of the stage that evaluates the test set.
+        module: the command of that stage. Its arguments are the folder of the binarized data,
+            ``--user-dir``, ``--gen-subset``, ``--path`` and ``--fold-norms``.
+        keeps_texts: whether runs can be compared item by item, by the output of :meth:`texts`.
+        item: the prefix of the lines of its output that each report one item, and the name of the
+            items; None if it prints no such lines.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    headline: ClassVar[str]
+    columns: ClassVar[Mapping[str, str]]
+    losses: ClassVar[Sequence[str]] = ()
+    higher_is_better: ClassVar[bool] = True
+    digits: ClassVar[int] = 2
+    of_interest: ClassVar[float]
+    score_unit: ClassVar[str] = "points"
+    loss_unit: ClassVar[str]
+    checkpoint: ClassVar[str] = AVERAGE
+    stage: ClassVar[str]
+    module: ClassVar[str]
+    keeps_texts: ClassVar[bool] = False
+    item: ClassVar[tuple[str, str] | None] = None
+
+    def recipe_flags(self, recipe: Recipe, extra_flags: Sequence[str] = ()) -> list[str]:
+        """The flags of the evaluation for a recipe.
+
+        Args:
+            extra_flags: flags of ``fairseq-train`` that come after those of the recipe.
+        """
+        from norm_lab.metrics.flags import generation_flags  # it imports fairseq
+
+        return generation_flags(recipe)
+
+    def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:
+        """The flags of the evaluation that affect the score.
+
+        Args:
+            subword: the subword method; empty for subword-nmt.
+            recipe: the flags for the recipe, see :meth:`recipe_flags`.
+        """
+        return list(recipe)
+
+    def check_log(self, log: Path, data: Path) -> None:
+        """Raise CommandError unless the output of the evaluation is complete.
+
+        Args:
+            data: the prepared corpus, with ``manifest.json``.
+        """
+        self.scores(log, data, "test")
+
+    @abstractmethod
+    def scores(self, log: Path, data: Path, split: str) -> Scores:
+        """The scores in the output of the evaluation; CommandError if it is incomplete."""
+
+    def texts(self, log: Path, data: Path) -> Sequence[str] | None:
+        """One line for each item, kept to compare runs item by item; None to keep nothing."""
+        return None
+
+    def text(self, score: float, sign: str = "") -> str:
+        """A score as tables show it; a difference of scores with ``sign="+"``."""
+        return f"{score:{sign}.{self.digits}f}"
+
+
+def score_lines(scores: Scores, digits: int) -> list[str]:
+    """A line for each score with its label and signature, and one for its note."""
+    lines = []
+    for score in scores.values():
+        signature = f" ({score['signature']})" if "signature" in score else ""
+        lines.append(f"  {score['score']:>7.{digits}f}  {score['label']}{signature}")
+        lines += [f"  note     {score['note']}"] if "note" in score else []
+    return lines
+
+
+METRICS: dict[str, Metric] = {}
+"""Every registered metric by its name."""
+
+
+def register_metric(name: str) -> Callable[[type[Metric]], type[Metric]]:
+    """Decorator that registers a metric under its name in the YAML files of experiments."""
+
+    def register(cls: type[Metric]) -> type[Metric]:
+        if name in METRICS:
+            raise ValueError(f"there is a metric {name!r} already, {type(METRICS[name]).__name__}")
+
+        cls.name = name
+        METRICS[name] = cls()
+        return cls
+
+    return register
+
+
+def find_metric(name: str) -> Metric:
+    """The metric with a name; CommandError for an unknown one."""
+    if name not in METRICS:
+        raise CommandError(f"no metric {name}; choose from {', '.join(METRICS)}")
+    return METRICS[name]
+
+
+def name_of_split(data: Path, split: str) -> str:
+    """The name of a split of a prepared corpus in the label of a score.
+
+    Some corpora have no public test set, and use the validation text in its place.
+    """
+    texts = sorted((data / "tok").glob(f"{split}.*"))
+    valid = [text.with_name(f"valid{text.name.removeprefix(split)}") for text in texts]
+    if split != "valid" and texts and all(map(_same_text, texts, valid)):
+        return f"validation text, as the corpus has no {split}"
+    return split
+
+
+def _same_text(text: Path, other: Path) -> bool:
+    return other.is_file() and filecmp.cmp(text, other, shallow=False)

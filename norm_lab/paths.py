@@ -1,0 +1,20 @@
+"""The checkout that the lab works in, and the Python of its commands."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+PYTHON = [sys.executable]
+"""The interpreter that runs the commands of a run; tests replace it."""
+ROOT = Path(__file__).resolve().parents[1]
+"""The checkout, where commands run."""
+CONFIGS = ROOT / "configs"
+"""The folder of the YAML files."""
+
+
+def python_path(*folders: Path) -> str:
+    """PYTHONPATH with ``folders`` prepended."""
+    given = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([*map(str, folders), *([given] if given else [])])

@@ -1,0 +1,1 @@
+"""The page of a comparison: tables and figures, as HTML, Markdown and LaTeX."""

@@ -1,0 +1,297 @@
+"""The losses over training."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student
+
+from norm_lab.report.figure import (
+    INK,
+    MOST_LINES,
+    SMALL,
+    Figure,
+    _baselines,
+    figure,
+    legend_below,
+    legend_height,
+    outliers,
+    short_name,
+    style,
+)
+from norm_lab.results.folder import RUN_KEY
+from norm_lab.study.comparisons import split_ratio
+from norm_lab.study.significance import CONFIDENCE
+from norm_lab.study.study import Study
+
+FEWEST_POINTS = 3
+"""Points that a run needs for a curve."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Arms that are drawn on the same axes; ``names`` are those in the legend, by arm."""
+
+    title: str
+    names: Mapping[str, str]
+    own_scale: bool = False
+
+
+def panels(groups: Mapping[str, Mapping[str, str]], out: Sequence[str] = ()) -> list[Panel]:
+    """Divide arms into panels: one for each group, or one for each arm if there are too many.
+
+    A group has the short names of its arms, without baselines. ``out`` are the arms with their own
+    scale.
+    """
+    crowded = any(len(set(names) - set(out)) >= MOST_LINES for names in groups.values())
+    together, apart = [], []
+    for group, names in groups.items():
+        titles = {
+            arm: name if len(groups) == 1 else f"{name}, {group}" for arm, name in names.items()
+        }
+        inside = {arm: name for arm, name in names.items() if arm not in out}
+        if crowded:
+            together += [Panel(titles[arm], {arm: name}) for arm, name in inside.items()]
+        elif inside:
+            together.append(Panel(group, inside))
+        apart += [Panel(titles[arm], {arm: names[arm]}, True) for arm in names if arm in out]
+    return together + apart
+
+
+def curves_in_panels(
+    name: str,
+    title: str,
+    data: pd.DataFrame,
+    lines: pd.DataFrame,
+    shown: Sequence[Panel],
+    labels: tuple[str, str],
+    baseline: Callable[[Panel], pd.DataFrame] | None = None,
+    more: Callable[[Any, Panel], None] | None = None,
+    settled: float = 0,
+    log: bool = False,
+) -> Figure:
+    """Lines with bands, in panels with a common scale, except those with their own.
+
+    Args:
+        lines: columns ``arm``, ``x``, ``mean``, ``low`` and ``high``.
+        baseline: gives the line of the baseline in a panel, columns ``x`` and ``mean``.
+        settled: the scale ignores points before this share of the x axis.
+        log: use a logarithmic x axis.
+    """
+    alone = all(len(panel.names) == 1 for panel in shown)
+    columns = min(len(shown), 3 if alone else 2)
+    rows = math.ceil(len(shown) / columns)
+    names = dict.fromkeys(name for panel in shown for name in panel.names.values())
+    looks = {name: style(0 if alone and rows > 1 else place) for place, name in enumerate(names)}
+    drawn = []
+    for panel in shown:
+        of_panel = [lines[lines["arm"].isin(panel.names)]]
+        of_panel += [] if baseline is None else [baseline(panel)]
+        both = pd.concat(of_panel)
+        late = both[both["x"] >= settled * both["x"].max()]
+        drawn.append(late[["mean", "low", "high"]].stack())
+    together = [ends for ends, panel in zip(drawn, shown) if not panel.own_scale]
+
+    def plot(grid: Any) -> None:
+        handles = {}
+        for axes, panel, ends in zip(grid.flat, shown, drawn):
+            if baseline is not None:
+                line = baseline(panel)
+                (handles["baseline"],) = axes.plot(line["x"], line["mean"], **BASELINE_LINE)
+            for arm, short in panel.names.items():
+                line = lines[lines["arm"] == arm]
+                (mean,) = axes.plot(line["x"], line["mean"], **looks[short])
+                band = {"color": looks[short]["color"], "alpha": 0.2, "linewidth": 0}
+                axes.fill_between(line["x"], line["low"], line["high"], **band)
+                if len(panel.names) > 1 or len(shown) == 1:
+                    handles[short] = mean
+            if log:
+                axes.set_xscale("log")
+            else:
+                axes.locator_params(axis="x", nbins=4)
+            if more is not None:
+                more(axes, panel)
+            if len(shown) > 1:
+                title = f"{panel.title} (own scale)" if panel.own_scale else panel.title
+                axes.set_title(textwrap.fill(title, 60 // columns), fontsize=SMALL)
+            scaled = ends if panel.own_scale else pd.concat(together)
+            if not scaled.empty:
+                pad = 0.05 * (scaled.max() - scaled.min()) or 0.05
+                axes.set_ylim(scaled.min() - pad, scaled.max() + pad)
+            axes.tick_params(labelsize=SMALL - 1.5)
+        for axes in grid.flat[len(shown) :]:
+            axes.set_visible(False)
+        for axes in grid.flat[max(0, len(shown) - columns) : len(shown)]:
+            axes.set_xlabel(labels[0], fontsize=SMALL)
+        grid[0, 0].figure.supylabel(labels[1], fontsize=SMALL)
+        legend_below(grid[0, 0], handles)
+
+    height = 3.2 if rows == 1 else 0.5 + (1.5 if columns == 3 else 2.2) * rows
+    height += legend_height(list(names))
+    return Figure(name, title, data, plot, height, (rows, columns))
+
+
+def interval_of_means(
+    points: pd.DataFrame, by: Sequence[str], value: str, test_to_train: float = 0.0
+) -> pd.DataFrame:
+    """The mean of a value and its band: the 95 % interval, or the range for two seeds.
+
+    Args:
+        points: one row per seed and group; the column ``x`` is averaged too.
+        test_to_train: see :func:`~norm_lab.study.significance.compare`.
+
+    Returns:
+        the columns of ``by``, ``x``, ``mean``, ``low``, ``high`` and ``seeds``; one seed has no
+        band.
+    """
+    of_value = points.groupby(list(by), sort=False)
+    table = of_value.agg(
+        x=("x", "mean"),
+        mean=(value, "mean"),
+        low=(value, "min"),
+        high=(value, "max"),
+        error=(value, "sem"),
+        seeds=(value, "size"),
+    ).reset_index()
+    quantile = student.ppf((1 + CONFIDENCE) / 2, table["seeds"] - 1)
+    quantile = quantile * np.sqrt(1 + table["seeds"] * test_to_train)
+    for end, sign in (("low", -1), ("high", 1)):
+        ends = table["mean"] + sign * quantile * table["error"]
+        table[end] = table[end].where(table["seeds"] == 2, ends)
+    return table.drop(columns="error")
+
+
+POINT = ["seed", "epoch", "number"]
+"""Columns that match the points of different seeds. If each seed has its own split, epochs differ
+in length, so the updates are averaged too."""
+
+
+def curve_points(study: Study, kind: str, runs: pd.DataFrame) -> pd.DataFrame:
+    """The finite losses of runs of a study, in the subset that is logged most often.
+
+    Args:
+        runs: those with a result, or the failures.
+
+    Returns:
+        columns ``arm``, ``seed``, ``epoch``, ``number`` (of the point in its epoch), ``x`` (the
+        number of updates), ``loss``, and of failures ``state``.
+    """
+    runs = runs.filter(items=["arm", *RUN_KEY, "state"])
+    curves = study.curves[study.curves["loss"].notna()]
+    logged = [curves[curves["subset"] == subset] for subset in SUBSETS[kind]]
+    points = runs.merge(next((some for some in logged if len(some)), logged[0]), on=RUN_KEY)
+    points["number"] = points.groupby([*RUN_KEY, "epoch"]).cumcount()
+    return points.rename(columns={"updates": "x"})
+
+
+def mean_curves(points: pd.DataFrame, test_to_train: float = 0.0) -> pd.DataFrame:
+    """The mean loss of each arm at the points that all its seeds have; see interval_of_means."""
+    lines = interval_of_means(points, ["arm", "epoch", "number"], "loss", test_to_train)
+    return lines[lines["seeds"] == lines["arm"].map(points.groupby("arm")["seed"].nunique())]
+
+
+def curve_differences(
+    points: pd.DataFrame, pairs: Sequence[tuple[str, str]], test_to_train: float = 0.0
+) -> pd.DataFrame:
+    """The mean over seeds of the difference between the loss and that of the baseline."""
+    tables = [points.iloc[:0]]
+    for arm, baseline in pairs:
+        if arm != baseline:
+            ours, theirs = (points[points["arm"] == name] for name in (arm, baseline))
+            both = ours.merge(theirs[[*POINT, "loss"]], on=POINT, suffixes=("", "_of_baseline"))
+            tables.append(both.assign(loss=both["loss"] - both["loss_of_baseline"]))
+    return mean_curves(pd.concat(tables, ignore_index=True), test_to_train)
+
+
+BASELINE_LINE = {"color": INK, "linewidth": 1.2, "alpha": 0.7}
+BAND = "The band is the 95 % interval of the mean at each point, and of two seeds, both of them."
+SETTLED = 0.1
+"""The scale ignores losses before this share of the updates, as these are high."""
+EARLY = "In the first tenth of the updates, a line may leave its panel."
+SUBSETS = {"validation": ["valid"], "training": ["train_inner", "train"]}
+"""The subsets of the curves of each loss; of those for training, the first has more points."""
+
+
+def _panels(study: Study, points: pd.DataFrame) -> list[Panel]:
+    """The panels for both the differences and the losses."""
+    differences = curve_differences(points, study.pairs, split_ratio(study.runs))
+    last = differences[differences["x"] >= differences["x"].max() / 2]
+    sizes = last["mean"].abs().groupby(last["arm"]).max()
+    placements, baselines = study.placements, dict(study.pairs)
+    groups: dict[str, dict[str, str]] = {placement: {} for placement in placements.values()}
+    for arm, placement in placements.items():
+        if arm not in {*baselines.values(), *study.same}:
+            groups[placement][arm] = short_name(arm, placement)
+    return panels(groups, outliers(sizes.to_dict()))
+
+
+def loss_curves(study: Study, name: str, kind: str, difference: bool) -> Figure | None:
+    """The loss over updates, or its difference to the baseline's with the same seed.
+
+    A run that failed or diverged is a thin line that ends in a cross; it has no difference.
+    """
+    points, ratio = curve_points(study, kind, study.runs), split_ratio(study.runs)
+    if difference:
+        lines = curve_differences(points, study.pairs, ratio)
+    else:
+        lines = mean_curves(points, ratio)
+    lines = lines[lines.groupby("arm")["x"].transform("size") >= FEWEST_POINTS]
+    failures = study.failures.iloc[:0] if difference else study.failures
+    failed = curve_points(study, kind, failures)[["arm", "seed", "state", "x", "loss"]]
+    shown = _panels(study, points) or [Panel("", {study.baseline: study.baseline})]
+    shown = [panel for panel in shown if set(panel.names) & {*lines["arm"], *failed["arm"]}]
+    if not shown:
+        return None
+    baselines = dict(study.pairs)
+
+    def of_baseline(panel: Panel) -> pd.DataFrame:
+        if difference:
+            return pd.DataFrame({"x": [0, lines["x"].max()], "mean": 0.0})
+        name = next((baselines[arm] for arm in panel.names if arm in baselines), study.baseline)
+        return lines[lines["arm"] == name]
+
+    def of_failed(axes: Any, panel: Panel) -> None:
+        for (arm, _), line in failed.groupby(["arm", "seed"], sort=False):
+            if arm in panel.names or (arm == study.baseline and panel is shown[0]):
+                look = {"color": INK, "linewidth": 0.6, "marker": "x", "markevery": [-1]}
+                axes.plot(line["x"], line["loss"], **look)
+                seed, state = line[["seed", "state"]].iloc[-1]
+                end = tuple(line[["x", "loss"]].iloc[-1])
+                axes.annotate(f" seed {seed} {state}", end, fontsize=SMALL - 2)
+
+    label = f"{kind} loss, {study.metric.loss_unit}"
+    if difference:
+        which = f" minus that of {_baselines(study)} with the same seed; below 0 is better"
+        label, data = f"difference in {label}", lines
+    else:
+        which = ": mean over seeds"
+        data = pd.concat([lines, failed.rename(columns={"loss": "mean"})], ignore_index=True)
+    title = f"{kind.capitalize()} loss{which}. {BAND} {EARLY}"
+    if len(failed):
+        title += " A cross marks the last loss of a run that failed or diverged."
+    return curves_in_panels(
+        name,
+        title,
+        data.rename(columns={"x": "updates"}),
+        lines,
+        shown,
+        ("updates", label),
+        baseline=of_baseline,
+        more=of_failed,
+        settled=SETTLED,
+    )
+
+
+for name, kind in (("valid", "validation"), ("train", "training")):
+    for end in ("difference", "loss"):
+        drawing = partial(
+            loss_curves, name=f"{name}-{end}", kind=kind, difference=end == "difference"
+        )
+        figure(f"{name}-{end}", "training")(drawing)

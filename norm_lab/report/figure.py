@@ -1,0 +1,197 @@
+"""A figure: its data, how it is drawn by matplotlib, and the look of all figures."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from norm_lab.study.study import Study
+
+# Okabe and Ito's colors, which the color-blind can distinguish and which are visible on black and
+# on white, without black, and without yellow, which is close to the orange.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
+INK = "#010203"
+"""Placeholder for the text color of the page."""
+INK_ON_PAPER = "#777777"
+"""The text color of SVG files: visible on black and on white."""
+WIDTH = 6.4
+"""The width of a drawing, in inches."""
+SMALL = 10
+"""Font size in legends and panels, in points; a phone shows a drawing at about half its size."""
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text instead of outlines: searchable, in the font of the page
+    "svg.hashsalt": "norm_plugin",  # reproducible files
+    "pdf.fonttype": 42,  # embed TrueType fonts, as publishers require
+    "font.family": "sans-serif",
+    "font.size": 11,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.handlelength": 3.5,  # two periods of the longest dash, beside a marker
+}
+MOST_LINES = 6
+"""Arms in a panel, including the baseline; if there are more, each has its own panel."""
+OUTLIER = 3
+"""An arm that is larger than the next smaller one by this factor has its own scale."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing by matplotlib, 6.4 inches wide, and its data.
+
+    Attributes:
+        name: the name of its files, of its anchor in the page, and the prefix of all ids in the
+            SVG, as a page contains several figures.
+        title: the caption.
+        data: the drawn data.
+        plot: draws on the axes, or on an array of axes for several panels.
+        height: in inches.
+        grid: rows and columns of panels; None for a single panel.
+        options: options of matplotlib's ``subplots``.
+    """
+
+    name: str
+    title: str
+    data: pd.DataFrame
+    plot: Callable[[Any], None]
+    height: float
+    grid: tuple[int, int] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def csv(self) -> str:
+        """The data as CSV."""
+        return str(self.data.to_csv(index=False, float_format="%.10g"))
+
+    @cached_property
+    def svg(self) -> str:
+        """An SVG element for a page, in the text color and the width of the page."""
+        text = self._render("svg", transparent=True, metadata={"Date": None}).decode()
+        text = text[text.index("<svg") :]
+        text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+        text = re.sub(r'\b[dxy]="[^"]*"', _shortened, text)
+        text = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{self.name}-", text)
+        text = re.sub(r'<svg ([^>]*?)width="[^"]+" height="[^"]+"|<svg ', _scaled, text, count=1)
+        return text.replace(INK, "currentColor")
+
+    @property
+    def standalone(self) -> str:
+        """An SVG file, with its own text color."""
+        return self.svg.replace("currentColor", INK_ON_PAPER) + "\n"
+
+    @property
+    def pdf(self) -> bytes:
+        """A PDF file."""
+        return self._render("pdf", metadata={"CreationDate": None})
+
+    def _render(self, form: str, **options: Any) -> bytes:
+        # importing fairseq lowers the level of the root logger
+        for library in ("matplotlib", "fontTools"):
+            logging.getLogger(library).setLevel(logging.WARNING)
+        import matplotlib.figure
+
+        with matplotlib.rc_context(STYLE):  # without pyplot, which a notebook may be using
+            rows, columns = self.grid or (1, 1)
+            whole = matplotlib.figure.Figure((WIDTH, self.height), layout="constrained")
+            axes = whole.subplots(rows, columns, squeeze=False, **self.options)
+            self.plot(axes if self.grid else axes[0, 0])
+            file = io.BytesIO()
+            whole.savefig(file, format=form, **options)
+        return file.getvalue()
+
+
+def style(place: int) -> dict[str, Any]:
+    """The color and dashes of line number ``place``, from 0: 36 different styles.
+
+    The first six differ from each other in both.
+    """
+    turn, color = divmod(place, len(COLORS))
+    dash = DASHES[(place + turn) % len(DASHES)]
+    return {"color": COLORS[color], "linestyle": dash, "linewidth": 1.5}
+
+
+def legend_below(axes: Any, handles: Mapping[str, Any] | None = None) -> None:
+    """Put a legend with columns below the axes; ``handles`` by name, None for all lines."""
+    lines, names = axes.get_legend_handles_labels()
+    by_name = dict(zip(names, lines)) if handles is None else handles
+    axes.figure.legend(
+        by_name.values(),
+        by_name.keys(),
+        loc="outside lower center",
+        ncols=_legend_columns(list(by_name)),
+        fontsize=SMALL,
+    )
+
+
+def legend_height(names: Sequence[str]) -> float:
+    """The height of ``legend_below`` for these names, in inches."""
+    return 0.1 + 0.2 * math.ceil(len(names) / _legend_columns(names))
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+    """The number of columns that fit, with about 5 points per letter and 50 for the line."""
+    widest = 50 + 5 * max(map(len, names), default=0)
+    return max(1, min(3, int(WIDTH * 72 / widest)))
+
+
+def _shortened(match: re.Match[str]) -> str:
+    """A coordinate rounded to a hundredth of a point, for smaller files."""
+    return re.sub(r"(?<=\d\.\d\d)\d+", "", match.group())
+
+
+def _scaled(match: re.Match[str]) -> str:
+    return f'<svg role="img" width="100%" {match.group(1) or ""}'
+
+
+def outliers(sizes: Mapping[str, float]) -> list[str]:
+    """The arms that need their own scale, as their distance from the center flattens the others.
+
+    In the larger half of the arms, sorted by size, these are all from the first one on that is
+    :data:`OUTLIER` times as large as the one before it.
+    """
+    ranked = sorted(sizes, key=lambda arm: sizes[arm])
+    for place in range(max(2, (len(ranked) + 1) // 2), len(ranked)):
+        if sizes[ranked[place]] > OUTLIER * sizes[ranked[place - 1]]:
+            return ranked[place:]
+    return []
+
+
+Registered = Callable[[Study], Figure | None]
+"""Returns None if the study has no data for the figure."""
+FIGURES: dict[str, tuple[str, Registered]] = {}
+"""The section of the page and the function of each figure, by its name."""
+SECTIONS = ("verdicts", "training", "speed", "statistics")
+"""The sections of the page that have figures, in order."""
+
+
+def figure(name: str, section: str) -> Callable[[Registered], Registered]:
+    """Decorator that adds a figure to a section of the report."""
+
+    def register(drawing: Registered) -> Registered:
+        if section not in SECTIONS:
+            raise ValueError(f"no section {section!r}; choose from {', '.join(SECTIONS)}")
+        FIGURES[name] = (section, drawing)
+        return drawing
+
+    return register
+
+
+def short_name(arm: str, placement: str) -> str:
+    """The name of an arm without its placement."""
+    return arm.removesuffix(f", {placement}")
+
+
+def _baselines(study: Study) -> str:
+    """The baselines, as part of a sentence."""
+    return " or ".join(dict.fromkeys(baseline for _, baseline in study.pairs))

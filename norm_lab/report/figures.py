@@ -1,0 +1,190 @@
+"""All figures of a report; a figure is a function of a study with the decorator ``figure``.
+
+The verdicts are in ``forest.py``, the losses over training in ``curves.py``, and recorded
+statistics in ``records.py`` and ``spectrum.py``. The others are here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+# the first three register their figures
+from norm_lab.report import forest, records, spectrum  # noqa: F401
+from norm_lab.report.curves import BAND, Panel, curves_in_panels, interval_of_means, panels
+from norm_lab.report.figure import (
+    COLORS,
+    FIGURES,
+    INK,
+    SECTIONS,
+    Figure,
+    Registered,
+    figure,
+    legend_below,
+    legend_height,
+    short_name,
+    style,
+)
+from norm_lab.study.arms import arm_name
+from norm_lab.study.comparisons import outcome_values, split_ratio
+from norm_lab.study.significance import describe
+from norm_lab.study.study import Study
+
+
+def figures_of_page() -> dict[str, tuple[str, Registered]]:
+    """The section and the function of each figure by its name, in the order of the page."""
+    return dict(sorted(FIGURES.items(), key=lambda figure: SECTIONS.index(figure[1][0])))
+
+
+@figure("speed", "speed")
+def speed(study: Study) -> Figure | None:
+    """The score against training time, one point per arm; None if times are not comparable."""
+    if not study.times_comparable:
+        return None
+    title = study.metric.title
+    arms = study.runs.groupby("arm", sort=False)
+    points = arms[["norm", "placement"]].first()
+    points["minutes"] = arms["training.seconds"].mean(skipna=False) / 60
+    points["score"] = arms["score"].mean()
+    points = points.dropna(subset="minutes")
+
+    def plot(axes: Any) -> None:
+        for arm, minutes, score in points[["minutes", "score"]].itertuples():
+            place = study.names.index(arm)
+            look = {"color": COLORS[place % len(COLORS)], "marker": "os^"[place // len(COLORS) % 3]}
+            axes.plot([minutes], [score], linestyle="", **look, label=arm)
+        legend_below(axes)
+        axes.set(xlabel="minutes of training", ylabel=title)
+
+    return Figure(
+        "speed",
+        f"{title} against the time of training, means over seeds.",
+        points.reset_index(drop=True),
+        plot,
+        height=3.6,
+    )
+
+
+@dataclass(frozen=True)
+class Against:
+    """A number that the arms of a study may vary, for the x axis of a figure.
+
+    Attributes:
+        text: the label of the axis.
+        keys: settings of the model; the first of them that varies.
+        otherwise: the column of runs that do not set it.
+        source: the figure of a paper with the same axis.
+    """
+
+    text: str
+    keys: tuple[str, ...]
+    otherwise: str = ""
+    source: str = ""
+
+    def column(self, runs: pd.DataFrame) -> pd.Series | None:
+        """The number of each run; None if it does not vary."""
+        for key in self.keys:
+            column = f"settings.model.{key}"
+            if column in runs and runs[column].nunique(dropna=False) > 1:
+                given: pd.Series = runs[column]
+                return given.fillna(runs[self.otherwise]) if self.otherwise in runs else given
+        return None
+
+    def without(self, label: str) -> str:
+        """The label of an arm without the number: ``batchnorm`` of ``batchnorm-stat-tokens-9``."""
+        names = "|".join(key.removeprefix("norm_").replace("_", "-") for key in self.keys)
+        return re.sub(rf"-({names})-\d+\b", "", label)
+
+
+AGAINST = {
+    "stat-tokens": Against(
+        "tokens of the batch statistics",
+        ("norm_stat_tokens",),
+        "settings.dataset.max_tokens",
+        "the PowerNorm paper, Figure 5",
+    ),
+    "depth": Against("layers", ("decoder_layers", "encoder_layers")),
+}
+
+
+def score_against(study: Study, name: str, against: Against) -> Figure | None:
+    """The score against a number that arms vary, a line for each family of arms with several."""
+    numbers = against.column(study.runs)
+    if numbers is None:
+        return None
+    rows, scores = [], outcome_values(study.runs)
+    for (arm, placement), of_arm in study.runs.groupby(["arm", "placement"], sort=False):
+        values = scores[of_arm.index].dropna().tolist()
+        if not values:
+            continue
+        sample = describe(values, split_ratio(of_arm))
+        family = arm_name(against.without(short_name(arm, placement)), placement)
+        number = numbers[of_arm.index[0]]
+        rows.append((family, number, sample.count, sample.mean, *sample.interval))
+    data = pd.DataFrame(rows, columns=["arm", "value", "seeds", "mean", "low", "high"])
+    data = data[data["value"].notna() & data["arm"].duplicated(keep=False)].astype({"value": int})
+    if data.empty:
+        return None
+    families = list(dict.fromkeys(data["arm"]))
+    data = pd.concat(data[data["arm"] == family].sort_values("value") for family in families)
+    values = sorted(data["value"].unique())
+
+    def plot(axes: Any) -> None:
+        for place, family in enumerate(families):
+            line, look = data[data["arm"] == family], style(place)
+            axes.plot(line["value"], line["mean"], "o", **look, label=family)
+            for at, low, high in line[["value", "low", "high"]].dropna().itertuples(index=False):
+                axes.plot([at, at], [low, high], color=look["color"], linewidth=1)
+        axes.set(xscale="log", xlabel=against.text, ylabel=study.metric.title)
+        axes.set_xticks(values, [f"{value:,}" for value in values])
+        axes.minorticks_off()  # their labels would overlap
+        legend_below(axes)
+
+    source = f" Compare {against.source}." if against.source else ""
+    return Figure(
+        name,
+        f"{study.metric.title} against the {against.text}: mean over seeds and its 95 % interval."
+        f"{source}",
+        data,
+        plot,
+        3.4 + legend_height(families),
+    )
+
+
+for name, against in AGAINST.items():
+    figure(name, "statistics")(partial(score_against, name=name, against=against))
+
+
+def sensitivity_figure(
+    trials: pd.DataFrame, chosen: Mapping[str, float], outcome: str, key: str
+) -> Figure:
+    """The outcome of tuning against the tuned key, a line for each arm; ``chosen`` is marked."""
+    diverged = np.isinf(trials["valid_loss"])
+    finished = trials[~diverged].sort_values("lr").assign(x=lambda table: table["lr"])
+    lines = interval_of_means(finished, ["arm", "lr"], "valid_loss")
+    shown = panels({"": {str(arm): str(arm) for arm in trials["arm"].unique()}})
+    values = sorted(trials["lr"].unique())
+
+    def marks(axes: Any, panel: Panel) -> None:
+        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.minorticks_off()  # their labels would overlap those of the grid
+        for arm in panel.names:
+            at = lines[(lines["arm"] == arm) & (lines["x"] == chosen.get(arm))]
+            axes.plot(at["x"], at["mean"], "D", color=INK, markersize=5, zorder=3)
+            lost = trials.loc[diverged & (trials["arm"] == arm), "lr"].unique()
+            if len(lost):  # an empty line that is not clipped would widen the margins
+                top = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+                axes.plot(lost, [1.0] * len(lost), "x", color=INK, markersize=6, **top)
+
+    title = (
+        f"{outcome} of the trials against {key}: mean over seeds. {BAND} A diamond is "
+        "the chosen value; a cross at the top, a value at which a trial diverged."
+    )
+    data, labels = lines.drop(columns="x"), (key, outcome)
+    return curves_in_panels("sensitivity", title, data, lines, shown, labels, more=marks, log=True)

@@ -1,0 +1,84 @@
+"""A report as LaTeX: its tables with booktabs, its figures as PDF, and a document with both.
+
+Each table is a file for ``\\input`` in a paper, which needs ``booktabs``, and ``longtable`` for a
+table of more than a page. ``report.tex`` is a complete document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import pandas as pd
+
+from norm_lab.report.figure import Figure
+
+LONGEST = 40
+"""Rows that fit on a page."""
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+DOCUMENT = r"""\documentclass{article}
+\usepackage[T1]{fontenc}
+\usepackage[utf8]{inputenc}
+\usepackage[a4paper,landscape,margin=15mm]{geometry}
+\usepackage{booktabs,graphicx,longtable}
+\begin{document}
+\section*{%s}
+%s
+\end{document}
+"""
+
+
+def escaped(text: str) -> str:
+    """Text with LaTeX's special characters escaped."""
+    return "".join(SPECIAL.get(character, character) for character in text)
+
+
+def latex_table(name: str, caption: str, table: pd.DataFrame, left: Collection[str]) -> str:
+    """A table of text with its caption; the columns ``left`` are aligned to the left."""
+    text = table.map(_cell).rename(columns=escaped)
+    columns = "".join("l" if title in left else "r" for title in table)
+    options = {"index": False, "caption": escaped(caption), "label": f"tab:{name}"}
+    if len(table) > LONGEST:
+        long: str = text.to_latex(longtable=True, column_format=columns, **options)
+        return "{\\small\n" + long + "}\n"
+    body: str = text.to_latex(column_format=columns, position="htbp", **options)
+    return body.replace("\\begin{tabular}", "\\centering\\small\n\\begin{tabular}", 1)
+
+
+def _cell(text: str) -> str:
+    """The text of a cell; signed numbers are in math mode, so that a minus is no hyphen."""
+    if text == "-":
+        return "--"
+    words = text.split(" ")
+    return " ".join(f"${word}$" if _is_signed(word) else escaped(word) for word in words)
+
+
+def _is_signed(word: str) -> bool:
+    return word[:1] in "+-" and word[1:2].isdigit()
+
+
+def latex_figure(figure: Figure) -> str:
+    """A figure environment that includes the PDF, with the caption."""
+    return "\n".join(
+        [
+            r"\begin{figure}[htbp]",
+            r"\centering",
+            rf"\includegraphics[width=0.6\textwidth]{{{figure.name}.pdf}}",
+            rf"\caption{{{escaped(figure.title)}}}",
+            rf"\label{{fig:{figure.name}}}",
+            r"\end{figure}",
+        ]
+    )
+
+
+def document(title: str, tables: Iterable[str], figures: Iterable[Figure]) -> str:
+    """``report.tex``, with the files of these tables and the figures."""
+    parts = [rf"\input{{{name}.tex}}" for name in tables]
+    parts += [latex_figure(figure) for figure in figures]
+    return DOCUMENT % (escaped(title), "\n\\clearpage\n".join(parts))

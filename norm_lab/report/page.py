@@ -1,0 +1,241 @@
+"""The report of a comparison: verdicts, intervals, curves and speed, as HTML, Markdown and LaTeX.
+
+    norm-plugin report results/multi30k_cpu --out report/
+
+``index.html`` is self-contained. ``report.md`` has the same content with its figures as files, and
+``comparisons.csv`` the numbers behind the verdicts. ``--format latex`` also writes each table as
+LaTeX, each figure as PDF, and ``report.tex`` with all of them. The text of the page is in
+``templates/report.md.jinja``; figures.py makes its figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.util
+import logging
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from norm_lab.config.studies import read_study_file, study_path
+from norm_lab.report.figure import Figure
+from norm_lab.report.figures import figures_of_page, sensitivity_figure
+from norm_lab.report.files import figure_files, write_files
+from norm_lab.report.latex import document, latex_table
+from norm_lab.report.records import record_of
+from norm_lab.report.tables import (
+    LEFT,
+    _plain,
+    comparisons_csv,
+    least_loss,
+    table_markdown,
+    tables_of,
+)
+from norm_lab.report.text import distinct, span
+from norm_lab.results.provenance import git_state, short_commit
+from norm_lab.study.comparable import KERNELS_FOUND
+from norm_lab.study.study import DEFAULT_BASELINE, Study, read_study
+from norm_lab.study.tuning import (
+    Tuned,
+    read_tuned,
+    tuned_on_itself,
+)
+from norm_plugin.io.command_line import CommandError
+
+TEMPLATES = Path(__file__).parent / "templates"
+HTML, LATEX = "html", "latex"
+OF_STUDY = ("baseline", "study", "vary", "label")
+"""The options that determine the study."""
+TUNED = ".tuned.json"
+"""The suffix of the file that ``norm-plugin tune`` writes beside the file of a study."""
+
+
+def content_of(
+    study: Study,
+    data: Path | None = None,
+    loss: float | None = None,
+    tuned: Tuned | None = None,
+) -> dict[str, Any]:
+    """The variables of the template; see :func:`tables_of`.
+
+    If ``loss`` is None, it is the lowest one of the baseline.
+    """
+    runs, metric = study.runs, study.metric
+    counts = runs["arm"].value_counts()
+    figures: dict[str, list[Figure]] = defaultdict(list)
+    for section, drawing in figures_of_page().values():
+        figures[section] += [drawn] if (drawn := drawing(study)) is not None else []
+    if tuned is not None:
+        outcome = f"least validation loss, {metric.loss_unit}"
+        figures["tuning"] = [sensitivity_figure(tuned.trials, tuned.chosen, outcome, tuned.key)]
+    versions = runs[[name for name in runs if name.startswith("versions.")]]
+    versions.columns = [name.partition(".")[2] for name in versions]
+    pairs = runs["data.training_pairs"].dropna()
+    return {
+        "study": study,
+        "metric": metric,
+        "corpus": runs["data.corpus"].iloc[0],
+        "pairs": span(pairs.astype(int)) if len(pairs) else "",
+        "checksums": [text[:16] for text in distinct(runs["data.checksum"])],
+        "versions": distinct(
+            ", ".join(f"{name} {number}" for name, number in sorted(row.items()))
+            for row in versions.to_dict("records")
+        ),
+        "kernels": distinct(runs.get(f"settings.model.{KERNELS_FOUND}", [])),
+        "common": [f"{key}={value}" for key, value in study.common.items()],
+        "labels": distinct(runs[f"scores.{metric.headline}.label"]),
+        "unequal": counts.nunique() > 1,
+        "one_seed": counts.min() == 1,
+        "tables": tables_of(study, data, least_loss(study) if loss is None else loss, tuned),
+        "tuned": tuned,
+        "declared": " and ".join(dict.fromkeys(each.declared for each in study.primary)),
+        "loss_given": loss is not None,
+        "records": sum(record_of(run) is not None for run in runs.to_dict("records")),
+        "scored": distinct(study.commits),
+        "figures": figures,
+    }
+
+
+def render(content: dict[str, Any]) -> dict[str, str]:
+    """Render the template as ``index.html`` and ``report.md``."""
+    import jinja2
+    from markdown_it import MarkdownIt
+    from markupsafe import Markup
+
+    # importing fairseq lowers the level of the root logger
+    logging.getLogger("markdown_it").setLevel(logging.WARNING)
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
+    blocks |= {"loader": loader, "undefined": jinja2.StrictUndefined}
+    html = jinja2.Environment(autoescape=True, **blocks)
+    # names may contain markup, which must be escaped in both formats
+    text = jinja2.Environment(
+        finalize=lambda value: value if isinstance(value, Markup) else _plain(str(value)), **blocks
+    )
+    content = {**content, "command": Markup(content["command"])}
+    drawn = {**content, "command": Markup(content["figure_command"])}
+    inserted: list[tuple[str, str]] = []  # in HTML and in Markdown
+
+    def insert(in_html: str, in_markdown: str) -> Markup:
+        inserted.append((in_html, in_markdown))
+        return Markup(f"inserted-{len(inserted) - 1}-here")
+
+    def table(name: str) -> Markup:
+        """The table of this name, if there is one."""
+        if name not in content["tables"]:
+            return Markup("")
+        each = content["tables"][name]
+        in_html = html.get_template("table.html.jinja").render(table=each, left=LEFT)
+        return insert(in_html, _plain(table_markdown(each)))
+
+    def figure(each: Figure) -> Markup:
+        in_html = html.get_template("figure.html.jinja").render(drawn, figure=each)
+        return insert(in_html, text.get_template("figure.md.jinja").render(drawn, figure=each))
+
+    def drawings(section: str) -> Markup:
+        """The figures of a section, a paragraph each."""
+        return Markup("\n\n").join(map(figure, content["figures"][section]))
+
+    page = text.get_template("report.md.jinja").render(content, table=table, drawings=drawings)
+    mark, body = r"inserted-(\d+)-here", MarkdownIt().render(page)
+    body = re.sub(f"<p>{mark}</p>", lambda match: inserted[int(match[1])][0], body)
+    page = re.sub(mark, lambda match: inserted[int(match[1])][1], page)
+    return {
+        "index.html": html.get_template("page.html.jinja").render(content, body=body) + "\n",
+        "report.md": re.sub(r"\n{3,}", "\n\n", page).strip() + "\n",
+    }
+
+
+def command_of(args: argparse.Namespace, *names: str) -> str:
+    """The command with these of its options, as far as they were given."""
+    argv = ["norm-plugin", "report", *map(str, args.folders)]
+    for name in names:
+        value = getattr(args, name)
+        for each in value if isinstance(value, list) else [value]:
+            if each is not None:
+                argv += [f"--{name}", "=".join(each) if name == "label" else str(each)]
+    return shlex.join(argv)
+
+
+def _renaming(text: str) -> tuple[str, str]:
+    old, equals, new = text.rpartition("=")
+    if not (old and equals and new):
+        raise argparse.ArgumentTypeError(f"it is {text!r} and must be A=B")
+    return old, new
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options of the command ``report``."""
+    parser = argparse.ArgumentParser(
+        prog="norm-plugin report",
+        description="Write a page on a comparison: OUT/index.html, OUT/report.md and "
+        "OUT/comparisons.csv.",
+    )
+    add = parser.add_argument
+    add(
+        "folders", nargs="+", type=Path, metavar="RESULTS", help="folder of an experiment's results"
+    )
+    add("--out", type=Path, default=Path("report"), help="default: %(default)s")
+    text = f"the norm or arm that the others are compared with (default: {DEFAULT_BASELINE}; "
+    text += "unless that is one arm, the first baseline that the study declares)"
+    add("--baseline", metavar="NORM", help=text)
+    add("--study", metavar="STUDY", help="the study file that declares the primary comparisons")
+    text = "a key in which runs may differ, such as optimization.lr, or a section: compare each "
+    text += "arm at its best value, and show all values. If repeated, arms differ in the values of "
+    add("--vary", action="append", default=[], metavar="KEY", help=f"{text}all keys")
+    text = "rename the arm A to B; may be repeated"
+    add("--label", action="append", type=_renaming, default=[], metavar="A=B", help=text)
+    add("--title", help="title of the page (default: the names of the experiments)")
+    text = "the prepared corpus, such as work/data/multi30k-2000, to also test differences of "
+    add("--data", type=Path, metavar="DIR", help=f"{text}single runs on their translations")
+    text = "show the time to this validation loss (default: the lowest one of the baseline)"
+    add("--loss", type=float, help=text)
+    text = "latex also writes LaTeX tables, PDF figures and report.tex (default: %(default)s)"
+    add("--format", choices=(HTML, LATEX), default=HTML, help=text)
+    add("--figure", choices=figures_of_page(), help="write only this figure and its data")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command ``report``."""
+    args = parse(argv)
+    for package in ("jinja2", "markdown_it", "matplotlib"):
+        if importlib.util.find_spec(package) is None:
+            raise CommandError(f"this needs {package}; pip install 'norm_plugin[analysis]'")
+    file = None if args.study is None else read_study_file(study_path(args.study))
+    study = read_study(args.folders, args.baseline, dict(args.label), file, args.vary)
+    tuned = None
+    if len(args.vary) == 1:
+        study, tuned = tuned_on_itself(study, args.vary[0])
+    elif file is not None and file.path.with_suffix(TUNED).exists():
+        tuned = read_tuned(study, file.path.with_suffix(TUNED))
+    if args.figure is not None:
+        drawn = figures_of_page()[args.figure][1](study)
+        if drawn is None:
+            raise CommandError(f"there is no data for the figure {args.figure} in these results")
+        print(*write_files(figure_files([drawn]), args.out), sep="\n")
+        return 0
+    content = {
+        **content_of(study, args.data, args.loss, tuned),
+        "command": command_of(args, *OF_STUDY, "data", "loss", "title", "out"),
+        "figure_command": command_of(args, *OF_STUDY, "out"),
+        "title": args.title or " and ".join(distinct(study.runs["experiment"])),
+        "commit": short_commit(git_state(Path(__file__).parent)),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+    }
+    figures = [drawn for of_section in content["figures"].values() for drawn in of_section]
+    files: dict[str, str | bytes] = {**render(content), **figure_files(figures)}
+    files["comparisons.csv"] = comparisons_csv(study)
+    if args.format == LATEX:
+        for name, table in content["tables"].items():
+            caption = f"{table.caption} {table.note}".strip()
+            files[f"{name}.tex"] = latex_table(name, caption, table.text, LEFT)
+        files |= {f"{drawn.name}.pdf": drawn.pdf for drawn in figures}
+        files["report.tex"] = document(content["title"], content["tables"], figures)
+    written = write_files(files, args.out)
+    print(f"{len(study.runs)} runs of {len(study.arms)} arms: {written[0]}")
+    return 0

@@ -1,0 +1,377 @@
+"""Reads the statistics over training that ``--norm-record`` has written, as tables.
+
+    norm-plugin records work/run/checkpoints/norm_record.jsonl.gz
+    norm-plugin records FILE --figure powernorm-2 --sites encoder.layers.0
+    norm-plugin records results/toy/powernorm-seed1.statistics.json.gz
+
+The first form describes the file. The second prints the data of a figure as CSV, one row per update
+and site. The third reads the statistics that are kept beside a result, with three digits; published
+results have them in ``statistics.zip``. ``norm_plugin/models/recording/measures.py`` defines the
+values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from norm_lab.report.figure import (
+    MOST_LINES,
+    SMALL,
+    Figure,
+    figure,
+    legend_below,
+    legend_height,
+    style,
+)
+from norm_lab.results.kept import (
+    ENDINGS,
+    STATISTICS,
+    compact,
+    read_kept,
+    read_statistics,
+    record_lines,
+    statistics_in,
+)
+from norm_lab.study.study import Study
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.models.recording import LEVELS
+from norm_plugin.models.sites import STOCK_NORMS
+
+LOGARITHMIC = 20
+"""A row of panels has a logarithmic axis if its values span more than this factor."""
+
+
+def small_multiples(study: Study, name: str, what: Recorded) -> Figure | None:
+    """Recorded statistics: a row of panels for each value, a column for each of up to four places.
+
+    A line is the mean over the seeds of an arm, at the updates that all its records have. More than
+    six arms need more rows, each with the baseline. The figures of the PowerNorm paper show the
+    encoder; the norm of the paper is its first one.
+    """
+    values = recorded(study.runs, what)
+    places = drawn_places(values, what)
+    values = values[values["place"].isin(places)]
+    records = values.attrs["records"]
+    means = values.groupby(["arm", "value", "place", "update"], sort=False)["number"]
+    lines = means.agg(["mean", "size"]).reset_index()
+    lines = lines[lines["size"] == lines["arm"].map(records)]
+    if lines.empty:
+        return None
+    shown = [value for value in what.values if value in set(lines["value"])]
+    arms = [arm for arm in study.arms if arm in set(lines["arm"])]
+    first = [arm for arm in arms if arm == study.baseline]
+    others, step = arms[len(first) :], MOST_LINES - len(first)
+    groups = [first + others[at : at + step] for at in range(0, max(1, len(others)), step)]
+    rows = [(value, group) for value in shown for group in groups]
+    looks = {arm: {**style(place), "linewidth": 1} for place, arm in enumerate(arms)}
+
+    def plot(grid: Any) -> None:
+        handles = {}
+        for (value, group), panels_of_row in zip(rows, grid):
+            of_row = lines[(lines["value"] == value) & lines["arm"].isin(group)]
+            for (arm, place), line in of_row.groupby(["arm", "place"], sort=False):
+                line = line.sort_values("update")
+                axes = panels_of_row[places.index(place)]
+                (handles[arm],) = axes.plot(line["update"], line["mean"], **looks[arm])
+            least, largest = of_row["mean"].min(), of_row["mean"].max()
+            if 0 < least < largest / LOGARITHMIC:
+                panels_of_row[0].set_yscale("log")
+            panels_of_row[0].set_ylabel(short_value(value), fontsize=SMALL - 1.5)
+        for place, top, bottom in zip(places, grid[0], grid[-1]):
+            top.set_title(short_place(place), fontsize=SMALL - 1)
+            bottom.set_xlabel("updates", fontsize=SMALL - 1)
+        for axes in grid.flat:
+            axes.tick_params(labelsize=SMALL - 2)
+            axes.minorticks_off()  # for smaller files
+        legend_below(grid[0, 0], {arm: handles[arm] for arm in arms if arm in handles})
+
+    height = 0.5 + 1.35 * len(rows) + legend_height(arms)
+    ordered = lines.assign(
+        arm=pd.Categorical(lines["arm"], arms), value=pd.Categorical(lines["value"], shown)
+    )
+    data = ordered.pivot(index=["arm", "value", "update"], columns="place", values="mean")
+    data = data.reindex(columns=places).map(lambda number: float(f"{number:.4g}"))
+    data = data.sort_index().reset_index()
+    inside = bool(what.stack) and all(place.startswith(what.stack) for place in places)
+    source = f" Compare {what.source}." if what.source and inside else ""
+    text = f"{what.title}: means over seeds, at up to four places.{source}"
+    options = {"sharex": True, "sharey": "row"}
+    return Figure(name, text, data, plot, height, (len(rows), len(places)), options)
+
+
+SITES, LAYERS = "sites", "layers"
+DRAWN_LEVELS = (0.05, 0.5, 0.95)
+"""The quantiles over channels that are drawn."""
+MOST_PLACES = 4
+CHECKSUM = f"kept.{STATISTICS}.sha256"
+"""The column of runs with the checksum of the kept statistics."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The recorded values of a figure.
+
+    Attributes:
+        part: the part of a record, SITES or LAYERS.
+        stack: the stack that is drawn; empty for both.
+        by_channel: whether the values are quantiles over channels.
+        source: the figure of a paper with the same values, of another model.
+    """
+
+    text: str
+    part: str
+    names: tuple[str, ...]
+    stack: str = ""
+    by_channel: bool = False
+    source: str = ""
+
+    @property
+    def title(self) -> str:
+        """The start of a caption."""
+        return f"{self.text[0].upper()}{self.text[1:]}"
+
+    @property
+    def values(self) -> list[str]:
+        """The names of the values that are drawn, one for each quantile."""
+        if not self.by_channel:
+            return list(self.names)
+        return [f"{name}_{level:g}" for name in self.names for level in DRAWN_LEVELS]
+
+
+def _both(name: str) -> tuple[str, str]:
+    return f"output_gradient_{name}", f"input_gradient_{name}"
+
+
+RECORDED: dict[str, Recorded] = {
+    "powernorm-2": Recorded(
+        "distance of batch and running mean and variance",
+        SITES,
+        ("distance_mean", "distance_variance"),
+        "encoder",
+        source="the PowerNorm paper, Figure 2",
+    ),
+    "powernorm-3": Recorded(
+        "gradient parts of mean and variance",
+        SITES,
+        ("g_mu", "g_sigma2"),
+        "encoder",
+        source="the PowerNorm paper, Figure 3",
+    ),
+    "powernorm-4": Recorded(
+        "variance against quadratic mean: distances, and gradient parts",
+        SITES,
+        ("distance_variance", "distance_square", "g_sigma2", "g_psi2"),
+        "encoder",
+        source="the PowerNorm paper, Figure 4",
+    ),
+    "powernorm-7": Recorded(
+        "gamma / psi_B over the channels",
+        SITES,
+        ("gamma_over_psi",),
+        "encoder",
+        by_channel=True,
+        source="the PowerNorm paper, Figure 7",
+    ),
+    "adanorm-gradients": Recorded(
+        "mean and variance of the gradient before and after a norm",
+        SITES,
+        (*_both("mean"), *_both("variance")),
+        source="the AdaNorm paper, section 3",
+    ),
+    "outliers": Recorded(
+        "size and outliers of the inputs of norms", SITES, ("rms", "largest", "outlier_share")
+    ),
+    "layers": Recorded(
+        "hidden states and gradients by layer",
+        LAYERS,
+        ("hidden_rms", "hidden_gradient_norm", "fc2.weight_gradient_norm"),
+    ),
+}
+"""The recorded values by the name of the figure."""
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The record in a file of ``--norm-record``, or in the file kept beside a result.
+
+    It has the form of :func:`norm_lab.results.kept.compact`.
+
+    Raises:
+        CommandError: the file is missing, has no records, or has another version.
+    """
+    if not path.name.endswith(ENDINGS[STATISTICS]):
+        return compact(record_lines(path), digits=None)
+    record: dict[str, Any] | None = read_statistics(path)["record"]
+    if record is None:
+        raise CommandError(f"{path} holds no record: the run was made without --norm-record")
+    return record
+
+
+def values_of(record: Mapping[str, Any], names: Sequence[str], part: str = SITES) -> pd.DataFrame:
+    """The values ``names`` in a part of a record: columns ``update``, ``place`` and the names.
+
+    A value over channels has a column for each quantile: ``batch_mean_0.5`` is the median.
+    """
+    updates = record["updates"]
+    drawn: dict[str, list[Any]] = {"update": [], "place": []}
+    for place, columns in record[part].items():
+        own = {
+            column: numbers
+            for name in names
+            if name in columns
+            for column, numbers in _number_columns(name, columns[name])
+        }
+        if not own:
+            continue
+        missing = [math.nan] * len(drawn["update"])
+        drawn["update"] += updates
+        drawn["place"] += [place] * len(updates)
+        for column in {**drawn, **own}:
+            if column not in ("update", "place"):
+                numbers = own.get(column) or [math.nan] * len(updates)
+                drawn[column] = [*drawn.get(column, missing), *numbers]
+    table = pd.DataFrame(drawn, dtype=None if drawn["update"] else object)
+    values = table.columns[2:]
+    return table.astype(dict.fromkeys(values, float)).dropna(
+        how="all", subset=values, ignore_index=True
+    )
+
+
+def _number_columns(name: str, values: list[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """A recorded value as a column, or one over channels as a column for each quantile."""
+    if not any(isinstance(value, list) for value in values):
+        yield name, values
+        return
+    rows = [value or [None] * len(LEVELS) for value in values]
+    for level, quantile in zip(LEVELS, zip(*rows)):
+        yield f"{name}_{level:g}", list(quantile)
+
+
+def statistics_of(run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The statistics that are kept of a run, a row of the table of runs; None if there are none."""
+    return _statistics(run["folder"], run["norm"], run["seed"], run.get(CHECKSUM))
+
+
+@cache
+def _statistics(folder: str, norm: str, seed: int, checksum: Any) -> dict[str, Any] | None:
+    run = {"folder": folder, "norm": norm, "seed": seed, CHECKSUM: checksum}
+    text = read_kept(run, STATISTICS)
+    path = Path(folder, f"{norm}-seed{seed}{ENDINGS[STATISTICS]}")
+    return None if text is None else statistics_in(text, path)
+
+
+def record_of(run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The record of ``--norm-record`` that is kept of a run; None if there is none."""
+    return (statistics_of(run) or {}).get("record")
+
+
+def recorded(runs: pd.DataFrame, what: Recorded) -> pd.DataFrame:
+    """The drawn values of all runs of a study with a record.
+
+    Returns:
+        columns ``arm``, ``seed``, ``place``, ``value``, ``update`` and ``number``;
+        ``attrs["records"]`` is the number of records of each arm.
+    """
+    tables = [pd.DataFrame(columns=["arm", "seed", "update", "place", "value", "number"])]
+    counts: Counter[str] = Counter()
+    for run in runs.to_dict("records"):
+        record = record_of(run)
+        if record is None:
+            continue
+        counts[run["arm"]] += 1
+        table = values_of(record, what.names, what.part)
+        drawn = [value for value in what.values if value in table]
+        table = table.melt(["update", "place"], drawn, "value", "number").dropna()
+        if not table.empty:
+            tables.append(table.assign(arm=run["arm"], seed=run["seed"]))
+    values = pd.concat(tables[1:] or tables, ignore_index=True)
+    values.attrs["records"] = counts
+    return values
+
+
+def drawn_places(values: pd.DataFrame, what: Recorded) -> list[str]:
+    """Up to four places in a table of recorded values, evenly spaced."""
+    places = list(dict.fromkeys(values["place"]))
+    wanted = [place for place in places if place.startswith(what.stack)] or places
+    if len(wanted) <= MOST_PLACES:
+        return wanted
+    steps = np.linspace(0, len(wanted) - 1, MOST_PLACES).round().astype(int)
+    return [wanted[step] for step in steps]
+
+
+def short_place(path: str) -> str:
+    """``encoder 1 self`` for ``encoder.layers.0.self_attn_layer_norm``."""
+    attributes = {attribute: branch for branch, attribute in STOCK_NORMS.items()}
+    parts = path.split(".")
+    if "layers" in parts:
+        at = parts.index("layers")
+        parts[at : at + 2] = [str(int(parts[at + 1]) + 1)]
+    parts[-1] = attributes.get(parts[-1], parts[-1].replace("layer_norm", "final"))
+    return " ".join(parts)
+
+
+def short_value(value: str) -> str:
+    """The label of a row of panels."""
+    name, _, level = value.rpartition("_")
+    if level.replace(".", "").isdecimal():
+        return f"{name}\n{float(level):.0%} quantile"
+    return value.replace("_gradient_", " gradient\n").replace("distance_", "distance,\n")
+
+
+def summary(record: Mapping[str, Any]) -> str:
+    """A description of a record."""
+    updates = record["updates"]
+    lines = [
+        f"{len(updates)} records of updates {updates[0]} to {updates[-1]}, every "
+        f"{record['every']}, at {len(record['channels'])} norms",
+        record["norms"],
+        "--figure prints the data of:",
+    ]
+    for name, what in RECORDED.items():
+        lines.append(f"    {name}: {what.title}{f' ({what.source})' if what.source else ''}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command ``records``."""
+    parser = argparse.ArgumentParser(
+        prog="norm-plugin records",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", type=Path, help="written by --norm-record")
+    parser.add_argument("--figure", choices=RECORDED, help="print its data as CSV")
+    text = "prefixes of the paths of norms or layers (default: all)"
+    parser.add_argument("--sites", nargs="+", default=[], metavar="PATH", help=text)
+    args = parser.parse_args(argv)
+    record = read_record(args.file)
+    if args.figure is None:
+        print(summary(record))
+        return 0
+    what = RECORDED[args.figure]
+    places = list(record[what.part])
+    for prefix in args.sites:
+        if not any(place.startswith(prefix) for place in places):
+            raise CommandError(f"{args.file} has no {prefix}; it has {', '.join(places)}")
+    values = values_of(record, what.names, what.part)
+    values = values[values["place"].str.startswith(tuple(args.sites or [""]))]
+    if values.empty:
+        raise CommandError(
+            f"{args.file} has no {', '.join(what.names)}: its norms ({record['norms']}) lack them"
+        )
+    values = values.rename(columns={"place": what.part.removesuffix("s")})
+    print(values.sort_values("update", kind="stable").to_csv(index=False), end="")
+    return 0
+
+
+for name, what in RECORDED.items():
+    figure(name, "statistics")(partial(small_multiples, name=name, what=what))

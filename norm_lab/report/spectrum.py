@@ -1,0 +1,135 @@
+"""Singular values of the embeddings of several checkpoints (PowerNorm paper, Figure 6).
+
+    norm-plugin spectrum layernorm.pt powernorm.pt --out spectrum
+
+prints a table, and writes ``spectrum.csv`` and ``spectrum.svg``. Singular values are divided by
+the largest one of their embedding, so that the curves show how fast they decay. The paper plots
+those of the shared embedding of IWSLT14; without shared embeddings there is a curve for each side.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from norm_lab.report.figure import Figure, figure, legend_below, legend_height, style
+from norm_lab.report.files import write_files
+from norm_lab.report.records import (
+    statistics_of,
+)
+from norm_lab.results.spectrum import Spectrum, read_spectra
+from norm_lab.study.study import Study
+from norm_plugin.io.files import check_output
+
+
+@figure("spectrum", "statistics")
+def spectrum(study: Study) -> Figure | None:
+    """The singular values of the embeddings: a line for each arm and side, the mean over seeds."""
+    seeds: dict[tuple[str, str], list[np.ndarray[Any, Any]]] = {}
+    for run in study.runs.to_dict("records"):
+        for entry in (statistics_of(run) or {}).get("spectra", []):
+            values = np.array(entry["values"])
+            seeds.setdefault((run["arm"], entry["side"]), []).append(values / values[0])
+    if not seeds:
+        return None
+    curves, tables = [], []
+    for (arm, side), of_seeds in seeds.items():
+        mean, look = np.mean(of_seeds, axis=0), style(study.names.index(arm))
+        if side == "decoder":  # same color as the encoder
+            look["linewidth"] = 0.8
+        curves.append((arm if side == "shared" else f"{arm}, {side}", mean, look))
+        index, text = range(1, len(mean) + 1), map("{:.5g}".format, mean)
+        tables.append(pd.DataFrame({"arm": arm, "side": side, "index": index, "normalized": text}))
+    title = "Singular values of the embeddings, divided by the largest: mean over seeds."
+    if study.metric.keeps_texts:
+        title += " Compare the PowerNorm paper, Figure 6."
+    return spectrum_figure(title, pd.concat(tables), curves)
+
+
+def spectrum_figure(
+    title: str, data: pd.DataFrame, curves: Sequence[tuple[str, Any, dict[str, Any]]]
+) -> Figure:
+    """Singular values over their index; ``curves`` have a label, the values and a style each."""
+
+    def plot(axes: Any) -> None:
+        for label, values, look in curves:
+            axes.plot(np.arange(1, len(values) + 1) / len(values), values, **look, label=label)
+        axes.set(xlabel="index, as a share of all singular values")
+        axes.set(ylabel="singular value / largest", yscale="log")
+        legend_below(axes)
+
+    height = 3.4 + legend_height([label for label, *_ in curves])
+    return Figure("spectrum", title, data, plot, height)
+
+
+SHARES = (0.25, 0.5, 0.75, 1.0)
+"""The table shows the singular values at these shares of their number."""
+
+
+def table_text(spectra: Sequence[Spectrum]) -> str:
+    """A table with one row per spectrum."""
+    rows = []
+    for spectrum in spectra:
+        at = {share: max(round(share * len(spectrum.values)) - 1, 0) for share in SHARES}
+        rows.append(
+            {
+                "norm": spectrum.norm,
+                "side": spectrum.side,
+                "words": spectrum.shape[0],
+                "channels": spectrum.shape[1],
+                "largest": f"{spectrum.values[0]:.3f}",
+                "stable rank": f"{spectrum.stable_rank:.1f}",
+                **{f"at {share:.0%}": f"{spectrum.normalized[i]:.4f}" for share, i in at.items()},
+                "checkpoint": str(spectrum.checkpoint),
+            }
+        )
+    return str(pd.DataFrame(rows).to_string(index=False, justify="left"))
+
+
+def figure_of(spectra: Sequence[Spectrum]) -> Figure:
+    """Singular values over their index, one line per spectrum."""
+    tables = [
+        pd.DataFrame(
+            {
+                "checkpoint": str(spectrum.checkpoint),
+                "norm": spectrum.norm,
+                "side": spectrum.side,
+                "index": range(1, len(spectrum.values) + 1),
+                "singular_value": spectrum.values,
+                "normalized": spectrum.normalized,
+            }
+        )
+        for spectrum in spectra
+    ]
+    curves = [(each.name, each.normalized, style(place)) for place, each in enumerate(spectra)]
+    title = "Singular values of the embeddings, divided by the largest."
+    return spectrum_figure(title, pd.concat(tables, ignore_index=True), curves)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="norm-plugin spectrum",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("checkpoints", nargs="+", type=Path, metavar="CHECKPOINT")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write FILE.csv and FILE.svg (default: only print)"
+    )
+    args = parser.parse_args(argv)
+    if args.out is not None:
+        check_output(args.out)
+    spectra = [spectrum for path in args.checkpoints for spectrum in read_spectra(path)]
+    print(table_text(spectra))
+    if args.out is not None:
+        stem = args.out.with_suffix("") if args.out.suffix in (".csv", ".svg") else args.out
+        figure = figure_of(spectra)
+        files = {f"{stem.name}.svg": figure.standalone, f"{stem.name}.csv": figure.csv}
+        print(*write_files(files, stem.parent), sep="\n")
+    return 0

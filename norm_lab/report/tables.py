@@ -1,0 +1,412 @@
+"""The tables of the page, and their text."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from norm_lab.config.studies import LOSSES, SCORE
+from norm_lab.metrics import Metric
+from norm_lab.report.text import distinct, markdown, span
+from norm_lab.results.folder import RUN_KEY
+from norm_lab.study.comparisons import EQUIVALENCE_BY, split_ratio
+from norm_lab.study.power import resolution
+from norm_lab.study.significance import LEVEL
+from norm_lab.study.study import Study
+from norm_lab.study.translations import compare_translations, read_references
+from norm_lab.study.tuning import (
+    OUTCOME,
+    Tuned,
+    chosen_table,
+    learning_rate_sensitivity,
+)
+
+NOTHING, UNKNOWN = "-", "unknown"
+NO_RESULT = "no run has a result"
+LOSS_DIGITS = 3
+
+
+class Column(NamedTuple):
+    """How a column of numbers is shown; text stays as it is.
+
+    Attributes:
+        form: a format, or one of UNITS, SIGNED and P; empty for numbers as they are.
+        end: the column of the upper end, if this one is the lower end of an interval.
+    """
+
+    title: str
+    form: str = ""
+    missing: str = NOTHING
+    end: str = ""
+
+
+UNITS, SIGNED, P = "in the unit of the outcome", "the same, with a sign", "p"
+COLUMNS = {
+    "mean": Column("mean", UNITS),
+    "standard_deviation": Column("standard deviation", UNITS),
+    "low": Column("95 % interval", UNITS, end="high"),
+    "difference": Column("difference", SIGNED),
+    "difference_low": Column("95 % interval of the difference", SIGNED, end="difference_high"),
+    "p": Column("p", P),
+    "p_permutation": Column("p (permutation)", P),
+    "p_holm": Column("p (Holm)", P),
+    "control_p": Column("p between two of its seeds", P),
+    "seeds_paired": Column("seeds, paired", "{:,.0f}"),
+    "seeds_unpaired": Column("seeds, unpaired", "{:,.0f}"),
+    "lr": Column("chosen", "{:g}"),
+    "tuned": Column("validation loss", UNITS),
+    "next_lr": Column("next best", "{:g}"),
+    "behind": Column("behind by", UNITS),
+    "spread": Column("standard deviation between seeds", UNITS),
+    "sensitivity": Column("sensitivity", UNITS),
+    "sensitivity_low": Column("95 % interval", UNITS, end="sensitivity_high"),
+    "from_lr": Column("from", "{:g}"),
+    "to_lr": Column("to", "{:g}"),
+    "score": Column("score", UNITS),
+    "reaching": Column("seeds that reach it"),
+    "updates": Column("updates", "{:,.0f}", "not reached"),
+    "minutes": Column("minutes", "{:.1f}", UNKNOWN),
+    "least": Column("least loss", "{:.3f}", UNKNOWN),
+    "norm_parameters": Column("of norms"),
+    "updates_per_second": Column("updates/s", "{:.2f}", UNKNOWN),
+    "peak_memory": Column("peak host memory, MiB", "{:,.0f}", UNKNOWN),
+    "value": Column("value", "{:.3g}"),
+    "stage": Column("in"),
+    "progress": Column("it had reached"),
+}
+"""Other columns keep their name and values."""
+ENDS = {column.end for column in COLUMNS.values()}
+LEFT = {"arm", "baseline", "verdict", "outcome", "quantity", "note", "state", "reason", "commit"}
+"""The titles of columns of text; the others are aligned to the right."""
+
+
+def formatted(table: pd.DataFrame, metric: Metric, outcome: str = SCORE) -> pd.DataFrame:
+    """A table as text, with the titles of its columns.
+
+    Args:
+        outcome: the outcome of all rows, for a table without a column ``outcome``.
+    """
+    outcomes = table.get("outcome", pd.Series(outcome, table.index))
+    shown: dict[str, list[str]] = {}
+    for name in table.columns.difference(ENDS, sort=False):
+        column = COLUMNS.get(name, Column(str(name).replace("_", " ")))
+        if name == "outcome":
+            shown[name] = [outcome_title(each, metric) for each in outcomes]
+        else:
+            ends = [table[end] for end in (name, column.end) if end]
+            shown[column.title] = [
+                _joined([_cell(value, column, of_row, metric) for value in values])
+                for of_row, *values in zip(outcomes, *ends)
+            ]
+    return pd.DataFrame(shown)
+
+
+def _joined(ends: Sequence[str]) -> str:
+    return NOTHING if NOTHING in ends else " to ".join(ends)
+
+
+def _cell(value: Any, column: Column, outcome: str, metric: Metric) -> str:
+    """The text of a value; an integer has no decimal point, also if pandas made it a float."""
+    if isinstance(value, str):
+        return str(value) or column.missing
+    if pd.isna(value):
+        return column.missing
+    if column.form == P:
+        return p_text(value)
+    if column.form in (UNITS, SIGNED):
+        sign = "+" if column.form == SIGNED else ""
+        if outcome in (*LOSSES, *metric.losses):
+            return f"{value:{sign}.{LOSS_DIGITS}f}"
+        return metric.text(value, sign)
+    if column.form:  # of numbers like these, only that of seeds can be infinite
+        return "none is enough" if math.isinf(value) else column.form.format(value)
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def p_text(value: float | None) -> str:
+    """p with three decimal places, or more if rounding would hide on which side of 5 % it is."""
+    if value is None or pd.isna(value):
+        return NOTHING
+    if value < 0.0005:
+        return "<0.001"
+    text = f"{value:.3f}"
+    return f"{value:.6f}".rstrip("0") if float(text) == LEVEL else text
+
+
+def outcome_title(outcome: str, metric: Metric) -> str:
+    """The title of an outcome: that of the metric for ``score``, a loss with its unit."""
+    titles = {
+        "score": metric.title,
+        "valid_loss": f"least validation loss, {metric.loss_unit}",
+        "train_loss": f"final training loss, {metric.loss_unit}",
+    }
+    return titles.get(outcome, metric.columns.get(outcome, outcome))
+
+
+class Table(NamedTuple):
+    """A table of the page.
+
+    Attributes:
+        name: the name of its files and of its anchor in the page.
+        text: see :func:`formatted`.
+        note: a note on its tests.
+    """
+
+    name: str
+    caption: str
+    text: pd.DataFrame
+    note: str = ""
+
+
+def tables_of(
+    study: Study, data: Path | None = None, loss: float | None = None, tuned: Tuned | None = None
+) -> dict[str, Table]:
+    """The tables of the page by name, without empty ones.
+
+    Args:
+        data: the prepared corpus, for the references of the tests on translations.
+        loss: the validation loss for the table of the time to reach it.
+        tuned: the trials and the chosen value of each arm, if the arms were tuned.
+    """
+    metric = study.metric
+    made: dict[str, Table] = {}
+
+    def add(
+        name: str, caption: str, data: pd.DataFrame, note: str = "", outcome: str = SCORE
+    ) -> None:
+        if len(data):
+            made[name] = Table(name, caption, formatted(data, metric, outcome), note)
+
+    primary = study.comparisons.declared
+    declared = " and ".join(dict.fromkeys(primary["declared"]))
+    caption = f"Comparisons that the study declares, {declared}."
+    note = " ".join(filter(None, (missing_note(primary, study), test_note(primary))))
+    add("primary", caption, primary_table(primary), note)
+    comparisons = study.comparisons.every
+    for outcome, of_outcome in comparisons.groupby("outcome", sort=False):
+        title = outcome_title(str(outcome), metric)
+        title += f", mean over {study.trained} of every run" if outcome == "train_loss" else ""
+        add(
+            f"comparison-{outcome}".replace("_", "-"),
+            f"Every arm against its baseline: {title}.",
+            outcome_table(of_outcome, study),
+            " ".join(filter(None, (missing_note(of_outcome, study), test_note(of_outcome)))),
+            str(outcome),
+        )
+    scores = comparisons[comparisons["outcome"] == SCORE]
+    needed = ["seeds_paired", "seeds_unpaired"]
+    add(
+        "power",
+        f"Seeds per arm with which a t test shows a difference of {metric.of_interest:g} in "
+        f"{metric.title} at the 5 % level with a power of 80 %, by the deviations of each pair.",
+        scores[["arm", "baseline", *needed]].dropna(how="all", subset=needed),
+    )
+    over_all = resolution(scores, metric.of_interest, split_ratio(study.runs))
+    add("resolution", "The same over all arms.", over_all)
+    if metric.keeps_texts and data is not None:
+        sentences = compare_translations(study, read_references(study, data))
+        add(
+            "sentences",
+            "The same trained models on other sentences.",
+            sentences[["arm", "seed", "verdict", "difference", "p", "p_holm", "control_p"]],
+            f"Tests: {'; '.join(distinct(sentences['signature']))}.",
+        )
+    if loss is not None:
+        add(
+            "reached",
+            f"When the validation loss was {loss:.3f} or less for the first time, means over the "
+            "finished seeds that reach it.",
+            reached_table(study, loss),
+        )
+    add("speed", "Speed and size, means over seeds.", speed_table(study))
+    failures = study.failures[["arm", "seed", "state", "stage", "progress", "reason"]]
+    add("failures", "Failed and diverged runs.", failures)
+    runs = study.runs[["arm", "seed", "score"]].assign(commit=study.commits)
+    add("runs", "Every run.", runs.assign(date=study.runs["date"]))
+    if tuned is not None:
+        add(
+            "tuned",
+            f"The chosen {tuned.key} of each arm, with the next best one.",
+            chosen_table(tuned.trials, tuned.chosen),
+            "A curve is flat where the next best value is behind by less than the standard "
+            "deviation between seeds.",
+            OUTCOME,
+        )
+        add(
+            "sensitivity",
+            f"Sensitivity to {tuned.key}.",
+            learning_rate_sensitivity(tuned.trials),
+            "The mean over the grid of min(loss, loss at the start) minus the least loss (Wortsman "
+            "et al. 2023), with its 95 % interval over seeds. The worst loss of any trial stands "
+            "for the loss at the start. An arm that trains at no value is not sensitive to it "
+            "either; its loss is in the table before.",
+            OUTCOME,
+        )
+    return made
+
+
+def comparisons_csv(study: Study) -> str:
+    """All comparisons as CSV, the declared ones first."""
+    both = [study.comparisons.declared, study.comparisons.every]
+    table = pd.concat([table for table in both if len(table)]).drop_duplicates(
+        ["arm", "baseline", "outcome"]
+    )
+    table["by_seed"] = table["by_seed"].map(lambda values: " ".join(map("{:.10g}".format, values)))
+    return str(table.to_csv(index=False, float_format="%.10g"))
+
+
+COMPARED = ["difference", "difference_low", "difference_high", "p", "p_permutation", "p_holm"]
+
+
+def primary_table(comparisons: pd.DataFrame) -> pd.DataFrame:
+    """The shown columns of declared comparisons; n is the number of pairs, if any."""
+    pairs = comparisons["by_seed"].map(len)
+    comparisons = comparisons.assign(n=comparisons["n"].mask(pairs > 0, pairs))
+    columns = ["arm", "baseline", "verdict", "outcome", "n", *COMPARED]
+    columns += [] if comparisons["margin"].isna().all() else ["margin"]
+    return comparisons[columns]
+
+
+def outcome_table(comparisons: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """The shown columns of :func:`compare_arms`; arms without a result come last.
+
+    Arms that have results, but no value of the outcome, are left out.
+    """
+    comparisons = comparisons[comparisons["n"] > 0]
+    columns = ["arm", "verdict", "n", "mean", "standard_deviation", "low", "high", *COMPARED]
+    own = comparisons["arm"] == comparisons["baseline"]
+    comparisons = comparisons.assign(baseline=comparisons["baseline"].mask(own, ""))
+    if comparisons.loc[~own, "baseline"].nunique() > 1:
+        columns.insert(columns.index("difference"), "baseline")
+    rows = comparisons[columns].to_dict("records")
+    none = {"verdict": NO_RESULT, "n": 0, "baseline": ""}
+    rows += [{"arm": arm, **none} for arm in study.failed_arms]
+    table = study.by_placement(pd.DataFrame(rows, columns=columns))
+    if len(study.failures):
+        counts = study.failures.groupby(["arm", "state"]).size().reset_index(name="count")
+        texts = (counts["count"].astype(str) + " " + counts["state"]).groupby(counts["arm"])
+        failed = table["arm"].map(texts.agg(", ".join))
+        table.insert(columns.index("n") + 1, "no result", failed.fillna(""))
+    return table
+
+
+def missing_note(comparisons: pd.DataFrame, study: Study) -> str:
+    """A note on the arms of a table with runs that have no value of its outcome; may be empty."""
+    parts = []
+    for row in comparisons.to_dict("records"):
+        seeds = study.runs["seed"][study.runs["arm"] == row["arm"]].nunique()
+        if row["n"] < seeds:
+            parts.append(f"{row['arm']} ({seeds - row['n']} of {seeds} seeds)")
+    if not parts:
+        return ""
+    return (
+        "Runs without a value of this outcome are left out, and arms with none are neither "
+        f"described nor tested: {', '.join(distinct(parts))}."
+    )
+
+
+TESTS = {
+    "paired t": "Student's t test of the differences by seed",
+    "paired t, overlapping splits": "Student's t test of the differences by seed, with the "
+    "variance that overlapping random splits need (Nadeau and Bengio 2003)",
+    "Welch": "Welch's t test of independent samples",
+}
+"""The tests in words."""
+EQUIVALENCE_IN_WORDS = "two one-sided tests of equivalence within the margin, by "
+
+
+def test_note(comparisons: pd.DataFrame) -> str:
+    """A note on the tests in a table of comparisons; empty if nothing is tested."""
+    tested = comparisons[comparisons["p"].notna()]
+    if tested.empty:
+        return ""
+    names = []
+    for test in tested["test"].unique():
+        words = TESTS[test.removeprefix(EQUIVALENCE_BY)]
+        names.append(EQUIVALENCE_IN_WORDS + words if test.startswith(EQUIVALENCE_BY) else words)
+    kind = "exact"
+    if not tested["exact"].all():
+        kind = "of a fixed sample of the permutations where there are too many"
+    others = int((tested["declared"] == "").sum())
+    parts = ["all comparisons that the study declares"] if others < len(tested) else []
+    parts += [f"the {others} exploratory comparisons of this table"] if others else []
+    return (
+        f"p is of {' or '.join(names)}; p (permutation) of the permutation test, {kind}. p (Holm) "
+        f"is p corrected over its family, {' or '.join(parts)}. The verdict follows it at the 5 % "
+        "level. Intervals are not corrected."
+    )
+
+
+def least_loss(study: Study) -> float | None:
+    """A validation loss that every seed of the baseline reaches; None without curves.
+
+    It is the maximum over seeds of the lowest loss. The final loss is not suitable: if models
+    overfit, it may be higher than at the start.
+    """
+    losses = study.runs.loc[study.runs["arm"] == study.baseline, "valid_loss"].dropna()
+    return None if losses.empty else float(losses.max())
+
+
+def reached_table(study: Study, loss: float) -> pd.DataFrame:
+    """The time until the runs of each arm first have a validation loss of at most ``loss``.
+
+    Returns:
+        columns ``arm``; ``reaching``, the number of runs that reach it, of how many; ``updates``
+        and ``minutes``, means over these runs, where all updates of a run count as equally long;
+        and ``least``, the lowest loss of any run.
+    """
+    curves = study.curves[study.curves["subset"] == "valid"].dropna(subset="loss")
+    first = curves[curves["loss"] <= loss].drop_duplicates(RUN_KEY)
+    runs = study.runs.merge(first[[*RUN_KEY, "updates"]], how="left", on=RUN_KEY)
+    runs["seconds"] = runs["training.seconds"] * runs["updates"] / runs["training.updates"]
+    reaching = runs.dropna(subset="updates").groupby("arm")
+    started = pd.concat([runs["arm"], study.failures["arm"]]).value_counts()
+    table = pd.DataFrame(
+        {
+            "reaching": reaching.size().reindex(study.names, fill_value=0).astype(str),
+            "updates": reaching["updates"].mean(),
+            "minutes": reaching["seconds"].mean(skipna=False) / 60,
+            "least": runs.groupby("arm")["valid_loss"].min(),
+        },
+        index=pd.Index(study.names, name="arm"),
+    )
+    table["reaching"] += " of " + started.reindex(table.index).astype(str)
+    return table.reset_index()
+
+
+def speed_table(study: Study) -> pd.DataFrame:
+    """The score, size, speed and memory of each arm: means over seeds."""
+    arms = study.runs.groupby("arm", sort=False)
+
+    def mean(column: str) -> pd.Series:
+        return arms[column].mean(skipna=False)
+
+    table = pd.DataFrame(
+        {
+            "score": mean("score"),
+            "parameters": arms["model.parameters"].agg(span),
+            "norm_parameters": arms["model.norm_parameters"].agg(span),
+            "updates": mean("training.updates"),
+            "updates_per_second": mean("training.updates_per_second"),
+            "minutes": mean("training.seconds") / 60,
+            "peak_memory": mean("training.peak_memory") / 2**20,
+        }
+    )
+    return table.reset_index()
+
+
+def _plain(text: str) -> str:
+    """Text with HTML's special characters escaped."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
+
+
+def table_markdown(table: Table) -> str:
+    """A table in Markdown, with its caption and its note."""
+    align = ["---" if name in LEFT else "---:" for name in table.text]
+    parts = [table.caption, markdown(table.text, align), table.note]
+    return "\n\n".join(part for part in parts if part)

@@ -1,0 +1,1 @@
+"""Results of runs: written once a run has finished, and read as one table."""

@@ -1,0 +1,216 @@
+"""Files that are kept beside a result.
+
+    powernorm-seed1.hyp.txt.gz           the translations that sacrebleu scored, a line a sentence
+    powernorm-seed1.statistics.json.gz   the record of --norm-record in short, and the singular
+                                         values of the embeddings
+
+The result names each file under ``kept``, with the SHA-256 of its uncompressed content, so that a
+file of another run is detected. A published folder has one archive for each kind. The 1,000 lines
+of Multi30k take 23 KB, the 6,750 of IWSLT14 about 170 KB, and statistics about 1 KB for each
+recorded update of a model with 8 layers.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from norm_lab.config.spec import result_name
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import atomic_write, parse_json, reading
+
+TRANSLATIONS, STATISTICS = "translations", "statistics"
+ENDINGS = {TRANSLATIONS: ".hyp.txt.gz", STATISTICS: ".statistics.json.gz"}
+FORMAT = 1
+LEFT_OUT = ("positions", "batch_", "running_")
+"""Prefixes of values that are in the full record only; no figure draws them."""
+DIGITS = 3
+PARTS = ("sites", "layers")
+Kept = dict[str, dict[str, str]]
+"""For each kind, the ``file`` and the ``sha256`` of its content."""
+
+
+def keep_files(
+    result: Path, translations: Sequence[str] | None, record: Path | None, checkpoint: Path
+) -> Kept:
+    """Write the files beside a result, and return its entry ``kept``.
+
+    Args:
+        result: the JSON file of the result.
+        translations: the translations as sacrebleu scores them; None for other metrics.
+        record: the file of ``--norm-record``, if any.
+        checkpoint: the evaluated checkpoint; the singular values of its embeddings are stored.
+    """
+    from norm_lab.results.spectrum import spectra_of
+    from norm_plugin.checkpoints.files import load_checkpoint  # they import torch
+
+    entries = {}
+    if translations is not None:
+        text = "".join(f"{line}\n" for line in translations)
+        entries[TRANSLATIONS] = write_kept(result, TRANSLATIONS, text)
+    statistics = {
+        "format": FORMAT,
+        "record": None if record is None else compact(record_lines(record)),
+        "spectra": [
+            {
+                "side": spectrum.side,
+                "shape": spectrum.shape,
+                "values": [_significant(value, 5) for value in spectrum.values],
+            }
+            for spectrum in spectra_of(load_checkpoint(checkpoint), checkpoint)
+        ],
+    }
+    text = json.dumps(statistics, separators=(",", ":"), allow_nan=False)
+    entries[STATISTICS] = write_kept(result, STATISTICS, f"{text}\n")
+    return entries
+
+
+def write_kept(result: Path, kind: str, text: str) -> dict[str, str]:
+    """Write one file beside a result; returns its name and checksum."""
+    path = kept_file(result, kind)
+    content = text.encode("utf-8")
+    with atomic_write(path) as stream:
+        stream.write(gzip.compress(content, mtime=0))
+    return {"file": path.name, "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def kept_file(result: Path, kind: str) -> Path:
+    """The file of a kind, one of ``ENDINGS``, beside the JSON file of a result."""
+    return result.with_name(result.name.removesuffix(".json") + ENDINGS[kind])
+
+
+def read_kept(run: Mapping[str, Any], kind: str) -> str | None:
+    """The text of a kept file of a run; None if the run has none.
+
+    Args:
+        run: the row of the run in the table of runs.
+
+    Raises:
+        CommandError: the file is missing or damaged, or belongs to another run.
+    """
+    checksum = run.get(f"kept.{kind}.sha256")
+    if not isinstance(checksum, str):
+        return None
+    path = kept_file(Path(run["folder"], result_name(run["norm"], run["seed"])), kind)
+    content = _read(path, kind)
+    if hashlib.sha256(content).hexdigest() != checksum and path.exists():
+        # a run that is repeated writes its files before its result: this is still the published one
+        archived = _read_archived(path, kind)
+        content = content if archived is None else archived
+    if hashlib.sha256(content).hexdigest() != checksum:
+        raise CommandError(
+            f"{path} has another checksum than the result of {run['norm']} seed {run['seed']} "
+            "names, so it belongs to another run"
+        )
+    return content.decode("utf-8")
+
+
+def read_statistics(path: Path) -> dict[str, Any]:
+    """Read a file of statistics: ``record``, which may be None, and ``spectra``.
+
+    Raises:
+        CommandError: the file cannot be read, or has another version.
+    """
+    return statistics_in(_read(path, STATISTICS).decode("utf-8"), path)
+
+
+def statistics_in(text: str, path: Path) -> dict[str, Any]:
+    """Parse the text of the statistics file ``path``."""
+    statistics = parse_json(text, path)
+    found = statistics.get("format") if isinstance(statistics, dict) else None
+    if found != FORMAT:
+        raise CommandError(f"{path} has format {found}; this version reads format {FORMAT}")
+    return dict(statistics)
+
+
+def _read(path: Path, kind: str) -> bytes:
+    """The content of a kept file, from the file itself or from the archive beside it."""
+    archived = None if path.exists() else _read_archived(path, kind)
+    try:
+        return gzip.decompress(path.read_bytes()) if archived is None else archived
+    except FileNotFoundError as error:
+        raise CommandError(
+            f"{path} is missing, and a result names it; copy it there, or remove the result and "
+            "start its run again, which repeats the score stage alone"
+        ) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise CommandError(f"cannot read {path}: {error}") from error
+
+
+def _read_archived(path: Path, kind: str) -> bytes | None:
+    """The content of a kept file from the archive beside it; None if it is not there."""
+    archive, name = path.with_name(f"{kind}.zip"), path.name.removesuffix(".gz")
+    try:
+        status = archive.stat()
+        members = _open_archive(archive, (status.st_ino, status.st_mtime_ns))
+        return members.read(name) if name in members.namelist() else None
+    except FileNotFoundError:
+        return None
+    except (OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+        # RuntimeError: it is encrypted, or has an unknown compression
+        raise CommandError(f"cannot read {name} in {archive}: {error}") from error
+
+
+@lru_cache(maxsize=4)
+def _open_archive(archive: Path, version: tuple[int, int]) -> zipfile.ZipFile:
+    """The archive of many runs, opened once; another ``version`` has replaced it."""
+    return zipfile.ZipFile(archive)
+
+
+def record_lines(path: Path) -> list[dict[str, Any]]:
+    """The header and the records in a file of ``--norm-record``.
+
+    Raises:
+        CommandError: the file is missing, has no records, or has another version.
+    """
+    from norm_plugin.models.recording import read_records  # its package imports fairseq
+
+    try:
+        with reading(path):
+            lines = read_records(path)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    if len(lines) < 2:
+        raise CommandError(f"{path} holds no record yet")
+    return lines
+
+
+def compact(lines: Sequence[dict[str, Any]], digits: int | None = DIGITS) -> dict[str, Any]:
+    """A record of ``--norm-record`` by columns, rounded and without ``LEFT_OUT``.
+
+    Args:
+        digits: significant digits; None keeps all digits and all values.
+
+    Returns:
+        the header; ``updates``; and for each part, place and name of a value the list of its values
+        over the updates, None where it was not recorded.
+    """
+    header, *updates = lines
+    columns: dict[str, dict[str, dict[str, list[Any]]]] = {part: {} for part in PARTS}
+    for index, line in enumerate(updates):
+        for part in PARTS:
+            for place, values in line[part].items():
+                names = columns[part].setdefault(place, {})
+                for name, value in values.items():
+                    if digits is None or not name.startswith(LEFT_OUT):
+                        column = names.setdefault(name, [None] * len(updates))
+                        column[index] = _significant(value, digits)
+    header = {key: header[key] for key in ("every", "norms")} | {"channels": header["sites"]}
+    return {**header, "updates": [line["update"] for line in updates], **columns}
+
+
+def _significant(value: Any, digits: int | None) -> Any:
+    """A value with so many significant digits; None if it is not finite, as JSON has no NaN."""
+    if isinstance(value, list):
+        return [_significant(element, digits) for element in value]
+    if value is None or not math.isfinite(value):
+        return None
+    return value if digits is None else float(f"{value:.{digits}g}")

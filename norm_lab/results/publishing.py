@@ -1,0 +1,257 @@
+"""The command ``publish``: the results of a folder as one table of runs.
+
+    runs.csv          one row per run: every value in which the runs differ
+    shared.json       the values that all runs share, by the same names
+    curves.csv        the losses over training: one row per run, subset and update
+    failed.csv        one row per run without a result, if there are any
+    statistics.zip    files that are kept beside the results
+    translations.zip
+
+A folder may hold both forms. The file of a run then takes precedence over its row. Publishing
+removes only files that it has read: what a run writes meanwhile stays, and no run is lost or
+replaced by an older one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import gzip
+import hashlib
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from norm_lab.config.spec import result_name
+from norm_lab.results.folder import (
+    CURVES,
+    FAILURES,
+    PLAIN,
+    RUNS,
+    SHARED,
+    Folder,
+    RunKey,
+    cell,
+    read_folder,
+    run_key,
+)
+from norm_lab.results.kept import ENDINGS, kept_file, read_kept
+from norm_lab.results.table import Results
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import atomic_write, write_text
+
+LOCK = ".publishing"
+
+
+@dataclass(frozen=True)
+class Published:
+    """What :func:`publish` has stored.
+
+    Attributes:
+        runs: the number of finished runs.
+        failures: the number of runs without a result.
+        replaced: the runs of which the target had another version, which was not newer.
+    """
+
+    runs: int
+    failures: int
+    replaced: list[RunKey]
+
+
+def publish(source: Path, target: Path) -> Published:
+    """Store the results of a folder in the published form.
+
+    Args:
+        target: may be ``source``. Files of the published runs there are replaced.
+
+    Raises:
+        CommandError: no results; ``target`` has runs, finished or not, that ``source`` lacks, or
+            newer ones; a kept file is missing or of another run; or ``target`` is being published.
+    """
+    read = Results.read(source)
+    runs = read.runs  # refuses a source without results before a folder is made
+    target.mkdir(parents=True, exist_ok=True)
+    with _lock(target):
+        theirs = read_folder(target)
+        if source.samefile(target):
+            read = Results([theirs])
+            runs = read.runs
+        (ours,), failures = read.folders, read.failures
+        _check_no_run_is_lost(ours, theirs)
+        _check_no_newer_run_is_replaced(ours, theirs)
+        archive_kept(runs.to_dict("records"), target)
+        write_text(target / CURVES, read.curves.to_csv(index=False))
+        if failures.empty:
+            (target / FAILURES).unlink(missing_ok=True)  # the runs that it names have a result now
+        else:
+            write_text(target / FAILURES, failures.map(cell).to_csv(index=False))
+        _write_runs(runs, target)
+        for path, digest in theirs.digests.items():  # they would take precedence
+            _remove_unchanged(path, digest, _digest)
+        for result in theirs.results:
+            path = target / result_name(result["norm"], result["seed"])
+            for kind, entry in (result.get("kept") or {}).items():
+                _remove_unchanged(kept_file(path, kind), entry["sha256"], _kept_digest)
+    return Published(len(runs), len(failures), _replaced(ours, theirs))
+
+
+@contextmanager
+def _lock(target: Path) -> Iterator[None]:
+    """Keep another ``publish`` from writing the same tables; CommandError if one does."""
+    path = target / LOCK
+    with open(path, "a") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.path.samestat(path.stat(), os.fstat(stream.fileno()))
+        except (BlockingIOError, FileNotFoundError):  # or one has just ended
+            held = False
+        if not held:
+            raise CommandError(f"{target} is being published by another command; try it again")
+        try:
+            yield
+        finally:
+            path.unlink()
+
+
+def _check_no_run_is_lost(ours: Folder, theirs: Folder) -> None:
+    """Raise CommandError if the target has runs, also without a result, that the source lacks."""
+    known = ours.rows.keys() | ours.failed_rows.keys()
+    lost = sorted((theirs.rows.keys() - ours.rows.keys()) | (theirs.failed_rows.keys() - known))
+    if lost:
+        raise CommandError(
+            f"{theirs.path} has runs that {ours.path} lacks, {', '.join(map(str, lost))}; copy the "
+            f"files of {ours.path} and of its failed/ there, and publish {theirs.path} to itself"
+        )
+
+
+def _check_no_newer_run_is_replaced(ours: Folder, theirs: Folder) -> None:
+    """Raise CommandError if either folder has a newer form of a run than what is published."""
+    published = ours.failed_rows | ours.rows
+    for folder in (ours, theirs):
+        for run in (
+            *folder.results,
+            *folder.published,
+            *folder.failures,
+            *folder.published_failures,
+        ):
+            key, date = run_key(run), run.get("date") or ""
+            older = published[key].get("date") or ""
+            if date > older:
+                raise CommandError(
+                    f"{folder.path} has the run {key} of {date} ({run.get('state', 'finished')}), "
+                    f"which is newer than that of {older or 'an unknown date'} in {ours.path}; "
+                    "remove the one that is not wanted, or publish to another folder"
+                )
+
+
+def _replaced(ours: Folder, theirs: Folder) -> list[RunKey]:
+    """The runs of the target that were published in another version."""
+    before, after = theirs.failed_rows | theirs.rows, ours.failed_rows | ours.rows
+    return [key for key in sorted(before) if _values(before[key]) != _values(after[key])]
+
+
+def _values(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a row, without those that a published table adds or leaves out."""
+    return {
+        name: value
+        for name, value in row.items()
+        if name not in PLAIN and not name.endswith(".file") and name not in ("curves", "progress")
+    }
+
+
+def archive_kept(runs: Iterable[Mapping[str, Any]], target: Path) -> None:
+    """Put the kept files of runs into one archive for each kind in ``target``.
+
+    Args:
+        runs: rows of the table of runs.
+
+    Raises:
+        CommandError: a kept file is missing or damaged, or belongs to another run.
+    """
+    runs = list(runs)
+    for kind in ENDINGS:
+        contents = {}
+        for run in runs:
+            text = read_kept(run, kind)
+            if text is not None:
+                path = kept_file(target / result_name(run["norm"], run["seed"]), kind)
+                contents[path.name.removesuffix(".gz")] = text
+        if not contents:
+            continue
+        with (
+            atomic_write(target / f"{kind}.zip") as stream,
+            zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as members,
+        ):
+            for name, text in contents.items():
+                members.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+
+
+def _write_runs(runs: pd.DataFrame, target: Path) -> None:
+    """Write ``runs.csv`` and ``shared.json``."""
+    # the names of the runs determine those of the kept files
+    texts = runs.drop(columns=["folder", *runs.filter(regex=r"^kept\..*\.file$")]).map(cell)
+    texts = texts.loc[:, texts.any()]
+    varying = [name for name in texts if texts[name].nunique() > 1 or name in PLAIN]
+    varying.sort(key=lambda name: (PLAIN.index(name) if name in PLAIN else len(PLAIN), name))
+    first = runs.astype(object).iloc[0]
+    shared = {name: first[name] for name in sorted(texts) if name not in varying}
+    # first with every value, so that neither an older nor the new shared.json makes a row wrong
+    write_text(target / RUNS, texts.to_csv(index=False))
+    write_text(target / SHARED, json.dumps(shared, indent=1, ensure_ascii=False) + "\n")
+    write_text(target / RUNS, texts[varying].to_csv(index=False))
+
+
+def _remove_unchanged(path: Path, digest: str, digest_of: Callable[[Path], str]) -> None:
+    """Remove a file if it is still the one that was read; a run may have written it anew."""
+    aside = path.with_name(f".{os.getpid()}.removed")
+    try:
+        if digest_of(path) != digest:
+            return
+        os.rename(path, aside)
+    except FileNotFoundError:
+        return
+    if digest_of(aside) != digest:  # it was written between the two lines above
+        with suppress(FileExistsError):  # and once more
+            os.link(aside, path)
+    aside.unlink()
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _kept_digest(path: Path) -> str:
+    """The checksum by which a result names a kept file; empty for a damaged file."""
+    try:
+        return hashlib.sha256(gzip.decompress(path.read_bytes())).hexdigest()
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        return ""
+
+
+def publish_command(argv: Sequence[str] | None = None) -> int:
+    """The command ``publish``."""
+    parser = argparse.ArgumentParser(
+        prog="norm-plugin publish",
+        description="Store the results of an experiment as one table of runs, with their curves "
+        "and the files that are kept beside them.",
+    )
+    parser.add_argument("source", type=Path, metavar="FROM", help="such as work/results/multi30k")
+    parser.add_argument(
+        "target", type=Path, metavar="TO", help="such as results/multi30k; may be FROM itself"
+    )
+    args = parser.parse_args(argv)
+    published = publish(args.source, args.target)
+    print(f"{published.runs} runs: {args.target / RUNS}")
+    if published.failures:
+        print(f"{published.failures} without a result: {args.target / FAILURES}")
+    for experiment, norm, seed in published.replaced:
+        print(f"replaced an older run: {experiment}, {norm}, seed {seed}")
+    return 0

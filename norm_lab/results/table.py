@@ -1,0 +1,141 @@
+"""The results of some folders as tables of runs, of losses and of failures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from norm_lab.results.folder import RUN_KEY, Folder, headline_column, read_folder, run_key
+from norm_plugin.io.command_line import CommandError
+
+POINT = ["subset", "epoch", "updates", "loss", "nll_loss"]
+FAILED = [*RUN_KEY, "differs", "state", "stage", "reason", "progress", "date"]
+
+
+class Results:
+    """The results in some folders, each of which was read once.
+
+    Attributes:
+        folders: the folders, as :func:`~norm_lab.results.folder.read_folder` gives them.
+    """
+
+    def __init__(self, folders: Sequence[Folder]) -> None:
+        self.folders = folders
+
+    @classmethod
+    def read(cls, *paths: str | Path) -> Results:
+        """Read folders; CommandError for a file with an unknown schema or a wrong value."""
+        return cls([read_folder(Path(path)) for path in paths])
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """The table of :func:`read_results`; CommandError if a folder has no results."""
+        rows = []
+        for folder in self.folders:
+            if not folder.rows:
+                why = "it holds none" if folder.path.is_dir() else "there is no such folder"
+                raise CommandError(
+                    f"no results in {folder.path}: {why}. A finished run writes "
+                    "<norm>-seed<N>.json there, or below the --results or --work folder that it "
+                    "was given"
+                )
+            rows += [{**row, "folder": folder.path} for row in folder.rows.values()]
+        runs, curves = pd.DataFrame(rows), self.curves
+        for column, subset, which in (
+            ("valid_loss", "valid", "min"),
+            ("train_loss", "train", "last"),
+        ):
+            losses = curves[curves["subset"] == subset].groupby(RUN_KEY)["loss"].agg(which)
+            runs[column] = pd.MultiIndex.from_frame(runs[RUN_KEY]).map(losses.to_dict())
+        # a published table has an empty cell for NaN
+        runs["score"] = [row.get(headline_column(row["metric"]), math.nan) for row in rows]
+        runs["placement"] = [placement_of(row) for row in rows]
+        runs["split_seed"] = [row.get("data.settings.split_seed") for row in rows]
+        return runs
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """The table of :func:`read_curves`."""
+        tables = [pd.DataFrame(columns=[*RUN_KEY, *POINT])]
+        for folder in self.folders:
+            failed = [run for run in folder.failures if run_key(run) not in folder.rows]
+            tables.append(
+                pd.DataFrame(
+                    {**{key: run[key] for key in RUN_KEY}, "subset": subset, **point}
+                    for run in (*folder.results, *failed)
+                    for subset, points in (run.get("curves") or {}).items()
+                    for point in points
+                )
+            )
+            if folder.published_curves is not None:
+                again = {run_key(run) for run in (*folder.results, *failed)}
+                keys = folder.published_curves[RUN_KEY].itertuples(index=False, name=None)
+                tables.append(folder.published_curves[[key not in again for key in keys]])
+        tables = [table for table in tables if not table.empty] or tables[:1]
+        return pd.concat(tables, ignore_index=True).reindex(columns=[*RUN_KEY, *POINT])
+
+    @cached_property
+    def failures(self) -> pd.DataFrame:
+        """The table of :func:`read_failures`."""
+        rows = [row for folder in self.folders for row in folder.failed_rows.values()]
+        return pd.DataFrame([{"progress": "", "date": "", **row} for row in rows], columns=FAILED)
+
+
+def read_results(*paths: str | Path) -> pd.DataFrame:
+    """The table of finished runs: one row per run, sorted by norm and seed.
+
+    The columns are the values of a result. A nested one has a dotted name:
+    ``settings.optimization.lr``, ``data.checksum``, ``training.seconds``. These are added:
+
+    - ``score``: the headline score of the ``metric``
+    - ``valid_loss``: the lowest validation loss
+    - ``train_loss``: the mean training loss of the last epoch. A study compares that of
+      ``study.training_loss``, which is over the same updates for all runs
+    - ``placement``: the placement of the norms
+    - ``split_seed``: the seed of a random split of the corpus; missing for a fixed split
+    - ``commit``, ``dirty``: the state of the code that scored the run
+    - ``folder``: the folder that it was read from
+
+    Args:
+        paths: folders of experiments, with one file per run or in the published form.
+
+    Raises:
+        CommandError: a folder has no results, or a file has an unknown schema.
+    """
+    return Results.read(*paths).runs
+
+
+def read_curves(*paths: str | Path) -> pd.DataFrame:
+    """The losses over training, also of runs without a result: one row per run, subset and update.
+
+    Returns:
+        columns ``experiment``, ``norm``, ``seed``, ``subset`` (train or valid), ``epoch``,
+        ``updates``, ``loss`` and ``nll_loss``, in bits.
+    """
+    return Results.read(*paths).curves
+
+
+def read_failures(*paths: str | Path) -> pd.DataFrame:
+    """The runs without a result, one row each, sorted by norm and seed.
+
+    Returns:
+        columns ``experiment``, ``norm``, ``seed``, ``differs``, ``state`` (failed or diverged),
+        ``stage``, ``reason``, ``progress`` and ``date``.
+    """
+    return Results.read(*paths).failures
+
+
+def placement_of(run: Mapping[str, Any]) -> str:
+    """The placement of a run, from its row; fairseq's own models have a switch for it."""
+    stock = "pre" if run.get("settings.model.encoder_normalize_before") else "post"
+    everywhere = str(run.get("settings.model.norm_placement") or stock)
+    encoder, decoder = (
+        str(run.get(f"settings.model.norm_placement_{side}") or everywhere)
+        for side in ("encoder", "decoder")
+    )
+    return encoder if encoder == decoder else f"encoder {encoder}, decoder {decoder}"

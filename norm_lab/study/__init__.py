@@ -1,0 +1,1 @@
+"""Compares the arms of a study over seeds, and tunes them."""

@@ -1,0 +1,76 @@
+"""The names of arms, and what an arm consists of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from norm_lab.config.labels import common_settings, norm_of_label, short_label
+from norm_lab.metrics.flags import Differences
+from norm_plugin.io.command_line import CommandError
+
+# Names of a flag and of an override. If a run has both, the flag counts, as it comes last.
+PLACEMENT_KEYS = ("norm-placement", "model.norm_placement")
+
+
+class ArmParts(NamedTuple):
+    """The norm of an arm, its placement, and its other settings that differ from the recipe."""
+
+    norm: str
+    placement: str
+    settings: str
+
+
+def _parts_of_arm(run: Mapping[str, Any], vary: Sequence[str]) -> ArmParts:
+    other = set(run["differs"]) - {*PLACEMENT_KEYS, *vary}
+    differs = {key: run["differs"][key] for key in other}
+    norm = norm_of_label(run["norm"], run["differs"]).removesuffix(f"-{run['placement']}")
+    return ArmParts(norm, run["placement"], json.dumps(differs, sort_keys=True))
+
+
+def arm_names(
+    runs: pd.DataFrame, labels: Mapping[str, str], vary: Sequence[str] = ()
+) -> tuple[Differences, dict[tuple[str, str], str]]:
+    """The settings that all arms share, and the name of each arm, by its norm and placement.
+
+    The names leave out these settings, and those of ``vary`` unless two arms differ in these only.
+
+    Args:
+        runs: those with and without a result.
+        labels: new names, by the name of an arm, its label or its norm.
+
+    Raises:
+        CommandError: a key of ``labels`` does not name exactly one arm.
+    """
+    arms = {(run["norm"], run["placement"]): run for run in runs.to_dict("records")}
+    common = common_settings(run["differs"] for run in arms.values())
+    short = {key: label_without(run, (*common, *vary)) for key, run in arms.items()}
+    if len({(name, placement) for (_, placement), name in short.items()}) < len(arms):
+        short = {key: label_without(run, common) for key, run in arms.items()}
+    names = {key: arm_name(label, key[1]) for key, label in short.items()}
+    for old, new in labels.items():
+        rows = {names[key] for key in names if old in (names[key], short[key], key[0])}
+        if len(rows) != 1:
+            raise CommandError(
+                f"--label {old}={new}: {old} is the name of {len(rows)} rows; choose from "
+                f"{'; '.join(sorted(rows or set(names.values())))}"
+            )
+        names = {key: new if name in rows else name for key, name in names.items()}
+    return common, names
+
+
+def label_without(run: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """The label of a run without these settings."""
+    differs = run["differs"]
+    return short_label(run["norm"], differs, [key for key in keys if key in differs])
+
+
+def arm_name(label: str, placement: str) -> str:
+    """The name of an arm: ``powernorm-released, pre``.
+
+    The label contains the placement too if that differs from the recipe's.
+    """
+    return f"{label.removesuffix(f'-{placement}')}, {placement}"

@@ -1,0 +1,339 @@
+"""The runs of one comparison as a table, each with its arm.
+
+An arm is a norm with its options and a placement. Its runs differ in their seed only. A run that
+failed or diverged has no result, but a row in the table of failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from norm_lab.config.labels import norm_of_label
+from norm_lab.config.studies import MINUS, PrimaryComparison, StudyFile, check_study, terms
+from norm_lab.metrics import Metric, find_metric
+from norm_lab.metrics.flags import Differences
+from norm_lab.results.provenance import short_commit
+from norm_lab.results.table import Results
+from norm_lab.study.arms import PLACEMENT_KEYS, _parts_of_arm, arm_name, arm_names, label_without
+from norm_lab.study.comparable import (
+    TRAINING,
+    check_alike,
+    check_same_data,
+    check_same_sources,
+    check_settings_alike,
+)
+from norm_lab.study.comparisons import Comparisons
+from norm_lab.study.training_loss import training_loss
+from norm_plugin.io.command_line import CommandError
+
+OPTIONAL = (
+    *("commit", "dirty", "date", "differs", "data.training_pairs"),
+    *("training.seconds", "training.updates_per_second", "training.peak_memory"),
+)
+"""Columns that are added if no result has them."""
+DEFAULT_BASELINE = "layernorm"
+SAME_SPEED = 1.1
+"""On an idle machine, the speeds of two seeds of an arm differ by less than this factor."""
+ALIKE_WITHOUT_NORMS = ("pre", "post")
+"""Placements that are equal for a model without norms: ``x + f(x)``."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """The runs of one comparison.
+
+    Attributes:
+        common: the settings that differ from the recipe and are the same in all runs.
+        runs: the table of :func:`read_results` with the column ``arm``, sorted by arm and seed.
+            ``train_loss`` is that of :func:`training_loss`.
+        curves: the table of :func:`read_curves`.
+        failures: the table of :func:`read_failures` with the columns ``arm`` and ``placement``.
+        baseline: the arm that the others are compared with; it comes first.
+        primary: the comparisons that the study declares, by the names of arms.
+        vary: keys in which the arms may differ, as each has a value of its own.
+        missing_seeds: those that the study declares, and with which nothing has run.
+        trained: what ``train_loss`` is a mean over, such as ``updates 901 to 1,000``.
+    """
+
+    runs: pd.DataFrame
+    curves: pd.DataFrame
+    failures: pd.DataFrame
+    baseline: str
+    common: Differences = field(default_factory=dict)
+    primary: tuple[PrimaryComparison, ...] = ()
+    vary: tuple[str, ...] = ()
+    missing_seeds: tuple[int, ...] = ()
+    trained: str = ""
+
+    @property
+    def arms(self) -> list[str]:
+        """The arms with a result, the baseline first."""
+        return list(dict.fromkeys(self.runs["arm"]))
+
+    @property
+    def failed_arms(self) -> list[str]:
+        """The arms without any result."""
+        return sorted(set(self.failures["arm"]) - set(self.runs["arm"]))
+
+    @property
+    def names(self) -> list[str]:
+        """All arms; those without a result come last."""
+        return [*self.arms, *self.failed_arms]
+
+    @property
+    def placements(self) -> dict[str, str]:
+        """The placement of each arm; the baseline comes first, arms without a result last."""
+        both = pd.concat([self.runs, self.failures])
+        return dict(zip(both["arm"], both["placement"]))
+
+    def by_placement(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Sort a table with a column ``arm`` by placement, that of the baseline first."""
+        order = list(dict.fromkeys(self.placements.values()))
+        place = table["arm"].map(self.placements).map(order.index)
+        return table.loc[place.sort_values(kind="stable").index]
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Each arm with its baseline, the first of these that ran and is another arm.
+
+        1. the norm of the baseline with the arm's placement and other settings
+        2. the norm and the settings of the baseline with the arm's placement
+        3. the norm and the placement of the baseline with the arm's settings
+        4. the baseline itself
+
+        If the study declares comparisons of placements with the same settings, 3 comes before 2.
+        Pairs of equal models occur once.
+        """
+        same = self.same
+        runs = self.runs.drop_duplicates("arm").to_dict("records")
+        parts = {run["arm"]: _parts_of_arm(run, self.vary) for run in runs}
+        by_parts = {of_arm: arm for arm, of_arm in reversed(parts.items())}
+        main = parts[self.baseline]
+        declared = [(parts.get(each.arm), parts.get(each.baseline)) for each in self.primary]
+        of_placements = any(
+            a and b and a != b and a == b._replace(placement=a.placement) for a, b in declared
+        )
+        pairs: dict[tuple[str, str], tuple[str, str]] = {}
+        for arm, own in parts.items():
+            same_placement = main._replace(placement=own.placement)
+            same_settings = main._replace(settings=own.settings)
+            candidates = [own._replace(norm=main.norm), same_placement, same_settings]
+            if of_placements:
+                candidates = [own._replace(norm=main.norm), same_settings, same_placement]
+            others = (by_parts.get(each, arm) for each in candidates)
+            baseline = next((other for other in others if other != arm), self.baseline)
+            pairs.setdefault((same.get(arm, arm), same.get(baseline, baseline)), (arm, baseline))
+        return list(pairs.values())
+
+    @cached_property
+    def comparisons(self) -> Comparisons:
+        """The comparisons of every arm with its baseline, and those that the study declares."""
+        return Comparisons(self.runs, self.pairs, self.primary)
+
+    @property
+    def same(self) -> dict[str, str]:
+        """Arms that are equal to an earlier arm, with that arm: models without norms."""
+        sites = self.runs[[name for name in self.runs if name.startswith("sites.")]]
+        without_norms = (sites.isna() | (sites == "none")).all(axis="columns") & sites.notna().any(
+            axis="columns"
+        )
+        runs = self.runs[without_norms & self.runs["placement"].isin(ALIKE_WITHOUT_NORMS)]
+        main = self.runs["placement"].iloc[0]
+        runs = runs.sort_values("placement", key=lambda column: column != main, kind="stable")
+        first: dict[str, str] = {}
+        same = {}
+        for run in runs.drop_duplicates("arm").to_dict("records"):
+            name = run["arm"].removesuffix(f", {run['placement']}")
+            if first.setdefault(name, run["arm"]) != run["arm"]:
+                same[run["arm"]] = first[name]
+        return same
+
+    @property
+    def metric(self) -> Metric:
+        """The metric of the runs."""
+        return find_metric(self.runs["metric"].iloc[0])
+
+    @property
+    def commits(self) -> list[str]:
+        """The commit that scored each run, as text."""
+        states = self.runs[["commit", "dirty"]].astype(object)
+        states = states.where(states.notna(), None)
+        return [short_commit(state) for state in states.to_dict("records")]
+
+    @property
+    def speed_spread(self) -> float | None:
+        """The largest factor between the speeds of two seeds of an arm; None without two seeds.
+
+        Above :data:`SAME_SPEED`, the runs shared the machine with other work.
+        """
+        speeds = self.runs.groupby("arm")["training.updates_per_second"]
+        factor = (speeds.max() / speeds.min())[speeds.count() > 1].max()
+        return None if pd.isna(factor) else float(factor)
+
+    @property
+    def times_comparable(self) -> bool:
+        """Whether the speeds of the seeds show that the runs had the machine to themselves."""
+        return self.speed_spread is not None and self.speed_spread <= SAME_SPEED
+
+
+def read_study(
+    folders: Sequence[Path],
+    baseline: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    file: StudyFile | None = None,
+    vary: Sequence[str] = (),
+) -> Study:
+    """Read the results in ``folders`` as one comparison.
+
+    Args:
+        folders: the folders of experiments.
+        baseline: the norm or arm that the others are compared with; None: ``layernorm`` or, unless
+            that is one arm, the first baseline that ``file`` declares.
+        labels: new names of arms, by their names.
+        file: the study file, which may declare comparisons and a tuning; runs may differ in the
+            tuned keys.
+        vary: more keys in which runs may differ, such as ``optimization.lr``. If each arm has one
+            value of them, the names of the arms leave them out. ``lr_scheduler`` stands for the
+            whole section. Those of ``file`` are added.
+
+    Raises:
+        CommandError: no results, an invalid file, no run of ``baseline``, runs that cannot be
+            compared (another data checksum, test set or recipe), runs that are not those of
+            ``file``, or a declared comparison that cannot be made.
+    """
+    results = Results.read(*folders)
+    runs = results.runs
+    runs = runs.reindex(columns=[*runs, *(name for name in OPTIONAL if name not in runs)])
+    runs["differs"] = [each if isinstance(each, dict) else {} for each in runs["differs"]]
+    check_same_data(runs)
+    check_alike(runs, "test set", ["split"])
+    vary = (*vary, *(() if file is None else (*file.vary, *file.tuned)))
+    check_settings_alike(runs, TRAINING, vary)
+    failures = results.failures.copy()
+    if file is not None:
+        _check_declared(file, runs)
+    failures["placement"] = [_placement_of_failure(r, runs) for r in failures.to_dict("records")]
+    every = pd.concat([runs, failures], ignore_index=True)
+    common, names = arm_names(every, labels or {}, vary)
+    for table in (runs, failures):
+        table["arm"] = [names[key] for key in zip(table["norm"], table["placement"])]
+    for _, of_arm in runs.groupby("arm"):
+        _check_arm(of_arm)
+    chosen = _baselines(runs, baseline or _default_baseline(runs, file, common), common)
+    # the first arm is the baseline under the placement of most runs
+    size = runs.groupby("arm")["seed"].transform("size")
+    order = runs[["placement", "norm", "seed"]].assign(other=~runs["arm"].isin(chosen), rank=-size)
+    order = order.sort_values(["other", "rank", "placement", "norm", "seed"])
+    runs = runs.loc[order.index].reset_index(drop=True)
+    failures = failures.sort_values(["norm", "seed"], kind="stable", ignore_index=True)
+    baseline, curves = runs["arm"].iloc[0], results.curves
+    runs["train_loss"], trained = training_loss(runs, curves)
+    study = Study(runs, curves, failures, baseline, common, vary=tuple(vary), trained=trained)
+    if file is None:
+        return study
+    missing = file.seeds - {*runs["seed"], *failures["seed"]}
+    return replace(study, primary=_primary(file, study), missing_seeds=tuple(sorted(missing)))
+
+
+def _check_declared(file: StudyFile, runs: pd.DataFrame) -> None:
+    """Raise CommandError for runs that are not those of a study, which declares nothing of them."""
+    name, seeds = Path(file.experiment).stem, file.seeds
+    for run in runs.to_dict("records"):
+        if run["experiment"] != name and not run["experiment"].startswith(f"{name}_"):
+            raise CommandError(
+                f"{run['folder']} has runs of {run['experiment']}, and {file.path} is a study of "
+                f"{name}; name the study of these runs, or leave out --study"
+            )
+        if run["seed"] not in seeds:
+            raise CommandError(
+                f"{run['folder']} has a run with seed {run['seed']}, and {file.path} declares "
+                f"the seeds {', '.join(map(str, sorted(seeds)))}; report the study's own runs, "
+                "or leave out --study"
+            )
+
+
+def _primary(file: StudyFile, study: Study) -> tuple[PrimaryComparison, ...]:
+    """The declared comparisons by the names of arms; those of equal models occur once."""
+    runs = pd.concat([study.runs, study.failures], ignore_index=True)
+    arms: dict[str, str] = {}
+    seeds: dict[str, set[int]] = {}
+    for arm, of_arm in runs.groupby("arm", sort=False):
+        for run in of_arm.to_dict("records"):
+            shared = label_without(run, study.common)
+            short = label_without(run, (*study.common, *file.tuned))
+            for name in (arm, run["norm"], shared, short):
+                arms[name], seeds[name] = arm, set(of_arm["seed"])
+    check_study(file, study.metric, seeds)
+    comparisons: dict[tuple[str, str, str], PrimaryComparison] = {}
+    for each in file.primary:
+        arm, baseline = (
+            MINUS.join(arms[name] for name in terms(side)) for side in (each.arm, each.baseline)
+        )
+        models = (study.same.get(arm, arm), study.same.get(baseline, baseline), each.outcome)
+        comparisons.setdefault(models, replace(each, arm=arm, baseline=baseline))
+    return tuple(comparisons.values())
+
+
+def _default_baseline(runs: pd.DataFrame, file: StudyFile | None, common: Differences) -> str:
+    norms = {run["norm"] for run in _of_baseline(runs, DEFAULT_BASELINE, common)}
+    declared = file is not None and len(norms) != 1 and file.primary
+    return terms(declared[0].baseline)[-1] if declared else DEFAULT_BASELINE
+
+
+def _baselines(runs: pd.DataFrame, baseline: str, common: Differences) -> set[str]:
+    """The arms with the name or the norm ``baseline``."""
+    chosen = _of_baseline(runs, baseline, common)
+    arms = {run["arm"] for run in chosen}
+    if len({run["norm"] for run in chosen}) != 1:
+        raise CommandError(
+            f"{'several arms are' if arms else 'no run is'} of the baseline {baseline}; name one "
+            f"of these by --baseline: {'; '.join(sorted(arms or set(runs['arm'])))}"
+        )
+    return arms
+
+
+def _of_baseline(runs: pd.DataFrame, baseline: str, common: Differences) -> list[dict[str, Any]]:
+    """A run of each arm that ``baseline`` can mean; ``common`` is left out of the names."""
+    arms = runs.drop_duplicates("arm").to_dict("records")
+    short = {run["arm"]: label_without(run, common) for run in arms}
+    return (
+        [run for run in arms if baseline in (run["arm"], run["norm"], short[run["arm"]])]
+        or [run for run in arms if run["arm"] == arm_name(baseline, run["placement"])]
+        or [run for run in arms if norm_of_label(run["norm"], run["differs"]) == baseline]
+    )
+
+
+def _check_arm(of_arm: pd.DataFrame) -> None:
+    norms = list(dict.fromkeys(of_arm["norm"]))
+    if len(norms) > 1:
+        raise CommandError(
+            f"the runs of {norms[0]} and {norms[1]} are both {of_arm['arm'].iloc[0]}, by recipes "
+            "with different placements; leave one folder out"
+        )
+    again = of_arm[of_arm["seed"].duplicated(keep=False)]
+    if not again.empty:
+        seed = again["seed"].iloc[0]
+        raise CommandError(
+            f"two runs of {norms[0]} have seed {seed}, in "
+            f"{' and '.join(again[again['seed'] == seed]['experiment'])}; leave one folder out"
+        )
+    check_same_sources(of_arm)
+    check_settings_alike(of_arm, ("model", *TRAINING))
+
+
+def _placement_of_failure(record: dict[str, Any], runs: pd.DataFrame) -> str:
+    """The placement of a failed run; its record has it only if it differs from the recipe's."""
+    for key in PLACEMENT_KEYS:
+        if key in record["differs"]:
+            return str(record["differs"][key])
+    for run in runs[runs["experiment"] == record["experiment"]].to_dict("records"):
+        changed = any(key in run["differs"] for key in PLACEMENT_KEYS)
+        if run["norm"] == record["norm"] or not changed:
+            return str(run["placement"])
+    return "placement of the recipe"

@@ -1,0 +1,326 @@
+"""Tunes the hyperparameters of each arm of a study, over the same grid for all arms.
+
+    norm-plugin tune STUDY
+    norm-plugin sweep STUDY --tuned
+
+The section ``tune`` of the study file has the grid and the tuning seeds, see studies.py. A trial
+trains one arm at one point of the grid with one tuning seed. The best point of an arm has the
+lowest mean validation loss over the tuning seeds; a diverged trial has an infinite loss, and a tie
+goes to the smallest point. While the best point of an arm is on the edge of the grid, the grid is
+extended there geometrically, for all arms, up to the bound of the study; without a bound, by at
+most :data:`GROWTH` values at each end.
+
+The result is ``STUDY.tuned.json`` beside the study file: every trial, the choice of each arm, and
+digests of code, data and arms. ``sweep --tuned`` raises an error if one of these has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from norm_lab.config.request import Composed, Request
+from norm_lab.config.spec import RunSpec
+from norm_lab.config.studies import StudyFile, Tuning, read_study_file, study_path
+from norm_lab.engine.composed import compose
+from norm_lab.engine.grid import run_grid
+from norm_lab.engine.state import DIVERGED, DONE, state_of
+from norm_lab.metrics.flags import without_seed
+from norm_lab.paths import ROOT
+from norm_lab.results.folder import RUN_KEY
+from norm_lab.results.table import read_results
+from norm_lab.study.tuning import OUTCOME, Point, choose, tuned_path
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import read_json, write_text
+
+Grid = Mapping[str, tuple[float, ...]]
+GROWTH = 4
+CODE = ("norms", "placements", "kernels", "models", "checkpoints")
+"""The packages whose code a training runs."""
+SOURCES = (".py", ".cpp", ".h", ".inc")
+LIST_KEY = "optimization.lr"
+"""A key whose value is a list in fairseq: the learning rate of each epoch."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An arm of a study.
+
+    Attributes:
+        overrides: its overrides, without the seed.
+        settings: a digest of the flags of its training, without the seed.
+        sources: the digests of the files of a user dir that it depends on.
+    """
+
+    overrides: tuple[str, ...] = field(compare=False)
+    settings: str
+    sources: Mapping[str, str]
+
+
+def tune_study(request: Request) -> int:
+    """The command ``tune``; the exit status is 1 where a trial has failed."""
+    study, composed = read_tuned_study(request)
+    path = tuned_path(study.path)
+    if path.exists() and not (request.status or request.dry_run):
+        read_choice(study, composed)
+        print(f"{path} has the tuned values; remove it to tune again")
+        return 0
+    arms, grid, bound = arms_of(composed), tuning_of(study).grid, bounds(study)
+    request = with_own_results(request)
+    while True:
+        points = list(trial_points(arms, grid, tuning_of(study).seeds))
+        trials = compose_trials(request, arms, tuple(grid), points)
+        status = run_grid(request, trials)
+        if (
+            status
+            or request.dry_run
+            or not all(state_of(spec).state in (DONE, DIVERGED) for spec in trials.runs)
+        ):
+            return status
+        table = read_trials(trials.runs, tuple(grid), points)
+        choice = choose(table, tuple(grid))
+        wider = extend(grid, choice.values(), bound)
+        if wider == grid:
+            break
+        text = "; ".join(
+            f"{key} {', '.join(f'{value:g}' for value in values)}" for key, values in wider.items()
+        )
+        print(f"an arm is best on the edge of the grid, which grows to {text}", flush=True)
+        grid = wider
+    write_tuned(study, arms, grid, table, choice, trials.runs)
+    for arm, point in choice.items():
+        print(f"{arm}: {', '.join(point_overrides(list(grid), point))}")
+    print(f"written to {path}")
+    return 0
+
+
+def read_tuned_study(request: Request) -> tuple[StudyFile, Composed]:
+    """The study file of a command line, and the study's runs without tuned values.
+
+    Raises CommandError if the study has no section ``tune``, or sets a key of its grid.
+    """
+    composed = compose(request)
+    path = study_path(request.experiment)
+    if not path.is_file():
+        raise CommandError(f"{request.experiment} is an experiment; tune takes a study")
+    study = read_study_file(path)
+    for key in tuning_of(study).grid:
+        if any(o.startswith(f"{key}=") for overrides in composed.overrides for o in overrides):
+            raise CommandError(f"{study.path} sets {key}, which tune varies; leave one out")
+    return study, composed
+
+
+def tuning_of(study: StudyFile) -> Tuning:
+    """The section ``tune`` of a study; CommandError if it has none."""
+    if study.tune is None:
+        raise CommandError(f"{study.path} has no section tune; see docs/studies.md")
+    return study.tune
+
+
+def bounds(study: StudyFile) -> dict[str, tuple[float, float]]:
+    """The smallest and the largest value that each key of the grid may take."""
+    tuning = tuning_of(study)
+    limits = {key: growth_bound(values) for key, values in tuning.grid.items()}
+    if tuning.bound is not None:
+        limits[next(iter(tuning.grid))] = tuning.bound
+    return limits
+
+
+def growth_bound(values: Sequence[float]) -> tuple[float, float]:
+    """The limits of a grid that is extended by :data:`GROWTH` values at each end."""
+    below, above = values[1] / values[0], values[-1] / values[-2]
+    return values[0] / below**GROWTH, values[-1] * above**GROWTH
+
+
+def arms_of(composed: Composed) -> dict[str, Arm]:
+    """The arms of a study by their labels, ``layernorm-post``."""
+    arms: dict[str, Arm] = {}
+    for spec, overrides in zip(composed.runs, composed.overrides):
+        own = tuple(override for override in overrides if not override.startswith("seed="))
+        settings = _digest(json.dumps(without_seed(spec.identity)).encode())
+        arms.setdefault(spec.label, Arm(own, settings, spec.sources))
+    return arms
+
+
+def trial_points(
+    arms: Iterable[str], grid: Grid, seeds: Sequence[int]
+) -> Iterator[tuple[str, Point, int]]:
+    """The arm, point and seed of every trial, seed by seed."""
+    for seed, arm, point in product(seeds, arms, product(*grid.values())):
+        yield arm, point, seed
+
+
+def with_own_results(request: Request) -> Request:
+    """The request with ``tuning/`` for the results, apart from those of the study."""
+    results = request.results or Path(request.work or ROOT / "work", "results")
+    return replace(request, results=results / "tuning")
+
+
+def compose_trials(
+    request: Request,
+    arms: Mapping[str, Arm],
+    keys: Sequence[str],
+    points: Sequence[tuple[str, Point, int]],
+) -> Composed:
+    """The runs of the trials, in the order of ``points``."""
+    runs = tuple(
+        (*arms[arm].overrides, *point_overrides(keys, point), f"seed={seed}")
+        for arm, point, seed in points
+    )
+    return compose(replace(request, runs=runs))
+
+
+def point_overrides(keys: Sequence[str], point: Point) -> list[str]:
+    """A point of the grid as overrides of hydra."""
+    return [
+        f"{key}=[{value:.6g}]" if key == LIST_KEY else f"{key}={value:.6g}"
+        for key, value in zip(keys, point)
+    ]
+
+
+def read_trials(
+    specs: Sequence[RunSpec], keys: Sequence[str], points: Sequence[tuple[str, Point, int]]
+) -> pd.DataFrame:
+    """One row a trial: ``arm``, the keys of the grid, ``seed`` and the outcome.
+
+    The outcome is infinite for a run that diverged.
+    """
+    folders = {spec.result.parent for spec in specs if spec.result.exists()}
+    losses = read_results(*folders).set_index(RUN_KEY)[OUTCOME].to_dict() if folders else {}
+    rows = []
+    for spec, (arm, point, seed) in zip(specs, points, strict=True):
+        key = (spec.experiment, f"{spec.label}{spec.variant}", seed)
+        diverged = state_of(spec).state == DIVERGED
+        loss = math.inf if diverged else losses[key]
+        if math.isnan(loss):
+            raise CommandError(f"{spec.result} has no validation loss, which tuning needs")
+        rows.append({"arm": arm, **dict(zip(keys, point)), "seed": seed, OUTCOME: float(loss)})
+    return pd.DataFrame(rows)
+
+
+def extend(grid: Grid, chosen: Iterable[Point], bound: Mapping[str, tuple[float, float]]) -> Grid:
+    """The grid with one more value at each edge that is the best point of an arm.
+
+    The new value continues the two outermost ones geometrically, within the bound.
+    """
+    wider = dict(grid)
+    for key, best in zip(grid, zip(*chosen)):
+        values, (low, high) = grid[key], bound[key]
+        below, above = values[0] ** 2 / values[1], values[-1] ** 2 / values[-2]
+        start = (_rounded(below),) if values[0] in best and below >= low * (1 - TINY) else ()
+        end = (_rounded(above),) if values[-1] in best and above <= high * (1 + TINY) else ()
+        wider[key] = (*start, *values, *end)
+    return wider
+
+
+TINY = 1e-6  # a value at the bound may exceed it by rounding
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def write_tuned(
+    study: StudyFile,
+    arms: Mapping[str, Arm],
+    grid: Grid,
+    trials: pd.DataFrame,
+    choice: Mapping[str, Point],
+    specs: Sequence[RunSpec],
+) -> None:
+    """Store the trials and the choice beside the study file."""
+    content = {
+        "rule": f"the point with the least mean of {OUTCOME} over the seeds",
+        "tune": _plain(tuning_of(study)),
+        "grid": grid,
+        "code": code_digest(),
+        "data": data_checksums(specs),
+        "arms": {
+            label: {**asdict(arm), "chosen": dict(zip(grid, choice[label]))}
+            for label, arm in arms.items()
+        },
+        "trials": trials.replace({OUTCOME: {math.inf: None}}).to_dict("records"),
+    }
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    write_text(tuned_path(study.path), f"{text}\n")
+
+
+def read_choice(study: StudyFile, composed: Composed) -> dict[str, dict[str, float]]:
+    """The tuned values of each arm, by its label.
+
+    Args:
+        composed: the study's own runs.
+
+    Raises:
+        CommandError: the study is not tuned, or its code, data or arms have changed.
+    """
+    path = tuned_path(study.path)
+    if not path.exists():
+        raise CommandError(f"{study.path} is not tuned; run `norm-plugin tune {study.path}` first")
+    tuned = read_json(path)
+    arms = arms_of(composed)
+    stored = {
+        label: Arm(arm["overrides"], arm["settings"], arm["sources"])
+        for label, arm in tuned["arms"].items()
+    }
+    changed = sorted(label for label in {*arms, *stored} if arms.get(label) != stored.get(label))
+    reason = ""
+    if changed:
+        reason = f"other arms or settings ({', '.join(changed)})"
+    elif tuned["tune"] != _plain(tuning_of(study)):
+        reason = "another grid or other tuning seeds"
+    elif tuned["code"] != code_digest():
+        reason = "another version of norm_plugin, torch or fairseq"
+    elif set(data_checksums(composed.runs)) - set(tuned["data"]):
+        reason = "other data"
+    if reason:
+        raise CommandError(f"{path} is of {reason}; remove it, and tune again")
+    return {label: dict(arm["chosen"]) for label, arm in tuned["arms"].items()}
+
+
+def compose_tuned(request: Request) -> Composed:
+    """The runs of a study, each arm at its tuned values; raises as :func:`read_choice` does."""
+    study, composed = read_tuned_study(request)
+    choice = read_choice(study, composed)
+    runs = []
+    for spec, overrides in zip(composed.runs, composed.overrides):
+        chosen = choice[spec.label]
+        runs.append((*overrides, *point_overrides(list(chosen), tuple(chosen.values()))))
+    return compose(replace(request, runs=tuple(runs)))
+
+
+def code_digest() -> dict[str, str]:
+    """A digest of our code that a training runs, and the versions of torch and fairseq."""
+    package = ROOT / "norm_plugin"
+    files = [path for name in CODE for path in sorted((package / name).rglob("*.*"))]
+    sources = [path for path in files if path.suffix in SOURCES]
+    ours = _digest(b"".join(path.read_bytes() for path in sources))
+    return {"norm_plugin": ours, "torch": version("torch"), "fairseq": version("fairseq-fixed")}
+
+
+def data_checksums(specs: Iterable[RunSpec]) -> list[str]:
+    """The checksums of the prepared corpora of runs.
+
+    A corpus that each seed splits at random is left out, since its checksum depends on the seed.
+    """
+    fixed = (spec for spec in specs if "--split-seed" not in spec.preparation)
+    manifests = {spec.data / "manifest.json" for spec in fixed}
+    return sorted({read_json(path)["checksum"] for path in manifests if path.exists()})
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _plain(tuning: Tuning) -> Any:
+    """The section in types that JSON has, with lists for tuples."""
+    return json.loads(json.dumps(asdict(tuning)))

@@ -1,0 +1,218 @@
+"""The results of tuning: the chosen values, and how sensitive each arm is to them.
+
+A table of trials has the columns ``arm``, ``lr`` (the value of the tuned key), ``seed`` and
+``valid_loss``, which is infinite if the trial diverged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from norm_lab.study.arms import arm_name, label_without
+from norm_lab.study.significance import describe, pooled_standard_deviation
+from norm_lab.study.study import Study
+from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.files import read_json
+
+Point = tuple[float, ...]
+"""A value of each key of the grid."""
+OUTCOME = "valid_loss"
+"""The column of :func:`read_results` that is minimized."""
+
+
+def choose(trials: pd.DataFrame, keys: Sequence[str]) -> dict[str, Point]:
+    """The point of each arm with the lowest mean outcome over the seeds."""
+    means = trials.groupby(["arm", *keys], as_index=False)[OUTCOME].mean()
+    best = means.loc[means.groupby("arm")[OUTCOME].idxmin()].set_index("arm")
+    return {arm: tuple(best.loc[arm, list(keys)]) for arm in dict.fromkeys(trials["arm"])}
+
+
+def tuned_path(study: Path) -> Path:
+    """The file with the tuned values, beside that of the study: ``STUDY.tuned.json``."""
+    return study.with_suffix(".tuned.json")
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The trials of a tuning of ``key``, the chosen value of each arm, and the rule in words."""
+
+    key: str
+    trials: pd.DataFrame
+    chosen: Mapping[str, float]
+    rule: str
+
+
+def tuned_on_itself(study: Study, key: str) -> tuple[Study, Tuned]:
+    """The study with each arm at its best value of the key, and all of its runs as trials.
+
+    Raises:
+        CommandError: the key is not a setting of the runs, its values are not numbers, or no run
+            of the baseline has a validation loss.
+    """
+    runs, failures = (_by_value(table, study, key) for table in (study.runs, study.failures))
+    both = pd.concat([runs, failures[failures["state"] == "diverged"]], ignore_index=True)
+    losses = both[OUTCOME].astype(float).mask(both["state"] == "diverged", math.inf)
+    trials = both[["arm", "seed", "lr"]].assign(**{OUTCOME: losses}).dropna(subset=OUTCOME)
+    baseline = runs.loc[study.runs["arm"] == study.baseline, "arm"].iloc[0]
+    missing = sorted({*runs["arm"]} - {*trials["arm"]})
+    if baseline in missing:
+        raise CommandError(
+            f"no run of {baseline} has a validation loss, by which its {key} is chosen; leave out "
+            "--vary, or name another --baseline"
+        )
+    if trials.groupby("arm")["lr"].nunique().max() < 2:
+        raise CommandError(f"no arm has runs at two values of {key}; there is nothing to vary")
+    chosen = {arm: value for arm, (value,) in choose(trials, ["lr"]).items()}
+    runs, failures = (
+        table[table["lr"] == table["arm"].map(chosen)].drop(columns="lr")
+        for table in (runs, failures)
+    )
+    runs = runs.sort_values("arm", key=lambda arms: arms != baseline, kind="stable")
+    rule = (
+        f"Each arm is compared at the value of {key} with its least mean validation loss. The same "
+        "runs chose the value and are compared, so the comparisons are exploratory."
+    )
+    if missing:
+        rule += f" Left out, since no run has a validation loss: {', '.join(missing)}."
+    study = replace(
+        study,
+        runs=runs.reset_index(drop=True),
+        failures=failures.reset_index(drop=True),
+        baseline=baseline,
+    )
+    return study, Tuned(key, trials.reset_index(drop=True), chosen, rule)
+
+
+def _by_value(table: pd.DataFrame, study: Study, key: str) -> pd.DataFrame:
+    """A table of runs with the values of a key as ``lr``, and without the key in names of arms."""
+    column = f"settings.{key}"
+    if column not in study.runs:
+        raise CommandError(f"no run has a setting {key}; name another to vary")
+    records = study.runs.to_dict("records")
+    of_recipe = [run[column] for run in records if key not in run["differs"]]
+    values, arms = [], []
+    for run in table.to_dict("records"):
+        value = run["differs"].get(key, *(of_recipe[:1] or [math.nan]))
+        values.append(value[0] if isinstance(value, list) else value)
+        label = label_without(run, (*study.common, key))
+        arms.append(arm_name(label, run["placement"]))
+    try:
+        return table.assign(lr=[float(value) for value in values], arm=arms)
+    except (TypeError, ValueError) as error:
+        raise CommandError(f"the values of {key} are not numbers: {error}") from error
+
+
+def read_tuned(study: Study, path: Path) -> Tuned:
+    """Read the file of ``norm-plugin tune``, with the names of the arms of a study.
+
+    If the grid has two keys, only the trials at the chosen value of the second one are kept.
+
+    Raises:
+        CommandError: a run has another value than that chosen for its arm.
+    """
+    content = read_json(path)
+    key, *others = content["grid"]
+    both = pd.concat([study.runs, study.failures]).to_dict("records")
+    arms = {label_without(run, content["grid"]): run["arm"] for run in both}
+    chosen = {label: entry["chosen"] for label, entry in content["arms"].items()}
+    for run in study.runs.to_dict("records"):
+        _check_chosen(run, chosen.get(label_without(run, content["grid"]), {}), path)
+    trials = pd.DataFrame(content["trials"])
+    for other in others:
+        best = trials["arm"].map({label: values[other] for label, values in chosen.items()})
+        trials = trials[np.isclose(trials[other], best)]
+    trials = pd.DataFrame(
+        {
+            "arm": trials["arm"].map(lambda label: arms.get(label, label)),
+            "lr": trials[key],
+            "seed": trials["seed"],
+            OUTCOME: trials[OUTCOME].astype(float).fillna(math.inf),
+        }
+    )
+    by_arm = {arms.get(label, label): float(values[key]) for label, values in chosen.items()}
+    rule = (
+        "Before the runs, each arm was tuned over the same grid with other seeds: "
+        f"{content['rule']} is chosen."
+    )
+    return Tuned(key, trials, by_arm, rule)
+
+
+def _check_chosen(run: Mapping[str, Any], chosen: Mapping[str, float], path: Path) -> None:
+    """Raise CommandError if a run was not trained with the values chosen for its arm."""
+    for key, value in chosen.items():
+        own = run["differs"].get(key, run.get(f"settings.{key}"))
+        own = own[0] if isinstance(own, list) else own
+        if own is None or not np.isclose(own, value):
+            raise CommandError(
+                f"{run['arm']}, seed {run['seed']}, was trained with {key}={own}, and {path} "
+                f"chooses {value:g}; run norm-plugin sweep STUDY --tuned"
+            )
+
+
+def chosen_table(trials: pd.DataFrame, chosen: Mapping[str, float]) -> pd.DataFrame:
+    """The chosen and the next best value of each arm.
+
+    Returns:
+        columns ``arm``, ``lr``, ``n`` (seeds), ``tuned`` (the mean outcome), ``next_lr``,
+        ``behind`` (how much worse the mean of the next best value is), ``spread`` (the standard
+        deviation between seeds, pooled over both values), ``note``, ``grid`` (all values) and
+        ``diverged`` (the values with a trial that diverged). The note says if the curve is flat:
+        ``behind`` is less than ``spread``, so the choice does not matter.
+    """
+    rows = []
+    for arm, lr in chosen.items():
+        of_arm = trials[trials["arm"] == arm]
+        means = of_arm.groupby("lr")[OUTCOME].mean()
+        others = means.drop(lr).sort_values()
+        next_lr, next_mean = next(others.items(), (math.nan, math.nan))
+        both = of_arm[of_arm["lr"].isin([lr, next_lr]) & np.isfinite(of_arm[OUTCOME])]
+        spread = pooled_standard_deviation([s.tolist() for _, s in both.groupby("lr")[OUTCOME]])
+        behind = next_mean - means[lr]
+        notes = ["flat: the choice does not matter"] if behind < spread else []
+        if lr in (means.index.min(), means.index.max()):
+            notes.append("on the edge of the grid")
+        rows.append(
+            {
+                "arm": arm,
+                "lr": lr,
+                "n": of_arm["seed"].nunique(),
+                "tuned": means[lr],
+                "next_lr": next_lr,
+                "behind": behind,
+                "spread": spread,
+                "note": "; ".join(notes),
+                "grid": ", ".join(map("{:g}".format, means.index)),
+                "diverged": ", ".join(map("{:g}".format, means.index[np.isinf(means)])),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def learning_rate_sensitivity(trials: pd.DataFrame) -> pd.DataFrame:
+    """The learning rate sensitivity of each arm (Wortsman et al. 2023, arXiv 2309.14322, sec. 2.3).
+
+    It is the mean over a range of learning rates of ``min(loss(rate), initial loss) - lowest
+    loss``. Here, the range is the grid, with equal weights, and the worst finite loss of any trial
+    replaces the initial loss. It is computed for each seed; the interval is Student's over seeds.
+
+    Returns:
+        columns ``arm``, ``n`` (seeds), ``sensitivity``, ``sensitivity_low`` and
+        ``sensitivity_high``, and the range ``from_lr``, ``to_lr``.
+    """
+    start = trials.loc[np.isfinite(trials[OUTCOME]), OUTCOME].max()
+    losses = trials.assign(loss=trials[OUTCOME].clip(upper=start))
+    rows = []
+    for arm, of_arm in losses.groupby("arm", sort=False):
+        by_seed = of_arm.groupby("seed")["loss"].agg(lambda values: (values - values.min()).mean())
+        sample = describe(by_seed.tolist())
+        rates = of_arm["lr"].min(), of_arm["lr"].max()
+        rows.append((arm, sample.count, sample.mean, *sample.interval, *rates))
+    columns = ["arm", "n", "sensitivity", "sensitivity_low", "sensitivity_high", "from_lr", "to_lr"]
+    return pd.DataFrame(rows, columns=columns)

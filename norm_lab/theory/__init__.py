@@ -1,0 +1,18 @@
+"""Claims of the papers about a Transformer at the start of training, measured: one file a claim."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from norm_lab.theory.claim import Claim
+
+_modules = [
+    importlib.import_module(f"{__name__}.{info.name}")
+    for info in pkgutil.iter_modules(__path__)
+    if info.name != "command"  # which imports this package
+]
+_claims: list[Claim] = [module.CLAIM for module in _modules if hasattr(module, "CLAIM")]
+
+CLAIMS = {claim.name: claim for claim in sorted(_claims, key=lambda claim: claim.place)}
+"""Every claim by its name, in the order of the page."""

@@ -1,0 +1,108 @@
+"""The approximate gradient of PowerNorm.
+
+Shen et al. 2020 (PowerNorm), Theorem 1: the gradient that PN's approximate backward pass gives is
+bounded. What is measured was derived from Algorithm 2, without the theorem's Assumption 2.
+
+With `g = dL/dx_hat`, lengths over the n positions of a channel, `Gamma = mean_V(x_hat^2)` and
+`Lambda = mean_V(g x_hat)`, the recursion
+`nu_t = (1 - (1 - a_b) Gamma_t) nu_{t-1} + (1 - a_b) Lambda_t` is a weighted mean of nu_{t-1} and
+`Lambda_t / Gamma_t`, as long as `(1 - a_b) Gamma_t <= 1`. So |nu_t| is at most M_t, the largest
+`|Lambda_s| / Gamma_s` of the batches s up to t. The gradient `dL/dx = (g - nu_{t-1} x_hat) / psi`
+is then at most `(|g| + M_{t-1} |x_hat|) / psi`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+import torch
+
+from norm_lab.report.figure import legend_below
+from norm_lab.theory.claim import (
+    GRAY,
+    ROUNDING,
+    Claim,
+    Options,
+    Row,
+    cases,
+    draw_lines,
+    like_first,
+    verdict,
+)
+from norm_lab.theory.lipschitz import EPOCHS, running_norm
+from norm_lab.theory.models import Activations, through_norm
+
+BOUNDED = {
+    "step": "(1 - a_b) Gamma",
+    "nu": "|nu_t| / M_t",
+    "gradient": "|dL/dx| psi / (|g| + M |x_hat|)",
+}
+"""What is at most 1, by the column of its largest value over the channels."""
+SHARE = "|dL/dx| psi / |g|"
+
+
+def passes(batches: Sequence[Activations], epochs: int = EPOCHS) -> Iterator[Row]:
+    """What each pass of PN over these batches shows, in their order, epoch by epoch.
+
+    Yields:
+        the largest values over the channels of :data:`BOUNDED`, and of :data:`SHARE` as ``share``.
+    """
+    norm: Any = running_norm(batches[0].x.size(-1))
+    bound = torch.zeros_like(norm.nu)
+    for at in (at for _ in range(epochs) for at in batches):
+        psi = (norm.psi2 + norm.eps).sqrt()
+        dx, x_hat = through_norm(norm, at.x, at.g)
+        g_length, x_length, dx_length = (
+            torch.linalg.vector_norm(values, dim=0) for values in (at.g, x_hat, dx)
+        )
+        gradient = dx_length * psi / (g_length + bound * x_length)
+        gamma = x_hat.square().mean(dim=0)
+        bound = torch.maximum(bound, (at.g * x_hat).mean(dim=0).abs() / gamma)
+        yield {
+            "step": float(((1 - norm.alpha_bwd) * gamma).max()),
+            "nu": float((norm.nu.abs() / bound).max()),
+            "gradient": float(gradient.max()),
+            "share": float((dx_length * psi / g_length).max()),
+        }
+
+
+def measure(options: Options, placement: str) -> Iterator[Row]:
+    """At each norm of the encoder of a full model; of main placements only."""
+    for where, at_site in options.activations_by_site(placement):
+        for number, row in enumerate(passes(at_site)):
+            yield {**where, "epoch": number // len(at_site), "batch": number % len(at_site), **row}
+
+
+def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
+    """Whether nu and the gradient stay within what follows from the recursion."""
+    for row, some in cases(frame, "tokens", "placement"):
+        for column, name in BOUNDED.items():
+            largest = some[column].max()
+            holds = largest <= 1 + ROUNDING
+            yield {**row, **verdict(f"{name} <= 1", f"{largest:.4f} at most", holds)}
+        yield {**row, **verdict("-", f"{SHARE}: {some['share'].max():.4f} at most", None)}
+
+
+def plot(frame: pd.DataFrame, axes: Any) -> None:
+    """The largest value of each row over the passes, of the first placement and tokens."""
+    largest = like_first(frame, "tokens", "placement").groupby(["epoch", "batch"]).max()
+    largest.index = pd.RangeIndex(1, len(largest) + 1)
+    names = {**BOUNDED, "share": SHARE}
+    label = f"pass ({frame['placement'].iloc[0]})"
+    lines = [(name, largest[column]) for column, name in names.items()]
+    draw_lines(axes, lines, xlabel=label, ylabel="largest over sites and channels")
+    axes.axhline(1.0, **GRAY)
+    legend_below(axes)
+
+
+CLAIM = Claim(
+    place=10,
+    caption="What the recursion bounds by 1, and the share that it does not, over the passes.",
+    height=4.0,
+    case=("placement", "tokens"),
+    measure=measure,
+    verdicts=verdicts,
+    plot=plot,
+)

@@ -1,0 +1,292 @@
+"""The parts of a claim: measurements, verdicts, and the fits that claims share.
+
+A claim is one file in this folder, with a variable ``CLAIM``. The first line of its docstring is
+the title of its section in ``docs/theory.md``; the prose of the section is written by hand.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from norm_lab.report.figure import style
+from norm_lab.study.significance import Sample, describe
+from norm_lab.theory.models import (
+    Activations,
+    Batches,
+    StackPass,
+    encoder_activations,
+    full,
+    random_batches,
+    stack_pass,
+)
+
+INTERVAL = "95 % interval"
+ROUNDING = 1e-9
+"""Far above what sums of some hundred float64 numbers are off, far below any real effect."""
+SITE_LAYERS = 6
+"""The number of layers of the full model for measurements at single norms."""
+Row = dict[str, Any]
+"""A row of a table, by column."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of the measurements; see the flags of ``norm-plugin theory``.
+
+    Attributes:
+        main: the placements that are measured with all seeds and all batches.
+        real: batches of a corpus, if any.
+        layers: the numbers of layers for the gradient of the last layer.
+        depth: the number of layers for measurements by layer.
+        dim: d of the simplified setting.
+        full_dim: d of the full model.
+        data: the binarized data of the checkpoints; None for the folder that each was trained on.
+    """
+
+    placements: tuple[str, ...]
+    main: tuple[str, ...]
+    random: Batches = field(default_factory=random_batches)
+    real: Batches | None = None
+    norm_type: str = "layernorm"
+    layers: tuple[int, ...] = (2, 4, 6, 8, 12, 16, 24)
+    depth: int = 12
+    dim: int = 512
+    full_dim: int = 128
+    seeds: int = 8
+    checkpoints: tuple[Path, ...] = ()
+    data: Path | None = None
+
+    def seeds_of(self, placement: str) -> range:
+        """The seeds of a placement: all seeds for a main one, half of them for others."""
+        return range(self.seeds if placement in self.main else (self.seeds + 1) // 2)
+
+    def batches_of(self, placement: str) -> list[Batches]:
+        """The batches of a placement: random tokens, and the corpus for a main one."""
+        return [self.random, self.real] if self.real and placement in self.main else [self.random]
+
+    def draws(self, placement: str) -> Iterator[tuple[Row, Batches, int]]:
+        """The draws of a placement: the columns that identify one, its batches and its seed."""
+        for batches in self.batches_of(placement):
+            for seed in self.seeds_of(placement):
+                yield {"tokens": batches.kind, "placement": placement, "seed": seed}, batches, seed
+
+    def stack_pass(self, placement: str, batches: Batches, seed: int) -> StackPass:
+        """A pass through the simplified setting, for measurements by layer."""
+        return stack_pass(placement, self.norm_type, self.depth, self.dim, batches, seed)
+
+    def activations(self, placement: str) -> Iterator[tuple[Row, Activations]]:
+        """The activations of each encoder norm of the full model: one model and batch per seed.
+
+        There are none for a placement that is not a main one.
+        """
+        for where, batches, seed in self.draws(placement) if placement in self.main else ():
+            model = full(placement, *self._sites, batches, seed).model
+            for activations in encoder_activations(model, batches, seed):
+                yield {**where, "site": activations.site}, activations
+
+    def activations_by_site(
+        self, placement: str, seeds: int | None = None
+    ) -> Iterator[tuple[Row, tuple[Activations, ...]]]:
+        """The activations of each encoder norm of one model, on the batches of several seeds."""
+        for batches in self.batches_of(placement) if placement in self.main else ():
+            model = full(placement, *self._sites, batches, seed=0).model
+            passes = [encoder_activations(model, batches, s) for s in range(seeds or self.seeds)]
+            for at_site in zip(*passes):
+                where = {"tokens": batches.kind, "placement": placement, "site": at_site[0].site}
+                yield where, at_site
+
+    @property
+    def _sites(self) -> tuple[str, int, int]:
+        return self.norm_type, SITE_LAYERS, self.full_dim
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a paper and how it is measured.
+
+    Attributes:
+        place: its position among the claims, from 1.
+        caption: the caption of its figure.
+        case: the columns that identify a case.
+        verdicts: compares what is stated with what was measured, by rows of :func:`verdict`.
+        plot: draws the measurements on matplotlib's axes.
+        tables: more tables of the measurements.
+        measure: the rows of measurements of one placement.
+        measure_once: the rows of what does not depend on a placement.
+        may_lack: numeric columns that some rows lack.
+        height: the height of the figure, in inches.
+    """
+
+    place: int
+    caption: str
+    case: tuple[str, ...]
+    verdicts: Callable[[pd.DataFrame], Iterable[Row]]
+    plot: Callable[[pd.DataFrame, Any], None]
+    tables: Callable[[pd.DataFrame], Iterable[pd.DataFrame]] = lambda frame: []
+    measure: Callable[[Options, str], Iterable[Row]] = lambda options, placement: []
+    measure_once: Callable[[Options], Iterable[Row]] = lambda options: []
+    may_lack: tuple[str, ...] = ()
+    height: float = 3.6
+
+    @property
+    def name(self) -> str:
+        """The name of its files, which is that of its module."""
+        return self.verdicts.__module__.rpartition(".")[2].replace("_", "-")
+
+    @property
+    def text(self) -> str:
+        """The docstring of its module."""
+        return (sys.modules[self.verdicts.__module__].__doc__ or "").strip()
+
+
+# Verdicts
+
+
+def verdict(stated: str, measured: Sample | str, holds: bool | None, digits: int = 3) -> Row:
+    """The columns of a row of verdicts.
+
+    ``holds`` is None if the paper states nothing for this case, or it cannot be decided. A mean
+    over seeds is shown with ``digits`` decimal places.
+    """
+    row = {"stated": stated, "measured": measured, INTERVAL: "-", "holds": yes(holds)}
+    if isinstance(measured, Sample):
+        row["measured"] = f"{measured.mean:.{digits}f}"
+        row[INTERVAL] = interval_text(measured, digits)
+    return row
+
+
+def near_verdict(stated: float, measured: Sample | None, tolerance: float) -> Row:
+    """The verdict on a number, which holds up to a tolerance; None is an undefined measurement.
+
+    Another column says whether the interval contains the number.
+    """
+    text = f"{stated:.3g} ± {tolerance:g}"
+    if measured is None:
+        return {**verdict(text, "undefined", None), "contains it": "-"}
+    row = verdict(text, measured, abs(measured.mean - stated) <= tolerance)
+    return {**row, "contains it": yes(contains(measured, stated))}
+
+
+def yes(value: bool | None) -> str:
+    """``yes``, ``no``, or ``-`` for None."""
+    return "-" if value is None else "yes" if value else "no"
+
+
+def interval_text(sample: Sample, digits: int) -> str:
+    """The interval over seeds: ``1.49 to 1.51``."""
+    if sample.count == 1:
+        return "one seed"
+    return " to ".join(f"{end:.{digits}f}" for end in sample.interval)
+
+
+def with_interval(sample: Sample | None, digits: int = 3) -> str:
+    """The mean over seeds and its 95 % interval, if there is one: ``1.50 (1.49 to 1.51)``."""
+    if sample is None:
+        return "undefined"
+    return f"{sample.mean:.{digits}f} ({interval_text(sample, digits)})"
+
+
+def contains(sample: Sample, value: float) -> bool | None:
+    """Whether the interval contains ``value``; None for one seed, which has no interval."""
+    low, high = sample.interval
+    return None if sample.count == 1 else low <= value <= high
+
+
+# Tables of measurements
+
+
+def like_first(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """The rows with the same values in ``columns`` as the first one."""
+    return frame[(frame[list(columns)] == frame[list(columns)].iloc[0]).all(axis=1)]
+
+
+def cases(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[Row, pd.DataFrame]]:
+    """The rows with the same values in ``columns``, and these values."""
+    for values, some in frame.groupby(list(columns), sort=False, dropna=False):
+        yield dict(zip(columns, values)), some
+
+
+def finite_cases(claim: Claim, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Row]]:
+    """The cases whose measurements are all finite, and a row of verdicts for each other case.
+
+    Leaving out single rows would fit a line to the layers that happen to be finite, and a maximum
+    would hide a NaN.
+    """
+    case = [column for column in claim.case if column in frame]
+    numbers = frame.select_dtypes("number")
+    required = numbers.columns.difference([*claim.case, *claim.may_lack])
+    bad = np.isinf(numbers).any(axis=1) | numbers[required].isna().any(axis=1)
+    by_case = bad.groupby([frame[column] for column in case], sort=False, dropna=False)
+    left_out = [
+        dict(zip(case, key))
+        | verdict("-", f"not finite in {of_case.sum()} of {len(of_case)}", None)
+        for key, of_case in by_case
+        if of_case.any()
+    ]
+    return frame[~by_case.transform("any")], left_out
+
+
+GRAY = {"color": "#888888", "linewidth": 1}
+"""The look of a line of reference."""
+
+
+def site_label(frame: pd.DataFrame) -> str:
+    """The label of an axis of the norms of the encoder, under the first placement."""
+    return f"norm of the encoder, from below ({frame['placement'].iloc[0]})"
+
+
+def draw_lines(axes: Any, lines: Iterable[tuple[str, pd.Series]], **settings: str) -> None:
+    """Draw a line for each series over its index; ``settings`` are those of ``Axes.set``."""
+    for place, (name, values) in enumerate(lines):
+        if len(values):
+            axes.plot(values.index, values, **style(place), label=name)
+    axes.set(**settings)
+
+
+# Fits
+#
+# For each seed, a line is fitted to the logarithms by least squares. The interval of the exponent
+# is Student's for the mean of the slopes, as seeds are independent. It does not test whether a
+# power law holds.
+
+
+def exponent(frame: pd.DataFrame, of: str, over: str) -> Sample | None:
+    """p of ``of`` ~ ``over``^p; None unless all values are positive numbers."""
+    if not _have_logarithms(frame[over]):
+        return None
+    return rate(frame.assign(**{over: np.log(frame[over])}), of, over)
+
+
+def rate(frame: pd.DataFrame, of: str, over: str) -> Sample | None:
+    """r of ``of`` ~ exp(r ``over``); None unless all values of ``of`` are positive numbers."""
+    if not _have_logarithms(frame[of]):
+        return None
+    return describe(
+        [
+            float(stats.linregress(of_seed[over], np.log(of_seed[of])).slope)
+            for _, of_seed in frame.groupby("seed", sort=False)
+        ]
+    )
+
+
+def _have_logarithms(values: pd.Series) -> bool:
+    numbers = values.to_numpy(float)
+    return len(numbers) > 0 and bool((np.isfinite(numbers) & (numbers > 0)).all())
+
+
+def factor_below(rates: Sample | None) -> Sample | None:
+    """exp(-r), with r of :func:`rate`: the factor from one layer to the one below it."""
+    if rates is None:
+        return None
+    low, high = rates.interval
+    ends = math.exp(-high), math.exp(-low)
+    return Sample(math.exp(-rates.mean), math.nan, ends, rates.count)

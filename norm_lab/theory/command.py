@@ -1,0 +1,289 @@
+"""Measure what the papers claim about a Transformer at the start of training, and write a page.
+
+    norm-plugin theory
+    norm-plugin theory --claims last-layer --placement post,pre
+    norm-plugin theory --claims trained-layers --checkpoint run/best.pt
+
+Each claim has a CSV and an SVG file in the folder --out. The tables and figures of all claims in
+that folder, also of those measured earlier, are written to the page --page, between the lines
+``<!-- begin:theory/CLAIM -->`` and ``<!-- end:theory/CLAIM -->``; other text is not changed. A
+claim that the page lacks gets a section at its end. With the defaults this takes less than three
+minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import logging
+import os
+import re
+import shlex
+import sys
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import chain
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+import norm_plugin
+from norm_lab.report.figure import Figure
+from norm_lab.report.text import markdown
+from norm_lab.results.provenance import git_state, short_commit, versions
+from norm_lab.theory import CLAIMS
+from norm_lab.theory.claim import INTERVAL, Options, Row, finite_cases
+from norm_lab.theory.models import real_batches
+from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
+from norm_plugin.io.command_line import CommandError, at_least
+from norm_plugin.io.files import check_output, read_json, read_text, write_text
+from norm_plugin.norms import norm_spec
+from norm_plugin.placements import PLACEMENTS, placement_class
+
+MADE = "made.json"
+MAIN = ("post", "pre")
+"""The placements that Xiong et al. 2020 compare."""
+COMMAND = ("norm-plugin", "theory")
+
+
+# The command line
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags of the command."""
+    flags = argparse.ArgumentParser(
+        prog=" ".join(COMMAND),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for name, of_type, default, text in (
+        ("norm-type", str, Options.norm_type, "the norm at every site"),
+        ("depth", at_least(2), Options.depth, "layers of a stack for measurements by layer"),
+        ("dim", at_least(4), Options.dim, "channels in the simplified setting"),
+        ("full-dim", at_least(4), Options.full_dim, "channels of the full model"),
+        ("seeds", at_least(1), Options.seeds, "seeds of post and pre; others have half as many"),
+        ("workers", at_least(1), 2, "processes; each has one thread if there are several"),
+        ("out", Path, Path("results/theory"), "the folder of the CSV and SVG files"),
+        ("page", Path, Path("docs/theory.md"), "the page"),
+    ):
+        text += " (default: %(default)s)"
+        flags.add_argument(f"--{name}", type=of_type, default=default, help=text)
+    add, layers = flags.add_argument, ",".join(map(str, Options.layers))
+    text = f"numbers of layers, two or more (default: {layers})"
+    add("--layers", type=numbers, default=Options.layers, metavar="L,...", help=text)
+    text = f"default: all of {', '.join(CLAIMS)}"
+    add("--claims", type=names, default=tuple(CLAIMS), metavar="C,...", help=text)
+    every = tuple(PLACEMENTS)
+    text = "default: every placement"
+    add("--placement", type=names, default=every, dest="placements", metavar="P,...", help=text)
+    add("--data", type=Path, metavar="BIN", help="binarized data, for batches of real text too")
+    text = "trained models, for the claims trained-layers, gain-over-psi and assumption-two"
+    add("--checkpoint", type=Path, nargs="+", default=(), metavar="FILE", help=text)
+    add_user_dir(flags)
+    text = "only write the figures and the page again, from the files in --out"
+    add("--only-page", action="store_true", help=text)
+    return flags
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The type of a list of names, separated by commas."""
+    return tuple(name for name in text.split(",") if name)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """The type of two or more distinct numbers from 1 on, separated by commas; sorted."""
+    values = tuple(sorted(set(map(at_least(1), names(text)))))
+    if len(values) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r}: give two numbers or more, as in 2,4,8")
+    return values
+
+
+def options_of(args: argparse.Namespace) -> Options:
+    """The options of the claims; CommandError for an unknown norm or placement, or bad data."""
+    try:
+        norm_spec(args.norm_type)
+        for placement in args.placements:
+            placement_class(placement)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    as_given = ("placements", "norm_type", "layers", "depth", "dim", "full_dim", "seeds", "data")
+    return Options(
+        main=tuple(p for p in args.placements if p in MAIN) or args.placements[:1],
+        real=None if args.data is None else real_batches(args.data, args.seeds),
+        checkpoints=tuple(args.checkpoint),
+        **{name: getattr(args, name) for name in as_given},
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    args = parser().parse_args(argv)
+    quiet()
+    import_user_dir(args.user_dir)
+    check_output(args.page)
+    if unknown := [name for name in args.claims if name not in CLAIMS]:
+        raise CommandError(f"no claim {unknown[0]!r}; choose from {', '.join(CLAIMS)}")
+    if not args.only_page:
+        options = options_of(args)
+        made = origin(shlex.join([*COMMAND, *(sys.argv[1:] if argv is None else argv)]), options)
+        args.out.mkdir(parents=True, exist_ok=True)
+        for name, rows in measure(args.claims, options, args.workers, args.user_dir).items():
+            print(f"{name}: {len(rows)} rows")
+            if rows:
+                store(name, rows, made, args.out)
+    write_page(args.out, args.page)
+    print(args.page)
+    return 0
+
+
+# Measuring
+
+
+def measure(
+    claims: Sequence[str], options: Options, workers: int, user_dir: Path | None
+) -> dict[str, list[Row]]:
+    """The rows of each of these claims, by several processes that each import ``user_dir``.
+
+    All claims of a placement are measured together, as they share forward and backward passes.
+    """
+    parts = [[list(CLAIMS[name].measure_once(options)) for name in claims]]
+    work = partial(of_placement, tuple(claims), options)
+    if workers == 1:
+        parts += map(work, options.placements)
+    else:
+        spawn = get_context("spawn")
+        with ProcessPoolExecutor(workers, spawn, start_worker, (user_dir,)) as pool:
+            parts += pool.map(work, options.placements)
+    return {name: list(chain(*of_claim)) for name, of_claim in zip(claims, zip(*parts))}
+
+
+def of_placement(claims: Sequence[str], options: Options, placement: str) -> list[list[Row]]:
+    """The rows of each claim, measured under one placement."""
+    rows = [list(CLAIMS[name].measure(options, placement)) for name in claims]
+    print(f"measured {placement}", flush=True)
+    return rows
+
+
+def start_worker(user_dir: Path | None) -> None:
+    """Prepare a process: one thread, no logging, the norms of the user."""
+    torch.set_num_threads(1)
+    quiet()
+    import_user_dir(user_dir)
+
+
+def quiet() -> None:
+    """Silence the log messages of building models and reading data."""
+    for name in ("norm_plugin", "fairseq"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # torch warns about the masks of fairseq's attention
+    warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
+
+
+# Files
+
+
+def origin(command: str, options: Options) -> Row:
+    """The origin of measurements, for ``made.json``: command, settings, commit and versions."""
+    settings: Row = {
+        "norm": options.norm_type,
+        "L": " ".join(map(str, options.layers)),
+        "depth": options.depth,
+        "d": options.dim,
+        "d of the full model": options.full_dim,
+        "seeds": options.seeds,
+    }
+    if options.data is not None:
+        settings["data"] = name_of(options.data)
+    return {
+        "command": command,
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "git": git_state(Path(norm_plugin.__file__).parent),
+        "settings": settings,
+        "versions": versions(),
+    }
+
+
+def name_of(data: Path) -> str:
+    """The name and checksum of a corpus from its manifest, or else the name of the folder."""
+    path = data.parent / "manifest.json"
+    manifest = read_json(path) if path.is_file() else {}
+    corpus, checksum = manifest.get("corpus", data.name), str(manifest.get("checksum", ""))
+    return f"{corpus} {checksum[:16]}".strip()
+
+
+def store(name: str, rows: list[Row], made: Row, folder: Path) -> None:
+    """Write the measurements of a claim and their origin; this replaces older ones."""
+    frame = pd.DataFrame(rows)
+    text = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    write_text(folder / f"{name}.csv", text)
+    entries = {**read_made(folder), name: made}
+    write_text(folder / MADE, json.dumps(entries, indent=2, sort_keys=True) + "\n")
+
+
+def read_made(folder: Path) -> dict[str, Any]:
+    """The origin of the measurements of each claim in ``folder``, by its name."""
+    path = folder / MADE
+    return dict(read_json(path)) if path.exists() else {}
+
+
+def read_measurements(name: str, folder: Path) -> pd.DataFrame:
+    """Read what :func:`store` has written; only empty cells and ``nan`` are missing values."""
+    return pd.read_csv(folder / f"{name}.csv", keep_default_na=False, na_values=["", "nan"])
+
+
+# The page
+
+
+def write_page(folder: Path, page: Path) -> None:
+    """Draw the figures of the measured claims in ``folder``, and write their blocks in ``page``."""
+    text = read_text(page) if page.exists() else "# The theory, measured\n"
+    made = read_made(folder)
+    for name, claim in CLAIMS.items():
+        if name not in made:
+            continue
+        finite, _ = finite_cases(claim, read_measurements(name, folder))
+        plot = partial(claim.plot, finite) if len(finite) else lambda axes: None
+        figure = Figure(name, claim.caption, finite, plot, claim.height)
+        write_text(folder / f"{name}.svg", figure.standalone)
+        begin, end = (f"<!-- {side}:theory/{name} -->" for side in ("begin", "end"))
+        around = re.split(f"{begin}\n.*?{end}", text, maxsplit=1, flags=re.DOTALL)
+        if len(around) == 1:
+            title, _, rest = claim.text.partition("\n")
+            around = [f"{text}\n## {title.rstrip('.')}\n{rest}\n\n", "\n"]
+        text = f"{begin}\n{block(name, folder, page)}\n{end}".join(around)
+    write_text(page, text)
+
+
+def block(name: str, folder: Path, page: Path) -> str:
+    """The block of a claim in ``page``, in Markdown, from its measurements in ``folder``."""
+    claim, made = CLAIMS[name], read_made(folder)[name]
+    finite, left_out = finite_cases(claim, read_measurements(name, folder))
+    tables = [pd.DataFrame([*left_out, *(claim.verdicts(finite) if len(finite) else [])])]
+    tables += claim.tables(finite) if len(finite) else []
+    numbers = ", ".join(f"{key} {value}" for key, value in made["versions"].items() if value)
+    settings = ", ".join(f"{key} {value}" for key, value in made["settings"].items())
+    to_folder = Path(os.path.relpath(folder, page.parent)).as_posix()
+    return "\n\n".join(
+        [
+            *(markdown(cells(table)) for table in tables),
+            f"![{claim.caption}]({to_folder}/{name}.svg)",
+            f"{claim.caption} Data: [{name}.csv]({to_folder}/{name}.csv).",
+            f"Measured on {made['date']} at commit {short_commit(made['git'])} by "
+            f"`{made['command']}` ({settings}; {numbers}).",
+        ]
+    )
+
+
+def cells(table: pd.DataFrame) -> pd.DataFrame:
+    """A table with ``holds`` as the last column, and without an empty column of intervals."""
+    table = table.astype(object).fillna("")
+    if "holds" in table:
+        table = table[[*table.columns.drop("holds"), "holds"]]
+        table = table.drop(columns=INTERVAL) if table[INTERVAL].isin(["-", ""]).all() else table
+    return table

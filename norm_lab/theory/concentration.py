@@ -1,0 +1,129 @@
+"""Concentration of squared lengths.
+
+Xiong et al. 2020, appendix G. The share of draws of `|x|^2` above `1 + eps` times their mean is at
+most `exp(-n eps^2 / 8)`, n being the number of channels. Measured is the share outside
+`(1 - eps, 1 + eps)`, which is larger. Section 3.4 has 0.125 for eps = 0.1, by measurement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from norm_lab.theory.claim import Claim, Options, Row, draw_lines, verdict
+from norm_lab.theory.hidden_states import LEMMA, OUTPUT
+from norm_lab.theory.models import REAL, Batches
+
+EPSILONS = tuple(round(0.05 * step, 2) for step in range(1, 11))
+CHI_SQUARE = "chi-square"
+DRAWS, CHUNK = 20_000, 1_000
+"""The number of draws of |x|^2 for normal x, and how many are drawn at once."""
+SHOWN = (0.1, 0.2, 0.3)
+"""The eps of the table."""
+FOUND = (0.1, 0.125)
+"""The eps and the share of section 3.4, for hidden states under pre-norm and post-norm."""
+
+
+def share_outside(draws: Tensor, eps: float) -> float:
+    """The share of ``draws`` that are outside (1 - eps, 1 + eps) times their mean.
+
+    NaN where a draw is not finite: a NaN would count as inside.
+    """
+    if not draws.isfinite().all():
+        return math.nan
+    return float(((draws / draws.mean() - 1).abs() > eps).float().mean())
+
+
+def measure(options: Options, placement: str) -> Iterator[Row]:
+    """Shares of |x|^2 in the last layer."""
+    for batches in options.batches_of(placement):
+        seeds = options.seeds_of(placement)
+        draws = torch.cat([last_layer(options, batches, placement, seed) for seed in seeds])
+        yield from shares_of(draws, options.dim, tokens=batches.kind, x=placement)
+
+
+def measure_once(options: Options) -> Iterator[Row]:
+    """Shares of a chi-square with d degrees of freedom."""
+    return shares_of(chi_square(options.dim), options.dim, tokens="none", x=CHI_SQUARE)
+
+
+def shares_of(draws: Tensor, n: int, **where: str) -> Iterator[Row]:
+    """The share outside and its bound, for each eps."""
+    for eps in EPSILONS:
+        yield {
+            **where,
+            "n": n,
+            "eps": eps,
+            "draws": draws.numel(),
+            "share": share_outside(draws, eps),
+            "bound": math.exp(-n * eps**2 / 8),
+        }
+
+
+def chi_square(n: int) -> Tensor:
+    """Draws of |x|^2, x of n independent normal numbers, (DRAWS,)."""
+    generator = torch.Generator().manual_seed(0)
+    chunks = [torch.randn(CHUNK, n, generator=generator) for _ in range(DRAWS // CHUNK)]
+    return torch.cat([chunk.square().sum(dim=1) for chunk in chunks])
+
+
+def last_layer(options: Options, batches: Batches, placement: str, seed: int) -> Tensor:
+    """|x|^2 / d where the lemma of the placement has its x; else the output of the layer. (n,)."""
+    stack = options.stack_pass(placement, batches, seed)
+    place = LEMMA[placement].place if placement in LEMMA else OUTPUT
+    return stack.sums[place][-1] if place in stack.sums else stack.outputs[-1]
+
+
+def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
+    """Whether the share is at most the bound at every eps."""
+    limits = frame.drop_duplicates("eps").set_index("eps")["bound"]
+    shown = {f"eps = {eps}": f"{limits[eps]:.4f}" for eps in SHOWN}
+    yield {"x": "bound", "tokens": "", "draws": "", **shown}
+    for (tokens, what), some in frame.groupby(["tokens", "x"], sort=False):
+        limit, draws = some["bound"], some["draws"].iloc[0]
+        excess = some["share"] - limit
+        worst = some.loc[excess.idxmax()]
+        within = int((excess <= 0).sum())
+        shares = some.set_index("eps")["share"]
+        yield {
+            "x": what,
+            "tokens": tokens,
+            "draws": str(draws),
+            **{f"eps = {eps}": f"{shares[eps]:.4f}" for eps in SHOWN},
+            "bound < 1 / draws": str((limit * draws < 1).sum()),
+            "excess": f"{excess.max():.3f} at {worst['eps']}" if within < len(some) else "none",
+            **verdict(f"within at {len(some)} eps", f"within at {within} eps", within == len(some)),
+        }
+        if what in LEMMA:
+            eps, most = FOUND
+            stated = f"share at eps = {eps} at most {most}"
+            row = verdict(stated, f"{shares[eps]:.4f}", bool(shares[eps] <= most))
+            yield {"x": what, "tokens": tokens, "draws": str(draws), **row}
+
+
+def plot(frame: pd.DataFrame, axes: Any) -> None:
+    """Share over eps, a line for each x, and the bound."""
+    lines = [
+        (what, some[some["share"] > 0].set_index("eps")["share"])
+        for what, some in frame[frame["tokens"] != REAL].groupby("x", sort=False)
+    ]
+    draw_lines(axes, lines, xlabel="eps", ylabel="share outside", yscale="log")
+    bounds = frame.drop_duplicates("eps")
+    axes.plot(bounds["eps"], bounds["bound"], color="#888888", linewidth=3, label="bound")
+    axes.legend(loc="lower left", fontsize=7, ncols=2)
+
+
+CLAIM = Claim(
+    place=5,
+    caption="Share of squared lengths outside (1 - eps, 1 + eps) times their mean.",
+    case=("x", "tokens"),
+    measure=measure,
+    measure_once=measure_once,
+    verdicts=verdicts,
+    plot=plot,
+)

@@ -1,0 +1,153 @@
+"""The gain over psi_B.
+
+Shen et al. 2020 (PowerNorm), Lemma 1 with Assumption 1 and Figure 7. With X and Y the input and the
+output of PN-V in a channel, x_hat = X / psi_B and n positions, the chain rule gives
+
+    |dL/dX|^2 = gamma^2 / psi_B^2 (|dL/dY|^2 - <dL/dY, x_hat>^2 / n)
+
+Assumption 1 puts the gradient of the network without norms, by X, in the place of dL/dY. Then the
+loss has a smaller Lipschitz constant with PN-V where gamma <= psi_B, which the paper finds in every
+channel of every layer after training.
+
+X is the input after the layer-scale, if there is one. The layer-scale gives each position a mean
+square of 1 over its channels, so the mean of psi_B^2 over the channels is 1 as well. With gamma =
+1, as at the start, gamma <= psi_B in every channel would then need psi_B = 1 in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from norm_lab.theory.claim import GRAY, ROUNDING, Claim, Options, Row, cases, draw_lines, verdict
+from norm_lab.theory.models import through_norm
+from norm_lab.theory.trained import trained_sites
+from norm_plugin.norms import build_norm
+from norm_plugin.norms.base.layer_scale import layer_scale
+from norm_plugin.norms.power_norm import PowerNorm
+from norm_plugin.norms.power_norm_v import PowerNormV
+
+EPS = 1e-5
+PN_V = "powernorm-v"
+CASE = ("model", "norm", "layer_scale", "tokens", "placement")
+
+
+def ratios(x: Tensor, dy: Tensor, gain: Tensor, groups: int) -> tuple[Tensor, float]:
+    """gamma / psi_B of each channel, and how far the identity of Lemma 1 is off.
+
+    Args:
+        x: the input before the layer-scale, (n, C), and ``dy`` the gradient by the output, float64.
+        gain: gamma, (C,).
+        groups: of the layer-scale; 0 for none.
+
+    Returns:
+        (C,), and the largest error as a share of gamma^2 |dL/dY|^2 / psi_B^2.
+    """
+    scaled = layer_scale(x, groups, EPS)
+    options: dict[str, Any] = {"layer_scale_groups": 0, "eps": 0.0}
+    norm: Any = build_norm(PN_V, x.size(-1), **options).double().train()
+    with torch.no_grad():
+        norm.weight.copy_(gain)
+    dx, _ = through_norm(norm, scaled, dy)
+    psi = scaled.square().mean(dim=0).sqrt()
+    length = dy.square().sum(dim=0)
+    product = (dy * scaled / psi).sum(dim=0).square() / len(x)
+    unit = (gain / psi).square() * length
+    error = (dx.square().sum(dim=0) - (gain / psi).square() * (length - product)).abs() / unit
+    return gain.abs() / psi, float(error.max())
+
+
+def of_site(x: Tensor, dy: Tensor, gain: Tensor, groups: int) -> Row:
+    """The numbers of one norm in one batch."""
+    ratio, error = ratios(x, dy, gain, groups)
+    return {
+        "least": float(ratio.min()),
+        "mean": float(ratio.mean()),
+        "largest": float(ratio.max()),
+        "channels_above": float((ratio > 1).double().mean()),
+        "identity_error": error,
+    }
+
+
+def measure(options: Options, placement: str) -> Iterator[Row]:
+    """At each norm of the encoder at the start, where gamma is 1; of main placements only."""
+    for where, at in options.activations(placement):
+        for groups in (0, 1):
+            row: Row = {"model": "start", "norm": PN_V, "layer_scale": groups, **where}
+            yield {**row, **of_site(at.x, at.g, torch.ones_like(at.x[0]), groups)}
+
+
+def measure_once(options: Options) -> Iterator[Row]:
+    """At each norm of the encoder of each checkpoint that is one of PowerNorm's."""
+    for path in options.checkpoints:
+        for each in trained_sites(path, options.data):
+            if not isinstance(each.norm, (PowerNorm, PowerNormV)):
+                continue
+            row: Row = {"model": f"{each.updates} updates", "norm": each.norm_type}
+            row |= {"layer_scale": each.norm.layer_scale_groups, "tokens": "real"}
+            row |= {"placement": each.placement, "seed": each.batch, "site": each.at.site}
+            gain: Any = each.norm.weight
+            of_norm = of_site(each.at.x, each.at.g, gain.detach().double(), row["layer_scale"])
+            yield {**row, **of_norm}
+
+
+def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
+    """Whether the identity holds, and gamma <= psi_B in every channel."""
+    for row, some in cases(frame, *CASE):
+        error, largest = some["identity_error"].max(), some["largest"].max()
+        exact = error <= ROUNDING
+        yield {**row, **verdict("Lemma 1's identity", f"off by {error:.1e} at most", exact)}
+        above = some["channels_above"].mean()
+        text = f"{largest:.3f} at most"
+        yield {
+            **row,
+            **verdict("gamma / psi_B <= 1", text, largest <= 1),
+            "channels above 1": f"{above:.1%}",
+            "mean": f"{some['mean'].mean():.3f}",
+        }
+
+
+def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
+    """gamma / psi_B at every norm of the trained models, or else of those at the start."""
+    trained = frame[frame["model"] != "start"]
+    shown = trained if len(trained) else frame
+    by = [*CASE, "site"]
+    sites = shown.groupby(by, sort=False).agg(
+        **{"least": ("least", "min"), "mean": ("mean", "mean"), "largest": ("largest", "max")},
+        **{"channels above 1": ("channels_above", "mean")},
+    )
+    texts = dict.fromkeys(("least", "mean", "largest"), "{:.3f}".format)
+    for column, form in {**texts, "channels above 1": "{:.1%}".format}.items():
+        sites[column] = sites[column].map(form)
+    return [sites.reset_index()]
+
+
+def plot(frame: pd.DataFrame, axes: Any) -> None:
+    """The mean by norm of the encoder, a line for each model, of its first placement and tokens."""
+    lines = []
+    for row, some in cases(frame, "model", "norm", "layer_scale"):
+        first = some[some["placement"].eq(some["placement"].iloc[0])]
+        first = first[first["tokens"].eq(first["tokens"].iloc[0])]
+        means = first.groupby("site", sort=False)["mean"].mean().reset_index(drop=True)
+        scaled = "" if row["layer_scale"] else " without layer-scale"
+        lines.append((f"{row['norm']}, {row['model']}{scaled}", means))
+    settings = {"xlabel": "norm of the encoder, from below", "ylabel": "gamma / psi_B, mean"}
+    draw_lines(axes, lines, yscale="log", **settings)
+    axes.axhline(1.0, **GRAY)
+    axes.legend(loc="best", fontsize=7)
+
+
+CLAIM = Claim(
+    place=12,
+    caption="gamma / psi_B, mean over the channels, at each norm of the encoder. Gray: 1.",
+    case=CASE,
+    measure=measure,
+    measure_once=measure_once,
+    verdicts=verdicts,
+    tables=tables,
+    plot=plot,
+)

@@ -1,0 +1,118 @@
+"""The Jacobian of LayerNorm.
+
+Xiong et al. 2020, Lemma 3. The spectral norm of LayerNorm's Jacobian J at x is `O(sqrt(d) / |x|)`.
+
+By hand, at one position and with gain 1, `J = (I - 1 1^T / d - y y^T / d) / sigma` with
+`y = (x - mu) / sigma`. For d > 2 its largest singular value is `1 / sigma = sqrt(d) / |x - mu|`. So
+the constant of the lemma, `|J| |x| / sqrt(d)`, is `|x| / |x - mu|`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from norm_lab.report.figure import style
+from norm_lab.theory.claim import GRAY, Claim, Options, Row, verdict
+from norm_plugin.norms import Norm, build_norm, norm_spec
+
+LAYERNORM = "layernorm"
+POSITIONS = 2
+"""The number of positions that are measured at each norm of the encoder, the first ones."""
+MEANS = (0.0, 1.0, 3.0, 10.0)
+"""The means of the normal vectors of variance 1 that are measured."""
+
+
+def jacobian(norm: Norm, x: Tensor) -> Tensor:
+    """dy_i / dx_j of y = norm(x), (d, d), of a norm over channels. x: (d,)."""
+    # copy i of x gives the gradient of output i, so one backward pass gives all rows
+    copies = x.detach().repeat(x.numel(), 1).requires_grad_()
+    (rows,) = torch.autograd.grad(norm(copies).diagonal().sum(), copies)
+    return rows
+
+
+def spectral_norm(norm: Norm, x: Tensor) -> float:
+    """The largest singular value of the Jacobian; NaN where that is not finite. x: (d,)."""
+    matrix = jacobian(norm, x)
+    if not matrix.isfinite().all():  # an error of the singular value decomposition
+        return math.nan
+    return float(torch.linalg.matrix_norm(matrix, ord=2))
+
+
+def measure(options: Options, placement: str) -> Iterator[Row]:
+    """At inputs of the norms of the encoder of a full model; of main placements only."""
+    inputs = [
+        ({"tokens": where["tokens"], "placement": placement, "mean": math.nan}, x)
+        for where, (first,) in options.activations_by_site(placement, seeds=1)
+        for x in first.x[:POSITIONS]
+    ]
+    return at_inputs(options, inputs)
+
+
+def measure_once(options: Options) -> Iterator[Row]:
+    """At normal vectors of several means."""
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(options.full_dim, generator=generator, dtype=torch.float64)
+    inputs = [({"tokens": "none", "placement": None, "mean": m}, normal + m) for m in MEANS]
+    return at_inputs(options, inputs)
+
+
+def at_inputs(options: Options, inputs: Iterable[tuple[Row, Tensor]]) -> Iterator[Row]:
+    """A row for each x and each norm over channels: LayerNorm, and the norm of the models."""
+    for where, x in inputs:
+        length = torch.linalg.vector_norm(x)
+        scaled = float(options.full_dim**0.5 / length)
+        for name in dict.fromkeys((LAYERNORM, options.norm_type)):
+            if not norm_spec(name).batch_statistics:
+                value = spectral_norm(build_norm(name, options.full_dim).double(), x)
+                row = {"length": float(length), "scaled": scaled, "spectral_norm": value}
+                yield {"norm": name, **where, **row}
+
+
+def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
+    """The range of the constant on hidden states, and whether it grows with the mean of x."""
+    frame = frame.assign(constant=frame["spectral_norm"] / frame["scaled"])
+    frame = frame.sort_values("placement", key=pd.isna, kind="stable")
+    by = ["norm", "tokens", "placement"]
+    for (norm, tokens, placement), some in frame.groupby(by, sort=False, dropna=False):
+        constants = some["constant"]
+        if pd.isna(placement):
+            x = f"normal, means {', '.join(f'{mean:g}' for mean in some['mean'])}"
+            measured = ", ".join(f"{constant:.2f}" for constant in constants)
+            holds = bool(constants.iloc[-1] <= 2 * constants.iloc[0])
+        else:
+            x = f"{len(some)} hidden states, {placement}, {tokens} tokens"
+            measured, holds = f"{constants.min():.3f} to {constants.max():.3f}", None
+        lengths = f"{some['length'].min():.1f} to {some['length'].max():.1f}"
+        yield {"norm": norm, "x": x, "|x|": lengths, **verdict("O(1)", measured, holds)}
+
+
+def plot(frame: pd.DataFrame, axes: Any) -> None:
+    """Spectral norm over sqrt(d) / |x|, a point an input."""
+    states = frame[frame["placement"].notna()]
+    for place, norm in enumerate(frame["norm"].unique()):
+        some = states[states["norm"] == norm]
+        look = {"color": style(place)["color"], "markersize": 3, "alpha": 0.5}
+        axes.plot(some["scaled"], some["spectral_norm"], "o", **look, label=norm)
+    shown = (states if len(states) else frame)["scaled"]
+    ends = [shown.min(), shown.max()]
+    axes.plot(ends, ends, **GRAY, label="sqrt(d) / |x|")
+    axes.set(xscale="log", yscale="log", xlabel="sqrt(d) / |x|", ylabel="|J|")
+    axes.legend(loc="upper left", fontsize=8)
+
+
+CLAIM = Claim(
+    place=6,
+    caption="Spectral norm of the Jacobian at hidden states, against sqrt(d) / |x|.",
+    case=("placement", "norm", "tokens"),
+    may_lack=("mean",),
+    measure=measure,
+    measure_once=measure_once,
+    verdicts=verdicts,
+    plot=plot,
+)

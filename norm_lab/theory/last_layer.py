@@ -1,0 +1,163 @@
+"""The gradient of the last layer.
+
+Xiong et al. 2020, Theorem 1. The Frobenius norm of the gradient of W^2, the second matrix of the
+feed-forward network, in the last of L layers is `O(d sqrt(ln d))` under post-norm and
+`O(d sqrt(ln d / L))` under pre-norm: an exponent of L of 0 and of -1/2.
+
+The gradient of the loss of position i by the last W^2 is an outer product, `delta_i h_i^T`: h_i
+goes into W^2, and delta_i is the gradient of that loss by what comes out, since no later part of
+the model mixes positions if its norms do not. So the norm of the gradient of one position's loss,
+mean over positions, is `mean_i |delta_i| |h_i|`, and the norm of the mean gradient is
+`|mean_i delta_i h_i^T|`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from norm_lab.study.significance import Sample
+from norm_lab.theory.claim import (
+    Claim,
+    Options,
+    Row,
+    cases,
+    draw_lines,
+    exponent,
+    like_first,
+    near_verdict,
+    with_interval,
+)
+from norm_lab.theory.models import Setting, full, simplified
+from norm_plugin.norms import norm_spec
+
+SIMPLIFIED, FULL = "simplified", "full"
+THEOREM = {"post": 0.0, "pre": -0.5}
+"""The exponent of L, by placement."""
+NEAR = 0.1
+"""Measured exponents that are further from the theorem's are called different."""
+NORMS = {"of_positions": "mean of positions", "of_mean": "of the mean"}
+"""The two norms of the gradient."""
+GROWS = 1.5
+"""Lengths of hidden states that differ by less than this factor have no exponent."""
+
+
+class LastLayer(NamedTuple):
+    """Two norms of the gradient of the last W^2, and |x_L|^2 / d, the mean over real positions."""
+
+    of_positions: float
+    of_mean: float
+    squared_length: float
+
+
+def measure(options: Options, placement: str) -> Iterator[Row]:
+    """Two norms of the gradient at each number of layers, in both models."""
+    mixes = norm_spec(options.norm_type).batch_statistics  # the decoder keeps LayerNorm then
+    for name, build, dim, batches in (
+        (SIMPLIFIED, simplified, options.dim, options.random),
+        *((FULL, full, options.full_dim, batches) for batches in options.batches_of(placement)),
+    ):
+        for layers in options.layers:
+            for seed in options.seeds_of(placement):
+                setting = build(placement, options.norm_type, layers, dim, batches, seed)
+                last = last_layer(setting)
+                if mixes and name == SIMPLIFIED:
+                    last = last._replace(of_positions=math.nan)
+                where = {"model": name, "tokens": batches.kind, "placement": placement}
+                yield {**where, "layers": layers, "seed": seed, **last._asdict()}
+
+
+def last_layer(setting: Setting) -> LastLayer:
+    """What one pass shows of the last layer; after its W^2, no module may mix positions."""
+    layer, seen = setting.layers[-1], dict[str, Tensor]()
+
+    def begin_graph(w2: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        seen["h"], seen["output"] = inputs[0].detach(), output.detach().requires_grad_()
+        return seen["output"]
+
+    def see_output(layer: nn.Module, inputs: Any, output: Any) -> None:
+        seen["x"] = (output[0] if isinstance(output, tuple) else output).detach()
+
+    setting.model.requires_grad_(False)  # the graph begins at W^2, so the pass is a short one
+    layer.fc2.register_forward_hook(begin_graph)
+    layer.register_forward_hook(see_output)
+    loss = setting.total_loss(setting.run()[0])
+    (delta,) = torch.autograd.grad(loss, seen["output"])
+    delta, h = delta.flatten(0, 1), seen["h"].flatten(0, 1)
+    count = setting.labels.ne(setting.pad).sum()
+    norms = torch.linalg.vector_norm(delta, dim=-1) * torch.linalg.vector_norm(h, dim=-1)
+    mean = torch.linalg.matrix_norm(delta.t() @ h / count)
+    squared_length = seen["x"][..., : setting.dim][setting.real].square().mean()
+    return LastLayer(float(norms.sum() / count), float(mean), float(squared_length))
+
+
+def exponent_of(frame: pd.DataFrame, of: str, over: str = "layers") -> Sample | None:
+    """p of ``of`` ~ ``over``^p in one model and placement; None where it has none."""
+    values = frame[over]
+    if over == "squared_length" and values.max() < GROWS * values.min():
+        return None
+    return exponent(frame, of, over)
+
+
+def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
+    """The exponents of both norms beside the theorem's."""
+    stated = frame[frame["placement"].isin(THEOREM)]
+    for row, some in cases(stated, "model", "tokens", "placement"):
+        for of, name in NORMS.items():
+            near = near_verdict(THEOREM[row["placement"]], exponent_of(some, of), NEAR)
+            yield {**row, "exponent": name, **near}
+
+
+def tables(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The exponents of every placement, and why they differ from the theorem's."""
+    for (model, tokens), of_model in frame.groupby(["model", "tokens"], sort=False):
+        rows = []
+        for placement, some in of_model.groupby("placement", sort=False):
+            lengths = some["squared_length"]
+            by_length = exponent_of(some, "of_positions", over="squared_length")
+            rows.append(
+                {
+                    f"{model} model, {tokens} tokens": placement,
+                    **{
+                        f"exponent, {name}": with_interval(exponent_of(some, of))
+                        for of, name in NORMS.items()
+                    },
+                    "|x_L|^2 / d": f"{lengths.min():.2f} to {lengths.max():.2f}",
+                    "exponent of |x_L|^2": with_interval(exponent_of(some, "squared_length")),
+                    "exponent in |x_L|^2": with_interval(by_length),
+                }
+            )
+        yield pd.DataFrame(rows)
+
+
+def plot(frame: pd.DataFrame, axes: Any) -> None:
+    """The simplified setting: gradient over L, a line a placement; means over seeds."""
+    shown = like_first(frame, "model", "tokens")
+    norm = "of_mean" if pd.isna(shown["of_positions"].iloc[0]) else "of_positions"
+    # under rezero, whose branches begin with a factor of 0, a gradient is 0
+    lines = [
+        (placement, some.groupby("layers")[norm].agg(lambda v: v.mean() if v.all() else None))
+        for placement, some in shown.groupby("placement", sort=False)
+    ]
+    lines = [(placement, means.dropna()) for placement, means in lines]
+    draw_lines(axes, lines, xlabel="layers L", ylabel="gradient of the last W^2", yscale="log")
+    axes.set_xscale("log", base=2)
+    if axes.lines:
+        axes.legend(loc="lower left", fontsize=7, ncols=2, handlelength=3)
+
+
+CLAIM = Claim(
+    place=2,
+    caption="Gradient of the last layer's W^2 in the simplified setting, mean over positions.",
+    case=("placement", "model", "tokens"),
+    may_lack=("of_positions",),
+    measure=measure,
+    verdicts=verdicts,
+    tables=tables,
+    plot=plot,
+)

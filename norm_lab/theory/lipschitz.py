@@ -1,0 +1,156 @@
+"""The gradient through PowerNorm.
+
+Shen et al. 2020 (PowerNorm), Lemma 1. Under PN-V, with `g = dL/dx_hat` and lengths over the n
+positions of a channel, `|dL/dx|^2 = (|g|^2 - <g, x_hat>^2 / n) / psi_B^2`, which is at most
+`|g|^2 / psi_B^2`. PN divides by the running psi and subtracts `nu x_hat` in place of the mean;
+nothing is stated of its share `|dL/dx|^2 psi^2 / |g|^2`.
+
+The lemma compares PN-V with the network without norms. The abstract compares it with batch
+normalization, which no lemma or theorem does. In one batch, either gradient may be the shorter
+one: psi_B is at least sigma_B, but batch normalization removes the mean of g too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from torch import Tensor
+
+from norm_lab.report.figure import style
+from norm_lab.theory.claim import GRAY, Claim, Options, Row, cases, like_first, site_label, verdict
+from norm_lab.theory.models import Activations, through_norm
+from norm_plugin.norms import Norm, build_norm
+
+EXACT, APPROXIMATE, BATCH_NORM = "powernorm-v", "powernorm", "batchnorm"
+ROUNDING = 1e-6
+"""Far above what float64 is off, far below any real effect."""
+EPOCHS = 5
+"""How often PN sees the batches, so that its running statistics have settled."""
+
+
+@dataclass(frozen=True)
+class InputGradient:
+    """The gradient by the input of a norm, for each channel; (C,) each.
+
+    Attributes:
+        share: |dL/dx|^2 psi^2 / |g|^2.
+        by_identity: 1 - <g, x_hat>^2 / (n |g|^2), the share by Lemma 1.
+        ratio: |dL/dx| divided by that of batch normalization with the same x and g.
+    """
+
+    share: Tensor
+    by_identity: Tensor
+    ratio: Tensor
+
+
+def running_norm(dim: int) -> Norm:
+    """PN that uses running statistics from its first batch on, in float64."""
+    return build_norm(APPROXIMATE, dim, layer_scale_groups=0, warmup_updates=0).double().train()
+
+
+def exact_gradient(x: Tensor, g: Tensor) -> InputGradient:
+    """The gradient of PN-V with gamma = 1, without layer-scale; eps is 0. x, g: (n, C)."""
+    return _gradient(_batch_norm(EXACT, x.size(-1)), x, g, psi2=x.square().mean(dim=0))
+
+
+def running_gradients(batches: Sequence[Activations], epochs: int = EPOCHS) -> list[InputGradient]:
+    """The gradients of PN with gamma = 1 in the last of its epochs over these batches."""
+    norm: Any = running_norm(batches[0].x.size(-1))
+    for at in (*batches,) * (epochs - 1):
+        through_norm(norm, at.x, at.g)
+    return [_gradient(norm, at.x, at.g, psi2=norm.psi2 + norm.eps) for at in batches]
+
+
+def _batch_norm(name: str, dim: int) -> Norm:
+    """A norm with the statistics of the batch, in float64, without layer-scale; eps is 0."""
+    return build_norm(name, dim, layer_scale_groups=0, eps=0.0).double().train()
+
+
+def _gradient(norm: Norm, x: Tensor, g: Tensor, psi2: Tensor) -> InputGradient:
+    dx, x_hat = through_norm(norm, x, g)
+    of_batch_norm, _ = through_norm(_batch_norm(BATCH_NORM, x.size(-1)), x, g)
+    length = g.square().sum(dim=0)
+    product = (g * x_hat).sum(dim=0)
+    return InputGradient(
+        share=dx.square().sum(dim=0) * psi2 / length,
+        by_identity=1 - product.square() / (x.size(0) * length),
+        ratio=dx.norm(dim=0) / of_batch_norm.norm(dim=0),
+    )
+
+
+def measure(options: Options, placement: str) -> Iterator[Row]:
+    """Both norms at each norm of the encoder of a full model; of main placements only."""
+    for where, at_site in options.activations_by_site(placement):
+        exact = [exact_gradient(at.x, at.g) for at in at_site]
+        for norm, gradients in {EXACT: exact, APPROXIMATE: running_gradients(at_site)}.items():
+            for batch, at in enumerate(gradients):
+                yield {
+                    **where,
+                    "batch": batch,
+                    "norm": norm,
+                    "identity_error": float((at.share - at.by_identity).abs().max()),
+                    "least_share": float(at.share.min()),
+                    "mean_share": float(at.share.mean()),
+                    "largest_share": float(at.share.max()),
+                    "channels_above": float((at.share > 1 + ROUNDING).double().mean()),
+                    "least_ratio": float(at.ratio.min()),
+                    "mean_ratio": float(at.ratio.mean()),
+                    "largest_ratio": float(at.ratio.max()),
+                    "channels_longer": float((at.ratio > 1 + ROUNDING).double().mean()),
+                }
+
+
+def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
+    """Whether PN-V's identity and bound hold, and how far PN exceeds the bound."""
+    for row, some in cases(frame, "norm", "tokens"):
+        largest, error = some["largest_share"].max(), some["identity_error"].max()
+        bound = verdict("-", f"{largest:.4f} at most", None)
+        if row["norm"] == EXACT:
+            yield {**row, **verdict("the identity", f"off by {error:.1e}", error <= ROUNDING)}
+            bound = verdict("share <= 1", f"{largest:.4f} at most", largest <= 1 + ROUNDING)
+        yield {
+            **row,
+            **bound,
+            "mean share": f"{some['mean_share'].mean():.4f}",
+            "channels and batches above 1": f"{some['channels_above'].mean():.1%}",
+            "mean ratio to BN": f"{some['mean_ratio'].mean():.4f}",
+            "longer than BN's": f"{some['channels_longer'].mean():.1%}",
+        }
+
+
+def tables(frame: pd.DataFrame) -> list[pd.DataFrame]:
+    """The ranges of the share and of the ratio to batch normalization, by placement."""
+    by = ["norm", "tokens", "placement"]
+    ranges = frame.groupby(by, sort=False).agg(
+        **{"least share": ("least_share", "min"), "largest share": ("largest_share", "max")},
+        **{"least ratio to BN": ("least_ratio", "min"), "largest": ("largest_ratio", "max")},
+    )
+    return [ranges.map("{:.4f}".format).reset_index()]
+
+
+def plot(frame: pd.DataFrame, axes: Any) -> None:
+    """Mean and largest share by norm of the encoder, of the first placement and tokens."""
+    shown = like_first(frame, "tokens", "placement")
+    for place, (norm, some) in enumerate(shown.groupby("norm", sort=False)):
+        sites = some.groupby("site", sort=False)
+        mean, largest = sites["mean_share"].mean(), sites["largest_share"].max()
+        look = {"color": style(place)["color"], "linewidth": 1.5}
+        axes.plot(range(len(mean)), mean, linestyle="-", label=f"{norm}, mean", **look)
+        axes.plot(range(len(mean)), largest, linestyle=":", label=f"{norm}, largest", **look)
+    axes.axhline(1.0, **GRAY)
+    axes.set(xlabel=site_label(frame), ylabel="|dL/dx|^2 psi^2 / |g|^2")
+    axes.legend(loc="lower right", fontsize=8)
+
+
+CLAIM = Claim(
+    place=9,
+    caption="Squared length of the gradient by the input of the norm, as a share of |g|^2 / psi^2.",
+    case=("placement", "norm", "tokens"),
+    measure=measure,
+    verdicts=verdicts,
+    tables=tables,
+    plot=plot,
+)

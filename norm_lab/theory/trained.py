@@ -1,0 +1,64 @@
+"""What the encoder norms of trained models see: their inputs and gradients on training batches."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from fairseq.modules import FairseqDropout
+from torch import nn
+
+from norm_lab.theory.models import Activations, activations_of, batch_of
+from norm_plugin.checkpoints.building import build_model
+from norm_plugin.checkpoints.files import load_checkpoint, num_updates
+from norm_plugin.checkpoints.reestimate import train_batches
+from norm_plugin.norms import Norm
+
+BATCHES = 8
+"""The number of batches of the training data, without dropout."""
+
+
+class TrainedSite(NamedTuple):
+    """A norm of the encoder of a trained model, in one batch.
+
+    Attributes:
+        norm: a copy of the norm in training mode, as it was before the batch.
+        at: its input x, before any layer-scale, and the gradient by its output y.
+    """
+
+    norm: Norm
+    at: Activations
+    norm_type: str
+    placement: str
+    updates: int | None
+    batch: int
+
+
+def trained_sites(path: Path, data: Path | None) -> Iterator[TrainedSite]:
+    """The norms of the encoder, from below, in each of the first batches of the training data.
+
+    The batches are taken in training mode, so running statistics are updated as in training.
+
+    Raises:
+        CommandError: the checkpoint cannot be read, or does not fit the data.
+    """
+    updates = num_updates(load_checkpoint(path))
+    model, cfg, task = build_model(path, data)
+    without_dropout(model.train())
+    norm_type, placement = str(model.cfg.norm_type), model.cfg.plan.placement["encoder"]
+    for batch, sample in enumerate(itertools.islice(train_batches(model, cfg, task), BATCHES)):
+        before = dict(copy.deepcopy(model).named_modules())
+        pads = task.source_dictionary.pad(), task.target_dictionary.pad()
+        for at in activations_of(model, batch_of(sample), *pads):
+            norm = cast(Norm, before[at.site])
+            yield TrainedSite(norm, at, norm_type, placement, updates, batch)
+
+
+def without_dropout(model: nn.Module) -> None:
+    """Put a model in training mode, for batch statistics, but without dropout."""
+    for module in model.modules():
+        if isinstance(module, (FairseqDropout, nn.Dropout)):
+            module.p = 0.0

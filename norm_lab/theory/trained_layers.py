@@ -1,0 +1,108 @@
+"""The gradient of every layer after the warm-up.
+
+Xiong et al. 2020, section 3.3, explain the need for a warm-up by the large gradients near the
+output of post-norm at the start of training. Measured here are the gradients of the layers after
+the warm-up of real runs. No verdict is given: the start of these runs is not there to compare.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from norm_lab.theory.claim import Claim, Options, Row, draw_lines, verdict
+from norm_lab.theory.every_layer import PAPER, factor
+from norm_lab.theory.models import batch_of, layer_gradients, of_model
+from norm_lab.theory.trained import BATCHES, without_dropout
+from norm_plugin.checkpoints.building import build_model
+from norm_plugin.checkpoints.files import load_checkpoint, num_updates
+from norm_plugin.checkpoints.reestimate import train_batches
+from norm_plugin.io.command_line import CommandError
+
+STACK = ("placement", "norm", "updates", "stack", "checkpoint")
+"""The columns that identify a stack of a model."""
+
+
+def measure_once(options: Options) -> Iterator[Row]:
+    """The gradient of W^2 of each layer of each checkpoint, in the first batches of its data."""
+    for path in options.checkpoints:
+        yield from of_checkpoint(path, options.data)
+
+
+def of_checkpoint(path: Path, data: Path | None) -> Iterator[Row]:
+    """The rows of one checkpoint; without ``data``, on that which the run was trained on.
+
+    Raises:
+        CommandError: the checkpoint cannot be read, or does not fit the data.
+    """
+    updates = num_updates(load_checkpoint(path))
+    model, cfg, task = build_model(path, data)
+    if min(len(model.encoder.layers), len(model.decoder.layers)) < 2:
+        raise CommandError(f"{path} has a stack of one layer; a factor a layer needs two")
+    without_dropout(model.train())
+    layers = [
+        (side, number, layer)
+        for side in ("encoder", "decoder")
+        for number, layer in enumerate(getattr(model, side).layers, start=1)
+    ]
+    for seed, sample in enumerate(itertools.islice(train_batches(model, cfg, task), BATCHES)):
+        setting = of_model(model, batch_of(sample), task.target_dictionary.pad())
+        gradients = layer_gradients([layer for *_, layer in layers], setting.mean_loss())
+        for (side, number, _), gradient in zip(layers, gradients):
+            yield {
+                "checkpoint": path.as_posix(),
+                "placement": model.cfg.plan.placement[side],
+                "norm": str(model.cfg.norm_type),
+                "updates": updates,
+                "stack": side,
+                "seed": seed,
+                "layer": number,
+                "gradient": gradient,
+            }
+
+
+def verdicts(frame: pd.DataFrame) -> Iterator[Row]:
+    """The factor of each stack of each checkpoint, with its file if rows would look the same."""
+    stacks = pd.DataFrame([key for key, _ in by_stack(frame)], columns=STACK)
+    named = stacks.duplicated(["placement", "norm", "updates", "stack"]).any()
+    for key, some in by_stack(frame):
+        row = {name: str(value) for name, value in zip(STACK, key) if name != "checkpoint" or named}
+        stated = PAPER.get(row["placement"])
+        measured = factor(some) or "undefined"
+        row |= verdict("-" if stated is None else f"{stated:.3f}", measured, None)
+        means = some.groupby("layer")["gradient"].mean()
+        ratio = f"{means.iloc[0] / means.iloc[-1]:.3f}" if means.iloc[-1] else "undefined"
+        yield {**row, "first layer / last layer": ratio}
+
+
+def by_stack(frame: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
+    """The rows of each stack of each model; old files have no column for the checkpoint."""
+    frame = frame if "checkpoint" in frame else frame.assign(checkpoint="")
+    return iter(frame.groupby(list(STACK), sort=False))
+
+
+def plot(frame: pd.DataFrame, axes: Any) -> None:
+    """The gradient over the layers, one line per stack of a checkpoint."""
+    stacks = pd.DataFrame([key for key, _ in by_stack(frame)], columns=STACK)
+    shared = stacks.duplicated(["placement", "updates", "stack"], keep=False)
+    lines = []
+    for place, ((placement, norm, updates, stack, checkpoint), some) in enumerate(by_stack(frame)):
+        which = f", {checkpoint or norm}" if shared[place] else ""
+        label = f"{placement}, {updates} updates, {stack}{which}"
+        lines.append((label, some.groupby("layer")["gradient"].mean()))
+    draw_lines(axes, lines, xlabel="layer l", ylabel="gradient of W^2", yscale="log")
+    axes.legend(loc="best", fontsize=7)
+
+
+CLAIM = Claim(
+    place=4,
+    caption="Gradient of each layer's W^2 in trained models, mean over batches.",
+    case=("placement", "stack", "norm", "updates", "checkpoint"),
+    measure_once=measure_once,
+    verdicts=verdicts,
+    plot=plot,
+)

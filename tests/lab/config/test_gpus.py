@@ -1,0 +1,127 @@
+"""The batch of a recipe on any number of GPUs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from norm_lab.config.recipes import for_workers
+from norm_plugin.io.command_line import CommandError
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """``gpus(n)``: this machine has n of them."""
+    return lambda count: monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+
+def recipe(tokens=4096, freq=1, **common):
+    return {
+        "common": common,
+        "dataset": {"max_tokens": tokens},
+        "optimization": {"update_freq": [freq]},
+    }
+
+
+def batch(made, further_tokens=None):
+    """Tokens of an update, over all workers."""
+    tokens = further_tokens or made["dataset"]["max_tokens"]
+    workers = made["distributed_training"]["distributed_world_size"]
+    return tokens * made["optimization"]["update_freq"][0] * workers
+
+
+@pytest.mark.parametrize("count", ["1", "2", "8", "128"])
+def test_the_batch_stays(count, gpus):
+    gpus(128)
+    made = for_workers(recipe(freq=128), count)
+    assert made["distributed_training"]["distributed_world_size"] == int(count)
+    assert batch(made) == 4096 * 128
+
+
+@pytest.mark.parametrize(("freq", "count"), [(1, "2"), (128, "6"), (128, "256"), (2, "8")])
+def test_a_batch_that_cannot_be_shared_is_refused_unless_told(freq, count, gpus):
+    gpus(256)
+    with pytest.raises(CommandError, match="cannot share the recipe's batch of 4096 x"):
+        for_workers(recipe(freq=freq), count)
+    made = for_workers(recipe(freq=freq), count, change_batch=True)
+    assert made["optimization"]["update_freq"] == [freq]
+
+
+def test_fewer_tokens_a_gpu_make_it_possible(gpus):
+    gpus(8)
+    with pytest.raises(CommandError, match=r"\(-- --max-tokens 512\)"):
+        for_workers(recipe(), "8")
+    made = for_workers(recipe(), "8", ["--max-tokens", "512"])
+    assert batch(made, 512) == 4096
+    made = for_workers(recipe(freq=4), "8", ["--max-tokens", "1024"])
+    assert batch(made, 1024) == 4 * 4096
+
+
+def test_a_batch_of_sentences(gpus):
+    """As in a language model's recipe, which has no ``max_tokens``."""
+    gpus(8)
+    given = {"dataset": {"batch_size": 16}, "optimization": {"update_freq": [4]}}
+    made = for_workers(given, "4")
+    assert made["optimization"]["update_freq"] == [1]
+    with pytest.raises(CommandError, match=r"8 GPUs of --batch-size 16 .* \(-- --batch-size 8\)"):
+        for_workers(given, "8")
+    assert for_workers(given, "8", ["--batch-size", "8"])["optimization"]["update_freq"] == [1]
+
+
+def test_an_update_freq_of_the_user_is_left_alone(gpus):
+    gpus(2)
+    made = for_workers(recipe(freq=1), "2", ["--update-freq", "7"])
+    assert made["optimization"]["update_freq"] == [1]  # and the user's comes after it
+
+
+def test_by_default_it_is_one_gpu_or_the_cpu(gpus):
+    gpus(0)
+    made = for_workers(recipe(), "auto")
+    assert made["common"]["cpu"] is True and "distributed_training" not in made
+    gpus(4)
+    made = for_workers(recipe(freq=2), "auto")
+    assert made["distributed_training"]["distributed_world_size"] == 1
+    assert made["optimization"]["update_freq"] == [2] and "cpu" not in made["common"]
+    assert "distributed_training" not in for_workers(recipe(cpu=True), "auto")
+    with pytest.raises(CommandError, match="the recipe is one for the CPU"):
+        for_workers(recipe(cpu=True), "2")
+
+
+def test_a_slurm_job_has_several_workers_on_cpus(gpus):
+    gpus(0)
+    made = for_workers(recipe(freq=2, cpu=True), "2", srun=True)
+    assert made["distributed_training"]["distributed_world_size"] == 2
+    assert made["distributed_training"]["distributed_backend"] == "gloo"
+    assert batch(made) == 8192 and made["common"]["cpu"] is True
+
+
+@pytest.mark.parametrize("flag", ["--fp16", "--bf16"])
+def test_half_precision_on_the_cpu_is_refused(flag, gpus):
+    gpus(0)
+    key = flag.removeprefix("--")
+    for given in ((recipe(), "auto", [flag]), (recipe(**{key: True}), "auto")):
+        with pytest.raises(CommandError, match=f"{key} needs a GPU.*give common.{key}=false"):
+            for_workers(*given)
+    for_workers(recipe(**{key: False}), "auto")
+    for_workers(recipe(**{key: True}), "auto", elsewhere=True)  # a sweep from Slurm's login node
+
+
+def test_gpus_must_be_there_unless_they_are_elsewhere(gpus):
+    gpus(1)
+    with pytest.raises(CommandError, match="--gpus 2, but this machine has 1"):
+        for_workers(recipe(freq=2), "2")
+    assert batch(for_workers(recipe(freq=2), "2", elsewhere=True)) == 8192
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "two", "1.5", ""])
+def test_a_wrong_number_is_refused(wrong, gpus):
+    gpus(2)
+    with pytest.raises(CommandError, match="it must be a number from 1, or auto"):
+        for_workers(recipe(), wrong)
+
+
+def test_the_recipe_itself_is_not_changed(gpus):
+    gpus(2)
+    given = recipe(freq=2)
+    for_workers(given, "2")
+    assert given == recipe(freq=2)

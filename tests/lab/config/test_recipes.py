@@ -1,0 +1,445 @@
+"""configs/: what hydra composes of them, as flags and under fairseq's schema."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+from fairseq import options
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.optim import build_optimizer
+from fairseq.optim.lr_scheduler import build_lr_scheduler
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+
+import norm_plugin.models  # noqa: F401  registers the architectures
+from fake_runs import spec_of
+from norm_lab.config.checks import check_number_averaged
+from norm_lab.config.experiments import find_experiment
+from norm_lab.config.recipes import main, read_recipe
+from norm_lab.metrics.flags import averaging_flags, generation_flags, training_flags
+from norm_lab.paths import CONFIGS
+from norm_plugin.io.command_line import CommandError, run_command
+from norm_plugin.models.plan import make_plan
+from norm_plugin.norms import NORM_TYPES
+from norm_plugin.norms.base import registry as registry
+from norm_plugin.placements import PLACEMENTS
+
+PRIMARY = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+PAPERS = {  # dropouts, learning rate, warm-up, weight decay, update_freq; beam, length penalty
+    ("iwslt14_de_en", "adanorm"): ((0.3, 0.1, 0.1), [0.0015], 8000, 1e-4, [2], "5", "1.0"),
+    ("iwslt14_de_en", "powernorm"): ((0.0, 0.0, 0.0), [0.0015], 8000, 1e-4, [1], "5", "1.0"),
+    ("iwslt15_en_vi", "adanorm"): ((0.1, 0.0, 0.0), [0.001], 8000, 0.0, [1], "5", "1.0"),
+    ("wmt14_en_de", "adanorm"): ((0.3, 0.1, 0.1), [0.001], 4000, 0.0, [1], "4", "0.6"),
+    ("wmt14_en_de", "powernorm"): ((0.3, 0.1, 0.1), [0.003], 8000, 0.0, [128], "4", "0.6"),
+}
+TRANSLATION = [n for n in PRIMARY if read_recipe(n)["task"]["_name"] == "translation"]
+CHOICES = [(name, f"recipe={recipe}") for name, recipe in PAPERS]
+
+
+def error_of(command, argv, capsys):
+    """The one line that a command prints when it fails."""
+    with pytest.raises(SystemExit) as stopped:
+        run_command(partial(command, argv))
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert stopped.value.code == 1 and printed.out == "" and line.startswith("error: ")
+    return line
+
+
+def parsed(name, *overrides):
+    """What fairseq-train understands of the flags of a recipe."""
+    flags = training_flags(read_recipe(name, overrides))
+    return options.parse_args_and_arch(options.get_training_parser(), ["DATA", *flags])
+
+
+@pytest.mark.parametrize(("name", "recipe"), PAPERS)
+def test_the_numbers_of_the_papers(name, recipe):
+    args = parsed(name, f"recipe={recipe}")
+    dropouts = (args.dropout, args.attention_dropout, args.activation_dropout)
+    numbers = (dropouts, args.lr, args.warmup_updates, args.weight_decay, args.update_freq)
+    *expected, beam, lenpen = PAPERS[name, recipe]
+    assert numbers == tuple(expected)
+    assert args.encoder_normalize_before and args.decoder_normalize_before
+    assert (args.clip_norm, args.label_smoothing, args.warmup_init_lr) == (0.0, 0.1, 1e-7)
+    assert (args.max_tokens, args.adam_betas) == (4096, "(0.9, 0.98)")
+    assert args.share_all_embeddings == (name != "iwslt15_en_vi")
+    composed = read_recipe(name, [f"recipe={recipe}"])
+    assert generation_flags(composed) == ["--beam", beam, "--lenpen", lenpen]
+    assert averaging_flags(composed) == ["--last-epochs", "10"]
+
+
+def schedule_of(args):
+    """The learning-rate schedule of a training."""
+    cfg = convert_namespace_to_omegaconf(args)
+    adam = build_optimizer(cfg.optimizer, [torch.nn.Parameter(torch.zeros(1))])
+    return build_lr_scheduler(cfg.lr_scheduler, adam)
+
+
+def rates_by_epoch(args, epochs):
+    schedule = schedule_of(args)
+    schedule.step_begin_epoch(1)
+    return [schedule.step_update(0), *map(schedule.step_begin_epoch, range(2, epochs + 1))]
+
+
+def test_pre_norm_without_warmup_has_the_schedule_of_its_paper():
+    """Xiong et al. 2020, section 4.1: 5e-4, decayed at the 8th epoch by 0.1."""
+    args = parsed("iwslt14_de_en", "recipe=xiong")
+    assert args.encoder_normalize_before and args.decoder_normalize_before
+    assert (args.dropout, args.label_smoothing, args.max_tokens) == (0.1, 0.1, 4096)
+    assert rates_by_epoch(args, 12) == pytest.approx([5e-4] * 7 + [5e-5] * 5)
+    recipe = read_recipe("iwslt14_de_en", ["recipe=xiong"])
+    assert generation_flags(recipe) == ["--beam", "5", "--lenpen", "1.2"]
+
+
+def test_pre_norm_without_warmup_on_wmt14():
+    """Xiong et al. 2020, section 4.1: 7e-4, from the 6th epoch with the inverse square root."""
+    args = parsed("wmt14_en_de", "recipe=xiong")
+    sizes = (args.encoder_embed_dim, args.encoder_layers, args.encoder_attention_heads)
+    assert sizes == (512, 6, 8)
+    assert args.encoder_normalize_before and args.decoder_normalize_before
+    assert (args.max_tokens * args.update_freq[0], args.label_smoothing) == (8192 * 16, 0.1)
+    falling = [7e-4 * (5 / epoch) ** 0.5 for epoch in range(6, 21)]
+    assert rates_by_epoch(args, 20) == pytest.approx([7e-4] * 5 + falling, rel=1e-3)  # rounded
+
+
+def test_the_released_script_of_powernorm_beside_its_paper():
+    """train-iwslt14.sh has dropouts of 0.3, 0.1 and 0.1, and averages 5 checkpoints."""
+    paper, released = (
+        training_flags(read_recipe("iwslt14_de_en", [f"recipe={recipe}"]))
+        for recipe in ("powernorm", "powernorm_released")
+    )
+    words = {"--dropout", "--attention-dropout", "--activation-dropout", "--keep-last-epochs"}
+    differing = {paper[i - 1] for i, word in enumerate(paper) if word != released[i]}
+    assert differing == words
+    args = parsed("iwslt14_de_en", "recipe=powernorm_released")
+    assert (args.dropout, args.attention_dropout, args.activation_dropout) == (0.3, 0.1, 0.1)
+    recipe = read_recipe("iwslt14_de_en", ["recipe=powernorm_released"])
+    assert averaging_flags(recipe) == ["--last-epochs", "5"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "merges"),
+    [(None, 32000), ("adanorm", 32000), ("powernorm", 37000), ("xiong", 37000)],
+)
+def test_wmt14_has_the_vocabulary_of_the_recipe(recipe, merges):
+    experiment = find_experiment("wmt14", recipe=recipe)
+    assert (experiment.merges, experiment.recipe) == (merges, recipe or "adanorm")
+    chosen = [f"recipe={recipe}"] if recipe else []
+    assert spec_of("wmt14", *chosen).data.name == f"wmt14-{merges}"
+
+
+@pytest.mark.parametrize("plain", ["", "_plain"])
+@pytest.mark.parametrize(("name", "layers"), [("ptb", 3), ("wikitext103", 6)])
+def test_the_language_models_of_the_powernorm_paper(name, layers, plain):
+    """Shen et al. 2020, appendix VII-B; what it leaves open is that of Ma et al. 2019."""
+    args = parsed(name + plain, "norm=powernorm")
+    if not plain:
+        assert args.arch.startswith("norm_tensorized_lm")
+        assert (args.rank, args.cores, args.tensorized_mask) == (40, 1, "causal")
+        assert (args.activation_dropout, args.no_decoder_final_norm) == (0.3, True)
+    assert (args.decoder_embed_dim, args.decoder_ffn_embed_dim) == (256, 2100)
+    assert (args.decoder_layers, args.dropout, args.decoder_normalize_before) == (layers, 0.3, True)
+    assert (args.max_epoch, args.warmup_updates, args.lr) == (30, 4000, [0.00025])
+    assert args.norm_warmup_updates == 4000  # as long as that of the learning rate
+    assert (args.optimizer, args.clip_norm, args.max_update) == ("adam", 0.25, 0)
+    assert getattr(args, "label_smoothing", None) == (0.1 if name == "ptb" else None)
+    every = [choice.norm for choice in make_plan(args, ("decoder",)).sites]
+    assert set(every) == {"powernorm"}
+    schedule = schedule_of(args)
+    end = 4000 + args.lr_period_updates
+    assert schedule.step_update(4000) == pytest.approx(0.00025)
+    assert schedule.step_update(end - 1) == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["enwik8", "enwik8_plain"])
+def test_the_character_model_of_the_adanorm_paper(name):
+    """Xu et al. 2019, appendix A.2: Transformer-XL's defaults, C = 1 and Kaiming's weights."""
+    args = parsed(name, "norm=adanorm")
+    if name == "enwik8":
+        assert (args.task, args.arch) == ("truncated_bptt_lm", "norm_transformer_xl")
+        assert (args.mem_len, args.clamp_len, args.same_length) == (512, -1, False)
+        assert args.decoder_attention_heads == 8
+    assert (args.decoder_ffn_embed_dim, args.decoder_normalize_before) == (2048, False)
+    assert (args.decoder_layers, args.decoder_embed_dim, args.batch_size) == (12, 512, 22)
+    assert (args.norm_scale, args.norm_init) == (1.0, "kaiming")
+    assert (args.dropout, args.activation_dropout, args.attention_dropout) == (0.1, 0.1, 0.0)
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_every_placement_is_a_word_of_its_group(name):
+    with initialize_config_dir(str(CONFIGS), version_base="1.1"):
+        composed = compose("toy", [f"placement={name}", "model.norm_placement_decoder=post"])
+    assert composed.model.norm_placement == name
+    assert composed.model.norm_placement_decoder == "post"
+
+
+@pytest.mark.parametrize("name", PRIMARY)
+def test_every_experiment_takes_a_placement(name):
+    with initialize_config_dir(str(CONFIGS), version_base="1.1"):
+        assert compose(name, ["placement=sandwich"]).model.norm_placement == "sandwich"
+    flags = training_flags(read_recipe(name, ["placement=sandwich"]))
+    assert flags[flags.index("--norm-placement") + 1] == "sandwich"
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"), [("iwslt15_en_vi", 1.0), ("iwslt14_de_en", None), ("wmt14_en_de", None)]
+)
+def test_adanorm_has_its_constant_of_the_corpus(name, scale):
+    adanorm, layernorm = parsed(name, "norm=adanorm"), parsed(name, "norm=layernorm")
+    assert getattr(adanorm, "norm_scale", None) == scale  # None: the norm's default, 2
+    assert getattr(layernorm, "norm_scale", None) is None
+
+
+def test_the_small_experiment_keeps_its_flags():
+    """results/multi30k_cpu was measured with these."""
+    flags = training_flags(read_recipe("multi30k_cpu"))
+    text = """--user-dir norm_plugin --seed 1 --cpu --log-interval 50 --task translation
+        --source-lang en --target-lang de --arch norm_transformer_multi30k_tiny
+        --norm-type layernorm --norm-placement pre --share-all-embeddings --dropout 0.1
+        --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --optimizer adam
+        --adam-betas '(0.9, 0.98)' --lr-scheduler inverse_sqrt --warmup-updates 1000
+        --warmup-init-lr 1e-07 --lr 0.005 --clip-norm 0.0 --max-epoch 12 --max-tokens 4096
+        --update-epoch-batch-itr True --num-workers 0 --save-dir checkpoints --keep-last-epochs 4"""
+    assert sorted(flags) == sorted(shlex.split(text))
+
+
+@pytest.mark.parametrize("name", PRIMARY)
+def test_every_experiment_composes_under_the_schema_of_fairseq(name):
+    # fairseq-hydra-train stores its schema under the name of the primary file.
+    ConfigStore.instance().store(name=name, node=FairseqConfig)
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base="1.1"):
+            composed = compose(name, ["norm=powernorm", "task.data=DATA"])
+        assert composed.model.norm_type == "powernorm"
+        assert name not in TRANSLATION or composed.generation.beam in (4, 5)
+    finally:
+        del ConfigStore.instance().repo[f"{name}.yaml"]
+
+
+def test_new_batches_each_epoch_as_a_resumed_run_makes_them():
+    for name in PRIMARY:
+        assert "True" in parsed(name).update_epoch_batch_itr
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [*CHOICES, *((name, None) for name in TRANSLATION if name not in {n for n, _ in PAPERS})],
+)
+def test_a_smoke_run_is_small_and_ends_after_sixty_updates(name, recipe):
+    overrides = ["size=smoke", *([recipe] if recipe else [])]
+    args = parsed(name, *overrides)
+    assert (args.max_update, args.update_freq, args.encoder_embed_dim) == (60, [1], 64)
+    assert averaging_flags(read_recipe(name, overrides)) == ["--last-updates", "2"]
+
+
+@pytest.mark.parametrize("name", ["rt", "sst5"])
+def test_the_classifier_of_the_adanorm_paper(name):
+    args = parsed(name, "norm=adanorm")
+    sizes = (args.encoder_layers, args.encoder_embed_dim, args.dropout)
+    assert (*sizes, args.encoder_normalize_before) == (4, 128, 0.2, True)
+    assert (args.adam_betas, args.max_tokens, args.norm_scale) == ("(0.9, 0.998)", 4096, 0.3)
+    small = parsed(name, "size=smoke_classifier")
+    assert (small.max_update, small.encoder_embed_dim) == (60, 32)
+
+
+def test_nanogpts_recipe_for_a_cpu():
+    args = parsed("tinyshakespeare", "recipe=nanogpt")
+    sizes = (args.decoder_layers, args.decoder_embed_dim, args.decoder_attention_heads)
+    assert (*sizes, args.dropout, args.activation_fn) == (4, 128, 4, 0.0, "gelu")
+    assert (args.tokens_per_sample, args.batch_size, args.max_update) == (64, 12, 2000)
+    assert (args.lr, args.min_lr, args.warmup_updates, args.clip_norm) == ([1e-3], 1e-4, 100, 1.0)
+    assert (args.adam_betas, args.weight_decay) == ("(0.9, 0.99)", 0.1)
+    assert (args.norm_init, args.no_scale_embedding) == ("nanogpt", True)
+    assert args.optimizer == "adam_matrix_decay"
+
+
+def test_the_fair_recipe_for_characters_is_nanogpts_with_more_updates():
+    nanogpt, fair = (vars(parsed("tinyshakespeare", f"recipe={r}")) for r in ("nanogpt", "fair"))
+    assert {name for name in fair if fair[name] != nanogpt[name]} == {"max_update"}
+    assert fair["max_update"] == 5000
+
+
+def test_the_short_recipe_for_characters_changes_the_number_of_updates_alone():
+    long, short = (vars(parsed("tinyshakespeare", *argv)) for argv in ([], ["recipe=short"]))
+    differing = {name for name in long if long[name] != short[name]}
+    assert differing == {"max_update", "save_interval_updates"}
+    assert (long["decoder_layers"], long["max_update"], short["max_update"]) == (6, 7000, 2000)
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        ("enwik8", ["size=smoke_xl"]),
+        ("enwik8_plain", ["size=smoke_lm"]),
+        ("ptb", ["size=smoke_tensorized"]),
+        ("ptb_plain", ["size=smoke_lm"]),
+        ("tinyshakespeare", ["size=smoke_lm"]),
+        ("tinyshakespeare", ["recipe=xl", "size=smoke_xl"]),
+        ("tinyshakespeare", ["recipe=tensorized", "size=smoke_tensorized"]),
+        ("wikitext103", ["size=smoke_tensorized"]),
+        ("wikitext103_plain", ["size=smoke_lm"]),
+    ],
+)
+def test_a_smoke_run_of_a_language_model_is_small(name, choices):
+    args = parsed(name, *choices)
+    assert (args.max_update, args.decoder_layers, args.decoder_embed_dim) == (60, 2, 64)
+    assert not args.fp16  # it may run on a CPU
+
+
+def test_as_many_checkpoints_are_averaged_as_the_user_keeps():
+    assert averaging_flags({"checkpoint": {"no_epoch_checkpoints": True}}) == []
+    recipe = read_recipe("iwslt14_de_en")
+    assert averaging_flags(recipe, ["--keep-last-epochs", "3"]) == ["--last-epochs", "3"]
+    argv = ["--save-interval-updates", "50", "--keep-interval-updates", "4"]
+    assert averaging_flags(recipe, argv) == ["--last-updates", "4"]
+    with pytest.raises(CommandError, match=r"set checkpoint\.keep_last_epochs"):
+        averaging_flags({"checkpoint": {}})
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["iwslt14"], "no recipe iwslt14 in"),
+        (["iwslt14_de_en", "norm=laynorm"], "unknown norm 'laynorm'; choose from layernorm, "),
+        (["iwslt15_en_vi", "recipe=powernorm"], "Available options in 'recipe/iwslt15_en_vi'"),
+        (["toy", "model.dorpout=0.3"], "Could not override 'model.dorpout'"),
+    ],
+)
+def test_a_wrong_choice_is_one_line(argv, message, capsys):
+    line = error_of(main, argv, capsys)
+    assert message in line and "provider=" not in line
+
+
+@pytest.mark.parametrize(
+    ("norm", "argv", "message"),
+    [
+        ("layernorm", ["--norm-groups", "4"], "--norm-groups is an option of groupnorm"),
+        ("groupnorm", ["--norm-groups", "3"], "encoder-self: groups is 3; it must divide 128"),
+        ("layernorm", ["--norm-eps", "x"], "argument --norm-eps: invalid float value: 'x'"),
+        ("layernorm", ["--foo", "3"], "unrecognized arguments: --foo 3"),
+        (
+            "layernorm",
+            ["--norm-placement", "post", "--encoder-normalize-before"],
+            "contradicts post-norm",
+        ),
+        ("layernorm", ["--lr-scheduler", "none"], "argument --lr-scheduler: invalid choice"),
+        ("layernorm", ["--warmup-updates", "0"], "inverse_sqrt divides by --warmup-updates"),
+        ("layernorm", ["--max-epoch", "2"], "makes 2 checkpoints and 3 are averaged"),
+        (
+            "layernorm",
+            ["--user-dir", "x"],
+            "--user-dir cannot come after the --: give --user-dir DIR",
+        ),
+        ("layernorm", ["--seed=2"], "--seed cannot come after the --: give seed=N"),
+        ("layernorm", ["-h"], "-h cannot come after the --"),
+    ],
+)
+def test_a_wrong_flag_of_the_training_is_refused(norm, argv, message):
+    with pytest.raises(CommandError, match=re.escape(message)):
+        spec_of("toy", f"norm={norm}", "--", *argv)
+
+
+def test_too_few_updates_for_what_is_averaged():
+    flags = ["--max-update", "60", "--save-interval-updates", "13"]
+    check_number_averaged(flags, ["--last-updates", "4"])
+    with pytest.raises(CommandError, match="makes 4 checkpoints and 5 are averaged"):
+        check_number_averaged(flags, ["--last-updates", "5"])
+    check_number_averaged([], ["--last-epochs", "10"])  # it ends by itself
+
+
+OWN_NORM = '''
+from norm_plugin.norms import Norm, register_norm
+
+@register_norm("recipes-own", formula="x", paper="none")
+class Own(Norm):
+    """A norm of the user's.
+
+    Options:
+        recipes_slope: of which nobody else knows
+    """
+
+    def __init__(self, dim: int, *, recipes_slope: float = 0.5) -> None:
+        super().__init__(dim)
+
+    def normalize(self, x, valid):
+        return x
+'''
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A --user-dir that registers a norm, forgotten after the test."""
+    folder = tmp_path / "recipes_own"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(OWN_NORM)
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    names = list(NORM_TYPES)
+    yield folder
+    NORM_TYPES[:] = names
+    sys.modules.pop(folder.name, None)
+
+
+def test_a_norm_of_the_users_own_needs_no_file(own):
+    argv = ["toy", "norm=recipes-own", "--user-dir", str(own), "--"]
+    spec = spec_of(*argv, "--norm-recipes-slope", "0.7")
+    assert spec.training[spec.training.index("--norm-type") + 1] == "recipes-own"
+    assert spec.training[spec.training.index("--user-dir") + 1] == str(own)
+    with pytest.raises(CommandError, match="--norm-k is an option of adanorm"):
+        spec_of(*argv, "--norm-k", "0.7")
+
+
+def test_the_flags_name_the_folder_of_the_users_own_norm(own, capsys, monkeypatch):
+    monkeypatch.chdir(own.parent)
+    assert main(["toy", "norm=recipes-own", "--user-dir", own.name]) == 0
+    printed = capsys.readouterr().out.split("\n")
+    assert printed[printed.index("--norm-type") + 1] == "recipes-own"
+    assert printed[printed.index("--user-dir") + 1] == str(own)
+
+
+@pytest.mark.parametrize(
+    "command", [(main, ["toy"]), (lambda argv: spec_of(*argv), ["rt"])], ids=["flags", "run"]
+)
+def test_a_plugin_that_cannot_be_imported_is_one_line(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    broken = tmp_path / f"broken_{command[1][0]}"  # fairseq imports a folder once
+    unreadable = tmp_path / f"unreadable_{command[1][0]}"
+    for folder in (tmp_path / "json", broken, unreadable):
+        folder.mkdir()
+    (broken / "__init__.py").write_text("import norm_plugin.nowhere")
+    (unreadable / "__init__.py").write_text("def (")
+    for folder, message in (
+        (tmp_path / "json", "(json) is not globally unique. Please rename the directory"),
+        (broken, "cannot be imported: ModuleNotFoundError: No module named 'norm_plugin.nowhere'"),
+        (unreadable, "cannot be imported: SyntaxError: invalid syntax"),
+    ):
+        main_of, argv = command
+        line = error_of(main_of, [*argv, "--user-dir", str(folder)], capsys)
+        assert message in line and str(folder) in line
+
+
+def test_flags_for_a_shell_are_read_by_bash(capsys):
+    argv = ["toy", 'checkpoint.save_dir="it\'s $HOME"']
+    assert main([*argv, "--shell"]) == 0
+    code = f"printf '%s\\n' {capsys.readouterr().out}"
+    result = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    flags = result.stdout.splitlines()
+    assert flags == training_flags(read_recipe(argv[0], argv[1:]))
+    assert flags[flags.index("--save-dir") + 1] == "it's $HOME"
+    assert main(["toy", "--averaging", "--shell"]) == 0
+    assert capsys.readouterr().out == "--last-epochs 3\n"
+
+
+def test_a_corpus_that_norm_data_dir_lacks_is_downloaded(tmp_path, monkeypatch):
+    monkeypatch.setenv("NORM_DATA_DIR", str(tmp_path))
+    assert "--raw" not in spec_of("multi30k").preparation
+    (tmp_path / "multi30k").mkdir()
+    preparation = spec_of("multi30k").preparation
+    assert preparation[preparation.index("--raw") + 1] == str(tmp_path / "multi30k")

@@ -1,0 +1,137 @@
+"""What the file of a study declares, and what is refused before anything is trained."""
+
+from __future__ import annotations
+
+import pytest
+
+from fake_runs import composed
+from norm_lab.config import compose
+from norm_lab.config.studies import (
+    AFTER,
+    BEFORE,
+    STUDIES,
+    PrimaryComparison,
+    Tuning,
+    check_study,
+    read_study_file,
+)
+from norm_lab.metrics import find_metric
+from norm_lab.metrics.flags import flag_settings
+from norm_plugin.io.command_line import CommandError
+
+SEEDS = {"layernorm": {1, 2}, "adanorm": {1, 2}, "dyt": {3}}
+TUNE = "tune: {grid: {optimization.lr: [0.2, 0.1]}, seeds: [101], bound: [1, 0.01]}"
+
+
+def write(tmp_path, text):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"experiment: toy\n{text}\n")
+    return path
+
+
+def test_a_study_as_its_file_declares_it(tmp_path):
+    study = read_study_file(
+        write(
+            tmp_path,
+            "overrides: ['seed=1,2']\narms: [[norm=layernorm]]\ndeclared: after the runs\n"
+            "vary: [lr_scheduler]\n"
+            "primary: [{arm: adanorm, baseline: layernorm, outcome: valid_loss,\n"
+            "           test: equivalence, margin: 0.02 bits}]\n" + TUNE,
+        )
+    )
+    assert (study.experiment, study.overrides) == ("toy", ("seed=1,2",))
+    assert (study.arms, study.vary) == ((("norm=layernorm",),), ("lr_scheduler",))
+    assert study.tuned == ("optimization.lr",)
+    declared = PrimaryComparison(
+        "adanorm", "layernorm", "valid_loss", "equivalence", "0.02 bits", declared=AFTER
+    )
+    assert study.primary == (declared,) and declared.size == 0.02
+    assert study.tune == Tuning({"optimization.lr": (0.1, 0.2)}, (101,), bound=(0.01, 1))
+    check_study(study, find_metric("accuracy"), SEEDS)
+
+
+def test_a_study_of_one_arm_declares_nothing(tmp_path):
+    study = read_study_file(write(tmp_path, ""))
+    assert (study.arms, study.primary, study.declared, study.tune) == (((),), (), BEFORE, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "seeds: [1]",
+            "must have the keys experiment, may have arms, .*, tune, vary, and no others",
+        ),
+        ("vary: 3", "vary a list of keys"),
+        ("declared: never", "declared is 'never'"),
+        ("primary: [{arm: dyt}]", "primary comparison 1 must have the keys arm, baseline"),
+        ("primary: 3", "primary comparison 1 must have the keys arm, baseline"),
+        ("primary: [{arm: dyt, baseline: none, test: both}]", "test is 'both'"),
+        ("primary: [{arm: dyt, baseline: none, margin: 1 BLEU}]", "goes with test: equivalence"),
+        ("primary: [{arm: dyt, baseline: none, test: equivalence}]", "a margin, such as 0.5 BLEU"),
+        (
+            "primary: [{arm: dyt, baseline: none}, {arm: dyt, baseline: none, outcome: score}]",
+            "dyt minus none in score is declared twice",
+        ),
+        ("tune: {seeds: [1]}", "tune must have the keys grid, seeds"),
+        ("tune: {grid: {optimization.lr: [1]}, seeds: [1]}", "optimization.lr has one value"),
+        ("tune: {grid: {optimization.lr: [1, 1]}, seeds: [1]}", "optimization.lr has one value"),
+        ("tune: {grid: {}, seeds: [1]}", "one or two keys"),
+    ],
+)
+def test_what_is_no_study_is_refused(tmp_path, text, message):
+    with pytest.raises(CommandError, match=message):
+        read_study_file(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("arm: unified, baseline: dyt", "names the arm unified; choose from adanorm, dyt"),
+        ("arm: dyt, baseline: layernorm", "dyt minus layernorm is paired, .* no seed in common"),
+        ("arm: adanorm, baseline: layernorm, outcome: chrf", "accuracy has no outcome chrf"),
+        *(
+            (
+                f"arm: adanorm, baseline: layernorm, test: equivalence, margin: {margin}",
+                "the margin is .* such as '0.5 points'",
+            )
+            for margin in ("0.5", "points", "0.5 BLEU", "-1 points", "0 points", "nan points")
+        ),
+    ],
+)
+def test_a_comparison_that_cannot_be_made_is_refused(tmp_path, text, message):
+    study = read_study_file(write(tmp_path, f"primary: [{{{text}}}]"))
+    with pytest.raises(CommandError, match=message):
+        check_study(study, find_metric("accuracy"), SEEDS)
+
+
+def test_independent_arms_may_be_declared(tmp_path):
+    text = "primary: [{arm: dyt, baseline: layernorm, paired: false}]"
+    check_study(read_study_file(write(tmp_path, text)), find_metric("accuracy"), SEEDS)
+
+
+def test_tuning_seeds_are_none_of_the_runs(tmp_path):
+    study = read_study_file(write(tmp_path, TUNE.replace("101", "101, 2")))
+    with pytest.raises(CommandError, match="the tuning seed 2 is a seed of the study's runs"):
+        check_study(study, find_metric("accuracy"), SEEDS)
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_study_can_be_read(path):
+    read_study_file(path)
+
+
+def test_the_study_of_warm_up_has_the_schedules_of_the_paper(monkeypatch):
+    """Xiong et al. 2020: section 3.2, its T = 1 among them, and the fixed rate of section H."""
+    monkeypatch.setattr(compose, "check_training", lambda flags: None)
+    runs = [flag_settings(run.training) for run in composed("warmup").runs]
+    keys = ("norm-placement", "lr", "lr-scheduler", "warmup-updates", "warmup-init-lr")
+    inverse = [
+        (placement, lr, "inverse_sqrt", updates, start)
+        for placement in ("post", "pre")
+        for lr in ("0.001", "0.005")
+        for updates, start in (("1000", "1e-07"), ("1000", lr), ("1", "1e-07"))
+    ]
+    fixed = ("post", "0.0001", "fixed", "0", None)
+    assert {tuple(run.get(key) for key in keys) for run in runs} == {*inverse, fixed}
+    assert len(runs) == len(inverse) + 1

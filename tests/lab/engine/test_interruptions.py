@@ -1,0 +1,396 @@
+"""Runs that are killed, that fail, or that meet what another one left."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import signal
+
+import pytest
+
+from fake_runs import FakeRuns, of_stage, value
+from norm_lab.engine.state import WAITING, Status, read_status
+
+KILLS = 3  # a run
+DONE = "was done before"
+RUN = ("iwslt14", "norm=powernorm")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """How many points a run has, and what it leaves."""
+    runs = FakeRuns(tmp_path_factory.mktemp("undisturbed"))
+    assert runs.run(*RUN).returncode == 0
+    return runs.points.stat().st_size, runs.outcome()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kills_at_random_points_change_nothing_in_the_end(seed, undisturbed, runs):
+    points, expected = undisturbed
+    chance = random.Random(seed)
+    for kill in range(KILLS):
+        killed = runs.run(*RUN, kill_at=chance.randint(1, points))
+        # a later run has less to do, and may come to its end before that point
+        assert killed.returncode == -signal.SIGKILL or kill > 0
+    result = runs.run(*RUN)
+    assert result.returncode == 0, result.stderr
+    assert runs.outcome() == expected
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
+def test_children_end_with_a_run_that_is_killed_alone(kind, runs):
+    with runs.going_on("wmt14") as child:
+        runs.training.touch()
+        os.kill(child, kind)
+        os.waitpid(child, 0)
+        # The training holds the lock, so that this comes through only when it has ended.
+        while "is in use" in (result := runs.run("wmt14")).stderr:
+            assert result.returncode == 1
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_run_that_goes_on_is_told_from_one_whose_process_is_gone(runs):
+    grid = ("sweep", "toy", "norm=layernorm,rmsnorm", "--work", str(runs.work), "--status")
+    with runs.going_on("toy") as child:
+        status = runs.command(*grid).stdout
+        assert (
+            "layernorm, seed 1  running: train" in status and "1 running, 1 waiting of 2" in status
+        )
+        second = runs.run("toy")
+        assert second.returncode == 1
+        assert "is in use: the same run is going on elsewhere" in second.stderr
+        assert runs.run("toy", "seed=2").returncode == 0  # another one is free
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        (lock,) = runs.work.glob("runs/*/layernorm-seed1/lock")
+        with open(lock) as stream:  # its commands hold it, and end with it
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        status = runs.command(*grid).stdout
+        assert "layernorm, seed 1  stopped" in status and "1 waiting, 1 stopped of 2" in status
+
+
+def test_a_training_without_a_checkpoint_is_not_done(runs):
+    for _ in range(2):
+        result = runs.run("wmt14", FAKE_TRAINING="makes nothing")
+        assert result.returncode == 1
+        assert "error: train failed: it ended without" in result.stderr
+        assert "checkpoint_last.pt" in result.stderr
+    assert not list(runs.work.rglob("stages/train"))
+    again = runs.run("wmt14")  # and with a GPU it trains
+    assert again.returncode == 0, again.stderr
+    assert DONE not in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("product", "left"),
+    [
+        ("checkpoint_last.pt", 0),
+        ("averaged.pt", 1),
+        ("generate.log", 2),
+        ("layernorm-seed1.json", 3),
+    ],
+)
+def test_a_stage_whose_product_is_gone_is_done_again_and_what_follows_too(product, left, runs):
+    runs.run("wmt14")
+    (path,) = [path for path in runs.work.rglob(product) if path.parent.name != "logs"]
+    before = runs.outcome()
+    path.write_text("")  # an empty file is no product either
+    again = runs.run("wmt14")
+    assert again.returncode == 0, again.stderr
+    gone = [line for line in again.stdout.splitlines() if "was done before, but " in line]
+    assert len(gone) == 1 and product in gone[0]
+    assert again.stdout.count(DONE) - 1 == left
+    assert runs.outcome() == before
+
+
+def test_a_rerun_clears_what_a_dead_one_left(runs):
+    runs.run("wmt14")
+    (averaged,) = runs.work.rglob("averaged.pt")
+    (result,) = runs.work.glob("results/*/*.json")
+    left = [
+        averaged.with_name("averaged.pt.123.tmp"),
+        averaged.with_name("generate.log.tmp"),
+        averaged.parent / "stages/train.123.tmp",
+        result.with_name(f"{result.name}.123.tmp"),
+    ]
+    other = result.with_name("other-seed1.json.123.tmp")  # of a run that may be going on
+    for path in [*left, other]:
+        path.write_text("half")
+    runs.run("wmt14")
+    assert [path for path in left if path.exists()] == [] and other.exists()
+
+
+@pytest.mark.parametrize("training", ["", "fails", "diverges"])
+def test_what_a_run_writes_is_on_the_disk_before_it_counts(training, runs):
+    runs.run("toy", FAKE_TRAINING=training)
+    assert not runs.not_on_disk.exists(), runs.not_on_disk.read_text()
+
+
+@pytest.mark.parametrize("left", [b"", b"\0\0\0\0", b"\xff", b"{", b"[]", b"{}"])
+def test_a_status_that_a_power_cut_has_damaged_counts_as_absent(left, tmp_path):
+    (tmp_path / "status.json").write_bytes(left)
+    assert read_status(tmp_path) == Status(WAITING)
+
+
+@pytest.mark.parametrize("left", [b"\0\0\0\0", b"\xff"])
+def test_stamps_that_a_power_cut_has_damaged_count_as_absent(left, undisturbed, runs):
+    _, expected = undisturbed
+    runs.run(*RUN, FAKE_TRAINING="fails")
+    for stamp in runs.work.glob("runs/*/*/stages/*"):
+        stamp.write_bytes(left)
+    result = runs.run(*RUN)  # begun
+    assert result.returncode == 0, result.stderr
+    assert runs.outcome() == expected
+    for stamp in runs.work.glob("runs/*/*/stages/*"):
+        stamp.write_bytes(left)
+    again = runs.run(*RUN)  # finished
+    assert again.returncode == 0 and DONE not in again.stdout, again.stderr
+    assert runs.outcome() == expected
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "finished"])
+def test_a_training_with_other_settings_is_left_alone(begun, runs):
+    environment = {"FAKE_TRAINING": "fails"} if begun else {}
+    runs.run("toy", **environment)
+    (key,) = runs.work.rglob("stages/train.started" if begun else "stages/train")
+    ours = key.read_text()
+    key.write_text("another key\n")
+    other = runs.run("toy")
+    assert other.returncode == 1
+    assert "is of other settings or data; remove" in other.stderr
+    seen = runs.command("sweep", "toy", "--status", "--work", str(runs.work))
+    assert "layernorm, seed 1  failed: " in seen.stdout
+    assert "is of other settings or data; remove" in seen.stdout
+    assert not [call for call in runs.take_calls()[2:] if "fairseq_cli.train" in call]
+    key.write_text(ours)  # and the first settings still go on, or are done
+    assert runs.run("toy").returncode == 0
+    (manifest,) = runs.work.rglob("manifest.json")
+    manifest.write_text("other data")
+    assert "is of other settings or data" in runs.run("toy").stderr
+
+
+def test_a_failure_is_recorded_with_its_reason_until_the_run_succeeds(runs):
+    result = runs.run("toy", FAKE_TRAINING="fails")
+    assert result.returncode == 1
+    *tail, error = result.stderr.splitlines()
+    assert tail[-1] == "  | error: the disk is full"
+    assert error.startswith("error: train failed: the disk is full; full output: ")
+    (record,) = runs.work.glob("results/toy/failed/layernorm-seed1.json")
+    failure = json.loads(record.read_text())
+    assert (failure["state"], failure["reason"]) == ("failed", "the disk is full")
+    assert failure["curves"] == {
+        "train": [],
+        "train_inner": [],
+        "valid": [],
+    }  # as its log says nothing
+    assert failure["progress"].startswith("3 ")  # updates
+    assert failure["date"].endswith("Z")
+    # one that was killed is said to be so, whatever it printed before
+    killed = runs.run("toy", FAKE_TRAINING="is killed")
+    assert "error: train failed: killed by SIGKILL" in killed.stderr
+    assert json.loads(record.read_text())["reason"].startswith("killed by SIGKILL")
+    assert runs.run("toy").returncode == 0
+    assert not record.exists()
+
+
+def test_a_run_whose_folder_is_removed_under_it_says_so(runs):
+    result = runs.run("toy", FAKE_TRAINING="loses its folder")
+    assert result.returncode == 1
+    folder = runs.work / "runs" / "toy" / "layernorm-seed1"
+    message = f"error: {folder} was removed during its run; start the run again"
+    assert result.stderr.splitlines()[-1] == message
+    assert runs.run("toy").returncode == 0
+
+
+def test_a_run_that_diverged_is_recorded_and_not_trained_again(runs):
+    diverged = runs.run("toy", FAKE_TRAINING="diverges")
+    assert diverged.returncode == 1
+    assert "train diverged: encoder.layers.0: its input has a NaN" in diverged.stderr
+    (record,) = runs.work.glob("results/toy/failed/layernorm-seed1.json")
+    failure = json.loads(record.read_text())
+    assert failure["state"] == "diverged" and "has a NaN" in failure["reason"]
+    assert failure["curves"] == {
+        "train": [],
+        "train_inner": [],
+        "valid": [],
+    }  # the fake log has no such line
+    runs.take_calls()
+    again = runs.run("toy")
+    assert again.returncode == 1 and "train diverged" in again.stderr
+    assert all("fairseq_cli.train" not in call for call in runs.take_calls())
+    assert json.loads(record.read_text()) == failure
+    assert runs.run("toy", "--retry").returncode == 0
+    assert not record.exists()
+
+
+def test_a_finished_run_whose_corpus_is_gone_keeps_its_result(runs):
+    runs.run("toy")
+    (log,) = runs.work.rglob("logs/train.log")  # it has the full output
+    assert log.read_text() == "".join(f"epoch {epoch}\n" for epoch in (1, 2, 3, 4))
+    again = runs.run("toy", FAKE_DATA="fails")  # what is prepared is not looked at again
+    assert again.returncode == 0, again.stderr
+    (runs.work / "data/toy.prepared").unlink()
+    again = runs.run("toy", FAKE_DATA="fails")
+    assert again.returncode == 1 and "error: no corpus" in again.stderr
+    assert len(list(runs.work.glob("results/toy/*.json"))) == 1
+    assert list(runs.work.glob("results/toy/failed/*.json")) == []
+
+
+# --- the user's own folders ------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path):
+    """Where the user stands."""
+    folder = tmp_path / "wo ich stehe, é"
+    folder.mkdir()
+    return folder
+
+
+def own_plugin(folder, name):
+    """A --user-dir; its name is that of a package, so each test has another."""
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text("import norm_plugin\n")
+    return folder / name
+
+
+def test_relative_folders_count_from_where_the_user_stands(here, runs):
+    own = own_plugin(here, "relative_norms")
+    argv = ("--work", "w", "--results", "the results", "--raw", "r", "--user-dir", own.name)
+    completed = runs.command("run", "wmt14", *argv, here=here)
+    assert completed.returncode == 0, completed.stderr
+    calls = runs.take_calls()
+    assert value(calls[0], "--raw") == f"{here}/r"
+    for module in (
+        "fairseq_cli.train",
+        "average",
+        "fairseq_cli.generate",
+        "result",
+    ):
+        assert value(of_stage(calls, module), "--user-dir") == str(own)
+    (result,) = here.rglob("layernorm-seed1.json")
+    assert str(result.relative_to(here)).startswith("the results/wmt14_en_de_adanorm/")
+    assert (here / "w/runs").is_dir()
+
+
+def test_a_relative_folder_of_corpora_too(here, runs):
+    (here / "corpora/wmt14").mkdir(parents=True)
+    result = runs.command("run", "wmt14", "--work", "w", here=here, NORM_DATA_DIR="corpora")
+    assert result.returncode == 0, result.stderr
+    assert value(runs.take_calls()[0], "--raw") == f"{here}/corpora/wmt14"
+
+
+def test_the_presets_of_an_experiment_share_its_raw_corpus(here, runs):
+    (here / "corpora/tinyshakespeare").mkdir(parents=True)
+    argv = ("run", "tinyshakespeare", "preset=halves", "--dry-run")
+    result = runs.command(*argv, here=here, NORM_DATA_DIR="corpora")
+    assert f"--raw '{here}/corpora/tinyshakespeare'" in result.stdout
+
+
+def test_a_changed_plugin_is_not_what_was_trained(here, runs):
+    own = own_plugin(here, "changed_norms")
+    argv = ("wmt14", "--user-dir", str(own))
+    assert runs.run(*argv).returncode == 0
+    assert runs.run(*argv).stdout.count(DONE) == 4
+    (own / "__init__.py").write_text("import norm_plugin\nprint('patches something')\n")
+    changed = runs.run(*argv)
+    assert changed.returncode == 1
+    assert "is of another version of changed_norms/__init__.py; remove" in changed.stderr
+
+
+OWN_NORM = """
+import torch
+from norm_plugin.norms import register_norm
+from norm_plugin.norms.base.contract import Norm
+
+@register_norm("runs-own", formula="x", paper="none")
+class RunsOwn(Norm):
+    \"\"\"Nothing.
+
+    Options:
+        slope: how steep.
+    \"\"\"
+
+    def __init__(self, dim: int, *, slope: float = 1.0) -> None:
+        super().__init__(dim)
+
+    def normalize(self, x, valid):
+        return x
+"""
+
+
+def test_a_norm_of_the_users_own_takes_its_options(here, runs):
+    own = own_plugin(here, "optional_norms")
+    (own / "__init__.py").write_text(OWN_NORM)
+    argv = ("--user-dir", str(own), "norm=runs-own", "norm_slope=0.7")
+    result = runs.run("wmt14", *argv)
+    assert result.returncode == 0, result.stderr
+    assert value(of_stage(runs.take_calls(), "fairseq_cli.train"), "--norm-slope") == "0.7"
+    assert list(runs.work.rglob("runs-own-slope-0.7-seed1.json"))
+
+
+def own_norms(here, name):
+    """A user dir with two norms, a module that one of them imports, and a placement."""
+    own = own_plugin(here, name)
+    files = {
+        "__init__.py": "from . import one, other, place\n",
+        "one.py": f"from . import helper\n{OWN_NORM.replace('runs-own', f'{name}-one')}",
+        "other.py": OWN_NORM.replace("runs-own", f"{name}-other"),
+        "helper.py": "SLOPE = 1.0\n",
+        "place.py": "from norm_plugin.placements import Placement, register_placement\n"
+        f"@register_placement('{name}-place', equation='x + f(norm(x))', paper='none')\n"
+        "class Place(Placement):\n    norms = ('input',)\n",
+    }
+    for file, text in files.items():
+        (own / file).write_text(text)
+    return own
+
+
+def test_a_changed_file_concerns_the_runs_that_use_it(here, runs):
+    """A run rests on the files of its norm and its placement, and on what these import."""
+    name = "in_use"
+    own = own_norms(here, name)
+    rest_on = {
+        "norm=layernorm": [],
+        f"norm={name}-one": ["one.py", "helper.py"],
+        f"norm={name}-other placement={name}-place": ["other.py", "place.py"],
+    }
+    for argv in rest_on:
+        assert runs.run("wmt14", "--user-dir", str(own), *argv.split()).returncode == 0
+    calls = [call for call in runs.take_calls() if "result" in call]
+    stored = [json.loads(value(call, "--sources")) if "--sources" in call else {} for call in calls]
+    assert [set(each) for each in stored] == [
+        {f"{name}/{file}" for file in files} for files in rest_on.values()
+    ]
+    for changed in ("one.py", "other.py", "helper.py", "place.py"):
+        before = (own / changed).read_text()
+        (own / changed).write_text(f"{before}# another version\n")
+        for argv, files in rest_on.items():
+            again = runs.run("wmt14", "--user-dir", str(own), *argv.split())
+            if changed in files:
+                assert f"is of another version of {name}/{changed}; remove" in again.stderr
+            else:
+                assert again.stdout.count(DONE) == 4, again.stderr
+        (own / changed).write_text(before)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--user-dir", "nowhere"], "nowhere: it is not a folder"),
+        (["--work", "a:b"], "fairseq splits paths at a colon"),
+    ],
+)
+def test_a_folder_that_cannot_be_is_refused(argv, message, runs):
+    result = runs.command("run", "wmt14", *argv)
+    assert result.returncode == 1 and message in result.stderr
+    assert len(result.stderr.splitlines()) == 1 and runs.take_calls() == []
+
+
+def test_results_that_cannot_be_written_are_seen_at_the_start(runs):
+    (runs.folder / "results").write_text("a file")
+    result = runs.run("wmt14", "--results", str(runs.folder / "results"))
+    assert result.returncode == 1 and result.stderr.endswith("; choose another --results\n")
+    assert runs.take_calls() == []

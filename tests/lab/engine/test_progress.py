@@ -1,0 +1,153 @@
+"""How far a stage is, from the lines that it prints, and how it is shown."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from fake_runs import spec_of
+from norm_lab.engine.progress import LinesMeter, Meter, Screen, TrainingMeter, duration
+from norm_lab.engine.state import usual_seconds
+
+HEAD = "2026-01-01 00:00:00 | INFO | "
+
+
+def inner(updates, epoch=1, an_epoch=100):
+    position = f"epoch {epoch:03d}:     {updates} / {an_epoch}"
+    return f"{HEAD}train_inner | {position} loss=9, num_updates={updates}, lr=1"
+
+
+def epoch_end(epoch, updates):
+    return f"{HEAD}train | epoch {epoch:03d} | loss 9 | num_updates {updates} | lr 1"
+
+
+def validation(epoch, updates):
+    return f"{HEAD}valid | epoch {epoch:03d} | valid on 'valid' | loss 9 | num_updates {updates}"
+
+
+class Clock:
+    """Says the second that it is told."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def shown(meter, lines, stream, after=None):
+    """A screen on which a meter has read ``lines``, [(second, line)]."""
+    clock = Clock()
+    screen = Screen("toy", stream, clock)
+    screen.begin("train")
+    for clock.now, line in lines:
+        meter.read(line)
+        screen.update(meter, after)
+    return screen
+
+
+def training(*flags, lines):
+    meter = TrainingMeter(flags)
+    return meter, shown(meter, lines, io.StringIO())
+
+
+def test_the_rate_gives_the_time_that_is_left():
+    _, screen = training("--max-update", "100", lines=[(1, inner(10))])
+    assert screen.left(None) is None  # one sight is no rate
+    meter, screen = training("--max-update", "100", lines=[(1, inner(10)), (11, inner(20))])
+    assert (screen.left(None), screen.left(7), screen.share()) == (80, 87, 0.2)
+    assert meter.text() == "20 of 100 updates"
+
+
+def test_a_resumed_run_counts_its_own_updates_only():
+    _, screen = training("--max-update", "6100", lines=[(1, inner(5000)), (101, inner(5100))])
+    assert screen.left(None) == 1000  # 1,000 updates at one a second
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [(0, inner(50, an_epoch=100)), (50, inner(100, an_epoch=100))],
+        [(0, epoch_end(1, 100)), (100, epoch_end(2, 200))],  # all that a terminal's bar leaves
+        [(0, inner(10)), (1, validation(1, 50))],  # --validate-interval-updates 50
+    ],
+)
+def test_epochs_are_counted_in_updates(lines):
+    assert training("--max-epoch", "3", lines=lines)[0].total == 300
+
+
+def test_the_earlier_end_counts_and_the_last_flag_wins():
+    flags = ("--max-epoch", "9", "--max-update", "500", "--max-epoch", "2")
+    assert training(*flags, lines=[(0, inner(10))])[0].total == 200
+
+
+def test_early_stopping_is_an_upper_bound():
+    meter, _ = training("--max-update", "100", "--patience", "5", lines=[(0, inner(10))])
+    assert meter.text() == "10 of at most 100 updates"
+
+
+def test_no_planned_end_no_estimate():
+    meter, screen = training("--patience", "5", lines=[(0, inner(10)), (10, inner(20))])
+    assert screen.left(None) is None and screen.share() is None
+    assert meter.text() == "20 updates"
+
+
+def test_sentences_are_counted():
+    meter = LinesMeter("H-", 10, "sentences")
+    lines = [(second, line) for second in (5, 6, 7) for line in ("S-1\tx", "H-1\t-0.5\tx")]
+    screen = shown(meter, lines, io.StringIO())
+    assert (screen.share(), screen.left(None)) == (0.3, 7)
+    assert meter.text() == "3 of 10 sentences"
+
+
+def test_later_stages_take_as_long_as_in_earlier_runs(tmp_path):
+    spec = spec_of("toy", "--work", tmp_path)
+    assert usual_seconds(spec, ["average"]) is None
+    for run, seconds in (("a", 10), ("b", 20)):
+        file = spec.folder.with_name(run) / "stages" / "average.seconds"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{seconds}\n")
+    assert usual_seconds(spec, ["average"]) == 15
+    assert usual_seconds(spec, ["average", "generate"]) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(9.6, "10 s"), (61, "1 min"), (7500, "2 h 05 min"), (3599, "1 h 00 min")]
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+UPDATES = [(second, inner(second)) for second in range(1, 101)]  # one a second
+
+
+@pytest.mark.parametrize(("after", "left"), [(10.0, "left of the run"), (None, "of this stage")])
+def test_a_line_is_printed_now_and_then(after, left):
+    stream = io.StringIO()
+    shown(TrainingMeter(["--max-update", "100"]), UPDATES, stream, after)
+    first, *lines = stream.getvalue().splitlines()
+    assert first.endswith("  toy: train")
+    assert 4 <= len(lines) <= 7  # at most one each 15 s
+    for line in lines:
+        assert " of 100 updates, " in line and left in line
+    assert "\r" not in stream.getvalue()
+
+
+def test_on_a_terminal_a_bar_is_drawn_and_one_line_stays(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = Terminal()
+    screen = shown(TrainingMeter(["--max-update", "100"]), UPDATES[:50], stream)
+    screen.end("train", 100)
+    screen.close()
+    assert "50 of 100 updates, 50 s left of this stage" in stream.getvalue()
+    assert stream.getvalue().count("toy: train, 2 min\n") == 1
+
+
+def test_a_stage_without_a_count_has_no_share():
+    screen = shown(Meter(), [(1, "x")], io.StringIO())
+    assert (screen.share(), screen.left(5.0)) == (None, None)

@@ -1,0 +1,243 @@
+"""A run: its stages in order and once, what its options come to, and dry runs."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from fake_runs import FakeRuns, of_stage, spec_of, value
+from norm_lab.commands import DEMO_NORMS
+from norm_lab.config.experiments import experiment_names
+from norm_lab.engine.stages import run_stages
+from norm_plugin.io.command_line import CommandError
+
+EXPERIMENTS = ("iwslt15", "multi30k", "toy")
+STAGES = ["prepare", "train", "average", "generate", "score"]
+DONE = "was done before"
+STAMPED = 4  # stages; those of the data see for themselves
+
+
+KNOWN = ", ".join(experiment_names())
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_all_stages_run_in_order_and_once(name, runs):
+    first = runs.run(name, "norm=rmsnorm", "seed=2")
+    assert first.returncode == 0, first.stderr
+    shown = [line.rpartition(": ")[2] for line in first.stdout.splitlines()]
+    assert [text for text in shown if text in STAGES] == STAGES
+    assert len(list((runs.work / "results").rglob("rmsnorm-seed2.json"))) == 1
+    calls = runs.take_calls()
+    commands = [call[(call[1] == "norm_plugin" and 2) or 1] for call in calls[1:]]
+    assert commands == ["fairseq_cli.train", "average", "fairseq_cli.generate", "result"]
+
+    again = runs.run(name, "norm=rmsnorm", "seed=2")
+    assert again.stdout.count(DONE) == STAMPED
+    dry = runs.run(name, "norm=rmsnorm", "seed=2", "--dry-run")
+    assert dry.stdout.count(DONE) == STAMPED and "fairseq_cli" not in dry.stdout
+    assert runs.take_calls() == []
+
+
+def last_lines(text):
+    """The last two lines, without the time at their start."""
+    return [line.split(maxsplit=1)[1] for line in text.splitlines()[-2:]]
+
+
+def test_a_run_ends_with_its_scores_and_the_path_of_its_result(runs):
+    """Also one that was done before."""
+    for _ in range(2):
+        result = runs.run("toy", "seed=2")
+        (path,) = runs.work.glob("results/toy/*.json")
+        score = json.loads(path.read_text())["scores"]["sacrebleu"]
+        assert score["score"] == 37  # of the fake for seed 2
+        line = f"37.00  {score['label']} (nrefs:1|case:mixed)"
+        assert last_lines(result.stdout) == [line, f"result: {path}"]
+
+
+@pytest.mark.parametrize("folder", ["results", "failed"])
+def test_a_run_whose_data_cannot_be_had_leaves_no_record(folder, runs):
+    """A mistyped --raw, for one: it never began, so it is none of the runs that failed."""
+    result = runs.run("multi30k", "--raw", "mistyped", FAKE_DATA="fails")
+    assert result.returncode == 1 and "no corpus" in result.stderr
+    assert [path.name for path in runs.work.rglob("*.json") if path.parent.name == folder] == []
+    status = runs.command("sweep", "multi30k", "--work", str(runs.work), "--status")
+    assert "failed in prepare: no corpus" in status.stdout
+
+
+@pytest.mark.parametrize(
+    ("argv", "experiment"),
+    [
+        ([], "iwslt14_de_en_adanorm"),
+        (["--recipe", "powernorm"], "iwslt14_de_en_powernorm"),
+        (["recipe=powernorm"], "iwslt14_de_en_powernorm"),
+        (["--smoke"], "iwslt14_de_en_adanorm_smoke"),
+        (["--subword", "sentencepiece"], "iwslt14_de_en_adanorm_sentencepiece"),
+    ],
+)
+def test_options_name_the_experiment(argv, experiment):
+    assert spec_of("iwslt14", *argv).experiment == experiment
+
+
+def command(stage, *argv):
+    """The command of a stage of a run."""
+    return next(each.command for each in run_stages(spec_of(*argv)) if each.name == stage)
+
+
+def test_overrides_reach_the_training():
+    argv = ("recipe=powernorm", "norm=powernorm", "seed=3", "norm_variant=released")
+    train = command("train", "iwslt14", *argv)
+    assert value(train, "--norm-type") == "powernorm"
+    assert value(train, "--seed") == "3"
+    assert value(train, "--norm-variant") == "released"
+
+
+def test_the_placement_and_any_value_of_the_recipe():
+    argv = ("toy", "placement=post", "model.dropout=0.2", "optimization.lr=[0.001]")
+    train, score = command("train", *argv), command("score", *argv)
+    assert value(train, "--norm-placement") == "post"
+    assert value(train, "--dropout") == "0.2" and value(train, "--lr") == "0.001"
+    assert spec_of(*argv).result.name == "layernorm-post-dropout-0.2-lr-0.001-seed1.json"
+    assert json.loads(value(score, "--differs")) == {
+        "model.dropout": 0.2,
+        "model.norm_placement": "post",
+        "optimization.lr": [0.001],
+    }
+
+
+def test_sentencepiece_is_prepared_apart_and_removed_in_decoding():
+    argv = ("iwslt14", "subword=sentencepiece")
+    spec = spec_of(*argv)
+    assert value(spec.preparation, "--subword") == "sentencepiece"
+    assert value(spec.preparation, "--out") == f"{spec.work}/data/iwslt14-sentencepiece"
+    assert "--remove-bpe=sentencepiece" in command("generate", *argv)
+
+
+def test_options_reach_the_commands():
+    assert value(spec_of("wmt14", "--raw", "a b").preparation, "--raw").endswith("/a b")
+    train = command("train", "wmt14", "--tensorboard", "--", "--clip-norm", "0.5")
+    assert value(train, "--tensorboard-logdir").endswith("tensorboard")
+    assert value(train, "--clip-norm") == "0.0"  # the recipe's, and then the user's
+    assert value(train[train.index("--clip-norm") + 1 :], "--clip-norm") == "0.5"
+
+
+def test_folding_changes_the_translation_alone(runs):
+    runs.run("wmt14")
+    runs.take_calls()
+    again = runs.run("wmt14", "--fold-norms")
+    assert again.stdout.count(DONE) == 2  # training and averaging
+    assert of_stage(runs.take_calls(), "fairseq_cli.generate")[-1] == "--fold-norms"
+    # Both results stay, and so do both translations.
+    names = {path.name for path in runs.work.glob("results/*/*.json")}
+    assert names == {"layernorm-seed1.json", "layernorm-folded-seed1.json"}
+    # to watch it is no other run, nor is one that was moved
+    assert runs.run("wmt14", "--tensorboard").stdout.count(DONE) == STAMPED
+    runs.work.rename(runs.folder / "moved")
+    runs.work = runs.folder / "moved"
+    assert runs.run("wmt14").stdout.count(DONE) == STAMPED
+
+
+LOGGING = ["common.log_interval=7", "--", "--wandb-project", "mine", "--log-format=simple"]
+
+
+@pytest.mark.parametrize("argv", [LOGGING[:1], LOGGING[1:], LOGGING])
+def test_logging_is_no_setting_of_a_run(argv, runs):
+    """The run has the recipe's name, its training is the same, and the flags are passed on."""
+    result = runs.run("toy", *argv)
+    assert result.returncode == 0, result.stderr
+    calls = runs.take_calls()
+    assert "--differs" not in of_stage(calls, "result")
+    assert [path.name for path in runs.work.rglob("*seed1.json")] == ["layernorm-seed1.json"]
+    train = of_stage(calls, "fairseq_cli.train")
+    # the recipe's own is 25; that of the experiment makes a curve of 50 points, and the same run
+    assert value(train, "--log-interval") == ("7" if argv[0] == LOGGING[0] else "5")
+    assert ("--wandb-project" in train) == ("--" in argv)
+    folder = runs.work / "runs/toy/layernorm-seed1"
+    log = (folder / "logs/train.log").read_text()
+    assert (f"wandb: toy layernorm, seed 1 in {folder}\n" in log) == ("--" in argv)
+    assert runs.run("toy").stdout.count(DONE) == STAMPED
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--subword", "chars"], "subword is chars; choose subword-nmt or sentencepiece"),
+        (["--recipe"], "argument --recipe: expected one argument; see --help"),
+        (["--sead", "1"], "unrecognized arguments: --sead"),
+        (
+            ["--norm-placement", "post"],
+            "flags of fairseq-train stand at the end, as in -- --norm-placement post; see --help",
+        ),
+        (["powernorm"], "powernorm"),
+        (["norm=powernorm,layernorm"], "these are several runs; use norm-plugin sweep"),
+        (["norm=nonorm"], "unknown norm 'nonorm'; choose from"),
+        (["colour=red"], "Could not override 'colour'"),
+        (["norm_variant=released"], "--norm-variant is an option of"),
+        (["preset=gpu"], "preset of iwslt14 is gpu; choose none"),
+        (["--", "--colour", "red"], "fairseq-train: unrecognized arguments: --colour red"),
+        (["--", "--seed", "2"], "--seed cannot come after the --"),
+        (["--", "--max-epoch", "3"], "makes 3 checkpoints and 10 are averaged"),
+    ],
+)
+def test_what_is_wrong_is_one_line_before_anything_is_made(argv, message, runs):
+    result = runs.run("iwslt14", *argv)
+    assert result.returncode == 1 and message in result.stderr
+    assert result.stderr.startswith("error: ") and len(result.stderr.splitlines()) == 1
+    assert result.stdout == "" and runs.outcome() == {} and runs.take_calls() == []
+
+
+@pytest.mark.parametrize("seed", ["-1", "1.5", "x", "01", "2147483648", "99999999999"])
+def test_a_seed_is_a_whole_number(seed):
+    with pytest.raises(CommandError, match=f"seed is {seed}; it must be a whole number from 0 to"):
+        spec_of("wmt14", "--seed", seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("iwslt17", f"no experiment or study iwslt17: there is no such file; choose from {KNOWN}"),
+        ("multi30k", "preset of multi30k is gpu; choose cpu or paper"),
+    ],
+)
+def test_an_unknown_experiment_or_preset(name, message, runs):
+    result = runs.run(name, "--preset", "gpu")
+    assert result.returncode == 1 and message in result.stderr
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_pasted_dry_run_does_what_the_run_does(name, runs, tmp_path):
+    argv = ["norm=powernorm", "--raw", "a b, it's", "--", "--clip-norm", "0.5"]
+    dry = runs.run(name, "--dry-run", *argv)
+    assert dry.returncode == 0, dry.stderr
+    assert runs.outcome() == {} and runs.take_calls() == []
+
+    pasted = runs.bash(dry.stdout)
+    assert pasted.returncode == 0, pasted.stderr
+    calls, files = runs.take_calls(), runs.outcome()
+    (tmp_path / "other").mkdir()
+    other = FakeRuns(tmp_path / "other")
+    assert other.run(name, *argv).returncode == 0
+    expected = [
+        [text.replace(str(other.folder), str(runs.folder)) for text in call]
+        for call in other.take_calls()
+    ]
+    assert expected == calls
+    stamps = re.compile(r"/stages/|\.prepared$")
+    assert set(files) == {name for name in other.outcome() if not stamps.search(name)}
+
+
+def test_the_demo_ends_with_a_table_and_a_page_of_its_own_results(runs):
+    result = runs.command("demo", "--work", str(runs.work))
+    assert result.returncode == 0, result.stderr
+    rows = [line for line in result.stdout.splitlines() if line.startswith("row ")]
+    assert rows == [f"row {norm}-seed1.json" for norm in sorted(DEMO_NORMS)]
+    assert f"Results: {runs.work}/results/toy_demo\n" in result.stdout
+    assert (runs.work / "demo/index.html").read_text() == DEMO_NORMS[0]
+    assert f"{runs.work}/demo/index.html\n" in result.stdout
+
+
+def test_the_demo_checks_the_flags_of_its_last_norm_before_it_trains_the_first(runs):
+    result = runs.command("demo", "--work", str(runs.work), "--", "--norm-scale", "2")
+    assert result.returncode == 1 and "--norm-scale is an option of" in result.stderr
+    assert runs.take_calls() == []

@@ -1,0 +1,133 @@
+"""Perplexity, bits and nats: from what the evaluation prints to a score."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+
+import pytest
+
+from norm_lab.config.recipes import read_recipe
+from norm_lab.metrics import METRICS
+from norm_lab.metrics.flags import training_flags
+from norm_lab.metrics.language_model import LanguageModelLoss, is_result
+from norm_plugin.io.command_line import CommandError, DivergedError
+
+LOSSES = {name: metric for name, metric in METRICS.items() if isinstance(metric, LanguageModelLoss)}
+LINES = (
+    "Evaluated 1,005 tokens in 0.1s (9 tokens/s)",
+    "Loss (base 2): 3.0000, Perplexity: 8.00",
+)
+
+
+def corpus(folder, unit="character"):
+    """A prepared corpus of 1,000 tokens and the ends of 5 lines."""
+    counts = {"tok": {"test.txt": {"lines": 5, "tokens": 1000}}}
+    manifest = {"source": "txt", "settings": {"unit": unit}, "counts": counts}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def log(folder, lines=LINES):
+    path = folder / "evaluate.log"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "expected"),
+    [("perplexity", "word", 8.0), ("bits", "character", 3.0), ("nats", "character", 2.0794)],
+)
+def test_three_bits_a_token(name, unit, expected, tmp_path):
+    score = METRICS[name].scores(log(tmp_path), corpus(tmp_path, unit), "test")["loss"]
+    assert (score["score"], score["tokens"]) == (expected, 1005)
+    assert score["label"].startswith(f"{METRICS[name].title}, test")
+    assert METRICS[name].loss_unit == f"bits per {unit}"  # as fairseq prints them
+    assert METRICS[name].of_bits(1.0) == pytest.approx({8.0: 2, 3.0: 1}.get(expected, math.log(2)))
+
+
+def test_a_validation_text_in_the_place_of_a_test_is_called_so(tmp_path):
+    data = corpus(tmp_path)
+    (data / "tok").mkdir()
+    (data / "tok/valid.txt").write_text("t o\n")
+    (data / "tok/test.txt").write_text("t o b e\n")
+
+    def label():
+        return METRICS["nats"].scores(log(tmp_path), data, "test")["loss"]["label"]
+
+    assert label() == "nats per character, test, best checkpoint in validation"
+    (data / "tok/test.txt").write_text("t o\n")
+    assert "nats per character, validation text, as the corpus has no test, best" in label()
+
+
+@pytest.mark.parametrize("metric", LOSSES.values(), ids=list(LOSSES))
+def test_a_corpus_of_another_unit(metric, tmp_path):
+    other = {"word": "character", "character": "word"}[metric.unit]
+    with pytest.raises(CommandError, match=f"needs a corpus of {metric.unit}s, .* of {other}s"):
+        metric.scores(log(tmp_path), corpus(tmp_path, other), "test")
+    assert not metric.higher_is_better
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (LINES[:1], "holds 0 losses, not one"),
+        (LINES * 2, "holds 2 losses, not one"),
+        ((LINES[0], LINES[1].replace("3.0000", "nan")), "the loss is nan; the model has diverged"),
+        ((LINES[0].replace("1,005", "900"), LINES[1]), "is of 900 tokens, .* has 1,005"),
+    ],
+)
+def test_an_evaluation_that_is_not_whole(lines, message, tmp_path):
+    with pytest.raises(CommandError, match=message):
+        METRICS["nats"].check_log(log(tmp_path, lines), corpus(tmp_path))
+
+
+def test_a_perplexity_that_no_float_holds(tmp_path):
+    lines = (LINES[0], "Loss (base 2): 1500.0000, Perplexity: inf")
+    with pytest.raises(DivergedError, match="the loss is 1500.0 bits per word"):
+        METRICS["perplexity"].check_log(log(tmp_path, lines), corpus(tmp_path, "word"))
+
+
+def test_tokens_of_probability_zero_are_a_divergence():
+    """fairseq leaves them out and calls the logger with wrong arguments; the filter sees that."""
+    line = logging.LogRecord("", logging.INFO, "", 0, "Evaluated %d tokens", (3,), None)
+    assert is_result(line)
+    assert not is_result(logging.LogRecord("", logging.INFO, "", 0, "a word", (), None))
+    message = "skipping tokens with inf scores:"
+    with pytest.raises(DivergedError, match="probability 0: the model has diverged"):
+        is_result(logging.LogRecord("", logging.INFO, "", 0, message, ("a b",), None))
+
+
+def test_the_evaluation_has_the_context_of_the_training():
+    recipe = read_recipe("wikitext103")
+    flags = METRICS["perplexity"].recipe_flags(recipe)
+    assert flags == [
+        *("--tokens-per-sample", "80", "--batch-size", "60"),
+        *("--softmax-batch", "1024"),
+    ]
+    assert "--softmax-batch" not in training_flags(recipe)
+    own = METRICS["perplexity"].recipe_flags(recipe, ["--tokens-per-sample", "256", "--lr", "1"])
+    assert own == ["--tokens-per-sample", "256", *flags[2:]]
+
+
+def test_a_text_in_segments_is_evaluated_in_one_row_with_the_memory_of_the_recipe():
+    recipe = read_recipe("enwik8")
+    assert METRICS["bits"].recipe_flags(recipe) == [
+        *("--tokens-per-sample", "512", "--batch-size", "22"),
+        *("--task", "truncated_bptt_lm", "--batch-size", "1"),
+        *("--model-overrides", "{'mem_len': 2100, 'clamp_len': 820, 'same_length': True}"),
+    ]
+    assert "--model-overrides" not in training_flags(recipe)
+    plain = METRICS["bits"].recipe_flags(read_recipe("enwik8_plain"))
+    assert plain == ["--tokens-per-sample", "512", "--batch-size", "22"]
+
+
+def test_the_first_token_of_a_text_may_be_left_out_and_a_remark_is_part_of_the_label(tmp_path):
+    data = corpus(tmp_path, "word")
+    tokens = int(LINES[0].split()[1].replace(",", ""))
+    remark = "Remark on the scores: --tensorized-mask released: it sees all"
+    lines = (LINES[0].replace(f"{tokens:,}", f"{tokens - 1:,}"), *LINES[1:], remark)
+    (score,) = METRICS["perplexity"].scores(log(tmp_path, lines), data, "test").values()
+    assert score["tokens"] == tokens - 1
+    assert score["label"].endswith("validation; --tensorized-mask released: it sees all")

@@ -1,0 +1,218 @@
+"""What a metric declares, and the accuracy of a classifier from its predictions."""
+
+from __future__ import annotations
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+from classifier_run import train_classifier, write_sentences
+from tiny_run import run_state, write_dictionaries
+
+from fake_runs import spec_of
+from norm_lab.config.experiments import experiment_names, find_experiment
+from norm_lab.config.recipes import read_recipe
+from norm_lab.engine.stage_process import check_product
+from norm_lab.engine.stages import next_key, run_stages
+from norm_lab.metrics import AVERAGE, BEST, METRICS, find_metric, register_metric
+from norm_lab.metrics.accuracy import Prediction, evaluate_batch, lines_of, read_predictions
+from norm_lab.metrics.accuracy import main as predict
+from norm_lab.report.score_table import score_table
+from norm_lab.results.result import result_command as collect
+from norm_lab.results.table import read_results
+from norm_plugin.io.command_line import CommandError
+
+FOUND = [Prediction(0, "1", "0", -0.5), Prediction(1, "0", "0", -0.25)]
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=list(METRICS))
+def test_what_every_metric_declares(metric):
+    assert metric.checkpoint in (AVERAGE, BEST)
+    assert next(iter(metric.columns)) == metric.headline
+    assert metric.of_interest > 0
+    assert metric.title and metric.loss_unit and metric.stage
+    assert metric.text(1 / 3) == f"{1 / 3:.{metric.digits}f}"
+
+
+def test_an_unknown_or_doubled_metric_is_refused():
+    with pytest.raises(CommandError, match="no metric glue; choose from .*bleu"):
+        find_metric("glue")
+    with pytest.raises(ValueError, match="there is a metric 'bleu' already"):
+        register_metric("bleu")(type(METRICS["bleu"]))
+
+
+def plan_of(*argv):
+    return spec_of(*argv, "--smoke")
+
+
+def test_a_classifier_has_a_random_split_a_seed_and_no_average(tmp_path):
+    plan = plan_of("rt", "seed=7", "--work", str(tmp_path), "--fold-norms")
+    train, predict, score = run_stages(plan)
+    assert [train.name, predict.name, score.name] == ["train", "predict-folded", "score-folded"]
+    assert predict.key == next_key(train.key, ("predict", "--calibrate", "valid", "--fold-norms"))
+    best = str(plan.checkpoints / "checkpoint_best.pt")
+    assert best in predict.command and best in score.command
+    assert score.command[score.command.index("--metric") + 1] == "accuracy"
+    assert plan.preparation[plan.preparation.index("--split-seed") + 1] == "7"
+    assert plan.data.name == "rt_polarity-split7"
+
+
+@pytest.mark.parametrize("name", [x for x in experiment_names() if find_experiment(x).words])
+def test_a_corpus_of_words_has_no_subword_units(name):
+    with pytest.raises(CommandError, match=f"{name} has no subword units; leave subword out"):
+        plan_of(name, "--subword", "sentencepiece")
+
+
+def test_every_experiment_evaluates_the_checkpoint_that_its_recipe_keeps():
+    for name in experiment_names():
+        experiment = find_experiment(name)
+        groups = [f"recipe={experiment.recipe}"] if experiment.recipe else []
+        recipe = read_recipe(experiment.config.stem, groups)
+        averaged = not recipe["checkpoint"].get("no_epoch_checkpoints")
+        assert find_metric(experiment.metric).checkpoint == (AVERAGE if averaged else BEST), name
+        # text without subword units is that of the tasks but translation
+        assert experiment.words == (recipe["task"]["_name"] != "translation"), name
+
+
+def test_the_words_of_a_translation_are_those_of_its_finished_runs(tmp_path):
+    """A change of them would run every stage again."""
+    plan = plan_of("toy", "--work", str(tmp_path))
+    train, average, generate, score = run_stages(plan)
+    assert train.key == next_key("", ("train", *plan.identity))  # there is no data yet
+    assert average.key == next_key(train.key, ("average", "--last-updates", "2"))
+    argv = ("generate", "--remove-bpe", "--required-batch-size-multiple", "1")
+    argv += ("--beam", "2", "--lenpen", "1.0", "--max-len-b", "10")
+    assert generate.key == next_key(average.key, argv)
+    argv = ("score", "--experiment", "toy_smoke", "--norm", "layernorm", "--seed", "1")
+    assert score.key == next_key(generate.key, argv)
+
+
+def test_a_training_without_its_best_checkpoint_is_not_done(tmp_path):
+    for name in ("best", "last"):
+        with pytest.raises(CommandError, match="No such file"):
+            check_product("training", str(tmp_path))
+        torch.save({"model": {}}, tmp_path / f"checkpoint_{name}.pt")
+    check_product("training", str(tmp_path))
+
+
+def write(path, *lines):
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def test_predictions_are_read_as_they_were_written(tmp_path):
+    lines = list(lines_of(FOUND, "test"))
+    assert lines == [
+        "P-0\t1\t0\t-0.5000",
+        "P-1\t0\t0\t-0.2500",
+        "Predict test: accuracy = 50.00, 1 of 2",
+    ]
+    assert read_predictions(write(tmp_path / "log", "INFO hello", *reversed(lines))) == FOUND
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda lines: lines[:-1], "does not end with the accuracy"),
+        (lambda lines: [*lines, lines[-1]], "does not end with the accuracy, once"),
+        (lambda lines: lines[1:], "lacks sentences"),
+        (lambda lines: [lines[0], *lines], "or has some twice"),
+        (lambda lines: ["P-0\t1\t0\tnan", *lines[1:]], "lacks sentences"),
+        (lambda lines: lines[-1:], "lacks sentences"),
+    ],
+)
+def test_predictions_that_are_not_whole(spoil, message, tmp_path):
+    lines = list(lines_of(FOUND, "test"))
+    with pytest.raises(CommandError, match=message):
+        read_predictions(write(tmp_path / "log", *spoil(lines)))
+
+
+def test_the_predictions_must_be_of_the_corpus(tmp_path):
+    (tmp_path / "tok").mkdir()
+    write(tmp_path / "tok/test.label", "1", "1")
+    log = write(tmp_path / "log", *lines_of(FOUND, "test"))
+    with pytest.raises(CommandError, match="their labels are not the 2 of .*test.label"):
+        METRICS["accuracy"].scores(log, tmp_path, "test")
+    write(tmp_path / "tok/test.label", "1", "0")
+    scores = METRICS["accuracy"].scores(log, tmp_path, "test")["accuracy"]
+    assert (scores["score"], scores["correct"], scores["sentences"]) == (50.0, 1, 2)
+
+
+def predicted(capsys, *argv):
+    """The lines that the command prints."""
+    capsys.readouterr()
+    assert predict(list(map(str, argv))) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_from_a_trained_classifier_to_a_table(tmp_path, capsys, caplog):
+    data = write_sentences(tmp_path / "data")
+    norm = ("--norm-type", "batchnorm", "--norm-layer-scale-groups", "0")  # it can be folded
+    folder = train_classifier(data, tmp_path / "run", "--max-epoch", "8", *norm)
+    best, last = (str(folder / f"checkpoint_{name}.pt") for name in ("best", "last"))
+    *_, end = predicted(capsys, data, "--path", best, "--gen-subset", "valid")
+    of_fairseq = torch.load(best, weights_only=True)["extra_state"]["best"]
+    accuracy = float(end.split("= ")[1].split(",")[0])
+    assert accuracy == pytest.approx(of_fairseq, abs=0.055)  # each has its rounding: 1, 2 digits
+    log = write(tmp_path / "predict.log", *predicted(capsys, data, "--path", best))
+    lines = log.read_text().splitlines()
+    assert [line.split("\t")[0] for line in lines[:-1]] == [f"P-{n}" for n in range(12)]
+    assert predicted(capsys, data, "--path", best) == lines  # no dropout
+    with caplog.at_level("INFO"):
+        folded = predicted(capsys, data, "--path", best, "--fold-norms")
+    assert "encoder-final: batchnorm folded" in caplog.text
+    assert [line.split("\t")[:3] for line in folded] == [line.split("\t")[:3] for line in lines]
+    with_calibration = predicted(capsys, data, "--path", best, "--calibrate", "valid")
+    assert with_calibration[:-1] == lines
+    log = write(tmp_path / "calibrated.log", *with_calibration)
+    argv = ["--experiment", "tiny", "--norm", "batchnorm", "--seed", "1", "--metric", "accuracy"]
+    argv += ["--checkpoint", best, "--last", last, "--log", str(log), "--data", str(data.parent)]
+    assert collect([*argv, "--out", str(tmp_path / "results")]) == 0
+    runs = read_results(tmp_path / "results/tiny")
+    sites = [f"sites.{site}" for site in ("encoder-self", "encoder-ffn", "encoder-final")]
+    assert set(runs[sites].iloc[0]) == {"batchnorm"}
+    assert runs["scores.loss.score"].iloc[0] > 0
+    assert runs["scores.calibrated_loss.score"].iloc[0] >= 0
+    assert runs["score"].iloc[0] > 90  # percent: the first word tells the label
+    assert "| batchnorm | 1 |" in score_table(runs) and "accuracy (%)" in score_table(runs)
+
+
+def test_sentences_that_cannot_be_read(tmp_path):
+    data = write_sentences(tmp_path / "data")
+    path = train_classifier(data, tmp_path / "run", "--max-update", "1") / "checkpoint_last.pt"
+    longer = write_sentences(tmp_path / "longer")
+    for end in ("bin", "idx"):  # the labels of another split, and so of another number
+        shutil.copy(longer / "label" / f"train.{end}", longer / "label" / f"test.{end}")
+    unlabeled, cut = (write_sentences(tmp_path / name) for name in ("unlabeled", "cut"))
+    (unlabeled / "label" / "test.idx").unlink()
+    (cut / "input0" / "test.bin").write_bytes(b"ab")
+    without = write_sentences(tmp_path / "without")
+    (without / "input0" / "dict.txt").unlink()
+    for argv, message in (
+        ([data, "--gen-subset", "dev"], "cannot make batches of the dev sentences in"),
+        ([tmp_path / "none"], "there is no folder .*none; give the one of the binarized data"),
+        ([unlabeled], "has no labels of the test sentences"),
+        ([cut], "cannot read the batches of the data in .*cut"),
+        ([without], "cannot build the model of .*dict.txt"),
+        ([longer], "test sentences in .*dataset lengths must match"),
+    ):
+        with pytest.raises(CommandError, match=message):
+            predict([*map(str, argv), "--path", str(path)])
+
+
+def test_a_diverged_classifier_predicts_nothing():
+    batch = {"id": torch.tensor([0]), "target": torch.tensor([0]), "net_input": {}}
+    for value in (float("nan"), float("inf")):
+        model = torch.nn.Linear(1, 1)
+        model.forward = lambda value=value, **_: (torch.tensor([[0.0, value]]), None)
+        task = SimpleNamespace(cfg=SimpleNamespace(classification_head_name="head"))
+        with pytest.raises(CommandError, match="its training has diverged"):
+            list(evaluate_batch(model, task, batch))
+
+
+def test_a_translation_model_is_no_classifier(tmp_path):
+    data = write_dictionaries(tmp_path / "bin")
+    torch.save(run_state(data), tmp_path / "translation.pt")
+    with pytest.raises(CommandError, match="norm_transformer of the task translation, not a class"):
+        predict([str(data), "--path", str(tmp_path / "translation.pt")])

@@ -1,0 +1,402 @@
+"""The page: one file that needs nothing else, with every number of the study in it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+
+from made_up_results import (
+    folder_of,
+    made_up,
+    study_of_three,
+    with_statistics,
+    with_translations,
+    write_corpus,
+    write_failure,
+)
+from norm_lab.metrics import find_metric
+from norm_lab.report.page import main
+from norm_lab.report.tables import formatted, least_loss, p_text, reached_table
+from norm_lab.results.publishing import publish
+from norm_lab.study.study import SAME_SPEED, read_study
+from norm_plugin.io.command_line import CommandError
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(HTMLParser):
+    """The elements of a page; refuses one that is not closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.cells, self.outside = [], [], [], []
+        self.classes, self.loose, self.labels = [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.ids += [values["id"]] if "id" in values else []
+        links = [values.get(key) or "" for key in ("src", "href", "xlink:href")]
+        self.outside += [link for link in links if link and not link.startswith("#")]
+        if tag == "table" and "wide" not in self.classes:
+            self.loose.append(tag)
+        if tag == "td":
+            self.labels.append(values["data-label"])
+        if tag not in VOID:
+            self.open.append(tag)
+            self.classes.append(values.get("class"))
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag):
+        self.classes.pop()
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("td", "th"):
+            self.cells.append(data)
+
+
+REFERENCES = [f"ein hund läuft {i} mal über die wiese ." for i in range(20)]
+WORSE = [line.replace("hund", "affe") for line in REFERENCES]
+
+
+def write_study(tmp_path):
+    """Three settings with three seeds; seeds that diverged; statistics; two kept translations."""
+    folders = study_of_three(tmp_path)
+    losses = [{"epoch": e, "updates": 30 * e, "loss": 9.5 - e} for e in (1, 2)]
+    curves = {"train": [], "valid": losses[1:]}
+    write_failure(folders[0], "far", 4, curves=curves)
+    write_failure(folders[0], "gone", 1, reason="the loss is nan | or inf")
+    for norm, bleu, lines in (("layernorm", 35.0, REFERENCES), ("far", 38.0, WORSE)):
+        run = with_translations(made_up(norm, bleu=bleu), tmp_path, lines, REFERENCES)
+        statistics = with_statistics(run, tmp_path, g_mu=0.5, distance_mean=0.1)["kept"]
+        folder_of(tmp_path, {**run, "kept": {**run["kept"], **statistics}})
+    return folders
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The folder of a report of three settings, and their study."""
+    tmp_path = tmp_path_factory.mktemp("report")
+    folders = write_study(tmp_path / "results")
+    corpus = write_corpus(tmp_path / "corpus", REFERENCES)
+    flags = ["--out", str(tmp_path / "out"), "--title", "a <b> & c", "--data", str(corpus)]
+    assert main([*map(str, folders), *flags]) == 0
+    return tmp_path / "out", read_study(folders)
+
+
+def test_the_page_is_whole_and_needs_nothing_else_and_fits_a_phone(written):
+    out, _ = written
+    text = (out / "index.html").read_text()
+    page = Page(text)
+    assert page.outside == [] and "<script" not in text
+    assert len(page.ids) == len(set(page.ids))
+    headings = re.findall(r"<h2>(.*)</h2>", text)
+    assert re.findall(r"^## (.*)", (out / "report.md").read_text(), re.M) == headings
+    assert page.loose == []  # a table that is wider than the page scrolls by itself
+    assert "" not in page.labels  # on a phone, each cell has the name of its column beside it
+    assert text.count("<svg") == len(list(out.glob("*.svg"))) > 5
+    assert text.count('<svg role="img" width="100%"') == text.count("<svg")
+    assert '<meta name="viewport" content="width=device-width' in text
+    assert "color-scheme: light dark" in text
+
+
+def rows_of(markdown, caption):
+    """The rows of a table as dictionaries, by the beginning of its caption."""
+    lines = markdown.split(f"\n{caption}")[1].split("\n\n")[1].splitlines()
+    head, _, *body = [[c.strip() for c in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(head, row, strict=True)) for row in body]
+
+
+ARMS = "Every arm against its baseline: BLEU."
+
+
+def test_the_verdict_comes_first(written):
+    """In both forms; with the number of seeds, and not their list."""
+    out, _ = written
+    markdown = (out / "report.md").read_text()
+    base, alike, far, gone = rows_of(markdown, ARMS)
+    assert list(base)[:4] == ["arm", "verdict", "n", "no result"]
+    assert (base["verdict"], alike["verdict"]) == ("baseline", "undecided")
+    assert (far["arm"], far["verdict"], far["n"]) == ("far, pre", "better", "3")
+    assert far["difference"] == "+3.10" and far["no result"] == "1 diverged"
+    assert (gone["verdict"], gone["n"], gone["mean"]) == ("no run has a result", "0", "-")
+    page = Page((out / "index.html").read_text())
+    start = page.cells.index("arm")
+    for number, row in enumerate((base, alike, far, gone), start=1):
+        first = start + number * len(base)
+        assert page.cells[first : first + len(base)] == list(row.values())
+
+
+def test_the_numbers_of_all_comparisons_are_a_table(written):
+    out, _ = written
+    table = pd.read_csv(out / "comparisons.csv").set_index(["outcome", "arm"])
+    assert set(table.index.get_level_values(0)) == {"score", "valid_loss", "train_loss"}
+    far = table.loc[("score", "far, pre")]
+    assert far["difference"] == pytest.approx(3.1) and far["verdict"] == "better"
+    assert [float(value) for value in far["by_seed"].split()] == pytest.approx([3.0, 3.1, 3.2])
+
+
+def test_declared_comparisons_have_a_table_of_their_own(tmp_path):
+    folders = study_of_three(tmp_path)
+    study = tmp_path / "mine.yaml"
+    study.write_text(
+        'experiment: toy\noverrides: ["seed=1,2,3"]\n'
+        "primary:\n  - {arm: far, baseline: alike}\n"
+        "  - {arm: alike, baseline: layernorm, test: equivalence, margin: 2 BLEU}\n"
+    )
+    main([*map(str, folders), "--out", str(tmp_path / "out"), "--study", str(study)])
+    text = (tmp_path / "out" / "report.md").read_text()
+    primary = rows_of(text, "Comparisons that the study declares, before the runs.")
+    assert [row["baseline"] for row in primary] == ["alike, pre", "layernorm, pre"]
+    assert primary[0]["verdict"] == "better" and primary[1]["margin"] == "2"
+    assert "Everything below is\nexploratory" in text
+    assert "two one-sided tests of equivalence within the margin" in text
+    assert f"--study {study}" in text
+    assert "not finished" not in text
+    study.write_text(study.read_text().replace("2,3", "2,3,7,8"))
+    main([*map(str, folders), "--out", str(tmp_path / "out"), "--study", str(study)])
+    assert "These of its seeds have not run: 7, 8." in (tmp_path / "out/report.md").read_text()
+
+
+def test_arms_for_which_no_number_of_seeds_is_enough_are_shown(tmp_path):
+    """On random splits, the variance of the mean does not fall below a share of theirs."""
+    splits = {"data__settings": {"split_seed": 1}, "scores__tokenized__sentences": 1000}
+    runs = [
+        made_up(norm, seed, bleu, **{**splits, "data__settings": {"split_seed": seed}})
+        for norm, scores in (("layernorm", (35.0, 35.0, 35.0)), ("far", (30.0, 38.0, 45.0)))
+        for seed, bleu in enumerate(scores, start=1)
+    ]
+    (folder,) = folder_of(tmp_path / "results", *runs)
+    main([str(folder), "--out", str(tmp_path / "out")])
+    text = (tmp_path / "out" / "report.md").read_text()
+    (row,) = rows_of(text, "Seeds per arm with which")
+    assert (row["arm"], row["seeds, paired"]) == ("far, pre", "none is enough")
+    over_all = rows_of(text, "The same over all arms.")
+    assert over_all[-1]["value"] == "none is enough"
+
+
+def section(text, title):
+    """A section of the Markdown."""
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def test_runs_that_diverged_are_in_tables_and_curves(written):
+    out, _ = written
+    markdown = (out / "report.md").read_text()
+    failed = section(markdown, "Failed and diverged runs")
+    assert "| far, pre | 4 | diverged | train | 40 of 60 updates | the loss is nan |" in failed
+    assert r"the loss is nan \| or inf |" in failed  # a bar would begin another cell
+    assert "| gone, pre | 0 of 1 | not reached | unknown | unknown |" in section(
+        markdown, "Training"
+    )
+    assert "A cross marks the last loss of a run that failed or diverged." in markdown
+    curves = pd.read_csv(out / "valid-loss.csv")
+    (ended,) = curves[curves["state"] == "diverged"].to_dict("records")
+    assert (ended["arm"], ended["updates"], ended["mean"]) == ("far, pre", 60, 7.5)
+
+
+def test_the_tests_on_translations_say_what_they_ask(written):
+    out, _ = written
+    text = section((out / "report.md").read_text(), "The same models on other sentences")
+    assert "They say nothing about other seeds" in text
+    rows = {(row["arm"], row["seed"]): row for row in rows_of(text, "The same trained models")}
+    assert rows["far, pre", "1"]["verdict"] == "worse"
+    assert rows["alike, pre", "1"]["verdict"] == "no translations kept"
+
+
+def test_every_figure_names_its_command_commit_and_date(written):
+    out, _ = written
+    for text in ((out / "report.md").read_text(), (out / "index.html").read_text()):
+        for path in out.glob("*.svg"):
+            assert f"--figure {path.stem}\n# runs scored by 0123456789; drawn by " in text
+
+
+@pytest.mark.parametrize("name", ["powernorm-2", "valid-loss"])
+def test_one_figure_is_written_alone(written, tmp_path, name):
+    """And equal results, written elsewhere, give an equal drawing."""
+    out, _ = written
+    folders = write_study(tmp_path / "results")
+    argv = [*map(str, folders), "--out", str(tmp_path / "one")]
+    assert main([*argv, "--figure", name]) == 0
+    files = {path.name: path.read_text() for path in (tmp_path / "one").iterdir()}
+    assert files == {name: (out / name).read_text() for name in files}
+    assert set(files) == {f"{name}.svg", f"{name}.csv"}
+
+
+def test_a_figure_without_data_is_refused(tmp_path):
+    (folder,) = folder_of(tmp_path, made_up())
+    with pytest.raises(CommandError, match="there is no data for the figure outliers"):
+        main([str(folder), "--out", str(tmp_path / "out"), "--figure", "outliers"])
+
+
+def test_the_time_to_a_loss_that_was_asked_for(tmp_path):
+    folders = folder_of(tmp_path, made_up())
+    main([*map(str, folders), "--out", str(tmp_path / "out"), "--loss", "9.5"])
+    text = (tmp_path / "out" / "report.md").read_text()
+    training = section(text, "Training")
+    assert "When the validation loss was 9.500 or less for the first time" in training
+    # its training of 60 updates took two minutes, and its first loss was 9
+    assert "| layernorm, pre | 1 of 1 | 30 | 1.0 | 9.000 |" in training
+    assert "--loss 9.5" in section(text, "How this page was made")
+
+
+@pytest.mark.parametrize(
+    ("speeds", "spread", "note"),
+    [
+        ([0.5, 0.5 * SAME_SPEED * 0.99], SAME_SPEED * 0.99, ""),
+        ([0.5, 0.5 * SAME_SPEED * 1.01], SAME_SPEED * 1.01, "two seeds of one arm differ"),
+        ([0.5], None, "no arm has two seeds"),
+        ([0.5, None], None, "no arm has two seeds"),
+    ],
+)
+def test_times_are_drawn_if_two_seeds_show_that_they_can_be_compared(
+    tmp_path, speeds, spread, note
+):
+    runs = [
+        made_up(seed=seed, training__updates_per_second=speed)
+        for seed, speed in enumerate(speeds, start=1)
+    ]
+    (folder,) = folder_of(tmp_path / "results", *runs)
+    assert read_study([folder]).speed_spread == (spread and pytest.approx(spread))
+    main([str(folder), "--out", str(tmp_path / "out")])
+    assert (tmp_path / "out" / "speed.svg").exists() == (not note)
+    text = section((tmp_path / "out" / "report.md").read_text(), "Speed and size")
+    assert note in text and ("not drawn" in text) == bool(note)
+
+
+def test_the_title_is_text_and_no_markup(written):
+    out, _ = written
+    assert "<h1>a &lt;b&gt; &amp; c</h1>" in (out / "index.html").read_text()
+    assert (out / "report.md").read_text().startswith("# a &lt;b> & c\n")
+
+
+def test_every_figure_is_a_drawing_with_its_data(written):
+    out, study = written
+    markdown = (out / "report.md").read_text()
+    drawings = sorted(out.glob("*.svg"))
+    data = {path.stem for path in out.glob("*.csv")} - {"comparisons"}
+    assert {path.stem for path in drawings} == data
+    for path in drawings:
+        ElementTree.fromstring(path.read_text())
+        assert f"]({path.name})" in markdown and f"`{path.stem}.csv`" in markdown
+    scores = pd.read_csv(out / "scores.csv")
+    assert sorted(scores["score"]) == sorted(study.runs["score"])
+
+
+def test_a_table_has_the_digits_of_its_outcome():
+    columns = ["arm", "outcome", "mean", "low", "high"]
+    rows = [("a", "score", 35.126, 35.0, 35.25), ("b", "valid_loss", 2.12345, None, None)]
+    text = formatted(pd.DataFrame(rows, columns=columns), find_metric("bleu")).set_index("arm")
+    assert list(text["mean"]) == ["35.13", "2.123"]
+    assert list(text["95 % interval"]) == ["35.00 to 35.25", "-"]
+    losses = formatted(pd.DataFrame({"mean": [2.12345]}), find_metric("bleu"), "valid_loss")
+    assert list(losses["mean"]) == ["2.123"]
+
+
+def curve(*losses):
+    """One validation loss each 30 updates; None for an epoch whose loss was not finite."""
+    points = [
+        {"epoch": epoch, "updates": 30 * epoch} | ({} if loss is None else {"loss": loss})
+        for epoch, loss in enumerate(losses, start=1)
+    ]
+    return {"train": [], "valid": points}
+
+
+def test_when_a_loss_was_reached(tmp_path):
+    """The training of each run has 60 updates in 120 seconds."""
+    runs = (
+        made_up(curves=curve(5.0, 4.0, 4.7)),
+        made_up(seed=2, curves=curve(5.0, 4.1)),
+        made_up("quick", curves=curve(4.1, 4.6)),
+        made_up("quick", seed=2, curves=curve(None, 4.0)),
+        made_up("slow", curves=curve(5.0, 4.2)),
+        made_up("slow", seed=2, curves=curve(5.0, 4.05)),
+        made_up("unknown", curves=None, training__seconds=None),
+    )
+    study = read_study(folder_of(tmp_path, *runs))
+    assert least_loss(study) == 4.1  # every seed of the baseline reaches it
+    table = reached_table(study, 4.1).set_index("arm")
+    assert list(table["reaching"]) == ["2 of 2", "2 of 2", "1 of 2", "0 of 1"]
+    assert list(table["updates"])[:3] == [60.0, 45.0, 60.0]  # of quick: 30 and 60
+    assert list(table["minutes"])[:3] == [2.0, 1.5, 2.0]
+    assert list(table["least"])[:3] == [4.0, 4.0, 4.05]
+    assert table.loc["unknown, pre", ["updates", "minutes", "least"]].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [
+        (None, "-"),
+        (1.0, "1.000"),
+        (0.0512, "0.051"),
+        (0.0501, "0.0501"),
+        (0.05, "0.05"),
+        (0.0499, "0.0499"),
+        (0.0005, "0.001"),
+        (0.0002, "<0.001"),
+    ],
+)
+def test_p_shows_on_which_side_of_the_level_it_is(p, text):
+    assert p_text(p) == text
+
+
+def without_values(result, kind):
+    """The result of a run whose log lacks the losses of validations, or whose score is NaN."""
+    if kind == "score":
+        result["scores"]["tokenized"]["score"] = math.nan
+    else:
+        result["curves"]["valid"] = []
+    return result
+
+
+@pytest.mark.parametrize("kind", ["valid-loss", "score"])
+@pytest.mark.parametrize("arm", ["far", "layernorm"])
+def test_an_arm_without_values_of_an_outcome_is_left_out_of_its_table(kind, arm, tmp_path):
+    for path in study_of_three(tmp_path)[0].glob("*.json"):
+        result = json.loads(path.read_text())
+        if result["norm"] == arm:
+            path.write_text(json.dumps(without_values(result, kind)))
+    assert main([str(tmp_path / "toy_pre"), "--out", str(tmp_path / "report")]) == 0
+    page = (tmp_path / "report/report.md").read_text()
+    title = {"score": "BLEU", "valid-loss": "least validation loss, bits per token"}
+    with_values = {"alike, pre", "far, pre", "layernorm, pre"} - {f"{arm}, pre"}
+    for outcome, text in title.items():
+        caption = f"Every arm against its baseline: {text}."
+        rows = {row["arm"]: row for row in rows_of(page, caption)}
+        note = "Runs without a value of this outcome are left out, and arms with none are neither "
+        note += f"described nor tested: {arm}, pre (3 of 3 seeds)."
+        after = page.partition(caption)[2].partition("Every arm against")[0]
+        assert (note in after) == (outcome == kind)
+        assert set(rows) == (with_values if outcome == kind else with_values | {f"{arm}, pre"})
+        if outcome == kind and arm == "layernorm":
+            assert {row["verdict"] for row in rows.values()} == {"not tested"}
+
+
+def test_a_seed_without_a_score_is_left_out(tmp_path):
+    path = study_of_three(tmp_path)[0] / "far-seed2.json"
+    path.write_text(json.dumps(without_values(json.loads(path.read_text()), "score")))
+    publish(path.parent, path.parent)  # a missing score is an empty cell
+    main([str(path.parent), "--out", str(tmp_path / "report")])
+    page = (tmp_path / "report/report.md").read_text()
+    (row,) = (r for r in rows_of(page, "Every arm against its baseline: BLEU") if "far" in r["arm"])
+    assert row["n"] == "2"
+    assert "far, pre (1 of 3 seeds)" in page
+
+
+def test_results_without_any_score_are_refused(tmp_path):
+    for path in study_of_three(tmp_path)[0].glob("*.json"):
+        path.write_text(json.dumps(without_values(json.loads(path.read_text()), "score")))
+    with pytest.raises(CommandError, match="no run has the outcome score; evaluate the runs again"):
+        main([str(tmp_path / "toy_pre"), "--out", str(tmp_path / "report")])

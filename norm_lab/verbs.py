@@ -33,14 +33,6 @@ VERBS = {
         "the singular values of the embeddings of checkpoints",
     ),
     "theory": ("norm_lab.theory.command", "measure the claims of the papers"),
-    "predict": (
-        "norm_lab.metrics.accuracy",
-        "the labels of a split by a trained classifier",
-    ),
-    "evaluate-lm": (
-        "norm_lab.metrics.language_model",
-        "the loss of a language model",
-    ),
     "score": ("norm_lab.metrics.bleu", "BLEU of the output of fairseq-generate"),
     "result": (
         "norm_lab.results.result:result_command",

@@ -25,6 +25,8 @@ VERBS = {
     "average": ("norm_plugin.checkpoints.average", "average checkpoints"),
     "fold": ("norm_plugin.checkpoints.fold", "fold norms into the linear maps after them"),
     "repair": ("norm_plugin.checkpoints.repair", "replace a damaged last checkpoint"),
+    "predict": ("norm_plugin.checkpoints.predict", "the labels of a split by a trained classifier"),
+    "evaluate-lm": ("norm_plugin.checkpoints.evaluate_lm", "the loss of a language model"),
     "list": ("norm_plugin.cli:list_norms", "every norm with its options and its paper"),
     "check": ("norm_plugin.cli:check_norms", "check the norms and placements of a user dir"),
 }

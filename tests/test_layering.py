@@ -40,7 +40,7 @@ OUTSIDE = {
     "norms": {"torch"},
     "placements": {"torch"},
     "kernels": {"torch", "triton"},
-    "io": set(),
+    "io": {"fairseq"},
     "checks": {"torch"},
 }
 

@@ -24,8 +24,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from declared_tables import LAYERS, each_layer, place
-from norm_plugin.checks.user_dir import import_folder
 from norm_plugin.io.command_line import run_command
+from norm_plugin.io.user_dirs import import_folder
 from norm_plugin.placements import (
     IN_ATTENTION,
     INNER,

@@ -60,8 +60,8 @@ from norm_lab.metrics.flags import (
     without_seed,
 )
 from norm_lab.paths import ROOT
-from norm_plugin.checkpoints.user_dirs import import_user_dir
 from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.user_dirs import import_user_dir
 
 SUBWORDS = ("subword-nmt", "sentencepiece")
 CHOICES = ("norm", "seed", "preset", "recipe", "subword")

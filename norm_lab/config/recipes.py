@@ -31,15 +31,15 @@ from norm_lab.metrics.flags import (
     LOGGING,
     Differences,
     Recipe,
-    _flag,
     averaging_flags,
+    flag_of,
     generation_flags,
     last_values,
     training_flags,
 )
 from norm_lab.paths import CONFIGS
-from norm_plugin.checkpoints.user_dirs import import_user_dir
 from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.user_dirs import import_user_dir
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS
 
@@ -194,7 +194,7 @@ def for_workers(
     on_cpu = only_cpu or (gpus == AUTO and present == 0)
     if on_cpu:
         common["cpu"] = True
-        half = [key for key in HALF if common.get(key) or _flag(key) in extra_flags]
+        half = [key for key in HALF if common.get(key) or flag_of(key) in extra_flags]
         if half and not (elsewhere and gpus == AUTO):
             raise CommandError(
                 f"{half[0]} needs a GPU, and this run is on the CPU; leave it out, or give "
@@ -230,10 +230,11 @@ def _keep_batch(recipe: Recipe, count: int, extra_flags: Sequence[str]) -> None:
     parts, rest = divmod(of_recipe * freq, size * count)
     if rest or not parts:
         share, uneven = divmod(of_recipe * freq, count)
-        hint = "" if uneven or share > of_recipe else f" (-- {_flag(unit)} {share})"
+        flag = flag_of(unit)
+        hint = "" if uneven or share > of_recipe else f" (-- {flag} {share})"
         raise CommandError(
-            f"{count} GPUs of {_flag(unit)} {size} cannot share the recipe's batch of {of_recipe} "
-            f"x {freq}: take another number of GPUs, another {_flag(unit)}{hint}, or --change-batch"
+            f"{count} GPUs of {flag} {size} cannot share the recipe's batch of {of_recipe} x "
+            f"{freq}: take another number of GPUs, another {flag}{hint}, or --change-batch"
         )
     optimization["update_freq"] = [parts]
 

@@ -6,13 +6,10 @@ import filecmp
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from norm_lab.metrics.flags import Recipe, generation_flags
 from norm_plugin.io.command_line import CommandError
-
-if TYPE_CHECKING:
-    from norm_lab.metrics.flags import Recipe  # it imports torch
-
 
 AVERAGE, BEST = "average", "best"
 """Which checkpoint is evaluated: the average of the last ones, or the best in validation."""
@@ -70,8 +67,6 @@ class Metric(ABC):
         Args:
             extra_flags: flags of ``fairseq-train`` that come after those of the recipe.
         """
-        from norm_lab.metrics.flags import generation_flags  # it imports fairseq
-
         return generation_flags(recipe)
 
     def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:

@@ -104,7 +104,7 @@ def last_values(flags: Sequence[str], defaults: dict[str, Any]) -> list[Any]:
     """The last integer value of each flag in ``defaults``, or its default."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name, default in defaults.items():
-        parser.add_argument(_flag(name), type=int, default=default)
+        parser.add_argument(flag_of(name), type=int, default=default)
     values = vars(parser.parse_known_args(list(flags))[0])
     return [values[name] for name in defaults]
 
@@ -117,13 +117,14 @@ def _group_flags(group: str, recipe: Recipe) -> list[str]:
         if key == "_name":
             flags += [NAME_FLAGS[group], str(value)]
         elif value is True:
-            flags.append(_flag(key))
+            flags.append(flag_of(key))
         elif isinstance(value, list):
-            flags += [_flag(key), ",".join(map(str, value))]
+            flags += [flag_of(key), ",".join(map(str, value))]
         elif value is not None and value is not False and value != MISSING:
-            flags += [_flag(key), str(value)]
+            flags += [flag_of(key), str(value)]
     return flags
 
 
-def _flag(key: str) -> str:
+def flag_of(key: str) -> str:
+    """The flag of a setting: ``--max-tokens`` of ``max_tokens``."""
     return "--" + key.replace("_", "-")

@@ -1,45 +1,31 @@
 """The loss of a language model on the test text, as perplexity, bits or nats.
 
-``norm-plugin evaluate-lm`` is ``fairseq-eval-lm`` in one process, with the same flags. It prints
-the results on stdout and everything else on stderr:
-
-    Evaluated 111,540 tokens in 6.1s (18267.76 tokens/s)
-    Loss (base 2): 4.7682, Perplexity: 27.25
-
-L, the mean loss per token in bits, is 4.7682 here. If tokens are words, the perplexity per word is
-2^L. If tokens are characters, the loss per character is L bits, or L ln 2 nats.
+L is the mean loss per token in bits that ``norm-plugin evaluate-lm`` prints. If tokens are words,
+the perplexity per word is 2^L. If tokens are characters, the loss per character is L bits, or
+L ln 2 nats.
 """
 
 from __future__ import annotations
 
-import argparse
-import ast
-import logging
 import math
 import re
-import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from norm_lab.metrics.base import BEST, Metric, Scores, name_of_split, register_metric
-from norm_plugin.checkpoints.fairseq_input import fairseq_errors
+from norm_lab.metrics.flags import Recipe, evaluation_flags, last_values
+from norm_plugin.checkpoints.evaluate_lm import REMARK
 from norm_plugin.io.command_line import CommandError, DivergedError
 from norm_plugin.io.files import read_json, read_lines
-
-if TYPE_CHECKING:
-    from norm_lab.metrics.flags import Recipe  # it imports torch
 
 EVALUATED = re.compile(r"Evaluated ([0-9,]{1,20}) tokens in ")
 LOSS = re.compile(r"Loss \(base 2\): ([0-9.]{1,20}|nan|inf), Perplexity: ")
 IN_SEGMENTS = "truncated_bptt_lm"
 """fairseq's task of consecutive segments."""
 AGAIN = "run the evaluation again"
-REMARK = "Remark on the scores: "  # that of norm_plugin.models, which imports torch
-RESULTS = ("Evaluated ", "Loss (base 2): ", REMARK)
-LEFT_OUT = "skipping tokens with inf scores"
 
 
 class Evaluated(NamedTuple):
@@ -92,8 +78,6 @@ class LanguageModelLoss(Metric):
         A text in consecutive segments is evaluated in one row, since more rows would leave out what
         does not fill one, and each would begin without a memory.
         """
-        from norm_lab.metrics.flags import evaluation_flags, last_values  # torch
-
         settings = {**recipe["task"], **recipe["dataset"]}
         names = ("tokens_per_sample", "batch_size", "max_tokens")
         trained = last_values(extra_flags, {name: settings.get(name) for name in names})
@@ -184,77 +168,3 @@ class NatsACharacter(BitsACharacter):
 
     def of_bits(self, bits: float) -> float:
         return bits * math.log(2)
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command line."""
-    if {"-h", "--help"}.intersection(argv):
-        print("usage: norm-plugin evaluate-lm DATA --path FILE [FLAGS]")
-        print("FLAGS are those of fairseq-eval-lm; fairseq-eval-lm --help explains them.")
-        return 0
-    from fairseq import options
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-    from fairseq_cli import eval_lm
-
-    import norm_plugin.models  # noqa: F401  registers the models that checkpoints name
-    from norm_plugin.checkpoints.user_dirs import import_user_dir
-
-    parser = options.get_eval_lm_parser()
-    parser.prog = "norm-plugin evaluate-lm"
-    import_user_dir(user_dir_in(argv))
-    args = options.parse_args_and_arch(parser, list(argv))
-    if args.path is None:
-        raise CommandError("evaluate-lm needs the model: give --path FILE")
-    check_overrides(args.model_overrides)
-    results = ResultHandler(sys.stdout)
-    results.addFilter(is_result)
-    loggers = (eval_lm.logger, logging.getLogger("norm_plugin.models"))
-    for logger in loggers:
-        logger.setLevel(logging.INFO)
-        logger.addHandler(results)
-    try:
-        with fairseq_errors(f"evaluate {args.path} on the {args.gen_subset} text of {args.data}"):
-            eval_lm.main(convert_namespace_to_omegaconf(args))
-    finally:
-        for logger in loggers:
-            logger.removeHandler(results)
-    return 0
-
-
-class ResultHandler(logging.StreamHandler):
-    """Writes the results; an error in doing so ends the command."""
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
-        """Raise the error that is being handled; logging would print it and go on."""
-        raise
-
-
-def check_overrides(text: str) -> None:
-    """Raise CommandError unless ``--model-overrides``, which fairseq evaluates, is literal."""
-    try:
-        overrides = ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        overrides = None
-    if not isinstance(overrides, dict):
-        raise CommandError(
-            f"--model-overrides is {text[:60]!r}; it must be a dictionary of literals, such as "
-            "{'dropout': 0.1}"
-        )
-
-
-def user_dir_in(argv: Sequence[str]) -> Path | None:
-    """The ``--user-dir`` in a command line, which fairseq imports while it parses."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--user-dir", type=Path)
-    return parser.parse_known_args(list(argv))[0].user_dir
-
-
-def is_result(record: logging.LogRecord) -> bool:
-    """Whether a log message of fairseq is one of the results.
-
-    Raises DivergedError for the message that tokens of probability 0 are left out: the mean loss of
-    the other tokens would be too low.
-    """
-    if str(record.msg).startswith(LEFT_OUT):
-        raise DivergedError("a token of the text has probability 0: the model has diverged")
-    return record.getMessage().startswith(RESULTS)

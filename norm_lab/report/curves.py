@@ -18,7 +18,7 @@ from norm_lab.report.figure import (
     MOST_LINES,
     SMALL,
     Figure,
-    _baselines,
+    baselines_of,
     figure,
     legend_below,
     legend_height,
@@ -268,7 +268,7 @@ def loss_curves(study: Study, name: str, kind: str, difference: bool) -> Figure 
 
     label = f"{kind} loss, {study.metric.loss_unit}"
     if difference:
-        which = f" minus that of {_baselines(study)} with the same seed; below 0 is better"
+        which = f" minus that of {baselines_of(study)} with the same seed; below 0 is better"
         label, data = f"difference in {label}", lines
     else:
         which = ": mean over seeds"

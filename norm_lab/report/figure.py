@@ -192,6 +192,6 @@ def short_name(arm: str, placement: str) -> str:
     return arm.removesuffix(f", {placement}")
 
 
-def _baselines(study: Study) -> str:
+def baselines_of(study: Study) -> str:
     """The baselines, as part of a sentence."""
     return " or ".join(dict.fromkeys(baseline for _, baseline in study.pairs))

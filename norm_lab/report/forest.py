@@ -12,7 +12,7 @@ from norm_lab.report.figure import (
     INK,
     SMALL,
     Figure,
-    _baselines,
+    baselines_of,
     figure,
     outliers,
     short_name,
@@ -104,9 +104,9 @@ def differences(study: Study) -> Figure | None:
     better = "right" if metric.higher_is_better else "left"
     return forest_plot(
         "differences",
-        f"{metric.title}: difference to {_baselines(study)}, with its 95 % interval, not corrected "
-        f"for the number of comparisons; better is on the {better}. A dot is a seed. A mark is "
-        "filled where the verdict, after correction, is better or worse.",
+        f"{metric.title}: difference to {baselines_of(study)}, with its 95 % interval, not "
+        f"corrected for the number of comparisons; better is on the {better}. A dot is a seed. A "
+        "mark is filled where the verdict, after correction, is better or worse.",
         rows.drop(columns=["values", "label"]),
         rows,
         f"difference in {metric.title}",

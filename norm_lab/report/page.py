@@ -29,8 +29,8 @@ from norm_lab.report.latex import document, latex_table
 from norm_lab.report.records import record_of
 from norm_lab.report.tables import (
     LEFT,
-    _plain,
     comparisons_csv,
+    escaped,
     least_loss,
     table_markdown,
     tables_of,
@@ -114,7 +114,8 @@ def render(content: dict[str, Any]) -> dict[str, str]:
     html = jinja2.Environment(autoescape=True, **blocks)
     # names may contain markup, which must be escaped in both formats
     text = jinja2.Environment(
-        finalize=lambda value: value if isinstance(value, Markup) else _plain(str(value)), **blocks
+        finalize=lambda value: value if isinstance(value, Markup) else escaped(str(value)),
+        **blocks,
     )
     content = {**content, "command": Markup(content["command"])}
     drawn = {**content, "command": Markup(content["figure_command"])}
@@ -130,7 +131,7 @@ def render(content: dict[str, Any]) -> dict[str, str]:
             return Markup("")
         each = content["tables"][name]
         in_html = html.get_template("table.html.jinja").render(table=each, left=LEFT)
-        return insert(in_html, _plain(table_markdown(each)))
+        return insert(in_html, escaped(table_markdown(each)))
 
     def figure(each: Figure) -> Markup:
         in_html = html.get_template("figure.html.jinja").render(drawn, figure=each)

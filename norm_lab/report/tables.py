@@ -400,7 +400,7 @@ def speed_table(study: Study) -> pd.DataFrame:
     return table.reset_index()
 
 
-def _plain(text: str) -> str:
+def escaped(text: str) -> str:
     """Text with HTML's special characters escaped."""
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 

@@ -47,7 +47,7 @@ def write_result(result: Result, out: Path) -> Path:
 
 def result_command(argv: Sequence[str]) -> int:
     """The command ``result``; prints a short summary."""
-    from norm_plugin.checkpoints.user_dirs import import_user_dir
+    from norm_plugin.io.user_dirs import import_user_dir
     from norm_plugin.models.plan import RECORDS
 
     args = _result_parser(RECORDS).parse_args(argv)
@@ -74,7 +74,7 @@ def result_command(argv: Sequence[str]) -> int:
 
 
 def _result_parser(records: str) -> argparse.ArgumentParser:
-    from norm_plugin.checkpoints.user_dirs import add_user_dir
+    from norm_plugin.io.user_dirs import add_user_dir
 
     parser = argparse.ArgumentParser(
         prog="norm-plugin result",

@@ -24,7 +24,8 @@ class ArmParts(NamedTuple):
     settings: str
 
 
-def _parts_of_arm(run: Mapping[str, Any], vary: Sequence[str]) -> ArmParts:
+def parts_of_arm(run: Mapping[str, Any], vary: Sequence[str]) -> ArmParts:
+    """The parts of the arm of a run, without the settings in ``vary``."""
     other = set(run["differs"]) - {*PLACEMENT_KEYS, *vary}
     differs = {key: run["differs"][key] for key in other}
     norm = norm_of_label(run["norm"], run["differs"]).removesuffix(f"-{run['placement']}")

@@ -23,11 +23,11 @@ from norm_lab.metrics import find_metric
 from norm_lab.study.power import seeds_needed
 from norm_lab.study.significance import (
     Verdict,
-    _standard_deviation,
     compare,
     compare_independent,
     describe,
     holm,
+    standard_deviation,
     verdict,
 )
 from norm_plugin.io.command_line import CommandError
@@ -179,9 +179,9 @@ def _row(
     # of losses, no difference is said to be of interest
     of_interest = metric.of_interest if outcome == SCORE else math.nan
     needed = partial(seeds_needed, difference=of_interest, test_to_train=ratio)
-    deviations = [_standard_deviation(np.array(list(side.values()))) for side in (ours, theirs)]
+    deviations = [standard_deviation(np.array(list(side.values()))) for side in (ours, theirs)]
     of_arms = math.sqrt(sum(deviation**2 for deviation in deviations) / 2)
-    row["seeds_paired"] = needed(_standard_deviation(np.array(row["by_seed"])), paired=True)
+    row["seeds_paired"] = needed(standard_deviation(np.array(row["by_seed"])), paired=True)
     return row | {"seeds_unpaired": needed(of_arms, paired=False)}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from norm_lab.study.significance import LEVEL, _standard_deviation, pooled_standard_deviation
+from norm_lab.study.significance import LEVEL, pooled_standard_deviation, standard_deviation
 
 POWER = 0.8
 """The power for which the number of seeds is planned."""
@@ -84,6 +84,6 @@ def resolution(table: pd.DataFrame, of_interest: float, test_to_train: float = 0
 def equal_variances_p(samples: Sequence[Sequence[float]]) -> float:
     """The p value of Bartlett's test of equal variances; NaN if a sample does not vary."""
     groups = [np.asarray(sample, dtype=float) for sample in samples if len(sample) > 1]
-    if len(groups) < 2 or any(_standard_deviation(group) == 0 for group in groups):
+    if len(groups) < 2 or any(standard_deviation(group) == 0 for group in groups):
         return math.nan
     return float(stats.bartlett(*groups).pvalue)

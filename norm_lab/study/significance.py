@@ -138,7 +138,7 @@ def describe(scores: Sequence[float], test_to_train: float = 0.0) -> Sample:
     mean, n, half = float(values.mean()), len(values), math.nan
     if n > 1:
         half = half_interval(values, test_to_train)
-    return Sample(mean, _standard_deviation(values), (mean - half, mean + half), n)
+    return Sample(mean, standard_deviation(values), (mean - half, mean + half), n)
 
 
 def compare(
@@ -173,7 +173,7 @@ def compare_paired(differences: Scores, test_to_train: float = 0.0) -> Compariso
     n, mean, by_seed = len(values), float(values.mean()), tuple(map(float, values))
     if n == 1:
         return Comparison(mean, by_seed=by_seed)
-    error = _standard_deviation(values) * math.sqrt(1 / n + test_to_train)
+    error = standard_deviation(values) * math.sqrt(1 / n + test_to_train)
     p, exact = sign_flip_p(values)
     test = "paired t, overlapping splits" if test_to_train else "paired t"
     return Comparison(mean, error, n - 1, p, exact, test, n, by_seed)
@@ -185,7 +185,7 @@ def compare_independent(arm: Scores, baseline: Scores) -> Comparison:
     mean, n = float(ours.mean() - theirs.mean()), min(len(ours), len(theirs))
     if n == 1:
         return Comparison(mean)
-    errors = [_standard_deviation(side) ** 2 / len(side) for side in (ours, theirs)]
+    errors = [standard_deviation(side) ** 2 / len(side) for side in (ours, theirs)]
     error, degrees = math.sqrt(sum(errors)), math.inf
     if error:
         parts = sum(e**2 / (len(side) - 1) for e, side in zip(errors, (ours, theirs)))
@@ -280,11 +280,11 @@ def pooled_standard_deviation(samples: Sequence[Sequence[float]]) -> float:
     degrees = sum(len(group) - 1 for group in groups)
     if not degrees:
         return math.nan
-    squares = sum((len(group) - 1) * _standard_deviation(group) ** 2 for group in groups)
+    squares = sum((len(group) - 1) * standard_deviation(group) ** 2 for group in groups)
     return math.sqrt(squares / degrees)
 
 
-def _standard_deviation(values: np.ndarray) -> float:
+def standard_deviation(values: np.ndarray) -> float:
     """The standard deviation with n - 1; exactly 0 for equal values, despite rounding."""
     if len(values) < 2:
         return math.nan

@@ -20,7 +20,7 @@ from norm_lab.metrics import Metric, find_metric
 from norm_lab.metrics.flags import Differences
 from norm_lab.results.provenance import short_commit
 from norm_lab.results.table import Results
-from norm_lab.study.arms import PLACEMENT_KEYS, _parts_of_arm, arm_name, arm_names, label_without
+from norm_lab.study.arms import PLACEMENT_KEYS, arm_name, arm_names, label_without, parts_of_arm
 from norm_lab.study.comparable import (
     TRAINING,
     check_alike,
@@ -112,7 +112,7 @@ class Study:
         """
         same = self.same
         runs = self.runs.drop_duplicates("arm").to_dict("records")
-        parts = {run["arm"]: _parts_of_arm(run, self.vary) for run in runs}
+        parts = {run["arm"]: parts_of_arm(run, self.vary) for run in runs}
         by_parts = {of_arm: arm for arm, of_arm in reversed(parts.items())}
         main = parts[self.baseline]
         declared = [(parts.get(each.arm), parts.get(each.baseline)) for each in self.primary]

@@ -40,9 +40,9 @@ from norm_lab.results.provenance import git_state, short_commit, versions
 from norm_lab.theory import CLAIMS
 from norm_lab.theory.claim import INTERVAL, Options, Row, finite_cases
 from norm_lab.theory.models import real_batches
-from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.io.command_line import CommandError, at_least
 from norm_plugin.io.files import check_output, read_json, read_text, write_text
+from norm_plugin.io.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.norms import norm_spec
 from norm_plugin.placements import PLACEMENTS, placement_class
 

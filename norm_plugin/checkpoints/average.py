@@ -41,9 +41,9 @@ from norm_plugin.checkpoints.files import (
     save_checkpoint,
 )
 from norm_plugin.checkpoints.reestimate import DEFAULT_BATCHES, reestimate, running_statistics
-from norm_plugin.checkpoints.user_dirs import add_user_dir, check_user_dir, import_user_dir
 from norm_plugin.io.command_line import CommandError, at_least
 from norm_plugin.io.files import check_output, reading
+from norm_plugin.io.user_dirs import add_user_dir, check_user_dir, import_user_dir
 from norm_plugin.models.plan import make_plan
 from norm_plugin.models.resuming import TRAINING_STATE, differences, settings_of, stacks_of
 

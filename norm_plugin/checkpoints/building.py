@@ -7,8 +7,8 @@ from typing import Any
 
 from norm_plugin.checkpoints.fairseq_input import fairseq_errors
 from norm_plugin.checkpoints.files import State
-from norm_plugin.checkpoints.user_dirs import check_user_dir
 from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.user_dirs import check_user_dir
 from norm_plugin.models.stored_settings import UnsafeSettingError
 
 

@@ -24,9 +24,9 @@ from norm_plugin.checkpoints.files import (
     load_checkpoint,
     save_checkpoint,
 )
-from norm_plugin.checkpoints.user_dirs import add_user_dir, import_user_dir
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import check_output
+from norm_plugin.io.user_dirs import add_user_dir, import_user_dir
 
 
 def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, list[Any]]:

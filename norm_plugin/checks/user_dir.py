@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from norm_plugin.checks import norms, placements
 from norm_plugin.checks.norms import BrokenContractError
+from norm_plugin.io.user_dirs import RAISED, import_folder
 from norm_plugin.norms import NORM_TYPES, norm_spec
 from norm_plugin.placements import PLACEMENTS
-
-RAISED = (Exception, SystemExit)
-"""What the code of a user dir may raise; the check in which it does has failed."""
-
-
-def import_folder(user_dir: Path) -> Path:
-    """Import ``user_dir`` as fairseq does; returns the folder itself.
-
-    Raises:
-        ValueError: no such folder, or another package of that name.
-    """
-    folder = user_dir.resolve()
-    if not folder.is_dir():
-        raise ValueError(f"{user_dir} is not a folder; give the folder that you give to --user-dir")
-    sys.path.insert(0, str(folder.parent))
-    try:
-        module = importlib.import_module(folder.name)
-    except RAISED as error:
-        raise ValueError(f"cannot import {user_dir}: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(str(folder.parent))
-    places = [Path(place).resolve() for place in getattr(module, "__path__", [])]
-    if folder not in places:
-        raise ValueError(f"another Python package is named {folder.name}; rename the folder")
-    return folder
 
 
 def failure(check: Callable[[], None]) -> str | None:

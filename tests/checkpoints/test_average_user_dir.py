@@ -14,8 +14,8 @@ from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.building import build_model
 from norm_plugin.checkpoints.files import load_checkpoint
 from norm_plugin.checkpoints.reestimate import reestimate
-from norm_plugin.checkpoints.user_dirs import check_user_dir, import_user_dir
 from norm_plugin.io.command_line import CommandError
+from norm_plugin.io.user_dirs import check_user_dir, import_user_dir
 from norm_plugin.norms.base import registry as registry
 
 OWN_NORMS = '''

@@ -11,10 +11,10 @@ import torch
 from composed import train_by_fairseq
 
 from characters import LETTERS, TINY, command, write_text
-from norm_lab.metrics.language_model import main as evaluate
 from norm_lab.metrics.language_model import read_evaluation
 from norm_plugin.checkpoints.average import average_checkpoints
 from norm_plugin.checkpoints.average import main as average
+from norm_plugin.checkpoints.evaluate_lm import main as evaluate
 from norm_plugin.checkpoints.fold import main as fold
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.language_model import NormTransformerLanguageModel

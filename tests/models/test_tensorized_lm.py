@@ -16,8 +16,8 @@ from reference.transformer_xl import mean_loss
 from torch.nn import functional
 
 from characters import command, task_of, write_text
-from norm_lab.metrics.language_model import main as evaluate
 from norm_lab.metrics.language_model import read_evaluation
+from norm_plugin.checkpoints.evaluate_lm import main as evaluate
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.models.tensorized_lm import MODEL, NormTensorizedLanguageModel
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec

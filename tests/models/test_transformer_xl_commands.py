@@ -9,9 +9,9 @@ from fairseq import tasks
 
 from characters import LETTERS, TINY, TRAINING, write_text
 from commands import PLUGIN, run
-from norm_lab.metrics.language_model import main as evaluate
 from norm_lab.metrics.language_model import read_evaluation
 from norm_plugin.checkpoints.average import main as average
+from norm_plugin.checkpoints.evaluate_lm import main as evaluate
 from norm_plugin.models.recording import read_records
 from norm_plugin.models.resuming import TRAINING_STATE
 from norm_plugin.models.segments import SEGMENT, TASK

@@ -11,7 +11,7 @@ import torch
 from norm_lab.config.studies import outcome_unit
 from norm_lab.metrics import METRICS
 from norm_lab.metrics.accuracy import calibration_scores
-from norm_lab.metrics.calibration import calibrate
+from norm_plugin.checkpoints.calibration import calibrate
 
 
 @pytest.fixture(name="sentences")

@@ -11,7 +11,8 @@ import pytest
 from norm_lab.config.recipes import read_recipe
 from norm_lab.metrics import METRICS
 from norm_lab.metrics.flags import training_flags
-from norm_lab.metrics.language_model import LanguageModelLoss, is_result
+from norm_lab.metrics.language_model import LanguageModelLoss
+from norm_plugin.checkpoints.evaluate_lm import is_result
 from norm_plugin.io.command_line import CommandError, DivergedError
 
 LOSSES = {name: metric for name, metric in METRICS.items() if isinstance(metric, LanguageModelLoss)}

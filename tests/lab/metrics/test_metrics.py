@@ -16,11 +16,12 @@ from norm_lab.config.recipes import read_recipe
 from norm_lab.engine.stage_process import check_product
 from norm_lab.engine.stages import next_key, run_stages
 from norm_lab.metrics import AVERAGE, BEST, METRICS, find_metric, register_metric
-from norm_lab.metrics.accuracy import Prediction, evaluate_batch, lines_of, read_predictions
-from norm_lab.metrics.accuracy import main as predict
+from norm_lab.metrics.accuracy import read_predictions
 from norm_lab.report.score_table import score_table
 from norm_lab.results.result import result_command as collect
 from norm_lab.results.table import read_results
+from norm_plugin.checkpoints.predict import Prediction, evaluate_batch, lines_of
+from norm_plugin.checkpoints.predict import main as predict
 from norm_plugin.io.command_line import CommandError
 
 FOUND = [Prediction(0, "1", "0", -0.5), Prediction(1, "0", "0", -0.25)]

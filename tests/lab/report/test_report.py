@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -24,6 +27,7 @@ from norm_lab.metrics import find_metric
 from norm_lab.report.page import main
 from norm_lab.report.tables import formatted, least_loss, p_text, reached_table
 from norm_lab.results.publishing import publish
+from norm_lab.study import comparisons
 from norm_lab.study.study import SAME_SPEED, read_study
 from norm_plugin.io.command_line import CommandError
 
@@ -69,6 +73,30 @@ class Page(HTMLParser):
 
 REFERENCES = [f"ein hund läuft {i} mal über die wiese ." for i in range(20)]
 WORSE = [line.replace("hund", "affe") for line in REFERENCES]
+
+
+def test_a_page_reads_each_file_once_and_computes_each_comparison_once(tmp_path, monkeypatch):
+    folder = write_study(tmp_path / "work")[0]
+    publish(folder, folder)
+    opened, compared = Counter(), Counter()
+    read_bytes, compare = io.open, comparisons._row
+
+    def count_file(file, *more, **options):
+        if str(file).startswith(str(folder)):
+            opened[Path(file).name] += 1
+        return read_bytes(file, *more, **options)
+
+    def count_comparison(runs, *what):
+        compared[what[:3]] += 1
+        return compare(runs, *what)
+
+    for name in ("builtins.open", "io.open"):
+        monkeypatch.setattr(name, count_file)
+    monkeypatch.setattr(comparisons, "_row", count_comparison)
+    assert main([str(folder), "--out", str(tmp_path / "out")]) == 0
+    assert set(opened) >= {"runs.csv", "shared.json", "curves.csv", "statistics.zip"}
+    assert {name: count for name, count in opened.items() if count > 1} == {}
+    assert compared and set(compared.values()) == {1}
 
 
 def write_study(tmp_path):

@@ -1,14 +1,20 @@
-"""The user's own ``--user-dir``: which one a checkpoint needs, and its import."""
+"""The user's own ``--user-dir``: its import, and which one a checkpoint needs."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import norm_plugin
-from norm_plugin.checkpoints.files import State
 from norm_plugin.io.command_line import CommandError
+
+PACKAGE = __name__.partition(".")[0]
+RAISED = (Exception, SystemExit)
+"""What the code of a user dir may raise."""
 
 
 def add_user_dir(parser: argparse.ArgumentParser) -> None:
@@ -33,19 +39,41 @@ def import_user_dir(user_dir: Path | None) -> None:
     from fairseq.utils import import_user_module
 
     folder = os.path.abspath(user_dir)
-    if os.path.basename(folder) == norm_plugin.__name__:
+    if os.path.basename(folder) == PACKAGE:
         return
     if not os.path.isdir(folder):
         raise CommandError(f"cannot import --user-dir {user_dir}: it is not a folder")
     try:
         import_user_module(argparse.Namespace(user_dir=folder))
-    except (Exception, SystemExit) as error:  # its code may raise anything
+    except RAISED as error:
         raise CommandError(
             f"--user-dir {user_dir} cannot be imported: {type(error).__name__}: {error}"
         ) from error
 
 
-def check_user_dir(state: State, checkpoint: Path) -> None:
+def import_folder(user_dir: Path) -> Path:
+    """Import ``user_dir`` as fairseq does, without fairseq; returns the folder itself.
+
+    Raises:
+        ValueError: no such folder, or another package of that name.
+    """
+    folder = user_dir.resolve()
+    if not folder.is_dir():
+        raise ValueError(f"{user_dir} is not a folder; give the folder that you give to --user-dir")
+    sys.path.insert(0, str(folder.parent))
+    try:
+        module = importlib.import_module(folder.name)
+    except RAISED as error:
+        raise ValueError(f"cannot import {user_dir}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(folder.parent))
+    places = [Path(place).resolve() for place in getattr(module, "__path__", [])]
+    if folder not in places:
+        raise ValueError(f"another Python package is named {folder.name}; rename the folder")
+    return folder
+
+
+def check_user_dir(state: Mapping[str, Any], checkpoint: Path) -> None:
     """Raise CommandError where a checkpoint needs a ``--user-dir`` that the user did not give.
 
     The file only names the folder, and importing it would run code that somebody else chose. The
@@ -55,7 +83,7 @@ def check_user_dir(state: State, checkpoint: Path) -> None:
 
     stored = ((state.get("cfg") or {}).get("common") or {}).get("user_dir")
     given = {Path(path).name for path in getattr(import_user_module, "memo", set())}
-    if stored is None or Path(str(stored)).name in {norm_plugin.__name__, *given}:
+    if stored is None or Path(str(stored)).name in {PACKAGE, *given}:
         return
     raise CommandError(
         f"{checkpoint} was trained with --user-dir {stored} (its setting common.user_dir). A "

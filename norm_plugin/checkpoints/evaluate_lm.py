@@ -1,0 +1,103 @@
+"""The loss of a language model on a text.
+
+``norm-plugin evaluate-lm`` is ``fairseq-eval-lm`` in one process, with the same flags. It prints
+the results on stdout and everything else on stderr:
+
+    Evaluated 111,540 tokens in 6.1s (18267.76 tokens/s)
+    Loss (base 2): 4.7682, Perplexity: 27.25
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from norm_plugin.checkpoints.fairseq_input import fairseq_errors
+from norm_plugin.io.command_line import CommandError, DivergedError
+
+if TYPE_CHECKING:
+    pass  # it imports torch
+
+
+REMARK = "Remark on the scores: "  # that of norm_plugin.models, which imports torch
+RESULTS = ("Evaluated ", "Loss (base 2): ", REMARK)
+LEFT_OUT = "skipping tokens with inf scores"
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line."""
+    if {"-h", "--help"}.intersection(argv):
+        print("usage: norm-plugin evaluate-lm DATA --path FILE [FLAGS]")
+        print("FLAGS are those of fairseq-eval-lm; fairseq-eval-lm --help explains them.")
+        return 0
+    from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq_cli import eval_lm
+
+    import norm_plugin.models  # noqa: F401  registers the models that checkpoints name
+    from norm_plugin.io.user_dirs import import_user_dir
+
+    parser = options.get_eval_lm_parser()
+    parser.prog = "norm-plugin evaluate-lm"
+    import_user_dir(user_dir_in(argv))
+    args = options.parse_args_and_arch(parser, list(argv))
+    if args.path is None:
+        raise CommandError("evaluate-lm needs the model: give --path FILE")
+    check_overrides(args.model_overrides)
+    results = ResultHandler(sys.stdout)
+    results.addFilter(is_result)
+    loggers = (eval_lm.logger, logging.getLogger("norm_plugin.models"))
+    for logger in loggers:
+        logger.setLevel(logging.INFO)
+        logger.addHandler(results)
+    try:
+        with fairseq_errors(f"evaluate {args.path} on the {args.gen_subset} text of {args.data}"):
+            eval_lm.main(convert_namespace_to_omegaconf(args))
+    finally:
+        for logger in loggers:
+            logger.removeHandler(results)
+    return 0
+
+
+class ResultHandler(logging.StreamHandler):
+    """Writes the results; an error in doing so ends the command."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
+        """Raise the error that is being handled; logging would print it and go on."""
+        raise
+
+
+def check_overrides(text: str) -> None:
+    """Raise CommandError unless ``--model-overrides``, which fairseq evaluates, is literal."""
+    try:
+        overrides = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        overrides = None
+    if not isinstance(overrides, dict):
+        raise CommandError(
+            f"--model-overrides is {text[:60]!r}; it must be a dictionary of literals, such as "
+            "{'dropout': 0.1}"
+        )
+
+
+def user_dir_in(argv: Sequence[str]) -> Path | None:
+    """The ``--user-dir`` in a command line, which fairseq imports while it parses."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--user-dir", type=Path)
+    return parser.parse_known_args(list(argv))[0].user_dir
+
+
+def is_result(record: logging.LogRecord) -> bool:
+    """Whether a log message of fairseq is one of the results.
+
+    Raises DivergedError for the message that tokens of probability 0 are left out: the mean loss of
+    the other tokens would be too low.
+    """
+    if str(record.msg).startswith(LEFT_OUT):
+        raise DivergedError("a token of the text has probability 0: the model has diverged")
+    return record.getMessage().startswith(RESULTS)

@@ -1,0 +1,173 @@
+"""The labels of a split by a trained classifier.
+
+``norm-plugin predict DATA --path checkpoint_best.pt`` prints a line for each sentence of a split,
+and the accuracy (fairseq-validate would round it to one decimal place):
+
+    P-0	1	0	-0.7133
+    P-1	0	0	-0.1034
+    Predict test: accuracy = 50.00, 1 of 2
+
+A line has the index of the sentence in the corpus, its label, the predicted label, and the natural
+logarithm of the probability of the prediction. With ``--calibrate SPLIT`` there is one more line,
+the loss of the checkpoint on that split without and with temperature scaling (calibration.py):
+
+    Calibration valid: loss = 1.9134 bits, calibrated = 1.8902 bits, temperatures = 1.31 and 1.27
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from norm_plugin.checkpoints.calibration import calibrate
+from norm_plugin.checkpoints.fairseq_input import batches_of, fairseq_errors
+from norm_plugin.io.command_line import CommandError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+TASK = "sentence_prediction"
+MAX_TOKENS = 4096  # of a batch
+
+
+class Prediction(NamedTuple):
+    """The prediction for one sentence."""
+
+    number: int
+    label: str
+    predicted: str
+    log_probability: float
+
+
+def lines_of(predictions: Sequence[Prediction], split: str) -> Iterator[str]:
+    """The lines that the command prints."""
+    for number, label, predicted, log_probability in predictions:
+        yield f"P-{number}\t{label}\t{predicted}\t{log_probability:.4f}"
+    correct = count_correct(predictions)
+    share = 100 * correct / len(predictions)
+    yield f"Predict {split}: accuracy = {share:.2f}, {correct} of {len(predictions)}"
+
+
+def count_correct(predictions: Sequence[Prediction]) -> int:
+    """The number of sentences whose label was predicted."""
+    return sum(label == predicted for _, label, predicted, _ in predictions)
+
+
+def load_classifier(checkpoint: Path, data: Path, fold: bool) -> tuple[Any, Any]:
+    """The classifier in a checkpoint, in eval mode, and its task.
+
+    Raises CommandError for a checkpoint of another task, or one that does not fit the data.
+    """
+    import torch
+
+    from norm_plugin.checkpoints.building import build_model
+    from norm_plugin.checkpoints.files import load_checkpoint
+    from norm_plugin.models.folding import fold_and_log
+
+    cfg = load_checkpoint(checkpoint).get("cfg") or {}
+    task_name = (cfg.get("task") or {}).get("_name")
+    if task_name != TASK:
+        arch = getattr(cfg.get("model"), "arch", None) or "model"
+        raise CommandError(
+            f"{checkpoint} is a {arch} of the task {task_name}, not a classifier; give a "
+            f"checkpoint that was trained with --task {TASK}"
+        )
+    model, _, task = build_model(checkpoint, data)
+    if fold:
+        fold_and_log(str(checkpoint), model)
+    model.eval()
+    return (model.cuda() if torch.cuda.is_available() else model), task
+
+
+def evaluate(model: Any, task: Any, split: str) -> Iterator[tuple[int, Tensor, int]]:
+    """The sentences of a split in the order of their batches: number, logits, label.
+
+    Raises CommandError if a logit is not finite.
+    """
+    with fairseq_errors(f"make batches of the {split} sentences in {task.cfg.data}"):
+        dataset = task.load_dataset(split)
+        batches = task.get_batch_iterator(
+            dataset, max_tokens=MAX_TOKENS, max_positions=task.max_positions()
+        )
+    for batch in batches_of(batches.next_epoch_itr(shuffle=False), task.cfg.data):
+        if "target" not in batch:
+            raise CommandError(f"{task.cfg.data} has no labels of the {split} sentences")
+        yield from evaluate_batch(model, task, batch)
+
+
+def evaluate_batch(
+    model: Any, task: Any, batch: dict[str, Any]
+) -> Iterator[tuple[int, Tensor, int]]:
+    """The number, the logits and the label of each sentence of a batch; see :func:`evaluate`."""
+    import torch
+
+    device = next(model.parameters()).device
+    source = {name: value.to(device) for name, value in batch["net_input"].items()}
+    head = task.cfg.classification_head_name
+    with torch.inference_mode():
+        logits, _ = model(**source, features_only=True, classification_head_name=head)
+    if not logits.isfinite().all():
+        raise CommandError("the classifier gives NaN or infinity: its training has diverged")
+    labels = batch["target"].view(-1).tolist()
+    yield from zip(batch["id"].tolist(), logits.float().cpu(), labels)
+
+
+def predict(model: Any, task: Any, split: str) -> list[Prediction]:
+    """The predictions of a split, in the order of the corpus; CommandError for a diverged model."""
+    words = task.label_dictionary
+    predictions = []
+    for number, logits, label in evaluate(model, task, split):
+        value, best = logits.log_softmax(dim=-1).max(dim=-1)
+        true, given = (words[words.nspecial + int(each)] for each in (label, best))
+        predictions.append(Prediction(number, true, given, float(value)))
+    return sorted(predictions)
+
+
+def calibration_line(model: Any, task: Any, split: str) -> str:
+    """The line that ``--calibrate`` adds."""
+    import torch
+
+    _, logits, labels = zip(*sorted(evaluate(model, task, split), key=lambda each: each[0]))
+    found = calibrate(torch.stack(logits), torch.tensor(labels))
+    even, odd = found.temperatures
+    return (
+        f"Calibration {split}: loss = {found.loss:.6f} bits, calibrated = "
+        f"{found.calibrated:.6f} bits, temperatures = {even:.4f} and {odd:.4f}"
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line; prints the predictions and the accuracy."""
+    parser = argparse.ArgumentParser(
+        prog="norm-plugin predict",
+        description="Predict the labels of a split, and print the accuracy.",
+    )
+    parser.add_argument("data", type=Path, metavar="DATA", help="the folder of the binarized data")
+    parser.add_argument("--path", type=Path, required=True, metavar="FILE", help="a checkpoint")
+    parser.add_argument(
+        "--gen-subset", default="test", metavar="SPLIT", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--calibrate",
+        metavar="SPLIT",
+        help="also print the loss on this split, without and with temperature scaling",
+    )
+    parser.add_argument(
+        "--fold-norms",
+        action="store_true",
+        help="fold norms with running statistics into the linear maps after them where possible",
+    )
+    from norm_plugin.io.user_dirs import add_user_dir, import_user_dir
+
+    add_user_dir(parser)
+    args = parser.parse_args(argv)
+    import_user_dir(args.user_dir)
+    model, task = load_classifier(args.path, args.data, args.fold_norms)
+    for line in lines_of(predict(model, task, args.gen_subset), args.gen_subset):
+        print(line)
+    if args.calibrate:
+        print(calibration_line(model, task, args.calibrate))
+    return 0

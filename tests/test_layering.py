@@ -102,6 +102,29 @@ def test_imports_go_one_way() -> None:
     assert {path: why for path, why in complained.items() if why} == {}
 
 
+def exists(imported: str) -> bool:
+    """Whether a module of ours, or a name in one, is imported from a file that is there."""
+    path = ROOT.joinpath(*imported.split("."))
+    return any(
+        each.with_name(f"{each.name}.py").is_file() or (each / "__init__.py").is_file()
+        for each in (path, path.parent)
+    )
+
+
+def test_modules_that_are_imported_when_needed_exist() -> None:
+    missing = {
+        (path.name, name)
+        for package in PACKAGES
+        for path in (ROOT / package).glob("**/*.py")
+        for name in imported_modules(
+            path.read_text("utf-8"), ".".join(path.relative_to(ROOT).parent.parts)
+        )
+        if name.partition(".")[0] in PACKAGES and not exists(name)
+    }
+    assert missing == set()
+    assert exists("norm_lab.paths.ROOT") and not exists("norm_lab.no_such_module.name")
+
+
 @pytest.mark.parametrize(
     ("package", "room", "statement", "allowed"),
     [

@@ -22,8 +22,8 @@ from norm_lab.config.studies import EQUIVALENCE, SCORE, read_study_file, study_p
 from norm_lab.report.figure import INK, SMALL, Figure
 from norm_lab.report.figures import AGAINST
 from norm_lab.report.forest import draw_row
-from norm_lab.report.tables import formatted, outcome_title, table_markdown, tables_of
-from norm_lab.report.text import markdown
+from norm_lab.report.tables import table_markdown, tables_of
+from norm_lab.report.text import formatted, markdown, outcome_title
 from norm_lab.study.comparisons import compare_arms, higher_is_better
 from norm_lab.study.significance import Verdict
 from norm_lab.study.study import Study, read_study

@@ -35,8 +35,7 @@ from example_runs import SCORES, TEST_TO_TRAIN, read_runs
 from findings import declared_tests, read_named
 from norm_lab.config.studies import BEFORE, SCORE
 from norm_lab.report.records import statistics_of
-from norm_lab.report.tables import formatted
-from norm_lab.report.text import markdown
+from norm_lab.report.text import formatted, markdown
 from norm_lab.study.comparisons import compare_arms, higher_is_better
 from norm_lab.study.significance import Verdict, compare, describe
 from norm_lab.study.study import Study, read_study

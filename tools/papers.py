@@ -13,8 +13,7 @@ import pandas as pd
 from findings import declared_tests, read_named
 from norm_lab.config.studies import SCORE
 from norm_lab.report.records import RECORDED, drawn_places, recorded
-from norm_lab.report.tables import formatted
-from norm_lab.report.text import markdown
+from norm_lab.report.text import formatted, markdown
 from norm_lab.results.table import read_results
 from norm_lab.study.comparisons import outcome_values, split_ratio
 from norm_lab.study.significance import Verdict, describe, half_interval

@@ -9,12 +9,10 @@ file with the overrides; fairseq's parser and the norms check the flags before a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -25,9 +23,9 @@ from norm_lab.config.checks import (
     check_number_averaged,
     check_training,
 )
+from norm_lab.config.corpus import digest, prepared_data, raw_folder
 from norm_lab.config.experiments import Experiment, experiment_names, find_experiment, settings_in
 from norm_lab.config.labels import common_settings, run_label, short_label
-from norm_lab.config.options import absolute_path
 from norm_lab.config.recipes import (
     check_no_code,
     differences,
@@ -226,7 +224,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     plugin = user_dir or ROOT / "norm_plugin"
     check_training((*without_seed(training), "--user-dir", os.path.abspath(plugin)))
 
-    raw = _raw_folder(request.raw, experiment)
+    raw = raw_folder(request.raw, experiment)
     data, preparation = prepared_data(work, experiment, subword, seed, raw, pretrained)
     parts = (experiment.config.stem, experiment.recipe, subword, "smoke" if request.smoke else "")
     return RunSpec(
@@ -310,13 +308,6 @@ def _pretrained(checkpoint: Path | None, experiment: Experiment) -> Path | None:
     return checkpoint
 
 
-@cache  # the runs of a sweep share the file, which may be large
-def digest(path: Path) -> str:
-    """The first digits of the SHA-256 of a file, which identify a pre-trained model."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()[:12]
-
-
 def _workers_label(request: Request, on_cpu: bool) -> str:
     """The suffix of the label of a run on several workers: ``-8gpus``, ``-2workers-batch``.
 
@@ -326,45 +317,6 @@ def _workers_label(request: Request, on_cpu: bool) -> str:
         return ""
     kind = "workers" if on_cpu else "gpus"
     return f"-{request.gpus}{kind}" + ("-batch" if request.change_batch else "")
-
-
-def prepared_data(
-    work: Path,
-    experiment: Experiment,
-    subword: str,
-    seed: int,
-    raw: Path | None,
-    pretrained: Path | None,
-) -> tuple[Path, tuple[str, ...]]:
-    """The folder of the prepared corpus, and the command that prepares it."""
-    name, options = experiment.data_name, []
-    if raw is not None:
-        options += ["--raw", str(raw)]
-    if subword:
-        name += f"-{subword}"
-        options += ["--subword", subword]
-    if experiment.merges is not None:  # data_name contains them
-        options += ["--merges", str(experiment.merges)]
-    if experiment.split_by_seed:
-        name += f"-split{seed}"
-        options += ["--split-seed", str(seed)]
-    if pretrained is not None:
-        dictionary = pretrained.with_name("dict.txt")
-        name += f"-words-{digest(dictionary)}"
-        options += ["--dictionary", str(dictionary)]
-    folder = work / "data" / name
-    return folder, (experiment.preparation, "--out", str(folder), *options)
-
-
-def _raw_folder(given: Path | None, experiment: Experiment) -> Path | None:
-    """The folder of the raw corpus; None to download it."""
-    if given is not None:
-        return given
-    corpora = os.environ.get("NORM_DATA_DIR")
-    corpus = Path(experiment.corpus).stem.replace("_", "-")
-    name = experiment.raw or corpus
-    folder = absolute_path(corpora) / name if corpora else None
-    return folder if folder is not None and folder.is_dir() else None
 
 
 def _hyperparameters(

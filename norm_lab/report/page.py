@@ -27,15 +27,8 @@ from norm_lab.report.figures import figures_of_page, sensitivity_figure
 from norm_lab.report.files import figure_files, write_files
 from norm_lab.report.latex import document, latex_table
 from norm_lab.report.records import record_of
-from norm_lab.report.tables import (
-    LEFT,
-    comparisons_csv,
-    escaped,
-    least_loss,
-    table_markdown,
-    tables_of,
-)
-from norm_lab.report.text import distinct, span
+from norm_lab.report.tables import comparisons_csv, least_loss, table_markdown, tables_of
+from norm_lab.report.text import LEFT, distinct, escaped, span
 from norm_lab.results.provenance import git_state, short_commit
 from norm_lab.study.comparable import KERNELS_FOUND
 from norm_lab.study.study import DEFAULT_BASELINE, Study, read_study

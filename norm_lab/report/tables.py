@@ -1,22 +1,17 @@
-"""The tables of the page, and their text."""
+"""The tables of the page."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
-from norm_lab.config.studies import LOSSES, SCORE
-from norm_lab.metrics import Metric
-from norm_lab.report.text import distinct, markdown, span
+from norm_lab.config.studies import SCORE
+from norm_lab.report.text import LEFT, distinct, formatted, markdown, outcome_title, span
 from norm_lab.results.folder import RUN_KEY
 from norm_lab.study.comparisons import EQUIVALENCE_BY, split_ratio
 from norm_lab.study.power import resolution
-from norm_lab.study.significance import LEVEL
 from norm_lab.study.study import Study
 from norm_lab.study.translations import compare_translations, read_references
 from norm_lab.study.tuning import (
@@ -26,126 +21,7 @@ from norm_lab.study.tuning import (
     learning_rate_sensitivity,
 )
 
-NOTHING, UNKNOWN = "-", "unknown"
 NO_RESULT = "no run has a result"
-LOSS_DIGITS = 3
-
-
-class Column(NamedTuple):
-    """How a column of numbers is shown; text stays as it is.
-
-    Attributes:
-        form: a format, or one of UNITS, SIGNED and P; empty for numbers as they are.
-        end: the column of the upper end, if this one is the lower end of an interval.
-    """
-
-    title: str
-    form: str = ""
-    missing: str = NOTHING
-    end: str = ""
-
-
-UNITS, SIGNED, P = "in the unit of the outcome", "the same, with a sign", "p"
-COLUMNS = {
-    "mean": Column("mean", UNITS),
-    "standard_deviation": Column("standard deviation", UNITS),
-    "low": Column("95 % interval", UNITS, end="high"),
-    "difference": Column("difference", SIGNED),
-    "difference_low": Column("95 % interval of the difference", SIGNED, end="difference_high"),
-    "p": Column("p", P),
-    "p_permutation": Column("p (permutation)", P),
-    "p_holm": Column("p (Holm)", P),
-    "control_p": Column("p between two of its seeds", P),
-    "seeds_paired": Column("seeds, paired", "{:,.0f}"),
-    "seeds_unpaired": Column("seeds, unpaired", "{:,.0f}"),
-    "lr": Column("chosen", "{:g}"),
-    "tuned": Column("validation loss", UNITS),
-    "next_lr": Column("next best", "{:g}"),
-    "behind": Column("behind by", UNITS),
-    "spread": Column("standard deviation between seeds", UNITS),
-    "sensitivity": Column("sensitivity", UNITS),
-    "sensitivity_low": Column("95 % interval", UNITS, end="sensitivity_high"),
-    "from_lr": Column("from", "{:g}"),
-    "to_lr": Column("to", "{:g}"),
-    "score": Column("score", UNITS),
-    "reaching": Column("seeds that reach it"),
-    "updates": Column("updates", "{:,.0f}", "not reached"),
-    "minutes": Column("minutes", "{:.1f}", UNKNOWN),
-    "least": Column("least loss", "{:.3f}", UNKNOWN),
-    "norm_parameters": Column("of norms"),
-    "updates_per_second": Column("updates/s", "{:.2f}", UNKNOWN),
-    "peak_memory": Column("peak host memory, MiB", "{:,.0f}", UNKNOWN),
-    "value": Column("value", "{:.3g}"),
-    "stage": Column("in"),
-    "progress": Column("it had reached"),
-}
-"""Other columns keep their name and values."""
-ENDS = {column.end for column in COLUMNS.values()}
-LEFT = {"arm", "baseline", "verdict", "outcome", "quantity", "note", "state", "reason", "commit"}
-"""The titles of columns of text; the others are aligned to the right."""
-
-
-def formatted(table: pd.DataFrame, metric: Metric, outcome: str = SCORE) -> pd.DataFrame:
-    """A table as text, with the titles of its columns.
-
-    Args:
-        outcome: the outcome of all rows, for a table without a column ``outcome``.
-    """
-    outcomes = table.get("outcome", pd.Series(outcome, table.index))
-    shown: dict[str, list[str]] = {}
-    for name in table.columns.difference(ENDS, sort=False):
-        column = COLUMNS.get(name, Column(str(name).replace("_", " ")))
-        if name == "outcome":
-            shown[name] = [outcome_title(each, metric) for each in outcomes]
-        else:
-            ends = [table[end] for end in (name, column.end) if end]
-            shown[column.title] = [
-                _joined([_cell(value, column, of_row, metric) for value in values])
-                for of_row, *values in zip(outcomes, *ends)
-            ]
-    return pd.DataFrame(shown)
-
-
-def _joined(ends: Sequence[str]) -> str:
-    return NOTHING if NOTHING in ends else " to ".join(ends)
-
-
-def _cell(value: Any, column: Column, outcome: str, metric: Metric) -> str:
-    """The text of a value; an integer has no decimal point, also if pandas made it a float."""
-    if isinstance(value, str):
-        return str(value) or column.missing
-    if pd.isna(value):
-        return column.missing
-    if column.form == P:
-        return p_text(value)
-    if column.form in (UNITS, SIGNED):
-        sign = "+" if column.form == SIGNED else ""
-        if outcome in (*LOSSES, *metric.losses):
-            return f"{value:{sign}.{LOSS_DIGITS}f}"
-        return metric.text(value, sign)
-    if column.form:  # of numbers like these, only that of seeds can be infinite
-        return "none is enough" if math.isinf(value) else column.form.format(value)
-    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def p_text(value: float | None) -> str:
-    """p with three decimal places, or more if rounding would hide on which side of 5 % it is."""
-    if value is None or pd.isna(value):
-        return NOTHING
-    if value < 0.0005:
-        return "<0.001"
-    text = f"{value:.3f}"
-    return f"{value:.6f}".rstrip("0") if float(text) == LEVEL else text
-
-
-def outcome_title(outcome: str, metric: Metric) -> str:
-    """The title of an outcome: that of the metric for ``score``, a loss with its unit."""
-    titles = {
-        "score": metric.title,
-        "valid_loss": f"least validation loss, {metric.loss_unit}",
-        "train_loss": f"final training loss, {metric.loss_unit}",
-    }
-    return titles.get(outcome, metric.columns.get(outcome, outcome))
 
 
 class Table(NamedTuple):
@@ -398,11 +274,6 @@ def speed_table(study: Study) -> pd.DataFrame:
         }
     )
     return table.reset_index()
-
-
-def escaped(text: str) -> str:
-    """Text with HTML's special characters escaped."""
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
 def table_markdown(table: Table) -> str:

@@ -12,7 +12,7 @@ from made_up_results import study_of_three
 from norm_lab.metrics import find_metric
 from norm_lab.report.latex import LONGEST, escaped, latex_table
 from norm_lab.report.page import main
-from norm_lab.report.tables import LEFT, formatted
+from norm_lab.report.text import LEFT, formatted
 
 
 def latex_of(rows):

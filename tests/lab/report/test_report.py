@@ -25,7 +25,8 @@ from made_up_results import (
 )
 from norm_lab.metrics import find_metric
 from norm_lab.report.page import main
-from norm_lab.report.tables import formatted, least_loss, p_text, reached_table
+from norm_lab.report.tables import least_loss, reached_table
+from norm_lab.report.text import formatted, p_text
 from norm_lab.results.publishing import publish
 from norm_lab.study import comparisons
 from norm_lab.study.study import SAME_SPEED, read_study

@@ -1,21 +1,25 @@
-"""``norm_tensorized_lm`` against transcriptions of its equations, and what it lets through."""
+"""``norm_tensorized_lm`` against its equations, resumed, and what it lets a position see."""
 
 from __future__ import annotations
 
 import argparse
+import signal
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from composed import train_by_fairseq
 from fairseq import models
+from forked import run_forked
 from reference import tensorized as by_hand
 from reference.placements import EQUATIONS, Stack
 from reference.transformer_xl import mean_loss
 from torch.nn import functional
 
 from characters import command, task_of, write_text
+from commands import PLUGIN
 from norm_lab.metrics.language_model import read_evaluation
 from norm_plugin.checkpoints.evaluate_lm import main as evaluate
 from norm_plugin.io.command_line import CommandError
@@ -244,3 +248,30 @@ def test_the_released_form_trains_and_is_scored_only_by_name(text, tmp_path, cap
     assert evaluated.remarks == (
         "--tensorized-mask released: every position sees the token that it predicts",
     )
+
+
+def test_a_killed_run_ends_bit_equal(text, tmp_path):
+    """Killed within an epoch, with accumulated gradients, dropout and running statistics."""
+    worker = Path(__file__).with_name("one_worker.py")
+    flags = ("--norm-type", "powernorm", "--norm-placement", "pre", "--norm-warmup-updates", 2)
+    flags += ("--decoder-layers", 2, "--decoder-embed-dim", 16, "--rank", 4, "--dropout", 0.2)
+    flags += ("--batch-size", 2, "--update-freq", 2, "--max-update", 8, "--user-dir", PLUGIN)
+    flags += ("--save-interval-updates", 3, "--validate-interval-updates", 2)
+    flags += ("--update-epoch-batch-itr", "True")
+
+    def train(name, killed_before=0):
+        argv = command(text, *flags, "--save-dir", tmp_path / name, arch=f"{MODEL}_char")
+        return run_forked(worker, tmp_path / "record", killed_before, *argv)
+
+    assert train("through").returncode == 0
+    assert train("killed", killed_before=6).returncode == -signal.SIGKILL
+    state = torch.load(tmp_path / "killed" / "checkpoint_1_3.pt", weights_only=True)
+    assert state["extra_state"]["train_iterator"]["iterations_in_epoch"] == 6
+    assert train("killed").returncode == 0
+    through, resumed = (
+        torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=True)
+        for name in ("through", "killed")
+    )
+    assert through["optimizer_history"][-1]["num_updates"] == 8
+    for part in ("model", "last_optimizer_state"):
+        torch.testing.assert_close(resumed[part], through[part], rtol=0, atol=0)

@@ -202,7 +202,7 @@ def test_trying_a_norm_tells_the_truth_and_changes_nothing(name):
 class Moving(BatchStatisticsNorm):
     """Divides by the running mean of |x|, and moves it by a weight of its own."""
 
-    moved_by_forwards = ("running",)
+    forward_updated_buffers = ("running",)
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
@@ -217,7 +217,7 @@ class Moving(BatchStatisticsNorm):
 class Undeclared(Moving):
     """Does not say what its forwards move."""
 
-    moved_by_forwards = ()
+    forward_updated_buffers = ()
 
 
 class ByTheBatchAlways(Moving):
@@ -246,7 +246,7 @@ class MovingTwice(Moving):
         if not self.training:
             return self.affine(x / self.running)
         (mean,), count = masked_means([x.abs()], valid)
-        move(self.running, mean, self.weight_of_batch(0.1), count)
+        move(self.running, mean, self.effective_momentum(0.1), count)
         return self.affine(x / mean)
 
 
@@ -267,7 +267,7 @@ class Forgetting(Moving):
         (
             Undeclared,
             "reestimation",
-            "a forward moves {'running'}, which moved_by_forwards does not name",
+            "a forward moves {'running'}, which forward_updated_buffers does not name",
         ),
         (Moving, "reestimation", "take move_statistic()"),
         (ByTheBatchAlways, "inference", "in inference one position changes the output at others"),

@@ -5,9 +5,9 @@ through the given weights, forward only, in training mode. Each running statisti
 mean of the statistics of the K batches, whatever it was before. For a norm that averages over a
 window of batches it is the mean of the K window averages.
 
-- Each norm does this itself: see ``BatchStatisticsNorm.start_plain_mean``. Its first forward
-  normalizes as in a warm-up, the others as after it. A norm that LayerDrop skips counts only its
-  own forwards.
+- Each norm does this itself: see ``BatchStatisticsNorm.start_cumulative_average``. The first
+  forward normalizes as in a warm-up, the others as after it. A norm that LayerDrop skips counts
+  only its own forwards.
 - The batches are those of fairseq's iterator with the run's own seed and max-tokens, epoch after
   epoch from the first. The seed also fixes dropout, so the result is the same each time.
 - Dropout is on. The statistics are then those that training would have gathered with these
@@ -91,7 +91,7 @@ def reestimate(
     norms = start_plain_means(model)
     _forward(model, cfg, task, batches)
     _write_back(norms, state["model"])
-    moved = {name for norm in norms.values() for name in norm.moved_by_forwards}
+    moved = {name for norm in norms.values() for name in norm.forward_updated_buffers}
     state["running_stats_batches"] = batches
     names = {entry.rpartition(".")[2] for entry in running_statistics(state["model"])}
     line = f"running statistics re-estimated from {batches} batches of {cfg.task.data}"
@@ -106,7 +106,7 @@ def start_plain_means(model: nn.Module) -> dict[str, BatchStatisticsNorm]:
     for path, module in model.named_modules():
         if isinstance(module, BatchStatisticsNorm):
             try:
-                module.start_plain_mean()
+                module.start_cumulative_average()
             except ValueError as error:
                 raise CommandError(f"{error}; choose --running-stats average or last") from error
             norms[path] = module
@@ -167,9 +167,9 @@ def train_batches(model: Any, cfg: Any, task: Any) -> Iterator[Any]:
 def _write_back(norms: dict[str, BatchStatisticsNorm], model: State) -> None:
     """Copy what the norms gathered into the state ``model``."""
     for path, norm in norms.items():
-        if not norm.plain_mean_of:
+        if not norm.averaged_forwards:
             raise CommandError(
                 f"no batch reached the norm {path}; give more of them with --batches"
             )
-        for name in norm.moved_by_forwards:
+        for name in norm.forward_updated_buffers:
             model[f"{path}.{name}"].copy_(norm.get_buffer(name))

@@ -181,19 +181,19 @@ def check_recomputation(spec: NormSpec) -> None:
 
 
 def check_reestimation(spec: NormSpec) -> None:
-    """``moved_by_forwards`` names the buffers that a forward changes; they can be averaged."""
+    """``forward_updated_buffers`` names what a forward changes, and it can be averaged."""
     norm = spec.build(DIM)
     if not isinstance(norm, BatchStatisticsNorm):
         return
-    names, (x, mask) = set(norm.moved_by_forwards), _batch()
+    names, (x, mask) = set(norm.forward_updated_buffers), _batch()
     before = _buffers(norm)
     norm(x, mask)
     others = _moved(norm, before) - names - {"num_updates"}
-    expect(names <= set(before), f"moved_by_forwards names {names - set(before)}, no buffer")
-    expect(not others, f"a forward moves {others}, which moved_by_forwards does not name")
+    expect(names <= set(before), f"forward_updated_buffers names {names - set(before)}, no buffer")
+    expect(not others, f"a forward moves {others}, which forward_updated_buffers does not name")
     if not names:
         return
-    norm.start_plain_mean()
+    norm.start_cumulative_average()
     seen = []
     for _ in range(2):  # only vectors must be equal, since windows fill up with batches
         norm(x, mask)

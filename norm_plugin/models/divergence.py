@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.contract import valid_positions
-from norm_plugin.norms.base.recomputation import in_backward
+from norm_plugin.norms.base.recomputation import is_recomputing
 
 
 def root_mean_square(
@@ -49,7 +49,7 @@ class DivergenceWatch:
 
     def look(self, site: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
         """The hook. inputs: x and, in fairseq's stacks, its padding mask and how x lies."""
-        if norm.training and not in_backward():
+        if norm.training and not is_recomputing():
             self.looks.append((site, norm, root_mean_square(inputs[0].detach(), *inputs[1:])))
 
     def check(self, update: int) -> None:

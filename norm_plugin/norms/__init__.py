@@ -19,7 +19,7 @@ import pkgutil
 from norm_plugin.norms.base.arguments import add_norm_arguments, norm_options
 from norm_plugin.norms.base.contract import AffineNorm, Norm
 from norm_plugin.norms.base.means import masked_means, move, zero_padding
-from norm_plugin.norms.base.recomputation import in_backward
+from norm_plugin.norms.base.recomputation import is_recomputing
 from norm_plugin.norms.base.registry import (
     NORM_TYPES,
     NormSpec,
@@ -43,7 +43,7 @@ __all__ = [
     "add_norm_arguments",
     "build_norm",
     "declared_options",
-    "in_backward",
+    "is_recomputing",
     "masked_means",
     "move",
     "norm_options",

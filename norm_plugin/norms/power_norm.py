@@ -144,8 +144,8 @@ class PowerNorm(BatchStatisticsNorm):
 
     exact_gradient: ClassVar[bool] = False
     mixes_after_warmup: ClassVar[bool] = False
-    moved_by_forwards: ClassVar[tuple[str, ...]] = ("psi2",)
-    running_forms: ClassVar[Mapping[str, str]] = {"square": "psi2"}
+    forward_updated_buffers: ClassVar[tuple[str, ...]] = ("psi2",)
+    running_buffers: ClassVar[Mapping[str, str]] = {"square": "psi2"}
 
     psi2: Tensor
     nu: Tensor

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.means import finite_or, masked_means
-from norm_plugin.norms.base.recomputation import in_backward
+from norm_plugin.norms.base.recomputation import is_recomputing
 
 if TYPE_CHECKING:
     from norm_plugin.norms.power_norm import NuRecursion, PowerNorm
@@ -93,10 +93,10 @@ def move_as_released(
         psi2_batch: psi_B^2, (C,).
         some: bool (), there is a real position; without one psi^2 stays.
     """
-    if in_backward():
+    if is_recomputing():
         return
-    if norm.plain_mean_of is not None:
-        moved = psi2.lerp(psi2_batch, norm.weight_of_batch(1 - norm.alpha_fwd))
+    if norm.averaged_forwards is not None:
+        moved = psi2.lerp(psi2_batch, norm.effective_momentum(1 - norm.alpha_fwd))
     else:
         moved = released_psi2(psi2, psi2_batch, t, norm.warmup_updates, norm.alpha_fwd)
     norm.psi2.copy_(finite_or(torch.where(some, moved, psi2), psi2))

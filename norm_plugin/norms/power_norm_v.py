@@ -65,8 +65,8 @@ class PowerNormV(BatchStatisticsNorm):
         sync: statistics over the positions of all workers
     """
 
-    moved_by_forwards: ClassVar[tuple[str, ...]] = ("psi2",)
-    running_forms: ClassVar[Mapping[str, str]] = {"square": "psi2"}
+    forward_updated_buffers: ClassVar[tuple[str, ...]] = ("psi2",)
+    running_buffers: ClassVar[Mapping[str, str]] = {"square": "psi2"}
     psi2: Tensor
 
     def __init__(

@@ -95,7 +95,7 @@ def expected_statistics(name: str, rows):
         seen.append(reference.own)
     reference.backward(np.zeros(rows[-1].shape))  # its state is complete
     means = {key: np.mean([values[key] for values in seen], axis=0) for key in seen[0]}
-    return {key: means.get(key, reference.state.get(key)) for key in norm.moved_by_forwards}
+    return {key: means.get(key, reference.state.get(key)) for key in norm.forward_updated_buffers}
 
 
 @pytest.mark.parametrize("name", WITH_STATISTICS)
@@ -138,7 +138,7 @@ def test_nothing_of_the_statistics_before_is_left(tmp_path, data, flags) -> None
     model, _, _ = build_model(path, data)
     norms = {path: norm for path, norm in model.named_modules() if is_batch_norm(norm)}
     of_forwards = {
-        f"{path}.{key}" for path, norm in norms.items() for key in norm.moved_by_forwards
+        f"{path}.{key}" for path, norm in norms.items() for key in norm.forward_updated_buffers
     }
     assert moved == of_forwards
 

@@ -31,7 +31,7 @@ class OfOnes(BatchStatisticsNorm):
 
     def normalize(self, x, valid):
         if self.training:
-            self.height.add_(self.weight_of_batch(0.5) * (1 - self.height))
+            self.height.add_(self.effective_momentum(0.5) * (1 - self.height))
         return self.affine(x)
 
 
@@ -39,7 +39,7 @@ class OfOnes(BatchStatisticsNorm):
 class Own(OfOnes):
     """A norm whose running statistic moves towards 1."""
 
-    moved_by_forwards = ("height",)
+    forward_updated_buffers = ("height",)
 
 
 @register_norm("steady", formula="x", paper="none")

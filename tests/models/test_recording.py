@@ -13,7 +13,7 @@ import torch
 from in_process import WITH_STATISTICS, SquaredSum, everywhere, train_here
 from norm_plugin.models.recording import Recorder, RecordFile, make_recorder, read_records
 from norm_plugin.norms import Norm, norm_spec
-from norm_plugin.norms.base.recomputation import in_backward
+from norm_plugin.norms.base.recomputation import is_recomputing
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 QUIET = ("--no-save", "--disable-validation")
@@ -39,7 +39,7 @@ class Watch:
                 module.register_forward_hook(partial(self.after, path))
 
     def before(self, path, norm, inputs):
-        if norm.training and not in_backward():
+        if norm.training and not is_recomputing():
             x, mask, batch_first = inputs
             state = {key: value.clone() for key, value in norm.state_dict().items()}
             call = SimpleNamespace(x=x.detach().clone(), mask=mask, first=batch_first, state=state)
@@ -86,8 +86,8 @@ def expected(watch, path, call, tokens):
     }
     for key, value in (("mean", mu), ("variance", var), ("square", psi2)):
         statistics[f"batch_{key}"] = np.quantile(value, LEVELS)
-        if statistical and key in norm.running_forms:
-            running = call.state[norm.running_forms[key]].double().numpy()
+        if statistical and key in norm.running_buffers:
+            running = call.state[norm.running_buffers[key]].double().numpy()
             statistics[f"running_{key}"] = np.quantile(running, LEVELS)
             statistics[f"distance_{key}"] = np.linalg.norm(value - running) / channels
     gamma = 1.0

@@ -9,7 +9,7 @@ import torch
 
 from in_process import WITH_STATISTICS, everywhere, train_here
 from norm_plugin.norms import NORM_TYPES, Norm, build_norm, norm_spec
-from norm_plugin.norms.base.recomputation import in_backward
+from norm_plugin.norms.base.recomputation import is_recomputing
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 
@@ -60,7 +60,7 @@ class Recorder:
 
     def hook(self, key):
         def record(norm, args):
-            if norm.training and not in_backward():
+            if norm.training and not is_recomputing():
                 self.inputs[key].append((args[0].detach().clone(), args[1]))
 
         return record

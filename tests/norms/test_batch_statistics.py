@@ -166,7 +166,7 @@ def test_an_overflow_leaves_every_statistic_finite(name, options, ragged):
 
 def damaged(norm):
     """Entries that no training can have left, with what the error says."""
-    form = norm.running_forms
+    form = norm.running_buffers
     squares = [form[kind] for kind in ("variance", "square") if kind in form]
     for name, buffer in norm.named_buffers(recurse=False):
         if buffer.is_floating_point():

@@ -43,7 +43,7 @@ from norm_plugin.models.recording.measures import (
 from norm_plugin.models.sites import PROJECTIONS
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.contract import valid_positions
-from norm_plugin.norms.base.recomputation import in_backward
+from norm_plugin.norms.base.recomputation import is_recomputing
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 EPS = 1e-5
@@ -115,7 +115,7 @@ class Recorder:
             self.unit = output[1] * self.loss_scale
 
     def _of_first_batch(self) -> bool:
-        return self.unit is None and not in_backward()
+        return self.unit is None and not is_recomputing()
 
     def _see_input(self, path: str, norm: Norm, inputs: tuple[Any, ...]) -> None:
         """Record what a norm holds before its forward updates its running statistics."""
@@ -135,7 +135,7 @@ class Recorder:
         if not norm.training:
             return
         (x, valid), measures = positions_of(inputs), self.measures["sites"].get(path)
-        wanted = self.unit is None or in_backward()
+        wanted = self.unit is None or is_recomputing()
         in_graph = x.requires_grad and y.requires_grad and y is not x
         if measures is None or not wanted or path in self.hooked or not in_graph:
             return
@@ -242,7 +242,7 @@ def forward_measures(norm: Norm, rows: Tensor) -> Measures:
     batch = moments(measured(norm, rows))
     running = {}
     if isinstance(norm, BatchStatisticsNorm):
-        running = {name: norm.get_buffer(at) for name, at in norm.running_forms.items()}
+        running = {name: norm.get_buffer(at) for name, at in norm.running_buffers.items()}
     measures = {
         "positions": rows.new_tensor(float(len(rows))),
         **of_input(rows),

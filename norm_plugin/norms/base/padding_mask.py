@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from norm_plugin.norms.base.contract import Norm
-from norm_plugin.norms.base.recomputation import Forwards, in_backward
+from norm_plugin.norms.base.recomputation import Forwards, is_recomputing
 
 TRUE_AT_PADDING = "padding_mask"
 """An argument whose name ends so is True (or -inf) at padding, as in torch and fairseq. Any other
@@ -137,9 +137,9 @@ class MaskedNorm:
         mask = self.source.of_input(x, self.batch_first)
         if norm.batch_statistics:
             norm.call = self.source.count_call(norm)
-            if not (self.source.held and in_backward()):
+            if not (self.source.held and is_recomputing()):
                 self._forwards.open(x, norm.call)
-                if not in_backward():
+                if not is_recomputing():
                     self._check_held(norm)
                     self._forwards.current[0] = mask
                 mask = self._forwards.current[0]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-def in_backward() -> bool:
+def is_recomputing() -> bool:
     """True inside a backward pass: activation checkpointing computes a forward again."""
     return bool(torch._C._current_graph_task_id() != -1)
 
@@ -58,7 +58,7 @@ class Forwards:
             RuntimeError: it is computed again, but too many others came since.
         """
         sample = x.detach()[tuple(slice(None, None, max(1, size // 8)) for size in x.shape)].clone()
-        if not in_backward():
+        if not is_recomputing():
             self.current = [None]
             self.forwards = [*self.forwards, Forward(sample, call, self.current)][-self.capacity :]
             return

@@ -24,8 +24,8 @@ class RunningMomentsNorm(BatchStatisticsNorm):
         sync: see :class:`BatchStatisticsNorm`.
     """
 
-    moved_by_forwards: ClassVar[tuple[str, ...]] = ("running_mean", "running_var")
-    running_forms: ClassVar[Mapping[str, str]] = {
+    forward_updated_buffers: ClassVar[tuple[str, ...]] = ("running_mean", "running_var")
+    running_buffers: ClassVar[Mapping[str, str]] = {
         "mean": "running_mean",
         "variance": "running_var",
     }

@@ -21,7 +21,7 @@ from norm_plugin.norms.base.loss_scale import (
     trains_in_float16,
 )
 from norm_plugin.norms.base.means import Move, move
-from norm_plugin.norms.base.recomputation import Forwards, in_backward
+from norm_plugin.norms.base.recomputation import Forwards, is_recomputing
 from norm_plugin.norms.base.workers import max_over_workers, sum_over_workers, worker_count
 
 Computed = TypeVar("Computed")
@@ -45,10 +45,10 @@ class BatchStatisticsNorm(AffineNorm):
     ``num_updates``, part of the checkpoint.
 
     Attributes:
-        moved_by_forwards: names of the buffers that training forwards move, ``num_updates``
-            aside. :meth:`start_plain_mean` makes them a mean over batches; a norm that names none
-            cannot have its statistics re-estimated.
-        running_forms: by a batch statistic, ``mean``, ``variance`` or ``square`` (the mean
+        forward_updated_buffers: names of the buffers that training forwards update, except
+            ``num_updates``. :meth:`start_cumulative_average` makes them a mean over batches. The
+            statistics of a norm that names none cannot be re-estimated.
+        running_buffers: by a batch statistic, ``mean``, ``variance`` or ``square`` (the mean
             square), the name of the buffer with its running form; for those who record them.
         mixes_after_warmup: False where a training forward after the warm-up normalizes with
             statistics of earlier batches only, so that its output at one position depends on no
@@ -71,8 +71,8 @@ class BatchStatisticsNorm(AffineNorm):
 
     batch_statistics: ClassVar[bool] = True
     mixes_after_warmup: ClassVar[bool] = True
-    moved_by_forwards: ClassVar[tuple[str, ...]] = ()
-    running_forms: ClassVar[Mapping[str, str]] = {}
+    forward_updated_buffers: ClassVar[tuple[str, ...]] = ()
+    running_buffers: ClassVar[Mapping[str, str]] = {}
     num_updates: Tensor
 
     def __init__(self, dim: int, *, warmup_updates: int = 0, sync: str = "off") -> None:
@@ -91,7 +91,7 @@ class BatchStatisticsNorm(AffineNorm):
         self._trainer_counts = self._optimizer_counts = False
         self._forwards_counted = 0  # since this object exists, and no longer needed after a step
         self._forwards = Forwards()
-        self._plain_mean_of: int | None = None
+        self._averaged_forwards: int | None = None
         self._saw_positions: bool | Tensor = False  # since workers were averaged
         _COUNTING.add(self)
 
@@ -119,7 +119,7 @@ class BatchStatisticsNorm(AffineNorm):
         advice = "the checkpoint is damaged or of a diverged training; load another one"
         if not value.isfinite().all():
             raise RuntimeError(f"{key} has values that are NaN or infinite: {advice}")
-        squares = {self.running_forms.get(kind) for kind in ("variance", "square")}
+        squares = {self.running_buffers.get(kind) for kind in ("variance", "square")}
         if (name in squares or not value.is_floating_point()) and (value < 0).any():
             raise RuntimeError(f"{key} has the value {value.min():g}, below 0: {advice}")
         if name == "num_updates" and (value > MOST_UPDATES).any():
@@ -146,10 +146,10 @@ class BatchStatisticsNorm(AffineNorm):
 
             return call(partial(self._forward_batch, x, padding_mask, batch_first))
         self._forwards.open(x, self.call)
-        if in_backward():  # activation checkpointing computes a forward again
+        if is_recomputing():  # activation checkpointing computes a forward again
             return super().forward(x, padding_mask, batch_first)
-        if self._plain_mean_of is not None:
-            self._plain_mean_of += 1
+        if self._averaged_forwards is not None:
+            self._averaged_forwards += 1
         y = super().forward(x, padding_mask, batch_first)
         self._count_forward()
         self._saw_positions = self._saw_positions | _has_positions(x, padding_mask)
@@ -173,7 +173,7 @@ class BatchStatisticsNorm(AffineNorm):
         """What the batch statistics are taken of, (..., C), for an input x, (..., C)."""
         return x
 
-    def start_plain_mean(self) -> None:
+    def start_cumulative_average(self) -> None:
         """Make the running statistics the plain mean over the training forwards from now on.
 
         What forwards move starts from 0, and the k-th forward counts 1/k. The first one normalizes
@@ -182,26 +182,26 @@ class BatchStatisticsNorm(AffineNorm):
         Raises:
             ValueError: the class does not say what forwards move.
         """
-        if not self.moved_by_forwards:
+        if not self.forward_updated_buffers:
             raise ValueError(
-                f"{type(self).__name__} does not declare in moved_by_forwards which of its buffers "
-                "training forwards move, so its running statistics cannot be re-estimated"
+                f"{type(self).__name__} does not declare in forward_updated_buffers which of its "
+                "buffers training forwards update, so its running statistics cannot be re-estimated"
             )
-        for name in self.moved_by_forwards:
+        for name in self.forward_updated_buffers:
             self.get_buffer(name).zero_()
-        self._plain_mean_of = 0
+        self._averaged_forwards = 0
 
     @property
-    def plain_mean_of(self) -> int | None:
-        """Forwards in the mean since :meth:`start_plain_mean`; None where it was not called."""
-        return self._plain_mean_of
+    def averaged_forwards(self) -> int | None:
+        """Forwards since :meth:`start_cumulative_average`; None if it was not called."""
+        return self._averaged_forwards
 
-    def weight_of_batch(self, weight: float) -> float:
+    def effective_momentum(self, weight: float) -> float:
         """The weight of the current batch in a running statistic, in [0, 1].
 
         That is ``weight``, which an option of the norm says, or 1/k in a plain mean.
         """
-        return 1 / self._plain_mean_of if self._plain_mean_of else weight
+        return 1 / self._averaged_forwards if self._averaged_forwards else weight
 
     def move_statistic(
         self, buffer: Tensor, value: Tensor, weight: float, count: Tensor, move: Move = move
@@ -213,12 +213,12 @@ class BatchStatisticsNorm(AffineNorm):
 
         Args:
             value: that of the batch, in the shape of ``buffer``.
-            weight: w; in a plain mean 1/k takes its place, see :meth:`start_plain_mean`.
+            weight: w; in a plain mean 1/k takes its place, see :meth:`start_cumulative_average`.
             count: (), the number of real positions.
             move: a fused form brings its own.
         """
-        if not in_backward():
-            move(buffer, value, self.weight_of_batch(weight), count)
+        if not is_recomputing():
+            move(buffer, value, self.effective_momentum(weight), count)
 
     def average_over_workers(self) -> None:
         """Replace the running statistics by their mean over the workers, all of which call it.
@@ -248,7 +248,7 @@ class BatchStatisticsNorm(AffineNorm):
         A forward that activation checkpointing repeats gets what the first one got: it must use
         the same statistics, and move none.
         """
-        if not in_backward():
+        if not is_recomputing():
             self._forwards.current[0] = compute()
         computed: Computed = self._forwards.current[0]
         return computed
@@ -296,8 +296,8 @@ class BatchStatisticsNorm(AffineNorm):
     @property
     def in_warmup(self) -> bool:
         """True while the statistics of the batch itself normalize it."""
-        if self._plain_mean_of is not None:
-            return self._plain_mean_of <= 1
+        if self._averaged_forwards is not None:
+            return self._averaged_forwards <= 1
         return self.warmup_updates > 0 and self._updates < self.warmup_updates
 
     def channel_map(self, square: Tensor, eps: float, mean: float | Tensor = 0.0) -> ChannelMap:
@@ -314,7 +314,7 @@ class BatchStatisticsNorm(AffineNorm):
     def _count_forward(self) -> None:
         """Count one training forward as an update, unless a trainer or an optimizer counts."""
         counted = self._trainer_counts or self._optimizer_counts
-        if not counted and self._plain_mean_of is None:
+        if not counted and self._averaged_forwards is None:
             self._forwards_counted += 1
             self._count(self._updates + 1)
 
@@ -323,7 +323,7 @@ class BatchStatisticsNorm(AffineNorm):
 
         The first step takes the place of the forwards that were counted before it.
         """
-        if self.counts_forwards or self._trainer_counts or self._plain_mean_of is not None:
+        if self.counts_forwards or self._trainer_counts or self._averaged_forwards is not None:
             return
         self._count(self._updates - self._forwards_counted + 1)
         self._optimizer_counts, self._forwards_counted = True, 0

@@ -74,8 +74,12 @@ class WindowNorm(BatchStatisticsNorm):
         sync: see :class:`BatchStatisticsNorm`.
     """
 
-    moved_by_forwards: ClassVar[tuple[str, ...]] = ("squares", "squares_filled", "running_square")
-    running_forms: ClassVar[Mapping[str, str]] = {"square": "running_square"}
+    forward_updated_buffers: ClassVar[tuple[str, ...]] = (
+        "squares",
+        "squares_filled",
+        "running_square",
+    )
+    running_buffers: ClassVar[Mapping[str, str]] = {"square": "running_square"}
     squares: Tensor
     squares_filled: Tensor
     gradients: Tensor

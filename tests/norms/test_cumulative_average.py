@@ -1,4 +1,4 @@
-"""``start_plain_mean``: running statistics that are the mean over the forwards that follow."""
+"""``start_cumulative_average``: running statistics that are means over forwards."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ def test_equal_batches_leave_the_statistics_of_one(name, options, ragged):
         x, mask = ragged(seed)
         step(norm, x, mask, upstream(x, mask))
     before = state_of(norm)
-    norm.start_plain_mean()
+    norm.start_cumulative_average()
     seen = []
     for _ in range(3):
         norm(*ragged(5))
-        seen.append({key: norm.get_buffer(key).clone() for key in norm.moved_by_forwards})
-    assert norm.plain_mean_of == 3
+        seen.append({key: norm.get_buffer(key).clone() for key in norm.forward_updated_buffers})
+    assert norm.averaged_forwards == 3
     for key, value in seen[0].items():
         if value.is_floating_point() and value.dim() == 1:  # a window fills with the batches
             # three means in float64, of equal numbers
             torch.testing.assert_close(seen[2][key], value, rtol=1e-12, atol=1e-12)
             assert value.any()
     for key, value in state_of(norm).items():  # the rest belongs to updates and backward passes
-        assert key in norm.moved_by_forwards or torch.equal(value, before[key]), key
+        assert key in norm.forward_updated_buffers or torch.equal(value, before[key]), key
 
 
 @pytest.mark.parametrize("name", [name for name, options in FORMS if not options])
 def test_running_forms_are_those_of_the_statistics_that_they_name(name, ragged):
     norm = new_norm(name)
-    norm.start_plain_mean()
+    norm.start_cumulative_average()
     x, mask = ragged()
     norm(x, mask)
     u = norm.measured(x)[~mask.t()].double()
@@ -43,13 +43,13 @@ def test_running_forms_are_those_of_the_statistics_that_they_name(name, ragged):
         "variance": u.var(dim=0, correction=0),
         "square": u.square().mean(dim=0),
     }
-    for statistic, buffer in norm.running_forms.items():
+    for statistic, buffer in norm.running_buffers.items():
         torch.testing.assert_close(norm.get_buffer(buffer).double(), statistics[statistic])
 
 
 def test_after_its_first_forward_powernorm_divides_by_the_running_mean(ragged):
     norm = new_norm("powernorm", layer_scale_groups=0)
-    norm.start_plain_mean()
+    norm.start_cumulative_average()
     (x, mask), (other, _) = ragged(0), ragged(1)
     for batch, divided_by in ((x, x), (other, x)):
         psi2 = divided_by[~mask.t()].square().mean(dim=0)
@@ -60,11 +60,11 @@ def test_after_its_first_forward_powernorm_divides_by_the_running_mean(ragged):
 
 def test_forwards_that_are_computed_again_do_not_count(ragged):
     norm = new_norm("batchnorm")
-    norm.start_plain_mean()
+    norm.start_cumulative_average()
     x, mask = ragged()
     y = torch.utils.checkpoint.checkpoint(norm, x.requires_grad_(), mask, use_reentrant=False)
     y.sum().backward()
-    assert norm.plain_mean_of == 1
+    assert norm.averaged_forwards == 1
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in FORMS}))
@@ -80,12 +80,12 @@ def test_statistics_of_averaged_weights_as_the_documentation_computes_them(name)
     for key, value in state_of(averaged).items():
         assert torch.equal(value, before[key]), key
     norm = averaged.module[1]
-    norm.start_plain_mean()
+    norm.start_cumulative_average()
     averaged.train()
     with torch.no_grad():
         for batch in batches:
             averaged(batch)
     mean = torch.stack([norm.measured(model[0](batch)).mean(dim=0) for batch in batches]).mean(0)
-    if "mean" in norm.running_forms:
-        torch.testing.assert_close(norm.get_buffer(norm.running_forms["mean"]), mean)
-    assert norm.plain_mean_of == 4 and norm.num_updates == before["module.1.num_updates"]
+    if "mean" in norm.running_buffers:
+        torch.testing.assert_close(norm.get_buffer(norm.running_buffers["mean"]), mean)
+    assert norm.averaged_forwards == 4 and norm.num_updates == before["module.1.num_updates"]

@@ -25,7 +25,7 @@ from norm_plugin.norms import (
     register_norm,
 )
 from norm_plugin.norms.base import registry as registry
-from norm_plugin.norms.base.mixing import mixes_positions
+from norm_plugin.norms.base.position_leak_check import mixes_positions
 from norm_plugin.placements import PLACEMENTS, SUM, Placement
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"

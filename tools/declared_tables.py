@@ -185,7 +185,7 @@ def _folds(cls: type[Placement]) -> str:
     texts = {branch: _fold_of(cls, branch) for branch in BRANCHES}
     folds = [_by_branch(texts)] if any(texts.values()) else []
     if cls.final_norm:
-        reason = cls.why_it_stays(FINAL)
+        reason = cls.reason_not_foldable(FINAL)
         folds.append(f"after the stack: {f'no ({reason})' if reason else FINAL_FOLDS}")
     return "; ".join(folds) or "there is no norm"
 
@@ -196,7 +196,7 @@ def _fold_of(cls: type[Placement], branch: str) -> str:
     stay = {
         f"no (the norm at {slot}: {reason})": None
         for kind, slot in slots
-        if (reason := kind.why_it_stays(slot))
+        if (reason := kind.reason_not_foldable(slot))
     }
     return "; ".join(stay) or ("yes" if slots else "")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from norm_plugin.norms import BatchStatisticsNorm, Norm, NormSpec
-from norm_plugin.norms.base.mixing import mixes_positions
+from norm_plugin.norms.base.position_leak_check import mixes_positions
 
 DIM, TIME, BATCH = 24, 5, 3  # 24 is divisible by most numbers of groups
 LENGTHS = (5, 3, 1)

@@ -24,7 +24,7 @@ DEVICES = {"cpu": "cpu", "cuda": "triton"}
 KERNELS = (AUTO, OFF, *BACKENDS, COMPILE)
 
 
-class ByKernels:
+class HasKernelChoice:
     """A second base of modules that are no norms and compute by a choice of kernels.
 
     Attributes:

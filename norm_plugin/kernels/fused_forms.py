@@ -110,5 +110,5 @@ def set_kernels(module: nn.Module, choice: str | None) -> None:
     for part in module.modules():
         if isinstance(part, Norm):
             give_fused_form(part, choice)
-        elif isinstance(part, choices.ByKernels):
+        elif isinstance(part, choices.HasKernelChoice):
             part.kernels = choices.resolve(choice)

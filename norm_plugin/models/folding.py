@@ -41,7 +41,7 @@ from norm_plugin.models.norm_model import NormModel
 from norm_plugin.models.plan import IDENTITY
 from norm_plugin.models.sites import EMBEDDING_SITES, FINAL_SITES, LAST_MAPS, PROJECTIONS, Site
 from norm_plugin.norms import Norm, build_norm
-from norm_plugin.norms.base.inference import CannotFold, ChannelMap
+from norm_plugin.norms.base.inference import CannotFold, InferenceAffine
 from norm_plugin.placements import (
     FINAL,
     INNER,
@@ -127,7 +127,7 @@ def fold_and_log(filename: str, model: nn.Module) -> None:
 
 def _fold_flag(model: NormModel, sites: Sequence[Site]) -> list[Folding]:
     """Fold the sites that share a flag: all or none, as the flag says that they are gone."""
-    steps: dict[Site, list[tuple[nn.Module, ChannelMap, list[nn.Linear]]]] = {}
+    steps: dict[Site, list[tuple[nn.Module, InferenceAffine, list[nn.Linear]]]] = {}
     reasons: dict[Site, str] = {}
     for site in sites:
         try:
@@ -157,7 +157,7 @@ def _fold_flag(model: NormModel, sites: Sequence[Site]) -> list[Folding]:
     return foldings
 
 
-def fold_into(linear: nn.Linear, channel_map: ChannelMap, before: bool) -> None:
+def fold_into(linear: nn.Linear, channel_map: InferenceAffine, before: bool) -> None:
     """Let ``linear`` take in y = gain * x + offset, in place.
 
     Args:
@@ -189,7 +189,7 @@ def _owners(model: NormModel, site: Site) -> list[nn.Module]:
     return [layer for layer in layers if isinstance(getattr(layer, site.attribute, None), Norm)]
 
 
-def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> ChannelMap:
+def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> InferenceAffine:
     """The norm of ``site`` in ``owner`` as a map."""
     norm: Norm = getattr(owner, site.attribute)
     if site.flag in PROJECTIONS:
@@ -203,13 +203,13 @@ def _inference_map(model: NormModel, owner: nn.Module, site: Site) -> ChannelMap
     else:
         placement = placement_class(model.cfg.plan.placement[site.side])
         slot = site.slot or FINAL
-    if reason := placement.why_it_stays(slot):
+    if reason := placement.reason_not_foldable(slot):
         raise CannotFold(reason)
     channel_map = norm.inference_map()
     if slot == INPUT:
         # `enter` stays in the layer: it scales x there, and has to scale the offset here
         branch = site.flag.rpartition("-")[2]
-        return ChannelMap(channel_map.gain, placement.enter(channel_map.offset, branch))
+        return InferenceAffine(channel_map.gain, placement.enter(channel_map.offset, branch))
     return channel_map
 
 

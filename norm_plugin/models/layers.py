@@ -23,7 +23,7 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import Tensor, nn
 
-from norm_plugin.kernels import ByKernels, resolve
+from norm_plugin.kernels import HasKernelChoice, resolve
 from norm_plugin.kernels.dropout import dropout_sum
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.flags import FULL, FUSED_DROPOUT, flag_of
@@ -67,7 +67,7 @@ def ignoring_every_position(model: nn.Module) -> Iterator[None]:
             mask.ignoring = ignoring
 
 
-class DeferredDropout(FairseqDropout, ByKernels):
+class DeferredDropout(FairseqDropout, HasKernelChoice):
     """``--norm-fused-dropout on``: after each branch of a layer it does nothing until :meth:`sum`.
 
     Like a norm it computes by the kernels that are there, until ``set_kernels`` says otherwise.

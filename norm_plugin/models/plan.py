@@ -49,7 +49,7 @@ from norm_plugin.models.sites import (
     present_sites,
 )
 from norm_plugin.norms import NORM_TYPES, Norm, declared_options, norm_spec
-from norm_plugin.norms.base.mixing import check_declaration
+from norm_plugin.norms.base.position_leak_check import check_declaration
 from norm_plugin.norms.base.registry import OptionValue
 from norm_plugin.placements import PLACEMENTS, LayerPlace, placement_class
 

@@ -36,7 +36,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from norm_plugin.norms.base.inference import ChannelMap
+from norm_plugin.norms.base.inference import InferenceAffine
 from norm_plugin.norms.base.layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
 from norm_plugin.norms.base.means import masked_means, zero_padding
 from norm_plugin.norms.base.registry import register_norm
@@ -138,6 +138,6 @@ class BatchNorm(RunningMomentsNorm):
         rows = x.numel() // self.dim
         return variance * (rows / max(rows - 1, 1))
 
-    def inference_map(self) -> ChannelMap:
+    def inference_map(self) -> InferenceAffine:
         refuse_layer_scale(self.layer_scale_groups)
         return super().inference_map()

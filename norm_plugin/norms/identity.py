@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.contract import Norm
-from norm_plugin.norms.base.inference import ChannelMap
+from norm_plugin.norms.base.inference import InferenceAffine
 from norm_plugin.norms.base.registry import register_norm
 
 
@@ -31,6 +31,6 @@ class Identity(Norm):
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         return x
 
-    def inference_map(self) -> ChannelMap:
+    def inference_map(self) -> InferenceAffine:
         ones = torch.ones(self.dim, dtype=torch.float64)
-        return ChannelMap(ones, torch.zeros_like(ones))
+        return InferenceAffine(ones, torch.zeros_like(ones))

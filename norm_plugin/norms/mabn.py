@@ -37,7 +37,7 @@ from torch import Tensor
 
 from norm_plugin.norms.base.means import check_share
 from norm_plugin.norms.base.registry import register_norm
-from norm_plugin.norms.base.window import Used, WindowNorm, push, window_mean
+from norm_plugin.norms.base.window import WindowedScale, WindowNorm, push, window_mean
 
 
 @register_norm(
@@ -79,7 +79,7 @@ class MovingAverageBatchNorm(WindowNorm):
             raise ValueError(f"renorm_limit is {renorm_limit}; it must be 1 or more, and finite")
         self.alpha_fwd, self.renorm_limit = alpha_fwd, renorm_limit
 
-    def take_in(self, square: Tensor, count: Tensor) -> Used:
+    def take_in(self, square: Tensor, count: Tensor) -> WindowedScale:
         """square is chi_t^2."""
         push(self.squares, self.squares_filled, square, count)
         averaged = window_mean(self.squares, self.squares_filled)
@@ -89,7 +89,7 @@ class MovingAverageBatchNorm(WindowNorm):
         ratio = (root / (self.running_square + self.eps).sqrt()).clamp(1 / limit, limit)
         statistic = partial(self.gradient_statistic, self.in_warmup)
         self.move_statistic(self.running_square, used, 1 - self.alpha_fwd, count)
-        return Used(root, statistic, ratio)
+        return WindowedScale(root, statistic, ratio)
 
     def gradient_statistic(self, in_warmup: bool, g_mean: Tensor, count: Tensor) -> Tensor:
         """The mean of the window of g_t, (C,), which the backward pass of a batch moves once."""

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from norm_plugin.norms.base.inference import ChannelMap
+from norm_plugin.norms.base.inference import InferenceAffine
 from norm_plugin.norms.base.layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
 from norm_plugin.norms.base.means import (
     Move,
@@ -209,7 +209,7 @@ class PowerNorm(BatchStatisticsNorm):
         self.move_running(psi2_batch, count)
         return self.affine(x_hat)
 
-    def inference_map(self) -> ChannelMap:
+    def inference_map(self) -> InferenceAffine:
         refuse_layer_scale(self.layer_scale_groups)
         return self.channel_map(self.psi2, self.eps)
 

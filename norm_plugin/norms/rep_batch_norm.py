@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from norm_plugin.norms.base.inference import CannotFold, ChannelMap
+from norm_plugin.norms.base.inference import CannotFold, InferenceAffine
 from norm_plugin.norms.base.means import zero_padding
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.running_moments import RunningMomentsNorm
@@ -77,7 +77,7 @@ class RepBatchNorm(RunningMomentsNorm):
         self.move_running(batch.mean, batch.variance, batch.positions)
         return self._blend(x, batch.x_hat, share)
 
-    def inference_map(self) -> ChannelMap:
+    def inference_map(self) -> InferenceAffine:
         if self._layer_norm_share():
             raise CannotFold(
                 f"LayerNorm has its share until update {self.warmup_updates}; "

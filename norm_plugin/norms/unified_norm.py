@@ -48,7 +48,13 @@ from torch import Tensor
 
 from norm_plugin.norms.base.means import check_share, move
 from norm_plugin.norms.base.registry import register_norm
-from norm_plugin.norms.base.window import Used, WindowNorm, geometric_mean, push, window_mean
+from norm_plugin.norms.base.window import (
+    WindowedScale,
+    WindowNorm,
+    geometric_mean,
+    push,
+    window_mean,
+)
 
 
 def is_outlier(squares: Tensor, recorded: Tensor, filled: Tensor) -> Tensor:
@@ -112,7 +118,7 @@ class UnifiedNorm(WindowNorm):
         self.outlier_skip = outlier_skip == "on"
         self.register_buffer("psi", torch.zeros(dim))
 
-    def take_in(self, square: Tensor, count: Tensor) -> Used:
+    def take_in(self, square: Tensor, count: Tensor) -> WindowedScale:
         """square is sigma_t^2."""
         recorded, filled = self.squares.clone(), self.squares_filled.clone()
         push(self.squares, self.squares_filled, square, count)
@@ -124,7 +130,7 @@ class UnifiedNorm(WindowNorm):
         self.squares[-1] = torch.where(outlier, self.running_square, self.squares[-1])
         statistic = partial(self.gradient_statistic, outlier, self.in_warmup)
         self.move_statistic(self.running_square, used, 1 - self.alpha_fwd, count)
-        return Used((used + self.eps).sqrt(), statistic)
+        return WindowedScale((used + self.eps).sqrt(), statistic)
 
     def gradient_statistic(
         self, outlier: Tensor, in_warmup: bool, g_mean: Tensor, count: Tensor

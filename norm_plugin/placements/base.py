@@ -212,7 +212,7 @@ class Placement(nn.Module):
         return ""
 
     @classmethod
-    def why_it_stays(cls, slot: str) -> str:
+    def reason_not_foldable(cls, slot: str) -> str:
         """Why a norm at ``slot`` cannot be folded into linear maps; empty: it can.
 
         The output of a norm on the input of a branch, before the last map of a branch, or after

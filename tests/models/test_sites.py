@@ -12,7 +12,7 @@ from norm_plugin.kernels import VARIABLE
 from norm_plugin.kernels import choice as choices
 from norm_plugin.models.sites import FINAL_SITES
 from norm_plugin.norms import Norm, norm_spec
-from norm_plugin.norms.base import mixing
+from norm_plugin.norms.base import position_leak_check
 
 ENCODER = {"encoder-self": "self_attn_layer_norm", "encoder-ffn": "final_layer_norm"}
 DECODER = {
@@ -172,7 +172,7 @@ def test_released_powernorm_scales_by_heads_and_fixes_the_last_warmup(build, cap
 def test_a_norm_that_mixes_positions_unsaid_reaches_no_model(build, monkeypatch):
     """In the decoder, where --norm-type puts it, each position would see its future."""
     norm = norm_spec("rmsnorm").cls
-    monkeypatch.setattr(mixing, "_TRUE", set())
+    monkeypatch.setattr(position_leak_check, "_TRUE", set())
     monkeypatch.setattr(norm, "normalize", lambda self, x, valid: x - x.mean())
     with pytest.raises(ValueError, match="'rmsnorm' .* mixes positions in training"):
         build("--norm-type", "rmsnorm")

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from norm_plugin.kernels.fused.columns import (
-    Batch,
+    ColumnPass,
     Gradients,
     Inference,
-    OfParameters,
+    ParameterGradients,
     fuses_columns,
 )
 from norm_plugin.kernels.fused.gradients import to_statistics_dtype
@@ -23,12 +23,12 @@ from norm_plugin.norms.regularized_batch_norm import Moments, RegularizedBatchNo
 from norm_plugin.norms.rep_batch_norm import RepBatchNorm
 
 
-class BatchNormBatch(Batch):
+class BatchNormBatch(ColumnPass):
     """x_hat = (u - mu_B) / sigma_B with its exact gradient.
 
     Args:
         over_padding: take the share n/N of the variance, over all N positions.
-        others: those of :class:`Batch`.
+        others: the arguments of :class:`ColumnPass`.
     """
 
     def __init__(self, *others: Any, one_call: bool = True, over_padding: bool = False) -> None:
@@ -62,7 +62,7 @@ class BatchNormBatch(Batch):
         self.mean = self.shift = self.means(total, len(x))
         if self.sync:
             squares = squares + self._between_workers(total, x)
-        self.variance = self.more_means(squares)
+        self.variance = self.means_with_known_count(squares)
         if self.over_padding:
             self.share = self.count / max(len(x), 1)
             self.variance = self.variance * self.share
@@ -82,14 +82,17 @@ class BatchNormBatch(Batch):
             return dx, dweight, every
         every, real, with_u = self.products(dy, x)
         dweight = with_u * self.inverse
-        mean_g, mean_gx = self.more_means(weight * real), self.more_means(weight * dweight)
+        mean_g, mean_gx = (
+            self.means_with_known_count(weight * real),
+            self.means_with_known_count(weight * dweight),
+        )
         constant, u_coef = self.coefficients(mean_g, mean_gx)
         dx, _ = self.ops.column_gradient(
             dy, x, self.rstd, self.valid, self.shift, self.gain(weight), constant, u_coef, False
         )
         return dx, dweight, every
 
-    def x_hat_per_u(self) -> Tensor:
+    def inverse_scale(self) -> Tensor:
         return self.inverse
 
     def gain(self, weight: Tensor) -> Tensor:
@@ -121,7 +124,7 @@ class PaperOrReleased(BatchNormBatch):
 
 
 @fuses_columns(BatchNorm)
-def batch_norm(norm: BatchNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference:
+def batch_norm(norm: BatchNorm, valid: Tensor | None, ops: Ops) -> ColumnPass | Inference:
     """gamma * x_hat + beta."""
     if not norm.training:
         return by_running_moments(norm)
@@ -162,7 +165,7 @@ class RegularizedBatch(BatchNormBatch):
 @fuses_columns(RegularizedBatchNorm)
 def regularized_batch_norm(
     norm: RegularizedBatchNorm, valid: Tensor | None, ops: Ops
-) -> Batch | Inference:
+) -> ColumnPass | Inference:
     """gamma * x_hat + beta."""
     return RegularizedBatch(norm, valid, ops) if norm.training else by_running_moments(norm)
 
@@ -192,7 +195,7 @@ class RepBatch(BatchNormBatch):
         self.deta = (with_centered + self.mean * real).sum()
         return every, real, with_centered
 
-    def backward_to_parameters(self, dy: Tensor, x: Tensor) -> OfParameters:
+    def backward_to_parameters(self, dy: Tensor, x: Tensor) -> ParameterGradients:
         gradients = super().backward_to_parameters(dy, x)
         return (*gradients, self.deta)
 
@@ -202,7 +205,9 @@ class RepBatch(BatchNormBatch):
 
 
 @fuses_columns(RepBatchNorm)
-def rep_batch_norm(norm: RepBatchNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference | None:
+def rep_batch_norm(
+    norm: RepBatchNorm, valid: Tensor | None, ops: Ops
+) -> ColumnPass | Inference | None:
     """gamma * x_hat + beta + eta * x."""
     if norm.warmup_updates:
         return None

@@ -5,9 +5,9 @@ All of them map u, the input after its layer-scale, channel by channel,
     y  = (u - shift) gain + offset           at real positions, else offset
     du = a dy + c + b (u - shift)            at real positions, else 0
 
-and differ in where shift, gain, a, b and c come from. A subclass of :class:`Batch` says that, in
-its ``forward``, which also updates the running statistics, and in its ``backward``. A function
-under :func:`fuses_columns` says which subclass computes the batch at hand.
+and differ in where shift, gain, a, b and c come from. A subclass of :class:`ColumnPass` computes
+them: its ``forward`` also updates the running statistics, and its ``backward`` those of gradients.
+A function under :func:`fuses_columns` chooses the subclass for a batch.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from norm_plugin.norms.base.workers import sum_over_workers, worker_count
 Gradients = tuple[Tensor, ...]
 """The gradients of x, (N, C), of weight and bias, (C,) each, and of any other parameters."""
 
-OfParameters = tuple[Tensor, ...]
+ParameterGradients = tuple[Tensor, ...]
 """The gradients of weight and bias, (C,) each, and of any other parameters."""
 
 
-class Batch:
-    """One batch on its way through a norm, and what the backward pass needs to know of it.
+class ColumnPass:
+    """The forward and the backward pass of a norm over one batch, and what the latter needs.
 
     Args:
         norm: the norm, with its layer-scale, eps and sync.
@@ -80,19 +80,20 @@ class Batch:
         """dy: (N, C), contiguous; x, weight: as in ``forward``."""
         raise NotImplementedError
 
-    def backward_to_parameters(self, dy: Tensor, x: Tensor) -> OfParameters:
-        """The gradients of the parameters alone, where x needs none: one pass, which updates no
-        running statistic of gradients.
+    def backward_to_parameters(self, dy: Tensor, x: Tensor) -> ParameterGradients:
+        """Return the gradients of the parameters alone, for an x that needs none.
+
+        It takes one pass, and updates no running statistic of gradients.
         """
         every, _, with_u = self.products(dy, x)
-        return with_u * self.x_hat_per_u(), every
+        return with_u * self.inverse_scale(), every
 
-    def x_hat_per_u(self) -> Tensor:
-        """x_hat for u - shift = 1, (C,)."""
+    def inverse_scale(self) -> Tensor:
+        """The factor from u - shift to x_hat, (C,)."""
         raise NotImplementedError
 
     def means(self, sums: Tensor, rows: int) -> Tensor:
-        """(1/n) of sums over V, (C,), of ``rows`` positions; finds n, of all workers if synced."""
+        """Divide sums over V, (C,), by n, which is counted here, over all workers if synced."""
         if self.valid is None:
             self.count = sums.new_full((), rows)
         else:
@@ -103,8 +104,8 @@ class Batch:
         self.divisor = self.count.clamp(min=1)
         return sums / self.divisor
 
-    def more_means(self, sums: Tensor) -> Tensor:
-        """(1/n) of other sums over the same V, any shape."""
+    def means_with_known_count(self, sums: Tensor) -> Tensor:
+        """Divide other sums over the same V, of any shape, by the n that :meth:`means` counted."""
         return (sum_over_workers(sums) if self.sync else sums) / self.divisor
 
     def moments(self, x: Tensor, center: bool) -> tuple[Tensor, Tensor]:
@@ -130,11 +131,11 @@ class Batch:
 
 
 class ColumnNorm(torch.autograd.Function):
-    """y of a :class:`Batch`, which the backward pass reads again."""
+    """y of a :class:`ColumnPass`, which the backward pass reads again."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, batch: Batch, *others: Tensor
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, batch: ColumnPass, *others: Tensor
     ) -> Tensor:
         """x: (N, C); weight, bias: (C,); others: what else ``batch`` has gradients of."""
         x = x.contiguous()
@@ -169,13 +170,13 @@ class Inference(NamedTuple):
     slope: Tensor | None = None
 
 
-BatchOf = Callable[[Any, Tensor | None, Ops], Batch | Inference | None]
+BatchOf = Callable[[Any, Tensor | None, Ops], ColumnPass | Inference | None]
 """From a norm, the real positions (N,) or None, and a backend to what computes its next forward;
 None where this state of the norm has no fused form."""
 
 
 def fuses_columns(*classes: type[Norm]) -> Callable[[BatchOf], BatchOf]:
-    """Decorator: the function gives the :class:`Batch` of these norms, and of no subclass."""
+    """Decorator: the function gives the :class:`ColumnPass` of these norms, and of no subclass."""
 
     def register(batch_of: BatchOf) -> BatchOf:
         fuses(*classes)(partial(column_norm, batch_of))

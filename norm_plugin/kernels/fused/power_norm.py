@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from norm_plugin.kernels.fused.columns import (
-    Batch,
+    ColumnPass,
     Gradients,
     Inference,
-    OfParameters,
+    ParameterGradients,
     fuses_columns,
 )
 from norm_plugin.kernels.fused.gradients import to_statistics_dtype
@@ -27,7 +27,7 @@ from norm_plugin.norms.power_norm_v import PowerNormV
 # --- PN-V ---------------------------------------------------------------------------------------
 
 
-class PowerNormVBatch(Batch):
+class PowerNormVBatch(ColumnPass):
     """x_hat = u / psi_B with the exact gradient (g - x_hat mean_V(g x_hat)) / psi_B."""
 
     psi2: Tensor
@@ -57,7 +57,7 @@ class PowerNormVBatch(Batch):
             return dx, dweight, every
         every, _, with_u = self.products(dy, x)
         dweight = with_u * self.inverse
-        lambda_ = self.more_means(weight * dweight)
+        lambda_ = self.means_with_known_count(weight * dweight)
         self.watch(lambda_)
         dy_coef, u_coef = weight * self.inverse, -lambda_ * self.inverse.square()
         dx, _ = self.ops.column_gradient(
@@ -65,7 +65,7 @@ class PowerNormVBatch(Batch):
         )
         return dx, dweight, every
 
-    def x_hat_per_u(self) -> Tensor:
+    def inverse_scale(self) -> Tensor:
         return self.inverse
 
     def watch(self, lambda_: Tensor) -> None:
@@ -73,7 +73,7 @@ class PowerNormVBatch(Batch):
 
 
 @fuses_columns(PowerNormV)
-def power_norm_v(norm: PowerNormV, valid: Tensor | None, ops: Ops) -> Batch | Inference:
+def power_norm_v(norm: PowerNormV, valid: Tensor | None, ops: Ops) -> ColumnPass | Inference:
     """gamma * x_hat + beta."""
     if not norm.training:
         return Inference((norm.psi2 + norm.eps).sqrt())
@@ -101,11 +101,11 @@ class WarmingUp(PowerNormVBatch):
         self.recursion.step(self.psi2 * self.inverse.square(), lambda_, step_of(self.ops))
 
 
-class Running(Batch):
+class Running(ColumnPass):
     """x_hat = u / psi_{t-1} with the approximate gradient of Algorithm 2."""
 
     def __init__(self, psi2: Tensor, recursion: NuRecursion, *others: Any) -> None:
-        """psi2: psi_{t-1}^2, (C,); others: those of :class:`Batch`."""
+        """psi2: psi_{t-1}^2, (C,); others: the arguments of :class:`ColumnPass`."""
         super().__init__(*others)
         self.psi2, self.recursion = psi2, recursion
 
@@ -123,16 +123,19 @@ class Running(Batch):
             dy, x, self.rstd, self.valid, None, dy_coef, None, u_coef, True
         )
         dweight = with_u / self.psi
-        gamma, lambda_ = self.psi2_batch / self.psi.square(), self.more_means(weight * dweight)
+        gamma, lambda_ = (
+            self.psi2_batch / self.psi.square(),
+            self.means_with_known_count(weight * dweight),
+        )
         self.recursion.step(gamma, lambda_, step_of(self.ops))
         return dx, dweight, every
 
-    def x_hat_per_u(self) -> Tensor:
+    def inverse_scale(self) -> Tensor:
         return 1 / self.psi
 
 
 @fuses_columns(PowerNorm)
-def power_norm(norm: PowerNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference:
+def power_norm(norm: PowerNorm, valid: Tensor | None, ops: Ops) -> ColumnPass | Inference:
     """gamma * x_hat + beta."""
     if not norm.training:
         return Inference((norm.psi2 + norm.eps).sqrt())
@@ -147,26 +150,26 @@ def power_norm(norm: PowerNorm, valid: Tensor | None, ops: Ops) -> Batch | Infer
 # --- PowerNorm, as in its released code; see norms/power_norm_released.py ------------------------
 
 
-class Released(Batch):
+class Released(ColumnPass):
     """x_hat = u / psi, with psi_B under the gradient; padding is a position like the others."""
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         t, in_warmup, psi2 = self.norm.once(lambda: released_state(self.norm))
         if in_warmup:
-            psi2_batch = self.see_batch(self.moments(x, center=False)[1], x, psi2)
+            psi2_batch = self.set_batch_psi(self.moments(x, center=False)[1], x, psi2)
             self.psi = self.psi_batch
             y, squares = self.map(x, weight / self.psi, bias, None)
         else:
             self.psi = to_statistics_dtype((psi2 + self.eps).sqrt(), x)
             y, squares = self.map(x, weight / self.psi, bias, None)
-            psi2_batch = self.see_batch(squares[0], x, psi2)
+            psi2_batch = self.set_batch_psi(squares[0], x, psi2)
         self.gamma = squares.sum(dim=0) / (len(x) * self.psi.square())
         step = (1 - self.norm.alpha_bwd) * self.some.to(psi2.dtype)
         self.recursion = self.norm.recursion(None, step)
         move_as_released(self.norm, psi2, psi2_batch, t, self.some)
         return y
 
-    def see_batch(self, squares: Tensor, x: Tensor, psi2: Tensor) -> Tensor:
+    def set_batch_psi(self, squares: Tensor, x: Tensor, psi2: Tensor) -> Tensor:
         """psi_B^2, (C,), from sum_V u^2; without a real position psi^2 before this batch."""
         batch = self.means(squares, len(x))
         self.some = self.count > 0
@@ -184,6 +187,6 @@ class Released(Batch):
         self.recursion.step(self.gamma, weight * dweight / len(x), step_of(self.ops))
         return dx, dweight, every
 
-    def backward_to_parameters(self, dy: Tensor, x: Tensor) -> OfParameters:
+    def backward_to_parameters(self, dy: Tensor, x: Tensor) -> ParameterGradients:
         every, _, with_u = self.ops.column_products(dy, x, self.rstd, None, None)
         return with_u / self.psi, every

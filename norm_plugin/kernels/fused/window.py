@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from norm_plugin.kernels.fused.columns import Batch, Gradients, Inference, fuses_columns
+from norm_plugin.kernels.fused.columns import ColumnPass, Gradients, Inference, fuses_columns
 from norm_plugin.kernels.fused.gradients import to_statistics_dtype
 from norm_plugin.kernels.passes import Ops
-from norm_plugin.norms.base.window import Used, WindowNorm
+from norm_plugin.norms.base.window import WindowedScale, WindowNorm
 from norm_plugin.norms.mabn import MovingAverageBatchNorm
 from norm_plugin.norms.unified_norm import UnifiedNorm
 
 
-class WindowBatch(Batch):
+class WindowBatch(ColumnPass):
     """x_hat = ratio z, z = x / root, with dL/dx = (g - psi z) / root for g = dL/dz."""
 
     def __init__(self, norm: WindowNorm, valid: Tensor | None, ops: Ops) -> None:
@@ -21,7 +21,7 @@ class WindowBatch(Batch):
         self.loss_scale = norm.loss_scale_later()
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        def moved() -> Used:
+        def moved() -> WindowedScale:
             square = self.means(self.moments(x, center=False)[1], len(x))
             return self.norm.take_in(square, self.count)
 
@@ -30,7 +30,7 @@ class WindowBatch(Batch):
         self.gain = 1 / self.root if ratio is None else to_statistics_dtype(ratio, x) / self.root
         return self.map(x, weight * self.gain, bias, bias)[0]
 
-    def x_hat_per_u(self) -> Tensor:
+    def inverse_scale(self) -> Tensor:
         return self.gain
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
@@ -47,7 +47,7 @@ class WindowBatch(Batch):
 
 
 @fuses_columns(MovingAverageBatchNorm, UnifiedNorm)
-def window_norm(norm: WindowNorm, valid: Tensor | None, ops: Ops) -> Batch | Inference:
+def window_norm(norm: WindowNorm, valid: Tensor | None, ops: Ops) -> ColumnPass | Inference:
     """gamma * x_hat + beta."""
     if not norm.training:
         return Inference((norm.running_square + norm.eps).sqrt())

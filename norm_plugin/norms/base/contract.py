@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from norm_plugin.norms.base.inference import CannotFold, ChannelMap
+from norm_plugin.norms.base.inference import CannotFold, InferenceAffine
 
 FusedForm = Callable[["Norm", Tensor, Tensor | None], Tensor | None]
 """From a norm, x (..., C) and the real positions to y; None where it cannot serve this x."""
@@ -99,7 +99,7 @@ class Norm(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} does not define normalize()")
 
-    def inference_map(self) -> ChannelMap:
+    def inference_map(self) -> InferenceAffine:
         """This norm in inference, as a fixed gain and offset for each channel.
 
         Raises:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 
-class ChannelMap(NamedTuple):
+class InferenceAffine(NamedTuple):
     """y = gain * x + offset, channel by channel.
 
     Attributes:

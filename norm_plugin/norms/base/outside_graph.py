@@ -1,4 +1,4 @@
-"""A call that ``torch.compile`` leaves out of its graph.
+"""Run a function that ``torch.compile`` leaves out of its graph.
 
 This module is imported only while ``torch.compile`` traces: its decorator imports all of torch's
 compiler, which takes a second or more.
@@ -13,6 +13,6 @@ from torch import Tensor
 
 
 @torch.compiler.disable
-def call(function: Callable[[], Tensor]) -> Tensor:
-    """What ``function()`` returns, run without the compiler; the graph breaks here."""
+def run_uncompiled(function: Callable[[], Tensor]) -> Tensor:
+    """Return ``function()``, run without the compiler. The graph breaks here."""
     return function()

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from norm_plugin.norms.base.inference import ChannelMap
+from norm_plugin.norms.base.inference import InferenceAffine
 from norm_plugin.norms.base.means import Move, move
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
@@ -47,7 +47,7 @@ class RunningMomentsNorm(BatchStatisticsNorm):
         root = (self.running_var + self.eps).sqrt()
         return (x - self.running_mean.to(x.dtype)) / root.to(x.dtype)
 
-    def inference_map(self) -> ChannelMap:
+    def inference_map(self) -> InferenceAffine:
         return self.channel_map(self.running_var, self.eps, self.running_mean)
 
     def move_running(

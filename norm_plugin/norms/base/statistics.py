@@ -14,7 +14,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from norm_plugin.norms.base.contract import AffineNorm, valid_positions
 from norm_plugin.norms.base.groups import forward_in_groups
-from norm_plugin.norms.base.inference import ChannelMap
+from norm_plugin.norms.base.inference import InferenceAffine
 from norm_plugin.norms.base.loss_scale import (
     observe_scalers,
     observed_loss_scale,
@@ -142,9 +142,9 @@ class BatchStatisticsNorm(AffineNorm):
         if not self.training:
             return super().forward(x, padding_mask, batch_first)
         if torch.compiler.is_compiling():
-            from norm_plugin.norms.base.outside_graph import call
+            from norm_plugin.norms.base.outside_graph import run_uncompiled
 
-            return call(partial(self._forward_batch, x, padding_mask, batch_first))
+            return run_uncompiled(partial(self._forward_batch, x, padding_mask, batch_first))
         self._forwards.open(x, self.call)
         if is_recomputing():  # activation checkpointing computes a forward again
             return super().forward(x, padding_mask, batch_first)
@@ -300,10 +300,12 @@ class BatchStatisticsNorm(AffineNorm):
             return self._averaged_forwards <= 1
         return self.warmup_updates > 0 and self._updates < self.warmup_updates
 
-    def channel_map(self, square: Tensor, eps: float, mean: float | Tensor = 0.0) -> ChannelMap:
+    def channel_map(
+        self, square: Tensor, eps: float, mean: float | Tensor = 0.0
+    ) -> InferenceAffine:
         """gamma * (x - mean) / sqrt(square + eps) + beta. square, mean: (C,)."""
         gain = self.weight.detach().double() / (square.double() + eps).sqrt()
-        return ChannelMap(gain, self.bias.detach().double() - gain * mean)
+        return InferenceAffine(gain, self.bias.detach().double() - gain * mean)
 
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq's trainer before each forward with the updates done so far."""

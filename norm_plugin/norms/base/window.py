@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from norm_plugin.norms.base.inference import ChannelMap
+from norm_plugin.norms.base.inference import InferenceAffine
 from norm_plugin.norms.base.means import finite_or, is_finite, masked_means, zero_padding
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
@@ -16,7 +16,7 @@ GradientStatistic = Callable[[Tensor, Tensor], Tensor]
 """From mean_V(g z) of a batch, (C,), and its n, (), to the psi that takes its place, (C,)."""
 
 
-class Used(NamedTuple):
+class WindowedScale(NamedTuple):
     """What one batch is normalized with: x_hat = ratio * x / root.
 
     Attributes:
@@ -102,7 +102,7 @@ class WindowNorm(BatchStatisticsNorm):
             return self.affine(self.divide_by_running(x))
         x = zero_padding(x, valid)
 
-        def moved() -> Used:
+        def moved() -> WindowedScale:
             (square,), count = masked_means([x.detach().square()], valid, self.sync)
             return self.take_in(square, count)
 
@@ -111,7 +111,7 @@ class WindowNorm(BatchStatisticsNorm):
         z = WindowedNorm.apply(x, root.to(x.dtype), valid, statistic, self.sync, scale)
         return self.affine(z if ratio is None else ratio.to(x.dtype) * z)
 
-    def take_in(self, square: Tensor, count: Tensor) -> Used:
+    def take_in(self, square: Tensor, count: Tensor) -> WindowedScale:
         """Move all that one forward moves; what normalizes the batch.
 
         Args:
@@ -129,7 +129,7 @@ class WindowNorm(BatchStatisticsNorm):
             return super().holds_values(buffer)
         return filled_rows(self.get_buffer(buffer), self.get_buffer(f"{buffer}_filled"))
 
-    def inference_map(self) -> ChannelMap:
+    def inference_map(self) -> InferenceAffine:
         return self.channel_map(self.running_square, self.eps)
 
 

@@ -20,9 +20,9 @@ from norm_plugin.norms import (
     Norm,
     build_norm,
     masked_means,
-    move,
     norm_spec,
     register_norm,
+    update_running_average,
 )
 from norm_plugin.norms.base import registry as registry
 from norm_plugin.norms.base.position_leak_check import mixes_positions
@@ -200,7 +200,7 @@ def test_trying_a_norm_tells_the_truth_and_changes_nothing(name):
 
 
 class Moving(BatchStatisticsNorm):
-    """Divides by the running mean of |x|, and moves it by a weight of its own."""
+    """Divides by the running mean of |x|, and updates it by a weight of its own."""
 
     forward_updated_buffers = ("running",)
 
@@ -210,54 +210,54 @@ class Moving(BatchStatisticsNorm):
 
     def normalize(self, x, valid):
         (mean,), count = masked_means([x.abs()], valid)
-        move(self.running, mean, 0.1, count)
+        update_running_average(self.running, mean, 0.1, count)
         return self.affine(x / mean)
 
 
 class Undeclared(Moving):
-    """Does not say what its forwards move."""
+    """Does not say what its forwards update."""
 
     forward_updated_buffers = ()
 
 
 class ByTheBatchAlways(Moving):
-    """Takes the statistics of the batch in inference too, and moves nothing there."""
+    """Takes the statistics of the batch in inference too, and updates nothing then."""
 
     def normalize(self, x, valid):
         (mean,), count = masked_means([x.abs()], valid)
         if self.training:
-            self.move_statistic(self.running, mean, 0.1, count)
+            self.update_running_statistic(self.running, mean, 0.1, count)
         return self.affine(x / mean)
 
 
 class MovingInInference(Moving):
-    """Divides by the running mean in inference, but moves it there."""
+    """Divides by the running mean in inference, but updates it then."""
 
     def normalize(self, x, valid):
         (mean,), count = masked_means([x.abs()], valid)
-        self.move_statistic(self.running, mean, 0.1, count)
+        self.update_running_statistic(self.running, mean, 0.1, count)
         return self.affine(x / (mean if self.training else self.running.clone()))
 
 
 class MovingTwice(Moving):
-    """Right but for activation checkpointing, in which it moves once more."""
+    """Right except under activation checkpointing, which updates it once more."""
 
     def normalize(self, x, valid):
         if not self.training:
             return self.affine(x / self.running)
         (mean,), count = masked_means([x.abs()], valid)
-        move(self.running, mean, self.effective_momentum(0.1), count)
+        update_running_average(self.running, mean, self.effective_momentum(0.1), count)
         return self.affine(x / mean)
 
 
 class Forgetting(Moving):
-    """Divides by the running mean in training; a repeated forward reads what has moved since."""
+    """Divides by the running mean in training; a repeated forward reads what was updated since."""
 
     def normalize(self, x, valid):
         y = self.affine(x / self.running.clone())
         if self.training:
             (mean,), count = masked_means([x.abs()], valid)
-            self.move_statistic(self.running, mean, 0.1, count)
+            self.update_running_statistic(self.running, mean, 0.1, count)
         return y
 
 
@@ -267,13 +267,17 @@ class Forgetting(Moving):
         (
             Undeclared,
             "reestimation",
-            "a forward moves {'running'}, which forward_updated_buffers does not name",
+            "a forward updates {'running'}, which forward_updated_buffers does not name",
         ),
-        (Moving, "reestimation", "take move_statistic()"),
+        (Moving, "reestimation", "use update_running_statistic()"),
         (ByTheBatchAlways, "inference", "in inference one position changes the output at others"),
-        (MovingInInference, "inference", "an inference forward moves running;"),
-        (MovingTwice, "recomputation", "checkpointing moves running twice"),
-        (Forgetting, "recomputation", "checkpointing gives another gradient; take from self.once("),
+        (MovingInInference, "inference", "an inference forward updates running;"),
+        (MovingTwice, "recomputation", "checkpointing updates running twice"),
+        (
+            Forgetting,
+            "recomputation",
+            "checkpointing gives another gradient; take what a forward uses",
+        ),
     ],
 )
 def test_faults_of_norms_with_batch_statistics_are_told(cls, check_name, fault):

@@ -14,8 +14,8 @@ window of batches it is the mean of the K window averages.
   weights, and the activations in inference keep the scale that they had in training. Without
   dropout the variances would be smaller, and the output of each norm would be larger than the
   layers after it have learned.
-- What only a backward pass moves, such as nu of PowerNorm, stays as it was. So do the counts of
-  updates.
+- A buffer that only a backward pass updates, such as nu of PowerNorm, stays as it was. So do
+  the counts of updates.
 
 If the data is in several shards, the batches are those of the first.
 """
@@ -91,11 +91,11 @@ def reestimate(
     norms = start_plain_means(model)
     _forward(model, cfg, task, batches)
     _write_back(norms, state["model"])
-    moved = {name for norm in norms.values() for name in norm.forward_updated_buffers}
+    by_forwards = {name for norm in norms.values() for name in norm.forward_updated_buffers}
     state["running_stats_batches"] = batches
     names = {entry.rpartition(".")[2] for entry in running_statistics(state["model"])}
     line = f"running statistics re-estimated from {batches} batches of {cfg.task.data}"
-    if of_backward := ", ".join(sorted(names - moved)):
+    if of_backward := ", ".join(sorted(names - by_forwards)):
         line += f"; {of_backward} of the backward pass as averaged"
     return line
 

@@ -145,9 +145,10 @@ def check_inference(spec: NormSpec) -> None:
     elsewhere = torch.ones(TIME, BATCH, dtype=torch.bool)
     elsewhere[1, 0] = False
     y = norm(x)
-    moved = _moved(norm, before)
+    changed = _changed(norm, before)
     expect(
-        not moved, f"an inference forward moves {_listed(moved)}; move them only if self.training"
+        not changed,
+        f"an inference forward updates {_listed(changed)}; update them only if self.training",
     )
     expect(
         close(y[elsewhere], norm(other)[elsewhere]),
@@ -168,15 +169,16 @@ def check_recomputation(spec: NormSpec) -> None:
         (y.square().sum() + z.square().sum()).backward()
         grad, repeated_grad = (each.grad for each in inputs)
         assert grad is not None and repeated_grad is not None
-        moved = _moved(repeated, _buffers(plain))
+        changed = _changed(repeated, _buffers(plain))
         expect(
-            not moved,
-            f"activation checkpointing moves {_listed(moved)} twice; take move_statistic()",
+            not changed,
+            f"activation checkpointing updates {_listed(changed)} twice; "
+            "use update_running_statistic()",
         )
         expect(
             close(y, z) and close(grad, repeated_grad),
-            "activation checkpointing gives another gradient; take from self.once(...) what a "
-            "forward uses besides its input",
+            "activation checkpointing gives another gradient; take what a forward uses besides its "
+            "input from self.compute_once_per_forward(...)",
         )
 
 
@@ -188,9 +190,9 @@ def check_reestimation(spec: NormSpec) -> None:
     names, (x, mask) = set(norm.forward_updated_buffers), _batch()
     before = _buffers(norm)
     norm(x, mask)
-    others = _moved(norm, before) - names - {"num_updates"}
+    others = _changed(norm, before) - names - {"num_updates"}
     expect(names <= set(before), f"forward_updated_buffers names {names - set(before)}, no buffer")
-    expect(not others, f"a forward moves {others}, which forward_updated_buffers does not name")
+    expect(not others, f"a forward updates {others}, which forward_updated_buffers does not name")
     if not names:
         return
     norm.start_cumulative_average()
@@ -200,14 +202,14 @@ def check_reestimation(spec: NormSpec) -> None:
         vectors = [norm.get_buffer(name) for name in sorted(names)]
         seen.append([v.clone() for v in vectors if v.is_floating_point() and v.dim() < 2])
     same = all(map(close, *seen))
-    expect(same, "two equal batches have another mean than one: take move_statistic()")
+    expect(same, "two equal batches have another mean than one: use update_running_statistic()")
 
 
 def _buffers(norm: Norm) -> dict[str, Tensor]:
     return {name: buffer.clone() for name, buffer in norm.named_buffers()}
 
 
-def _moved(norm: Norm, before: dict[str, Tensor]) -> set[str]:
+def _changed(norm: Norm, before: dict[str, Tensor]) -> set[str]:
     """The names of the buffers that differ from ``before``."""
     return {name for name, old in before.items() if not close(norm.get_buffer(name), old, 1e-6)}
 

@@ -1,6 +1,6 @@
 """Fused forms of norms: how they are declared, given to a norm, and called.
 
-A fused form computes what its norm's ``normalize`` does, and moves the same statistics, in fewer
+A fused form computes what its norm's ``normalize`` does, and updates the same statistics, in fewer
 passes over memory; it saves its input and small statistics for the backward pass and no
 normalized copy. Whatever it cannot serve it leaves to the plain form.
 """

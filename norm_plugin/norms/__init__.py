@@ -18,7 +18,7 @@ import pkgutil
 
 from norm_plugin.norms.base.arguments import add_norm_arguments, norm_options
 from norm_plugin.norms.base.contract import AffineNorm, Norm
-from norm_plugin.norms.base.means import masked_means, move, zero_padding
+from norm_plugin.norms.base.means import masked_means, update_running_average, zero_padding
 from norm_plugin.norms.base.recomputation import is_recomputing
 from norm_plugin.norms.base.registry import (
     NORM_TYPES,
@@ -45,12 +45,12 @@ __all__ = [
     "declared_options",
     "is_recomputing",
     "masked_means",
-    "move",
     "norm_options",
     "norm_spec",
     "register_norm",
     "replace_norms",
     "set_loss_scale",
+    "update_running_average",
     "zero_padding",
 ]
 

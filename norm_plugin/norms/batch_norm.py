@@ -117,18 +117,18 @@ class BatchNorm(RunningMomentsNorm):
         check_layer_scale(layer_scale_groups, dim)
         self.layer_scale_groups, self.variant = layer_scale_groups, variant
 
-    def measured(self, x: Tensor) -> Tensor:
+    def statistics_input(self, x: Tensor) -> Tensor:
         return layer_scale(x, self.layer_scale_groups, self.eps)
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if self.training:  # before the layer-scale: 0 times an infinity of its slope is NaN
             x = zero_padding(x, valid)
-        x = self.measured(x)
+        x = self.statistics_input(x)
         if not self.training:
             return self.affine(self.standardize_by_running(x))
         released = self.variant == "released"
         batch = batch_norm(x, valid, self.eps, self.sync, over_padding=released)
-        self.move_running(batch.mean, self.kept_variance(batch.variance, x), batch.positions)
+        self.update_running(batch.mean, self.kept_variance(batch.variance, x), batch.positions)
         return self.affine(batch.x_hat)
 
     def kept_variance(self, variance: Tensor, x: Tensor) -> Tensor:

@@ -88,11 +88,11 @@ class MovingAverageBatchNorm(WindowNorm):
         limit = 1.0 if self.in_warmup else self.renorm_limit
         ratio = (root / (self.running_square + self.eps).sqrt()).clamp(1 / limit, limit)
         statistic = partial(self.gradient_statistic, self.in_warmup)
-        self.move_statistic(self.running_square, used, 1 - self.alpha_fwd, count)
+        self.update_running_statistic(self.running_square, used, 1 - self.alpha_fwd, count)
         return WindowedScale(root, statistic, ratio)
 
     def gradient_statistic(self, in_warmup: bool, g_mean: Tensor, count: Tensor) -> Tensor:
-        """The mean of the window of g_t, (C,), which the backward pass of a batch moves once."""
+        """The mean of the window of g_t, (C,), which the backward pass of a batch updates once."""
         push(self.gradients, self.gradients_filled, g_mean, count)
         averaged = window_mean(self.gradients, self.gradients_filled)
         return g_mean if in_warmup else averaged.to(g_mean.dtype)

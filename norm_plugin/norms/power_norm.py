@@ -33,11 +33,11 @@ from torch import Tensor
 from norm_plugin.norms.base.inference import InferenceAffine
 from norm_plugin.norms.base.layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
 from norm_plugin.norms.base.means import (
-    Move,
+    RunningUpdate,
     check_share,
     finite_or,
     masked_means,
-    move,
+    update_running_average,
     zero_padding,
 )
 from norm_plugin.norms.base.registry import register_norm
@@ -46,26 +46,24 @@ from norm_plugin.norms.power_norm_released import WARMUP_AFTER_ENCODER, normaliz
 from norm_plugin.norms.power_norm_v import divide_by_root, power_norm_v
 
 
-def next_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: float | Tensor) -> Tensor:
-    """nu_t = nu_{t-1} (1 - (1 - a_b) Gamma) + (1 - a_b) Lambda. All (C,); step: 1 - a_b."""
-    return finite_or((nu * (1 - step * gamma) + step * lambda_).to(nu.dtype), nu)
+def update_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: float | Tensor) -> None:
+    """nu <- nu (1 - (1 - a_b) Gamma) + (1 - a_b) Lambda, in place and without a graph.
 
-
-def step_nu(nu: Tensor, gamma: Tensor, lambda_: Tensor, step: float | Tensor) -> None:
-    """nu <- nu_t, in place; see :func:`next_nu`. A statistic has no graph (create_graph=True)."""
+    Where the new value is not finite, nu stays. All are (C,), and step is 1 - a_b.
+    """
     with torch.no_grad():
-        nu.copy_(next_nu(nu, gamma, lambda_, step))
+        nu.copy_(finite_or((nu * (1 - step * gamma) + step * lambda_).to(nu.dtype), nu))
 
 
-StepNu = Callable[[Tensor, Tensor, Tensor, float | Tensor], None]
-"""The arguments and the effect of :func:`step_nu`."""
+NuUpdate = Callable[[Tensor, Tensor, Tensor, float | Tensor], None]
+"""The arguments and the effect of :func:`update_nu`."""
 
 
 class NuRecursion(NamedTuple):
-    """The step of nu, Algorithm 2, that the backward pass of a batch makes.
+    """The update of nu by the backward pass of a batch, Algorithm 2.
 
     Attributes:
-        nu: (C,), moved in place: the next backward pass must see what this one leaves.
+        nu: (C,), updated in place: the next backward pass must see what this one leaves.
         valid: bool (...), True where Gamma and Lambda take a position in; None: everywhere.
         step_size: 1 - a_b, a number or ().
         sync: means over the positions of all workers.
@@ -82,15 +80,15 @@ class NuRecursion(NamedTuple):
         """nu times the factor in g, (C,), in the dtype of ``like``."""
         return self.nu.to(like.dtype) * self.loss_scale()
 
-    def move(self, x_hat: Tensor, g: Tensor) -> None:
-        """One step. x_hat, g: (..., C). Without a real position both means are 0."""
+    def update_from(self, x_hat: Tensor, g: Tensor) -> None:
+        """Update nu. x_hat, g: (..., C). Without a real position, Gamma and Lambda are 0."""
         products = [x_hat.square(), g * x_hat]
         (gamma, lambda_), _ = masked_means(products, self.valid, self.sync)
-        self.step(gamma, lambda_)
+        self.update(gamma, lambda_)
 
-    def step(self, gamma: Tensor, lambda_: Tensor, step_nu: StepNu = step_nu) -> None:
-        """One step, given its two means, (C,) each; a fused form brings its own ``step_nu``."""
-        step_nu(self.nu, gamma, lambda_ / self.loss_scale(), self.step_size)
+    def update(self, gamma: Tensor, lambda_: Tensor, update_nu: NuUpdate = update_nu) -> None:
+        """Update nu by Gamma and Lambda, (C,) each. A fused form gives its own ``update_nu``."""
+        update_nu(self.nu, gamma, lambda_ / self.loss_scale(), self.step_size)
 
 
 class RunningPowerNorm(torch.autograd.Function):
@@ -110,7 +108,7 @@ class RunningPowerNorm(torch.autograd.Function):
         """Algorithm 2, with the nu that the backward pass before this one has left."""
         x_hat, psi = ctx.saved_tensors
         grad_x = (g - ctx.recursion.scaled(g) * x_hat) / psi
-        ctx.recursion.move(x_hat, g)
+        ctx.recursion.update_from(x_hat, g)
         return grad_x, None, None
 
 
@@ -183,49 +181,53 @@ class PowerNorm(BatchStatisticsNorm):
         fixed = {"warmup_updates": WARMUP_AFTER_ENCODER} if after_encoder else {}
         return {"layer_scale_groups": heads, **options, **fixed}
 
-    def measured(self, x: Tensor) -> Tensor:
+    def statistics_input(self, x: Tensor) -> Tensor:
         return layer_scale(x, self.layer_scale_groups, self.eps)
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if self.training and self.variant == "paper":  # the released code takes padding in
             x = zero_padding(x, valid)  # here, for 0 times an infinity of the scale's slope is NaN
-        x = self.measured(x)
+        x = self.statistics_input(x)
         if not self.training:
             return self.affine(divide_by_root(x, self.psi2, self.eps))
         if self.variant == "released":
             return self.affine(normalize_as_released(self, x, valid))
-        in_warmup, psi2, recursion = self.before(valid)
+        in_warmup, psi2, recursion = self.pre_batch_state(valid)
         if in_warmup:
             x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
             if x_hat.requires_grad:  # autograd has the exact gradient; nu only watches it pass
                 values = x_hat.detach()
                 x_hat.register_hook(
-                    lambda g: recursion.move(values, torch.zeros_like(values) if g is None else g)
+                    lambda g: recursion.update_from(
+                        values, torch.zeros_like(values) if g is None else g
+                    )
                 )
         else:
             x = zero_padding(x, valid)
             (psi2_batch,), count = masked_means([x.detach().square()], valid, self.sync)
             x_hat = RunningPowerNorm.apply(x, self.root(psi2, x), recursion)
-        self.move_running(psi2_batch, count)
+        self.update_running(psi2_batch, count)
         return self.affine(x_hat)
 
     def inference_map(self) -> InferenceAffine:
         refuse_layer_scale(self.layer_scale_groups)
         return self.channel_map(self.psi2, self.eps)
 
-    def before(self, valid: Tensor | None) -> tuple[bool, Tensor, NuRecursion]:
-        """What a batch finds: whether the norm warms up, psi_{t-1}^2, (C,), and the step of nu."""
-        in_warmup, psi2 = self.once(lambda: (self.in_warmup, self.psi2.clone()))
+    def pre_batch_state(self, valid: Tensor | None) -> tuple[bool, Tensor, NuRecursion]:
+        """Return whether the norm warms up, psi_{t-1}^2, (C,), and the recursion of nu."""
+        in_warmup, psi2 = self.compute_once_per_forward(lambda: (self.in_warmup, self.psi2.clone()))
         return in_warmup, psi2, self.recursion(valid)
 
     def recursion(self, valid: Tensor | None, step: float | Tensor | None = None) -> NuRecursion:
-        """The recursion of nu for a batch with real positions ``valid``; step: 1 - a_b if None."""
+        """Return the recursion of nu; valid: the real positions; step: by default 1 - a_b."""
         step = 1 - self.alpha_bwd if step is None else step
         return NuRecursion(self.nu, valid, step, self.sync, self.loss_scale_later())
 
-    def move_running(self, psi2_batch: Tensor, count: Tensor, move: Move = move) -> None:
-        """One step towards psi_B^2, (C,), of n = ``count`` positions."""
-        self.move_statistic(self.psi2, psi2_batch, 1 - self.alpha_fwd, count, move)
+    def update_running(
+        self, psi2_batch: Tensor, count: Tensor, update: RunningUpdate = update_running_average
+    ) -> None:
+        """Update the running psi^2 by psi_B^2, (C,), of n = ``count`` positions."""
+        self.update_running_statistic(self.psi2, psi2_batch, 1 - self.alpha_fwd, count, update)
 
     def root(self, psi2: Tensor, x: Tensor) -> Tensor:
         """psi = sqrt(psi^2 + eps), (C,), in the dtype of x."""

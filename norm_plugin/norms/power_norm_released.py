@@ -22,7 +22,7 @@ encoder a warm-up of 1000 forwards, whatever the others have. In a Transformer t
 unless ``--norm-layer-scale-groups`` is given. Workers are never synchronized. The recursion of nu
 is the paper's; see ``power_norm.py``.
 
-Not in these formulas: a batch without a real position is divided by psi and moves nothing.
+Not in these formulas: a batch without a real position is divided by psi and updates nothing.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ WARMUP_AFTER_ENCODER = 1000
 def normalize_as_released(norm: PowerNorm, x: Tensor, valid: Tensor | None) -> Tensor:
     """x_hat of a training forward, (..., C). x: (..., C), padding included."""
     (psi2_batch,), count = masked_means([x.detach().square()], valid)
-    t, in_warmup, psi2 = norm.once(lambda: released_state(norm))
+    t, in_warmup, psi2 = norm.compute_once_per_forward(lambda: released_state(norm))
     some = count > 0
     psi2_batch = torch.where(some, psi2_batch.to(psi2.dtype), psi2)
     psi_batch = norm.root(psi2_batch, x)
     psi = psi_batch if in_warmup else norm.root(psi2, x)
     recursion = norm.recursion(None, (1 - norm.alpha_bwd) * some.to(x.dtype))
     x_hat: Tensor = ReleasedPowerNorm.apply(x, psi, psi_batch, recursion)
-    move_as_released(norm, psi2, psi2_batch, t, some)
+    update_psi2_as_released(norm, psi2, psi2_batch, t, some)
     return x_hat
 
 
@@ -61,7 +61,7 @@ def released_state(norm: PowerNorm) -> tuple[int, bool, Tensor]:
 
 
 class ReleasedPowerNorm(torch.autograd.Function):
-    """x_hat = x / psi, with psi_B under the gradient; the recursion moves nu."""
+    """x_hat = x / psi, with psi_B under the gradient. The backward pass updates nu."""
 
     @staticmethod
     def forward(
@@ -79,14 +79,14 @@ class ReleasedPowerNorm(torch.autograd.Function):
         """Every position alike, padding included."""
         x_hat, psi_batch = ctx.saved_tensors
         grad_x = (g - ctx.recursion.scaled(g) * x_hat) / psi_batch
-        ctx.recursion.move(x_hat, g)
+        ctx.recursion.update_from(x_hat, g)
         return grad_x, None, None, None
 
 
-def move_as_released(
+def update_psi2_as_released(
     norm: PowerNorm, psi2: Tensor, psi2_batch: Tensor, t: int, some: Tensor
 ) -> None:
-    """Forward t moves psi^2; a recomputation does not.
+    """Update psi^2 by forward t; a recomputation does not.
 
     Args:
         psi2: before this batch, (C,).
@@ -96,10 +96,10 @@ def move_as_released(
     if is_recomputing():
         return
     if norm.averaged_forwards is not None:
-        moved = psi2.lerp(psi2_batch, norm.effective_momentum(1 - norm.alpha_fwd))
+        updated = psi2.lerp(psi2_batch, norm.effective_momentum(1 - norm.alpha_fwd))
     else:
-        moved = released_psi2(psi2, psi2_batch, t, norm.warmup_updates, norm.alpha_fwd)
-    norm.psi2.copy_(finite_or(torch.where(some, moved, psi2), psi2))
+        updated = released_psi2(psi2, psi2_batch, t, norm.warmup_updates, norm.alpha_fwd)
+    norm.psi2.copy_(finite_or(torch.where(some, updated, psi2), psi2))
 
 
 def released_psi2(

@@ -29,7 +29,13 @@ from torch import Tensor
 
 from norm_plugin.norms.base.inference import InferenceAffine
 from norm_plugin.norms.base.layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
-from norm_plugin.norms.base.means import Move, check_share, masked_means, move, zero_padding
+from norm_plugin.norms.base.means import (
+    RunningUpdate,
+    check_share,
+    masked_means,
+    update_running_average,
+    zero_padding,
+)
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
@@ -84,23 +90,25 @@ class PowerNormV(BatchStatisticsNorm):
         self.eps, self.alpha_fwd, self.layer_scale_groups = eps, alpha_fwd, layer_scale_groups
         self.register_buffer("psi2", torch.ones(dim))
 
-    def measured(self, x: Tensor) -> Tensor:
+    def statistics_input(self, x: Tensor) -> Tensor:
         return layer_scale(x, self.layer_scale_groups, self.eps)
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if self.training:  # before the layer-scale: 0 times an infinity of its slope is NaN
             x = zero_padding(x, valid)
-        x = self.measured(x)
+        x = self.statistics_input(x)
         if not self.training:
             return self.affine(divide_by_root(x, self.psi2, self.eps))
         x_hat, psi2_batch, count = power_norm_v(x, valid, self.eps, self.sync)
-        self.move_running(psi2_batch, count)
+        self.update_running(psi2_batch, count)
         return self.affine(x_hat)
 
     def inference_map(self) -> InferenceAffine:
         refuse_layer_scale(self.layer_scale_groups)
         return self.channel_map(self.psi2, self.eps)
 
-    def move_running(self, psi2_batch: Tensor, count: Tensor, move: Move = move) -> None:
-        """One step towards psi_B^2, (C,), of n = ``count`` positions."""
-        self.move_statistic(self.psi2, psi2_batch, 1 - self.alpha_fwd, count, move)
+    def update_running(
+        self, psi2_batch: Tensor, count: Tensor, update: RunningUpdate = update_running_average
+    ) -> None:
+        """Update the running psi^2 by psi_B^2, (C,), of n = ``count`` positions."""
+        self.update_running_statistic(self.psi2, psi2_batch, 1 - self.alpha_fwd, count, update)

@@ -7,8 +7,8 @@ made with ``distance=variances``, the default:
 
     L' = L + lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B^2 - sigma^2|_1
 
-summed over channels. mu and sigma^2 are the running statistics after this batch has moved them, so
-only 1 - m of the distance is left. ``distance=deviations`` is the other penalty of the same code:
+summed over channels. mu and sigma^2 are the running statistics after this batch has updated them,
+so only 1 - m of the distance is left. ``distance=deviations`` is the other penalty of the same code:
 
     L' = L + lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B - sigma|^2
 
@@ -47,7 +47,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from norm_plugin.norms.base.means import Move, move
+from norm_plugin.norms.base.means import RunningUpdate, update_running_average
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.running_moments import RunningMomentsNorm
 from norm_plugin.norms.base.workers import worker_count
@@ -148,24 +148,28 @@ class RegularizedBatchNorm(RunningMomentsNorm):
         if not self.training:
             return self.affine(self.standardize_by_running(x))
         batch = batch_norm(x, valid, self.eps, self.sync)
-        running = self.move_and_compare(batch.mean, batch.variance, batch.positions)
+        running = self.update_and_compare(batch.mean, batch.variance, batch.positions)
         penalty = self.penalty(batch.mean, batch.variance, running)
         weight = self.penalty_weight(batch.positions)
         x_hat = AddPenalty.apply(batch.x_hat, penalty, weight, self.loss_scale_later())
         return self.affine(x_hat)
 
-    def move_and_compare(
-        self, mean: Tensor, variance: Tensor, positions: Tensor, move: Move = move
+    def update_and_compare(
+        self,
+        mean: Tensor,
+        variance: Tensor,
+        positions: Tensor,
+        update: RunningUpdate = update_running_average,
     ) -> Moments:
-        """:meth:`move_running`, and the statistics that the penalty compares the batch with."""
+        """:meth:`update_running`, and the statistics that the penalty compares the batch with."""
 
-        def moved() -> Moments:
+        def updated() -> Moments:
             before = Moments(self.running_mean.clone(), self.running_var.clone())
-            self.move_running(mean, variance, positions, move)
+            self.update_running(mean, variance, positions, update)
             after = Moments(self.running_mean.clone(), self.running_var.clone())
             return after if self.distance == "variances" else before
 
-        return self.once(moved)
+        return self.compute_once_per_forward(updated)
 
     def penalty(self, mean: Tensor, variance: Tensor, running: Moments) -> Tensor:
         """The penalty on a batch's mean and variance, (C,) each: ().

@@ -71,10 +71,10 @@ class RepBatchNorm(RunningMomentsNorm):
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if not self.training:
             return self._blend(x, self.standardize_by_running(x), self._layer_norm_share())
-        share = self.once(self._layer_norm_share)
+        share = self.compute_once_per_forward(self._layer_norm_share)
         x = zero_padding(x, valid)
         batch = batch_norm(x, valid, self.eps, self.sync)
-        self.move_running(batch.mean, batch.variance, batch.positions)
+        self.update_running(batch.mean, batch.variance, batch.positions)
         return self._blend(x, batch.x_hat, share)
 
     def inference_map(self) -> InferenceAffine:

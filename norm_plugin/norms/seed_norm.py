@@ -38,7 +38,7 @@ def dynamic_gain(x: Tensor, b: Tensor, heads: int) -> Tensor:
     paper_read=False,
 )
 class SeeDNorm(Norm):
-    """RMSNorm with a gain that one bounded number a position, or a head, moves.
+    """RMSNorm with a gain that one bounded number per position, or per head, changes.
 
     Options:
         eps: added to the mean square, inside the root
@@ -58,5 +58,5 @@ class SeeDNorm(Norm):
         self.b = nn.Parameter(torch.zeros(dim))
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
-        moved = dynamic_gain(x, self.b.to(x.dtype), self.gain_heads) * self.alpha.to(x.dtype)
-        return (moved + self.weight.to(x.dtype)) * divide_by_rms(x, self.eps)
+        shift = dynamic_gain(x, self.b.to(x.dtype), self.gain_heads) * self.alpha.to(x.dtype)
+        return (shift + self.weight.to(x.dtype)) * divide_by_rms(x, self.eps)

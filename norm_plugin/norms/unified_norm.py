@@ -12,7 +12,7 @@ Per channel, over the set V of the n real positions of batch t and the M newest 
 
 The mean is not subtracted. Inference divides by the running s^2 <- a_f s^2 + (1 - a_f) s_t^2, from
 1. During the warm-up, and at an outlier, s^2 = sigma_t^2 and the gradient uses g_t in place of
-psi_t, which is the exact gradient, as in PN-V; psi itself moves towards g_t.
+psi_t, which is the exact gradient, as in PN-V; psi itself is updated towards g_t.
 
 With ``outlier_skip=on`` a batch is an outlier if, in any channel, the arithmetic mean of the
 window exceeds the geometric one by more than M Var(sigma). The variance is one number: the
@@ -46,7 +46,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from norm_plugin.norms.base.means import check_share, move
+from norm_plugin.norms.base.means import check_share, update_running_average
 from norm_plugin.norms.base.registry import register_norm
 from norm_plugin.norms.base.window import (
     WindowedScale,
@@ -129,7 +129,7 @@ class UnifiedNorm(WindowNorm):
         used = square if self.in_warmup else torch.where(outlier, square, smoothed)
         self.squares[-1] = torch.where(outlier, self.running_square, self.squares[-1])
         statistic = partial(self.gradient_statistic, outlier, self.in_warmup)
-        self.move_statistic(self.running_square, used, 1 - self.alpha_fwd, count)
+        self.update_running_statistic(self.running_square, used, 1 - self.alpha_fwd, count)
         return WindowedScale((used + self.eps).sqrt(), statistic)
 
     def gradient_statistic(
@@ -140,6 +140,6 @@ class UnifiedNorm(WindowNorm):
         push(self.gradients, self.gradients_filled, entering, count)
         smoothed = window_mean(self.gradients, self.gradients_filled)
         own = outlier | in_warmup
-        moved = torch.where(own, g_mean.to(self.psi.dtype), smoothed)
-        move(self.psi, moved, 1 - self.alpha_bwd, count)
+        updated = torch.where(own, g_mean.to(self.psi.dtype), smoothed)
+        update_running_average(self.psi, updated, 1 - self.alpha_bwd, count)
         return torch.where(own, g_mean, self.psi.to(g_mean.dtype))

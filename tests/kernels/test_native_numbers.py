@@ -9,7 +9,7 @@ from reference import WITH_MOMENTS
 from norm_plugin.kernels import has_fused_form
 from norm_plugin.kernels.passes import RowRule
 from norm_plugin.norms import NORM_TYPES, norm_spec
-from norm_plugin.norms.base.means import move
+from norm_plugin.norms.base.means import update_running_average
 
 EPS = torch.finfo(torch.float32).eps
 FUSED = [name for name in NORM_TYPES if has_fused_form(norm_spec(name).cls)]
@@ -55,7 +55,7 @@ def test_a_statistic_moves_between_sizes_that_are_far_apart(native, weight):
     ours, theirs = torch.tensor([1e8, 1.0, 3.0]), torch.tensor([1e8, 1.0, 3.0])
     value, count = torch.tensor([1.0, 1e8, 3.0]), torch.tensor(4.0)
     native.move(ours, value, weight, count)
-    move(theirs, value, weight, count)
+    update_running_average(theirs, value, weight, count)
     # three operations, of which the last rounds what it stores
     torch.testing.assert_close(ours, theirs, rtol=2 * EPS, atol=0)
     assert weight < 1 or torch.equal(ours, value)

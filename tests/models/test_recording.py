@@ -75,7 +75,7 @@ def expected(watch, path, call, tokens):
     """The record of a norm, written a second time, in numpy and float64."""
     norm, x = watch.norms[path], rows(call.x, call)
     statistical = isinstance(norm, BatchStatisticsNorm)
-    u = norm.measured(torch.from_numpy(x)).numpy() if statistical else x
+    u = norm.statistics_input(torch.from_numpy(x)).numpy() if statistical else x
     mu, var, psi2 = u.mean(0), u.var(0), (u**2).mean(0)
     eps, channels = getattr(norm, "eps", EPS), x.shape[1]
     statistics = {

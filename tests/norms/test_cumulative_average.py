@@ -37,7 +37,7 @@ def test_running_forms_are_those_of_the_statistics_that_they_name(name, ragged):
     norm.start_cumulative_average()
     x, mask = ragged()
     norm(x, mask)
-    u = norm.measured(x)[~mask.t()].double()
+    u = norm.statistics_input(x)[~mask.t()].double()
     statistics = {
         "mean": u.mean(dim=0),
         "variance": u.var(dim=0, correction=0),
@@ -85,7 +85,9 @@ def test_statistics_of_averaged_weights_as_the_documentation_computes_them(name)
     with torch.no_grad():
         for batch in batches:
             averaged(batch)
-    mean = torch.stack([norm.measured(model[0](batch)).mean(dim=0) for batch in batches]).mean(0)
+    mean = torch.stack(
+        [norm.statistics_input(model[0](batch)).mean(dim=0) for batch in batches]
+    ).mean(0)
     if "mean" in norm.running_buffers:
         torch.testing.assert_close(norm.get_buffer(norm.running_buffers["mean"]), mean)
     assert norm.averaged_forwards == 4 and norm.num_updates == before["module.1.num_updates"]

@@ -49,12 +49,12 @@ class BatchNormBatch(ColumnPass):
         else:
             self.see(x)
             y, _ = self.map(x, self.gain(weight), bias, bias)
-        self.move_running(x)
+        self.update_running(x)
         return y
 
-    def move_running(self, x: Tensor) -> None:
+    def update_running(self, x: Tensor) -> None:
         """A step of the running statistics. x: as in ``forward``."""
-        self.norm.move_running(self.mean, self.variance, self.count, self.ops.move)
+        self.norm.update_running(self.mean, self.variance, self.count, self.ops.move)
 
     def see(self, x: Tensor) -> None:
         """mu_B, sigma_B^2 and 1 / sigma_B, (C,) each."""
@@ -118,9 +118,9 @@ def by_running_moments(norm: RunningMomentsNorm, slope: Tensor | None = None) ->
 class PaperOrReleased(BatchNormBatch):
     """BatchNorm, of whose released variant the running variance is another than the batch's."""
 
-    def move_running(self, x: Tensor) -> None:
+    def update_running(self, x: Tensor) -> None:
         variance = self.norm.kept_variance(self.variance, x)
-        self.norm.move_running(self.mean, variance, self.count, self.ops.move)
+        self.norm.update_running(self.mean, variance, self.count, self.ops.move)
 
 
 @fuses_columns(BatchNorm)
@@ -137,8 +137,8 @@ def batch_norm(norm: BatchNorm, valid: Tensor | None, ops: Ops) -> ColumnPass | 
 class RegularizedBatch(BatchNormBatch):
     """BatchNorm whose mu_B and sigma_B^2 get the penalty's gradient too."""
 
-    def move_running(self, x: Tensor) -> None:
-        running = self.norm.move_and_compare(self.mean, self.variance, self.count, self.ops.move)
+    def update_running(self, x: Tensor) -> None:
+        running = self.norm.update_and_compare(self.mean, self.variance, self.count, self.ops.move)
         if self.wants_dx:  # which the penalty's gradient joins
             self.of_penalty = self.penalty_coefficients(running)
             self.loss_scale = self.norm.loss_scale_later()
@@ -184,7 +184,7 @@ class RepBatch(BatchNormBatch):
         self.eta = to_statistics_dtype(self.norm.eta, x).detach()
         self.see(x)
         y, _ = self.map(x, self.gain(weight), bias + self.eta * self.mean, bias)
-        self.move_running(x)
+        self.update_running(x)
         return y
 
     def gain(self, weight: Tensor) -> Tensor:

@@ -20,8 +20,8 @@ from norm_plugin.kernels.fused.columns import (
 )
 from norm_plugin.kernels.fused.gradients import to_statistics_dtype
 from norm_plugin.kernels.passes import Ops
-from norm_plugin.norms.power_norm import NuRecursion, PowerNorm, StepNu, step_nu
-from norm_plugin.norms.power_norm_released import move_as_released, released_state
+from norm_plugin.norms.power_norm import NuRecursion, NuUpdate, PowerNorm, update_nu
+from norm_plugin.norms.power_norm_released import released_state, update_psi2_as_released
 from norm_plugin.norms.power_norm_v import PowerNormV
 
 # --- PN-V ---------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ class PowerNormVBatch(ColumnPass):
             self.psi2 = self.means(self.moments(x, center=False)[1], len(x))
             self.inverse = torch.rsqrt(self.psi2 + self.eps)
             y, _ = self.map(x, weight * self.inverse, bias, bias)
-        self.norm.move_running(self.psi2, self.count, self.ops.move)
+        self.norm.update_running(self.psi2, self.count, self.ops.move)
         return y
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
@@ -83,9 +83,9 @@ def power_norm_v(norm: PowerNormV, valid: Tensor | None, ops: Ops) -> ColumnPass
 # --- PowerNorm, as in the paper; see norms/power_norm.py -----------------------------------------
 
 
-def step_of(ops: Ops) -> StepNu:
-    """The step of nu: the backend's own, where it has one."""
-    own: StepNu = getattr(ops, "step_nu", step_nu)
+def nu_update_of(ops: Ops) -> NuUpdate:
+    """Return the function that updates nu: the backend's own if it has one."""
+    own: NuUpdate = getattr(ops, "step_nu", update_nu)
     return own
 
 
@@ -98,7 +98,7 @@ class WarmingUp(PowerNormVBatch):
         self.recursion = recursion
 
     def watch(self, lambda_: Tensor) -> None:
-        self.recursion.step(self.psi2 * self.inverse.square(), lambda_, step_of(self.ops))
+        self.recursion.update(self.psi2 * self.inverse.square(), lambda_, nu_update_of(self.ops))
 
 
 class Running(ColumnPass):
@@ -113,7 +113,7 @@ class Running(ColumnPass):
         self.psi = to_statistics_dtype((self.psi2 + self.eps).sqrt(), x)
         y, squares = self.map(x, weight / self.psi, bias, bias)
         self.psi2_batch = self.means(squares[0], len(x))
-        self.norm.move_running(self.psi2_batch, self.count, self.ops.move)
+        self.norm.update_running(self.psi2_batch, self.count, self.ops.move)
         return y
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
@@ -127,7 +127,7 @@ class Running(ColumnPass):
             self.psi2_batch / self.psi.square(),
             self.means_with_known_count(weight * dweight),
         )
-        self.recursion.step(gamma, lambda_, step_of(self.ops))
+        self.recursion.update(gamma, lambda_, nu_update_of(self.ops))
         return dx, dweight, every
 
     def inverse_scale(self) -> Tensor:
@@ -141,7 +141,7 @@ def power_norm(norm: PowerNorm, valid: Tensor | None, ops: Ops) -> ColumnPass | 
         return Inference((norm.psi2 + norm.eps).sqrt())
     if norm.variant == "released":
         return Released(norm, valid, ops)
-    in_warmup, psi2, recursion = norm.before(valid)
+    in_warmup, psi2, recursion = norm.pre_batch_state(valid)
     if in_warmup:
         return WarmingUp(recursion, norm, valid, ops)
     return Running(psi2, recursion, norm, valid, ops)
@@ -154,7 +154,7 @@ class Released(ColumnPass):
     """x_hat = u / psi, with psi_B under the gradient; padding is a position like the others."""
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        t, in_warmup, psi2 = self.norm.once(lambda: released_state(self.norm))
+        t, in_warmup, psi2 = self.norm.compute_once_per_forward(lambda: released_state(self.norm))
         if in_warmup:
             psi2_batch = self.set_batch_psi(self.moments(x, center=False)[1], x, psi2)
             self.psi = self.psi_batch
@@ -166,7 +166,7 @@ class Released(ColumnPass):
         self.gamma = squares.sum(dim=0) / (len(x) * self.psi.square())
         step = (1 - self.norm.alpha_bwd) * self.some.to(psi2.dtype)
         self.recursion = self.norm.recursion(None, step)
-        move_as_released(self.norm, psi2, psi2_batch, t, self.some)
+        update_psi2_as_released(self.norm, psi2, psi2_batch, t, self.some)
         return y
 
     def set_batch_psi(self, squares: Tensor, x: Tensor, psi2: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ class Released(ColumnPass):
             dy, x, self.rstd, None, None, dy_coef, None, u_coef, True
         )
         dweight = with_u / self.psi
-        self.recursion.step(self.gamma, weight * dweight / len(x), step_of(self.ops))
+        self.recursion.update(self.gamma, weight * dweight / len(x), nu_update_of(self.ops))
         return dx, dweight, every
 
     def backward_to_parameters(self, dy: Tensor, x: Tensor) -> ParameterGradients:

@@ -1,5 +1,5 @@
 """Norms over windows of batches: a pass for the batch's squares and one for x_hat; two more
-backward. Their windows move in the very methods that the plain forms call."""
+backward. The methods of the plain forms update their windows."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class WindowBatch(ColumnPass):
         self.loss_scale = norm.loss_scale_later()
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        def moved() -> WindowedScale:
+        def updated() -> WindowedScale:
             square = self.means(self.moments(x, center=False)[1], len(x))
             return self.norm.take_in(square, self.count)
 
-        root, self.statistic, ratio = self.norm.once(moved)
+        root, self.statistic, ratio = self.norm.compute_once_per_forward(updated)
         self.root = to_statistics_dtype(root, x)
         self.gain = 1 / self.root if ratio is None else to_statistics_dtype(ratio, x) / self.root
         return self.map(x, weight * self.gain, bias, bias)[0]

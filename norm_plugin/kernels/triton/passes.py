@@ -10,7 +10,7 @@ from torch import Tensor
 from norm_plugin.kernels.passes import Ops
 from norm_plugin.kernels.triton import columns, dropout, pointwise, rows
 from norm_plugin.kernels.triton.tiles import DTYPES, MOST_CHANNELS, is_served
-from norm_plugin.norms.base.means import move
+from norm_plugin.norms.base.means import update_running_average as move
 
 __all__ = ["move", "takes"]
 

@@ -234,7 +234,7 @@ def positions_of(inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
 
 def measured(norm: Norm, rows: Tensor) -> Tensor:
     """What the batch statistics of ``norm`` are, or would be, taken of. rows: (n, C)."""
-    return norm.measured(rows) if isinstance(norm, BatchStatisticsNorm) else rows
+    return norm.statistics_input(rows) if isinstance(norm, BatchStatisticsNorm) else rows
 
 
 def forward_measures(norm: Norm, rows: Tensor) -> Measures:

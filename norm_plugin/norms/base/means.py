@@ -1,4 +1,4 @@
-"""Means over the real positions of a batch, and the step that a running form of one takes."""
+"""Means over the real positions of a batch, and the update of their running statistics."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def masked_means(
 def finite_or(value: Tensor, instead: Tensor) -> Tensor:
     """``value``, or ``instead`` if any entry of it is NaN or infinite. Both of one shape.
 
-    A statistic that was not finite once would never be again: an overflow of half precision,
-    which a trainer meets by leaving out the update, would end the run.
+    A running statistic that is NaN once stays NaN. So an overflow of half precision, after which
+    a trainer only skips the update, would end the run.
     """
     return torch.where(is_finite(value), value, instead)
 
@@ -53,18 +53,19 @@ def is_finite(value: Tensor) -> Tensor:
     return (0 * value).sum() == 0  # NaN for those two, in half the operations of isfinite().all()
 
 
-def move(buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
+def update_running_average(buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
     """buffer <- (1 - w) buffer + w value, in place.
 
-    Without a real position, ``count`` 0, and where ``value`` is not finite, nothing moves.
+    The buffer stays as it is if ``count``, the number of real positions, is 0, or if ``value`` is
+    not finite.
     """
     value = value.detach().to(buffer.dtype)
-    moves = is_finite(value) & (count > 0)
-    buffer.copy_(torch.where(moves, buffer.lerp(value, weight), buffer))
+    usable = is_finite(value) & (count > 0)
+    buffer.copy_(torch.where(usable, buffer.lerp(value, weight), buffer))
 
 
-Move = Callable[[Tensor, Tensor, float, Tensor], None]
-"""The arguments and the effect of :func:`move`."""
+RunningUpdate = Callable[[Tensor, Tensor, float, Tensor], None]
+"""The arguments and the effect of :func:`update_running_average`."""
 
 
 def check_share(name: str, value: float) -> None:

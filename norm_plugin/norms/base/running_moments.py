@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.inference import InferenceAffine
-from norm_plugin.norms.base.means import Move, move
+from norm_plugin.norms.base.means import RunningUpdate, update_running_average
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 
@@ -50,15 +50,19 @@ class RunningMomentsNorm(BatchStatisticsNorm):
     def inference_map(self) -> InferenceAffine:
         return self.channel_map(self.running_var, self.eps, self.running_mean)
 
-    def move_running(
-        self, mean: Tensor, variance: Tensor, positions: Tensor, move: Move = move
+    def update_running(
+        self,
+        mean: Tensor,
+        variance: Tensor,
+        positions: Tensor,
+        update: RunningUpdate = update_running_average,
     ) -> None:
-        """One step towards the statistics of a batch.
+        """Update the running statistics by those of a batch.
 
         Args:
             mean, variance: (C,).
             positions: (), the number n of real ones.
-            move: a fused form brings its own.
+            update: the function that does it; a fused form brings its own.
         """
-        self.move_statistic(self.running_mean, mean, self.momentum, positions, move)
-        self.move_statistic(self.running_var, variance, self.momentum, positions, move)
+        self.update_running_statistic(self.running_mean, mean, self.momentum, positions, update)
+        self.update_running_statistic(self.running_var, variance, self.momentum, positions, update)

@@ -1,4 +1,4 @@
-"""Norms with statistics over the positions of a batch: their running forms and their updates."""
+"""Norms with statistics over the positions of a batch, and their running statistics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from norm_plugin.norms.base.loss_scale import (
     observed_loss_scale,
     trains_in_float16,
 )
-from norm_plugin.norms.base.means import Move, move
+from norm_plugin.norms.base.means import RunningUpdate, update_running_average
 from norm_plugin.norms.base.recomputation import Forwards, is_recomputing
 from norm_plugin.norms.base.workers import max_over_workers, sum_over_workers, worker_count
 
@@ -33,9 +33,9 @@ MOST_UPDATES = 10**12
 class BatchStatisticsNorm(AffineNorm):
     """A norm whose statistics run over the positions of a batch, with running forms of them.
 
-    Running forms move once for each training forward, never in its recomputation, and not for
-    a batch without a real position. Floating buffers are running statistics. They never fall below
-    float32: ``model.half()`` leaves them.
+    Each training forward updates the running statistics once. Its recomputation does not, nor does
+    a batch without a real position. Running statistics are the floating-point buffers. They never
+    have less than float32: ``model.half()`` leaves them.
 
     It counts optimizer updates. Under fairseq the trainer reports them through
     :meth:`set_num_updates`. Elsewhere each step of a ``torch.optim.Optimizer`` that holds one of
@@ -169,18 +169,19 @@ class BatchStatisticsNorm(AffineNorm):
         y = forward_in_groups(self._forward_batch, x, valid, tokens, self.bias)
         return y.transpose(0, 1) if by_time else y
 
-    def measured(self, x: Tensor) -> Tensor:
-        """What the batch statistics are taken of, (..., C), for an input x, (..., C)."""
+    def statistics_input(self, x: Tensor) -> Tensor:
+        """Return what the batch statistics are computed from, (..., C). x: the input, (..., C)."""
         return x
 
     def start_cumulative_average(self) -> None:
         """Make the running statistics the plain mean over the training forwards from now on.
 
-        What forwards move starts from 0, and the k-th forward counts 1/k. The first one normalizes
-        as in a warm-up, the others as after it. None of them counts as an update.
+        The buffers that forwards update start from 0, and the k-th forward has the weight 1/k. The
+        first one normalizes as in a warm-up, the others as after it. None of them counts as an
+        update.
 
         Raises:
-            ValueError: the class does not say what forwards move.
+            ValueError: the class does not declare ``forward_updated_buffers``.
         """
         if not self.forward_updated_buffers:
             raise ValueError(
@@ -203,22 +204,27 @@ class BatchStatisticsNorm(AffineNorm):
         """
         return 1 / self._averaged_forwards if self._averaged_forwards else weight
 
-    def move_statistic(
-        self, buffer: Tensor, value: Tensor, weight: float, count: Tensor, move: Move = move
+    def update_running_statistic(
+        self,
+        buffer: Tensor,
+        value: Tensor,
+        weight: float,
+        count: Tensor,
+        update: RunningUpdate = update_running_average,
     ) -> None:
-        """One step of a running statistic, buffer <- (1 - w) buffer + w value, in place.
+        """Update a running statistic, buffer <- (1 - w) buffer + w value, in place.
 
-        None in a forward that activation checkpointing repeats, and none for an empty batch or a
-        value that is not finite.
+        It stays as it is in a forward that activation checkpointing repeats, for an empty batch,
+        and for a value that is not finite.
 
         Args:
-            value: that of the batch, in the shape of ``buffer``.
+            value: the statistic of the batch, in the shape of ``buffer``.
             weight: w; in a plain mean 1/k takes its place, see :meth:`start_cumulative_average`.
             count: (), the number of real positions.
-            move: a fused form brings its own.
+            update: the function that does it; a fused form brings its own.
         """
         if not is_recomputing():
-            move(buffer, value, self.effective_momentum(weight), count)
+            update(buffer, value, self.effective_momentum(weight), count)
 
     def average_over_workers(self) -> None:
         """Replace the running statistics by their mean over the workers, all of which call it.
@@ -242,11 +248,11 @@ class BatchStatisticsNorm(AffineNorm):
         """bool, broadcasts to the ``buffer`` of that name: where it has a value of some batch."""
         return torch.ones((), dtype=torch.bool, device=self.weight.device)
 
-    def once(self, compute: Callable[[], Computed]) -> Computed:
-        """What ``compute()`` gives, once for each training forward.
+    def compute_once_per_forward(self, compute: Callable[[], Computed]) -> Computed:
+        """Return ``compute()``, called once for each training forward.
 
-        A forward that activation checkpointing repeats gets what the first one got: it must use
-        the same statistics, and move none.
+        A forward that activation checkpointing repeats gets the value of the first one: it must use
+        the same statistics, and update none.
         """
         if not is_recomputing():
             self._forwards.current[0] = compute()

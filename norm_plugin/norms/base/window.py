@@ -21,7 +21,7 @@ class WindowedScale(NamedTuple):
 
     Attributes:
         root: (C,), a constant for the gradient.
-        statistic: moves the windows of the backward pass.
+        statistic: updates the windows of the backward pass.
         ratio: (C,), a constant too; None for 1.
     """
 
@@ -102,17 +102,17 @@ class WindowNorm(BatchStatisticsNorm):
             return self.affine(self.divide_by_running(x))
         x = zero_padding(x, valid)
 
-        def moved() -> WindowedScale:
+        def updated() -> WindowedScale:
             (square,), count = masked_means([x.detach().square()], valid, self.sync)
             return self.take_in(square, count)
 
-        root, statistic, ratio = self.once(moved)
+        root, statistic, ratio = self.compute_once_per_forward(updated)
         scale = self.loss_scale_later()
         z = WindowedNorm.apply(x, root.to(x.dtype), valid, statistic, self.sync, scale)
         return self.affine(z if ratio is None else ratio.to(x.dtype) * z)
 
     def take_in(self, square: Tensor, count: Tensor) -> WindowedScale:
-        """Move all that one forward moves; what normalizes the batch.
+        """RunningUpdate all that one forward moves; what normalizes the batch.
 
         Args:
             square: (C,), mean_V x^2 of the batch.

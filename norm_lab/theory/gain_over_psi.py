@@ -27,7 +27,7 @@ from norm_lab.theory.claim import GRAY, ROUNDING, Claim, Options, Row, cases, dr
 from norm_lab.theory.models import through_norm
 from norm_lab.theory.trained import trained_sites
 from norm_plugin.norms import build_norm
-from norm_plugin.norms.base.layer_scale import layer_scale
+from norm_plugin.norms.base.rms_prescale import rms_prescale
 from norm_plugin.norms.power_norm import PowerNorm
 from norm_plugin.norms.power_norm_v import PowerNormV
 
@@ -47,7 +47,7 @@ def ratios(x: Tensor, dy: Tensor, gain: Tensor, groups: int) -> tuple[Tensor, fl
     Returns:
         (C,), and the largest error as a share of gamma^2 |dL/dY|^2 / psi_B^2.
     """
-    scaled = layer_scale(x, groups, EPS)
+    scaled = rms_prescale(x, groups, EPS)
     options: dict[str, Any] = {"layer_scale_groups": 0, "eps": 0.0}
     norm: Any = build_norm(PN_V, x.size(-1), **options).double().train()
     with torch.no_grad():

@@ -32,7 +32,7 @@ def run_command(main: Callable[[], int]) -> None:
     try:
         if sys.stdout is None:
             raise CommandError("stdout is closed; to see no output, redirect it: >/dev/null")
-        with ending_with_the_reader():
+        with exit_on_broken_pipe():
             sys.exit(main())
     except CommandError as error:
         for line in error.tail[-SHOWN:]:
@@ -66,7 +66,7 @@ def hide_warnings() -> None:
 
 
 @contextmanager
-def ending_with_the_reader() -> Iterator[None]:
+def exit_on_broken_pipe() -> Iterator[None]:
     """Exit silently with status 141 if the reader of stdout is closed, as in ``... | head``.
 
     Raises CommandError if stdout cannot be written for another reason, such as a full disk.

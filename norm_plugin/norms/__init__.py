@@ -29,7 +29,7 @@ from norm_plugin.norms.base.registry import (
     norm_spec,
     register_norm,
 )
-from norm_plugin.norms.base.replacing import Replaced, replace_norms
+from norm_plugin.norms.base.replacement import Replaced, replace_norms
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm, set_loss_scale
 
 __all__ = [

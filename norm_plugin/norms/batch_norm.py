@@ -37,9 +37,13 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.inference import InferenceAffine
-from norm_plugin.norms.base.layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
 from norm_plugin.norms.base.means import masked_means, zero_padding
 from norm_plugin.norms.base.registry import register_norm
+from norm_plugin.norms.base.rms_prescale import (
+    check_rms_prescale,
+    refuse_rms_prescale,
+    rms_prescale,
+)
 from norm_plugin.norms.base.running_moments import RunningMomentsNorm
 
 
@@ -114,11 +118,11 @@ class BatchNorm(RunningMomentsNorm):
         sync: Literal["on", "off"] = "on",
     ) -> None:
         super().__init__(dim, eps, momentum, sync=sync if variant == "paper" else "off")
-        check_layer_scale(layer_scale_groups, dim)
+        check_rms_prescale(layer_scale_groups, dim)
         self.layer_scale_groups, self.variant = layer_scale_groups, variant
 
     def statistics_input(self, x: Tensor) -> Tensor:
-        return layer_scale(x, self.layer_scale_groups, self.eps)
+        return rms_prescale(x, self.layer_scale_groups, self.eps)
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if self.training:  # before the layer-scale: 0 times an infinity of its slope is NaN
@@ -139,5 +143,5 @@ class BatchNorm(RunningMomentsNorm):
         return variance * (rows / max(rows - 1, 1))
 
     def inference_map(self) -> InferenceAffine:
-        refuse_layer_scale(self.layer_scale_groups)
+        refuse_rms_prescale(self.layer_scale_groups)
         return super().inference_map()

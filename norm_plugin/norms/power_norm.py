@@ -31,7 +31,6 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.inference import InferenceAffine
-from norm_plugin.norms.base.layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
 from norm_plugin.norms.base.means import (
     RunningUpdate,
     check_share,
@@ -41,6 +40,11 @@ from norm_plugin.norms.base.means import (
     zero_padding,
 )
 from norm_plugin.norms.base.registry import register_norm
+from norm_plugin.norms.base.rms_prescale import (
+    check_rms_prescale,
+    refuse_rms_prescale,
+    rms_prescale,
+)
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 from norm_plugin.norms.power_norm_released import WARMUP_AFTER_ENCODER, normalize_as_released
 from norm_plugin.norms.power_norm_v import divide_by_root, power_norm_v
@@ -164,7 +168,7 @@ class PowerNorm(BatchStatisticsNorm):
         super().__init__(dim, warmup_updates=warmup_updates, sync=synced)
         check_share("alpha_fwd", alpha_fwd)
         check_share("alpha_bwd", alpha_bwd)
-        check_layer_scale(layer_scale_groups, dim)
+        check_rms_prescale(layer_scale_groups, dim)
         self.eps, self.alpha_fwd, self.alpha_bwd = eps, alpha_fwd, alpha_bwd
         self.layer_scale_groups, self.variant = layer_scale_groups, variant
         self.counts_forwards = variant == "released"
@@ -182,7 +186,7 @@ class PowerNorm(BatchStatisticsNorm):
         return {"layer_scale_groups": heads, **options, **fixed}
 
     def statistics_input(self, x: Tensor) -> Tensor:
-        return layer_scale(x, self.layer_scale_groups, self.eps)
+        return rms_prescale(x, self.layer_scale_groups, self.eps)
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if self.training and self.variant == "paper":  # the released code takes padding in
@@ -210,7 +214,7 @@ class PowerNorm(BatchStatisticsNorm):
         return self.affine(x_hat)
 
     def inference_map(self) -> InferenceAffine:
-        refuse_layer_scale(self.layer_scale_groups)
+        refuse_rms_prescale(self.layer_scale_groups)
         return self.channel_map(self.psi2, self.eps)
 
     def pre_batch_state(self, valid: Tensor | None) -> tuple[bool, Tensor, NuRecursion]:

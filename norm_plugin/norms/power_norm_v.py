@@ -28,7 +28,6 @@ import torch
 from torch import Tensor
 
 from norm_plugin.norms.base.inference import InferenceAffine
-from norm_plugin.norms.base.layer_scale import check_layer_scale, layer_scale, refuse_layer_scale
 from norm_plugin.norms.base.means import (
     RunningUpdate,
     check_share,
@@ -37,6 +36,11 @@ from norm_plugin.norms.base.means import (
     zero_padding,
 )
 from norm_plugin.norms.base.registry import register_norm
+from norm_plugin.norms.base.rms_prescale import (
+    check_rms_prescale,
+    refuse_rms_prescale,
+    rms_prescale,
+)
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
 
 
@@ -86,12 +90,12 @@ class PowerNormV(BatchStatisticsNorm):
     ) -> None:
         super().__init__(dim, sync=sync)
         check_share("alpha_fwd", alpha_fwd)
-        check_layer_scale(layer_scale_groups, dim)
+        check_rms_prescale(layer_scale_groups, dim)
         self.eps, self.alpha_fwd, self.layer_scale_groups = eps, alpha_fwd, layer_scale_groups
         self.register_buffer("psi2", torch.ones(dim))
 
     def statistics_input(self, x: Tensor) -> Tensor:
-        return layer_scale(x, self.layer_scale_groups, self.eps)
+        return rms_prescale(x, self.layer_scale_groups, self.eps)
 
     def normalize(self, x: Tensor, valid: Tensor | None) -> Tensor:
         if self.training:  # before the layer-scale: 0 times an infinity of its slope is NaN
@@ -104,7 +108,7 @@ class PowerNormV(BatchStatisticsNorm):
         return self.affine(x_hat)
 
     def inference_map(self) -> InferenceAffine:
-        refuse_layer_scale(self.layer_scale_groups)
+        refuse_rms_prescale(self.layer_scale_groups)
         return self.channel_map(self.psi2, self.eps)
 
     def update_running(

@@ -8,7 +8,7 @@ made with ``distance=variances``, the default:
     L' = L + lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B^2 - sigma^2|_1
 
 summed over channels. mu and sigma^2 are the running statistics after this batch has updated them,
-so only 1 - m of the distance is left. ``distance=deviations`` is the other penalty of the same code:
+so only 1 - m of the distance is left. The same code has ``distance=deviations``, the penalty
 
     L' = L + lambda_mu |mu_B - mu|^2 + lambda_sigma |sigma_B - sigma|^2
 

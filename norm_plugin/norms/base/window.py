@@ -112,7 +112,7 @@ class WindowNorm(BatchStatisticsNorm):
         return self.affine(z if ratio is None else ratio.to(x.dtype) * z)
 
     def take_in(self, square: Tensor, count: Tensor) -> WindowedScale:
-        """RunningUpdate all that one forward moves; what normalizes the batch.
+        """Update the windows by a batch, and return what normalizes it.
 
         Args:
             square: (C,), mean_V x^2 of the batch.

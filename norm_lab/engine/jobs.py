@@ -67,6 +67,7 @@ def write_jobs(
             has none.
     """
     folder, files = job_folder(request, composed), []
+    end = "-elsewhere" if elsewhere else ""  # it may still wait when the grid is started here
     for number in numbers:
         of_run = replace(
             request,
@@ -76,7 +77,7 @@ def write_jobs(
             grid=False,
             launcher=LOCAL,
         )
-        files.append(folder / f"{number}.json")
+        files.append(folder / f"{number}{end}.json")
         Job(of_run, None if elsewhere else composed.runs[number]).write(files[-1])
     return files
 

@@ -250,6 +250,8 @@ def test_a_slurm_job_writes_where_its_trial_is_looked_for(study, tmp_path):
     assert job.spec is None and job.request.results == tmp_path / "out/tuning"
     assert job.request.overrides == ("norm=none", f"{LR}=[0.1]", "seed=7")
     assert compose(job.request).runs == composed.runs
+    (here,) = write_jobs(request, composed, [0], elsewhere=False)
+    assert Job.read(here).spec == composed.runs[0] and Job.read(file) == job
     assert composed.runs[0].result.parent == tmp_path / "out/tuning/toy"
 
 

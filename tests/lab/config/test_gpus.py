@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from norm_lab.config.recipes import for_workers
+from norm_lab.config.request import SLURM, Request
 from norm_plugin.io.command_line import CommandError
 
 
@@ -125,3 +126,10 @@ def test_the_recipe_itself_is_not_changed(gpus):
     given = recipe(freq=2)
     for_workers(given, "2")
     assert given == recipe(freq=2)
+
+
+@pytest.mark.parametrize(
+    "option", [{"dry_run": True}, {"status": True}, {"srun": True}, {"launcher": SLURM}]
+)
+def test_the_gpus_of_this_machine_do_not_matter_to_runs_elsewhere(option):
+    assert Request("toy", **option).elsewhere and not Request("toy").elsewhere

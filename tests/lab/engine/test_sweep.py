@@ -333,6 +333,13 @@ def test_runs_that_fail_or_diverge_are_recorded_and_the_others_go_on(runs):
     status = sweep(runs, *more, "--status")
     assert status.stdout.splitlines()[-1] == "2 done, 1 diverged of 3; about 0 s left"
 
+    runs.take_calls()
+    retried = sweep(runs, *more, "--retry")
+    assert retried.returncode == 0, retried.stderr
+    trained = [call for call in runs.take_calls() if "fairseq_cli.train" in call]
+    assert [value(call, "--seed") for call in trained] == ["2"]
+    assert not list(records.iterdir())
+
 
 @pytest.mark.parametrize("argv", [("--status",), ("--launcher", "submitit_slurm")])
 def test_a_login_node_needs_no_gpu(argv, monkeypatch):

@@ -17,7 +17,7 @@ from norm_lab.report.curves import (
     interval_of_means,
     panels,
 )
-from norm_lab.report.figure import MOST_LINES, legend_height, outliers
+from norm_lab.report.figure import MOST_LINES, SECTIONS, legend_height, outliers
 from norm_lab.report.figures import AGAINST, figures_of_page, sensitivity_figure
 from norm_lab.report.records import (
     MOST_PLACES,
@@ -46,6 +46,13 @@ def study(tmp_path_factory):
     runs.append(with_statistics(made_up("other"), folder, g_mu=0.0, distance_mean=0.5))
     runs.append(made_up("none"))
     return read_study(folder_of(folder, *runs))
+
+
+def test_the_figures_come_in_the_order_of_the_sections_of_the_page():
+    sections = [section for section, _ in figures_of_page().values()]
+    assert list(dict.fromkeys(sections)) == list(SECTIONS)
+    assert sections == sorted(sections, key=SECTIONS.index)
+    assert list(figures_of_page())[:2] == ["differences", "scores"]
 
 
 def drawn(study, name):

@@ -328,3 +328,13 @@ def test_publishing_loses_no_run(sweep, tmp_path):
 def test_statistics_that_a_run_does_not_name_are_not_read(sweep):
     (run,) = read_results(sweep).query("norm == 'far' and seed == 1").to_dict("records")
     assert read_kept(run, STATISTICS) is None and statistics_of(run) is None
+
+
+def test_the_curves_have_runs_without_a_result(tmp_path):
+    (folder,) = folder_of(tmp_path, made_up())
+    points = [{"epoch": 1, "updates": 30, "loss": 9.5}]
+    write_failure(folder, "gone", 2, curves={"train": [], "valid": points})
+    curves = read_curves(folder)
+    (lost,) = curves[curves["norm"] == "gone"].dropna(axis="columns").to_dict("records")
+    run = {"experiment": "toy_pre", "norm": "gone", "seed": 2, "subset": "valid"}
+    assert lost == {**run, **points[0]}

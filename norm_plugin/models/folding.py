@@ -172,11 +172,7 @@ def fold_into(linear: nn.Linear, channel_map: InferenceAffine, before: bool) -> 
 
 def _put_identity(owner: nn.Module, attribute: str) -> None:
     """Let no norm stand in the place of one."""
-    identity = build_norm(IDENTITY, getattr(owner, attribute).dim)
-    if isinstance(owner, PlannedLayer):
-        owner.put(attribute, identity, type(owner.placement))
-    else:
-        setattr(owner, attribute, identity)
+    setattr(owner, attribute, build_norm(IDENTITY, getattr(owner, attribute).dim))
 
 
 def _owners(model: NormModel, site: Site) -> list[nn.Module]:

@@ -1,19 +1,21 @@
 """fairseq's Transformer layers with the norms and the residual connections of the plan.
 
-fairseq's forward is used as it is. A layer of fairseq has one norm for each branch, on its input or
-on the sum after it, as ``normalize_before`` says. That norm is replaced by ours. Norms at other
-slots are called in ``residual_connection``, which fairseq calls once for each branch, and which
-joins the branch and the stream. Those inside a branch are called by a hook of its last map.
+The modules are fairseq's: attentions, linear maps and dropout. The forward of each layer is written
+here, in the order of the equation in ``norm_plugin.placements.base``. Only what happens within an
+attention is done by hooks on its linear maps: norms of queries, keys and values, and what comes
+before its last map.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any
 
+import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.modules import FairseqDropout, MultiheadAttention
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
@@ -31,7 +33,6 @@ from norm_plugin.models.initialization import initialize
 from norm_plugin.models.plan import SiteChoice
 from norm_plugin.models.sites import (
     ATTENTIONS,
-    BRANCH_ENDS,
     LAST_MAPS,
     PROJECTIONS,
     STOCK_NORMS,
@@ -39,10 +40,11 @@ from norm_plugin.models.sites import (
     head_sites,
     normalizes_before,
 )
-from norm_plugin.norms.base.padding_mask import PaddingMask
+from norm_plugin.norms import Norm
 from norm_plugin.placements import (
     IN_ATTENTION,
     INNER,
+    INPUT,
     OUTPUT,
     STREAM,
     SUM,
@@ -56,19 +58,29 @@ from norm_plugin.placements import (
 @contextmanager
 def ignoring_every_position(model: nn.Module) -> Iterator[None]:
     """Within this context every position is padding to the norms of ``model``."""
-    masks: list[Any] = [module.padding for module in model.modules() if hasattr(module, "padding")]
-    before = [mask.ignoring for mask in masks]  # True within another such context
-    for mask in masks:
-        mask.ignoring = True
+    handles = [
+        module.register_forward_pre_hook(_mask_all)
+        for module in model.modules()
+        if isinstance(module, Norm)
+    ]
     try:
         yield
     finally:
-        for mask, ignoring in zip(masks, before):
-            mask.ignoring = ignoring
+        for handle in handles:
+            handle.remove()
 
 
-class DeferredDropout(FairseqDropout, HasKernelChoice):
-    """``--norm-fused-dropout on``: after each branch of a layer it does nothing until :meth:`sum`.
+def _mask_all(norm: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The hook before a norm: every position of x, (T, B, C) or (B, T, C), is padding."""
+    if not norm.training or len(inputs) == 1:  # without a mask: of queries, keys and values
+        return inputs
+    x, _, batch_first = inputs
+    batch, time = (0, 1) if batch_first else (1, 0)
+    return x, x.new_ones(x.size(batch), x.size(time), dtype=torch.bool), batch_first
+
+
+class FusedDropout(FairseqDropout, HasKernelChoice):
+    """``--norm-fused-dropout on``: dropout and the residual sum in one pass.
 
     Like a norm it computes by the kernels that are there, until ``set_kernels`` says otherwise.
     """
@@ -77,18 +89,14 @@ class DeferredDropout(FairseqDropout, HasKernelChoice):
         super().__init__(dropout.p, dropout.module_name)
         self.kernels = resolve(None)
 
-    def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
-        """x, the output of a branch, as it is."""
-        return x
-
-    def sum(self, stream: Tensor, branch: Tensor) -> Tensor:
-        """stream + dropout(branch), both (T, B, C)."""
+    def sum(self, x: Tensor, f: Tensor) -> Tensor:
+        """x + dropout(f), both (T, B, C)."""
         if self.p > 0 and (self.training or self.apply_during_inference):
-            return dropout_sum(stream, branch, self.p, self.kernels)
-        return stream + branch
+            return dropout_sum(x, f, self.p, self.kernels)
+        return x + f
 
 
-def fuse_dropout(dropout: FairseqDropout, placement: Placement) -> DeferredDropout:
+def fuse_dropout(dropout: FairseqDropout, placement: Placement) -> FusedDropout:
     """``dropout`` computed with the residual sum; ValueError if a placement has more between."""
     cls = type(placement)
     if overrides(cls, "join") or any(OUTPUT in cls.norms_of(b) for b in placement.place.branches):
@@ -96,92 +104,113 @@ def fuse_dropout(dropout: FairseqDropout, placement: Placement) -> DeferredDropo
             f"{flag_of(FUSED_DROPOUT)} on needs branches that end in x + f, but this placement is "
             f"{cls.equation}: leave the flag out"
         )
-    return DeferredDropout(dropout)
+    return FusedDropout(dropout)
+
+
+class LayerNorms:
+    """The norms of a layer within one forward: ``norm(branch, slot, x)``.
+
+    Args:
+        padding_mask: (B, T), True at padding, or None.
+    """
+
+    def __init__(self, layer: PlannedLayer, padding_mask: Tensor | None) -> None:
+        self.layer, self.padding_mask = layer, padding_mask
+        self.calls: Counter[str] = Counter()
+
+    def __call__(self, branch: str, slot: str, x: Tensor) -> Tensor:
+        """The norm at ``slot`` of ``branch``, of x, (T, B, C); x itself without one."""
+        attribute = self.layer.attributes.get((branch, slot))
+        if attribute is None:
+            return x
+        norm: Any = getattr(self.layer, attribute)
+        if not norm.training:  # then no other position counts
+            inputs: tuple[Any, ...] = (x,)
+        else:
+            norm.call = self.calls[attribute]
+            self.calls[attribute] += 1
+            inputs = (x, self.padding_mask, False)
+        y: Tensor = norm(*inputs)
+        return y
 
 
 class PlannedLayer(nn.Module):
     """What the layers of both stacks do as the plan says.
 
     Attributes:
-        padding: hands the padding mask to the norms; it is a ``padding_type``.
         placement: how the branches join the stream.
-        slots: by the name of a norm's attribute, its slot in the branch.
+        attributes: by branch and slot, the name of the norm that is there.
+        slots: by the name of a norm, its slot in the branch.
     """
 
-    padding_type: ClassVar[type[PaddingMask]] = PaddingMask
     embed_dim: int
-    padding: PaddingMask
     placement: Placement
+    attributes: dict[tuple[str, str], str]
     slots: dict[str, str]
+    self_attn: MultiheadAttention
+    fc1: nn.Module
+    fc2: nn.Module
+    activation_fn: Any
     dropout_module: FairseqDropout
+    activation_dropout_module: FairseqDropout
 
-    def follow(self, cfg: NormConfig, place: LayerPlace) -> None:
+    def install_norms(self, cfg: NormConfig, place: LayerPlace) -> None:
         """Put norms, placement and initial weights of the plan into a layer of fairseq."""
         plan = cfg.plan
         cls = placement_class(plan.placement[place.side]).at(place)
         self.normalize_before = normalizes_before(cls, place.branches)
-        self.padding = self.padding_type(self)
-        self.slots = {}
-        self._branch = ""  # the one that has ended, and is to join the stream
-        self._stream: Tensor | None = None  # what the current branch joins, if not fairseq's x
+        self.attributes, self.slots = {}, {}
         for branch in place.branches:
-            attrgetter(BRANCH_ENDS[branch])(self).register_forward_hook(
-                partial(self._after_branch, branch)
-            )
-            slots = cls.norms_of(branch)
-            self.put(STOCK_NORMS[branch], nn.Identity(), cls)
+            setattr(self, STOCK_NORMS[branch], None)
             for slot, site in branch_sites(place, branch, cls).items():
                 if slot in IN_ATTENTION:
                     continue
+                self.attributes[branch, slot] = site.attribute
+                self.slots[site.attribute] = slot
                 last_map = attrgetter(LAST_MAPS[branch])(self)
                 dim = last_map.in_features if slot == INNER else self.embed_dim
-                self.slots[site.attribute] = slot
-                norm = plan.at(site).build(dim)
-                self.padding.serve(norm)
-                self.put(site.attribute, norm, cls)
-            if INNER in slots or overrides(cls, "inside"):
-                before = partial(self._before_last_map, branch)
-                self._last_map(branch).register_forward_pre_hook(before)
-            if OUTPUT in slots and cls.norm_before_dropout:
-                self._last_map(branch).register_forward_hook(partial(self._after_last_map, branch))
+                setattr(self, site.attribute, plan.at(site).build(dim))
+            if branch in ATTENTIONS and (INNER in cls.norms_of(branch) or overrides(cls, "inside")):
+                out_proj = self._attention(branch).out_proj
+                out_proj.register_forward_pre_hook(partial(self._before_last_map, branch))
             for flag, site in head_sites(place.side, branch).items():
                 if plan.has(site):
                     heads = 1 if plan.head_width == FULL else self._attention(branch).num_heads
                     self._normalize_heads(branch, flag, site.attribute, plan.at(site), heads)
         self.placement = cls(place)
-        self.placement.norm = self._extra_norm
         if plan.fused_dropout:
             self.dropout_module = fuse_dropout(self.dropout_module, self.placement)
         initialize(self, plan.initialization[place.side], place)
 
-    def put(self, attribute: str, norm: nn.Module, cls: type[Placement]) -> None:
-        """Let ``norm`` be the one named ``attribute``; ``cls`` is the layer's placement."""
-        setattr(self, attribute, norm)
-        for branch, stock_norm in STOCK_NORMS.items():
-            if stock_norm != attribute or not self.normalize_before:
-                continue
-            if STREAM in cls.norms_of(branch) or overrides(cls, "read"):
-                # before all hooks: those of the mask and of the NaN check see what the norm sees
-                norm.register_forward_pre_hook(partial(self._read, branch), prepend=True)
-            if overrides(cls, "enter"):
-                norm.register_forward_hook(partial(self._enter, branch))
+    # ---- the parts of the forward ----------------------------------------------------------------
 
-    def _read(self, branch: str, norm: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The hook before the module on the input of a branch, which fairseq gives the stream."""
-        x = self._extra_norm(branch, STREAM, inputs[0])
-        self._stream, z = self.placement.read(x, branch)
-        return (z, *inputs[1:])
+    def norms(self, padding_mask: Tensor | None) -> LayerNorms:
+        """The norms for one forward with this mask, (B, T); the placement calls its own by them."""
+        self.placement.norm = norm = LayerNorms(self, padding_mask)
+        return norm
 
-    def _enter(self, branch: str, norm: nn.Module, inputs: Any, y: Tensor) -> Tensor:
-        """The hook after a norm on the input of a branch."""
-        return self.placement.enter(y, branch)
+    def branch_input(self, branch: str, x: Tensor, norm: LayerNorms) -> tuple[Tensor, Tensor]:
+        """x, z = read(norm_stream(x)); y = enter(norm_input(z)): the stream and y, (T, B, C)."""
+        x, z = self.placement.read(norm(branch, STREAM, x), branch)
+        return x, self.placement.enter(norm(branch, INPUT, z), branch)
 
-    def _last_map(self, branch: str) -> nn.Module:
-        """The last map of a branch, whose hooks fairseq calls from now on."""
-        if branch in ATTENTIONS:
-            self._attention(branch)
-        last_map: nn.Module = attrgetter(LAST_MAPS[branch])(self)
-        return last_map
+    def feed_forward(self, y: Tensor, norm: LayerNorms) -> Tensor:
+        """W_2 norm_inner(inside(dropout(act(W_1 y)))), (T, B, C)."""
+        h = self.activation_dropout_module(self.activation_fn(self.fc1(y)))
+        f: Tensor = self.fc2(norm("ffn", INNER, self.placement.inside(h, "ffn")))
+        return f
+
+    def join(self, branch: str, x: Tensor, f: Tensor, norm: LayerNorms) -> Tensor:
+        """norm_sum(join(x, norm_output(dropout(f)))), (T, B, C)."""
+        if isinstance(self.dropout_module, FusedDropout):
+            return norm(branch, SUM, self.dropout_module.sum(x, f))
+        if self.placement.norm_before_dropout:
+            fx = self.dropout_module(norm(branch, OUTPUT, f))
+        else:
+            fx = norm(branch, OUTPUT, self.dropout_module(f))
+        return norm(branch, SUM, self.placement.join(x, fx, branch))
+
+    # ---- within the attentions -------------------------------------------------------------------
 
     def _attention(self, branch: str) -> MultiheadAttention:
         """The attention of ``branch``, whose linear maps fairseq calls from now on.
@@ -191,6 +220,13 @@ class PlannedLayer(nn.Module):
         attention: MultiheadAttention = getattr(self, ATTENTIONS[branch])
         attention._set_skip_embed_dim_check()
         return attention
+
+    def _before_last_map(
+        self, branch: str, out_proj: nn.Module, inputs: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """The hook before the last map of an attention: norm_inner(inside(h))."""
+        h = self.placement.inside(inputs[0], branch)
+        return (self.placement.norm(branch, INNER, h),)
 
     def _normalize_heads(
         self, branch: str, flag: str, attribute: str, choice: SiteChoice, heads: int
@@ -208,83 +244,167 @@ class PlannedLayer(nn.Module):
         normalized: Tensor = getattr(self, attribute)(x.unflatten(-1, (heads, -1)))
         return normalized.flatten(-2)
 
-    def _before_last_map(
-        self, branch: str, last_map: nn.Module, inputs: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
-        """The hook before the last map of a branch."""
-        return (self._extra_norm(branch, INNER, self.placement.inside(inputs[0], branch)),)
-
-    def _after_last_map(self, branch: str, last_map: nn.Module, inputs: Any, fx: Tensor) -> Tensor:
-        """The hook after the last map of a branch, before its dropout."""
-        return self._extra_norm(branch, OUTPUT, fx)
-
-    def _after_branch(self, branch: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        """The hook after the module that a branch ends with."""
-        self._branch = branch
-
-    def residual_connection(self, x: Tensor, residual: Tensor) -> Tensor:
-        """fairseq's: the output of a branch and the stream, both (T, B, C), to the new stream."""
-        branch = self._branch
-        if self._stream is not None:
-            residual, self._stream = self._stream, None
-        if isinstance(self.dropout_module, DeferredDropout):
-            return self._extra_norm(branch, SUM, self.dropout_module.sum(residual, x))
-        fx = x if self.placement.norm_before_dropout else self._extra_norm(branch, OUTPUT, x)
-        return self._extra_norm(branch, SUM, self.placement.join(residual, fx, branch))
-
-    def _extra_norm(self, branch: str, slot: str, x: Tensor) -> Tensor:
-        """The norm at a slot where fairseq has none; x itself if there is no such norm."""
-        norm = getattr(self, f"{branch}_{slot}_norm", None)
-        return x if norm is None else norm(x)
-
 
 class NormTransformerEncoderLayer(PlannedLayer, TransformerEncoderLayerBase):
     """An encoder layer with the norms and the placement of the plan."""
 
     def __init__(self, cfg: NormConfig, place: LayerPlace, return_fc: bool = False) -> None:
         super().__init__(cfg, return_fc)
-        self.follow(cfg, place)
+        self.install_norms(cfg, place)
         # fairseq after 0.12.2 computes a loaded layer as one fused kernel, which knows LayerNorm
         # only and would pass these norms over
         self.can_use_fastpath = False
 
     def forward(
-        self, x: Tensor, encoder_padding_mask: Tensor | None, *args: Any, **kwargs: Any
+        self, x: Tensor, encoder_padding_mask: Tensor | None, attn_mask: Tensor | None = None
     ) -> Any:
-        """As in fairseq; x: (T, B, C), encoder_padding_mask: (B, T) or None."""
-        with self.padding.holding(encoder_padding_mask):
-            x = self.placement.begin(x)
-            output: Any = super().forward(x, encoder_padding_mask, *args, **kwargs)
-            if self.return_fc:  # the output of the feed-forward network too
-                return (self.placement.end(output[0]), *output[1:])
-            return self.placement.end(output)
+        """As in fairseq.
+
+        Args:
+            x: (T, B, C), or with several streams side by side.
+            encoder_padding_mask: (B, T), True at padding.
+            attn_mask: (T, T), nonzero where a query does not look.
+        """
+        if attn_mask is not None:
+            # fairseq's large number: with -inf a query that sees nothing would be NaN
+            large = 1e8 if x.dtype == torch.float32 else 1e4
+            attn_mask = attn_mask.masked_fill(attn_mask.to(torch.bool), -large)
+        norm = self.norms(encoder_padding_mask)
+        x = self.placement.begin(x)
+
+        x, y = self.branch_input("self", x, norm)
+        f, _ = self.self_attn(
+            query=y,
+            key=y,
+            value=y,
+            key_padding_mask=encoder_padding_mask,
+            need_weights=False,
+            attn_mask=attn_mask,
+        )
+        x = self.join("self", x, f, norm)
+
+        x, y = self.branch_input("ffn", x, norm)
+        f = self.feed_forward(y, norm)
+        x = self.placement.end(self.join("ffn", x, f, norm))
+        return (x, f) if self.return_fc else x
 
 
 class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
     """A decoder layer with the norms and the placement of the plan."""
 
+    encoder_attn: Any
+
     def __init__(self, cfg: NormConfig, place: LayerPlace, no_encoder_attn: bool = False) -> None:
         super().__init__(cfg, no_encoder_attn)
-        self.follow(cfg, place)
+        self.install_norms(cfg, place)
 
     def forward(
         self,
         x: Tensor,
         encoder_out: Tensor | None = None,
-        *args: Any,
+        encoder_padding_mask: Tensor | None = None,
+        incremental_state: Any | None = None,
+        prev_self_attn_state: list[Tensor] | None = None,
+        prev_attn_state: list[Tensor] | None = None,
+        self_attn_mask: Tensor | None = None,
         self_attn_padding_mask: Tensor | None = None,
-        **kwargs: Any,
+        need_attn: bool = False,
+        need_head_weights: bool = False,
     ) -> Any:
-        """As in fairseq; x: (T, B, C), self_attn_padding_mask: (B, T) or None."""
-        with self.padding.holding(self_attn_padding_mask):
-            x, *others = super().forward(
-                self.placement.begin(x),
+        """As in fairseq.
+
+        Args:
+            x: (T, B, C), or with several streams side by side.
+            encoder_out: (S, B, C); the attention over it is left out without it.
+            encoder_padding_mask: (B, S), True at padding.
+            self_attn_mask: (T, T), -inf where a query does not look.
+            self_attn_padding_mask: (B, T), True at padding.
+        """
+        norm = self.norms(self_attn_padding_mask)
+        x, attn = self.placement.begin(x), None
+
+        x, y = self.branch_input("self", x, norm)
+        restore(self.self_attn, incremental_state, prev_self_attn_state)
+        f, attn = self.self_attn(
+            query=y,
+            incremental_state=incremental_state,
+            need_weights=False,
+            **self._keys(
+                y,
                 encoder_out,
-                *args,
-                self_attn_padding_mask=self_attn_padding_mask,
-                **kwargs,
+                encoder_padding_mask,
+                incremental_state,
+                self_attn_mask,
+                self_attn_padding_mask,
+            ),
+        )
+        x = self.join("self", x, f, norm)
+
+        if self.encoder_attn is not None and encoder_out is not None:
+            x, y = self.branch_input("cross", x, norm)
+            restore(self.encoder_attn, incremental_state, prev_attn_state)
+            f, attn = self.encoder_attn(
+                query=y,
+                key=encoder_out,
+                value=encoder_out,
+                key_padding_mask=encoder_padding_mask,
+                incremental_state=incremental_state,
+                static_kv=True,
+                need_weights=need_attn
+                or need_head_weights
+                or (not self.training and self.need_attn),
+                need_head_weights=need_head_weights,
             )
-            return (self.placement.end(x), *others)
+            x = self.join("cross", x, f, norm)
+
+        x, y = self.branch_input("ffn", x, norm)
+        x = self.join("ffn", x, self.feed_forward(y, norm), norm)
+        return self.placement.end(x), attn, self._state_for_onnx(incremental_state)
+
+    def _keys(
+        self,
+        y: Tensor,
+        encoder_out: Tensor | None,
+        encoder_padding_mask: Tensor | None,
+        incremental_state: Any | None,
+        mask: Tensor | None,
+        padding_mask: Tensor | None,
+    ) -> dict[str, Tensor | None]:
+        """The keys of the self-attention and what it does not look at.
+
+        With ``--cross-self-attention`` the encoder's output, (S, B, C), comes before y, (T, B, C),
+        unless an earlier step of decoding has stored it.
+        """
+        keys = y
+        if self.cross_self_attention and "prev_key" not in (
+            self.self_attn._get_input_buffer(incremental_state) or {}
+        ):
+            assert encoder_out is not None
+            keys = torch.cat((encoder_out, y))
+            if mask is not None:
+                mask = torch.cat((y.new_zeros(len(y), len(encoder_out)), mask), dim=1)
+            if padding_mask is not None:
+                if encoder_padding_mask is None:
+                    length, batch, _ = encoder_out.shape
+                    encoder_padding_mask = padding_mask.new_zeros(batch, length)
+                padding_mask = torch.cat((encoder_padding_mask, padding_mask), dim=1)
+        return {"key": keys, "value": keys, "attn_mask": mask, "key_padding_mask": padding_mask}
+
+    def _state_for_onnx(self, incremental_state: Any | None) -> list[Tensor | None] | None:
+        """The keys and values of the self-attention, which an export to ONNX returns."""
+        if not self.onnx_trace or incremental_state is None:
+            return None
+        return list(self.self_attn._get_input_buffer(incremental_state).values())
+
+
+def restore(
+    attention: MultiheadAttention, incremental_state: Any | None, state: list[Tensor] | None
+) -> None:
+    """Let ``attention`` go on from earlier keys and values, and their padding mask if given."""
+    if state is not None:
+        assert incremental_state is not None
+        names = ("prev_key", "prev_value", "prev_key_padding_mask")
+        attention._set_input_buffer(incremental_state, dict(zip(names, state)))
 
 
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:

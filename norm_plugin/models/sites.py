@@ -69,8 +69,6 @@ PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
 """The map whose output the norm gets, by the flag of a site within attentions."""
 ATTENTIONS = {"self": "self_attn", "cross": "encoder_attn"}
 """fairseq's attention of each branch of a layer."""
-BRANCH_ENDS = {**ATTENTIONS, "ffn": "fc2"}
-"""The last module that fairseq's layer calls for each branch."""
 
 
 def head_sites(side: str, branch: str) -> dict[str, Site]:

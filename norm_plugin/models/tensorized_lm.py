@@ -80,10 +80,7 @@ class BlockTermAttention(MultiheadAttention):
     Attributes:
         core: g, (cores, R).
         r_proj: W_r.
-        shared: R_(L - 1) to R_0, (L, C), u and v_r, (1, R), during a forward of the layer.
     """
-
-    shared: tuple[Tensor, Tensor, Tensor] | None = None
 
     def __init__(self, dim: int, rank: int, cores: int, window: int, masked: bool) -> None:
         # Its heads are what norms of queries, keys and values are taken over: one of R channels
@@ -96,16 +93,19 @@ class BlockTermAttention(MultiheadAttention):
         self.core = nn.Parameter(torch.randn(cores, rank).softmax(-1))
 
     def forward(
-        self, query: Tensor, *args: Any, key_padding_mask: Tensor | None = None, **kwargs: Any
-    ) -> tuple[Tensor, None]:
+        self,
+        query: Tensor,
+        shared: tuple[Tensor, Tensor, Tensor],
+        key_padding_mask: Tensor | None,
+    ) -> Tensor:
         """The output, (T, B, C).
 
         Args:
-            query: (T, B, C), with T up to L; key and value are the same.
+            query: (T, B, C), with T up to L.
+            shared: R_(L - 1) to R_0, (L, C), u and v_r, (1, R).
             key_padding_mask: (B, T), True where there is no token.
         """
-        assert self.shared is not None
-        positions, u, v_r = self.shared
+        positions, u, v_r = shared
         length = query.size(0)
         q, k, v = (proj(query).transpose(0, 1) for proj in (self.q_proj, self.k_proj, self.v_proj))
         g, r = self.core.mean(0), self.r_proj(positions[:length])
@@ -121,7 +121,8 @@ class BlockTermAttention(MultiheadAttention):
             tensor = tensor * tokens[:, None, :, None] * tokens[:, None, None, :]
         missing = self.window - length
         row = nn.functional.pad(tensor, (0, missing, 0, missing)).flatten(-2)
-        return self.out_proj(row).transpose(0, 1), None
+        output: Tensor = self.out_proj(row)
+        return output.transpose(0, 1)
 
 
 class TensorizedLayer(NormTransformerDecoderLayer):
@@ -139,9 +140,9 @@ class TensorizedLayer(NormTransformerDecoderLayer):
             masked=getattr(settings, MASK) != RELEASED,
         )
 
-    def follow(self, cfg: NormConfig, place: LayerPlace) -> None:
+    def install_norms(self, cfg: NormConfig, place: LayerPlace) -> None:
         self.apply(draw)
-        super().follow(cfg, place)
+        super().install_norms(cfg, place)
 
     def forward(  # type: ignore[override]
         self,
@@ -159,10 +160,14 @@ class TensorizedLayer(NormTransformerDecoderLayer):
             content_bias, position_bias: u and v_r, (1, R).
             padding_mask: (B, T).
         """
-        self.self_attn.shared = positions, content_bias, position_bias
-        x, *_ = super().forward(x, self_attn_padding_mask=padding_mask)
-        self.self_attn.shared = None  # a model that holds a tensor with a history cannot be copied
-        return x
+        norm = self.norms(padding_mask)
+        x, y = self.branch_input("self", self.placement.begin(x), norm)
+        f = self.self_attn(y, (positions, content_bias, position_bias), padding_mask)
+        x = self.join("self", x, f, norm)
+
+        x, y = self.branch_input("ffn", x, norm)
+        x = self.join("ffn", x, self.feed_forward(y, norm), norm)
+        return self.placement.end(x)
 
 
 class TensorizedDecoder(RelativeDecoder):

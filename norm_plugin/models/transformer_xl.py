@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from norm_plugin.models.architectures import register, set_missing
 from norm_plugin.models.config import NormConfig
-from norm_plugin.models.layers import NormTransformerDecoderLayer, wrap_layer
+from norm_plugin.models.layers import LayerNorms, NormTransformerDecoderLayer, wrap_layer
 from norm_plugin.models.relative import (
     FINAL_NORM,
     RelativeDecoder,
@@ -49,10 +49,8 @@ from norm_plugin.models.relative import (
     settings_class,
 )
 from norm_plugin.models.segments import TASK, Memory, before_segment, joined, number_segments
-from norm_plugin.models.sites import STOCK_NORMS
-from norm_plugin.norms.base.padding_mask import PaddingMask
 from norm_plugin.norms.base.workers import gathered_rows, own_rows
-from norm_plugin.placements import LayerPlace, Placement
+from norm_plugin.placements import INPUT, STREAM, LayerPlace
 
 MODEL = "norm_transformer_xl"
 SETTINGS: Settings = {
@@ -89,57 +87,41 @@ class RelativeAttention(MultiheadAttention):
 
     Attributes:
         r_proj: W_r.
-        relative: what all layers share, during a forward of the layer.
     """
-
-    relative: Relative | None = None
 
     def __init__(self, embed_dim: int, heads: int, **kwargs: Any) -> None:
         super().__init__(embed_dim, heads, bias=False, self_attention=True, **kwargs)
         self.r_proj = nn.Linear(embed_dim, embed_dim, bias=False)
 
-    def forward(
-        self, query: Tensor, *args: Any, attn_mask: Tensor | None = None, **kwargs: Any
-    ) -> tuple[Tensor, None]:
+    def forward(self, y: Tensor, relative: Relative, attn_mask: Tensor) -> Tensor:
         """The output for the segment, (T, B, C).
 
         Args:
-            query: memory and segment, (M + T, B, C); key and value are the same.
+            y: memory and segment, (M + T, B, C).
+            relative: what all layers share.
             attn_mask: (T, M + T), True where a query does not look.
         """
-        assert attn_mask is not None and self.relative is not None
-        positions, u, v = self.relative
-        q = self._heads(self.q_proj(query[-attn_mask.size(0) :]))
-        k, values = self._heads(self.k_proj(query)), self._heads(self.v_proj(query))
+        positions, u, v = relative
+        q = self._heads(self.q_proj(y[-attn_mask.size(0) :]))
+        k, values = self._heads(self.k_proj(y)), self._heads(self.v_proj(y))
         r = self.r_proj(positions).unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0)
         scores = (q + u.unsqueeze(1)) @ k.transpose(-2, -1)
         scores = scores + by_distance((q + v.unsqueeze(1)) @ r)
         scores = (scores * self.scaling).masked_fill(attn_mask, float("-inf"))
         wide = torch.promote_types(scores.dtype, torch.float32)
         weights = self.dropout_module(scores.softmax(-1, dtype=wide).to(scores.dtype))
-        return self.out_proj((weights @ values).permute(2, 0, 1, 3).flatten(-2)), None
+        output: Tensor = self.out_proj((weights @ values).permute(2, 0, 1, 3).flatten(-2))
+        return output
 
     def _heads(self, x: Tensor) -> Tensor:
         """(K, B, C) to (B, heads, K, C / heads)."""
         return x.unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0, 3)
 
 
-class MemoryPadding(PaddingMask):
-    """The padding mask of a segment. Positions of the memory, before it, are no padding."""
-
-    def of_input(self, x: Tensor, batch_first: bool) -> Tensor | None:
-        mask = super().of_input(x, batch_first)
-        before = 0 if mask is None else x.size(0) - mask.size(1)
-        return mask if mask is None or before <= 0 else nn.functional.pad(mask, (before, 0))
-
-
 class TransformerXLLayer(NormTransformerDecoderLayer):
     """A decoder layer whose attention also sees the memory."""
 
     self_attn: RelativeAttention
-    padding_type = MemoryPadding
-    _memory: Tensor | None = None  # during a forward
-    _read_by_attention: Tensor | None = None
 
     def build_self_attention(self, embed_dim: int, cfg: NormConfig, **kwargs: Any) -> Any:
         return RelativeAttention(
@@ -150,17 +132,9 @@ class TransformerXLLayer(NormTransformerDecoderLayer):
             qn_block_size=self.quant_noise_block_size,
         )
 
-    def follow(self, cfg: NormConfig, place: LayerPlace) -> None:
+    def install_norms(self, cfg: NormConfig, place: LayerPlace) -> None:
         self.apply(draw)
-        super().follow(cfg, place)
-        if not self.normalize_before:
-            self.self_attn.register_forward_pre_hook(self._before_attention, with_kwargs=True)
-
-    def put(self, attribute: str, norm: nn.Module, cls: type[Placement]) -> None:
-        if attribute == STOCK_NORMS["self"] and self.normalize_before:
-            # after what the placement reads, which its own hook goes before, and before the others
-            norm.register_forward_pre_hook(self._before_norm, prepend=True)
-        super().put(attribute, norm, cls)
+        super().install_norms(cfg, place)
 
     def forward(  # type: ignore[override]
         self,
@@ -181,28 +155,24 @@ class TransformerXLLayer(NormTransformerDecoderLayer):
             mask: (T, M + T), True where a query does not look.
             padding_mask: (B, T).
         """
-        self._memory = memory
-        self.self_attn.relative = Relative(positions, content_bias, position_bias)
-        x, *_ = super().forward(x, self_attn_mask=mask, self_attn_padding_mask=padding_mask)
-        z = self._read_by_attention
-        assert z is not None
-        # a model that holds a tensor with a history cannot be copied
-        self._memory = self._read_by_attention = self.self_attn.relative = None
-        return x, z
+        norm, place = self.norms(padding_mask), self.placement
+        x, z = place.read(norm("self", STREAM, place.begin(x)), "self")
+        y = place.enter(self._norm_with_memory(memory, z, padding_mask), "self")
+        relative = Relative(positions, content_bias, position_bias)
+        x = self.join("self", x, self.self_attn(y, relative, mask), norm)
 
-    def _with_memory(self, z: Tensor) -> Tensor:
-        """z at the positions of memory and segment, from z at those of the segment."""
-        self._read_by_attention = z.detach()
-        assert self._memory is not None
-        return torch.cat([self._memory, z])
+        x, y = self.branch_input("ffn", x, norm)
+        x = self.join("ffn", x, self.feed_forward(y, norm), norm)
+        return place.end(x), z.detach()
 
-    def _before_norm(self, norm: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The hook before the norm on the input of the attention."""
-        return (self._with_memory(inputs[0]), *inputs[1:])
+    def _norm_with_memory(self, memory: Tensor, z: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """The norm on the input of the attention, of memory and segment, (M + T, B, C).
 
-    def _before_attention(self, attention: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The hook before an attention without such a norm."""
-        return args, {**kwargs, "query": self._with_memory(kwargs["query"])}
+        No position of the memory is padding.
+        """
+        if padding_mask is not None:
+            padding_mask = nn.functional.pad(padding_mask, (len(memory), 0))
+        return LayerNorms(self, padding_mask)("self", INPUT, torch.cat([memory, z]))
 
 
 class TransformerXLDecoder(RelativeDecoder):

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from norm_plugin.norms.base.contract import Norm
@@ -36,13 +35,12 @@ class PaddingMask:
     Attributes:
         mask: (B, T), True at padding; None: nothing is padding, or no forward is running.
         held: a forward is running.
-        ignoring: every position counts as padding.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model_class = type(model).__name__
         self.mask: Tensor | None = None
-        self.held = self.ignoring = False
+        self.held = False
         self._calls: dict[int, int] = {}
 
     @contextmanager
@@ -75,13 +73,6 @@ class PaddingMask:
         call = self._calls.get(id(norm), 0)
         self._calls[id(norm)] = call + 1
         return call
-
-    def of_input(self, x: Tensor, batch_first: bool) -> Tensor | None:
-        """The mask of an input x, (T, B, C) or (B, T, C): (B, T), True at padding, or None."""
-        if not self.ignoring:
-            return self.mask
-        batch, time = (0, 1) if batch_first else (1, 0)
-        return x.new_ones(x.size(batch), x.size(time), dtype=torch.bool)
 
     def hold_argument(self, model: nn.Module, argument: str) -> None:
         """Hold the mask that is among the arguments of each forward of ``model``.
@@ -134,7 +125,7 @@ class MaskedNorm:
         if not norm.training:
             return inputs
         x = inputs[0]
-        mask = self.source.of_input(x, self.batch_first)
+        mask = self.source.mask
         if norm.batch_statistics:
             norm.call = self.source.count_call(norm)
             if not (self.source.held and is_recomputing()):

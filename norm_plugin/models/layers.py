@@ -390,11 +390,12 @@ class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
                 padding_mask = torch.cat((encoder_padding_mask, padding_mask), dim=1)
         return {"key": keys, "value": keys, "attn_mask": mask, "key_padding_mask": padding_mask}
 
-    def _state_for_onnx(self, incremental_state: Any | None) -> list[Tensor | None] | None:
+    def _state_for_onnx(self, incremental_state: Any | None) -> list[Tensor] | None:
         """The keys and values of the self-attention, which an export to ONNX returns."""
         if not self.onnx_trace or incremental_state is None:
             return None
-        return list(self.self_attn._get_input_buffer(incremental_state).values())
+        state = self.self_attn._get_input_buffer(incremental_state)
+        return [tensor for tensor in state.values() if tensor is not None]
 
 
 def restore(

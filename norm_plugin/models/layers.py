@@ -140,13 +140,11 @@ class PlannedLayer(nn.Module):
     Attributes:
         placement: how the branches join the stream.
         attributes: by branch and slot, the name of the norm that is there.
-        slots: by the name of a norm, its slot in the branch.
     """
 
     embed_dim: int
     placement: Placement
     attributes: dict[tuple[str, str], str]
-    slots: dict[str, str]
     self_attn: MultiheadAttention
     fc1: nn.Module
     fc2: nn.Module
@@ -159,14 +157,13 @@ class PlannedLayer(nn.Module):
         plan = cfg.plan
         cls = placement_class(plan.placement[place.side]).at(place)
         self.normalize_before = normalizes_before(cls, place.branches)
-        self.attributes, self.slots = {}, {}
+        self.attributes = {}
         for branch in place.branches:
             setattr(self, STOCK_NORMS[branch], None)
             for slot, site in branch_sites(place, branch, cls).items():
                 if slot in IN_ATTENTION:
                     continue
                 self.attributes[branch, slot] = site.attribute
-                self.slots[site.attribute] = slot
                 last_map = attrgetter(LAST_MAPS[branch])(self)
                 dim = last_map.in_features if slot == INNER else self.embed_dim
                 setattr(self, site.attribute, plan.at(site).build(dim))
@@ -181,6 +178,11 @@ class PlannedLayer(nn.Module):
         if plan.fused_dropout:
             self.dropout_module = fuse_dropout(self.dropout_module, self.placement)
         initialize(self, plan.initialization[place.side], place)
+
+    @property
+    def slots(self) -> dict[str, str]:
+        """By the name of a norm, its slot in the branch."""
+        return {attribute: slot for (_, slot), attribute in self.attributes.items()}
 
     # ---- the parts of the forward ----------------------------------------------------------------
 

@@ -52,3 +52,59 @@ def test_all_norms_share_one_initialization(build):
 def test_encoder_layers_keep_off_the_fused_layernorm(build):
     """fairseq 0.12.2 asks this attribute before it runs a loaded layer as one LayerNorm kernel."""
     assert [layer.can_use_fastpath for layer in build().encoder.layers] == [False, False]
+
+
+def first_layers(build, stack, *flags):
+    """The first layer of stock's stack and of ours, in training, with the same weights."""
+    arches = ("transformer_iwslt_de_en", "norm_transformer_iwslt_de_en")
+    return [getattr(build(*SMALL, *flags, arch=arch), stack).layers[0].train() for arch in arches]
+
+
+def equal(stock, ours):
+    """Whether two nested lists, tuples or dictionaries of tensors are equal to the last bit."""
+    if isinstance(stock, dict):
+        return stock.keys() == ours.keys() and all(equal(stock[key], ours[key]) for key in stock)
+    if isinstance(stock, (list, tuple)):
+        return len(stock) == len(ours) and all(map(equal, stock, ours))
+    return torch.equal(stock, ours) if isinstance(stock, torch.Tensor) else stock is ours
+
+
+def test_an_encoder_layer_masks_what_it_is_told(build):
+    x, mask = torch.randn(5, 2, 64), torch.eye(5)
+    stock, ours = (layer(x, None, attn_mask=mask) for layer in first_layers(build, "encoder"))
+    assert torch.equal(ours, stock)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("flags", [(), ("--cross-self-attention",)])
+def test_a_decoder_layer_attends_as_stock(build, flags, masked):
+    """The keys and what is masked, with the encoder's output before the decoder's or without."""
+    x, memory = torch.randn(3, 2, 64), torch.randn(4, 2, 64)
+    mask = torch.full((3, 3), float("-inf")).triu(1) if masked else None
+    padding = torch.tensor([[False] * 3, [False, False, True]]) if masked else None
+    given = {"self_attn_mask": mask, "self_attn_padding_mask": padding, "need_head_weights": True}
+    stock, ours = (
+        layer(x, memory, None, **given) for layer in first_layers(build, "decoder", *flags)
+    )
+    assert equal(stock, ours)
+
+
+@pytest.mark.parametrize("length", [2, 3])
+def test_a_decoder_layer_goes_on_from_earlier_keys_and_values(build, length):
+    """As code does that exports a model; the state to go on from is the last of the outputs."""
+    x, memory = torch.randn(1, 2, 64), torch.randn(4, 2, 64)
+    outputs = []
+    for layer in first_layers(build, "decoder"):
+        layer.eval().prepare_for_onnx_export_()
+        torch.manual_seed(2)
+        heads, width = layer.nh, layer.head_dim
+        shape = (2, heads, 4, width)
+        earlier = [torch.randn(shape), torch.randn(shape), torch.zeros(2, 4)][:length]
+        cross = [torch.randn(shape), torch.randn(shape)]
+        states = {"prev_self_attn_state": earlier, "prev_attn_state": cross}
+        padding = torch.zeros(2, 1) if length == 3 else None
+        outputs.append(
+            layer(x, memory, incremental_state={}, self_attn_padding_mask=padding, **states)
+        )
+    assert len(outputs[0][2]) == length
+    assert equal(*outputs)

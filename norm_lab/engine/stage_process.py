@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from norm_plugin.io.command_line import run_command
 
 
-class Counted:
+class ItemCountingStream:
     """A stream that reports each line with the prefix ``beginning`` to ``progress``."""
 
     def __init__(self, stream: TextIO, beginning: str, progress: TextIO) -> None:
@@ -73,7 +73,7 @@ def write_output(step: dict[str, Any], log: TextIO, progress: TextIO) -> None:
     with open(new, "w", encoding="utf-8") as stream:
         _redirect(stdout, stream)
         if step["item"]:
-            sys.stdout = Counted(stdout, step["item"], progress)
+            sys.stdout = ItemCountingStream(stdout, step["item"], progress)
         try:
             run_in_process(step["command"])
         finally:

@@ -18,7 +18,7 @@ from pathlib import Path
 from norm_lab.config.spec import RunSpec, changed_sources
 from norm_lab.engine.failure import RunFailedError, explain, write_failure
 from norm_lab.engine.process import CommandFailedError, last_lines, require_setpriv, run_process
-from norm_lab.engine.progress import LinesMeter, Meter, Screen, TrainingMeter
+from norm_lab.engine.progress import LinesMeter, Meter, ProgressDisplay, TrainingMeter
 from norm_lab.engine.stages import (
     PLUGIN,
     PREPARE,
@@ -53,7 +53,10 @@ SRUN = ("srun", "--kill-on-bad-exit=1")
 
 
 def execute(
-    spec: RunSpec, environment: Mapping[str, str], retry: bool = False, screen: Screen | None = None
+    spec: RunSpec,
+    environment: Mapping[str, str],
+    retry: bool = False,
+    display: ProgressDisplay | None = None,
 ) -> None:
     """Run the stages of a run that are not finished.
 
@@ -69,10 +72,10 @@ def execute(
     require_setpriv()
     make_folder(spec.stages, "--work")
     make_folder(spec.result.parent, "--results")
-    screen = screen or Screen(spec.name)
+    display = display or ProgressDisplay(spec.name)
     with hold_lock(spec.folder, "the same run") as lock:
         remove_leftovers(spec)
-        execution = Execution(spec, screen, dict(environment), lock, retry)
+        execution = Execution(spec, display, dict(environment), lock, retry)
         try:
             execution.run()
         except (CommandError, OSError) as error:
@@ -84,7 +87,7 @@ def execute(
                 execution.record(error)
             raise
         finally:
-            screen.close()
+            display.close()
         spec.failure.unlink(missing_ok=True)  # the run has a result now
 
 
@@ -92,9 +95,14 @@ class Execution:
     """One execution of a run; ``lock`` is the file descriptor of the lock of its folder."""
 
     def __init__(
-        self, spec: RunSpec, screen: Screen, environment: dict[str, str], lock: int, retry: bool
+        self,
+        spec: RunSpec,
+        display: ProgressDisplay,
+        environment: dict[str, str],
+        lock: int,
+        retry: bool,
     ) -> None:
-        self.spec, self.screen = spec, screen
+        self.spec, self.display = spec, display
         self.environment, self.lock, self.retry = environment, lock, retry
         self.stamps = Stamps(spec.stages)
         self.stages = run_stages(spec)
@@ -122,8 +130,8 @@ class Execution:
         self.write(Status(DONE, self.stages[-1].name, 1.0, 0.0))
         result = json.loads(self.spec.result.read_text(encoding="utf-8"))
         for line in score_lines(result["scores"], self.spec.digits):
-            self.screen.say(line)
-        self.screen.say(f"result: {self.spec.result}")
+            self.display.say(line)
+        self.display.say(f"result: {self.spec.result}")
 
     def prepare(self) -> None:
         """Prepare the data. Several runs share it, so the command takes its own lock."""
@@ -132,7 +140,7 @@ class Execution:
         begin = time.monotonic()
         self.begin(PREPARE, Meter())
         self.command(PREPARE, data_command(self.spec), Meter())
-        self.screen.end(PREPARE, time.monotonic() - begin)
+        self.display.end(PREPARE, time.monotonic() - begin)
         stamps = Stamps(self.spec.data.parent)
         stamps.write(f"{self.spec.data.name}.prepared", data_key(self.spec))
 
@@ -142,7 +150,7 @@ class Execution:
             return False
         has_product = has_content(stage.product)
         but = "" if has_product else f", but {stage.product} is gone"
-        self.screen.say(f"{self.spec.name}: {stage.name} was done before{but}")
+        self.display.say(f"{self.spec.name}: {stage.name} was done before{but}")
         return has_product
 
     def check_begun(self, train: Stage) -> None:
@@ -203,7 +211,7 @@ class Execution:
             elif event == "end":
                 seconds = time.monotonic() - begin
                 self.stamps.finish(name, seconds)
-                self.screen.end(name, seconds)
+                self.display.end(name, seconds)
             elif event == "item":
                 meter.read(line)
                 self.progress(current.name, meter)
@@ -261,7 +269,7 @@ class Execution:
 
     def begin(self, stage: str, meter: Meter) -> None:
         """Show that a stage begins."""
-        self.screen.begin(stage)
+        self.display.begin(stage)
         self.status_written = float("-inf")
         names = [each.name for each in self.stages]
         later = names[names.index(stage) + 1 :] if stage in names else None
@@ -271,7 +279,7 @@ class Execution:
     def progress(self, stage: str, meter: Meter) -> None:
         """Show the progress of a stage."""
         self.text = meter.text() or self.text
-        self.screen.update(meter, self.after)
+        self.display.update(meter, self.after)
         self.report(stage, meter)
 
     def report(self, stage: str, meter: Meter) -> None:
@@ -279,7 +287,7 @@ class Execution:
         if time.monotonic() - self.status_written < STATUS_INTERVAL:
             return
         self.status_written = time.monotonic()
-        share, left = self.screen.share(), self.screen.left(self.after)
+        share, left = self.display.share(), self.display.left(self.after)
         log = str(self.spec.log_of(stage))
         self.write(Status(RUNNING, stage, share, left, meter.text(), log=log))
 

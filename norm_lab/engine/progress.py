@@ -84,7 +84,7 @@ class TrainingMeter(Meter):
         return f"{self.done:,}{of} updates"
 
 
-class Screen:
+class ProgressDisplay:
     """Shows the progress of one run: a bar on a terminal, otherwise a line now and then.
 
     The speed of a stage is measured since it started in this process, so a resumed training counts

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from fake_runs import spec_of
-from norm_lab.engine.progress import LinesMeter, Meter, Screen, TrainingMeter, duration
+from norm_lab.engine.progress import LinesMeter, Meter, ProgressDisplay, TrainingMeter, duration
 from norm_lab.engine.state import usual_seconds
 
 HEAD = "2026-01-01 00:00:00 | INFO | "
@@ -41,14 +41,14 @@ class Terminal(io.StringIO):
 
 
 def shown(meter, lines, stream, after=None):
-    """A screen on which a meter has read ``lines``, [(second, line)]."""
+    """A display whose meter has read ``lines``, [(second, line)]."""
     clock = Clock()
-    screen = Screen("toy", stream, clock)
-    screen.begin("train")
+    display = ProgressDisplay("toy", stream, clock)
+    display.begin("train")
     for clock.now, line in lines:
         meter.read(line)
-        screen.update(meter, after)
-    return screen
+        display.update(meter, after)
+    return display
 
 
 def training(*flags, lines):
@@ -57,16 +57,16 @@ def training(*flags, lines):
 
 
 def test_the_rate_gives_the_time_that_is_left():
-    _, screen = training("--max-update", "100", lines=[(1, inner(10))])
-    assert screen.left(None) is None  # one sight is no rate
-    meter, screen = training("--max-update", "100", lines=[(1, inner(10)), (11, inner(20))])
-    assert (screen.left(None), screen.left(7), screen.share()) == (80, 87, 0.2)
+    _, display = training("--max-update", "100", lines=[(1, inner(10))])
+    assert display.left(None) is None  # one sight is no rate
+    meter, display = training("--max-update", "100", lines=[(1, inner(10)), (11, inner(20))])
+    assert (display.left(None), display.left(7), display.share()) == (80, 87, 0.2)
     assert meter.text() == "20 of 100 updates"
 
 
 def test_a_resumed_run_counts_its_own_updates_only():
-    _, screen = training("--max-update", "6100", lines=[(1, inner(5000)), (101, inner(5100))])
-    assert screen.left(None) == 1000  # 1,000 updates at one a second
+    _, display = training("--max-update", "6100", lines=[(1, inner(5000)), (101, inner(5100))])
+    assert display.left(None) == 1000  # 1,000 updates at one a second
 
 
 @pytest.mark.parametrize(
@@ -92,16 +92,16 @@ def test_early_stopping_is_an_upper_bound():
 
 
 def test_no_planned_end_no_estimate():
-    meter, screen = training("--patience", "5", lines=[(0, inner(10)), (10, inner(20))])
-    assert screen.left(None) is None and screen.share() is None
+    meter, display = training("--patience", "5", lines=[(0, inner(10)), (10, inner(20))])
+    assert display.left(None) is None and display.share() is None
     assert meter.text() == "20 updates"
 
 
 def test_sentences_are_counted():
     meter = LinesMeter("H-", 10, "sentences")
     lines = [(second, line) for second in (5, 6, 7) for line in ("S-1\tx", "H-1\t-0.5\tx")]
-    screen = shown(meter, lines, io.StringIO())
-    assert (screen.share(), screen.left(None)) == (0.3, 7)
+    display = shown(meter, lines, io.StringIO())
+    assert (display.share(), display.left(None)) == (0.3, 7)
     assert meter.text() == "3 of 10 sentences"
 
 
@@ -141,13 +141,13 @@ def test_a_line_is_printed_now_and_then(after, left):
 def test_on_a_terminal_a_bar_is_drawn_and_one_line_stays(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     stream = Terminal()
-    screen = shown(TrainingMeter(["--max-update", "100"]), UPDATES[:50], stream)
-    screen.end("train", 100)
-    screen.close()
+    display = shown(TrainingMeter(["--max-update", "100"]), UPDATES[:50], stream)
+    display.end("train", 100)
+    display.close()
     assert "50 of 100 updates, 50 s left of this stage" in stream.getvalue()
     assert stream.getvalue().count("toy: train, 2 min\n") == 1
 
 
 def test_a_stage_without_a_count_has_no_share():
-    screen = shown(Meter(), [(1, "x")], io.StringIO())
-    assert (screen.share(), screen.left(5.0)) == (None, None)
+    display = shown(Meter(), [(1, "x")], io.StringIO())
+    assert (display.share(), display.left(5.0)) == (None, None)

@@ -219,7 +219,7 @@ class Execution:
         starts = {stage.name: _size(self.spec.log_of(stage.name)) for stage in stages}
         command = (*PYTHON, *PLUGIN, "stages", json.dumps(steps))
         try:
-            self.start(command, self.spec.log_of(current.name), read, copied=False)
+            self.start(command, self.spec.log_of(current.name), read, tee=False)
         except CommandFailedError as failed:
             log = self.spec.log_of(current.name)
             failed.tail = last_lines(log, starts[current.name])
@@ -252,7 +252,7 @@ class Execution:
             raise explain(stage, failed, log) from failed
 
     def start(
-        self, command: Sequence[str], log: Path, read: Callable[[str], None], copied: bool = True
+        self, command: Sequence[str], log: Path, read: Callable[[str], None], tee: bool = True
     ) -> int:
         """Run a command with the environment and the lock of this run."""
         # by default, Weights & Biases names a run after its checkpoint folder and writes to the cwd
@@ -264,7 +264,7 @@ class Execution:
             log=log,
             read=read,
             lock=self.lock,
-            copied=copied,
+            tee=tee,
         )
 
     def begin(self, stage: str, meter: Meter) -> None:

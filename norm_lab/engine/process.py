@@ -57,16 +57,16 @@ def run_process(
     log: Path,
     read: Callable[[str], None],
     lock: int,
-    copied: bool = True,
+    tee: bool = True,
 ) -> int:
     """Run a command and wait for it.
 
     Args:
         folder: the working directory.
         log: its output is appended here, without fairseq's configuration.
-        read: called with each line of its stdout, and of its stderr if ``copied``.
+        read: called with each line of its stdout, and of its stderr if ``tee``.
         lock: a file descriptor that it inherits, so that the lock is held until it has ended.
-        copied: append stdout and stderr to the log; if False, stderr only.
+        tee: also append stdout to the log; if False, only stderr goes there.
 
     Returns:
         its peak memory in bytes when it printed the last line; 0 if unknown.
@@ -91,7 +91,7 @@ def run_process(
             },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if copied else stream,
+            stderr=subprocess.STDOUT if tee else stream,
             text=True,
             encoding="utf-8",
             errors="replace",
@@ -101,9 +101,9 @@ def run_process(
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                if copied and SETTINGS in line:
+                if tee and SETTINGS in line:
                     continue
-                if copied:
+                if tee:
                     stream.write(line)
                     stream.flush()
                     tail.append(line.rstrip("\n"))

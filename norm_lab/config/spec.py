@@ -96,7 +96,7 @@ class RunSpec:
         return self.checkpoints / "checkpoint_best.pt"
 
     @property
-    def variant(self) -> str:
+    def folded_suffix(self) -> str:
         """The suffix of the names of stages and of the result if norms are folded."""
         return "-folded" if self.fold else ""
 
@@ -104,7 +104,9 @@ class RunSpec:
     def result(self) -> Path:
         """The file of its scores and settings."""
         return (
-            self.results / self.experiment / result_name(f"{self.label}{self.variant}", self.seed)
+            self.results
+            / self.experiment
+            / result_name(f"{self.label}{self.folded_suffix}", self.seed)
         )
 
     @property
@@ -115,7 +117,7 @@ class RunSpec:
     @property
     def name(self) -> str:
         """The name that is shown: ``multi30k_cpu powernorm, seed 1``."""
-        return f"{self.experiment} {self.label}{self.variant}, seed {self.seed}"
+        return f"{self.experiment} {self.label}{self.folded_suffix}, seed {self.seed}"
 
     def to_json(self) -> dict[str, Any]:
         """The spec in types that JSON has."""

@@ -73,7 +73,7 @@ def write_failure(spec: RunSpec, status: Status) -> None:
     ended = Path(status.log).stat().st_mtime if Path(status.log).is_file() else time.time()
     record = {
         "experiment": spec.experiment,
-        "norm": f"{spec.label}{spec.variant}",
+        "norm": f"{spec.label}{spec.folded_suffix}",
         "seed": spec.seed,
         "differs": spec.differs,
         "state": status.state,

@@ -70,7 +70,7 @@ def state_since(began: float, spec: RunSpec) -> Status:
 def overview(specs: Sequence[RunSpec], jobs: int) -> str:
     """The status of each run, one a line, and the summary."""
     states = [state_of(spec) for spec in specs]
-    names = [f"{spec.label}{spec.variant}, seed {spec.seed}" for spec in specs]
+    names = [f"{spec.label}{spec.folded_suffix}, seed {spec.seed}" for spec in specs]
     width = max(map(len, names))
     lines = [f"{name:<{width}}  {_line(state)}" for name, state in zip(names, states)]
     return "\n".join([f"{specs[0].experiment}", *lines, summary(states, jobs)])

@@ -100,22 +100,22 @@ def run_stages(spec: RunSpec) -> list[Stage]:
         stages.append(Stage("average", key, command, spec.evaluated, later=scored))
 
     key = next_key(key, (evaluation, *flags))
-    log = spec.folder / f"{evaluation}{spec.variant}.log"
+    log = spec.folder / f"{evaluation}{spec.folded_suffix}.log"
     where = ("--user-dir", str(spec.user_dir or "norm_plugin"), "--gen-subset", "test")
     data = (str(spec.data / "bin"), *where, "--path", str(spec.evaluated))
     stages.append(
         Stage(
-            f"{evaluation}{spec.variant}",
+            f"{evaluation}{spec.folded_suffix}",
             key,
             ("-m", *module.split(), *data, *flags),
             log,
             output=log,
             check=("evaluation", str(log), str(spec.data), spec.metric),
-            later=(f"score{spec.variant}",),
+            later=(f"score{spec.folded_suffix}",),
         )
     )
 
-    named = ["--experiment", spec.experiment, "--norm", f"{spec.label}{spec.variant}"]
+    named = ["--experiment", spec.experiment, "--norm", f"{spec.label}{spec.folded_suffix}"]
     named += ["--seed", str(spec.seed)]
     named += ["--differs", json.dumps(spec.differs, sort_keys=True)] if spec.differs else []
     key = next_key(key, ("score", *named))
@@ -129,7 +129,7 @@ def run_stages(spec: RunSpec) -> list[Stage]:
         *("--memory", str(spec.stages / "train.memory")),
         *("--out", str(spec.results)),
     )
-    return [*stages, Stage(f"score{spec.variant}", key, command, spec.result)]
+    return [*stages, Stage(f"score{spec.folded_suffix}", key, command, spec.result)]
 
 
 def _training(spec: RunSpec) -> tuple[str, ...]:

@@ -198,7 +198,7 @@ def read_trials(
     losses = read_results(*folders).set_index(RUN_KEY)[OUTCOME].to_dict() if folders else {}
     rows = []
     for spec, (arm, point, seed) in zip(specs, points, strict=True):
-        key = (spec.experiment, f"{spec.label}{spec.variant}", seed)
+        key = (spec.experiment, f"{spec.label}{spec.folded_suffix}", seed)
         diverged = state_of(spec).state == DIVERGED
         loss = math.inf if diverged else losses[key]
         if math.isnan(loss):

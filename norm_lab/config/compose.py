@@ -131,10 +131,10 @@ def _compose_named(request: Request, name: str, overrides: Sequence[str]) -> Run
 
 def _seeds_by_arm(specs: Sequence[RunSpec]) -> dict[str, set[int]]:
     """The seeds of each arm, by its label and by that without the settings that all arms share."""
-    common = common_settings({spec.label: spec.differs for spec in specs}.values())
+    common = common_settings({spec.label: spec.changed_settings for spec in specs}.values())
     seeds: dict[str, set[int]] = {}
     for spec in specs:
-        for arm in {spec.label, short_label(spec.label, spec.differs, common)}:
+        for arm in {spec.label, short_label(spec.label, spec.changed_settings, common)}:
             seeds.setdefault(arm, set()).add(spec.seed)
     return seeds
 
@@ -196,9 +196,9 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     import_user_dir(user_dir)
 
     base, recipe = _hyperparameters(experiment, norm, request.smoke, overrides)
-    differs = {**differences(recipe, base), **flag_settings(request.extra_flags)}
+    changed = {**differences(recipe, base), **flag_settings(request.extra_flags)}
     if pretrained is not None:
-        differs["pretrained"] = digest(pretrained)
+        changed["pretrained"] = digest(pretrained)
     recipe["common"]["seed"] = seed
     if user_dir is not None:
         recipe["common"]["user_dir"] = str(user_dir)
@@ -229,9 +229,9 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
     parts = (experiment.config.stem, experiment.recipe, subword, "smoke" if request.smoke else "")
     return RunSpec(
         experiment="_".join(filter(None, parts)),
-        label=run_label(norm, differs) + _workers_label(request, "--cpu" in training),
+        label=run_label(norm, changed) + _workers_label(request, "--cpu" in training),
         seed=seed,
-        differs=differs,
+        changed_settings=changed,
         metric=metric.name,
         checkpoint=metric.checkpoint,
         evaluation=(
@@ -242,7 +242,7 @@ def compose_run(request: Request, name: str, overrides: Sequence[str]) -> RunSpe
         item=metric.item,
         digits=metric.digits,
         training=tuple(training),
-        identity=(*training_flags(unlogged), *without_logging(request.extra_flags)),
+        keyed_flags=(*training_flags(unlogged), *without_logging(request.extra_flags)),
         averaging=tuple(averaging),
         preparation=preparation,
         data=data,

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 from norm_lab.metrics.base import AVERAGE
 
 T = TypeVar("T")
+RENAMED = {"differs": "changed_settings", "identity": "keyed_flags"}
+"""New names of fields, by those that files of jobs had."""
 Sources = Mapping[str, str]
 """The digest of each file of a user dir that a run depends on, by its path."""
 
@@ -25,7 +27,7 @@ class RunSpec:
     Attributes:
         experiment: the folder of its results, such as ``multi30k_cpu``.
         label: the norm and what differs from the recipe, such as ``powernorm-released``.
-        differs: the settings that differ from the recipe.
+        changed_settings: the settings that differ from the recipe.
         metric: the name of its metric, a file of ``norm_lab/metrics/``.
         checkpoint: the checkpoint that is evaluated, AVERAGE or BEST.
         evaluation: the stage that evaluates the test set, its command, and the flags that affect
@@ -34,8 +36,8 @@ class RunSpec:
             items; None if it prints no such lines.
         digits: decimal places of a score.
         training: the flags of ``fairseq-train``.
-        identity: the same flags, but with the recipe's flags of logging, so that a change of
-            logging does not make another run.
+        keyed_flags: the flags in the key of the training: the same, but with the experiment's
+            flags of logging, so that a change of logging does not make another run.
         averaging: the flags of ``norm-plugin average``.
         preparation: the command of data preparation.
         data: the folder of the prepared corpus.
@@ -49,14 +51,14 @@ class RunSpec:
     experiment: str
     label: str
     seed: int
-    differs: Mapping[str, Any]
+    changed_settings: Mapping[str, Any]
     metric: str
     checkpoint: str
     evaluation: tuple[str, str, tuple[str, ...]]
     item: tuple[str, str] | None
     digits: int
     training: tuple[str, ...]
-    identity: tuple[str, ...]
+    keyed_flags: tuple[str, ...]
     averaging: tuple[str, ...]
     preparation: tuple[str, ...]
     data: Path
@@ -140,11 +142,15 @@ def to_json(record: Any) -> dict[str, Any]:
 
 
 def from_json(kind: type[T], content: Mapping[str, Any]) -> T:
-    """The inverse of :func:`to_json`: lists are tuples, and fields of type Path are paths."""
+    """The inverse of :func:`to_json`: lists are tuples, and fields of type Path are paths.
+
+    Fields may have the old names of ``RENAMED``.
+    """
     paths = {field.name for field in fields(kind) if "Path" in str(field.type)}  # type: ignore[arg-type]
     values = {
         key: Path(value) if key in paths and value is not None else as_tuples(value)
-        for key, value in content.items()
+        for old, value in content.items()
+        for key in [RENAMED.get(old, old)]
     }
     return kind(**values)
 

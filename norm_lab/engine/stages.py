@@ -82,7 +82,7 @@ def run_stages(spec: RunSpec) -> list[Stage]:
     sources = json.dumps(spec.sources, sort_keys=True) if spec.sources else ""
     user_dir = () if spec.user_dir is None else ("--user-dir", str(spec.user_dir))
 
-    key = next_key(sources + _digest_of_data(spec), ("train", *spec.identity))
+    key = next_key(sources + _digest_of_data(spec), ("train", *spec.keyed_flags))
     stages = [
         Stage(
             "train",
@@ -117,7 +117,11 @@ def run_stages(spec: RunSpec) -> list[Stage]:
 
     named = ["--experiment", spec.experiment, "--norm", f"{spec.label}{spec.folded_suffix}"]
     named += ["--seed", str(spec.seed)]
-    named += ["--differs", json.dumps(spec.differs, sort_keys=True)] if spec.differs else []
+    named += (
+        ["--differs", json.dumps(spec.changed_settings, sort_keys=True)]
+        if spec.changed_settings
+        else []
+    )
     key = next_key(key, ("score", *named))
     command = (
         *(*PLUGIN, "result", *named, "--metric", spec.metric),

@@ -146,7 +146,7 @@ def arms_of(composed: Composed) -> dict[str, Arm]:
     arms: dict[str, Arm] = {}
     for spec, overrides in zip(composed.runs, composed.overrides):
         own = tuple(override for override in overrides if not override.startswith("seed="))
-        settings = _digest(json.dumps(without_seed(spec.identity)).encode())
+        settings = _digest(json.dumps(without_seed(spec.keyed_flags)).encode())
         arms.setdefault(spec.label, Arm(own, settings, spec.sources))
     return arms
 

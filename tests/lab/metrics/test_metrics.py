@@ -80,7 +80,7 @@ def test_the_words_of_a_translation_are_those_of_its_finished_runs(tmp_path):
     """A change of them would run every stage again."""
     plan = plan_of("toy", "--work", str(tmp_path))
     train, average, generate, score = run_stages(plan)
-    assert train.key == next_key("", ("train", *plan.identity))  # there is no data yet
+    assert train.key == next_key("", ("train", *plan.keyed_flags))  # there is no data yet
     assert average.key == next_key(train.key, ("average", "--last-updates", "2"))
     argv = ("generate", "--remove-bpe", "--required-batch-size-multiple", "1")
     argv += ("--beam", "2", "--lenpen", "1.0", "--max-len-b", "10")

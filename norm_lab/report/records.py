@@ -33,11 +33,11 @@ from norm_lab.report.figure import (
     legend_height,
     style,
 )
-from norm_lab.results.kept import (
+from norm_lab.results.artifacts import (
     ENDINGS,
     STATISTICS,
     compact,
-    read_kept,
+    read_artifact,
     read_statistics,
     record_lines,
     statistics_in,
@@ -203,7 +203,7 @@ RECORDED: dict[str, Recorded] = {
 def read_record(path: Path) -> dict[str, Any]:
     """The record in a file of ``--norm-record``, or in the file kept beside a result.
 
-    It has the form of :func:`norm_lab.results.kept.compact`.
+    It has the form of :func:`norm_lab.results.artifacts.compact`.
 
     Raises:
         CommandError: the file is missing, has no records, or has another version.
@@ -264,7 +264,7 @@ def statistics_of(run: Mapping[str, Any]) -> dict[str, Any] | None:
 @cache
 def _statistics(folder: str, norm: str, seed: int, checksum: Any) -> dict[str, Any] | None:
     run = {"folder": folder, "norm": norm, "seed": seed, CHECKSUM: checksum}
-    text = read_kept(run, STATISTICS)
+    text = read_artifact(run, STATISTICS)
     path = Path(folder, f"{norm}-seed{seed}{ENDINGS[STATISTICS]}")
     return None if text is None else statistics_in(text, path)
 

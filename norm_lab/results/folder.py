@@ -8,7 +8,7 @@ folder as a few files, see ``publishing.py``:
     shared.json       the values that all runs share, by the same names
     curves.csv        the losses over training: one row per run, subset and update
     failed.csv        one row per run without a result, if there are any
-    statistics.zip    files that are kept beside the results, see ``kept.py``
+    statistics.zip    files that are kept beside the results, see ``artifacts.py``
     translations.zip
 
 A folder may hold both forms. The file of a run then takes precedence over its row. Reading imports

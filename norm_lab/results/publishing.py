@@ -31,6 +31,7 @@ from typing import Any
 import pandas as pd
 
 from norm_lab.config.spec import result_name
+from norm_lab.results.artifacts import ENDINGS, artifact_path, read_artifact
 from norm_lab.results.folder import (
     CURVES,
     FAILURES,
@@ -43,7 +44,6 @@ from norm_lab.results.folder import (
     read_folder,
     run_key,
 )
-from norm_lab.results.kept import ENDINGS, kept_file, read_kept
 from norm_lab.results.table import Results
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import atomic_write, write_text
@@ -74,7 +74,7 @@ def publish(source: Path, target: Path) -> Published:
 
     Raises:
         CommandError: no results; ``target`` has runs, finished or not, that ``source`` lacks, or
-            newer ones; a kept file is missing or of another run; or ``target`` is being published.
+            newer ones; an artifact is missing or of another run; or ``target`` is being published.
     """
     read = Results.read(source)
     runs = read.runs  # refuses a source without results before a folder is made
@@ -99,7 +99,7 @@ def publish(source: Path, target: Path) -> Published:
         for result in theirs.results:
             path = target / result_name(result["norm"], result["seed"])
             for kind, entry in (result.get("kept") or {}).items():
-                _remove_unchanged(kept_file(path, kind), entry["sha256"], _kept_digest)
+                _remove_unchanged(artifact_path(path, kind), entry["sha256"], _artifact_digest)
     return Published(len(runs), len(failures), _replaced(ours, theirs))
 
 
@@ -168,21 +168,21 @@ def _values(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def archive_kept(runs: Iterable[Mapping[str, Any]], target: Path) -> None:
-    """Put the kept files of runs into one archive for each kind in ``target``.
+    """Put the artifacts of runs into one archive for each kind in ``target``.
 
     Args:
         runs: rows of the table of runs.
 
     Raises:
-        CommandError: a kept file is missing or damaged, or belongs to another run.
+        CommandError: an artifact is missing or damaged, or belongs to another run.
     """
     runs = list(runs)
     for kind in ENDINGS:
         contents = {}
         for run in runs:
-            text = read_kept(run, kind)
+            text = read_artifact(run, kind)
             if text is not None:
-                path = kept_file(target / result_name(run["norm"], run["seed"]), kind)
+                path = artifact_path(target / result_name(run["norm"], run["seed"]), kind)
                 contents[path.name.removesuffix(".gz")] = text
         if not contents:
             continue
@@ -196,7 +196,7 @@ def archive_kept(runs: Iterable[Mapping[str, Any]], target: Path) -> None:
 
 def _write_runs(runs: pd.DataFrame, target: Path) -> None:
     """Write ``runs.csv`` and ``shared.json``."""
-    # the names of the runs determine those of the kept files
+    # the names of the runs determine those of the artifacts
     texts = runs.drop(columns=["folder", *runs.filter(regex=r"^kept\..*\.file$")]).map(cell)
     texts = texts.loc[:, texts.any()]
     varying = [name for name in texts if texts[name].nunique() > 1 or name in PLAIN]
@@ -228,8 +228,8 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _kept_digest(path: Path) -> str:
-    """The checksum by which a result names a kept file; empty for a damaged file."""
+def _artifact_digest(path: Path) -> str:
+    """The checksum by which a result names an artifact; empty for a damaged file."""
     try:
         return hashlib.sha256(gzip.decompress(path.read_bytes())).hexdigest()
     except (gzip.BadGzipFile, EOFError, zlib.error):

@@ -18,7 +18,7 @@ from norm_lab.config.spec import result_name
 from norm_lab.engine.state import read_stamp, utc_date
 from norm_lab.engine.training_log import curves_of_log
 from norm_lab.metrics import METRICS, find_metric, score_lines
-from norm_lab.results.kept import keep_files
+from norm_lab.results.artifacts import write_artifacts
 from norm_lab.results.provenance import git_state, machine, plain_settings, versions
 from norm_plugin.io.command_line import CommandError
 from norm_plugin.io.files import read_json, write_text
@@ -57,8 +57,8 @@ def result_command(argv: Sequence[str]) -> int:
     record = args.last.with_name(RECORDS) if args.record is None else args.record
     has_record = args.record is not None or record.exists()
     translations = metric.texts(args.log, args.data)
-    # the kept files first, so that whoever finds a result finds all of it
-    entries = keep_files(path, translations, record if has_record else None, args.checkpoint)
+    # the artifacts first, so that whoever finds a result finds all of it
+    entries = write_artifacts(path, translations, record if has_record else None, args.checkpoint)
     write_result({**result, "kept": entries}, args.out)
     training = result["training"]
     print(

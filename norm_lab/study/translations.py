@@ -19,7 +19,7 @@ from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
 from norm_lab.metrics.bleu import plain_references, reference_file, score_sacrebleu, text_form
-from norm_lab.results.kept import TRANSLATIONS, read_kept
+from norm_lab.results.artifacts import TRANSLATIONS, read_artifact
 from norm_lab.study.significance import holm, verdict
 from norm_lab.study.study import Study
 from norm_plugin.io.command_line import CommandError
@@ -105,7 +105,7 @@ def compare_translations(
 
 def _translations(run: Mapping[str, Any], references: References) -> list[str] | None:
     """The kept translations of a run; CommandError if their score is not that of the result."""
-    text = read_kept(run, TRANSLATIONS)
+    text = read_artifact(run, TRANSLATIONS)
     if text is None:
         return None
     lines = text.removesuffix("\n").split("\n")

@@ -10,7 +10,7 @@ from typing import Any
 
 from norm_lab.config.spec import result_name
 from norm_lab.metrics.bleu import score_sacrebleu
-from norm_lab.results.kept import FORMAT, STATISTICS, TRANSLATIONS, compact, write_kept
+from norm_lab.results.artifacts import FORMAT, STATISTICS, TRANSLATIONS, compact, write_artifact
 from norm_lab.results.result import SCHEMA, write_result
 
 SECTIONS = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
@@ -94,7 +94,7 @@ def with_statistics(
         "record": compact(lines),
         "spectra": [{"side": "shared", "shape": [9, 2], "values": [4.0, 1.0]}],
     }
-    entry = write_kept(path, STATISTICS, json.dumps(statistics))
+    entry = write_artifact(path, STATISTICS, json.dumps(statistics))
     return {**result, "kept": {STATISTICS: entry}}
 
 
@@ -104,7 +104,7 @@ def with_translations(
     """The result with kept translations and their score."""
     path = folder / result["experiment"] / result_name(result["norm"], result["seed"])
     path.parent.mkdir(parents=True, exist_ok=True)
-    entry = write_kept(path, TRANSLATIONS, "".join(f"{line}\n" for line in lines))
+    entry = write_artifact(path, TRANSLATIONS, "".join(f"{line}\n" for line in lines))
     score = score_sacrebleu(lines, references, lowercase=False)
     scores = {**result["scores"], "sacrebleu": score}
     return {**result, "scores": scores, "kept": {TRANSLATIONS: entry}}

@@ -12,8 +12,8 @@ from tiny_run import DIM, FFN, WORDS, run_state, write_dictionaries
 
 from norm_lab.metrics.bleu import TextForm, score_sacrebleu, text_form
 from norm_lab.results import result
+from norm_lab.results.artifacts import STATISTICS, TRANSLATIONS, read_artifact, read_statistics
 from norm_lab.results.folder import read_folder
-from norm_lab.results.kept import STATISTICS, TRANSLATIONS, read_kept, read_statistics
 from norm_lab.results.result import describe_model, describe_training, result_command
 from norm_lab.results.table import read_results
 from norm_plugin.checkpoints.average import average_checkpoints
@@ -183,7 +183,7 @@ def test_the_translations_that_were_scored_are_kept(tmp_path, finished, prepared
     folder = tmp_path / "results" / "tiny"
     result = json.loads((folder / "rmsnorm-seed3.json").read_text())
     (run,) = read_results(folder).to_dict("records")
-    lines = read_kept(run, TRANSLATIONS).removesuffix("\n").split("\n")
+    lines = read_artifact(run, TRANSLATIONS).removesuffix("\n").split("\n")
     references = read_lines(prepared / "raw" / "test.de")
     again = score_sacrebleu(lines, references, lowercase=True)["score"]
     assert again == result["scores"]["sacrebleu"]["score"]

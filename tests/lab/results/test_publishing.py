@@ -11,8 +11,8 @@ import pytest
 import norm_lab.results.folder as reading
 from made_up_results import folder_of, made_up, with_translations, write_failure
 from norm_lab.results import publishing
+from norm_lab.results.artifacts import TRANSLATIONS, artifact_path, read_artifact
 from norm_lab.results.folder import read_folder
-from norm_lab.results.kept import TRANSLATIONS, kept_file, read_kept
 from norm_lab.results.publishing import LOCK, publish, publish_command
 from norm_lab.results.table import read_failures, read_results
 from norm_plugin.io.command_line import CommandError
@@ -99,7 +99,7 @@ def test_a_kept_file_that_is_missing_is_not_dropped_from_the_archive(tmp_path):
     (work,) = folder_of(tmp_path / "work", run)
     target = tmp_path / "results"
     publish(work, target)
-    kept_file(work / "layernorm-seed1.json", TRANSLATIONS).unlink()
+    artifact_path(work / "layernorm-seed1.json", TRANSLATIONS).unlink()
     before = content(target)
     with pytest.raises(CommandError, match=r"hyp\.txt\.gz is missing, and a result names it"):
         publish(work, target)
@@ -148,9 +148,9 @@ def assert_nothing_is_lost(folder, write):
     if write is write_again:
         assert runs["layernorm", 1]["score"] == 99.0
         lines = OTHERS
-    assert read_kept(runs["layernorm", 1], TRANSLATIONS).splitlines() == lines
+    assert read_artifact(runs["layernorm", 1], TRANSLATIONS).splitlines() == lines
     if write is write_another:
-        assert read_kept(runs["new", 1], TRANSLATIONS).splitlines() == LINES
+        assert read_artifact(runs["new", 1], TRANSLATIONS).splitlines() == LINES
     failures = read_failures(folder)
     assert ("far" in set(failures["norm"])) == (write is write_a_failure)
     (state,) = failures.query("norm == 'failing'")["state"]

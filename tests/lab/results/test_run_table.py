@@ -20,7 +20,7 @@ from made_up_results import (
 )
 from norm_lab.report.records import statistics_of
 from norm_lab.results import publishing
-from norm_lab.results.kept import STATISTICS, TRANSLATIONS, read_kept
+from norm_lab.results.artifacts import STATISTICS, TRANSLATIONS, read_artifact
 from norm_lab.results.publishing import publish, publish_command
 from norm_lab.results.result import SCHEMA, write_result
 from norm_lab.results.table import read_curves, read_failures, read_results
@@ -252,7 +252,7 @@ def test_published_results_are_read_as_the_files_were(sweep, tmp_path, capsys):
     (failure,) = read_failures(target).to_dict("records")
     assert (failure["norm"], failure["seed"], failure["state"]) == ("far", 4, "diverged")
     (run,) = read_results(target).query("norm == 'layernorm' and seed == 1").to_dict("records")
-    assert read_kept(run, TRANSLATIONS).splitlines() == LINES
+    assert read_artifact(run, TRANSLATIONS).splitlines() == LINES
     assert statistics_of(run)["record"]["updates"] == [1, 11]
 
 
@@ -327,7 +327,7 @@ def test_publishing_loses_no_run(sweep, tmp_path):
 
 def test_statistics_that_a_run_does_not_name_are_not_read(sweep):
     (run,) = read_results(sweep).query("norm == 'far' and seed == 1").to_dict("records")
-    assert read_kept(run, STATISTICS) is None and statistics_of(run) is None
+    assert read_artifact(run, STATISTICS) is None and statistics_of(run) is None
 
 
 def test_the_curves_have_runs_without_a_result(tmp_path):

@@ -8,14 +8,14 @@ import gzip
 import pytest
 import torch
 
-from norm_lab.results.kept import (
+from norm_lab.results.artifacts import (
     ENDINGS,
     STATISTICS,
     TRANSLATIONS,
     compact,
-    keep_files,
-    read_kept,
+    read_artifact,
     read_statistics,
+    write_artifacts,
 )
 from norm_lab.results.publishing import archive_kept
 from norm_plugin.io.command_line import CommandError
@@ -52,7 +52,7 @@ def stored(tmp_path):
     path = tmp_path / "rmsnorm-seed1.json"
     checkpoint = write_checkpoint(tmp_path / "averaged.pt", torch.diag(torch.tensor([1.0, 4.0])))
     record = write_record(tmp_path / "record")
-    entries = keep_files(path, HYPOTHESES, record, checkpoint)
+    entries = write_artifacts(path, HYPOTHESES, record, checkpoint)
     return path, entries
 
 
@@ -66,7 +66,7 @@ def test_the_files_stand_beside_the_result_and_are_read_again(stored):
     path, entries = stored
     names = [entries[kind]["file"] for kind in (TRANSLATIONS, STATISTICS)]
     assert names == ["rmsnorm-seed1.hyp.txt.gz", "rmsnorm-seed1.statistics.json.gz"]
-    assert read_kept(row(path.parent, entries), TRANSLATIONS) == TEXT
+    assert read_artifact(row(path.parent, entries), TRANSLATIONS) == TEXT
     statistics = read_statistics(path.parent / names[1])
     (spectrum,) = statistics["spectra"]
     assert spectrum == {"side": "shared", "shape": [2, 2], "values": [4.0, 1.0]}
@@ -76,7 +76,7 @@ def test_the_files_stand_beside_the_result_and_are_read_again(stored):
 def test_equal_runs_keep_equal_bytes(stored, tmp_path):
     path, entries = stored
     before = {p.name: p.read_bytes() for p in path.parent.glob("*.gz")}
-    again = keep_files(path, HYPOTHESES, tmp_path / "record", tmp_path / "averaged.pt")
+    again = write_artifacts(path, HYPOTHESES, tmp_path / "record", tmp_path / "averaged.pt")
     assert again == entries
     assert {p.name: p.read_bytes() for p in path.parent.glob("*.gz")} == before
     assert all(content[4:8] == bytes(4) for content in before.values())  # no time in gzip's header
@@ -84,11 +84,11 @@ def test_equal_runs_keep_equal_bytes(stored, tmp_path):
 
 def test_nothing_is_kept_of_what_a_run_does_not_have(tmp_path):
     path = tmp_path / "rmsnorm-seed1.json"
-    entries = keep_files(path, None, None, write_checkpoint(tmp_path / "averaged.pt"))
-    assert read_kept(row(tmp_path, entries), TRANSLATIONS) is None
+    entries = write_artifacts(path, None, None, write_checkpoint(tmp_path / "averaged.pt"))
+    assert read_artifact(row(tmp_path, entries), TRANSLATIONS) is None
     statistics = read_statistics(tmp_path / entries[STATISTICS]["file"])
     assert (statistics["record"], statistics["spectra"]) == (None, [])
-    assert read_kept({"norm": "older"}, STATISTICS) is None
+    assert read_artifact({"norm": "older"}, STATISTICS) is None
 
 
 def test_a_short_record_says_the_same_with_three_digits():
@@ -126,7 +126,7 @@ def test_an_archive_holds_the_same(stored, tmp_path):
         "statistics.zip",
         "translations.zip",
     ]
-    assert read_kept(row(published, entries), TRANSLATIONS) == TEXT
+    assert read_artifact(row(published, entries), TRANSLATIONS) == TEXT
     name = entries[STATISTICS]["file"]
     assert read_statistics(published / name) == read_statistics(path.parent / name)
     first = (published / "statistics.zip").read_bytes()
@@ -150,7 +150,7 @@ def test_a_file_of_another_run_is_refused(stored, damage, message):
     path, entries = stored
     damage(path.parent / entries[TRANSLATIONS]["file"])
     with pytest.raises(CommandError, match=message):
-        read_kept(row(path.parent, entries), TRANSLATIONS)
+        read_artifact(row(path.parent, entries), TRANSLATIONS)
 
 
 @pytest.mark.parametrize(
@@ -175,4 +175,4 @@ def test_an_archive_that_cannot_be_read_is_one_line(stored, tmp_path):
     for damaged in (bytes(content), b"PK", b"PK\x05\x06" + bytes(18)):
         archive.write_bytes(damaged)
         with pytest.raises(CommandError, match=r"translations\.zip|hyp\.txt\.gz is missing"):
-            read_kept(row(published, entries), TRANSLATIONS)
+            read_artifact(row(published, entries), TRANSLATIONS)

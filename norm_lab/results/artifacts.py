@@ -1,4 +1,4 @@
-"""Files that are kept beside a result.
+"""The artifacts of a run: files that are kept beside its result.
 
     powernorm-seed1.hyp.txt.gz           the translations that sacrebleu scored, a line a sentence
     powernorm-seed1.statistics.json.gz   the record of --norm-record in short, and the singular
@@ -34,14 +34,14 @@ LEFT_OUT = ("positions", "batch_", "running_")
 """Prefixes of values that are in the full record only; no figure draws them."""
 DIGITS = 3
 PARTS = ("sites", "layers")
-Kept = dict[str, dict[str, str]]
+Artifacts = dict[str, dict[str, str]]
 """For each kind, the ``file`` and the ``sha256`` of its content."""
 
 
-def keep_files(
+def write_artifacts(
     result: Path, translations: Sequence[str] | None, record: Path | None, checkpoint: Path
-) -> Kept:
-    """Write the files beside a result, and return its entry ``kept``.
+) -> Artifacts:
+    """Write the artifacts of a run, and return the entry ``kept`` of its result.
 
     Args:
         result: the JSON file of the result.
@@ -55,7 +55,7 @@ def keep_files(
     entries = {}
     if translations is not None:
         text = "".join(f"{line}\n" for line in translations)
-        entries[TRANSLATIONS] = write_kept(result, TRANSLATIONS, text)
+        entries[TRANSLATIONS] = write_artifact(result, TRANSLATIONS, text)
     statistics = {
         "format": FORMAT,
         "record": None if record is None else compact(record_lines(record)),
@@ -69,26 +69,26 @@ def keep_files(
         ],
     }
     text = json.dumps(statistics, separators=(",", ":"), allow_nan=False)
-    entries[STATISTICS] = write_kept(result, STATISTICS, f"{text}\n")
+    entries[STATISTICS] = write_artifact(result, STATISTICS, f"{text}\n")
     return entries
 
 
-def write_kept(result: Path, kind: str, text: str) -> dict[str, str]:
+def write_artifact(result: Path, kind: str, text: str) -> dict[str, str]:
     """Write one file beside a result; returns its name and checksum."""
-    path = kept_file(result, kind)
+    path = artifact_path(result, kind)
     content = text.encode("utf-8")
     with atomic_write(path) as stream:
         stream.write(gzip.compress(content, mtime=0))
     return {"file": path.name, "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def kept_file(result: Path, kind: str) -> Path:
+def artifact_path(result: Path, kind: str) -> Path:
     """The file of a kind, one of ``ENDINGS``, beside the JSON file of a result."""
     return result.with_name(result.name.removesuffix(".json") + ENDINGS[kind])
 
 
-def read_kept(run: Mapping[str, Any], kind: str) -> str | None:
-    """The text of a kept file of a run; None if the run has none.
+def read_artifact(run: Mapping[str, Any], kind: str) -> str | None:
+    """The text of an artifact of a run; None if the run has none.
 
     Args:
         run: the row of the run in the table of runs.
@@ -99,7 +99,7 @@ def read_kept(run: Mapping[str, Any], kind: str) -> str | None:
     checksum = run.get(f"kept.{kind}.sha256")
     if not isinstance(checksum, str):
         return None
-    path = kept_file(Path(run["folder"], result_name(run["norm"], run["seed"])), kind)
+    path = artifact_path(Path(run["folder"], result_name(run["norm"], run["seed"])), kind)
     content = _read(path, kind)
     if hashlib.sha256(content).hexdigest() != checksum and path.exists():
         # a run that is repeated writes its files before its result: this is still the published one
@@ -132,7 +132,7 @@ def statistics_in(text: str, path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, kind: str) -> bytes:
-    """The content of a kept file, from the file itself or from the archive beside it."""
+    """The content of an artifact, from the file itself or from the archive beside it."""
     archived = None if path.exists() else _read_archived(path, kind)
     try:
         return gzip.decompress(path.read_bytes()) if archived is None else archived
@@ -146,7 +146,7 @@ def _read(path: Path, kind: str) -> bytes:
 
 
 def _read_archived(path: Path, kind: str) -> bytes | None:
-    """The content of a kept file from the archive beside it; None if it is not there."""
+    """The content of an artifact from the archive beside it; None if it is not there."""
     archive, name = path.with_name(f"{kind}.zip"), path.name.removesuffix(".gz")
     try:
         status = archive.stat()

@@ -36,11 +36,11 @@ from norm_lab.report.figure import (
 from norm_lab.results.artifacts import (
     ENDINGS,
     STATISTICS,
-    compact,
     read_artifact,
     read_statistics,
     record_lines,
     statistics_in,
+    to_columns,
 )
 from norm_lab.study.study import Study
 from norm_plugin.io.command_line import CommandError
@@ -203,13 +203,13 @@ RECORDED: dict[str, Recorded] = {
 def read_record(path: Path) -> dict[str, Any]:
     """The record in a file of ``--norm-record``, or in the file kept beside a result.
 
-    It has the form of :func:`norm_lab.results.artifacts.compact`.
+    It has the form of :func:`norm_lab.results.artifacts.to_columns`.
 
     Raises:
         CommandError: the file is missing, has no records, or has another version.
     """
     if not path.name.endswith(ENDINGS[STATISTICS]):
-        return compact(record_lines(path), digits=None)
+        return to_columns(record_lines(path), digits=None)
     record: dict[str, Any] | None = read_statistics(path)["record"]
     if record is None:
         raise CommandError(f"{path} holds no record: the run was made without --norm-record")

@@ -58,7 +58,7 @@ def write_artifacts(
         entries[TRANSLATIONS] = write_artifact(result, TRANSLATIONS, text)
     statistics = {
         "format": FORMAT,
-        "record": None if record is None else compact(record_lines(record)),
+        "record": None if record is None else to_columns(record_lines(record)),
         "spectra": [
             {
                 "side": spectrum.side,
@@ -183,7 +183,7 @@ def record_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def compact(lines: Sequence[dict[str, Any]], digits: int | None = DIGITS) -> dict[str, Any]:
+def to_columns(lines: Sequence[dict[str, Any]], digits: int | None = DIGITS) -> dict[str, Any]:
     """A record of ``--norm-record`` by columns, rounded and without ``LEFT_OUT``.
 
     Args:

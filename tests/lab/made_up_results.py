@@ -10,7 +10,7 @@ from typing import Any
 
 from norm_lab.config.spec import result_name
 from norm_lab.metrics.bleu import score_sacrebleu
-from norm_lab.results.artifacts import FORMAT, STATISTICS, TRANSLATIONS, compact, write_artifact
+from norm_lab.results.artifacts import FORMAT, STATISTICS, TRANSLATIONS, to_columns, write_artifact
 from norm_lab.results.result import SCHEMA, write_result
 
 SECTIONS = ("task", "criterion", "dataset", "optimization", "optimizer", "lr_scheduler")
@@ -91,7 +91,7 @@ def with_statistics(
         lines.append({"update": update, "sites": sites, "layers": layers})
     statistics = {
         "format": FORMAT,
-        "record": compact(lines),
+        "record": to_columns(lines),
         "spectra": [{"side": "shared", "shape": [9, 2], "values": [4.0, 1.0]}],
     }
     entry = write_artifact(path, STATISTICS, json.dumps(statistics))

@@ -12,9 +12,9 @@ from norm_lab.results.artifacts import (
     ENDINGS,
     STATISTICS,
     TRANSLATIONS,
-    compact,
     read_artifact,
     read_statistics,
+    to_columns,
     write_artifacts,
 )
 from norm_lab.results.publishing import archive_kept
@@ -105,8 +105,8 @@ def test_a_short_record_says_the_same_with_three_digits():
         "sites": {"encoder.a": {"g_mu": [0.123, None], "g_psi2": [None, 1.0]}},
         "layers": {"l": {"rms": [None, 2.0]}},
     }
-    assert compact(lines) == short
-    full = compact(lines, digits=None)
+    assert to_columns(lines) == short
+    full = to_columns(lines, digits=None)
     assert full["sites"]["encoder.a"]["g_mu"] == [0.123456, None]
 
 

@@ -35,7 +35,7 @@ from norm_lab.study.study import DEFAULT_BASELINE, Study, read_study
 from norm_lab.study.tuning import (
     Tuned,
     read_tuned,
-    tuned_on_itself,
+    select_best_per_arm,
 )
 from norm_plugin.io.command_line import CommandError
 
@@ -204,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     study = read_study(args.folders, args.baseline, dict(args.label), file, args.vary)
     tuned = None
     if len(args.vary) == 1:
-        study, tuned = tuned_on_itself(study, args.vary[0])
+        study, tuned = select_best_per_arm(study, args.vary[0])
     elif file is not None and file.path.with_suffix(TUNED).exists():
         tuned = read_tuned(study, file.path.with_suffix(TUNED))
     if args.figure is not None:

@@ -49,7 +49,7 @@ class Tuned:
     rule: str
 
 
-def tuned_on_itself(study: Study, key: str) -> tuple[Study, Tuned]:
+def select_best_per_arm(study: Study, key: str) -> tuple[Study, Tuned]:
     """The study with each arm at its best value of the key, and all of its runs as trials.
 
     Raises:

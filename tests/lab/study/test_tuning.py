@@ -16,7 +16,7 @@ from norm_lab.study.tuning import (
     chosen_table,
     learning_rate_sensitivity,
     read_tuned,
-    tuned_on_itself,
+    select_best_per_arm,
 )
 from norm_plugin.io.command_line import CommandError
 
@@ -86,7 +86,7 @@ def test_runs_that_differ_in_a_key_are_reported_together(tmp_path):
     with pytest.raises(CommandError, match="differ in settings of optimization"):
         read_study(folders)
     study = read_study(folders, vary=[KEY])
-    chosen, tuned = tuned_on_itself(study, KEY)
+    chosen, tuned = select_best_per_arm(study, KEY)
     assert tuned.chosen == {"layernorm, pre": 0.002, "far, pre": 0.001}
     assert len(tuned.trials) == 8 and len(chosen.runs) == 4
     assert (chosen.arms, chosen.baseline) == (["layernorm, pre", "far, pre"], "layernorm, pre")
@@ -107,9 +107,9 @@ def test_an_arm_without_validation_losses_is_left_out(arm, tmp_path):
     study = read_study(folders, vary=[KEY])
     if arm == "layernorm":  # the baseline
         with pytest.raises(CommandError, match=r"no run of layernorm, pre has a validation loss"):
-            tuned_on_itself(study, KEY)
+            select_best_per_arm(study, KEY)
         return
-    chosen, tuned = tuned_on_itself(study, KEY)
+    chosen, tuned = select_best_per_arm(study, KEY)
     assert chosen.arms == ["layernorm, pre"]
     assert tuned.rule.endswith("Left out, since no run has a validation loss: far, pre.")
 
@@ -117,9 +117,9 @@ def test_an_arm_without_validation_losses_is_left_out(arm, tmp_path):
 def test_there_has_to_be_something_to_vary(tmp_path):
     folders = tuned_runs(tmp_path, values=(0.001,))
     with pytest.raises(CommandError, match=f"no arm has runs at two values of {KEY}"):
-        tuned_on_itself(read_study(folders, vary=[KEY]), KEY)
+        select_best_per_arm(read_study(folders, vary=[KEY]), KEY)
     with pytest.raises(CommandError, match="no run has a setting optimization.rate"):
-        tuned_on_itself(read_study(folders), "optimization.rate")
+        select_best_per_arm(read_study(folders), "optimization.rate")
 
 
 def test_a_tuned_study_shows_its_trials(tmp_path):

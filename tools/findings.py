@@ -20,7 +20,7 @@ import pandas as pd
 
 from norm_lab.config.studies import EQUIVALENCE, SCORE, read_study_file, study_path
 from norm_lab.report.figure import INK, SMALL, Figure
-from norm_lab.report.figures import AGAINST
+from norm_lab.report.figures import SETTING_CURVES
 from norm_lab.report.forest import draw_row
 from norm_lab.report.tables import table_markdown, tables_of
 from norm_lab.report.text import formatted, markdown, outcome_title
@@ -304,7 +304,7 @@ def finding_figure(name: str, results: Path) -> Figure:
 
 def _label(row: dict[str, Any]) -> str:
     baseline = row["baseline"].replace("-layer-scale-groups-0", " without layer-scale")
-    arms = AGAINST["depth"].without(f"{row['arm']} minus {baseline}")
+    arms = SETTING_CURVES["depth"].without(f"{row['arm']} minus {baseline}")
     depth = re.search(r"-layers-(\d+)", row["arm"])  # the same in both arms
     layers = f", {depth[1]} layers" if depth else ""
     return f"{arms}\n{row['corpus']}{layers}, n = {len(row['by_seed'])}"

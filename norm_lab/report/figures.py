@@ -72,11 +72,11 @@ def speed(study: Study) -> Figure | None:
 
 
 @dataclass(frozen=True)
-class Against:
-    """A number that the arms of a study may vary, for the x axis of a figure.
+class SettingCurve:
+    """A figure of the score against a setting, a number that the arms of a study may vary.
 
     Attributes:
-        text: the label of the axis.
+        text: the label of the x axis.
         keys: settings of the model; the first of them that varies.
         otherwise: the column of runs that do not set it.
         source: the figure of a paper with the same axis.
@@ -102,20 +102,20 @@ class Against:
         return re.sub(rf"-({names})-\d+\b", "", label)
 
 
-AGAINST = {
-    "stat-tokens": Against(
+SETTING_CURVES = {
+    "stat-tokens": SettingCurve(
         "tokens of the batch statistics",
         ("norm_stat_tokens",),
         "settings.dataset.max_tokens",
         "the PowerNorm paper, Figure 5",
     ),
-    "depth": Against("layers", ("decoder_layers", "encoder_layers")),
+    "depth": SettingCurve("layers", ("decoder_layers", "encoder_layers")),
 }
 
 
-def score_against(study: Study, name: str, against: Against) -> Figure | None:
+def score_by_setting(study: Study, name: str, curve: SettingCurve) -> Figure | None:
     """The score against a number that arms vary, a line for each family of arms with several."""
-    numbers = against.column(study.runs)
+    numbers = curve.column(study.runs)
     if numbers is None:
         return None
     rows, scores = [], outcome_values(study.runs)
@@ -124,7 +124,7 @@ def score_against(study: Study, name: str, against: Against) -> Figure | None:
         if not values:
             continue
         sample = describe(values, split_ratio(of_arm))
-        family = arm_name(against.without(short_name(arm, placement)), placement)
+        family = arm_name(curve.without(short_name(arm, placement)), placement)
         number = numbers[of_arm.index[0]]
         rows.append((family, number, sample.count, sample.mean, *sample.interval))
     data = pd.DataFrame(rows, columns=["arm", "value", "seeds", "mean", "low", "high"])
@@ -141,15 +141,15 @@ def score_against(study: Study, name: str, against: Against) -> Figure | None:
             axes.plot(line["value"], line["mean"], "o", **look, label=family)
             for at, low, high in line[["value", "low", "high"]].dropna().itertuples(index=False):
                 axes.plot([at, at], [low, high], color=look["color"], linewidth=1)
-        axes.set(xscale="log", xlabel=against.text, ylabel=study.metric.title)
+        axes.set(xscale="log", xlabel=curve.text, ylabel=study.metric.title)
         axes.set_xticks(values, [f"{value:,}" for value in values])
         axes.minorticks_off()  # their labels would overlap
         legend_below(axes)
 
-    source = f" Compare {against.source}." if against.source else ""
+    source = f" Compare {curve.source}." if curve.source else ""
     return Figure(
         name,
-        f"{study.metric.title} against the {against.text}: mean over seeds and its 95 % interval."
+        f"{study.metric.title} against the {curve.text}: mean over seeds and its 95 % interval."
         f"{source}",
         data,
         plot,
@@ -157,8 +157,8 @@ def score_against(study: Study, name: str, against: Against) -> Figure | None:
     )
 
 
-for name, against in AGAINST.items():
-    figure(name, "statistics")(partial(score_against, name=name, against=against))
+for name, curve in SETTING_CURVES.items():
+    figure(name, "statistics")(partial(score_by_setting, name=name, curve=curve))
 
 
 def sensitivity_figure(

@@ -18,7 +18,7 @@ from norm_lab.report.curves import (
     panels,
 )
 from norm_lab.report.figure import MOST_LINES, SECTIONS, legend_height, outliers
-from norm_lab.report.figures import AGAINST, figures_of_page, sensitivity_figure
+from norm_lab.report.figures import SETTING_CURVES, figures_of_page, sensitivity_figure
 from norm_lab.report.records import (
     MOST_PLACES,
     RECORDED,
@@ -87,7 +87,7 @@ def test_a_figure_without_data_is_none(study, tmp_path):
     assert drawn(study, "outliers") is None
     without = read_study(folder_of(tmp_path, made_up()))
     assert recorded(without.runs, RECORDED["layers"]).empty
-    assert all(drawn(without, name) is None for name in (*RECORDED, *AGAINST, "spectrum"))
+    assert all(drawn(without, name) is None for name in (*RECORDED, *SETTING_CURVES, "spectrum"))
 
 
 def test_only_updates_that_all_records_have_are_averaged(tmp_path):

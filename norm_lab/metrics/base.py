@@ -40,7 +40,7 @@ class Metric(ABC):
         stage: the name of the stage that evaluates the test set.
         module: the command of that stage. Its arguments are the folder of the binarized data,
             ``--user-dir``, ``--gen-subset``, ``--path`` and ``--fold-norms``.
-        keeps_texts: whether runs can be compared item by item, by the output of :meth:`texts`.
+        has_item_outputs: whether runs can be compared item by item, by :meth:`item_outputs`.
         item: the prefix of the lines of its output that each report one item, and the name of the
             items; None if it prints no such lines.
     """
@@ -58,7 +58,7 @@ class Metric(ABC):
     checkpoint: ClassVar[str] = AVERAGE
     stage: ClassVar[str]
     module: ClassVar[str]
-    keeps_texts: ClassVar[bool] = False
+    has_item_outputs: ClassVar[bool] = False
     item: ClassVar[tuple[str, str] | None] = None
 
     def recipe_flags(self, recipe: Recipe, extra_flags: Sequence[str] = ()) -> list[str]:
@@ -90,7 +90,7 @@ class Metric(ABC):
     def scores(self, log: Path, data: Path, split: str) -> Scores:
         """The scores in the output of the evaluation; CommandError if it is incomplete."""
 
-    def texts(self, log: Path, data: Path) -> Sequence[str] | None:
+    def item_outputs(self, log: Path, data: Path) -> Sequence[str] | None:
         """One line for each item, kept to compare runs item by item; None to keep nothing."""
         return None
 

@@ -34,7 +34,7 @@ class Bleu(Metric):
     loss_unit = "bits per token"
     stage = "generate"
     module = "fairseq_cli.generate"
-    keeps_texts = True
+    has_item_outputs = True
     item = ("H-", "sentences")
 
     def flags(self, subword: str, recipe: Sequence[str]) -> list[str]:
@@ -63,7 +63,7 @@ class Bleu(Metric):
         scores["sacrebleu"]["reference"] = f"{reference.parent.name}/{reference.name}"
         return scores
 
-    def texts(self, log: Path, data: Path) -> Sequence[str]:
+    def item_outputs(self, log: Path, data: Path) -> Sequence[str]:
         """The translations as sacrebleu scores them, one line per sentence."""
         form = text_form(read_json(data / "manifest.json"))
         return plain_hypotheses(read_generate_log(log, form.subword), form)

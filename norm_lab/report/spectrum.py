@@ -46,7 +46,7 @@ def spectrum(study: Study) -> Figure | None:
         index, text = range(1, len(mean) + 1), map("{:.5g}".format, mean)
         tables.append(pd.DataFrame({"arm": arm, "side": side, "index": index, "normalized": text}))
     title = "Singular values of the embeddings, divided by the largest: mean over seeds."
-    if study.metric.keeps_texts:
+    if study.metric.has_item_outputs:
         title += " Compare the PowerNorm paper, Figure 6."
     return spectrum_figure(title, pd.concat(tables), curves)
 

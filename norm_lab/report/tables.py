@@ -84,7 +84,7 @@ def tables_of(
     )
     over_all = resolution(scores, metric.of_interest, split_ratio(study.runs))
     add("resolution", "The same over all arms.", over_all)
-    if metric.keeps_texts and data is not None:
+    if metric.has_item_outputs and data is not None:
         sentences = compare_translations(study, read_references(study, data))
         add(
             "sentences",

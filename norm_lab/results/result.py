@@ -56,7 +56,7 @@ def result_command(argv: Sequence[str]) -> int:
     path = result_path(result, args.out)
     record = args.last.with_name(RECORDS) if args.record is None else args.record
     has_record = args.record is not None or record.exists()
-    translations = metric.texts(args.log, args.data)
+    translations = metric.item_outputs(args.log, args.data)
     # the artifacts first, so that whoever finds a result finds all of it
     entries = write_artifacts(path, translations, record if has_record else None, args.checkpoint)
     write_result({**result, "kept": entries}, args.out)

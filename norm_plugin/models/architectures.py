@@ -132,7 +132,7 @@ def _complete(model: str, fill_defaults: Callable[[Any], None], placement: str, 
         stock_keys = argparse.Namespace(**OF_THE_TRAINER)
         fill_defaults(stock_keys)
         flatten(args, vars(stock_keys))
-        check_keys(args, {*vars(stock_keys), *cls.other_keys()}, cls.stock_settings)
+        check_keys(args, {*vars(stock_keys), *cls.extra_yaml_keys()}, cls.stock_settings)
     for key in (f"{side}_layers_to_keep" for side in cls.sides):
         kept = getattr(args, key, None)
         if kept is not None and not isinstance(kept, str):  # fairseq's flag gives a list

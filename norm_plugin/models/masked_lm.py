@@ -52,7 +52,7 @@ class NormMaskedLanguageModel(NormModel, RobertaModel):
         RobertaModel.add_args(parser)
 
     @classmethod
-    def other_keys(cls) -> set[str]:
+    def extra_yaml_keys(cls) -> set[str]:
         parser = argparse.ArgumentParser(add_help=False)
         RobertaModel.add_args(parser)
         return {action.dest for action in parser._actions} | {"tokens_per_sample"}

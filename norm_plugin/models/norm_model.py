@@ -94,7 +94,7 @@ class NormModel(BaseFairseqModel):
         raise NotImplementedError(f"{cls.__name__} does not define build_planned()")
 
     @classmethod
-    def other_keys(cls) -> set[str]:
+    def extra_yaml_keys(cls) -> set[str]:
         """Keys of YAML that neither ``stock_settings`` nor an architecture names."""
         return set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import unescape
 from pathlib import Path
 
@@ -19,6 +20,17 @@ from norm_lab.config.studies import BEFORE
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
+PAGE = (ROOT / "docs" / "findings.md").read_text("utf-8")
+ANSWER = re.compile(r"\*\*(?P<answer>[^*]+)\*\*$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("finding", PAGE.split("\n## ")[1:], ids=lambda text: text.splitlines()[0])
+def test_a_finding_opens_with_its_answer_in_one_short_sentence(finding):
+    question, _, answer, *_ = finding.splitlines()
+    assert question.endswith("?")
+    assert ANSWER.fullmatch(answer), answer
+    for each in ANSWER.finditer(finding):
+        assert each["answer"].endswith(".") and len(each["answer"].split()) <= 25
 
 
 @pytest.mark.parametrize("name", FINDINGS)

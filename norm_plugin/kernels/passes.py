@@ -2,10 +2,10 @@
 
 A norm costs what it reads and writes, so each function here is one pass over its N x C tensors,
 or two where the second finds the row still in the cache. Most of what is only C numbers long stays
-in Python. A backend also has ``move``, the update of a running statistic. It may have
-``batch_forward`` and ``batch_backward``, which compute a whole norm by the batch's own statistics,
-and ``step_nu``, the recursion of PowerNorm: there a call for each operation on C numbers would cost
-more than its arithmetic.
+in Python. A backend also has ``update_running_average``, the update of a running statistic. It may
+have ``batch_forward`` and ``batch_backward``, which compute a whole norm by the batch's own
+statistics, and ``update_nu``, the recursion of PowerNorm: there a call for each operation on C
+numbers would cost more than its arithmetic.
 
 Shapes: N positions (rows), which may be 0, C channels, G groups of C/G channels.
 
@@ -58,14 +58,16 @@ def statistics_dtype(x: Tensor) -> torch.dtype:
 class Ops(Protocol):
     """A backend. Every function allocates what it returns and changes no argument.
 
-    ``batch_forward``, ``batch_backward`` and ``step_nu`` are optional; see ``cpu/csrc/`` for their
-    arguments, and :class:`Batch` and ``fused/power_norm.py`` for when they are called.
+    ``batch_forward``, ``batch_backward`` and ``update_nu`` are optional; see ``cpu/csrc/`` for
+    their arguments, and :class:`Batch` and ``fused/power_norm.py`` for when they are called.
     """
 
     def takes(self, x: Tensor) -> bool:
         """Whether ``x`` has a dtype and a width that the functions below are made for."""
 
-    def move(self, buffer: Tensor, value: Tensor, weight: float, count: Tensor) -> None:
+    def update_running_average(
+        self, buffer: Tensor, value: Tensor, weight: float, count: Tensor
+    ) -> None:
         """``norms/base/means.py``'s function of that name; all on one device."""
 
     def row_forward(

@@ -54,7 +54,7 @@ def test_a_function_is_bounded_rising_and_exact_to_rounding(ops, function):
 def test_a_statistic_moves_between_sizes_that_are_far_apart(native, weight):
     ours, theirs = torch.tensor([1e8, 1.0, 3.0]), torch.tensor([1e8, 1.0, 3.0])
     value, count = torch.tensor([1.0, 1e8, 3.0]), torch.tensor(4.0)
-    native.move(ours, value, weight, count)
+    native.update_running_average(ours, value, weight, count)
     update_running_average(theirs, value, weight, count)
     # three operations, of which the last rounds what it stores
     torch.testing.assert_close(ours, theirs, rtol=2 * EPS, atol=0)

@@ -15,6 +15,8 @@ LEVELS = {"AVX512": "avx512", "AVX2": "avx2"}
 PLAIN = "plain"
 VARIABLE = "NORM_KERNELS_LEVEL"
 """Names the level that the extension takes, whatever torch takes: for tests and measurements."""
+RENAMED = {"move": "update_running_average", "step_nu": "update_nu"}
+"""New names of functions, by those in an extension that was built from an older version."""
 
 
 @functools.cache
@@ -31,6 +33,9 @@ def load() -> tuple[Any | None, str]:
             f"not built, or for another torch ({str(error).splitlines()[0]}); with a C++ compiler, "
             "pip install --no-build-isolation --no-deps of the project builds it"
         )
+    for old, new in RENAMED.items():
+        if hasattr(native, old):
+            setattr(native, new, getattr(native, old))
     level = chosen_level(native)
     native.use_level(level)
     return native, f"C++, {level}"

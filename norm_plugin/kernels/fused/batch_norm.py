@@ -54,7 +54,9 @@ class BatchNormBatch(ColumnPass):
 
     def update_running(self, x: Tensor) -> None:
         """A step of the running statistics. x: as in ``forward``."""
-        self.norm.update_running(self.mean, self.variance, self.count, self.ops.move)
+        self.norm.update_running(
+            self.mean, self.variance, self.count, self.ops.update_running_average
+        )
 
     def see(self, x: Tensor) -> None:
         """mu_B, sigma_B^2 and 1 / sigma_B, (C,) each."""
@@ -120,7 +122,7 @@ class PaperOrReleased(BatchNormBatch):
 
     def update_running(self, x: Tensor) -> None:
         variance = self.norm.kept_variance(self.variance, x)
-        self.norm.update_running(self.mean, variance, self.count, self.ops.move)
+        self.norm.update_running(self.mean, variance, self.count, self.ops.update_running_average)
 
 
 @fuses_columns(BatchNorm)
@@ -138,7 +140,9 @@ class RegularizedBatch(BatchNormBatch):
     """BatchNorm whose mu_B and sigma_B^2 get the penalty's gradient too."""
 
     def update_running(self, x: Tensor) -> None:
-        running = self.norm.update_and_compare(self.mean, self.variance, self.count, self.ops.move)
+        running = self.norm.update_and_compare(
+            self.mean, self.variance, self.count, self.ops.update_running_average
+        )
         if self.wants_dx:  # which the penalty's gradient joins
             self.of_penalty = self.penalty_coefficients(running)
             self.loss_scale = self.norm.loss_scale_later()

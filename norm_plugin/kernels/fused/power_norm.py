@@ -45,7 +45,7 @@ class PowerNormVBatch(ColumnPass):
             self.psi2 = self.means(self.moments(x, center=False)[1], len(x))
             self.inverse = torch.rsqrt(self.psi2 + self.eps)
             y, _ = self.map(x, weight * self.inverse, bias, bias)
-        self.norm.update_running(self.psi2, self.count, self.ops.move)
+        self.norm.update_running(self.psi2, self.count, self.ops.update_running_average)
         return y
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:
@@ -85,7 +85,7 @@ def power_norm_v(norm: PowerNormV, valid: Tensor | None, ops: Ops) -> ColumnPass
 
 def nu_update_of(ops: Ops) -> NuUpdate:
     """Return the function that updates nu: the backend's own if it has one."""
-    own: NuUpdate = getattr(ops, "step_nu", update_nu)
+    own: NuUpdate = getattr(ops, "update_nu", update_nu)
     return own
 
 
@@ -113,7 +113,7 @@ class Running(ColumnPass):
         self.psi = to_statistics_dtype((self.psi2 + self.eps).sqrt(), x)
         y, squares = self.map(x, weight / self.psi, bias, bias)
         self.psi2_batch = self.means(squares[0], len(x))
-        self.norm.update_running(self.psi2_batch, self.count, self.ops.move)
+        self.norm.update_running(self.psi2_batch, self.count, self.ops.update_running_average)
         return y
 
     def backward(self, dy: Tensor, x: Tensor, weight: Tensor) -> Gradients:

@@ -10,9 +10,9 @@ from torch import Tensor
 from norm_plugin.kernels.passes import Ops
 from norm_plugin.kernels.triton import columns, dropout, pointwise, rows
 from norm_plugin.kernels.triton.tiles import DTYPES, MOST_CHANNELS, is_served
-from norm_plugin.norms.base.means import update_running_average as move
+from norm_plugin.norms.base.means import update_running_average
 
-__all__ = ["move", "takes"]
+__all__ = ["takes", "update_running_average"]
 
 FAMILIES = (rows, columns, pointwise, dropout)
 

@@ -39,6 +39,7 @@ from norm_lab.config.studies import (
     STUDIES,
     StudyFile,
     check_study,
+    find_arm,
     parse_overrides,
     read_study_file,
     read_yaml,
@@ -103,7 +104,10 @@ def compose_runs(request: Request) -> Composed:
             )
     specs = tuple(spec for spec, _ in runs.values())
     if request.runs is None:
-        check_study(study, find_metric(specs[0].metric), _seeds_by_arm(specs))
+        seeds = _seeds_by_arm(specs)
+        check_study(study, find_metric(specs[0].metric), seeds)
+        for arm in study.labels:
+            find_arm(arm, seeds, f"{study.path}: labels")
     return Composed(
         runs=specs,
         overrides=tuple(tuple(overrides) for _, overrides in runs.values()),

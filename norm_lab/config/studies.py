@@ -9,6 +9,7 @@
       - {arm: adanorm, baseline: layernorm, outcome: valid_loss, test: equivalence,
          margin: 0.02 bits}
     vary: [lr_scheduler]                 # keys or sections in which the runs may differ
+    labels: {layernorm-kaiming: "LayerNorm, Kaiming"}   # how reports call arms
     tune:
       grid: {optimization.lr: [0.0005, 0.001, 0.002]}
       seeds: [101, 102]                  # must differ from those of the runs
@@ -23,8 +24,9 @@ runs imports this, so it must not import torch.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -105,6 +107,7 @@ class StudyFile:
         primary: the declared comparisons.
         declared: whether they were declared before or after the runs.
         vary: keys of the training in which the runs may differ, or sections, as ``lr_scheduler``.
+        labels: how reports call arms, by the names that ``primary`` has for them.
     """
 
     path: Path
@@ -114,6 +117,7 @@ class StudyFile:
     primary: tuple[PrimaryComparison, ...] = ()
     declared: str = BEFORE
     vary: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
     tune: Tuning | None = None
 
     @property
@@ -183,6 +187,14 @@ def read_study_file(path: Path) -> StudyFile:
             f"{path}: overrides must be a list of KEY=VALUE, arms a list of such lists, and vary "
             "a list of keys"
         )
+    labels = study.labels
+    if not isinstance(labels, dict) or not all(
+        isinstance(text, str) and text for text in labels.values()
+    ):
+        raise CommandError(f"{path}: labels must be a mapping of arms to texts")
+    for text, count in Counter(labels.values()).items():
+        if count > 1:
+            raise CommandError(f"{path}: {count} arms have the label {text!r}; give each its own")
     if study.declared not in (BEFORE, AFTER):
         raise CommandError(
             f"{path}: declared is {study.declared!r}; it must be {BEFORE!r} or {AFTER!r}"
@@ -196,6 +208,7 @@ def read_study_file(path: Path) -> StudyFile:
         primary=_primary(study),
         declared=study.declared,
         vary=tuple(study.vary),
+        labels=dict(labels),
         tune=None if study.tune is None else _tuning(study.tune, f"{path}: tune"),
     )
 

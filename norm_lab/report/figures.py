@@ -119,7 +119,7 @@ def score_by_setting(study: Study, name: str, curve: SettingCurve) -> Figure | N
     if numbers is None:
         return None
     rows, scores = [], outcome_values(study.runs)
-    for (arm, placement), of_arm in study.runs.groupby(["arm", "placement"], sort=False):
+    for (arm, placement), of_arm in study.runs.groupby(["id", "placement"], sort=False):
         values = scores[of_arm.index].dropna().tolist()
         if not values:
             continue

@@ -201,7 +201,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if importlib.util.find_spec(package) is None:
             raise CommandError(f"this needs {package}; pip install 'norm_plugin[analysis]'")
     file = None if args.study is None else read_study_file(study_path(args.study))
-    study = read_study(args.folders, args.baseline, dict(args.label), file, args.vary)
+    study = read_study(
+        args.folders, args.baseline, dict(args.label), file, args.vary, declared_labels=True
+    )
     tuned = None
     if len(args.vary) == 1:
         study, tuned = select_best_per_arm(study, args.vary[0])

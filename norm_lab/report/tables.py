@@ -102,7 +102,9 @@ def tables_of(
     add("speed", "Speed and size, means over seeds.", speed_table(study))
     failures = study.failures[["arm", "seed", "state", "stage", "progress", "reason"]]
     add("failures", "Failed and diverged runs.", failures)
-    runs = study.runs[["arm", "seed", "score"]].assign(commit=study.commits)
+    labeled = (study.runs["arm"] != study.runs["id"]).any()
+    columns = ["arm", *(["id"] if labeled else []), "seed", "score"]
+    runs = study.runs[columns].assign(commit=study.commits)
     add("runs", "Every run.", runs.assign(date=study.runs["date"]))
     if tuned is not None:
         add(

@@ -67,7 +67,18 @@ COLUMNS = {
 }
 """Other columns keep their name and values."""
 ENDS = {column.end for column in COLUMNS.values()}
-LEFT = {"arm", "baseline", "verdict", "outcome", "quantity", "note", "state", "reason", "commit"}
+LEFT = {
+    "arm",
+    "id",
+    "baseline",
+    "verdict",
+    "outcome",
+    "quantity",
+    "note",
+    "state",
+    "reason",
+    "commit",
+}
 """The titles of columns of text; the others are aligned to the right."""
 
 

@@ -33,7 +33,10 @@ def parts_of_arm(run: Mapping[str, Any], vary: Sequence[str]) -> ArmParts:
 
 
 def arm_names(
-    runs: pd.DataFrame, labels: Mapping[str, str], vary: Sequence[str] = ()
+    runs: pd.DataFrame,
+    labels: Mapping[str, str],
+    vary: Sequence[str] = (),
+    declared: Mapping[str, str] | None = None,
 ) -> tuple[Differences, dict[tuple[str, str], str]]:
     """The settings that all arms share, and the name of each arm, by its norm and placement.
 
@@ -42,6 +45,7 @@ def arm_names(
     Args:
         runs: those with and without a result.
         labels: new names, by the name of an arm, its label or its norm.
+        declared: the new names of a study file, some of whose arms may have no runs yet.
 
     Raises:
         CommandError: a key of ``labels`` does not name exactly one arm.
@@ -52,11 +56,15 @@ def arm_names(
     if len({(name, placement) for (_, placement), name in short.items()}) < len(arms):
         short = {key: label_without(run, common) for key, run in arms.items()}
     names = {key: arm_name(label, key[1]) for key, label in short.items()}
-    for old, new in labels.items():
+    declared = declared or {}
+    for old, new in (*declared.items(), *labels.items()):
         rows = {names[key] for key in names if old in (names[key], short[key], key[0])}
+        if not rows and old in declared:
+            continue
         if len(rows) != 1:
+            where = f"--label {old}={new}" if old in labels else f"label {new!r} of the study file"
             raise CommandError(
-                f"--label {old}={new}: {old} is the name of {len(rows)} rows; choose from "
+                f"{where}: {old} is the name of {len(rows)} rows; choose from "
                 f"{'; '.join(sorted(rows or set(names.values())))}"
             )
         names = {key: new if name in rows else name for key, name in names.items()}

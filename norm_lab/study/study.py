@@ -50,10 +50,12 @@ class Study:
 
     Attributes:
         common: the settings that differ from the recipe and are the same in all runs.
-        runs: the table of :func:`read_results` with the column ``arm``, sorted by arm and seed.
-            ``train_loss`` is that of :func:`training_loss`.
+        runs: the table of :func:`read_results` with the columns ``arm``, the name that is shown,
+            and ``id``, the name without labels; sorted by arm and seed. ``train_loss`` is that of
+            :func:`training_loss`.
         curves: the table of :func:`read_curves`.
-        failures: the table of :func:`read_failures` with the columns ``arm`` and ``placement``.
+        failures: the table of :func:`read_failures` with the columns ``arm``, ``id`` and
+            ``placement``.
         baseline: the arm that the others are compared with; it comes first.
         primary: the comparisons that the study declares, by the names of arms.
         vary: keys in which the arms may differ, as each has a value of its own.
@@ -188,6 +190,7 @@ def read_study(
     labels: Mapping[str, str] | None = None,
     file: StudyFile | None = None,
     vary: Sequence[str] = (),
+    declared_labels: bool = False,
 ) -> Study:
     """Read the results in ``folders`` as one comparison.
 
@@ -201,6 +204,7 @@ def read_study(
         vary: more keys in which runs may differ, such as ``optimization.lr``. If each arm has one
             value of them, the names of the arms leave them out. ``lr_scheduler`` stands for the
             whole section. Those of ``file`` are added.
+        declared_labels: name the arms by the labels of ``file`` too.
 
     Raises:
         CommandError: no results, an invalid file, no run of ``baseline``, runs that cannot be
@@ -220,9 +224,13 @@ def read_study(
         _check_declared(file, runs)
     failures["placement"] = [_placement_of_failure(r, runs) for r in failures.to_dict("records")]
     every = pd.concat([runs, failures], ignore_index=True)
-    common, names = arm_names(every, labels or {}, vary)
+    _, ids = arm_names(every, {}, vary)
+    declared = file.labels if file is not None and declared_labels else {}
+    common, names = arm_names(every, labels or {}, vary, declared)
     for table in (runs, failures):
-        table["arm"] = [names[key] for key in zip(table["norm"], table["placement"])]
+        arms = list(zip(table["norm"], table["placement"]))
+        table["arm"] = [names[arm] for arm in arms]
+        table["id"] = [ids[arm] for arm in arms]
     for _, of_arm in runs.groupby("arm"):
         _check_arm(of_arm)
     chosen = _baselines(runs, baseline or _default_baseline(runs, file, common), common)

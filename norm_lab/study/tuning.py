@@ -104,7 +104,7 @@ def _by_value(table: pd.DataFrame, study: Study, key: str) -> pd.DataFrame:
         label = label_without(run, (*study.common, key))
         arms.append(arm_name(label, run["placement"]))
     try:
-        return table.assign(lr=[float(value) for value in values], arm=arms)
+        return table.assign(lr=[float(value) for value in values], arm=arms, id=arms)
     except (TypeError, ValueError) as error:
         raise CommandError(f"the values of {key} are not numbers: {error}") from error
 

@@ -6,6 +6,7 @@ import pytest
 
 from fake_runs import composed
 from norm_lab.config import compose
+from norm_lab.config.request import Request
 from norm_lab.config.studies import (
     AFTER,
     BEFORE,
@@ -62,6 +63,12 @@ def test_a_study_of_one_arm_declares_nothing(tmp_path):
             "seeds: [1]",
             "must have the keys experiment, may have arms, .*, tune, vary, and no others",
         ),
+        ("labels: [best]", "labels must be a mapping of arms to texts"),
+        ("labels: {layernorm: 3}", "labels must be a mapping of arms to texts"),
+        (
+            "labels: {layernorm: best, dyt: best}",
+            "2 arms have the label 'best'; give each its own",
+        ),
         ("vary: 3", "vary a list of keys"),
         ("declared: never", "declared is 'never'"),
         ("primary: [{arm: dyt}]", "primary comparison 1 must have the keys arm, baseline"),
@@ -114,6 +121,13 @@ def test_tuning_seeds_are_none_of_the_runs(tmp_path):
     study = read_study_file(write(tmp_path, TUNE.replace("101", "101, 2")))
     with pytest.raises(CommandError, match="the tuning seed 2 is a seed of the study's runs"):
         check_study(study, find_metric("accuracy"), SEEDS)
+
+
+def test_a_label_names_an_arm_of_the_study(tmp_path):
+    text = "arms: [['norm=layernorm,rmsnorm']]\nlabels: {rmsnorm: RMSNorm, layernom: LayerNorm}"
+    path = str(write(tmp_path, text))
+    with pytest.raises(CommandError, match="labels names the arm layernom; choose from layernorm"):
+        compose.compose_runs(Request(path, grid=True, work=tmp_path))
 
 
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)

@@ -179,6 +179,14 @@ def test_a_norm_is_a_line_over_the_batches_of_its_statistics(tmp_path):
     assert data["low"].iloc[0] < 33.5 < data["high"].iloc[0] and data["low"].isna().iloc[1]
 
 
+def test_a_label_of_an_arm_does_not_change_its_line(tmp_path):
+    few = [batch_run("batchnorm-stat-tokens-512", 33.0 + seed, 512, seed=seed) for seed in (1, 2)]
+    folder = folder_of(tmp_path, *few, batch_run("batchnorm", 35.0))
+    labels = {"batchnorm-stat-tokens-512": "small batches"}
+    data = drawn(read_study(folder, "batchnorm", labels), "stat-tokens").data
+    assert list(zip(data["arm"], data["value"])) == [("batchnorm, pre", n) for n in (512, 4096)]
+
+
 def test_overlapping_splits_widen_the_interval_of_a_line(tmp_path):
     """By Nadeau and Bengio: 1/2 + 1 for 1/2, where the test set is as large as the training set."""
     runs = [batch_run("batchnorm-stat-tokens-512", 33.0 + seed, 512, seed=seed) for seed in (1, 2)]

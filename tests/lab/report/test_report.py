@@ -199,6 +199,27 @@ def test_declared_comparisons_have_a_table_of_their_own(tmp_path):
     assert "These of its seeds have not run: 7, 8." in (tmp_path / "out/report.md").read_text()
 
 
+def test_arms_have_the_labels_of_the_study_file(tmp_path):
+    """Comparisons name an arm by its id, and an arm that has not run yet may have a label."""
+    folders = study_of_three(tmp_path)
+    study = tmp_path / "mine.yaml"
+    study.write_text(
+        'experiment: toy\noverrides: ["seed=1,2,3"]\nprimary: [{arm: far, baseline: alike}]\n'
+        "labels: {far: 'far away, post', alike: nearly alike, later: not yet run}\n"
+    )
+    argv = [*map(str, folders), "--out", str(tmp_path / "out"), "--study", str(study)]
+    main(argv)
+    text = (tmp_path / "out" / "report.md").read_text()
+    (primary,) = rows_of(text, "Comparisons that the study declares, before the runs.")
+    assert (primary["arm"], primary["baseline"]) == ("far away, post", "nearly alike")
+    runs = {(row["arm"], row["id"]) for row in rows_of(text, "Every run.")}
+    unlabeled = ("layernorm, pre", "layernorm, pre")
+    assert runs == {("far away, post", "far, pre"), ("nearly alike", "alike, pre"), unlabeled}
+    assert "far away, post" in (tmp_path / "out" / "scores.svg").read_text()
+    main([*argv, "--label", "alike=not alike"])
+    assert "| not alike |" in (tmp_path / "out" / "report.md").read_text()
+
+
 def test_arms_for_which_no_number_of_seeds_is_enough_are_shown(tmp_path):
     """On random splits, the variance of the mean does not fall below a share of theirs."""
     splits = {"data__settings": {"split_seed": 1}, "scores__tokenized__sentences": 1000}

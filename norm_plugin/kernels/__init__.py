@@ -1,11 +1,10 @@
 """Fused forms of the norms: the same values, gradients and statistics in fewer passes.
 
-    >>> from norm_plugin.norms import build_norm    # gives the fused form where there is one
     >>> from norm_plugin.kernels import set_kernels
-    >>> set_kernels(model, "off")                   # back to plain torch
+    >>> set_kernels(model, "auto")  # every norm of ours in the model computes by its fused form
+    >>> set_kernels(model, "off")   # back to plain torch
 
-Importing this package lets ``build_norm`` give
-them; ``norms/`` knows nothing of it.
+``build_norm`` builds a norm in plain torch; ``norms/`` knows nothing of this package.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from norm_plugin.kernels.choice import (
     has_kernels,
     resolve,
 )
-from norm_plugin.kernels.fused_forms import give_fused_form, has_fused_form, set_kernels
-from norm_plugin.norms.base.registry import AFTER_BUILDING
+from norm_plugin.kernels.fused_forms import has_fused_form, set_kernels
 
 __all__ = [
     "AUTO",
@@ -42,6 +40,3 @@ __all__ = [
 
 for _module in pkgutil.iter_modules(fused.__path__):
     importlib.import_module(f"{fused.__name__}.{_module.name}")
-
-if give_fused_form not in AFTER_BUILDING:
-    AFTER_BUILDING.append(give_fused_form)

@@ -18,6 +18,7 @@ from norm_plugin.kernels import choice as choices
 from norm_plugin.kernels.compiled import compiled_form
 from norm_plugin.kernels.passes import Ops
 from norm_plugin.norms import Norm
+from norm_plugin.norms.base.contract import FusedForm
 
 Form = Callable[[Any, Tensor, Tensor | None, Ops], Tensor | None]
 """From a norm, x (N, C), its real positions (N,) or None, and a backend to y (N, C); None where
@@ -87,14 +88,13 @@ class Fused:
         return None if y is None else y.view(x.shape)
 
 
-def give_fused_form(norm: Norm, choice: str | None = None) -> None:
-    """Let ``norm`` compute by ``choice`` of ``KERNELS`` from now on; None: what holds here."""
-    resolved = choices.resolve(choice)
-    norm.fused = None
-    if resolved == choices.COMPILE:
-        norm.fused = compiled_form(norm)
-    elif resolved != choices.OFF and type(norm) in _FORMS:
-        norm.fused = Fused(_FORMS[type(norm)], resolved)
+def _fused_form(norm: Norm, choice: str) -> FusedForm | None:
+    """How ``norm`` computes by ``choice``, a resolved one; None: in plain torch."""
+    if choice == choices.COMPILE:
+        return compiled_form(norm)
+    if choice != choices.OFF and type(norm) in _FORMS:
+        return Fused(_FORMS[type(norm)], choice)
+    return None
 
 
 def set_kernels(module: nn.Module, choice: str | None) -> None:
@@ -107,8 +107,9 @@ def set_kernels(module: nn.Module, choice: str | None) -> None:
     Raises:
         ValueError: an unknown word, or kernels that this machine does not have.
     """
+    resolved = choices.resolve(choice)
     for part in module.modules():
         if isinstance(part, Norm):
-            give_fused_form(part, choice)
+            part.fused = _fused_form(part, resolved)
         elif isinstance(part, choices.HasKernelChoice):
-            part.kernels = choices.resolve(choice)
+            part.kernels = resolved

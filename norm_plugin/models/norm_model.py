@@ -17,7 +17,7 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, open_dict
 from torch import nn
 
-from norm_plugin.kernels import AUTO, describe, has_kernels, resolve, set_kernels
+from norm_plugin.kernels import describe, has_kernels, resolve, set_kernels
 from norm_plugin.models.config import KERNELS_FOUND, NormConfig, build_config, config_class
 from norm_plugin.models.divergence import DivergenceWatch
 from norm_plugin.models.initialization import T_FIXUP
@@ -80,8 +80,7 @@ class NormModel(BaseFairseqModel):
             set_stat_tokens(model, plan.stat_tokens)
         for side in cls.sides:
             check_layer_drop(model.stack(side))
-        if plan.kernels != AUTO:  # those of auto are there since each part was built
-            set_kernels(model, plan.kernels)
+        set_kernels(model, plan.kernels)
         forms = describe_forms(model, plan, has_kernels(kernels))
         logger.info("norm kernels: %s; %s", describe(kernels), forms)
         if plan.nan_check:

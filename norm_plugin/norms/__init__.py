@@ -5,8 +5,8 @@
     >>> y = norm(x, padding_mask=mask)  # x: (T, B, C), mask: (B, T), True at padding
     >>> y = norm(x.transpose(0, 1), mask, batch_first=True)  # x: (B, T, C), the same mask
 
-Importing this package imports torch and nothing else. ``import norm_plugin.kernels`` lets
-``build_norm`` give the faster fused forms of the norms.
+Importing this package imports torch and nothing else. The norms compute in plain torch;
+``norm_plugin.kernels.set_kernels(model, "auto")`` lets those of a model compute by faster kernels.
 
 Every module of this folder is imported here, so a new norm is a new file and nothing else.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from norm_plugin.kernels import set_kernels
 from norm_plugin.norms import build_norm
 
 DIM = 12
@@ -34,6 +35,7 @@ def block_of(name: str, **options: object) -> Block:
     block = Block(name, **options).double()
     for parameter in block.parameters():
         nn.init.normal_(parameter, mean=0.1, std=0.5)
+    set_kernels(block, "auto")
     return block
 
 

@@ -53,7 +53,9 @@ def test_the_environment_wins_over_the_flag(monkeypatch):
     assert resolve(None) == AUTO and resolve("off") == OFF
     monkeypatch.setenv(VARIABLE, "off")
     assert resolve("cpu") == OFF
-    assert build_norm("adanorm", 8).fused is None
+    norm = build_norm("adanorm", 8)
+    set_kernels(norm, AUTO)
+    assert norm.fused is None
 
 
 def test_an_unknown_word_is_refused_with_the_right_ones(monkeypatch):
@@ -61,7 +63,7 @@ def test_an_unknown_word_is_refused_with_the_right_ones(monkeypatch):
         resolve("fast")
     monkeypatch.setenv(VARIABLE, "fast")
     with pytest.raises(ValueError, match="NORM_KERNELS is 'fast'; choose from auto, off, cpu"):
-        build_norm("adanorm", 8)
+        set_kernels(build_norm("adanorm", 8), AUTO)
 
 
 def test_kernels_asked_for_by_name_must_be_there(not_built):
@@ -73,7 +75,9 @@ def test_without_kernels_the_plain_form_computes_and_it_is_said_once(not_built, 
     torch.manual_seed(0)
     x = torch.randn(5, 8)
     with caplog.at_level(logging.WARNING):
-        outputs = [build_norm(name, 8)(x) for name in ("adanorm", "powernorm", "adanorm")]
+        norms = [build_norm(name, 8) for name in ("adanorm", "powernorm", "adanorm")]
+        set_kernels(torch.nn.ModuleList(norms), AUTO)
+        outputs = [norm(x) for norm in norms]
     assert [m for m in caplog.messages if "plain torch" in m] == [
         "norms run in plain torch, which is slower: cpu kernels not built (no compiler)"
     ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from norm_plugin.kernels import VARIABLE
+from norm_plugin.kernels import VARIABLE, set_kernels
+from norm_plugin.norms import NormSpec
 
 TIME, BATCH, DIM = 7, 4, 12
 
@@ -22,9 +23,17 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="module", autouse=True)
 def kernels(request):
-    """The other tests hold of the plain norms and of their fused forms."""
+    """The kernels of every norm that a test builds; most tests hold for plain and fused forms."""
+    build = NormSpec.build
+
+    def build_with_kernels(spec, dim, **options):
+        norm = build(spec, dim, **options)
+        set_kernels(norm, None)
+        return norm
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, request.param)
+        patch.setattr(NormSpec, "build", build_with_kernels)
         yield request.param
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from reference import CASES
 
-from norm_plugin.kernels import VARIABLE, has_fused_form
+from norm_plugin.kernels import VARIABLE, has_fused_form, set_kernels
 from norm_plugin.norms import build_norm, norm_spec
 from norm_plugin.norms.base.statistics import average_running_statistics
 from norm_plugin.norms.base.workers import gathered_rows, own_rows
@@ -49,6 +49,7 @@ APART = [(name, options) for name, options in with_sync("off")]
 def new_norm(name, options):
     torch.manual_seed(1)
     norm = build_norm(name, DIM, **options).double()
+    set_kernels(norm, None)  # those of the environment, in a worker too
     for parameter in norm.parameters():
         torch.nn.init.normal_(parameter, mean=1.0)
     return norm

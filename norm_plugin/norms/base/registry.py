@@ -118,13 +118,8 @@ class NormSpec:
         parsed = self.parse(options)
         norm = self.cls(dim, **parsed)
         norm.built_with = {option.name: option.default for option in self.options} | parsed
-        for finish in AFTER_BUILDING:
-            finish(norm)
         return norm
 
-
-AFTER_BUILDING: list[Callable[[Norm], None]] = []
-"""Called with each norm that is built; ``norm_plugin.kernels`` gives the fused forms here."""
 
 _SPECS: dict[str, NormSpec] = {}
 NORM_TYPES: list[str] = []

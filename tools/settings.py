@@ -40,7 +40,7 @@ from norm_lab.metrics.flags import Recipe, averaging_flags, training_flags
 from norm_lab.paths import CONFIGS
 from norm_lab.report.text import markdown
 from norm_plugin.io.command_line import CommandError
-from norm_plugin.models.plan import make_plan
+from norm_plugin.models.settle import settle
 from norm_plugin.norms import norm_spec
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -158,7 +158,7 @@ def recipe_values(task: Declared) -> dict[str, Any]:
 def _sites(args: Any) -> str:
     """The stacks in which every site has the norm of ``--norm-type``."""
     sides = ARCH_MODEL_REGISTRY[args.arch].sides
-    sites = make_plan(args, sides).sites
+    sites = settle(args, sides).sites
     of_norm = {
         side: {each.norm == args.norm_type for each in sites if each.site.side == side}
         for side in sides

@@ -96,10 +96,10 @@ def _check_norms(args: Any) -> None:
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     from norm_plugin.models.norm_model import NormModel
-    from norm_plugin.models.plan import make_plan
+    from norm_plugin.models.settle import settle
 
     model = ARCH_MODEL_REGISTRY.get(args.arch)
     if model is None or not issubclass(model, NormModel):
         return  # fairseq's or the user's model
-    for choice in make_plan(args, model.sides).sites:
+    for choice in settle(args, model.sides).sites:
         choice.build(getattr(args, f"{choice.site.side}_embed_dim"))

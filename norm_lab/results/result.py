@@ -229,12 +229,12 @@ def describe_model(checkpoint: Path, binarized: Path) -> dict[str, Any]:
     """
     from norm_plugin.checkpoints.building import build_model  # it imports fairseq
     from norm_plugin.models.norm_model import NormModel
-    from norm_plugin.models.plan import make_plan
+    from norm_plugin.models.settle import settle
     from norm_plugin.models.sites import sides_of
 
     model, cfg, _ = build_model(checkpoint, binarized)
     ours = isinstance(model, NormModel)
-    plan = model.cfg.plan if ours else make_plan(cfg.model, sides_of(model))
+    plan = model.cfg.plan if ours else settle(cfg.model, sides_of(model))
     norms = {
         parameter
         for choice in plan.sites

@@ -46,9 +46,8 @@ from norm_plugin.models.initialization import (
     linear_maps,
     of_placement,
 )
-from norm_plugin.models.plan import apply_placement, default_warmup
 from norm_plugin.models.recording import real_rows
-from norm_plugin.models.sites import branch_sites
+from norm_plugin.models.settle import apply_placement
 from norm_plugin.models.stacks import NormTransformerEncoder
 from norm_plugin.models.translation import NormTransformerModel
 from norm_plugin.norms import Norm
@@ -292,7 +291,6 @@ def _settings(
     args.dropout = args.attention_dropout = args.activation_dropout = 0.0
     args.warmup_updates = WARMUP_UPDATES
     apply_placement(args, sides=sides)
-    default_warmup(args, sides)
     return args
 
 
@@ -315,9 +313,8 @@ def watch_sums(layers: Sequence[Any]) -> dict[str, list[Tensor]]:
     for layer in layers:
         place = layer.placement.place
         for branch in place.branches:
-            site = branch_sites(place, branch, type(layer.placement)).get(SUM)
-            if site is not None and layer.slots.get(site.attribute) == SUM:
-                norm = getattr(layer, site.attribute)
+            if attribute := layer.attributes.get((branch, SUM)):
+                norm = getattr(layer, attribute)
                 norm.register_forward_pre_hook(partial(collect, branch), prepend=True)
     return sums
 

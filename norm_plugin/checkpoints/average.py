@@ -44,8 +44,8 @@ from norm_plugin.checkpoints.reestimate import DEFAULT_BATCHES, reestimate, runn
 from norm_plugin.io.command_line import CommandError, at_least
 from norm_plugin.io.files import check_output, reading
 from norm_plugin.io.user_dirs import add_user_dir, check_user_dir, import_user_dir
-from norm_plugin.models.plan import make_plan
 from norm_plugin.models.resuming import TRAINING_STATE, differences, settings_of, stacks_of
+from norm_plugin.models.settle import settle
 
 MODES = ("average", "last", "reestimate")
 """The values of --running-stats: see above."""
@@ -180,7 +180,7 @@ def differing_norms(path: Path, state: State, other_path: Path, other: State) ->
     check_user_dir(state, path)
     check_user_dir(other, other_path)
     try:
-        before, here = (make_plan(settings, stacks_of(settings)) for settings in (theirs, mine))
+        before, here = (settle(settings, stacks_of(settings)) for settings in (theirs, mine))
     except ValueError as error:
         raise CommandError(
             f"cannot compare the norms of {path} with those of {other_path}: {error}"

@@ -58,7 +58,7 @@ def fold_checkpoint(checkpoint: Path, data: Path | None = None) -> tuple[State, 
 
 def _store(state: State, model: Any, folded: Sequence[Any]) -> None:
     """Copy the folded weights of ``model`` into ``state``; every other entry stays as it is."""
-    from norm_plugin.models.plan import store_folded
+    from norm_plugin.models.settle import store_folded
 
     gone = {path for folding in folded for path in folding.norms}
     new = {path for folding in folded for path in folding.maps}
@@ -70,7 +70,7 @@ def _store(state: State, model: Any, folded: Sequence[Any]) -> None:
     }
     settings = state["cfg"]["model"]
     args = argparse.Namespace(**settings) if isinstance(settings, dict) else settings
-    store_folded(args, [folding.site for folding in folded], model.sides)
+    store_folded(args, model.cfg.plan)
     state["cfg"]["model"] = vars(args) if isinstance(settings, dict) else args
     state[FOLDED] = [folding.site.name for folding in folded]
     state.pop("last_optimizer_state", None)

@@ -28,7 +28,8 @@ from omegaconf import OmegaConf
 from norm_plugin.models import language_model as language_model
 from norm_plugin.models import translation as translation
 from norm_plugin.models.config import check_keys, flatten
-from norm_plugin.models.plan import LAYERNORM, apply_placement, default_warmup, make_plan
+from norm_plugin.models.plan import LAYERNORM
+from norm_plugin.models.settle import apply_placement, settle
 
 
 def set_missing(args: Any, **values: Any) -> None:
@@ -145,8 +146,7 @@ def _complete(model: str, fill_defaults: Callable[[Any], None], placement: str, 
         setattr(args, key, value)
     if getattr(args, "norm_type", None) is None:
         args.norm_type = LAYERNORM
-    default_warmup(args, cls.sides)
-    make_plan(args, cls.sides)  # so that a wrong flag stops the command before it makes anything
+    settle(args, cls.sides)  # so that a wrong flag stops the command before it makes anything
 
 
 register(

@@ -24,7 +24,8 @@ from norm_plugin.models.flags import (
     norm_type_field,
     option_field,
 )
-from norm_plugin.models.plan import LAYERNORM, Plan, make_plan
+from norm_plugin.models.plan import LAYERNORM, Plan
+from norm_plugin.models.settle import settle
 from norm_plugin.models.sites import SIDES
 from norm_plugin.norms import NORM_TYPES, declared_options, norm_spec
 from norm_plugin.placements import PLACEMENTS
@@ -104,20 +105,21 @@ def site_flags() -> list[tuple[str, str]]:
 
 
 def build_config(args: argparse.Namespace | DictConfig, sides: Sequence[str] = SIDES) -> NormConfig:
-    """The typed configuration of a model, with its plan, and errors as :func:`make_plan`.
+    """The typed configuration of a model, with its plan, and errors as :func:`settle`.
 
     Args:
         args: the flat Namespace of a command line, or the ``model`` node of a YAML file.
     """
+    plan = settle(args, sides)
     if OmegaConf.is_config(args):
         values: Any = OmegaConf.to_container(args, resolve=True)
         args = argparse.Namespace(**values)
     cfg: NormConfig = config_class().from_namespace(args)
-    cfg.plan = make_plan(args, sides)
-    for side, places in cfg.plan.layers.items():
+    cfg.plan = plan
+    for side, layers in plan.layers.items():
         stack = getattr(cfg, side)
         if stack.layers_to_keep:  # not every model of fairseq does so
-            stack.layers = len(places)
+            stack.layers = len(layers)
     return cfg
 
 

@@ -30,28 +30,23 @@ from norm_plugin.kernels.dropout import dropout_sum
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.flags import FULL, FUSED_DROPOUT, flag_of
 from norm_plugin.models.initialization import initialize
-from norm_plugin.models.plan import SiteChoice
+from norm_plugin.models.plan import LayerPlan, SiteChoice
 from norm_plugin.models.sites import (
     ATTENTIONS,
     LAST_MAPS,
     PROJECTIONS,
     STOCK_NORMS,
-    branch_sites,
-    head_sites,
     normalizes_before,
 )
 from norm_plugin.norms import Norm
 from norm_plugin.placements import (
-    IN_ATTENTION,
     INNER,
     INPUT,
     OUTPUT,
     STREAM,
     SUM,
-    LayerPlace,
     Placement,
     overrides,
-    placement_class,
 )
 
 
@@ -152,29 +147,28 @@ class PlannedLayer(nn.Module):
     dropout_module: FairseqDropout
     activation_dropout_module: FairseqDropout
 
-    def install_norms(self, cfg: NormConfig, place: LayerPlace) -> None:
+    def install_norms(self, cfg: NormConfig, layer: LayerPlan) -> None:
         """Put norms, placement and initial weights of the plan into a layer of fairseq."""
-        plan = cfg.plan
-        cls = placement_class(plan.placement[place.side]).at(place)
-        self.normalize_before = normalizes_before(cls, place.branches)
+        plan, place, placement = cfg.plan, layer.place, layer.placement
+        self.normalize_before = normalizes_before(placement, place.branches)
         self.attributes = {}
         for branch in place.branches:
             setattr(self, STOCK_NORMS[branch], None)
-            for slot, site in branch_sites(place, branch, cls).items():
-                if slot in IN_ATTENTION:
-                    continue
-                self.attributes[branch, slot] = site.attribute
-                last_map = attrgetter(LAST_MAPS[branch])(self)
-                dim = last_map.in_features if slot == INNER else self.embed_dim
-                setattr(self, site.attribute, plan.at(site).build(dim))
-            if branch in ATTENTIONS and (INNER in cls.norms_of(branch) or overrides(cls, "inside")):
+            if branch in ATTENTIONS and (
+                (branch, INNER) in layer.sites or overrides(placement, "inside")
+            ):
                 out_proj = self._attention(branch).out_proj
                 out_proj.register_forward_pre_hook(partial(self._before_last_map, branch))
-            for flag, site in head_sites(place.side, branch).items():
-                if plan.has(site):
-                    heads = 1 if plan.head_width == FULL else self._attention(branch).num_heads
-                    self._normalize_heads(branch, flag, site.attribute, plan.at(site), heads)
-        self.placement = cls(place)
+        for (branch, slot), site in layer.sites.items():
+            if slot in PROJECTIONS:
+                heads = 1 if plan.head_width == FULL else self._attention(branch).num_heads
+                self._normalize_heads(branch, plan.at(site), heads)
+                continue
+            self.attributes[branch, slot] = site.attribute
+            last_map = attrgetter(LAST_MAPS[branch])(self)
+            dim = last_map.in_features if slot == INNER else self.embed_dim
+            setattr(self, site.attribute, plan.at(site).build(dim))
+        self.placement = placement(place)
         if plan.fused_dropout:
             self.dropout_module = fuse_dropout(self.dropout_module, self.placement)
         initialize(self, plan.initialization[place.side], place)
@@ -230,14 +224,12 @@ class PlannedLayer(nn.Module):
         h = self.placement.inside(inputs[0], branch)
         return (self.placement.norm(branch, INNER, h),)
 
-    def _normalize_heads(
-        self, branch: str, flag: str, attribute: str, choice: SiteChoice, heads: int
-    ) -> None:
+    def _normalize_heads(self, branch: str, choice: SiteChoice, heads: int) -> None:
         """Put a norm on the queries, keys or values of the attention of ``branch``."""
-        attention = self._attention(branch)
-        setattr(self, attribute, choice.build(attention.embed_dim // heads))
-        hook = partial(self._after_projection, attribute, heads)
-        getattr(attention, PROJECTIONS[flag]).register_forward_hook(hook)
+        attention, site = self._attention(branch), choice.site
+        setattr(self, site.attribute, choice.build(attention.embed_dim // heads))
+        hook = partial(self._after_projection, site.attribute, heads)
+        getattr(attention, PROJECTIONS[site.flag]).register_forward_hook(hook)
 
     def _after_projection(
         self, attribute: str, heads: int, projection: nn.Module, inputs: Any, x: Tensor
@@ -250,9 +242,9 @@ class PlannedLayer(nn.Module):
 class NormTransformerEncoderLayer(PlannedLayer, TransformerEncoderLayerBase):
     """An encoder layer with the norms and the placement of the plan."""
 
-    def __init__(self, cfg: NormConfig, place: LayerPlace, return_fc: bool = False) -> None:
+    def __init__(self, cfg: NormConfig, layer: LayerPlan, return_fc: bool = False) -> None:
         super().__init__(cfg, return_fc)
-        self.install_norms(cfg, place)
+        self.install_norms(cfg, layer)
         # fairseq after 0.12.2 computes a loaded layer as one fused kernel, which knows LayerNorm
         # only and would pass these norms over
         self.can_use_fastpath = False
@@ -296,9 +288,9 @@ class NormTransformerDecoderLayer(PlannedLayer, TransformerDecoderLayerBase):
 
     encoder_attn: Any
 
-    def __init__(self, cfg: NormConfig, place: LayerPlace, no_encoder_attn: bool = False) -> None:
+    def __init__(self, cfg: NormConfig, layer: LayerPlan, no_encoder_attn: bool = False) -> None:
         super().__init__(cfg, no_encoder_attn)
-        self.install_norms(cfg, place)
+        self.install_norms(cfg, layer)
 
     def forward(
         self,

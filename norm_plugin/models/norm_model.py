@@ -69,7 +69,7 @@ class NormModel(BaseFairseqModel):
         cfg = build_config(args, cls.sides)
         plan, kernels = cfg.plan, resolve(cfg.plan.kernels)
         with open_dict(args) if isinstance(args, DictConfig) else contextlib.nullcontext():
-            for name, value in {**plan.stored(), KERNELS_FOUND: describe(kernels)}.items():
+            for name, value in {**plan.to_settings(), KERNELS_FOUND: describe(kernels)}.items():
                 setattr(args, name, value)
         logger.info(describe_plan(plan))
         for line in (*describe_leaks(plan), *describe_initialization(plan)):

@@ -28,7 +28,7 @@ from norm_plugin.models.architectures import lm_defaults, set_missing
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.flags import flag_of
 from norm_plugin.models.language_model import NormTransformerLanguageModel
-from norm_plugin.models.plan import chosen_placement
+from norm_plugin.models.settle import chosen_placement
 from norm_plugin.models.stacks import NormTransformerDecoder
 from norm_plugin.norms import Norm
 

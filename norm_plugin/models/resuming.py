@@ -26,8 +26,9 @@ from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from norm_plugin.models.flags import ALLOW, EMBEDDING, HEAD_WIDTH, INIT, STAT_TOKENS, flag_of
-from norm_plugin.models.plan import Plan, make_plan
+from norm_plugin.models.plan import Plan
 from norm_plugin.models.safe_loading import safe_loading
+from norm_plugin.models.settle import settle
 from norm_plugin.models.sites import PROJECTIONS, SIDES
 from norm_plugin.models.stored_settings import check_settings
 
@@ -158,8 +159,8 @@ def check_resuming(
             f"{' and '.join(theirs)}, and this model has {' and '.join(sides)}: give a checkpoint "
             "of the same kind of model"
         )
-    before = make_plan(stored, sides)
-    differing = "; ".join(differences(before, plan or make_plan(given, sides), anew))
+    before = settle(stored, sides)
+    differing = "; ".join(differences(before, plan or settle(given, sides), anew))
     if not differing:
         return None
     if given.get(ALLOW) == "on":

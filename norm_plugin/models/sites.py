@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from norm_plugin.models.flags import norm_type_field
 from norm_plugin.placements import (
     INPUT,
     STREAM,
@@ -71,13 +70,6 @@ ATTENTIONS = {"self": "self_attn", "cross": "encoder_attn"}
 """fairseq's attention of each branch of a layer."""
 
 
-def head_sites(side: str, branch: str) -> dict[str, Site]:
-    """The sites of an attention's queries, keys and values, by flag; none for the FFN."""
-    if branch not in ATTENTIONS:
-        return {}
-    return {flag: Site(flag, side, f"{branch}_{flag}_norm", branch) for flag in PROJECTIONS}
-
-
 FINAL_SITES = {side: Site(f"{side}-final", side, "layer_norm") for side in SIDES}
 EMBEDDING_SITES = {side: Site("embedding", side, "layernorm_embedding") for side in SIDES}
 
@@ -88,23 +80,47 @@ def normalizes_before(cls: type[Placement], branches: Sequence[str]) -> bool:
     return bool({INPUT, STREAM} & slots) or overrides(cls, "read") or overrides(cls, "enter")
 
 
-def branch_sites(place: LayerPlace, branch: str, cls: type[Placement]) -> dict[str, Site]:
-    """The sites of a branch, by slot: one is fairseq's own, others have a name of ours."""
+def layer_sites(
+    place: LayerPlace, cls: type[Placement], projections: Collection[str] = ()
+) -> dict[tuple[str, str], Site]:
+    """The sites of a layer, by branch and slot.
+
+    Args:
+        cls: the placement of this layer.
+        projections: which of ``query``, ``key`` and ``value`` have a norm in every attention,
+            whatever the placement.
+    """
     stock = INPUT if normalizes_before(cls, place.branches) else SUM
-    flag, heads = f"{place.side}-{branch}", head_sites(place.side, branch)
-    return {
-        slot: Site(flag, place.side, STOCK_NORMS[branch])
-        if slot == stock
-        else heads.get(slot, Site(flag, place.side, f"{branch}_{slot}_norm", slot))
-        for slot in cls.norms_of(branch)
-    }
+    sites = {}
+    for branch in place.branches:
+        flag, slots = f"{place.side}-{branch}", cls.norms_of(branch)
+        for slot in slots:
+            if slot not in PROJECTIONS:
+                attribute = STOCK_NORMS[branch] if slot == stock else f"{branch}_{slot}_norm"
+                own = "" if slot == stock else slot
+                sites[branch, slot] = Site(flag, place.side, attribute, own)
+        for head in PROJECTIONS if branch in ATTENTIONS else ():
+            if head in slots or head in projections:
+                sites[branch, head] = Site(head, place.side, f"{branch}_{head}_norm", branch)
+    return sites
 
 
-def final_sites(side: str, cls: type[Placement]) -> list[Site]:
-    """The sites after a stack: that of the final norm, and those of the placement's own norms."""
-    flag = FINAL_SITES[side].flag
-    own = [Site(flag, side, f"final_{word}_norm", word) for word in cls.final_norms]
-    return [FINAL_SITES[side], *own]
+def sites_outside_layers(settings: object, side: str, placement: str) -> list[Site]:
+    """The sites of a stack outside its layers: after the last layer, and of the embeddings."""
+    cls, sites = placement_class(placement), []
+    dropped = side == "decoder" and getattr(settings, "no_decoder_final_norm", False)
+    if dropped and cls.acts_at_final_norm():
+        raise ValueError(
+            f"with placement {placement} the output of the decoder is made at its final norm: drop "
+            "--no-decoder-final-norm, or choose another placement"
+        )
+    if cls.final_norm and not dropped:
+        flag = FINAL_SITES[side].flag
+        own = [Site(flag, side, f"final_{word}_norm", word) for word in cls.final_norms]
+        sites = [FINAL_SITES[side], *own]
+    if getattr(settings, "layernorm_embedding", False) or cls.embedding_norm:
+        sites.append(EMBEDDING_SITES[side])
+    return sites
 
 
 def layer_places(settings: object, side: str, sides: Sequence[str] = SIDES) -> list[LayerPlace]:
@@ -130,32 +146,3 @@ def layer_places(settings: object, side: str, sides: Sequence[str] = SIDES) -> l
         )
         for index in indices
     ]
-
-
-def present_sites(
-    settings: object, placement: dict[str, str], sides: Sequence[str] = SIDES
-) -> list[Site]:
-    """The sites of the model with these settings; ``placement`` is by side."""
-    sites: dict[Site, None] = {}  # a set that keeps the order
-    for side in sides:
-        cls = placement_class(placement[side])
-        places = layer_places(settings, side, sides)
-        for branch in places[0].branches:
-            for flag, site in head_sites(side, branch).items():
-                if getattr(settings, norm_type_field(flag), None) is not None:
-                    sites[site] = None
-            for place in places:
-                sites.update(dict.fromkeys(branch_sites(place, branch, cls.at(place)).values()))
-        dropped = side == "decoder" and getattr(settings, "no_decoder_final_norm", False)
-        if dropped and cls.acts_at_final_norm():
-            raise ValueError(
-                f"with placement {placement[side]} the output of the decoder is made at its final "
-                "norm: drop --no-decoder-final-norm, or choose another placement"
-            )
-        if cls.final_norm and not dropped:
-            sites.update(dict.fromkeys(final_sites(side, cls)))
-    for side in sides:
-        cls = placement_class(placement[side])
-        if getattr(settings, "layernorm_embedding", False) or cls.embedding_norm:
-            sites[EMBEDDING_SITES[side]] = None
-    return list(sites)

@@ -18,7 +18,7 @@ from norm_plugin.models.layers import (
     NormTransformerEncoderLayer,
     wrap_layer,
 )
-from norm_plugin.models.sites import EMBEDDING_SITES, final_sites
+from norm_plugin.models.sites import EMBEDDING_SITES
 from norm_plugin.norms import Norm
 from norm_plugin.norms.base.padding_mask import PaddingMask
 from norm_plugin.norms.base.statistics import BatchStatisticsNorm
@@ -64,12 +64,11 @@ def follow_plan(
     """Put the final norm and the norm of the embeddings of the plan into a stack of fairseq."""
     stack.padding = PaddingMask(stack)
     placement = placement_class(cfg.plan.placement[side])
-    for site in (*final_sites(side, placement), EMBEDDING_SITES[side]):
-        norm = None
-        if cfg.plan.has(site):
-            norm = cfg.plan.at(site).build(getattr(cfg, side).embed_dim)
-            # the one place where fairseq's x is (B, T, C) is before its layers
-            stack.padding.serve(norm, batch_first=site == EMBEDDING_SITES[side])
+    stack.layer_norm = stack.layernorm_embedding = None
+    for site in cfg.plan.outside_layers[side]:
+        norm = cfg.plan.at(site).build(getattr(cfg, side).embed_dim)
+        # the one place where fairseq's x is (B, T, C) is before its layers
+        stack.padding.serve(norm, batch_first=site == EMBEDDING_SITES[side])
         setattr(stack, site.attribute, norm)
     if placement.acts_at_final_norm():
         around = AroundFinalNorm(placement, stack)
@@ -82,7 +81,7 @@ def follow_plan(
         stack.embed_tokens,
         stack.embed_positions,
         cfg.plan.initialization[side],
-        cfg.plan.layers[side][0],
+        cfg.plan.layers[side][0].place,
     )
     if isinstance(stack.layers, LayerDropModuleList):
         stack.layers = LayerDrop(stack.layers.p, stack.layers.children())
@@ -109,12 +108,12 @@ class NormTransformerEncoder(TransformerEncoderBase):
     """A stack of :class:`NormTransformerEncoderLayer`."""
 
     def __init__(self, cfg: NormConfig, *args: Any, **kwargs: Any) -> None:
-        self.places = iter(cfg.plan.layers["encoder"])
+        self.plans = iter(cfg.plan.layers["encoder"])
         super().__init__(cfg, *args, **kwargs)
         follow_plan(self, cfg, "encoder")
 
     def build_encoder_layer(self, cfg: NormConfig) -> nn.Module:
-        layer = NormTransformerEncoderLayer(cfg, next(self.places), self.return_fc)
+        layer = NormTransformerEncoderLayer(cfg, next(self.plans), self.return_fc)
         return wrap_layer(layer, cfg)
 
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -129,12 +128,12 @@ class NormTransformerDecoder(TransformerDecoderBase):
     output_projection: nn.Linear
 
     def __init__(self, cfg: NormConfig, *args: Any, **kwargs: Any) -> None:
-        self.places = iter(cfg.plan.layers["decoder"])
+        self.plans = iter(cfg.plan.layers["decoder"])
         super().__init__(cfg, *args, **kwargs)
         follow_plan(self, cfg, "decoder")
 
     def build_decoder_layer(self, cfg: NormConfig, no_encoder_attn: bool = False) -> nn.Module:
-        layer = NormTransformerDecoderLayer(cfg, next(self.places), no_encoder_attn)
+        layer = NormTransformerDecoderLayer(cfg, next(self.plans), no_encoder_attn)
         return wrap_layer(layer, cfg)
 
     def build_output_projection(self, cfg: NormConfig, *args: Any) -> None:

@@ -44,6 +44,7 @@ from norm_plugin.models.config import NormConfig
 from norm_plugin.models.flags import flag_of
 from norm_plugin.models.layers import NormTransformerDecoderLayer, wrap_layer
 from norm_plugin.models.norm_model import REMARK
+from norm_plugin.models.plan import LayerPlan
 from norm_plugin.models.relative import (
     FINAL_NORM,
     RelativeDecoder,
@@ -53,7 +54,6 @@ from norm_plugin.models.relative import (
     set_defaults,
     settings_class,
 )
-from norm_plugin.placements import LayerPlace
 
 logger = logging.getLogger(__name__)
 
@@ -140,9 +140,9 @@ class TensorizedLayer(NormTransformerDecoderLayer):
             masked=getattr(settings, MASK) != RELEASED,
         )
 
-    def install_norms(self, cfg: NormConfig, place: LayerPlace) -> None:
+    def install_norms(self, cfg: NormConfig, layer: LayerPlan) -> None:
         self.apply(draw)
-        super().install_norms(cfg, place)
+        super().install_norms(cfg, layer)
 
     def forward(  # type: ignore[override]
         self,
@@ -179,7 +179,7 @@ class TensorizedDecoder(RelativeDecoder):
         return 1, settings.rank
 
     def build_decoder_layer(self, cfg: NormConfig, no_encoder_attn: bool = False) -> nn.Module:
-        return wrap_layer(TensorizedLayer(cfg, next(self.places), no_encoder_attn), cfg)
+        return wrap_layer(TensorizedLayer(cfg, next(self.plans), no_encoder_attn), cfg)
 
     def extract_features(
         self,

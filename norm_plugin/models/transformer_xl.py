@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from norm_plugin.models.architectures import register, set_missing
 from norm_plugin.models.config import NormConfig
 from norm_plugin.models.layers import LayerNorms, NormTransformerDecoderLayer, wrap_layer
+from norm_plugin.models.plan import LayerPlan
 from norm_plugin.models.relative import (
     FINAL_NORM,
     RelativeDecoder,
@@ -50,7 +51,7 @@ from norm_plugin.models.relative import (
 )
 from norm_plugin.models.segments import TASK, Memory, before_segment, joined, number_segments
 from norm_plugin.norms.base.workers import gathered_rows, own_rows
-from norm_plugin.placements import INPUT, STREAM, LayerPlace
+from norm_plugin.placements import INPUT, STREAM
 
 MODEL = "norm_transformer_xl"
 SETTINGS: Settings = {
@@ -132,9 +133,9 @@ class TransformerXLLayer(NormTransformerDecoderLayer):
             qn_block_size=self.quant_noise_block_size,
         )
 
-    def install_norms(self, cfg: NormConfig, place: LayerPlace) -> None:
+    def install_norms(self, cfg: NormConfig, layer: LayerPlan) -> None:
         self.apply(draw)
-        super().install_norms(cfg, place)
+        super().install_norms(cfg, layer)
 
     def forward(  # type: ignore[override]
         self,
@@ -195,7 +196,7 @@ class TransformerXLDecoder(RelativeDecoder):
         return heads, cfg.decoder.embed_dim // heads
 
     def build_decoder_layer(self, cfg: NormConfig, no_encoder_attn: bool = False) -> nn.Module:
-        return wrap_layer(TransformerXLLayer(cfg, next(self.places), no_encoder_attn), cfg)
+        return wrap_layer(TransformerXLLayer(cfg, next(self.plans), no_encoder_attn), cfg)
 
     def extract_features(
         self,

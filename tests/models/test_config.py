@@ -9,9 +9,10 @@ from fairseq import models, options
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf, open_dict
 
-from norm_plugin.models import plan, stacks
+from norm_plugin.models import stacks
 from norm_plugin.models.config import config_class
 from norm_plugin.models.norm_model import NormModel
+from norm_plugin.models.settle import settle
 from norm_plugin.norms import Norm, register_norm
 from norm_plugin.norms.base import registry as registry
 from norm_plugin.placements import PLACEMENTS
@@ -267,19 +268,17 @@ def test_an_architecture_completes_what_it_has_completed(placement):
     assert vars(settings) == before and settings.encoder_layers == 4
 
 
-def test_the_plan_is_made_once(task, monkeypatch):
-    """When the flags are read; whoever builds the model or asks after that gets the same."""
-    made, make = [], plan._make_plan
-    monkeypatch.setattr(plan, "_plans", {})
-    monkeypatch.setattr(plan, "_make_plan", lambda *given: made.append(given) or make(*given))
+def test_settings_that_are_settled_give_the_same_plan(task):
+    """fairseq has them completed when it reads the flags, and again when it builds the model."""
     flags = ["DATA", "--arch", "norm_transformer_multi30k_tiny", "--norm-type", "powernorm"]
     flags += ["--lr-scheduler", "inverse_sqrt", "--warmup-updates", "4"]
     args = options.parse_args_and_arch(options.get_training_parser(), flags)
+    assert args.norm_warmup_updates == 4
+    args.warmup_updates = 8  # too late: the length is settled
     settings = argparse.Namespace(**vars(args), _name=args.arch)  # as fairseq hands them over
     model = models.build_model(settings, task)
-    assert len(made) == 1
-    other = argparse.Namespace(**{**vars(args), "norm_type": "mabn"})
-    assert plan.make_plan(other) != model.cfg.plan
+    assert settle(args) == settle(vars(args)) == model.cfg.plan
+    assert settle({**vars(args), "norm_type": "mabn"}) != model.cfg.plan
 
 
 def test_a_model_has_its_settings_where_fairseqs_has_them(build):

@@ -10,7 +10,7 @@ import torch
 
 from norm_plugin.models import fold_norms
 from norm_plugin.models.config import build_config
-from norm_plugin.models.plan import make_plan, store_folded
+from norm_plugin.models.settle import settle, store_folded
 from norm_plugin.norms import NORM_TYPES, Norm, norm_spec
 from norm_plugin.norms.identity import Identity
 
@@ -171,6 +171,13 @@ def test_another_kind_of_map_does_not_fold(build, batch):
     torch.testing.assert_close(model(**batch)[0], expected, **OF_BATCHNORM)
 
 
+def folded(plan, gone):
+    """``plan`` with ``none`` at every site for which ``gone`` is true."""
+    for choice in plan.sites:
+        plan = plan.without(choice.site) if gone(choice.site) else plan
+    return plan
+
+
 def test_options_that_no_norm_is_left_to_take_are_unset():
     # powernorm goes, batchnorm stays: alpha_fwd must go, the layer-scale that both have stays
     args = argparse.Namespace(
@@ -182,8 +189,7 @@ def test_options_that_no_norm_is_left_to_take_are_unset():
         encoder_normalize_before=True,
         decoder_normalize_before=True,
     )
-    sites = [choice.site for choice in make_plan(args).sites]
-    store_folded(args, [site for site in sites if site.flag.startswith("encoder-")])
+    store_folded(args, folded(settle(args), lambda site: site.flag.startswith("encoder-")))
     assert args.norm_type_encoder_self == args.norm_type_encoder_final == "none"
     assert args.norm_alpha_fwd is None and args.norm_warmup_updates is None
     assert args.norm_layer_scale_groups == 0
@@ -197,9 +203,9 @@ def test_tokens_of_statistics_that_no_norm_takes_are_unset():
         encoder_normalize_before=True,
         decoder_normalize_before=True,
     )
-    sites = [choice.site for choice in make_plan(args).sites]
-    store_folded(args, sites[:1])
+    plan = settle(args)
+    store_folded(args, plan.without(plan.sites[0].site))
     assert args.norm_stat_tokens == 32  # batchnorm is left elsewhere
-    store_folded(args, [site for site in sites if site.side == "encoder"])
+    store_folded(args, folded(plan, lambda site: site.side == "encoder"))
     assert args.norm_stat_tokens is None
     build_config(args)

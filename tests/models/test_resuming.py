@@ -10,8 +10,8 @@ import torch
 from composed import configure
 
 from in_process import command, everywhere, train_here
-from norm_plugin.models.plan import make_plan
 from norm_plugin.models.resuming import differences, flat_settings, stored_settings
+from norm_plugin.models.settle import settle
 from norm_plugin.norms import NORM_TYPES, Norm
 
 PRE = ("--norm-placement", "pre")
@@ -46,7 +46,7 @@ POWERNORM = ("--norm-type", "powernorm", *PRE)
 def differences_of(stored, given, anew=False):
     """What differs between two command lines."""
     lines = (command("DATA", "DIR", *flags) for flags in (stored, given))
-    plans = [make_plan(flat_settings(configure(*line).model)) for line in lines]
+    plans = [settle(flat_settings(configure(*line).model)) for line in lines]
     return differences(*plans, anew)
 
 
@@ -199,7 +199,7 @@ def settings(**given):
 def test_heads_decide_the_groups_of_released_powernorm():
     common = {"norm_type": "powernorm", "norm_variant": "released", "norm_warmup_updates": 4}
     stored, given = settings(**common), settings(**{**common, "encoder_attention_heads": 4})
-    (said,) = differences(make_plan(stored), make_plan(given))
+    (said,) = differences(settle(stored), settle(given))
     assert said.startswith("layer_scale_groups of powernorm of encoder-self, encoder-ffn: stored")
 
 

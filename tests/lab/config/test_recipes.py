@@ -26,7 +26,7 @@ from norm_lab.config.recipes import main, read_recipe
 from norm_lab.metrics.flags import averaging_flags, generation_flags, training_flags
 from norm_lab.paths import CONFIGS
 from norm_plugin.io.command_line import CommandError, run_command
-from norm_plugin.models.plan import make_plan
+from norm_plugin.models.settle import settle
 from norm_plugin.norms import NORM_TYPES
 from norm_plugin.norms.base import registry as registry
 from norm_plugin.placements import PLACEMENTS
@@ -150,7 +150,7 @@ def test_the_language_models_of_the_powernorm_paper(name, layers, plain):
     assert args.norm_warmup_updates == 4000  # as long as that of the learning rate
     assert (args.optimizer, args.clip_norm, args.max_update) == ("adam", 0.25, 0)
     assert getattr(args, "label_smoothing", None) == (0.1 if name == "ptb" else None)
-    every = [choice.norm for choice in make_plan(args, ("decoder",)).sites]
+    every = [choice.norm for choice in settle(args, ("decoder",)).sites]
     assert set(every) == {"powernorm"}
     schedule = schedule_of(args)
     end = 4000 + args.lr_period_updates

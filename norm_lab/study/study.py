@@ -312,7 +312,7 @@ def _of_baseline(runs: pd.DataFrame, baseline: str, common: Differences) -> list
     short = {run["arm"]: label_without(run, common) for run in arms}
     return (
         [run for run in arms if baseline in (run["arm"], run["norm"], short[run["arm"]])]
-        or [run for run in arms if run["arm"] == arm_name(baseline, run["placement"])]
+        or [run for run in arms if arm_name(baseline, run["placement"]) in (run["arm"], run["id"])]
         or [run for run in arms if norm_of_label(run["norm"], run["differs"]) == baseline]
     )
 

@@ -194,6 +194,14 @@ def test_the_runs_of_an_arm_may_have_the_kernels_of_several_machines(tmp_path):
     assert read_study(folder_of(tmp_path, *runs)).arms == ["layernorm, pre"]
 
 
+def test_a_tuned_baseline_with_a_label_is_found_by_its_id(tmp_path):
+    folders = tuned(tmp_path, *(("rmsnorm", s, 0.1) for s in (1, 2)), ("dyt", 1, 0.2))
+    text = "primary: [{arm: dyt, baseline: rmsnorm}]\nvary: [optimization.lr]\n"
+    text += "labels: {rmsnorm: RMSNorm}\n"
+    study = read_study(folders, file=declared(tmp_path, text), declared_labels=True)
+    assert (study.baseline, study.arms) == ("RMSNorm", ["RMSNorm", "dyt, pre"])
+
+
 def test_arms_at_values_of_their_own_keep_their_names(tmp_path):
     runs = [(norm, seed, r) for norm, r in (("layernorm", 0.1), ("dyt", 0.2)) for seed in (1, 2)]
     folders = tuned(tmp_path, *runs)

@@ -49,13 +49,13 @@ FILE = Path(__file__).with_name("paper_rows.yaml")
 REPRODUCED, CONTRADICTED, UNDECIDED = "reproduced", "contradicted", "undecided"
 NOT_SEEN, PARTLY, NOT_RUN = "not reproduced", "partly", "not run"
 VERDICTS = {
-    REPRODUCED: "the stated effect is there and decided, or the stated equation or bound holds",
-    CONTRADICTED: "the opposite of what is stated is decided, or the equation or bound fails",
-    NOT_SEEN: "the interval lies within the margin that the row names: no such effect",
-    PARTLY: "some of the statements or settings hold, others do not",
-    UNDECIDED: "measured, and the interval holds both answers, or there is one seed",
+    REPRODUCED: "the stated effect is decided, or the stated equation or bound holds",
+    CONTRADICTED: "the opposite effect is decided, or the stated equation or bound fails",
+    NOT_SEEN: "the interval lies within the margin of the row, which excludes a larger effect",
+    PARTLY: "some statements or settings hold, others do not",
+    UNDECIDED: "measured, but p or the interval does not decide, or there is one seed",
     "implemented": "a definition or an algorithm, compared with its equations in float64 by tests",
-    NOT_RUN: "the commands are here, the runs are not",
+    NOT_RUN: "not run or not measured here",
     "cannot be run here": "it needs data or GPUs that this project does not have",
     "no claim": "a picture, a notation, a setting, a step of a proof, or a score that is cited",
 }

@@ -195,11 +195,20 @@ def test_the_runs_of_an_arm_may_have_the_kernels_of_several_machines(tmp_path):
 
 
 def test_a_tuned_baseline_with_a_label_is_found_by_its_id(tmp_path):
-    folders = tuned(tmp_path, *(("rmsnorm", s, 0.1) for s in (1, 2)), ("dyt", 1, 0.2))
-    text = "primary: [{arm: dyt, baseline: rmsnorm}]\nvary: [optimization.lr]\n"
-    text += "labels: {rmsnorm: RMSNorm}\n"
+    """The label of its runs has the tuned value, and its norm is that of the other arm too."""
+    runs = []
+    for layers, rate in ((6, 0.1), (24, 0.2)):
+        differs = {"model.decoder_layers": layers, "optimization.lr": [rate]}
+        run = made_up(f"layernorm-decoder-layers-{layers}-lr-{rate}", differs=differs)
+        for section in ("optimization", "optimizer", "lr_scheduler"):
+            run["settings"][section] = {"lr": [rate]}
+        runs.append(run)
+    arm, baseline = (f"layernorm-decoder-layers-{layers}" for layers in (6, 24))
+    text = f"primary: [{{arm: {arm}, baseline: {baseline}}}]\nlabels: {{{baseline}: deep}}\n"
+    text += "tune: {grid: {optimization.lr: [0.1, 0.2]}, seeds: [101]}\n"
+    folders = folder_of(tmp_path, *runs)
     study = read_study(folders, file=declared(tmp_path, text), declared_labels=True)
-    assert (study.baseline, study.arms) == ("RMSNorm", ["RMSNorm", "dyt, pre"])
+    assert (study.baseline, study.arms) == ("deep", ["deep", f"{arm}, pre"])
 
 
 def test_arms_at_values_of_their_own_keep_their_names(tmp_path):

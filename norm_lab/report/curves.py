@@ -48,19 +48,22 @@ def panels(groups: Mapping[str, Mapping[str, str]], out: Sequence[str] = ()) -> 
     """Divide arms into panels: one for each group, or one for each arm if there are too many.
 
     A group has the short names of its arms, without baselines. ``out`` are the arms with their own
-    scale.
+    scale. A panel of one arm has its name as the title, as the legend does not have it.
     """
     crowded = any(len(set(names) - set(out)) >= MOST_LINES for names in groups.values())
     together, apart = [], []
     for group, names in groups.items():
+        # a label of a study file may say the placement itself
         titles = {
-            arm: name if len(groups) == 1 else f"{name}, {group}" for arm, name in names.items()
+            arm: name if len(groups) == 1 or name == arm else f"{name}, {group}"
+            for arm, name in names.items()
         }
         inside = {arm: name for arm, name in names.items() if arm not in out}
         if crowded:
             together += [Panel(titles[arm], {arm: name}) for arm, name in inside.items()]
         elif inside:
-            together.append(Panel(group, inside))
+            (first, *others) = inside
+            together.append(Panel(group if others else titles[first], inside))
         apart += [Panel(titles[arm], {arm: names[arm]}, True) for arm in names if arm in out]
     return together + apart
 

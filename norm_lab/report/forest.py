@@ -67,7 +67,8 @@ def forest_plot(
             right.locator_params(axis="x", nbins=3)
 
     ratios = [3, 1] if rows["out"].any() else [1]
-    height = 0.7 + 0.26 * len(lines)
+    of_line = 0.36 if any("\n" in text for text, _ in lines) else 0.26
+    height = 0.7 + of_line * len(lines)
     options = {"sharey": True, "width_ratios": ratios}
     return Figure(name, title, data, plot, height, (1, len(ratios)), options)
 

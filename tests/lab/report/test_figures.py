@@ -213,7 +213,9 @@ def test_a_panel_has_at_most_six_lines():
     """The baseline is one of them; more arms have a panel each."""
     few = {f"a{i}, pre": f"a{i}" for i in range(MOST_LINES - 1)}
     both = {"pre": few, "post": {"b, post": "b"}}
-    assert [(p.title, len(p.names)) for p in panels(both)] == [("pre", 5), ("post", 1)]
+    assert [(p.title, len(p.names)) for p in panels(both)] == [("pre", 5), ("b, post", 1)]
+    labeled = {"pre": few, "post": {"post-norm, deep": "post-norm, deep"}}
+    assert [p.title for p in panels(labeled)] == ["pre", "post-norm, deep"]
     apart = panels(both, out=["b, post", "a0, pre"])
     assert [(p.title, p.own_scale) for p in apart] == [
         ("pre", False),

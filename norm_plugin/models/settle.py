@@ -91,8 +91,8 @@ def settle(args: Any, sides: Sequence[str] = SIDES) -> Plan:
     _check_site_flags(settings, norms, sides)
     for field in unused_norm_flags(settings, norms, sides):
         raise ValueError(
-            f"{flag_of(field)} {getattr(settings, field)} would stand nowhere: the placement has "
-            "no site for it, or more specific flags choose the norm of each; drop it"
+            f"{flag_of(field)} {getattr(settings, field)}: no site would have this norm, since the "
+            "placement has no site for it or more specific flags choose the norms; drop it"
         )
     _check_norms(norms, placement)
     _check_options(settings, set(norms.values()))
@@ -157,7 +157,7 @@ def _in_order(
 
 
 def chosen(settings: object, key: str) -> str | None:
-    """The value given for a flag; ValueError for an unknown one, which only YAML can bring here."""
+    """The value given for a flag, or None; ValueError for an unknown one, as YAML may have."""
     value = getattr(settings, key, None)
     if isinstance(value, bool):  # YAML reads on and off as booleans
         value = "on" if value else "off"
@@ -172,14 +172,15 @@ def _placement_flag(settings: object, side: str) -> str | None:
 
 
 def chosen_placement(settings: object, sides: Sequence[str] = SIDES) -> dict[str, str]:
-    """The placement of each side: that of its flag, of ``--norm-placement``, or of fairseq's flag.
+    """The placement of each side: by its flag, by ``--norm-placement``, or by fairseq's flag.
 
-    ValueError for an unknown placement, or one for a stack that the model lacks.
+    Raises:
+        ValueError: an unknown placement, or a placement for a stack that the model lacks.
     """
     for side, key in PLACEMENT_OF.items():
         if side not in sides and chosen(settings, key) is not None:
             raise ValueError(f"{flag_of(key)} is given, but this model has no {side}: drop it")
-    # of the class itself: a user's own may inherit from one that fairseq has
+    # vars, not getattr: a user's placement may inherit from one that fairseq has
     by_flag = {vars(cls).get("normalize_before"): name for name, cls in PLACEMENTS.items()}
     return {
         side: _placement_flag(settings, side)
@@ -193,8 +194,10 @@ def apply_placement(
 ) -> None:
     """Set ``norm_placement`` and each ``normalize_before`` by the flag or the architecture's name.
 
-    Call it before the stock architecture function fills in what was not given. ValueError where
-    the flags, or the flags and the architecture, contradict each other.
+    Call it before fairseq's function of the architecture fills in what was not given.
+
+    Raises:
+        ValueError: the flags contradict each other or the architecture.
     """
     for side in sides:
         given = _placement_flag(settings, side)
@@ -205,7 +208,7 @@ def apply_placement(
             )
         if placement := given or arch_placement:
             key = f"{side}_normalize_before"
-            # Not by the classes of the layers: how many there are is not known yet
+            # not from the placements of the layers: their number is not known yet
             place = layer_places(settings, side, sides)[0]
             before = normalizes_before(placement_class(placement), place.branches)
             stock = getattr(settings, key, None)
@@ -223,12 +226,12 @@ def apply_placement(
 
 
 def norm_type_of(settings: object, site: Site, sides: Sequence[str] = SIDES) -> str:
-    """The norm at ``site``: its own flag, else its side's, else ``--norm-type``.
+    """The norm at ``site``: by the flag of the site, else of its side, else by ``--norm-type``.
 
-    A norm with batch statistics that only ``--norm-type`` asks for leaves the decoder on LayerNorm,
-    as in the PowerNorm paper: there each position would see its future. In a model that is a
-    decoder alone it stands at every site, or the flag would do nothing. Queries, keys and values,
-    which some placements normalize, are left on LayerNorm too.
+    If ``--norm-type`` is a norm with batch statistics, a decoder after an encoder keeps LayerNorm,
+    as in the PowerNorm paper, since each position would see its future. In a model with a decoder
+    alone, all sites have the norm, or the flag would do nothing. Queries, keys and values, which
+    some placements normalize, keep LayerNorm too.
     """
     in_attention = site.flag in PROJECTIONS
     for flag in (site.flag, site.side):
@@ -249,7 +252,7 @@ def norm_type_of(settings: object, site: Site, sides: Sequence[str] = SIDES) -> 
 
 
 def _check_site_flags(settings: object, sites: Iterable[Site], sides: Sequence[str]) -> None:
-    """Refuse a flag for a site that the model does not have."""
+    """Raise ValueError for a flag of a site that the model does not have."""
     present = {*(site.flag for site in sites), *sides}
     for flag, meaning in SITE_FLAGS.items():
         given = getattr(settings, norm_type_field(flag), None)
@@ -274,7 +277,7 @@ def unused_norm_flags(
 
 
 def _check_options(settings: object, norms: set[str]) -> None:
-    """Refuse an option that no chosen norm has."""
+    """Raise ValueError for an option that no chosen norm has."""
     names = ", ".join(norm for norm in NORM_TYPES if norm in norms)
     for name, owners in declared_options().items():
         with_option = [norm for norm, _ in owners]
@@ -326,7 +329,7 @@ def _initialization(init: str | None, placement: Mapping[str, str]) -> dict[str,
 
 
 def _stat_tokens(settings: object, norms: Iterable[str]) -> int | None:
-    """How many tokens batch statistics are taken over; None: those of the batch."""
+    """The number of tokens over which batch statistics are taken; None for those of the batch."""
     given = getattr(settings, STAT_TOKENS, None)
     if given is None:
         return None

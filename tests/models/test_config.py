@@ -183,11 +183,11 @@ REFUSED = """
 --arch norm_transformer_multi30k_tiny_preln --norm-placement post
     placement post of the encoder contradicts the arch
 --norm-placement rezero --norm-type powernorm
-    --norm-type powernorm would stand nowhere
+    --norm-type powernorm: no site would have this norm
 --norm-type-encoder rmsnorm --norm-placement-encoder rezero
-    --norm-type-encoder rmsnorm would stand nowhere
+    --norm-type-encoder rmsnorm: no site would have this norm
 --norm-type dyt --norm-type-encoder rmsnorm --norm-type-decoder none
-    --norm-type dyt would stand nowhere
+    --norm-type dyt: no site would have this norm
 --norm-type-encoder-final rmsnorm --norm-placement post
     --norm-type-encoder-final rmsnorm: this model has no such site
 --norm-type-embedding rmsnorm

@@ -207,7 +207,7 @@ def test_a_study_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, text, me
         (["toy", "seed=1,x"], "seed is x"),
         (["toy", "common.seed=2"], "common.seed=2: give seed=N instead"),
         (["toy", "checkpoint.save_dir=x"], "checkpoint.save_dir=x: give --work DIR instead"),
-        (["toy", "norm=rmsnorm", "placement=rezero"], "rmsnorm would stand nowhere"),
+        (["toy", "norm=rmsnorm", "placement=rezero"], "rmsnorm: no site would have this norm"),
         (["toy", "norm_type=rmsnorm"], "norm_type=rmsnorm: give norm=X"),
         (["toy", "model.norm_type=rmsnorm,none"], "model.norm_type=rmsnorm: give norm=X"),
         (["toy", "common.user_dir=elsewhere"], "common.user_dir=elsewhere: give --user-dir DIR"),

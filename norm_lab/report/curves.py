@@ -214,10 +214,10 @@ def curve_differences(
 
 
 BASELINE_LINE = {"color": INK, "linewidth": 1.2, "alpha": 0.7}
-BAND = "The band is the 95 % interval of the mean at each point, and of two seeds, both of them."
+BAND = "The band is the 95 % interval of the mean at each point. With two seeds, it is their range."
 SETTLED = 0.1
 """The scale ignores losses before this share of the updates, as these are high."""
-EARLY = "In the first tenth of the updates, a line may leave its panel."
+EARLY = "In the first tenth of the updates, a line may be outside its panel."
 SUBSETS = {"validation": ["valid"], "training": ["train_inner", "train"]}
 """The subsets of the curves of each loss; of those for training, the first has more points."""
 

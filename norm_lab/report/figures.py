@@ -64,7 +64,7 @@ def speed(study: Study) -> Figure | None:
 
     return Figure(
         "speed",
-        f"{title} against the time of training, means over seeds.",
+        f"{title} against the training time, means over seeds.",
         points.reset_index(drop=True),
         plot,
         height=3.6,
@@ -183,8 +183,8 @@ def sensitivity_figure(
                 axes.plot(lost, [1.0] * len(lost), "x", color=INK, markersize=6, **top)
 
     title = (
-        f"{outcome} of the trials against {key}: mean over seeds. {BAND} A diamond is "
-        "the chosen value; a cross at the top, a value at which a trial diverged."
+        f"{outcome[0].upper()}{outcome[1:]} of the trials against {key}: mean over seeds. {BAND} A "
+        "diamond marks the chosen value, and a cross at the top a value at which a trial diverged."
     )
     data, labels = lines.drop(columns="x"), (key, outcome)
     return curves_in_panels("sensitivity", title, data, lines, shown, labels, more=marks, log=True)

@@ -78,12 +78,12 @@ def tables_of(
     needed = ["seeds_paired", "seeds_unpaired"]
     add(
         "power",
-        f"Seeds per arm with which a t test shows a difference of {metric.of_interest:g} in "
-        f"{metric.title} at the 5 % level with a power of 80 %, by the deviations of each pair.",
+        f"Seeds per arm at which a t test shows a difference of {metric.of_interest:g} in "
+        f"{metric.title} at the 5 % level with a power of 80 %, from the deviations of each pair.",
         scores[["arm", "baseline", *needed]].dropna(how="all", subset=needed),
     )
     over_all = resolution(scores, metric.of_interest, split_ratio(study.runs))
-    add("resolution", "The same over all arms.", over_all)
+    add("resolution", "Seeds needed, over all arms.", over_all)
     if metric.has_item_outputs and data is not None:
         sentences = compare_translations(study, read_references(study, data))
         add(
@@ -95,7 +95,7 @@ def tables_of(
     if loss is not None:
         add(
             "reached",
-            f"When the validation loss was {loss:.3f} or less for the first time, means over the "
+            f"When the validation loss was {loss:.3f} or lower for the first time, means over the "
             "finished seeds that reach it.",
             reached_table(study, loss),
         )
@@ -111,7 +111,7 @@ def tables_of(
             "tuned",
             f"The chosen {tuned.key} of each arm, with the next best one.",
             chosen_table(tuned.trials, tuned.chosen),
-            "A curve is flat where the next best value is behind by less than the standard "
+            "A curve is flat if the next best value is worse by less than the standard "
             "deviation between seeds.",
             OUTCOME,
         )
@@ -120,9 +120,9 @@ def tables_of(
             f"Sensitivity to {tuned.key}.",
             learning_rate_sensitivity(tuned.trials),
             "The mean over the grid of min(loss, loss at the start) minus the least loss (Wortsman "
-            "et al. 2023), with its 95 % interval over seeds. The worst loss of any trial stands "
-            "for the loss at the start. An arm that trains at no value is not sensitive to it "
-            "either; its loss is in the table before.",
+            "et al. 2023), with its 95 % interval over seeds. The worst loss of any trial is taken "
+            "as the loss at the start. An arm that trains at no value has a low sensitivity, too; "
+            "see its loss in the previous table.",
             OUTCOME,
         )
     return made
@@ -183,7 +183,7 @@ def missing_note(comparisons: pd.DataFrame, study: Study) -> str:
     if not parts:
         return ""
     return (
-        "Runs without a value of this outcome are left out, and arms with none are neither "
+        "Runs without a value of this outcome are excluded, and arms without any are neither "
         f"described nor tested: {', '.join(distinct(parts))}."
     )
 
@@ -209,14 +209,16 @@ def test_note(comparisons: pd.DataFrame) -> str:
         names.append(EQUIVALENCE_IN_WORDS + words if test.startswith(EQUIVALENCE_BY) else words)
     kind = "exact"
     if not tested["exact"].all():
-        kind = "of a fixed sample of the permutations where there are too many"
+        kind = "with a fixed sample of the permutations if there are too many"
     others = int((tested["declared"] == "").sum())
     parts = ["all comparisons that the study declares"] if others < len(tested) else []
-    parts += [f"the {others} exploratory comparisons of this table"] if others else []
+    if others:
+        count = "exploratory comparison" if others == 1 else f"{others} exploratory comparisons"
+        parts.append(f"the {count} of this table")
     return (
-        f"p is of {' or '.join(names)}; p (permutation) of the permutation test, {kind}. p (Holm) "
-        f"is p corrected over its family, {' or '.join(parts)}. The verdict follows it at the 5 % "
-        "level. Intervals are not corrected."
+        f"p is from {' or '.join(names)}. p (permutation) is from the permutation test, {kind}. "
+        f"p (Holm) is p corrected over its family, {' or '.join(parts)}. It decides the verdict at "
+        "the 5 % level. Intervals are not corrected."
     )
 
 

@@ -76,11 +76,11 @@ def select_best_per_arm(study: Study, key: str) -> tuple[Study, Tuned]:
     )
     runs = runs.sort_values("arm", key=lambda arms: arms != baseline, kind="stable")
     rule = (
-        f"Each arm is compared at the value of {key} with its least mean validation loss. The same "
-        "runs chose the value and are compared, so the comparisons are exploratory."
+        f"Each arm is compared at the value of {key} with its least mean validation loss. The runs "
+        "that are compared also chose the value, so the comparisons are exploratory."
     )
     if missing:
-        rule += f" Left out, since no run has a validation loss: {', '.join(missing)}."
+        rule += f" Excluded, because no run has a validation loss: {', '.join(missing)}."
     study = replace(
         study,
         runs=runs.reset_index(drop=True),

@@ -190,13 +190,13 @@ def test_declared_comparisons_have_a_table_of_their_own(tmp_path):
     primary = rows_of(text, "Comparisons that the study declares, before the runs.")
     assert [row["baseline"] for row in primary] == ["alike, pre", "layernorm, pre"]
     assert primary[0]["verdict"] == "better" and primary[1]["margin"] == "2"
-    assert "Everything below is\nexploratory" in text
+    assert "All others are\nexploratory" in text
     assert "two one-sided tests of equivalence within the margin" in text
     assert f"--study {study}" in text
     assert "not finished" not in text
     study.write_text(study.read_text().replace("2,3", "2,3,7,8"))
     main([*map(str, folders), "--out", str(tmp_path / "out"), "--study", str(study)])
-    assert "These of its seeds have not run: 7, 8." in (tmp_path / "out/report.md").read_text()
+    assert "These seeds have not been run: 7, 8." in (tmp_path / "out/report.md").read_text()
 
 
 def test_arms_have_the_labels_of_the_study_file(tmp_path):
@@ -231,9 +231,9 @@ def test_arms_for_which_no_number_of_seeds_is_enough_are_shown(tmp_path):
     (folder,) = folder_of(tmp_path / "results", *runs)
     main([str(folder), "--out", str(tmp_path / "out")])
     text = (tmp_path / "out" / "report.md").read_text()
-    (row,) = rows_of(text, "Seeds per arm with which")
+    (row,) = rows_of(text, "Seeds per arm at which")
     assert (row["arm"], row["seeds, paired"]) == ("far, pre", "none is enough")
-    over_all = rows_of(text, "The same over all arms.")
+    over_all = rows_of(text, "Seeds needed, over all arms.")
     assert over_all[-1]["value"] == "none is enough"
 
 
@@ -260,7 +260,7 @@ def test_runs_that_diverged_are_in_tables_and_curves(written):
 def test_the_tests_on_translations_say_what_they_ask(written):
     out, _ = written
     text = section((out / "report.md").read_text(), "The same models on other sentences")
-    assert "They say nothing about other seeds" in text
+    assert "They do not generalize to other seeds" in text
     rows = {(row["arm"], row["seed"]): row for row in rows_of(text, "The same trained models")}
     assert rows["far, pre", "1"]["verdict"] == "worse"
     assert rows["alike, pre", "1"]["verdict"] == "no translations kept"
@@ -270,7 +270,7 @@ def test_every_figure_names_its_command_commit_and_date(written):
     out, _ = written
     for text in ((out / "report.md").read_text(), (out / "index.html").read_text()):
         for path in out.glob("*.svg"):
-            assert f"--figure {path.stem}\n# runs scored by 0123456789; drawn by " in text
+            assert f"--figure {path.stem}\n# runs scored at 0123456789; figure drawn at " in text
 
 
 @pytest.mark.parametrize("name", ["powernorm-2", "valid-loss"])
@@ -296,7 +296,7 @@ def test_the_time_to_a_loss_that_was_asked_for(tmp_path):
     main([*map(str, folders), "--out", str(tmp_path / "out"), "--loss", "9.5"])
     text = (tmp_path / "out" / "report.md").read_text()
     training = section(text, "Training")
-    assert "When the validation loss was 9.500 or less for the first time" in training
+    assert "When the validation loss was 9.500 or lower for the first time" in training
     # its training of 60 updates took two minutes, and its first loss was 9
     assert "| layernorm, pre | 1 of 1 | 30 | 1.0 | 9.000 |" in training
     assert "--loss 9.5" in section(text, "How this page was made")
@@ -306,9 +306,9 @@ def test_the_time_to_a_loss_that_was_asked_for(tmp_path):
     ("speeds", "spread", "note"),
     [
         ([0.5, 0.5 * SAME_SPEED * 0.99], SAME_SPEED * 0.99, ""),
-        ([0.5, 0.5 * SAME_SPEED * 1.01], SAME_SPEED * 1.01, "two seeds of one arm differ"),
-        ([0.5], None, "no arm has two seeds"),
-        ([0.5, None], None, "no arm has two seeds"),
+        ([0.5, 0.5 * SAME_SPEED * 1.01], SAME_SPEED * 1.01, "Two seeds of one arm differ"),
+        ([0.5], None, "No arm has two seeds"),
+        ([0.5, None], None, "No arm has two seeds"),
     ],
 )
 def test_times_are_drawn_if_two_seeds_show_that_they_can_be_compared(
@@ -425,7 +425,9 @@ def test_an_arm_without_values_of_an_outcome_is_left_out_of_its_table(kind, arm,
     for outcome, text in title.items():
         caption = f"Every arm against its baseline: {text}."
         rows = {row["arm"]: row for row in rows_of(page, caption)}
-        note = "Runs without a value of this outcome are left out, and arms with none are neither "
+        note = (
+            "Runs without a value of this outcome are excluded, and arms without any are neither "
+        )
         note += f"described nor tested: {arm}, pre (3 of 3 seeds)."
         after = page.partition(caption)[2].partition("Every arm against")[0]
         assert (note in after) == (outcome == kind)

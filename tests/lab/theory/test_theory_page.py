@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 from functools import partial
 from pathlib import Path
@@ -65,30 +66,37 @@ def test_each_claim_has_its_files_and_its_section(measured):
     assert "hidden states, rezero" not in text
 
 
-def test_the_page_is_made_of_the_files_alone(measured):
-    out, page = measured
+@pytest.fixture
+def two_claims(measured, tmp_path):
+    """The arguments that redraw a copy of the page from the files of two claims, and the page."""
+    out, page = tmp_path / "results" / "theory", tmp_path / "docs" / "theory.md"
+    for path in (out, page.parent):
+        path.mkdir(parents=True)
+    shutil.copy(measured[1], page)
+    made = {name: read_made(measured[0])[name] for name in ("detached", "hidden-states")}
+    for name in made:
+        shutil.copy(measured[0] / f"{name}.csv", out)
+    (out / MADE).write_text(json.dumps(made), encoding="utf-8")
+    return ["--only-page", "--out", str(out), "--page", str(page)], page
+
+
+def test_the_page_is_made_of_the_files_alone(two_claims):
+    again, page = two_claims
     old = page.read_text(encoding="utf-8")
-    again = ["--only-page", "--out", str(out), "--page", str(page)]
     main(again)
     assert page.read_text(encoding="utf-8") == old
-    csv = out / "hidden-states.csv"
-    stored = csv.read_text(encoding="utf-8")
-    try:
-        frame = pd.read_csv(csv)
-        frame.assign(squared_length=2 + 0.001 * frame["seed"]).to_csv(csv, index=False)
-        main(again)
-        assert re.search(r"mean over layers \| 1.5 \| 2.00.*\| no \|", page.read_text("utf-8"))
-    finally:
-        csv.write_text(stored, encoding="utf-8")
-        page.write_text(old, encoding="utf-8")
+    csv = Path(again[2]) / "hidden-states.csv"
+    frame = pd.read_csv(csv)
+    frame.assign(squared_length=2 + 0.001 * frame["seed"]).to_csv(csv, index=False)
+    main(again)
+    assert re.search(r"mean over layers \| 1.5 \| 2.00.*\| no \|", page.read_text("utf-8"))
 
 
-def test_what_is_typed_around_the_blocks_stays(measured, tmp_path):
-    out, _ = measured
-    page = tmp_path / "page.md"
+def test_what_is_typed_around_the_blocks_stays(two_claims):
+    again, page = two_claims
     begin, end = "<!-- begin:theory/detached -->", "<!-- end:theory/detached -->"
     page.write_text(f"# Mine\n\n{begin}\nold\n{end}\n\nbelow\n", encoding="utf-8")
-    main(["--only-page", "--out", str(out), "--page", str(page)])
+    main(again)
     text = page.read_text(encoding="utf-8")
     assert text.startswith(f"# Mine\n\n{begin}\n| norm | positions |")
     assert f"{end}\n\nbelow\n\n## Lengths of the hidden states" in text

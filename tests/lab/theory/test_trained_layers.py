@@ -1,23 +1,17 @@
-"""Claims on batches of a corpus, and on the checkpoint of a run."""
+"""The gradient of each layer of a checkpoint."""
 
 from __future__ import annotations
 
 import pandas as pd
 import pytest
 import torch
-from tiny_run import run_state, write_dictionaries, write_pairs
+from tiny_run import run_state
 
-from norm_lab.theory import trained_layers
+from norm_lab.theory import (
+    trained_layers,
+)
 from norm_lab.theory.claim import Options
-from norm_lab.theory.models import REAL, SENTENCES, real_batches, stack_pass
 from norm_plugin.io.command_line import CommandError
-
-PAIRS = 200
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return write_pairs(write_dictionaries(tmp_path_factory.mktemp("corpus") / "bin"), PAIRS)
 
 
 def options_for(folder, corpus, *flags):
@@ -25,31 +19,6 @@ def options_for(folder, corpus, *flags):
     path = folder / "checkpoint_last.pt"
     torch.save(run_state(corpus, "--encoder-layers=2", *flags), path)
     return Options((), main=(), checkpoints=(path,))
-
-
-def test_a_batch_of_a_corpus_is_its_next_sentences(corpus):
-    batches = real_batches(corpus, seeds=3)
-    dictionary, tokens = batches.source_words, []
-    assert batches.kind == REAL
-    for seed in range(3):
-        source, previous, target = batches.draw(seed)
-        assert len(source) == len(target) == SENTENCES
-        assert previous.shape == target.shape
-        assert (source[:, -1] == dictionary.eos()).all()  # padded on the left
-        tokens.append(int(source.ne(dictionary.pad()).sum()))
-    assert len(set(tokens)) > 1
-    stack = stack_pass("pre", "layernorm", 1, 8, batches, 0)
-    assert stack.outputs.shape == (2, tokens[0])  # padding is no position
-    assert (stack.outputs > 0).all()
-
-
-def test_a_corpus_that_is_too_small_or_missing_is_refused(corpus, tmp_path):
-    with pytest.raises(CommandError, match=f"has {PAIRS} sentences for training, and --seeds 30"):
-        real_batches(corpus, seeds=30)
-    with pytest.raises(CommandError, match="no file such as train"):
-        real_batches(write_dictionaries(tmp_path / "bin"), seeds=1)
-    with pytest.raises(CommandError, match="No such file"):
-        real_batches(tmp_path / "missing", seeds=1)
 
 
 def test_a_checkpoint_shows_the_gradient_of_every_layer(corpus, tmp_path):

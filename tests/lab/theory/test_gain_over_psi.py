@@ -1,0 +1,51 @@
+"""PowerNorm's Lemma 1 and Figure 7: the gain divided by the root mean square."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from known_cases import (
+    ROUNDING,
+    holds,
+    normal,
+)
+from norm_lab.theory import (
+    gain_over_psi,
+)
+
+
+def test_the_ratio_is_that_of_the_gain_to_the_root_mean_square():
+    x, dy, gain = normal(40, 4), normal(40, 4, seed=1), torch.tensor([1.0, -2.0, 0.5, 1]).double()
+    ratio, error = gain_over_psi.ratios(x, dy, gain, groups=0)
+    by_hand = gain.abs() / x.square().mean(dim=0).sqrt()
+    torch.testing.assert_close(ratio, by_hand, rtol=0, atol=ROUNDING)
+    assert error < ROUNDING
+
+
+def test_after_a_layer_scale_the_mean_of_psi_squared_over_the_channels_is_1():
+    """So with gamma = 1 not every channel can have gamma <= psi_B."""
+    x, dy, gain = 7 * normal(40, 4), normal(40, 4, seed=1), torch.ones(4).double()
+    ratio, error = gain_over_psi.ratios(x, dy, gain, groups=1)
+    # eps = 1e-5 stands beside a mean square of about 49
+    assert ratio.pow(-2).mean().item() == pytest.approx(1, rel=1e-5)
+    assert ratio.max() > 1 and error < ROUNDING
+
+
+MET = {
+    **{"model": "start", "norm": "powernorm", "layer_scale": 0, "tokens": "random"},
+    **{"placement": "pre", "identity_error": 0.0, "largest": 1.0, "mean": 0.5},
+    **{"channels_above": 0.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, ["yes", "yes"]),
+        ({"identity_error": 1e-8}, ["no", "yes"]),
+        ({"largest": 1.001}, ["yes", "no"]),
+    ],
+)
+def test_a_statement_holds_where_it_is_met(changed, expected):
+    assert holds(gain_over_psi, {**MET, **changed}) == expected

@@ -324,6 +324,18 @@ def test_a_declared_equivalence(margin, scores, expected):
     assert row["test"] == "two one-sided tests, paired t"
 
 
+def test_a_difference_of_declared_equivalences_is_corrected_for_their_number():
+    arms = {"other": OTHER, "good": ARM, "third": BASELINE[::-1], "fourth": ARM[::-1]}
+    runs = runs_of(base=BASELINE, **arms)
+    assert compare(by_seed(OTHER), by_seed(BASELINE)).p == pytest.approx(0.0143, abs=5e-5)
+    for declared, expected in ((["other"], Verdict.BETTER), (arms, Verdict.UNDECIDED)):
+        primary = [
+            PrimaryComparison(arm, "base", test="equivalence", margin="0.1 BLEU")
+            for arm in declared
+        ]
+        assert table_of(runs, primary=primary).loc["other", "verdict"] == expected
+
+
 def test_independent_arms_are_tested_so_where_that_is_declared():
     runs = runs_of(base=BASELINE, good=ARM, late=by_seed(ARM, 11))
     declared = PrimaryComparison("good", "base", paired=False)

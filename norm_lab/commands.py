@@ -98,7 +98,7 @@ def demo(argv: Sequence[str]) -> int:
         return code
     results = composed.runs[0].result.parent
     page = results.parent.parent / "demo"
-    print(f"\n{_output_of('table', results)}")
+    print(f"\n{_output_of('score-table', results)}")
     print(DEMO_END)
     _output_of("report", results, "--out", page, "--baseline", composed.runs[0].label)
     print(f"The page, with curves: {page / 'index.html'}\nResults: {results}")

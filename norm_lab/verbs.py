@@ -15,7 +15,7 @@ VERBS = {
         "norm_lab.commands:demo",
         "train four norms on a toy corpus, and compare them",
     ),
-    "flags": (
+    "fairseq-flags": (
         "norm_lab.config.recipes",
         "the hyperparameters of a recipe as flags of fairseq",
     ),
@@ -23,7 +23,10 @@ VERBS = {
         "norm_lab.report.page",
         "compare runs over seeds: a page with tables and figures",
     ),
-    "table": ("norm_lab.report.score_table", "the results of an experiment as a Markdown table"),
+    "score-table": (
+        "norm_lab.report.score_table",
+        "the results of an experiment as a Markdown table",
+    ),
     "records": (
         "norm_lab.report.records",
         "the statistics of --norm-record, and the data of figures",
@@ -48,3 +51,5 @@ VERBS = {
     "job": ("norm_lab.commands:job", ""),  # one run of a sweep
     "worker": ("norm_lab.engine.cpu_worker", ""),  # of a training on CPUs, started by srun
 }
+RENAMED = {"flags": "fairseq-flags", "table": "score-table"}
+"""New names of verbs, by their old ones, which are accepted too."""

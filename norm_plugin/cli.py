@@ -28,12 +28,17 @@ VERBS = {
     "predict": ("norm_plugin.checkpoints.predict", "the labels of a split by a trained classifier"),
     "evaluate-lm": ("norm_plugin.checkpoints.evaluate_lm", "the loss of a language model"),
     "list": ("norm_plugin.cli:list_norms", "every norm with its options and its paper"),
-    "check": ("norm_plugin.cli:check_norms", "check the norms and placements of a user dir"),
+    "check-user-dir": (
+        "norm_plugin.cli:check_user_dir",
+        "check the norms and placements of a user dir",
+    ),
 }
 """The module of each verb, with the name of its function unless that is ``main``, and its help.
 
 A verb without help is called by programs only, and is not in the help of the command.
 """
+RENAMED = {"check": "check-user-dir"}
+"""New names of verbs, by their old ones, which are accepted too."""
 NO_LAB = (
     "the verbs that train, score and compare models are in the checkout of norm_plugin: clone it, "
     "run its scripts/setup.sh and call its .venv/bin/norm-plugin"
@@ -45,6 +50,12 @@ def all_verbs() -> dict[str, tuple[str, str]]:
     if find_spec(LAB) is None:
         return VERBS
     return {**import_module(f"{LAB}.verbs").VERBS, **VERBS}
+
+
+def current_name(verb: str) -> str:
+    """The name of a verb that may be an old one."""
+    lab = {} if find_spec(LAB) is None else import_module(f"{LAB}.verbs").RENAMED
+    return {**lab, **RENAMED}.get(verb, verb)
 
 
 def usage() -> str:
@@ -72,6 +83,7 @@ def call(verb: str, argv: Sequence[str]) -> int:
         CommandError: an unknown verb, or an error of the verb.
     """
     verbs = all_verbs()
+    verb = current_name(verb)
     if verb not in verbs:
         known = ", ".join(name for name, (_, text) in verbs.items() if text)
         hint = "" if find_spec(LAB) else f"; {NO_LAB}"
@@ -113,10 +125,10 @@ def norm_text(name: str) -> str:
     return "\n".join(lines)
 
 
-def check_norms(argv: Sequence[str]) -> int:
+def check_user_dir(argv: Sequence[str]) -> int:
     """Print the outcome of each check of a user dir; CommandError if one fails."""
     parser = argparse.ArgumentParser(
-        prog="norm-plugin check",
+        prog="norm-plugin check-user-dir",
         description="Check the norms and the placements that a --user-dir registers, and print a "
         "line for each check. The status is 1 if one fails.",
     )

@@ -1,4 +1,4 @@
-"""``norm-plugin check``, the examples of docs/extending.md, and undeclared mixing."""
+"""``norm-plugin check-user-dir``, the examples of docs/extending.md, and undeclared mixing."""
 
 from __future__ import annotations
 

@@ -78,7 +78,9 @@ def _section(task: Declared) -> str:
     if "example" in task:
         command = f"python examples/{task['example']}.py --norm-type adanorm"
     else:
-        command = " ".join(["norm-plugin flags", task["experiment"], *task.get("overrides", ())])
+        command = " ".join(
+            ["norm-plugin fairseq-flags", task["experiment"], *task.get("overrides", ())]
+        )
     study = f" and `configs/study/{task['study']}.yaml`" if "study" in task else ""
     return f"## {task['title']}\n\n{task['source']}. Here: `{command}`{study}.\n\n{markdown(table)}"
 

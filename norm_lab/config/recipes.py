@@ -1,9 +1,9 @@
 """Recipes: the hyperparameters in ``configs/``, composed by hydra, and as flags of fairseq.
 
 ``fairseq-hydra-train`` reads these files itself. For ``fairseq-train`` and ``fairseq-generate``,
-``norm-plugin flags`` prints the flags, one per line:
+``norm-plugin fairseq-flags`` prints the flags, one per line:
 
-    mapfile -t flags < <(norm-plugin flags iwslt14_de_en norm=powernorm)
+    mapfile -t flags < <(norm-plugin fairseq-flags iwslt14_de_en norm=powernorm)
     fairseq-train DATA "${flags[@]}"
 """
 
@@ -240,9 +240,9 @@ def _keep_batch(recipe: Recipe, count: int, extra_flags: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command ``flags``: print the flags of a recipe."""
+    """The command ``fairseq-flags``: print the flags of a recipe."""
     parser = argparse.ArgumentParser(
-        prog="norm-plugin flags",
+        prog="norm-plugin fairseq-flags",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""The table of an experiment in Markdown: ``norm-plugin table``."""
+"""The table of an experiment in Markdown: ``norm-plugin score-table``."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def _scores_of_norm(runs: pd.DataFrame, metric: Metric) -> dict[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command ``table``."""
+    """The command ``score-table``."""
     parser = argparse.ArgumentParser(
-        prog="norm-plugin table",
+        prog="norm-plugin score-table",
         description="Print the table of an experiment in Markdown.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="results/<experiment>")

@@ -1,4 +1,4 @@
-"""The checks of ``norm-plugin check`` for a norm: the contract in docs/extending.md."""
+"""The checks of ``norm-plugin check-user-dir`` for a norm: the contract in docs/extending.md."""
 
 from __future__ import annotations
 

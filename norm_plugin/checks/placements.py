@@ -1,4 +1,4 @@
-"""The checks of ``norm-plugin check DIR`` for a placement.
+"""The checks of ``norm-plugin check-user-dir DIR`` for a placement.
 
 The stacks follow the equations at the top of ``placements/base.py``. A branch is two linear maps
 with a tanh between them, so positions are independent unless the placement mixes them.

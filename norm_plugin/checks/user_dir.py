@@ -1,4 +1,4 @@
-"""``norm-plugin check DIR``: check the norms and the placements of a user dir."""
+"""``norm-plugin check-user-dir DIR``: check the norms and the placements of a user dir."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ VERBS = {
     "repair": repair,
     "average": average,
     "result": results,
-    "table": table,
+    "score-table": table,
     "report": report,
 }
 

@@ -263,6 +263,13 @@ def test_seeds_needed_are_by_the_deviations_of_the_pair():
     assert row["seeds_unpaired"] == seeds_needed(both, of_interest, paired=False)
 
 
+def test_no_seeds_are_counted_for_a_loss():
+    """No difference of a loss is declared to be of interest."""
+    losses = runs_of(outcome="valid_loss", base=BASELINE, good=ARM)
+    row = table_of(losses, outcome="valid_loss").loc["good"]
+    assert math.isnan(row["seeds_paired"]) and math.isnan(row["seeds_unpaired"])
+
+
 def test_a_lower_loss_is_better():
     lower = [score - 1 for score in BASELINE]
     lower[0] -= 0.01
